@@ -7,13 +7,14 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from planted_sequences import activations_of, keyed, marked
+from planted_sequences import activations_of, marked
 
 from probekit.activations import extract, load_activations
 from probekit.activations.activations import ActivationSet
+from probekit.activations.layout import Layout
+from probekit.activations.plan import build as planning
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import ProbeResults, train_probes, transfer
-from probekit.evaluation.compare.lead import lead
 from probekit.evaluation.fits import sequences
 from probekit.evaluation.fits.sequences import PooledTokens, tokens_of_texts
 from probekit.models.families.gpt2 import GPT2, GPT2Config
@@ -55,7 +56,7 @@ def test_attention_finds_what_mean_and_last_miss():
     assert chance < 0.65
     assert min(one, two) > 0.9
     for how in ("mean", "last"):
-        assert max(layer.metrics["test"]["accuracy"] for layer in results.pooled[how]) < 0.75
+        assert max(layer.metrics["test"]["accuracy"] for layer in results.pooled[how]) < 0.8
         assert results.meta["pooled"][how]["interval"][0] > 0.1
     assert results.best.converged
     assert results.best.gap is None
@@ -80,16 +81,15 @@ def test_the_mean_and_last_token_probes_are_those_of_these_positions():
         alone = train_probes(acts(), position=how, probe="logistic", C=(0.1, 1.0), quick=True, **BARE)
         for ours, theirs in zip(results.pooled[how], alone.layers, strict=True):
             assert (ours.place, ours.C) == (theirs.place, theirs.C)
-            assert ours.metrics == theirs.metrics
-            assert ours.intervals == theirs.intervals
+            assert ours.metrics["test"] == pytest.approx(theirs.metrics["test"], rel=1e-4)
+            assert ours.intervals["accuracy"] == theirs.intervals["accuracy"]
         record = results.meta["pooled"][how]
         assert record["place"] == alone.best.place
         assert record["value"] == alone.estimate[0]
         assert record["over"] == pytest.approx(results.estimate[0] - alone.estimate[0])
 
 
-def test_the_paired_interval_is_that_of_a_lead():
-    """The differences of each resample, whatever the two probes are."""
+def test_the_saved_probe_gives_the_quoted_score():
     results = curve(aggregate="max", C=0.1)
     per_text = acts().per_text(results.best.place)
     test = np.flatnonzero(acts().splits == "test")
@@ -97,7 +97,6 @@ def test_the_paired_interval_is_that_of_a_lead():
     assert right.mean() == results.estimate[0]
     ends = results.meta["pooled"]["mean"]["interval"]
     assert ends[0] < results.meta["pooled"]["mean"]["over"] < ends[1]
-    assert lead.__doc__ is not None
 
 
 def test_table_notebook_frame_and_files(tmp_path):
@@ -106,7 +105,7 @@ def test_table_notebook_frame_and_files(tmp_path):
     assert "mean token" in text.splitlines()[3]
     assert "last token" in text.splitlines()[3]
     assert "over the mean-token probe at" in text
-    assert "no certificate" in text
+    assert "converged by the norm of the gradient and not certified" in text
     assert "mean token" in results._repr_html_()
     frame = results.to_frame()
     assert set(frame[frame.kind == "pooled"].name) == {"mean token", "last token"}
@@ -133,7 +132,9 @@ def test_folds_groups_and_regularisation_work_as_for_other_probes():
 
 def test_controls_are_drawn_where_they_are_asked_for():
     assert curve(aggregate="max", C=0.1).layers[0].control is None
-    results = train_probes(acts(), aggregate="max", probe="ridge", C=0.1, layers=1, controls=2, control_type="text", **BARE)
+    results = train_probes(
+        acts(), aggregate="max", probe="ridge", C=0.1, layers=1, controls=2, control_type="text", **BARE
+    )
     assert abs(results.best.control - 0.5) < 0.2
     assert results.meta["control"]["draws"] == 2
 
@@ -152,6 +153,7 @@ def test_random_init_and_embedding_are_read_in_the_same_way():
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
+    """Some texts have the word 1, at any place; in shards of a few texts."""
     cfg = GPT2Config(d_model=16, n_heads=2, d_mlp=16, n_layers=2, n_ctx=40, d_vocab=23, bos_token_id=0, init_std=0.3)
     rng = np.random.default_rng(0)
     inputs = [rng.integers(2, 23, size=rng.integers(3, 30)).tolist() for _ in range(240)]
@@ -161,13 +163,15 @@ def store(tmp_path_factory):
             ids[rng.integers(len(ids))] = 1
     task = Task("one word", inputs, {"has it": y}, label_names={"has it": ["no", "yes"]})
     path = tmp_path_factory.mktemp("stores") / "all"
-    extract(GPT2(cfg).init_weights(0), task, points="resid_pre", position="all", out=path, shard_bytes=20_000)
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(planning, "SHARD_BYTES", 20_000)
+        extract(GPT2(cfg).init_weights(0), task, points="resid_pre", position="all", out=path)
     return load_activations(path)
 
 
 def test_a_store_is_streamed_where_it_does_not_fit_with_the_same_results(store, monkeypatch):
-    assert len(store.shard_examples()) > 3
-    places = [place for place in store]
+    assert len(store.shard_examples()) > 2
+    places = list(store)
     options = {"layers": [0, 1], "C": (0.1, 1.0), "quick": True}
     whole = [train_probes(store, **how, **options) for how in ({"probe": "attention"}, {"aggregate": "max"})]
     whole += [train_probes(store, aggregate="max", probe="ridge", **options)]
@@ -195,9 +199,7 @@ def test_a_store_is_streamed_where_it_does_not_fit_with_the_same_results(store, 
             assert a.C == b.C
             assert a.metrics["test"]["accuracy"] == pytest.approx(b.metrics["test"]["accuracy"], abs=0.02)
             X = store.per_text(a.place)[:30]
-            np.testing.assert_allclose(
-                a.probe.decision_function(X), b.probe.decision_function(X), rtol=5e-3, atol=5e-3
-            )
+            np.testing.assert_allclose(a.probe.decision_function(X), b.probe.decision_function(X), rtol=5e-3, atol=5e-3)
 
 
 def test_a_selection_of_the_kept_tokens_is_read(store):
@@ -206,28 +208,32 @@ def test_a_selection_of_the_kept_tokens_is_read(store):
     first = train_probes(store, aggregate="max", C=0.1, layers=0, quick=True, position=":5")
     assert first.meta["position"] == ":5"
     assert first.estimate[0] < whole.estimate[0]
-    task = store.task
     five = extract_first(store, 5)
     same = train_probes(five, aggregate="max", C=0.1, layers=0, quick=True)
     assert same.layers[0].metrics == first.layers[0].metrics
-    assert task is store.task
 
 
 def extract_first(store, k: int) -> ActivationSet:
-    from probekit.activations.layout import Layout
-
     tensors = {place: torch.cat([x[:k] for x in store.per_text(place)]) for place in store}
     lengths = np.minimum(store.layout.own_lengths, k)
     return ActivationSet(tensors, store.task, dict(store.meta), Layout(["all"], lengths, 0))
 
 
 def test_labels_of_tokens_are_left_aside(store):
-    labelled = Task(
-        **{name: getattr(acts().task, name) for name in ("name", "inputs", "labels", "label_names", "splits")},
-    )
-    assert labelled.target == "kind"
-    with pytest.raises(UsageError, match="no label set 'word'"):
-        train_probes(acts(), aggregate="max", label="word")
+    ids = store.task.inputs
+    words = {"even": [[i % 2 for i in text] for text in ids]}
+    labels = {"has it": store.labels["has it"]}
+    both = Task("both", ids, labels, splits=store.splits, target="even", token_labels=words)
+    acts = ActivationSet(dict(store), both, None, store.layout)
+    options = {"aggregate": "max", "C": 0.1, "layers": 0, "quick": True}
+    results = train_probes(acts, label="has it", **options)
+    assert results.layers[0].metrics == train_probes(store, **options).layers[0].metrics
+    assert train_probes(acts, **options).meta["label"] == "has it"
+    with pytest.raises(UsageError, match="no label set 'even'"):
+        train_probes(acts, label="even", **options)
+    alone = ActivationSet(dict(store), Task("words", ids, splits=store.splits, token_labels=words), None, store.layout)
+    with pytest.raises(UsageError, match="this task has labels of tokens alone"):
+        train_probes(alone, **options)
 
 
 @pytest.mark.parametrize("options", [{"probe": "attention"}, {"aggregate": "mean"}])
@@ -245,11 +251,12 @@ def test_refused_with_the_way_out(world, options):
 
 def test_other_refusals():
     for options, message in (
-        ({"aggregate": "maximum"}, "unknown aggregate 'maximum'"),
+        ({"aggregate": "maximum"}, "is one of None, mean, max, softmax, last; got 'maximum'"),
         ({"aggregate": "max", "probe": "mlp"}, "takes a linear probe of tokens"),
         ({"aggregate": "max", "probe": "attention"}, "attention aggregates by itself"),
         ({"aggregate": "max", "probe": "lda", "C": 1.0}, "has no C"),
         ({"probe": "attention", "C": float("inf")}, "finite C"),
+        ({"probe": "attention", "by": "position"}, "leave one of the two out"),
     ):
         with pytest.raises(UsageError, match=message):
             train_probes(acts(), **options, **BARE)

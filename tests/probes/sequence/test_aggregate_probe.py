@@ -93,7 +93,7 @@ def test_each_text_counts_once_for_mean_differences_and_lda():
     means = np.stack([x.astype(float).mean(axis=0) for x in X])
     ours = AggregateProbe("mean-diff", "mean").fit(X, y)
     np.testing.assert_allclose(ours.direction, MeanDifferenceProbe().fit(means, y).direction, atol=1e-7)
-    tokens, labels, weights = weighted(X, y)
+    tokens, _, weights = weighted(X, y)
     moments = token_moments(as_ragged(X), Labels(y, 2), np.ones(60))
     centred = tokens - weights @ tokens / 60
     np.testing.assert_allclose(moments.covariance, (weights[:, None] * centred).T @ centred / 60, atol=1e-8)
@@ -108,7 +108,9 @@ def test_the_shrinkage_of_texts_of_one_token_is_ledoit_and_wolfs():
     within = Z - np.stack([Z[y == k].mean(axis=0) for k in range(3)])[y]
     shrinkage = ledoit_wolf_shrinkage(within, assume_centered=True)
     X = list(rows[:, None])
-    expected = LDAProbe(shrinkage).fit_statistics(*vars(token_moments(as_ragged(X), Labels(y, 3), np.ones(90))).values())
+    expected = LDAProbe(shrinkage).fit_statistics(
+        *vars(token_moments(as_ragged(X), Labels(y, 3), np.ones(90))).values()
+    )
     np.testing.assert_allclose(AggregateProbe("lda").fit(X, y).coef_, expected.coef_, rtol=1e-8)
     doubled = AggregateProbe("lda").fit([np.repeat(x, 2, axis=0) for x in X], y)  # n is the number of texts
     np.testing.assert_allclose(doubled.coef_, expected.coef_, rtol=1e-8)
@@ -226,15 +228,15 @@ def test_found_by_name_and_named():
     assert probe_name(find_probe(None, 2, aggregate="max")) == "max-over-tokens logistic"
     assert find_probe(LogisticProbe(C=3.0), 2, aggregate="mean").get_params()["C"] == 3.0
     assert probe_name(find_probe("attention", 2)) == "attention"
-    for given, how, message in (
+    for probe, how, message in (
         ("mlp", "max", "takes a linear probe of tokens, logistic, ridge, lda, mean-diff; got mlp"),
         ("attention", "max", "attention aggregates by itself"),
         (LogisticProbe(standardise=False), "max", "takes no standardise of the token probe"),
     ):
         with pytest.raises(UsageError, match=message):
-            find_probe(given, 2, aggregate=how)
-    for given, how in (("attention", None), ("ridge", "mean")):
+            find_probe(probe, 2, aggregate=how)
+    for name, how in (("attention", None), ("ridge", "mean")):
         with pytest.raises(UsageError, match="predicts classes, and 'year' holds a number"):
-            find_probe(given, 0, "year", how)
+            find_probe(name, 0, "year", how)
     with pytest.raises(UsageError, match="unknown aggregate 'maximum'"):
         AggregateProbe("ridge", "maximum").fit(*marked(10, 0))
