@@ -95,6 +95,7 @@ def probe_record(probe: Any) -> dict[str, Any]:
         "class": f"{kind.__module__}.{kind.__qualname__}",
         "parameters": {name: _plain(value) for name, value in sorted(estimator.get_params().items())},
         "certified": probe.certified,
+        "state": probe.state,
         "saved": is_saved(probe),
         "version": getattr(sys.modules.get(kind.__module__.partition(".")[0]), "__version__", None),
     }

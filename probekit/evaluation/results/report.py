@@ -87,8 +87,10 @@ def _setting(data: ProbeData) -> str:
 
 
 def _estimator_note(data: ProbeData) -> str:
-    """In brackets: what the results of a probe lack whose class is not one of this package."""
+    """In brackets: the state of fits without a certificate; what the results of a class of another package lack."""
     record = data.meta.get("estimator") or {"certified": True, "saved": True}
+    if record.get("state"):
+        return f" ({record['state']})"
     lacks = ["no convergence certificate"] * (not record["certified"]) + ["fitted probes are not saved"]
     return "" if record["saved"] else f" ({', '.join(lacks)})"
 
