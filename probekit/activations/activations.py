@@ -294,6 +294,7 @@ class RowsOf(Activations):
             tokens=None if layout.tokens is None else layout.tokens[every],
             picked=None if layout.picked is None else layout.picked[rows],
             token_index=None if layout.token_index is None else layout.token_index[every],
+            characters=None if layout.characters is None else layout.characters[every],
         )
         super().__init__(source, source.task.subset(rows), {**source.meta, "points": source.points}, own)
 

@@ -133,8 +133,6 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob, show: bool 
 
 def _kind(options: ProbeOptions, several: dict[str, Any]) -> str:
     """The kind of results that the options ask for, a key of `RESULT_FILES`."""
-    if options.by is not None and several:
-        raise UsageError("--by is of one point and one label set; name one of each (--point, --label)")
     return "positions" if options.by is not None else "curves" if several else "curve"
 
 

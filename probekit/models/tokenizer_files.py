@@ -105,8 +105,9 @@ def _chat_templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]
     given = settings.get("chat_template")
     if given is None or isinstance(given, str):
         return {} if given is None else {"default": given}
-    pairs = [(each.get("name"), each.get("template")) for each in given if isinstance(each, Mapping)]
-    if len(pairs) != len(given) or not all(isinstance(part, str) for pair in pairs for part in pair):
+    named = given if isinstance(given, list) and all(isinstance(each, Mapping) for each in given) else [{}]
+    pairs = [(each.get("name"), each.get("template")) for each in named]
+    if not all(isinstance(part, str) for pair in pairs for part in pair):
         raise DataError(
             f"{str(folder)!a}: chat_template must be a text or a list of names with templates, got {given!a:.60}; "
             "correct it"

@@ -44,5 +44,4 @@ __all__ = [
     "TrainingSettings",
     "TransferArguments",
     "TransferOptions",
-    "sampling_of",
 ]

@@ -333,8 +333,8 @@ def _refuse_with_by(options: "ProbeOptions", names: Iterable[str]) -> None:
     for name in names:
         if getattr(options, name) not in (None, False):
             raise UsageError(
-                f"by={options.by!r} (--by) is of one point and label set on the splits, and does not take {name}; "
-                "leave one of the two out"
+                f"by={options.by!r} (--by) makes curves of one point and one label set on the task's splits, without "
+                f"{name}; leave one of the two out"
             )
 
 

@@ -29,6 +29,14 @@ class TaskOptions:
         notes="A table without such a column gives texts without labels; `probekit label` joins labels later.",
         metavar="NAME",
     )
+    token_label_column: str | None = option(
+        None,
+        "Column of labels for every token: lists by token or by character, or of {start, end, label}.",
+        notes="null is no label. In a list of stretches of characters, one without start and end labels all other "
+        "tokens. A token that meets several stretches has the label of most of its characters. These labels become the "
+        "default label set; texts keep the white space at their end.",
+        metavar="NAME",
+    )
     id_column: str | None = option(
         None,
         "Column of the rows' ids, by which labels can be joined later.  [default: file and row, such as train:17]",

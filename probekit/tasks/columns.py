@@ -27,6 +27,7 @@ class Columns(NamedTuple):
     split: str | None = None
     id: str | None = None
     has_chats: bool = False  # the texts are lists of messages
+    token_label: str | None = None
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class NamedColumns:
     split: str | None = None
     id: str | None = None
     messages: str | None = None
+    token_label: str | None = None
 
 
 def columns_of(table: DataTable, named: NamedColumns, labelled: bool = False) -> Columns:
@@ -59,12 +61,15 @@ def columns_of(table: DataTable, named: NamedColumns, labelled: bool = False) ->
     own_id = None if named.id is None else choose_column(table, named.id, (), "id")
     if own_id is not None and named.span is not None:
         raise UsageError("ids name texts, and the examples are words of texts; leave --id-column out")
-    check_one_use({"text": text, "label": label, "id": own_id})
+    of_tokens = None if named.token_label is None else choose_column(table, named.token_label, (), "token-label")
+    check_one_use({"text": text, "label": label, "id": own_id, "labels of tokens": of_tokens})
     check_one_use({"label": label, "group": group})
     span = _span_columns(table, named.span)
     if messages is not None and span is not None:
         raise UsageError("a span is in a text, and these rows are chats; leave --span-column out")
-    return Columns(text, label, group, span, id=own_id, has_chats=messages is not None)
+    if of_tokens is not None and span is not None:
+        raise UsageError("the examples are words of texts, which have one label each; leave --token-label-column out")
+    return Columns(text, label, group, span, id=own_id, has_chats=messages is not None, token_label=of_tokens)
 
 
 def label_column_of(table: DataTable, named: NamedColumns, labelled: bool) -> str | None:

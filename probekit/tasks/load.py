@@ -36,6 +36,8 @@ from probekit.tasks.same_text import text_numbers
 from probekit.tasks.split_files import class_files, split_files
 from probekit.tasks.split_names import WHOLE
 from probekit.tasks.splits import carve_missing, kept_together, sample
+from probekit.tasks.token_cells import with_token_cells
+from probekit.tasks.token_labels import text_strata
 from probekit.tasks.words import limited_words, unfolded
 from probekit.text import listed
 
@@ -77,6 +79,7 @@ def load_task(source: Any, options: TaskOptions) -> Task:
         options.split_column,
         options.id_column,
         options.messages_column,
+        options.token_label_column,
     )
     if isinstance(source, str | Path) and source in builtin.TASKS:
         _check_builtin(str(source), named, options)
@@ -208,17 +211,16 @@ def _assemble(
     tables, origin = _with_train(name, tables, "sha256" not in info)
     rows, columns, skip = Rows(), columns_of(tables["train"], named), options.on_bad_row == "skip"
     if len(tables) == 1:
-        taken = (columns.text, columns.label, columns.group, columns.id, *(columns.span or ()))
+        taken = (columns.text, columns.label, columns.group, columns.id, columns.token_label, *(columns.span or ()))
         columns = columns._replace(split=split_column_of(tables["train"], taken, named.split))
     elif named.split is not None:
         raise UsageError(f"{name!a} has a table for each split; leave --split-column out")
-    for split in SPLITS:
-        if split in tables:
-            own = columns_of(tables[split], named, labelled=columns.label is not None)
-            if own.has_chats != columns.has_chats:
-                raise DataError(f"{tables[split].name} and {tables['train'].name} hold texts and chats; give one kind")
-            columns = own._replace(split=columns.split, label=columns.label and own.label)
-            collect(rows, split, tables[split], columns, options.keep_blanks, skip)
+    for split in [split for split in SPLITS if split in tables]:
+        own = columns_of(tables[split], named, labelled=columns.label is not None)
+        if own.has_chats != columns.has_chats:
+            raise DataError(f"{tables[split].name} and {tables['train'].name} hold texts and chats; give one kind")
+        columns = own._replace(split=columns.split, label=columns.label and own.label)
+        collect(rows, split, tables[split], columns, options.keep_blanks, skip)
     if columns.label is None:
         _warn_unlabelled(tables["train"], columns, options)
         labels, names, groups, carving = {}, {}, _groups(rows, columns)[1], {"seed": options.seed}
@@ -227,7 +229,7 @@ def _assemble(
         own, own_names, groups, carving = _carved(rows, columns, columns.label, coded, options)
         labels, names = {columns.label: own}, {columns.label: own_names}
     origin = f"by column {columns.split!a}" if columns.split is not None else origin
-    return Task(
+    task = Task(
         name,
         rows.texts,
         labels,
@@ -240,14 +242,17 @@ def _assemble(
         spans=None if columns.span is None else np.array(rows.spans, dtype=np.int64).reshape(-1, 2),
         chats=rows.chats if columns.has_chats else None,
     )
+    return with_token_cells(task, columns.token_label, rows.token_cells, _groups(rows, columns)[0], options)
 
 
 def _warn_unlabelled(table: DataTable, columns: Columns, options: TaskOptions) -> None:
-    """Say that texts have no labels, and which columns are not read: labels may be in one of them.
+    """Say that texts and tokens have no labels, and which columns are not read: labels may be in one of them.
 
     Raises:
         UsageError: options that are of no use without labels.
     """
+    if columns.token_label is not None:
+        return
     if options.regression:
         raise UsageError(f"--regression is for labels, and {table.name} has none; name their column, --label-column")
     read = (columns.text, columns.group, columns.split, columns.id, *(columns.span or ()))
@@ -318,7 +323,9 @@ def _groups(rows: Rows, columns: Columns) -> tuple[list[int], np.ndarray | None]
 
 def _row_info(rows: Rows, tables: dict[str, DataTable], columns: Columns) -> dict[str, Any]:
     """The part of a task's info about its columns and the rows left out."""
-    info = {f"{what}_column": getattr(columns, what) for what in ("text", "label", "group", "split", "id")} | {
+    info = {
+        f"{what}_column": getattr(columns, what) for what in ("text", "label", "group", "split", "id", "token_label")
+    } | {
         "dropped_blanks": rows.dropped_blanks,
         "skipped_rows": rows.skipped.total(),
         "skipped": dict(rows.skipped),
@@ -344,9 +351,12 @@ def _limited(task: Task, options: TaskOptions) -> Task:
         if limit < least:
             what = f"{task.n_classes()} classes" if task.n_classes() else "2 values that a regression needs"
             raise UsageError(f"limit {limit} is less than the {what} of {task.name!a}; raise it")
-        labels = task.labels[task.target]
+        of_tokens = task.target in task.token_labels
+        labels = text_strata(task, task.target) if of_tokens else task.labels[task.target]
         parts = [np.flatnonzero(task.splits == split) for split in SPLITS]
         task = task.subset(np.concatenate([part[sample(labels[part], limit, seed)] for part in parts]))
+        if of_tokens and keep_classes:
+            task.check()
     if not keep_classes:  # a small limit makes classes rare
         task = without_rare_classes(task, options.rare_classes)
         task.check()

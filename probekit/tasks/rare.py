@@ -12,6 +12,8 @@ from probekit.errors import DataError, UsageError
 from probekit.options.task import RareClasses
 from probekit.tasks.base import Task
 from probekit.tasks.labels import are_whole_numbers
+from probekit.tasks.stretches import Stretches
+from probekit.tasks.token_labels import label_rows
 from probekit.tasks.trainable import every_split_needs, needed_splits, regression_hint, too_alike
 from probekit.text import counted, listed
 
@@ -86,6 +88,8 @@ def without_rare_classes(task: Task, how: RareClasses) -> Task:
     Raises:
         DataError: there are such classes and `how` is "error", or too little is left of the others.
     """
+    if task.target in task.token_labels:
+        return _without_rare_of_tokens(task, how)
     labels, names = task.labels[task.target], task.label_names[task.target]
     there = needed_splits(task)
     if not len(names) or (len(labels) and not 0 <= labels.min() <= labels.max() < len(names)):
@@ -119,6 +123,27 @@ def _with_classes(task: Task, made: SettledClasses, how: RareClasses) -> Task:
         labels={**task.labels, task.target: made.labels},
         label_names={**task.label_names, task.target: made.names},
         info=info,
+    )
+
+
+def _without_rare_of_tokens(task: Task, how: RareClasses) -> Task:
+    """As `without_rare_classes`, where the target is of tokens; those of dropped classes have no label then."""
+    rows, names = label_rows(task, task.target), task.label_names[task.target]
+    settled = without_rare_classes(rows, how) if names else rows
+    if settled is rows:
+        return task
+    left, merged = settled.label_names[task.target], settled.info.get("merged_classes")
+    known = {name: k for k, name in enumerate(left)}
+    codes = np.array([known.get(name, known.get(merged, -1)) for name in names] + [-1])
+    labels = [
+        one._replace(values=codes[one.values]) if isinstance(one, Stretches) else codes[one]
+        for one in task.token_labels[task.target]
+    ]
+    return replace(
+        task,
+        token_labels={**task.token_labels, task.target: labels},
+        label_names={**task.label_names, task.target: left},
+        info={**task.info, **{key: settled.info[key] for key in ("rare_classes", "rare_policy", "merged_classes")}},
     )
 
 

@@ -12,6 +12,7 @@ from probekit.tasks.data_table import DataTable, flaw_of, quote
 from probekit.tasks.labels import NA, group_flaw, group_name, id_flaw, is_numeral, label_flaw
 from probekit.tasks.split_names import split_of_cell
 from probekit.tasks.task_checks import span_flaw
+from probekit.tasks.token_cells import token_cells, token_flaw
 from probekit.tasks.words import spans_in
 from probekit.text import counted, listed
 
@@ -32,6 +33,7 @@ class Rows:
         places: "train.csv, line 19", for errors.
         spans: its characters, where rows are words.
         chats: its messages, where rows are chats.
+        token_cells: the labels of its tokens, as in the table.
         skipped: kind of flaw -> number of rows left out.
         dropped_blanks: number of texts that lost white space at their end.
         unlabelled: number of words left out because they do not have such a label.
@@ -46,6 +48,7 @@ class Rows:
     places: list[str] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
     chats: list[list[dict[str, Any]]] = field(default_factory=list)
+    token_cells: list[Any] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     dropped_blanks: int = 0
     unlabelled: int = 0
@@ -54,7 +57,7 @@ class Rows:
 
 def keep_rows(rows: Rows, kept: Sequence[int]) -> None:
     """Drop all rows but these."""
-    for name in ("texts", "cells", "groups", "splits", "ids", "places", "spans", "chats"):
+    for name in ("texts", "cells", "groups", "splits", "ids", "places", "spans", "chats", "token_cells"):
         values = getattr(rows, name)
         setattr(rows, name, [values[i] for i in kept] if values else values)
 
@@ -68,12 +71,10 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
     n_before = len(rows.texts)
     texts = table.column(columns.text)
     chat_flaws, chats, texts = _chats(texts) if columns.has_chats else ({}, [], texts)
-    nothing: list[Any] = [None] * len(texts)
-    labels = nothing if columns.label is None else table.column(columns.label)
-    groups = nothing if columns.group is None else table.column(columns.group)
-    spans = nothing if columns.span is None else spans_in(table, columns.span)
-    row_splits = nothing if columns.split is None else table.column(columns.split)
-    own_ids = nothing if columns.id is None else table.column(columns.id)
+    names = (columns.label, columns.group, columns.split, columns.id)
+    labels, groups, row_splits, own_ids = ([None] * len(texts) if one is None else table.column(one) for one in names)
+    spans = [None] * len(texts) if columns.span is None else spans_in(table, columns.span)
+    of_tokens, keep_blanks = token_cells(table, columns.token_label), keep_blanks or columns.token_label is not None
     sound: set[str] = set()  # labels repeat
     if not table.typed:
         refuse_numbers(table, columns.text, texts)
@@ -82,10 +83,11 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
             rows.unlabelled += 1
             continue
         kept = text.rstrip() if isinstance(text, str) and not (keep_blanks or chats) else text
-        flaw = table.bad.get(i) or chat_flaws.get(i) or _row_flaw(table, columns, text, label, sound)
         flaw = (
-            flaw
-            or _side_flaw(columns, kept, groups[i], spans[i], row_splits[i])
+            table.bad.get(i)
+            or chat_flaws.get(i)
+            or _row_flaw(table, columns, text, label, sound)
+            or _side_flaw(columns, kept, groups[i], spans[i], row_splits[i], of_tokens[i])
             or _id_flaw(rows, columns.id, own_ids[i])
         )
         if flaw is not None:
@@ -98,6 +100,7 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
         rows.cells.append(label)
         rows.spans += [] if columns.span is None else [spans[i]]
         rows.chats += [chats[i]] if chats else []
+        rows.token_cells.append(of_tokens[i])
         rows.groups.append(None if columns.group is None else group_name(groups[i]))
         rows.splits.append(split if columns.split is None else str(split_of_cell(row_splits[i])))
         rows.ids.append(f"{table.stem}:{i}" if columns.id is None else group_name(own_ids[i]))
@@ -138,11 +141,13 @@ def _row_flaw(table: DataTable, columns: Columns, text: Any, label: Any, sound: 
     return flaw
 
 
-def _side_flaw(columns: Columns, text: str, group: Any, span: Any, split: Any) -> tuple[str, str] | None:
-    """What is wrong with a row's group, span or split, where the table has such columns."""
+def _side_flaw(columns: Columns, text: str, *cells: Any) -> tuple[str, str] | None:
+    """What is wrong with a row's group, span, split or labels of tokens, where the table has such columns."""
+    group, span, split, of_tokens = cells
     flaw = None if columns.group is None else group_flaw(group)
     flaw = flaw or (None if columns.span is None else _span_flaw(text, span))
-    return flaw or (None if columns.split is None else split_flaw(split, columns.split))
+    flaw = flaw or (None if columns.split is None else split_flaw(split, columns.split))
+    return flaw or token_flaw(of_tokens, text)
 
 
 def _id_flaw(rows: Rows, column: str | None, cell: Any) -> tuple[str, str] | None:

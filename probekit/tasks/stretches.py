@@ -72,7 +72,8 @@ def stretches_of_characters(labels: np.ndarray) -> Stretches:
     """Equal labels [L] or [L, K] of neighbouring characters as stretches; characters without a label are in none."""
     missing = no_label(labels)
     begins = np.ones(len(labels), dtype=bool)
-    begins[1:] = (labels[1:] != labels[:-1]).reshape(max(0, len(labels) - 1), -1).any(axis=1)
+    differ = labels[1:] != labels[:-1]
+    begins[1:] = differ if labels.ndim == 1 else differ.any(axis=1)
     starts = np.flatnonzero(begins & ~missing)
     ends = np.append(np.flatnonzero(begins), len(labels))
     ends = ends[np.searchsorted(ends, starts, side="right")]
@@ -111,7 +112,8 @@ def no_label(labels: np.ndarray) -> np.ndarray:
     """Which of the labels [L] or [L, K] say that there is none, -1 or NaN: bool [L]."""
     if labels.dtype.kind != "f":
         return labels == -1
-    return np.isnan(labels).reshape(len(labels), -1).all(axis=1)
+    missing = np.isnan(labels)
+    return missing if labels.ndim == 1 else missing.all(axis=1)
 
 
 def _is_whole(given: Any) -> bool:

@@ -236,7 +236,8 @@ def _check_finite(task: Task, label_set: str, labels: Sequence[np.ndarray | Stre
 
 def _usable(labels: np.ndarray) -> np.ndarray:
     """Which numbers [L] or [L, K] are finite or no label, bool [L]."""
-    return np.isfinite(labels).reshape(len(labels), -1).all(axis=1) | no_label(labels)
+    finite = np.isfinite(labels)
+    return (finite if labels.ndim == 1 else finite.all(axis=1)) | no_label(labels)
 
 
 def _counts(task: Task) -> np.ndarray:

@@ -18,7 +18,7 @@ from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.prepare import rendered_task
 from probekit.activations.plan.read_positions import Reading, layout_of, needed_tokens, read_positions
 from probekit.activations.plan.token_ids import Sequences, targets_task, tokenise_inputs, tokenise_targets
-from probekit.activations.plan.token_labels import with_labels_by_token
+from probekit.activations.plan.token_labels import WRONG_LABELS, with_labels_by_token
 from probekit.devices import find_device
 from probekit.dtypes import dtype_name
 from probekit.errors import UsageError
@@ -135,12 +135,15 @@ def _read(
 ) -> tuple[Task, Sequences, Sequences | None, Reading]:
     """The task without bad rows, its sequences as `_tokenise` gives them, and the tokens to read."""
     sequences, sources = _tokenise(model, task, options, stack)
-    task, sequences = with_labels_by_token(model, task, sequences, options.on_bad_row)
-    own = targets_task(task) if stack == "decoder" else task
-    reading, bad = read_positions(model, own, sequences, options.position, options.skip_special)
+    labelled, bad = with_labels_by_token(model, task, sequences)
+    flaw = WRONG_LABELS
     if not bad:
-        return task, sequences, sources, reading
-    left, rows = without_bad_rows(task, bad, UNREAD, options.on_bad_row)
+        own = targets_task(labelled) if stack == "decoder" else labelled
+        reading, bad = read_positions(model, own, sequences, options.position, options.skip_special)
+        if not bad:
+            return labelled, sequences, sources, reading
+        flaw = UNREAD
+    left, rows = without_bad_rows(task, bad, flaw, options.on_bad_row)
     position: Any = options.position
     several = isinstance(position, list | tuple)
     some = [one[rows] if isinstance(one, np.ndarray) else one for one in (position if several else [position])]

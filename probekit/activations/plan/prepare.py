@@ -47,7 +47,7 @@ def _template(model: LanguageModel, task: Task, wanted: str | Path | None) -> Ch
     if isinstance(wanted, str) and wanted in own:
         return ChatTemplate(own[wanted], f"{model.name} ({wanted})", tokens)
     if isinstance(wanted, str) and ("{%" in wanted or "{{" in wanted):
-        return ChatTemplate(wanted, "chat_template=...", tokens)
+        return ChatTemplate(wanted, "this call", tokens)
     if wanted is not None:
         return ChatTemplate(_read(Path(wanted), [*own]), Path(wanted).name, tokens)
     if "default" in own or len(own) == 1:

@@ -7,6 +7,7 @@ import numpy as np
 from probekit.activations.layout import row_bytes
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.token_ids import Sequences
+from probekit.activations.plan.token_labels import count_unlabelled
 from probekit.activations.plan.written import written_in_words
 from probekit.interventions import edits_in_words, record_of_edits
 from probekit.models.placement import describe_placement
@@ -207,6 +208,9 @@ def _remarks(n: dict[str, Any], task: Task, names: list[str], n_ctx: int) -> dic
         lines["blanks"] = f"dropped at the end of {counted(n['dropped_blanks'], 'text')} of the data"
     if n["skipped_rows"]:
         lines["skipped"] = f"{counted(n['skipped_rows'], 'row')} of the data could not be used"
+    if task.target in task.token_labels and (n_tokens := count_unlabelled(task, task.target)):
+        have = "has" if n_tokens == 1 else "have"
+        lines["without"] = f"{counted(n_tokens, 'token')} {have} no {task.target}: no probe reads them"
     if unlabelled := task.info.get("unlabelled_words"):
         have = "has" if unlabelled == 1 else "have"
         lines["without"] = f"{counted(unlabelled, 'word')} of the data {have} no {task.target}: left out"

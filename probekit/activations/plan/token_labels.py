@@ -12,19 +12,15 @@ import numpy as np
 from probekit.activations.plan.offsets import offsets_of
 from probekit.activations.plan.token_ids import Sequences, has_texts
 from probekit.models.base import LanguageModel
-from probekit.options.task import OnBadRow
-from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
 from probekit.tasks.stretches import Stretches, labels_of_tokens, no_label, stretches_of_characters
 from probekit.text import counted
 
-FLAW = "token_labels"  # under which rows that are left out are counted
+WRONG_LABELS = "token_labels"  # under which rows that are left out are counted
 
 
-def with_labels_by_token(
-    model: LanguageModel, task: Task, sequences: Sequences, on_bad_row: OnBadRow
-) -> tuple[Task, Sequences]:
-    """The task with one label for each token of its texts, and its sequences.
+def with_labels_by_token(model: LanguageModel, task: Task, sequences: Sequences) -> tuple[Task, dict[int, str]]:
+    """The task with one label for each token of its texts.
 
     Labels by character become those of the tokens that cover the characters. Of a text that was cut at the context, the
     labels of the first tokens are kept. Tokens that the model wrote itself have no label.
@@ -33,13 +29,13 @@ def with_labels_by_token(
         model: with the tokenizer of texts.
         task: the examples.
         sequences: their token ids.
-        on_bad_row: what to do with a text that has another number of labels than of tokens or characters.
 
-    Raises:
-        DataError: such a text, unless it is skipped.
+    Returns:
+        The task, and the texts with another number of labels than of tokens or characters: row -> what is wrong. If
+        there are any, the task is as it was.
     """
     if not task.token_labels or not has_texts(task):
-        return task, sequences
+        return task, {}
     wholes = _tokens_of_texts(model, task, sequences)
     by_set = {name: _by_character(task, labels, wholes) for name, labels in task.token_labels.items()}
     bad = {
@@ -47,16 +43,16 @@ def with_labels_by_token(
         for name, labels in reversed(by_set.items())
         for row, why in _misfits(task, name, labels, wholes, sequences.own_lengths).items()
     }
-    task, rows = without_bad_rows(replace(task, token_labels=by_set), bad, FLAW, on_bad_row)
-    sequences, wholes = (sequences.subset(rows), wholes[rows]) if bad else (sequences, wholes)
-    are_by_character = any(isinstance(one, Stretches) for labels in task.token_labels.values() for one in labels)
+    if bad:
+        return task, bad
+    are_by_character = any(isinstance(one, Stretches) for labels in by_set.values() for one in labels)
     offsets = offsets_of(model, task, sequences) if are_by_character else None
     sizes = np.stack([sequences.own_lengths, wholes - _written(task)], axis=1).tolist()
     found = {
         name: [_of_tokens(one, offsets and offsets[row], *sizes[row]) for row, one in enumerate(labels)]
-        for name, labels in task.token_labels.items()
+        for name, labels in by_set.items()
     }
-    return replace(task, token_labels=found), sequences
+    return replace(task, token_labels=found), {}
 
 
 def _written(task: Task) -> np.ndarray:

@@ -3,7 +3,7 @@
 All are fitted, chosen and tested on the same rows, and their scores are compared within the same resamples.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,7 +56,7 @@ def pooled_results(pooled: dict[str, Fitted], places: Sequence[Place]) -> dict[s
 
 
 def against_pooled(
-    quoted: Predictions, pooled: dict[str, tuple[ProbeData, Predictions | None]], plan: CurvePlan
+    quoted: Predictions, pooled: Mapping[str, tuple[ProbeData, Predictions | None]], plan: CurvePlan
 ) -> dict[str, Any]:
     """By kind of row: the place that validation chooses, its score on test, and how far the quoted score is over it."""
     found = {}

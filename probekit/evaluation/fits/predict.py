@@ -17,7 +17,7 @@ from probekit.probes.base import Probe, as_numpy, predicted_labels, probabilitie
 from probekit.probes.sequence.base import text_scores
 from probekit.probes.sequence.ragged import Ragged, take_texts
 
-Features = TypeVar("Features", Tensor, Ragged)
+Features = TypeVar("Features", bound=Tensor | Ragged)
 ROWS_AT_ONCE = 16_384  # bounds the float64 copy of the features
 
 
@@ -54,7 +54,7 @@ def _decide(probe: Any, features: Tensor) -> Decision:
 def take_rows(X: Features, rows: np.ndarray) -> Features:
     """X [N, D] at these rows, or the tokens of these texts; rows are not copied where they follow one another."""
     if isinstance(X, Ragged):
-        return take_texts(X, rows)
+        return take_texts(X, rows)  # pyright: ignore[reportReturnType]
     if len(rows) and (np.diff(rows) == 1).all():
         return X[int(rows[0]) : int(rows[-1]) + 1]
     return X[torch.from_numpy(rows).to(X.device)]

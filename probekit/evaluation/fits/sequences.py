@@ -34,16 +34,19 @@ def all_tokens(acts: Activations, position: str | int | None) -> Activations:
     Raises:
         UsageError: one token of each text was kept; labels of tokens alone.
     """
-    if position not in (None, ALL, *acts.layout.positions):
-        acts = acts.at(position)  # pyright: ignore[reportArgumentType]
-    layout = acts.layout
-    if not layout.is_ragged:
-        raise UsageError(
-            f"a probe over a sequence reads several tokens of each text, and these activations are of "
-            f"{listed(layout.positions)}; extract again with position all (--position all)"
-        )
-    if not acts.task.token_labels:
+    acts = _labels_of_texts(acts) if acts.task.token_labels else acts
+    if acts.layout.is_ragged and position not in (None, ALL, *acts.layout.positions):
+        acts = acts.at(position)
+    if acts.layout.is_ragged:
         return acts
+    raise UsageError(
+        f"a probe over a sequence reads several tokens of each text, and these activations are of "
+        f"{listed(acts.layout.positions)}; extract again with position all (--position all)"
+    )
+
+
+def _labels_of_texts(acts: Activations) -> Activations:
+    """The same without labels of tokens."""
     if not acts.labels:
         raise UsageError(
             "a probe over a sequence predicts a label of each text, and this task has labels of tokens alone; give "

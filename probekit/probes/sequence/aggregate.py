@@ -125,7 +125,7 @@ class AggregateProbe(SequenceProbe):
         sharpness = side / (self.temperature * self.spread_)
         return attended(sharpness * scores, scores[:, :, None], lengths)[0][:, :, 0]
 
-    def _fit_copies(self, probes: Sequence[Self], X: Ragged, problems: ProblemSet) -> None:
+    def _fit_copies(self, probes: Sequence[Any], X: Ragged, problems: ProblemSet) -> None:
         self._check_parameters()
         strengths = [check_strength("C", probe.C) if self.has_C else 1.0 for probe in probes]
         fitted = token_fits(self.probe, X, problems, strengths)

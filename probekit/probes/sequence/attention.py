@@ -3,7 +3,7 @@
 The objective is not convex, so no fit is certified. A weak penalty has many poor minima, a strong one few. So the fits
 follow a path from a strong penalty to each C, by factors of ten. The first C of the path starts at the mean of the
 tokens (query 0) with the read-out of a logistic probe, and at queries along this read-out and against it; each of the
-others at the two lowest minima of the one before. Every C also has random starts. After some passes the lowest few go on.
+others at the two lowest minima of the one before. Every C also has random starts. After some passes the lowest go on.
 
 Axes: N texts, L tokens of one text, D features, C classes, K outputs (1 for two classes, else C), P problems.
 """
@@ -117,7 +117,7 @@ class AttentionProbe(SequenceProbe):
         scores = (rows @ self.coef_.T)[:, None]
         return attended((rows @ self.query_)[:, None], scores, lengths)[0][:, 0] + self.intercept_
 
-    def _fit_copies(self, probes: Sequence[Self], X: Ragged, problems: ProblemSet) -> None:
+    def _fit_copies(self, probes: Sequence[Any], X: Ragged, problems: ProblemSet) -> None:
         check_positive("tol", self.tol)
         check_whole("max_iter", self.max_iter)
         check_whole("n_random", self.n_random, 0)

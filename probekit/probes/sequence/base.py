@@ -59,7 +59,7 @@ class SequenceProbe(WithProbabilities, ClassifierProbe):
         self._fit_copies(probes, tokens, problems)
         return probes
 
-    def _fit_copies(self, probes: Sequence[Self], X: Ragged, problems: ProblemSet) -> None:
+    def _fit_copies(self, probes: Sequence[Any], X: Ragged, problems: ProblemSet) -> None:
         """Set the fitted attributes of the probe of each problem; their `classes_` are there."""
         raise NotImplementedError
 

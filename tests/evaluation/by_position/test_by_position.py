@@ -10,6 +10,7 @@ import torch
 from probekit.activations import extract
 from probekit.activations.activations import ActivationSet
 from probekit.activations.layout import Layout
+from probekit.activations.plan import build
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import PositionResults, train_probes
 from probekit.evaluation.by_position import fit
@@ -89,6 +90,7 @@ def test_each_position_is_the_curve_of_the_texts_that_have_it(acts, label, by):
 
 
 def test_a_store_gives_the_numbers_of_memory_in_any_number_of_passes(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "SHARD_BYTES", 20 * 12 * 4)
     store = extract(
         model, make_task(), points="resid_pre", position="all", out=tmp_path / "store", batch_tokens=64, block_nodes=8
     )
@@ -210,10 +212,10 @@ def test_a_quick_look_has_no_p_values_and_the_same_scores(acts):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"folds": 3}, "does not take folds"),
-        ({"concatenate": True}, "does not take concatenate"),
-        ({"points": "all"}, "does not take points"),
-        ({"labels": ["text"]}, "does not take labels"),
+        ({"folds": 3}, "without folds"),
+        ({"concatenate": True}, "without concatenate"),
+        ({"points": "all"}, "without points"),
+        ({"labels": ["text"]}, "without labels"),
         ({"position": "last"}, "leave position"),
         ({"least_texts": 0}, "1 or more"),
     ],

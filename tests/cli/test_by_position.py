@@ -1,0 +1,84 @@
+"""`probekit train-probe --by position`: a line for each position, a heatmap, files, and what it refuses."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from probekit.cli.main import run
+from probekit.evaluation import PositionResults
+
+Capture = pytest.CaptureFixture[str]
+JOB = ["--probe", "mean-diff", "--by", "position"]
+
+
+@pytest.fixture(scope="module")
+def all_tokens(gpt2_folder: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("all") / "store"
+    job = ["extract", "--model", gpt2_folder, "--dataset", texts, "--position", "all", "--out", out, "--quiet"]
+    assert run([*map(str, job)]) == 0
+    return out
+
+
+def test_a_line_for_each_position_a_heatmap_and_files(here: Path, all_tokens: Path, capsys: Capture) -> None:
+    assert run(["train-probe", str(all_tokens), *JOB, "--least-texts", "3", "--out", "mine"]) == 0
+    out = capsys.readouterr().out
+    assert "mean-diff probe; 17 positions x 4 layers" in out
+    assert "test was used once" in out
+    assert out.splitlines()[-1] == "Picture: mine/positions.png"
+    names = {"positions.json", "positions.png", "positions.svg", "results.csv", "probes"}
+    assert {path.name for path in Path("mine").iterdir()} == names
+    results = PositionResults.load("mine")
+    assert results.meta["few_texts"].keys() == {"17", "18"}  # only texts of class "bad" are shorter
+    with Path("mine/results.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["split"] == "test" and row["metric"] == "accuracy"]
+    assert len(rows) == 17 * 4
+    assert all(row["p_corrected"] for row in rows)
+
+
+def test_json_and_ls_and_the_folder_that_is_the_default(here: Path, all_tokens: Path, capsys: Capture) -> None:
+    job = ["train-probe", str(all_tokens), "--probe", "mean-diff", "--by", "position-from-end", "--least-texts", "3"]
+    assert run([*job, "--layer", "1", "--quick", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    name = "label-resid_pre-mean-diff-quick-by-position-from-end-layers-1-least-texts-3"
+    assert Path(printed["results"]).name == name
+    assert [one["position"] for one in printed["positions"]][-3:] == ["-3", "-2", "-1"]
+    assert run(["ls", str(all_tokens.parent)]) == 0
+    assert printed["results"] in capsys.readouterr().out
+
+
+def test_results_of_another_question_are_kept(
+    here: Path, all_tokens: Path, refused: Callable[..., str], capsys: Capture
+) -> None:
+    job = ["train-probe", str(all_tokens), *JOB, "--layer", "0", "--quick", "--least-texts", "2", "--out", "mine"]
+    assert run(job) == 0
+    before = Path("mine/positions.json").read_bytes()
+    assert run(job) == 0
+    assert Path("mine/positions.json").read_bytes() == before
+    capsys.readouterr()
+    assert "(different: layers)" in refused(5, *job[:6], "--quick", "--least-texts", "2", "--out", "mine")
+    assert "(different: by)" in refused(5, *job, "--by", "position-from-end")
+    assert "not a file of results" in refused(4, *job[:4], "--position", "last", "--out", "mine")
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--by", "layer"], "by (--by) is one of"),
+        (["--by", "position", "--position", "last"], "leave position (--position) out"),
+        (["--by", "position", "--folds", "3"], "without folds"),
+        (["--by", "position", "--baseline", "random-init"], "leave --baseline out"),
+        (["--by", "position", "--label", "label,other"], "one point and one label set"),
+        (["--by", "position", "--least-texts", "0"], "least"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused(all_tokens: Path, refused: Callable[..., str], more, words) -> None:
+    assert words in refused(2, "train-probe", all_tokens, *more)
+
+
+def test_too_few_texts_is_one_line(all_tokens: Path, refused: Callable[..., str]) -> None:
+    assert "no position has 1,000 texts of each class" in refused(
+        3, "train-probe", all_tokens, *JOB, "--least-texts", "1000"
+    )

@@ -1,0 +1,208 @@
+"""Chats in data: JSONL, Parquet, data frames, datasets and lists; rows that cannot be used; what is compared."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from datasets import Dataset
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probekit.errors import DataError, UsageError
+from probekit.tasks import load_task
+from probekit.tasks.base import Task
+from probekit.tasks.chats.contents import as_compared, compared_inputs
+from probekit.tasks.chats.messages import as_chat, chat_flaw
+from probekit.tasks.info import CHAT
+from probekit.tasks.quality.audit import audit, compare_texts
+from probekit.tasks.regions import Region
+
+SYSTEM = {"role": "system", "content": "You are a careful helper who answers every question with one word."}
+
+
+def chat(i: int) -> list[dict]:
+    return [
+        SYSTEM,
+        {"role": "user", "content": f" Is {i} odd?\n"},
+        {"role": "assistant", "content": "yes" if i % 2 else "no"},
+    ]
+
+
+ROWS = [{"messages": chat(i), "label": i % 2} for i in range(40)]
+CHATS = [row["messages"] for row in ROWS]
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_chats_are_read_from_all_that_holds_lists(tmp_path):
+    frame = pd.DataFrame(ROWS)
+    frame.to_parquet(tmp_path / "chats.parquet")
+    sources = {
+        "jsonl": write(tmp_path / "chats.jsonl", ROWS),
+        "parquet": tmp_path / "chats.parquet",
+        "frame": frame,
+        "dataset": Dataset.from_list(ROWS),
+        "dicts": ROWS,
+        "columns": {"messages": CHATS, "label": [row["label"] for row in ROWS]},
+        "pairs": [(row["messages"], row["label"]) for row in ROWS],
+        "splits": {"train": ROWS},
+    }
+    for name, source in sources.items():
+        task = load_task(source)
+        assert task.chats == CHATS, name
+        assert task.inputs[3] == "system: " + SYSTEM["content"] + "\nuser:  Is 3 odd?\n\nassistant: yes"
+        assert task.labels["label"].tolist() == [row["label"] for row in ROWS]
+        assert task.info["dropped_blanks"] == 0
+
+
+def test_chats_follow_their_rows(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"talk": row["messages"], "label": row["label"], "text": "x"} for row in ROWS])
+    task = load_task(path, messages_column="talk", limit=10)
+    assert task.chats == [CHATS[int(name.partition(":")[2])] for name in task.ids]
+    rows = task.subset(np.array([4, 1]))
+    assert rows.chats == [task.chats[4], task.chats[1]]
+    assert rows.fingerprint() != task.subset(np.array([4, 2])).fingerprint()
+
+
+def test_a_column_of_texts_may_be_called_messages(tmp_path):
+    rows = [{"text": f"text {i}", "messages": f"say {i}", "label": i % 2} for i in range(40)]
+    assert load_task(rows).inputs[0] == "text 0"
+    assert load_task(rows, text_column="messages").inputs[0] == "say 0"
+    both = [{"text": f"text {i}", **row} for i, row in enumerate(ROWS)]
+    assert load_task(both).chats == CHATS
+    assert load_task(both, text_column="text").chats is None
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        (None, 'expected a list of messages such as {"role": "user", "content": "..."}, got a missing value'),
+        ([], "got an empty list"),
+        ("hi", "got 'hi'"),
+        (["hi"], "got ['hi']"),
+        (
+            [{"from": "human", "value": "hi"}],
+            "message 0: expected a role and a content, got no role, only 'from', 'value'",
+        ),
+        ([{"role": "user"}], "message 0: expected a role and a content, got no content, only 'role'"),
+        (
+            [SYSTEM, {"role": None, "content": "x"}],
+            "message 1: expected a role such as system, user or assistant, got None",
+        ),
+        ([{"role": "the user", "content": "x"}], "expected a role such as system, user or assistant, got 'the user'"),
+        ([{"role": "user", "content": None}], "expected a text as the content of user, got None; write an empty text"),
+        ([{"role": "user", "content": [{"type": "text", "text": "x"}]}], "as the content of user, got [{'type'"),
+        ([{"role": "user", "content": 5}], "expected a text as the content of user, got 5"),
+        ([{"role": "user", "content": "a\0"}], "message 0: expected a text, got a NUL byte in it"),
+        ([{"role": "user", "content": "\ud83d"}], "message 0: \\ud83d is half a character"),
+        ([{"role": "user", "content": " "}, {"role": "assistant", "content": ""}], "got only empty ones"),
+    ],
+)
+def test_chats_that_cannot_be_used_are_named_by_row_or_left_out(messages, words, tmp_path):
+    path = write(tmp_path / "chats.jsonl", [*ROWS, {"messages": messages, "label": 0}])
+    with pytest.raises(DataError) as error:
+        load_task(path)
+    assert str(error.value).startswith("chats.jsonl, line 41: ")
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+    task = load_task(path, on_bad_row="skip")
+    assert task.chats == CHATS
+    assert task.info["skipped_rows"] == 1
+    with pytest.raises(DataError, match="example 'a'"):
+        Task("chats", ["x"], chats=[messages], ids=["a"])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"messages_column": "messages", "text_column": "text"}, "name --text-column or --messages-column, not both"),
+        ({"messages_column": "talks"}, "has no column 'talks', only 'messages', 'label', 'text'"),
+        ({"span_column": "label"}, "these rows are chats; leave --span-column out"),
+    ],
+)
+def test_columns_that_contradict_chats_are_refused(options, words):
+    with pytest.raises(UsageError, match=words):
+        load_task([{**row, "text": "x"} for row in ROWS], **options)
+
+
+def test_csv_has_no_chats(tmp_path):
+    (tmp_path / "a.csv").write_text("messages,label\n" + "[],1\n" * 4)
+    with pytest.raises(UsageError, match=r"a.csv has no lists of messages; write chats as JSONL or Parquet"):
+        load_task(tmp_path / "a.csv", messages_column="messages")
+
+
+def test_a_task_holds_texts_or_chats(tmp_path):
+    write(tmp_path / "train.jsonl", ROWS)
+    write(tmp_path / "test.jsonl", [{"text": "x", "label": 0}, {"text": "y", "label": 1}])
+    with pytest.raises(DataError, match=r"test.jsonl and train.jsonl hold texts and chats; give one kind"):
+        load_task(tmp_path)
+
+
+def test_fields_without_a_value_are_undefined_in_templates():
+    given = {
+        "role": "tool",
+        "content": "x",
+        "name": "f",
+        "tool_calls": None,
+        "at": pd.Timestamp(0),
+        "weight": 0.5,
+        1: 2,
+    }
+    assert as_chat([given]) == [{"role": "tool", "content": "x", "name": "f", "weight": 0.5, "1": 2}]
+
+
+messages = st.fixed_dictionaries({"role": st.sampled_from(["user", "tool"]), "content": st.text("ab ", max_size=3)})
+
+
+@given(st.recursive(st.none() | st.booleans() | st.text(max_size=3) | messages, lambda x: st.lists(x, max_size=3)))
+def test_a_chat_is_sound_or_has_one_flaw_in_one_line(cell):
+    flaw = chat_flaw(cell)
+    if flaw is None:
+        assert all(isinstance(one["content"], str) for one in as_chat(cell))
+        assert json.loads(json.dumps(as_chat(cell))) == as_chat(cell)
+    else:
+        assert "\n" not in flaw[1]
+
+
+def rendered(task: Task) -> Task:
+    """As a template makes it: the same formatting around each content."""
+    texts, regions = [], []
+    for own in task.chats or []:
+        text, places = "<|begin|>", []
+        for one in own:
+            text += f"<|{one['role']}|>"
+            places.append(Region(one["role"], len(text), len(text) + len(one["content"])))
+            text += one["content"] + "<|end of turn|>"
+        texts.append(text)
+        regions.append(places)
+    return Task(
+        "rendered", texts, task.labels, task.label_names, task.splits, regions=regions, info={**task.info, CHAT: {}}
+    )
+
+
+@pytest.mark.parametrize("make", [load_task, lambda rows: rendered(load_task(rows))])
+def test_what_is_compared_are_the_contents_that_differ(make):
+    task = make(ROWS)
+    assert compared_inputs(task) == [f" Is {i} odd?\n\n{'yes' if i % 2 else 'no'}" for i in range(40)]
+    assert as_compared(as_compared(task)).inputs == compared_inputs(task)
+    assert compared_inputs(task.subset(np.array([3]))) == [f"{SYSTEM['content']}\n Is 3 odd?\n\nyes"]
+
+
+def test_an_audit_of_chats_is_that_of_their_contents():
+    """Chats that have a long system prompt in common are no near-duplicates; those with equal contents are the same."""
+    words = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath"]
+    questions = [f"{a} or {b}, {c}?" for a in words for b in words for c in "xy" if a != b]
+    rows = [
+        {"messages": [SYSTEM, {"role": "user", "content": text}], "label": i % 2} for i, text in enumerate(questions)
+    ]
+    chats = rendered(load_task(rows))
+    texts = load_task([{"text": row["messages"][1]["content"], "label": row["label"]} for row in rows])
+    found, expected = (compare_texts(task) for task in (chats, texts))
+    assert np.array_equal(found.number, expected.number)
+    assert np.array_equal(found.leaks, expected.leaks)
+    assert audit(chats).differences == audit(texts).differences
+    assert audit(chats).splits["train"]["median_length"] == audit(texts).splits["train"]["median_length"]
