@@ -57,9 +57,7 @@ def render_chats(
             if child is None:
                 child = _Child()
                 if flaw := child.ask(job).get("flaw"):
-                    raise DataError(
-                        f"{described(template)} {flaw[1]}; correct it, or give another one"
-                    )
+                    raise DataError(f"{described(template)} {flaw[1]}; correct it, or give another one")
             answer = child.ask(chat)
             if (flaw := answer.get("flaw")) and flaw[0] in ("time", "memory", "ended"):
                 child.close()

@@ -1,5 +1,7 @@
 """Chats as texts: equal to those of `transformers`, with the contents where a plain reference writes them."""
 
+from typing import Any
+
 import pytest
 from chat_templates import HOSTILE, LOOP, ODD, STYLES, TOKENS
 from hypothesis import given, settings
@@ -25,7 +27,8 @@ contents = st.text(st.sampled_from(" \n\tab5<>|[]{}%'\"\\é日\ue000\ue001\u2028
 
 
 def oracle(template: str, chat: list[dict], prompt: bool = False) -> str:
-    (text,), _ = render_jinja_template([chat], chat_template=template, add_generation_prompt=prompt, **TOKENS)
+    given: dict[str, Any] = {"chat_template": template, "add_generation_prompt": prompt, **TOKENS}
+    (text,), _ = render_jinja_template([chat], **given)
     return text
 
 
