@@ -113,6 +113,8 @@ def test_an_extraction_of_chats_is_that_of_their_texts(chat_model, chats, tmp_pa
         ),
         ({"chat_template": [{"name": "a", "template": INST}, {"name": "b", "template": MARKUP}]}, {}, "b", "<|im"),
         ({"chat_template": HEADERS}, {"chat_template.jinja": MARKUP}, None, "<|im"),
+        ({"chat_template": [{"name": "b", "template": MARKUP}]}, {}, Path("b"), "<|im"),
+        ({"chat_template": HEADERS, "bos_token": {"content": "</s>"}}, {}, None, "</s><|start"),
         ({"chat_template": HEADERS}, {"own.jinja": MARKUP}, "own.jinja", "<|im"),
         ({}, {}, "{{ messages[0].content }}", " is 0"),
     ],
