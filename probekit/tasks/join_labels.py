@@ -3,6 +3,8 @@
 Axes: N examples of the task.
 """
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +36,8 @@ from probekit.tasks.same_text import text_numbers
 from probekit.tasks.split_names import split_of_cell
 from probekit.tasks.splits import carve_missing, kept_together
 from probekit.text import counted, listed
+
+FINGERPRINTS = "label_fingerprints"  # in the record of activations: joined label set -> its sha256
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +145,21 @@ def with_label_sets(task: Task, sets: Sequence[LabelSet], made: LabelledSplits |
         groups=task.groups if made is None else made.groups,
         info=info,
     )
+
+
+def labels_record(task: Task) -> dict[str, Any]:
+    """What is recorded of the labels that were joined to a task: a sha256 of each set, with the splits and groups."""
+    joined = task.info.get(LABEL_SETS, {})
+    if not joined:
+        return {}
+    groups = None if task.groups is None else task.groups.tolist()
+    common = json.dumps([task.splits.tolist(), groups]).encode()
+    found = {}
+    for name in joined:
+        labels = task.labels[name]
+        own = json.dumps([name, task.label_names[name]]).encode() + labels.astype("<f8").tobytes()
+        found[name] = hashlib.sha256(own + common).hexdigest()
+    return {FINGERPRINTS: found}
 
 
 def join_labels(task: Task, source: Any, options: LabelOptions) -> Task:

@@ -34,7 +34,7 @@ def test_a_labelled_store_is_the_store_of_labelled_texts(model, store: Path, tmp
     assert (done.name, done.is_new, done.info["labelled"]) == ("label", True, N)
     later = Store(store)
     assert later.task.fingerprint() == at_once.task.fingerprint() == done.task.fingerprint()
-    assert later.meta["task_fingerprint"] == at_once.meta["task_fingerprint"]
+    assert later.meta["label_fingerprints"].keys() == {"label"}
     assert torch.equal(later["resid_pre.1"], at_once["resid_pre.1"])
     assert {file: lasting(store)[file] for file in before} == before  # nothing else was touched
     assert label(run(model, Task("letters", TEXTS)), JOINED).task.fingerprint() == at_once.task.fingerprint()
@@ -48,7 +48,8 @@ def test_label_leaves_the_store_and_the_activations_as_they_are(store: Path):
     assert isinstance(view, Store)
     assert torch.equal(view["q.0"], acts["q.0"])
     assert lasting(store) == before
-    assert view.meta["task_fingerprint"] != acts.meta["task_fingerprint"]
+    assert view.meta["task_fingerprint"] == acts.meta["task_fingerprint"]  # of what was extracted
+    assert "label_fingerprints" not in acts.meta
 
 
 def test_several_label_sets_keep_their_order_and_the_first_ones_splits(store: Path):
