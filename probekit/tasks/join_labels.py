@@ -34,7 +34,7 @@ from probekit.tasks.rare import check_number_of_classes
 from probekit.tasks.rows import SKIP_HINT
 from probekit.tasks.same_text import text_numbers
 from probekit.tasks.split_names import split_of_cell
-from probekit.tasks.splits import carve_missing, kept_together
+from probekit.tasks.splits import carve_missing, components, kept_together
 from probekit.text import counted, listed
 
 FINGERPRINTS = "label_fingerprints"  # in the record of activations: joined label set -> its sha256
@@ -342,5 +342,9 @@ def _splits(task: Task, labels: np.ndarray, joined: _Joined, columns: _Named, op
         raise DataError(f"no text is in the split train by column {columns.split!a}; put some there to fit on")
     missing = [split for split in SPLITS if split not in given and (options.validation or split != "validation")]
     seed = task.info.get("seed", 0) if options.seed is None else options.seed
-    splits = carve_missing(labels, given, task.split_keys().tolist(), missing, seed)
+    keys = task.split_keys().tolist()
+    if task.generated is not None and task.token_ids is not None:  # one prompt may have several continuations
+        prompts = [tuple(own[: len(own) - n]) for own, n in zip(task.token_ids, task.generated.tolist(), strict=True)]
+        keys = components(keys, prompts).tolist()
+    splits = carve_missing(labels, given, keys, missing, seed)
     return LabelledSplits(splits, task.groups, {"seed": seed, CARVED_FROM_TRAIN: missing, "splits_from": origin})

@@ -50,6 +50,8 @@ def test_the_examples_run(block, tmp_path, monkeypatch):
         "odd": [i % 2 for i in range(N)],
         "judged": pd.DataFrame({"id": range(N - 40), "honest": labels[:-40]}),
         "model": tiny_model(),
+        "stretches": [[{"start": 0, "end": 4, "label": "name"}, {"label": "other"}] for _ in range(N)],
+        "depths": [[i / 7, None] for i in range(N)],
         "splits": ["train"] * 80 + ["validation"] * 80 + ["test"] * 80,
     }
     for line in block.splitlines():

@@ -80,6 +80,12 @@ def origin_of(
     }
 
 
+def _texts_of(acts: Activations, rows: Protocol) -> dict[str, int] | None:
+    """How many texts the rows of each split are of, where rows are tokens."""
+    text = acts.task.text_of
+    return None if text is None else {split: len(np.unique(text[which])) for split, which in rows.rows.items()}
+
+
 def probe_record(probe: Any) -> dict[str, Any]:
     """The probe's class, parameters, whether its fits have certificates, and the version of its package; JSON-able."""
     estimator = getattr(probe, "estimator", probe)
@@ -88,6 +94,7 @@ def probe_record(probe: Any) -> dict[str, Any]:
         "class": f"{kind.__module__}.{kind.__qualname__}",
         "parameters": {name: _plain(value) for name, value in sorted(estimator.get_params().items())},
         "certified": probe.certified,
+        "state": probe.state,
         "saved": is_saved(probe),
         "version": getattr(sys.modules.get(kind.__module__.partition(".")[0]), "__version__", None),
     }
@@ -128,6 +135,7 @@ def _sizes(request: Request, rows: Protocol) -> dict[str, Any]:
     return {
         "n": {split: len(which) for split, which in rows.rows.items()},
         "unlabelled": len(acts.source.task) - len(acts.task) if isinstance(acts, RowsOf) else 0,
+        "n_texts": _texts_of(acts, rows),
         "folds": rows.folds,
         "counts": _counts(request, rows),
     }
