@@ -86,7 +86,7 @@ def _fills(results: PositionData) -> np.ndarray:
     """A colour for each cell, [L, P, 4]."""
     chance = np.array([_chance(one) for one in results.positions])
     fills = colormaps[COLOURS](0.04 + 0.92 * np.asarray(_scale(results)(results.matrix - chance)).clip(0, 1))
-    level = results.meta.get("above_chance")
+    level = results.meta.get("above_chance") or 0.0
     for j, one in enumerate(results.positions):
         for i, p in enumerate(one.corrected):
             if p is not None and p > level:

@@ -27,7 +27,7 @@ def make(P: int = 6, L: int = 4, *, names: list[str] | None = None, tested: bool
             )
             for i, value in enumerate(values)
         ]
-        corrected = [0.001 if value > 0.7 else 0.6 for value in values] if tested else [None] * L
+        corrected: list[float | None] = [0.001 if value > 0.7 else 0.6 for value in values] if tested else [None] * L
         n = {"train": 400, "validation": 100, "test": 2000 - 3 * p}
         curves.append(
             PositionCurve((names or [str(i) for i in range(P)])[p], n, 0.45 + 0.01 * (p % 5), layers, corrected)
