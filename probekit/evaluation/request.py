@@ -15,7 +15,7 @@ import numpy as np
 
 from probekit.activations.activations import Activations, RowsOf, SideBySide
 from probekit.errors import DataError, UsageError
-from probekit.evaluation.fits.sequences import all_tokens
+from probekit.evaluation.fits.sequences import all_tokens, labels_of_texts
 from probekit.options import CurveOptions, CurvesArguments
 from probekit.options.probe import SEQUENCE_NAMES
 from probekit.places import ALL, check_kept, has_layers, places_of, short_name
@@ -101,6 +101,7 @@ def check_requests(acts: Activations, options: CurvesArguments) -> list[list[Req
         UsageError: as `check_request`.
     """
     acts = _checked(acts)
+    acts = labels_of_texts(acts) if options.of_sequences else acts
     labels = _labels_of(acts, options)
     acts = rows_read(acts, options)
     curves = curves_of(acts, options)

@@ -232,8 +232,13 @@ class ProbeOptions(CurveOptions):
         check_among("by", self.by, (None, BY_POSITION, FROM_END))
         object.__setattr__(self, "least_texts", check_whole("least_texts", self.least_texts))
         check_among("aggregate", self.aggregate, (None, *AGGREGATES))
-        less = self.quick or self.by is not None or self.of_sequences
-        usual = {"controls": 0, "codelength": False} if less else FULL
+        if self.by is not None and self.of_sequences:
+            raise UsageError(
+                "--by position (by=) reads one token of each text at a time, and a probe over a sequence takes all of "
+                "them; leave one of the two out"
+            )
+        less = {"controls": 0, "codelength": False}
+        usual = less if self.quick or self.by is not None else FULL | less if self.of_sequences else FULL
         for name, value in usual.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)

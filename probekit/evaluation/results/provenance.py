@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from probekit.activations.activations import Activations
+from probekit.activations.activations import Activations, RowsOf
 from probekit.evaluation.compare.codelength import FRACTIONS
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.plan import CurvePlan
@@ -60,6 +60,7 @@ def origin_of(
         "n_layers": acts.n_layers,
         "output": acts.output,
         "n": {split: len(which) for split, which in rows.rows.items()},
+        "unlabelled": len(acts.source.task) - len(acts.task) if isinstance(acts, RowsOf) else 0,
         "n_texts": _texts_of(acts, rows),
         "folds": rows.folds,
         "counts": _counts(request, rows),
@@ -94,6 +95,7 @@ def probe_record(probe: Any) -> dict[str, Any]:
         "class": f"{kind.__module__}.{kind.__qualname__}",
         "parameters": {name: _plain(value) for name, value in sorted(estimator.get_params().items())},
         "certified": probe.certified,
+        "state": probe.state,
         "saved": is_saved(probe),
         "version": getattr(sys.modules.get(kind.__module__.partition(".")[0]), "__version__", None),
     }
