@@ -231,8 +231,8 @@ def test_a_quick_look_has_no_p_values_and_the_same_scores(acts):
         ({"points": "all"}, "without points"),
         ({"labels": ["text"]}, "without labels"),
         ({"position": "last"}, "leave position"),
-        ({"aggregate": "mean"}, "without aggregate"),
-        ({"probe": "attention"}, "without probe"),
+        ({"aggregate": "mean"}, "over a sequence"),
+        ({"probe": "attention"}, "over a sequence"),
         ({"least_texts": 0}, "1 or more"),
     ],
 )
