@@ -30,7 +30,7 @@ def sketched_task(plan: ContinuationPlan) -> Task:
     made = {int(row): trimmed(plan, int(row), one) for row, one in zip(first, written, strict=True)}
     has_text, of_length = has_texts(plan.task), dict[int, str]()
     texts = {row: written_text(plan, row, one) for row, one in made.items()} if has_text else {}
-    longest = Continuation([prompt_of(plan, int(first[0]))[-1]] * plan.most, "max_new_tokens")
+    longest = Continuation([_filler(plan, int(first[0]))] * plan.most, "max_new_tokens")
     for row in rows.tolist():
         if row not in made:
             made[row] = one = trimmed(plan, row, longest)
@@ -38,6 +38,13 @@ def sketched_task(plan: ContinuationPlan) -> Task:
                 of_length[len(one.tokens)] = written_text(plan, row, one)
             texts[row] = of_length.get(len(one.tokens), "")
     return continued_task(plan, made, texts if has_text else None)
+
+
+def _filler(plan: ContinuationPlan, row: int) -> int:
+    """A token of a prompt that has a letter or a digit, if there is one."""
+    ids, tokenizer = prompt_of(plan, row), plan.model.tokenizer
+    names = [""] * len(ids) if tokenizer is None else tokenizer.tokens(ids)
+    return next((i for i, name in zip(ids, names, strict=True) if name.strip().isalnum()), ids[-1])
 
 
 def writing_seconds(plan: ContinuationPlan) -> float:

@@ -124,11 +124,11 @@ def continued_task(
     ids = [prompt + one.tokens for prompt, one in zip(own, written, strict=True)]
     fields: dict[str, Any] = {"inputs": ids}
     if has_texts(task):
-        texts = [
+        whole = [
             str(text) + (written_text(plan, row, one) if texts is None else texts[row])
             for row, text, one in zip(rows.tolist(), task.inputs, written, strict=True)
         ]
-        fields = {"inputs": texts, "token_ids": ids, "regions": _regions(task, texts)}
+        fields = {"inputs": whole, "token_ids": ids, "regions": _regions(task, whole)}
     fields["groups"] = _groups(task)
     info = {**task.info, GENERATE: _record(plan, made)}
     return replace(task, generated=np.array([len(one.tokens) for one in written]), info=info, **fields)
