@@ -49,7 +49,7 @@ def with_labels_by_token(model: LanguageModel, task: Task, sequences: Sequences)
     offsets = offsets_of(model, task, sequences) if are_by_character else None
     sizes = np.stack([sequences.own_lengths, wholes - _written(task)], axis=1).tolist()
     found = {
-        name: [_of_tokens(one, offsets and offsets[row], *sizes[row]) for row, one in enumerate(labels)]
+        name: [_of_tokens(one, offsets[row] if offsets else None, *sizes[row]) for row, one in enumerate(labels)]
         for name, labels in by_set.items()
     }
     return replace(task, token_labels=found), {}

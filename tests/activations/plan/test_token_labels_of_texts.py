@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store_cases import assert_equal
 
-from probekit.activations import extract, load_activations, repair
+from probekit.activations import ActivationSet, extract, load_activations, repair
 from probekit.errors import DataError
 from probekit.evaluation import train_probes
 from probekit.models.families.gpt2 import GPT2, GPT2Config
@@ -213,7 +213,7 @@ def test_tokens_without_a_label_are_rows_that_no_probe_uses(model, tmp_path):
         plain = dataclasses.replace(
             rows.task.subset(there), labels={label: y[there]}, label_names=names, target=label, info=info
         )
-        alone = type(extract(model, task, **HOW))({("resid_pre", 1): rows["resid_pre.1"][there]}, plain, rows.meta)
+        alone = ActivationSet({("resid_pre", 1): rows["resid_pre.1"][there]}, plain, rows.meta)
         again = train_probes(alone, probe=probe, C=1.0, layers=1, **FAST)
         assert found.best.metrics == again.best.metrics
         assert np.allclose(found.best.probe.coef_, again.best.probe.coef_)
