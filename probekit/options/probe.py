@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError, nearest
@@ -232,8 +232,13 @@ class ProbeOptions(CurveOptions):
         check_among("by", self.by, (None, BY_POSITION, FROM_END))
         object.__setattr__(self, "least_texts", check_whole("least_texts", self.least_texts))
         check_among("aggregate", self.aggregate, (None, *AGGREGATES))
-        less = self.quick or self.by is not None or self.of_sequences
-        usual = {"controls": 0, "codelength": False} if less else FULL
+        if self.by is not None and self.of_sequences:
+            raise UsageError(
+                "--by position (by=) reads one token of each text at a time, and a probe over a sequence takes all of "
+                "them; leave one of the two out"
+            )
+        less = {"controls": 0, "codelength": False}
+        usual = less if self.quick or self.by is not None else FULL | less if self.of_sequences else FULL
         for name, value in usual.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
@@ -251,7 +256,7 @@ class ProbeOptions(CurveOptions):
         if self.folds is not None:
             object.__setattr__(self, "folds", _checked_folds(self.folds, self.drop_leaks))
         if self.by is not None:
-            _refuse_with_by(self, ("folds", "concatenate"))
+            _refuse_with_by(self, ("folds", "concatenate", "aggregate", *(["probe"] if self.of_sequences else [])))
 
     @property
     def of_sequences(self) -> bool:
@@ -274,6 +279,13 @@ class ProbeArguments(ProbeOptions):
     on_part: Callable[[str], None] | None = option(
         None, 'Called with the name of each part as it begins, such as "comparing texts".', flag=None
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionArguments(ProbeArguments):
+    """`ProbeArguments` for a curve at each position, for type checkers."""
+
+    by: str = field(metadata=next(one.metadata for one in fields(ProbeOptions) if one.name == "by"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,7 +318,7 @@ class CurvesArguments(ProbeArguments):
                 raise UsageError(f"both {one}= and {several}= were given; give {several}= alone")
             object.__setattr__(self, several, given if given == "all" else _names(several, given))
         if self.by is not None:
-            _refuse_with_by(self, ("points", "labels", "random_init"))
+            _refuse_with_by(self, ("points", "random_init", *(["labels"] if self.joined is None else [])))
 
     @property
     def several(self) -> bool:
@@ -333,8 +345,8 @@ def _refuse_with_by(options: "ProbeOptions", names: Iterable[str]) -> None:
     for name in names:
         if getattr(options, name) not in (None, False):
             raise UsageError(
-                f"by={options.by!r} (--by) makes curves of one point and one label set on the task's splits, without "
-                f"{name}; leave one of the two out"
+                f"by={options.by!r} (--by) makes curves of one point and one label set on the task's splits, one token "
+                f"at a time: without {name}={getattr(options, name)!r:.40}; leave one of the two out"
             )
 
 

@@ -43,6 +43,7 @@ class Probe(BaseEstimator):
         for_codelength: whether the online code may use it: regularised, calibrated, and quick to fit to every prefix.
         fits_in_threads: whether `fit_many` may run in several threads at once.
         strengths: values of C to choose from, rising; None takes the usual ones.
+        state: how a fit says that it has converged, where it is neither in closed form nor certified; "" elsewhere.
         of_sequences: whether it takes the tokens of each text, a list of [L, D], rather than one row.
         ARRAYS: names of the fitted arrays that make up the probe.
         FACTS: names of fitted numbers that are saved along with `converged_` and `n_iter_`; None where there is none.
@@ -64,6 +65,7 @@ class Probe(BaseEstimator):
     shares_decomposition: bool = False
     for_codelength: bool = False
     fits_in_threads: bool = False
+    state: str = ""
     of_sequences: bool = False
     strengths: tuple[float, ...] | None = None
     ARRAYS: tuple[str, ...] = ("coef_", "intercept_")

@@ -25,16 +25,15 @@ SHARE = 8  # a place is streamed unless its rows take less than this part of the
 
 
 def all_tokens(acts: Activations, position: str | int | None) -> Activations:
-    """The tokens of each text, without labels of tokens.
+    """The tokens of each text.
 
     Args:
         acts: with several tokens of each text.
         position: None, or the position that was extracted.
 
     Raises:
-        UsageError: one token of each text was kept; labels of tokens alone.
+        UsageError: one token of each text was kept.
     """
-    acts = _labels_of_texts(acts) if acts.task.token_labels else acts
     if acts.layout.is_ragged and position not in (None, ALL, *acts.layout.positions):
         acts = acts.at(position)
     if acts.layout.is_ragged:
@@ -45,8 +44,14 @@ def all_tokens(acts: Activations, position: str | int | None) -> Activations:
     )
 
 
-def _labels_of_texts(acts: Activations) -> Activations:
-    """The same without labels of tokens."""
+def labels_of_texts(acts: Activations) -> Activations:
+    """The same without labels of tokens.
+
+    Raises:
+        UsageError: labels of tokens alone, or several label sets of texts of which none is the task's target.
+    """
+    if not acts.task.token_labels:
+        return acts
     if not acts.labels:
         raise UsageError(
             "a probe over a sequence predicts a label of each text, and this task has labels of tokens alone; give "
@@ -54,7 +59,7 @@ def _labels_of_texts(acts: Activations) -> Activations:
         )
     view, own = copy.copy(acts), acts.task
     names = {name: own.label_names[name] for name in own.labels}
-    target = own.target if own.target in own.labels else next(iter(own.labels))
+    target = own.target if own.target in own.labels else ""
     view.task = replace(own, token_labels={}, label_names=names, target=target)
     return view
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from probekit.activations.activations import Activations
+from probekit.activations.activations import Activations, RowsOf
 from probekit.evaluation.compare.codelength import FRACTIONS
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.plan import CurvePlan
@@ -60,6 +60,8 @@ def origin_of(
         "n_layers": acts.n_layers,
         "output": acts.output,
         "n": {split: len(which) for split, which in rows.rows.items()},
+        "unlabelled": len(acts.source.task) - len(acts.task) if isinstance(acts, RowsOf) else 0,
+        "n_texts": _texts_of(acts, rows),
         "folds": rows.folds,
         "counts": _counts(request, rows),
         "headline": plan.headline,
@@ -79,6 +81,12 @@ def origin_of(
     }
 
 
+def _texts_of(acts: Activations, rows: Protocol) -> dict[str, int] | None:
+    """How many texts the rows of each split are of, where rows are tokens."""
+    text = acts.task.text_of
+    return None if text is None else {split: len(np.unique(text[which])) for split, which in rows.rows.items()}
+
+
 def probe_record(probe: Any) -> dict[str, Any]:
     """The probe's class, parameters, whether its fits have certificates, and the version of its package; JSON-able."""
     estimator = getattr(probe, "estimator", probe)
@@ -87,6 +95,7 @@ def probe_record(probe: Any) -> dict[str, Any]:
         "class": f"{kind.__module__}.{kind.__qualname__}",
         "parameters": {name: _plain(value) for name, value in sorted(estimator.get_params().items())},
         "certified": probe.certified,
+        "state": probe.state,
         "saved": is_saved(probe),
         "version": getattr(sys.modules.get(kind.__module__.partition(".")[0]), "__version__", None),
     }

@@ -78,13 +78,19 @@ def _setting(data: ProbeData) -> str:
     """Probe, examples, and the metric if it is not the default."""
     n, folds = data.meta["n"], data.meta.get("folds")
     splits = ", ".join(f"{n[split]:,} {split}" for split in n)
-    examples = f"{n['test']:,} examples in {folds} nested folds" if folds else f"{splits} examples"
+    what, texts = "examples", data.meta.get("n_texts")
+    if texts:  # each token is a row, and those of one text are not independent
+        what = f"tokens of {', '.join(f'{texts[split]:,}' for split in n)} texts"
+    examples = f"{n['test']:,} {what} in {folds} nested folds" if folds else f"{splits} {what}"
+    examples += f", and {none:,} without a label left out" if (none := data.meta.get("unlabelled")) else ""
     return f"{printable(data.meta['probe'])} probe{_estimator_note(data)}; {examples}{_metric_reason(data)}"
 
 
 def _estimator_note(data: ProbeData) -> str:
-    """In brackets: what the results of a probe lack whose class is not one of this package."""
+    """In brackets: the state of fits without a certificate; what the results of a class of another package lack."""
     record = data.meta.get("estimator") or {"certified": True, "saved": True}
+    if record.get("state"):
+        return f" ({record['state']})"
     lacks = ["no convergence certificate"] * (not record["certified"]) + ["fitted probes are not saved"]
     return "" if record["saved"] else f" ({', '.join(lacks)})"
 

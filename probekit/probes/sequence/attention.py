@@ -67,6 +67,7 @@ class AttentionProbe(SequenceProbe):
     """
 
     has_C = True
+    state = "local minima, converged by the norm of the gradient and not certified"
     strengths = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
     ARRAYS = ("query_", "coef_", "intercept_")
     FACTS = ("objective_", "gradient_norm_")

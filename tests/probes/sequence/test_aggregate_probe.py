@@ -1,0 +1,242 @@
+"""Aggregated scores of a linear probe of tokens, against slow references."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planted_sequences import keyed, marked
+from scipy.optimize import minimize
+from scipy.special import log_softmax
+from sklearn.covariance import ledoit_wolf_shrinkage
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from probekit.errors import UsageError
+from probekit.probes import (
+    AggregateProbe,
+    LDAProbe,
+    LogisticProbe,
+    MeanDifferenceProbe,
+    find_probe,
+    load_probe,
+    probe_name,
+)
+from probekit.probes.problem import Labels, every_problem
+from probekit.probes.sequence.aggregate import platt_calibration
+from probekit.probes.sequence.ragged import as_ragged
+from probekit.probes.sequence.token_fits import TOKEN_PROBES, token_moments
+
+AGGREGATES = ("mean", "max", "softmax", "last")
+
+
+def slow_aggregate(scores: np.ndarray, how: str, side: float, width: float) -> float:
+    """Scores [L] of one text as one number."""
+    if how == "mean":
+        return scores.mean()
+    if how == "last":
+        return scores[-1]
+    if how == "max":
+        return side * max(side * scores)
+    weights = np.exp(side * scores / width - max(side * scores / width))
+    return float(weights / weights.sum() @ scores)
+
+
+@pytest.mark.parametrize("how", AGGREGATES)
+@pytest.mark.parametrize("name", sorted(TOKEN_PROBES))
+def test_decisions_equal_a_slow_reference(name, how):
+    X, y = marked(80, 0)
+    probe = AggregateProbe(name, how, C=0.1, temperature=0.5).fit(X, y)
+    side, width = float(probe.side_[0]), 0.5 * float(probe.spread_[0])
+    if how == "softmax":
+        of_tokens = [x @ probe.coef_[0] + probe.intercept_[0] for x in X]
+        first = np.mean([scores.mean() for scores in of_tokens])
+        assert probe.spread_[0] == pytest.approx(
+            np.sqrt(np.mean([(scores**2).mean() for scores in of_tokens]) - first**2), rel=1e-6
+        )
+    slow = [slow_aggregate(x.astype(float) @ probe.coef_[0] + probe.intercept_[0], how, side, width) for x in X]
+    np.testing.assert_allclose(
+        probe.decision_function(X), probe.slope_[0] * np.array(slow) + probe.shift_[0], rtol=1e-7, atol=1e-7
+    )
+    np.testing.assert_allclose(probe.token_scores(X)[4], X[4].astype(float) @ probe.coef_[0] + probe.intercept_[0])
+
+
+def weighted(X: list[np.ndarray], y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tokens, the label of each, and its weight 1 / L."""
+    lengths = [len(x) for x in X]
+    return np.concatenate(X).astype(float), np.repeat(y, lengths), np.repeat(1 / np.array(lengths), lengths)
+
+
+def test_each_text_counts_once_for_logistic_regression():
+    X, y = marked(60, 0)
+    X = [x.astype(np.float64) for x in X]  # solved to rounding error
+    tokens, labels, weights = weighted(X, y)
+    ours = AggregateProbe("logistic", "mean", C=0.2).fit(X, y)
+    mean = weights @ tokens / 60
+    scale = np.sqrt(weights @ (tokens - mean) ** 2 / 60)
+    theirs = LogisticRegression(C=0.2, tol=1e-10, max_iter=1000).fit((tokens - mean) / scale, labels, weights)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_ / scale, atol=1e-5)
+    assert ours.converged_
+    assert 0 <= ours.gap_ < 1e-6
+
+
+def test_each_text_counts_once_for_ridge():
+    X, y = marked(60, 0)
+    tokens, labels, weights = weighted(X, y)
+    mean = weights @ tokens / 60
+    scale = np.sqrt(weights @ (tokens - mean) ** 2 / 60)
+    theirs = Ridge(alpha=1 / (2 * 0.2)).fit((tokens - mean) / scale, 2 * labels - 1, weights)
+    ours = AggregateProbe("ridge", "mean", C=0.2).fit(X, y)
+    np.testing.assert_allclose(ours.coef_[0], theirs.coef_ / scale, atol=1e-8)
+
+
+def test_each_text_counts_once_for_mean_differences_and_lda():
+    X, y = marked(60, 0)
+    means = np.stack([x.astype(float).mean(axis=0) for x in X])
+    ours = AggregateProbe("mean-diff", "mean").fit(X, y)
+    np.testing.assert_allclose(ours.direction, MeanDifferenceProbe().fit(means, y).direction, atol=1e-7)
+    tokens, _, weights = weighted(X, y)
+    moments = token_moments(as_ragged(X), Labels(y, 2), np.ones(60))
+    centred = tokens - weights @ tokens / 60
+    np.testing.assert_allclose(moments.covariance, (weights[:, None] * centred).T @ centred / 60, atol=1e-8)
+    np.testing.assert_allclose(moments.class_means[1], means[y == 1].mean(axis=0), atol=1e-8)
+
+
+def test_the_shrinkage_of_texts_of_one_token_is_ledoit_and_wolfs():
+    rng = np.random.default_rng(0)
+    y = np.arange(90) % 3
+    rows = rng.normal(size=(90, 6)) @ rng.normal(size=(6, 6)) + np.eye(6)[y]
+    Z = rows / rows.std(axis=0)
+    within = Z - np.stack([Z[y == k].mean(axis=0) for k in range(3)])[y]
+    shrinkage = ledoit_wolf_shrinkage(within, assume_centered=True)
+    X = list(rows[:, None])
+    expected = LDAProbe(shrinkage).fit_statistics(
+        *vars(token_moments(as_ragged(X), Labels(y, 3), np.ones(90))).values()
+    )
+    np.testing.assert_allclose(AggregateProbe("lda").fit(X, y).coef_, expected.coef_, rtol=1e-8)
+    doubled = AggregateProbe("lda").fit([np.repeat(x, 2, axis=0) for x in X], y)  # n is the number of texts
+    np.testing.assert_allclose(doubled.coef_, expected.coef_, rtol=1e-8)
+
+
+@pytest.mark.parametrize("how", ["max", "softmax"])
+@pytest.mark.parametrize("marked_class", [0, 1])
+@pytest.mark.parametrize("name", ["logistic", "ridge", "lda"])
+def test_finds_a_planted_token_that_mean_and_last_miss(name, how, marked_class):
+    (X, y), (X_test, y_test) = marked(300, 0, marked_class), marked(400, 1, marked_class)
+    probe = AggregateProbe(name, how, C=0.1).fit(X, y)
+    assert probe.score(X_test, y_test) > 0.93
+    assert probe.side_[0] == (1 if marked_class else -1)
+    for missing in ("mean", "last"):
+        assert AggregateProbe(name, missing, C=0.1).fit(X, y).score(X_test, y_test) < 0.75
+
+
+def test_a_label_that_takes_two_features_of_one_token_needs_attention():
+    """No linear score of tokens has its extreme where the label is, so no aggregate finds it."""
+    (X, y), (X_test, y_test) = keyed(300, 0), keyed(400, 1)
+    for how in AGGREGATES:
+        assert AggregateProbe("logistic", how, C=0.1).fit(X, y).score(X_test, y_test) < 0.65
+
+
+def test_swapping_the_classes_mirrors_the_scores():
+    X, y = marked(100, 0)
+    for how in AGGREGATES:
+        one, other = (AggregateProbe("ridge", how).fit(X, labels) for labels in (y, 1 - y))
+        np.testing.assert_allclose(other.decision_function(X), -one.decision_function(X), atol=1e-6)
+
+
+def test_a_low_temperature_is_the_maximum_and_a_high_one_the_mean():
+    X, y = marked(100, 0)
+    for temperature, how in ((1e-3, "max"), (1e6, "mean")):
+        soft = AggregateProbe("ridge", "softmax", temperature=temperature).fit(X, y)
+        np.testing.assert_allclose(
+            soft.decision_function(X), AggregateProbe("ridge", how).fit(X, y).decision_function(X), rtol=1e-3, atol=1e-3
+        )
+
+
+def test_several_classes():
+    rng = np.random.default_rng(0)
+    y, X = rng.integers(3, size=300), []
+    for label in y:
+        x = rng.normal(size=(rng.integers(5, 30), 8))
+        x[rng.integers(len(x)), label] += 8
+        X.append(x)
+    for name in TOKEN_PROBES:
+        probe = AggregateProbe(name, "max", C=0.1).fit(X[:200], y[:200])
+        assert probe.coef_.shape == (3, 8)
+        assert probe.shift_.shape == (3,)
+        assert probe.score(X[200:], y[200:]) > 0.8
+        np.testing.assert_allclose(probe.predict_proba(X[200:]).sum(axis=1), 1)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 4))
+def test_calibration_minimises_the_loss_of_platts_targets(seed, n_classes):
+    rng = np.random.default_rng(seed)
+    labels = np.concatenate([np.arange(n_classes), rng.integers(n_classes, size=30)])
+    K = 1 if n_classes == 2 else n_classes
+    scores = 3 + 5 * rng.normal(size=(len(labels), K)) + (labels[:, None] == np.arange(K)) * rng.uniform(0, 9)
+    size = np.bincount(labels)[labels]
+    targets = np.repeat(1 / (size + n_classes), n_classes).reshape(len(labels), -1)
+    targets[np.arange(len(labels)), labels] = (size + 1) / (size + n_classes)
+
+    def loss(v: np.ndarray) -> float:
+        z = v[0] * scores + v[1:]
+        z = np.concatenate([np.zeros_like(z), z], axis=1) if K == 1 else z
+        return -(targets * log_softmax(z, axis=1)).sum()
+
+    slope, shift, value = platt_calibration(scores, labels)
+    assert value == pytest.approx(loss(np.concatenate([slope, shift])), rel=1e-9)
+    assert value <= minimize(loss, np.zeros(K + 1)).fun * (1 + 1e-6)
+
+
+def test_separable_scores_have_a_finite_slope():
+    slope, shift, _ = platt_calibration(np.array([[-1.0], [-2.0], [1.0], [2.0]]), np.array([0, 0, 1, 1]))
+    assert 0 < slope[0] < 10
+    assert abs(shift[0]) < 1e-6
+    slope, _, _ = platt_calibration(np.zeros((4, 1)), np.array([0, 0, 1, 1]))
+    assert slope[0] == 0
+
+
+def test_many_problems_equal_one_by_one():
+    X, y = marked(60, 0)
+    weights = np.where(np.arange(60) < 45, 1.0, 0.0)
+    for name in TOKEN_PROBES:
+        strengths = [0.01, 1.0] if AggregateProbe(name).has_C else [None]
+        problems = every_problem([Labels(y, 2)], strengths, [None, weights])
+        found = AggregateProbe(name, "max").fit_many(as_ragged(X), problems)
+        for probe, problem in zip(found, problems.problems, strict=True):
+            rows = np.flatnonzero(np.ones(60) if problem.weighting == 0 else weights)
+            alone = AggregateProbe(name, "max", C=problem.C or 1.0).fit([X[i] for i in rows], y[rows])
+            np.testing.assert_allclose(probe.decision_function(X), alone.decision_function(X), rtol=1e-3, atol=1e-3)
+
+
+def test_capabilities_are_those_of_the_token_probe():
+    assert (AggregateProbe("logistic").certified, AggregateProbe("ridge").certified) == (True, False)
+    assert (AggregateProbe("logistic").has_C, AggregateProbe("lda").has_C) == (True, False)
+    assert (AggregateProbe("ridge").without_penalty, AggregateProbe("logistic").without_penalty) == (True, False)
+
+
+def test_save_and_load(tmp_path):
+    X, y = marked(40, 0)
+    for how in AGGREGATES:
+        probe = AggregateProbe("logistic", how).fit(X, np.where(y, "yes", "no"))
+        loaded = load_probe(probe.save(tmp_path / how))
+        np.testing.assert_array_equal(loaded.decision_function(X), probe.decision_function(X))
+        assert loaded.predict_labels(X[:3]).tolist() == probe.predict_labels(X[:3]).tolist()
+        assert loaded.gap_ == probe.gap_
+
+
+def test_found_by_name_and_named():
+    assert probe_name(find_probe(None, 2, aggregate="max")) == "max-over-tokens logistic"
+    assert find_probe(LogisticProbe(C=3.0), 2, aggregate="mean").get_params()["C"] == 3.0
+    assert probe_name(find_probe("attention", 2)) == "attention"
+    for probe, how, message in (
+        ("mlp", "max", "takes a linear probe of tokens, logistic, ridge, lda, mean-diff; got mlp"),
+        ("attention", "max", "attention aggregates by itself"),
+        (LogisticProbe(standardise=False), "max", "takes no standardise of the token probe"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            find_probe(probe, 2, aggregate=how)
+    for name, how in (("attention", None), ("ridge", "mean")):
+        with pytest.raises(UsageError, match="predicts classes, and 'year' holds a number"):
+            find_probe(name, 0, "year", how)
+    with pytest.raises(UsageError, match="unknown aggregate 'maximum'"):
+        AggregateProbe("ridge", "maximum").fit(*marked(10, 0))
