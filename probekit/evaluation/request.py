@@ -287,8 +287,8 @@ def _check_memory(store: Activations, acts: Activations) -> None:
     if acts.task.text_of is not None and free is not None and needed > free:
         raise DataError(
             f"a probe of every token holds the {acts.n_examples:,} tokens of a layer in memory: {needed / 1e9:,.1f} GB "
-            f"of {free / 1e9:,.1f} GB that are free; take one token of each text (--position last), or a probe for each "
-            "position (--by position)"
+            f"of {free / 1e9:,.1f} GB that are free; take one token of each text (--position last), or a probe "
+            "for each position (--by position)"
         )
 
 
