@@ -130,7 +130,7 @@ def _dry_run(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: E
     else:
         plan, line, about = sketched_plan(*load(job, model, task), options)
         writing, numbers = f"{line}\n", {"write": about}
-    found, rows = estimate(plan), shown_reading(plan, is_written=options.generate is None)
+    found, rows = estimate(plan), shown_reading(plan)
     if job.json:
         console.result_json({**_as_dict(plan, sums), **numbers, "estimate": found.as_dict(), "rows": rows.as_dict()})
     else:

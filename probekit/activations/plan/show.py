@@ -117,21 +117,17 @@ def show_reading(
     return shown_reading(plan_extraction(model, some, own), rows)
 
 
-def shown_reading(plan: ExtractionPlan, rows: int = ROWS, is_written: bool = True) -> ShownReading:
+def shown_reading(plan: ExtractionPlan, rows: int = ROWS) -> ShownReading:
     """The first examples of a plan.
 
     Args:
         plan: of an extraction.
         rows: how many examples.
-        is_written: False where the model has yet to write the generated tokens, which are then shown as "?".
     """
     found = []
     for row, formatting in enumerate(formatting_tokens(plan, rows)):
         ids, tokenizer = plan.sequences[row].tolist(), plan.model.tokenizer
         texts = [f" {i}" for i in ids] if tokenizer is None else tokenizer.tokens(ids)
-        if not is_written and plan.task.generated is not None:
-            n = int(plan.task.generated[row])
-            texts = [*texts[: len(texts) - n], *["?"] * n]
         found.append(_shown(plan, row, texts, formatting))
     return ShownReading(found)
 
