@@ -5,7 +5,10 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
+from probekit.models.families.bert import Bert, BertConfig
+from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.tokenizer import BLANK, Tokenizer
+from probekit.tasks.base import Task
 from probekit.tasks.regions import Region
 
 START, END = "<|im_start|>", "<|im_end|>"
@@ -111,3 +114,37 @@ def slow_pick(pick: str, tokens: list[int]) -> list[int]:
     index = {"first": 0, "last": -1}.get(pick)
     index = int(pick) if index is None else index
     return [tokens[index]] if -len(tokens) <= index < len(tokens) else []
+
+
+def gpt2(kind: str, **changes: Any) -> GPT2:
+    tokenizer = Tokenizer(KINDS[kind], bos_token_id=0)
+    sizes: dict[str, Any] = {"d_model": 8, "n_heads": 2, "d_mlp": 8, "n_layers": 2, "n_ctx": 256}
+    cfg = GPT2Config(**{**sizes, "d_vocab": len(tokenizer), "bos_token_id": 0, **changes})
+    model = GPT2(cfg).init_weights(0).eval()
+    model.tokenizer, model.name = tokenizer, kind
+    return model
+
+
+def bert() -> Bert:
+    tokenizer = Tokenizer(KINDS["word pieces"], bos_token_id=1, sep_token_id=2)
+    model = Bert(BertConfig(d_model=8, n_heads=2, d_mlp=8, n_layers=2, n_ctx=256, d_vocab=len(tokenizer)))
+    model = model.init_weights(0).eval()
+    model.tokenizer, model.name = tokenizer, "bert"
+    return model
+
+
+MODELS: dict[str, Any] = {kind: gpt2(kind) for kind in KINDS} | {"bert": bert()}
+
+
+def chats(*all_messages: list[tuple[str, str]], **more: Any) -> Task:
+    made = [chat_text(messages) for messages in all_messages]
+    return Task("chats", [text for text, _ in made], regions=[regions for _, regions in made], **more)
+
+
+TASK = chats(
+    [("system", "be truthful"), ("user", "do cats see dogs?\n\nsay"), ("assistant", "yes the cats"), ("user", "a")],
+    [("system", "be a cat"), ("user", "1,000 cats"), ("assistant", "no"), ("user", "and the dogs")],
+    [("system", "lie"), ("user", "the cats"), ("assistant", "no the cats don't"), ("user", "yes")],
+    labels=[0, 1, 0],
+    splits=["train", "train", "test"],
+)

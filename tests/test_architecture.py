@@ -41,7 +41,7 @@ ROOMS: dict[str, set[str]] = {
     "probes": set(),
     "evaluation": {"tasks", "activations", "probes", "plots"},
     "causal": {"hooks", "interventions", "models", "tasks", "activations", "probes", "evaluation", "plots"},
-    "plots": {"evaluation", "models", "causal"},
+    "plots": {"evaluation", "models", "causal", "activations"},
     "verification": {"hooks", "models", "tasks", "activations"},
     "cli": {
         "hooks",

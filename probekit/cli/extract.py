@@ -48,7 +48,8 @@ class ExtractJob(Output):
     model: str = required(MODEL, "NAME|FOLDER")
     dataset: str = required(DATASET, "NAME|PATH")
     stats_only: bool = option(False, "Write only those sums, and no activations.")
-    dry_run: bool = option(False, "Print the plan, with an estimate of time and memory, and stop.")
+    dry_run: bool = option(False, "Print the plan, its time and memory and the tokens that are read, and stop.")
+    picture: Path | None = option(None, "With --dry-run, draw the tokens that are read.", metavar="PATH")
 
 
 @command(ORDER)
@@ -64,6 +65,8 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
         probekit extract --model gpt2 --dataset prompts.csv --generate 64 --position last@generated
         probekit extract --model gpt2 --dataset en_ewt-ud-dev.conllu --label-column upos --limit 500
     """
+    if job.picture is not None and not job.dry_run:
+        raise UsageError("--picture draws what a dry run shows; add --dry-run, or leave it out")
     if options.stats and job.stats_only:
         raise UsageError("--stats keeps the activations, --stats-only does not: give one of them")
     sums: Sums = "only" if job.stats_only else "also" if options.stats else None
@@ -131,6 +134,12 @@ def _dry_run(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: E
         plan, line, about = sketched_plan(*load(job, model, task), options)
         writing, numbers = f"{line}\n", {"write": about}
     found, rows = estimate(plan), shown_reading(plan, is_written=options.generate is None)
+    if job.picture is not None:
+        from probekit.plots import save_reading_plot
+
+        drawn = save_reading_plot(rows, job.picture)
+        if not job.quiet:
+            console.note(f"picture: {drawn}")
     if job.json:
         console.result_json({**_as_dict(plan, sums), **numbers, "estimate": found.as_dict(), "rows": rows.as_dict()})
     else:

@@ -6,6 +6,7 @@ from probekit.plots.loss import plot_loss, save_loss_plot
 from probekit.plots.panels import plot_curves, save_curves_plot
 from probekit.plots.params import plot_flop_shares, save_flop_shares
 from probekit.plots.positions import plot_positions, save_positions_plot
+from probekit.plots.reading import plot_reading, save_reading_plot
 
 __all__ = [
     "plot_accuracy_by_layer",
@@ -13,11 +14,13 @@ __all__ = [
     "plot_flop_shares",
     "plot_loss",
     "plot_positions",
+    "plot_reading",
     "plot_transfer",
     "save_curves_plot",
     "save_flop_shares",
     "save_loss_plot",
     "save_plot",
     "save_positions_plot",
+    "save_reading_plot",
     "save_transfer_plot",
 ]

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.plan.build import plan_extraction
-from probekit.activations.plan.formatting import formatting_tokens
+from probekit.activations.plan.formatting import formatting_tokens, task_read
+from probekit.activations.plan.offsets import offsets_of
 from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.plan.token_ids import has_texts
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
 from probekit.options.check import check_whole
@@ -126,14 +128,28 @@ def shown_reading(plan: ExtractionPlan, rows: int = ROWS, is_written: bool = Tru
         is_written: False where the model has yet to write the generated tokens, which are then shown as "?".
     """
     found = []
-    for row, formatting in enumerate(formatting_tokens(plan, rows)):
-        ids, tokenizer = plan.sequences[row].tolist(), plan.model.tokenizer
-        texts = [f" {i}" for i in ids] if tokenizer is None else tokenizer.tokens(ids)
+    all_texts = _token_texts(plan, np.arange(min(rows, len(plan.task))))
+    for row, (texts, formatting) in enumerate(zip(all_texts, formatting_tokens(plan, rows), strict=True)):
         if not is_written and plan.task.generated is not None:
             n = int(plan.task.generated[row])
             texts = [*texts[: len(texts) - n], *["?"] * n]
         found.append(_shown(plan, row, texts, formatting))
     return ShownReading(found)
+
+
+def _token_texts(plan: ExtractionPlan, rows: np.ndarray) -> list[list[str]]:
+    """The tokens of some examples as texts, with the blanks between them that a tokenizer of words leaves out."""
+    tokenizer, task, sequences = plan.model.tokenizer, task_read(plan).subset(rows), plan.sequences.subset(rows)
+    if tokenizer is None:
+        return [[f" {i}" for i in sequences[row].tolist()] for row in rows]
+    found = [tokenizer.tokens(sequences[row].tolist()) for row in rows]
+    if not has_texts(task):
+        return found
+    for texts, text, offsets in zip(found, task.inputs, offsets_of(plan.model, task, sequences), strict=True):
+        if len(text) > 0 and not any(one[:1].isspace() for one in texts) and len(offsets) > 1:
+            for k in np.flatnonzero(offsets[1:, 0] > offsets[:-1, 1]) + 1:
+                texts[sequences.n_bos + k] = " " + texts[sequences.n_bos + k]
+    return found
 
 
 def _shown(plan: ExtractionPlan, row: int, texts: list[str], formatting: np.ndarray) -> ShownRow:

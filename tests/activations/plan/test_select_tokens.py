@@ -7,16 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from selection_cases import END, KINDS, START, chat_text, owned_characters, slow_part, slow_pick
+from selection_cases import END, KINDS, MODELS, START, TASK, chats, gpt2, owned_characters, slow_part, slow_pick
 
 from probekit.activations import extract, load_activations
 from probekit.activations.plan.offsets import offsets_of
 from probekit.activations.plan.read_positions import read_positions
 from probekit.activations.plan.token_ids import tokenise_inputs
 from probekit.errors import DataError, UsageError
-from probekit.models.families.bert import Bert, BertConfig
-from probekit.models.families.gpt2 import GPT2, GPT2Config
-from probekit.models.tokenizer import Tokenizer
 from probekit.tasks.base import Task
 
 WORDS = st.sampled_from(
@@ -44,31 +41,6 @@ def written(pick: str, part: Any) -> str:
     if kind == "role":
         return f"{pick}@{name[0]}" + ("" if name[1] is None else f"[{name[1]}]")
     return f'{pick}@{kind}:"{name}"'
-
-
-def gpt2(kind: str, **changes: Any) -> GPT2:
-    tokenizer = Tokenizer(KINDS[kind], bos_token_id=0)
-    sizes: dict[str, Any] = {"d_model": 8, "n_heads": 2, "d_mlp": 8, "n_layers": 2, "n_ctx": 256}
-    cfg = GPT2Config(**{**sizes, "d_vocab": len(tokenizer), "bos_token_id": 0, **changes})
-    model = GPT2(cfg).init_weights(0).eval()
-    model.tokenizer, model.name = tokenizer, kind
-    return model
-
-
-def bert() -> Bert:
-    tokenizer = Tokenizer(KINDS["word pieces"], bos_token_id=1, sep_token_id=2)
-    model = Bert(BertConfig(d_model=8, n_heads=2, d_mlp=8, n_layers=2, n_ctx=256, d_vocab=len(tokenizer)))
-    model = model.init_weights(0).eval()
-    model.tokenizer, model.name = tokenizer, "bert"
-    return model
-
-
-MODELS: dict[str, Any] = {kind: gpt2(kind) for kind in KINDS} | {"bert": bert()}
-
-
-def chats(*all_messages: list[tuple[str, str]], **more: Any) -> Task:
-    made = [chat_text(messages) for messages in all_messages]
-    return Task("chats", [text for text, _ in made], regions=[regions for _, regions in made], **more)
 
 
 def slow_tokens(model: Any, task: Task, pick: str, part: Any, skip_special: bool) -> list[list[int]]:
@@ -125,13 +97,6 @@ def test_exact_token_ids_are_found_in_their_text(name, text, data):
     assert [[i for i in range(a, b) if not text[i].isspace()] for a, b in found.tolist()] == letters
 
 
-TASK = chats(
-    [("system", "be truthful"), ("user", "do cats see dogs?\n\nsay"), ("assistant", "yes the cats"), ("user", "a")],
-    [("system", "be a cat"), ("user", "1,000 cats"), ("assistant", "no"), ("user", "and the dogs")],
-    [("system", "lie"), ("user", "the cats"), ("assistant", "no the cats don't"), ("user", "yes")],
-    labels=[0, 1, 0],
-    splits=["train", "train", "test"],
-)
 SELECTIONS = [
     "last", "first", "mean", 2, -3, "all", "-5:", "2:4", "last@assistant", "mean@user", "all@user", "first@user[-1]",
     "all@assistant[0]", "1:@user", "-2@user", 'before:"<|im_start|>assistant"', 'last@after:"assistant"',
