@@ -1,11 +1,11 @@
 """`extract(generate=...)` beside `transformers`' generate with forward hooks: python benchmarks/generate.py
 
-Both let the same weights continue the same prompts, and keep the mean of each block's output over the generated tokens,
-all blocks but their last token's, which `transformers` never runs. Ours writes first and then runs the whole texts;
-theirs hooks every block while it writes. Random weights, prompts of random ids of uneven lengths, greedy, float32 on the
-CPU; theirs in batches of 32 sorted by length, with their cache. "ends" stops at any of 2% of the vocabulary, so that
-texts end at different lengths. The two run in turn; the ratio is the median of the pairs', above 1 where ours is faster.
-Both must write the same tokens, and their means must agree.
+Both let the same weights continue the same prompts, and keep the mean of each block's output over the generated tokens.
+Theirs hooks every block while it writes, so that it lacks the last token, which it never runs; ours writes first and
+then runs the whole texts. Random weights, prompts of random ids of uneven lengths, greedy, float32 on the CPU; theirs
+in batches of 32 sorted by length, with their cache. "ends" stops at any of 2% of the vocabulary, so that texts end at
+different lengths. The two run in turn; the ratio is the median of the pairs', above 1 where ours is faster. Both must
+write the same tokens, and their means must agree.
 """
 
 import argparse

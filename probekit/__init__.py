@@ -41,6 +41,7 @@ _HOME = {
     "transfer": "evaluation",
     "TransferResults": "evaluation",
     "selftest": "verification",
+    "show_reading": "activations.plan.show",
     "SelfTest": "verification",
     "fit_eraser": "causal.erasure.erase",
     "fresh_probes": "causal.erasure.completeness",
@@ -77,6 +78,7 @@ __all__ = [
     "random_init_of",
     "read_after_edit",
     "selftest",
+    "show_reading",
     "steering_vectors",
     "train_probes",
     "transfer",
@@ -93,6 +95,7 @@ if TYPE_CHECKING:
         load_statistics,
         random_init_of,
     )
+    from probekit.activations.plan.show import show_reading
     from probekit.causal.behaviour.pairs import load_pairs
     from probekit.causal.curve.causal_curve import causal_curve
     from probekit.causal.directions.steering import steering_vectors

@@ -98,7 +98,7 @@ def in_words(position: str) -> str:
     pick, part = selection.pick, selection.part
     words = {"mean": "mean over the tokens", "all": "all tokens", "last": "last token", "first": "first token"}
     name = selection_text(Selection(pick))
-    said = words.get(name, f"token {name}" if isinstance(pick, int) else f"tokens {name}")
+    said = words.get(name, f"token {name}" if isinstance(pick, int) else f"tokens [{name}]")
     if part is None:
         return said
     if part.kind == "role":

@@ -238,6 +238,13 @@ class _At(Activations):
         return self._source._n_bytes()
 
 
+def selected_from(acts: Activations, rows: np.ndarray) -> tuple[Activations, np.ndarray]:
+    """The activations that a selection of tokens was made from, and where they have these rows of it, int64."""
+    while isinstance(acts, _At) and not acts._chosen.is_mean:
+        acts, rows = acts._source, acts._chosen.index[rows]
+    return acts, rows
+
+
 def _tokens_of(layout: Layout, chosen: SelectedRows) -> tuple[np.ndarray | None, np.ndarray | None]:
     """The id of each chosen token and its index in its text, int64; -1 for a mean, None if unknown."""
     if chosen.is_mean:

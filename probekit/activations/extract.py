@@ -54,7 +54,7 @@ def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractAr
 
     Args:
         model: a model from `load_model`.
-        task: a task from `load_task`, or texts, or lists of token ids.
+        task: a task from `load_task`, or texts, lists of token ids, or chats (lists of {role, content}).
         options: one entry for each field.
 
     Raises:

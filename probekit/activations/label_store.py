@@ -73,6 +73,6 @@ def label_store(path: str | Path, labels: Any, options: LabelArguments) -> Label
     if options.replace and [one.name for one in known.sets] == [label_set.name]:
         task = examples.task  # as if these were the first: splits are carved anew
         label_set, splits = read_label_set(task, labels, options)
-    made = checked_labels(with_label_sets(task, [label_set], splits, target=label_set.name))
+    made = checked_labels(with_label_sets(task, [label_set], splits, target=label_set.name), splits is not None)
     is_new = write_labels(path, examples, known, label_set, splits, options.replace)
     return LabelledStore(path, label_set.name, made, label_set.info, is_new)

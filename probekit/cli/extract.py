@@ -122,6 +122,7 @@ def write_store(plan: "ExtractionPlan", out: str | Path | None, quiet: bool, sum
 def _dry_run(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: ExtractArguments, sums: Sums) -> None:
     """Print the plan, with an estimate of its time and memory."""
     from probekit.activations import describe_estimate, estimate
+    from probekit.activations.plan.show import shown_reading
 
     writing, numbers = "", {}
     if options.generate is None:
@@ -129,11 +130,11 @@ def _dry_run(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: E
     else:
         plan, line, about = sketched_plan(*load(job, model, task), options)
         writing, numbers = f"{line}\n", {"write": about}
-    found = estimate(plan)
+    found, rows = estimate(plan), shown_reading(plan, is_written=options.generate is None)
     if job.json:
-        console.result_json({**_as_dict(plan, sums), **numbers, "estimate": found.as_dict()})
+        console.result_json({**_as_dict(plan, sums), **numbers, "estimate": found.as_dict(), "rows": rows.as_dict()})
     else:
-        console.result(f"{writing}{_describe(plan, sums)}\n{describe_estimate(found)}")
+        console.result(f"{writing}{_describe(plan, sums)}\n{describe_estimate(found)}\n{rows}")
 
 
 def _as_dict(plan: "ExtractionPlan", sums: Sums) -> dict[str, Any]:

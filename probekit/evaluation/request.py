@@ -113,18 +113,31 @@ def check_requests(acts: Activations, options: CurvesArguments) -> list[list[Req
     return [[replace(each, point=point, places=places) for point, places in curves] for each in requests]
 
 
+def positions_read(acts: Activations, options: CurvesArguments) -> Activations:
+    """The activations whose positions have a curve each: all that were kept, or those of a selection of several.
+
+    Raises:
+        UsageError: a selection of one token.
+    """
+    acts = _checked(acts)
+    if options.position is None or (options.position == ALL and acts.layout.is_ragged):
+        return acts
+    found = acts.at(options.position) if acts.layout.is_ragged else acts
+    if not found.layout.is_ragged:
+        raise UsageError(
+            f"by={options.by!r} (--by) reads several positions, and position {options.position!r:.80} is one; leave "
+            "position (--position) out, or give a selection of several tokens, such as :20 or all@assistant"
+        )
+    return found
+
+
 def position_request(acts: Activations, options: CurvesArguments) -> Request:
     """The request for a curve at each position: its rows are the texts or, where tokens have labels, every token.
 
     Raises:
-        UsageError: as `check_request`; a position besides, or attention.
+        UsageError: as `check_request`; attention.
     """
-    acts = _checked(acts)
     label = acts.task.label_set(options.label)
-    if options.position is not None and not (options.position == ALL and acts.layout.is_ragged):
-        raise UsageError(
-            f"by={options.by!r} (--by) reads all positions that were kept; leave position (--position) out"
-        )
     ((point, places),) = curves_of(acts, options)
     if point in PAIR_POINTS:
         raise UsageError(f"{point} has a row for each pair of tokens, not for each position; name another point")

@@ -15,12 +15,15 @@ A_ = TypeVar("A_", contravariant=True)
 B = TypeVar("B")
 C = TypeVar("C")
 O_ = TypeVar("O_", covariant=True)
+N = ParamSpec("N")
+O = TypeVar("O")  # noqa: E741
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 R_ = TypeVar("R_", covariant=True)
 S_ = TypeVar("S_", covariant=True)
 T = TypeVar("T")
+T_ = TypeVar("T_", covariant=True)
 
 _FROM_NAME = "--"
 
@@ -124,25 +127,30 @@ def keywords(options: Callable[P, Any]) -> _Flatten[P, Any]:
     return flatten
 
 
-class OneOrSeveral(Protocol[A_, P, R_, Q, S_]):
-    """A function of two forms, for type checkers: what it returns depends on which keyword arguments are given."""
+class OneOrSeveral(Protocol[A_, N, T_, P, R_, Q, S_]):
+    """A function of three forms, for type checkers: what it returns depends on which keyword arguments are given."""
 
+    @overload
+    def __call__(self, given: A_, /, *args: N.args, **options: N.kwargs) -> T_: ...
     @overload
     def __call__(self, given: A_, /, *args: P.args, **options: P.kwargs) -> R_: ...
     @overload
     def __call__(self, given: A_, /, *args: Q.args, **options: Q.kwargs) -> S_: ...
 
 
-class _Flatten2(Protocol[P, R_, Q, S_]):
-    def __call__(self, verb: Callable[[A, Any], Any], /) -> OneOrSeveral[A, P, R_, Q, S_]: ...
+class _Flatten3(Protocol[N, T_, P, R_, Q, S_]):
+    def __call__(self, verb: Callable[[A, Any], Any], /) -> OneOrSeveral[A, N, T_, P, R_, Q, S_]: ...
 
 
-def keywords_of_two(
-    one: tuple[Callable[P, Any], type[R]], several: tuple[Callable[Q, Any], type[T]]
-) -> _Flatten2[P, R, Q, T]:
-    """`keywords` for a function whose result has one of two types.
+def keywords_of_three(
+    first: tuple[Callable[N, Any], type[O]],
+    one: tuple[Callable[P, Any], type[R]],
+    several: tuple[Callable[Q, Any], type[T]],
+) -> _Flatten3[N, O, P, R, Q, T]:
+    """`keywords` for a function whose result has one of three types.
 
     Args:
+        first: the options of the form that is recognised by an option it requires, and the type of its result.
         one: the options without those that ask for several results, and the type of one result.
         several: all options, which the function takes, and the type of several results.
     """

@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError, nearest
@@ -256,7 +256,7 @@ class ProbeOptions(CurveOptions):
         if self.folds is not None:
             object.__setattr__(self, "folds", _checked_folds(self.folds, self.drop_leaks))
         if self.by is not None:
-            _refuse_with_by(self, ("folds", "concatenate"))
+            _refuse_with_by(self, ("folds", "concatenate", "aggregate", *(["probe"] if self.of_sequences else [])))
 
     @property
     def of_sequences(self) -> bool:
@@ -279,6 +279,13 @@ class ProbeArguments(ProbeOptions):
     on_part: Callable[[str], None] | None = option(
         None, 'Called with the name of each part as it begins, such as "comparing texts".', flag=None
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionArguments(ProbeArguments):
+    """`ProbeArguments` for a curve at each position, for type checkers."""
+
+    by: str = field(metadata=next(one.metadata for one in fields(ProbeOptions) if one.name == "by"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,7 +318,7 @@ class CurvesArguments(ProbeArguments):
                 raise UsageError(f"both {one}= and {several}= were given; give {several}= alone")
             object.__setattr__(self, several, given if given == "all" else _names(several, given))
         if self.by is not None:
-            _refuse_with_by(self, ("points", "labels", "random_init"))
+            _refuse_with_by(self, ("points", "random_init", *(["labels"] if self.joined is None else [])))
 
     @property
     def several(self) -> bool:
@@ -338,8 +345,8 @@ def _refuse_with_by(options: "ProbeOptions", names: Iterable[str]) -> None:
     for name in names:
         if getattr(options, name) not in (None, False):
             raise UsageError(
-                f"by={options.by!r} (--by) makes curves of one point and one label set on the task's splits, without "
-                f"{name}; leave one of the two out"
+                f"by={options.by!r} (--by) makes curves of one point and one label set on the task's splits, one token "
+                f"at a time: without {name}={getattr(options, name)!r:.40}; leave one of the two out"
             )
 
 

@@ -348,7 +348,7 @@ class Task:
             check_spans(self.spans, self.inputs, self.position, self.ids)
         if self.targets is not None:
             check_inputs(self.targets, "targets")
-        if self.chats is not None:
+        if self.chats is not None and self.text_of is None:
             check_chats(self.chats, self.ids)
         if self.regions is not None and self.text_of is None:  # the rows of tokens repeat those of their texts
             check_regions(self.regions, self.inputs, self.ids)

@@ -155,16 +155,28 @@ def join_labels(task: Task, source: Any, options: LabelOptions) -> Task:
         raise UsageError(
             f"{task.name!a} has a label set {label_set.name!a} already; give this one another name (--name)"
         )
-    return checked_labels(with_label_sets(task, [label_set], made, target=label_set.name))
+    return checked_labels(with_label_sets(task, [label_set], made, target=label_set.name), made is not None)
 
 
-def checked_labels(task: Task) -> Task:
+def checked_labels(task: Task, are_first: bool) -> Task:
     """The task itself, if a probe can be trained on its target; warns of classes that look alike.
+
+    Args:
+        task: with labels that were joined.
+        are_first: whether its splits were made with these labels.
 
     Raises:
         DataError: fewer than two classes, or a class that a split lacks.
     """
-    task.check()
+    try:
+        task.check()
+    except DataError as error:
+        if are_first or CARVED_FROM_TRAIN not in task.info:
+            raise
+        raise DataError(
+            f"{error}; the splits were carved for earlier labels: to have splits that suit all label sets, give them "
+            "with the first one (--split-column)"
+        ) from None
     warn_of_look_alikes(task)
     return task
 

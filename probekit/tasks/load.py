@@ -64,7 +64,7 @@ def load_task(source: Any, options: TaskOptions) -> Task:
         source: a built-in name ("agreement", "counting", ...), "sst2", the path of a CSV, TSV, JSONL, Parquet or
             CoNLL-U file or of a folder of them, or a Hub id. Or a pandas DataFrame, a Dataset or DatasetDict, a list of
             (text, label) pairs or of dicts, a dict of columns, or split -> any of these; they are checked as a file is,
-            and their rows count from 0.
+            and their rows count from 0. A column "messages" holds chats, lists of {role, content}, in place of texts.
         options: as keyword arguments.
 
     Raises:

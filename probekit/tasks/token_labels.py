@@ -155,7 +155,7 @@ def label_rows(task: Task, label_set: str) -> Task:
 
 def unlabelled_rows(task: Task, label_set: str) -> np.ndarray:
     """Which examples have no label in the set, -1 or NaN, and are known to have none: bool [N]."""
-    is_known = label_set in task.info.get(UNLABELLED, {})
+    is_known = label_set in task.labels and label_set in task.info.get(UNLABELLED, {})
     return no_label(task.labels[label_set]) if is_known else np.zeros(len(task), dtype=bool)
 
 

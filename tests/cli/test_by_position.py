@@ -67,7 +67,7 @@ def test_results_of_another_question_are_kept(
     ("more", "words"),
     [
         (["--by", "layer"], "by (--by) is one of"),
-        (["--by", "position", "--position", "last"], "leave position (--position) out"),
+        (["--by", "position", "--position", "last"], "position 'last' is one; leave position"),
         (["--by", "position", "--folds", "3"], "without folds"),
         (["--by", "position", "--baseline", "random-init"], "leave --baseline out"),
         (["--by", "position", "--label", "label,other"], "one point and one label set"),

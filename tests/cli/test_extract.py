@@ -74,13 +74,17 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(here: Path, job: list[str]
     assert run([*job, "--dry-run"]) == 0
     out, err = capsys.readouterr()
     assert "90 texts" in out
-    assert [line.split()[:2] for line in out.splitlines()[-2:]] == [["time", "about"], ["memory", "about"]]
+    assert [line.split()[:2] for line in out.splitlines()[-8:-6]] == [["time", "about"], ["memory", "about"]]
+    assert [line.split()[0] for line in out.splitlines()[-6::2]] == ["row"] * 3
+    assert all("last token: token" in line for line in out.splitlines()[-6::2])
+    assert all(line.endswith("}}") for line in out.splitlines()[-5::2])  # the last token is marked
     assert err == ""
     assert run([*job, "--dry-run", "--json"]) == 0
     planned = json.loads(capsys.readouterr().out)
     assert planned["texts"] == 90
     assert planned["layers"] == [0, 1, 2]
     assert planned["estimate"]["flops"] > 0
+    assert [len(row["tokens"]) for row in planned["rows"]] == [1, 1, 1]
     assert list(here.iterdir()) == []
 
 

@@ -37,6 +37,7 @@ KEYS = {
     "dialogue-gpt": "dialogue-gpt-63201dc3",
     "brackets-gpt": "brackets-gpt-9f3f017f",
     "ballots-gpt": "ballots-gpt-796ec11a",
+    "honesty-gpt": "honesty-gpt-deb5ec92",
 }
 
 
@@ -203,7 +204,8 @@ def test_a_model_is_trained_on_first_use_and_then_found(name, small, monkeypatch
     folder = small / "models" / key_of(one)
     assert model.folder == folder
     files = {path.name for path in folder.iterdir()}
-    assert files == {"config.json", "model.safetensors", "tokenizer.json", "training.json"}
+    settings = {"tokenizer_config.json"} if one.chat_templates else set()
+    assert files == {"config.json", "model.safetensors", "tokenizer.json", "training.json"} | settings
     assert [path.name for path in folder.parent.iterdir()] == [key_of(one)]
     assert model.fingerprint() == train_world(one).model.fingerprint()
     monkeypatch.setattr(train, "train", lambda *_: pytest.fail("trained twice"))

@@ -129,8 +129,16 @@ def continued_task(
             for row, text, prompt, one in zip(rows.tolist(), task.inputs, own, written, strict=True)
         ]
         fields = {"inputs": texts, "token_ids": ids, "regions": _regions(task, texts)}
+    fields["groups"] = _groups(task)
     info = {**task.info, GENERATE: _record(plan, made)}
     return replace(task, generated=np.array([len(one.tokens) for one in written]), info=info, **fields)
+
+
+def _groups(task: Task) -> np.ndarray | None:
+    """The groups; continuations of one prompt belong in one split, as equal texts do, and become a group."""
+    keys = task.split_keys()
+    given = len(task) if task.groups is None else len(np.unique(task.groups))
+    return keys if len(np.unique(keys)) < given else task.groups
 
 
 def _text(plan: ContinuationPlan, prompt: list[int], made: Continuation) -> str:

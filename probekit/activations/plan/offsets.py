@@ -61,6 +61,11 @@ def _aligned(tokenizer: Tokenizer, text: str, own: list[int], ids: list[int], of
     tail = 0
     while tail < most - head and own[-1 - tail] == ids[-1 - tail]:
         tail += 1
+    is_within = offsets[1:, 0] < offsets[:-1, 1]  # the token begins within a character
+    while 0 < head < len(own) and is_within[head - 1]:
+        head -= 1
+    while 0 < tail < len(own) and is_within[len(own) - tail - 1]:
+        tail -= 1
     start = int(offsets[head - 1, 1]) if head else 0
     end = int(offsets[len(own) - tail, 0]) if tail else len(text)
     between = _decoded(tokenizer, text, ids[head : len(ids) - tail], start, max(start, end))

@@ -12,8 +12,9 @@ from probekit.plain_files import MAX_CONFIG, read_bytes
 from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
 from probekit.tasks.chats.render import LIMITS, Rendering, render_chats
-from probekit.tasks.chats.template import ChatTemplate, template_sha256
+from probekit.tasks.chats.template import ChatTemplate, described, template_sha256
 from probekit.tasks.info import CHAT
+from probekit.text import listed
 
 MOST_LIMITS = 3  # chats that may each take the template's ten seconds, or all its memory
 
@@ -53,7 +54,8 @@ def _template(model: LanguageModel, task: Task, wanted: str | Path | None) -> Ch
     if "default" in own or len(own) == 1:
         return ChatTemplate(own.get("default", next(iter(own.values()))), model.name, tokens)
     if own:
-        raise UsageError(f"{model.name!a} has several chat templates; name one with --chat-template: {', '.join(own)}")
+        known = listed([ascii(name) for name in own])
+        raise UsageError(f"{model.name!a} has several chat templates; name one with --chat-template: {known}")
     kind = "" if model.causal else ", as it is an encoder,"
     raise UsageError(
         f"{task.name!a} holds chats, and {model.name!a} has no chat template{kind} to make texts of them; give one "
@@ -86,7 +88,7 @@ def _rendered(task: Task, template: ChatTemplate, options: ExtractOptions) -> Ta
         if flaw is None:
             continue
         bad[row] = (
-            f"the chat template of {template.origin} {flaw[1]}; correct the chat, give another template "
+            f"{described(template)} {flaw[1]}; correct the chat, give another template "
             "(--chat-template FILE), or leave such rows out (--on-bad-row skip)"
         )
         n_limits += flaw[0] in LIMITS

@@ -157,10 +157,7 @@ def _own_part(part: Part, tokens: TextTokens, row: int, selection: Selection) ->
     assert tokens.texts is not None
     assert tokens.offsets is not None
     text, offsets = tokens.texts[row], tokens.offsets[row]
-    if part.kind == "role":
-        spans = _contents(part, (tokens.regions or [])[row], text)
-    else:
-        spans = [_occurrence(part.name, text)]
+    spans = _contents(part, (tokens.regions or [])[row]) if part.kind == "role" else [_occurrence(part.name, text)]
     is_inside = np.zeros(n, dtype=bool)
     for start, end in spans:
         is_inside |= (offsets[:, 0] < end) & (offsets[:, 1] > start) & (offsets[:, 0] < offsets[:, 1])
@@ -189,7 +186,7 @@ def _generated(is_generated: bool, n: int, total: int, generated: int) -> np.nda
     return found
 
 
-def _contents(part: Part, regions: Sequence[Region], text: str) -> list[tuple[int, int]]:
+def _contents(part: Part, regions: Sequence[Region]) -> list[tuple[int, int]]:
     """The characters of the messages of a role."""
     own = [(start, end) for name, start, end in regions if name == part.name]
     if not own:
@@ -201,7 +198,7 @@ def _contents(part: Part, regions: Sequence[Region], text: str) -> list[tuple[in
             messages = counted(len(own), "message")
             raise Unread(f"it has {messages} of the role {part.name!a}, and number {part.turn} is to be read")
         own = [own[part.turn]]
-    if not any(text[start:end].strip() for start, end in own):
+    if all(start == end for start, end in own):
         raise Unread(f"the content of {_part_text(part)} is empty; read another role, or leave the row out")
     return own
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.layout import row_bytes
+from probekit.activations.plan.formatting import formatting_note
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.token_ids import Sequences
 from probekit.activations.plan.token_labels import count_unlabelled
@@ -101,6 +102,7 @@ def describe_plan(plan: ExtractionPlan) -> str:
         "batches": _batches(n),
         "size": _size(n, [int(plan.layout.counts(place).sum()) for place in plan.places]),
         **({} if plan.edits is None else {"edits": n["edits"]}),
+        **({"note": note} if (note := formatting_note(plan)) else {}),
         **_remarks(n, task, plan.reading.names, cfg.n_ctx),
     }
     return "\n".join(f"{key:<9}{printable(value)}" for key, value in lines.items())

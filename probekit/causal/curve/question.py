@@ -217,11 +217,11 @@ def tokens_of(model: LanguageModel, acts: Activations, index: np.ndarray) -> tup
 def _draw(
     task: Task, split: str, units: np.ndarray | None, classes_SN: np.ndarray, options: CausalOptions
 ) -> np.ndarray:
-    """At most `rows` rows of a split, complete groups in random order.
+    """At most `rows` rows of a split with a label in each of the S label sets, complete groups in random order.
 
-    A class that this draw would miss, of either of the S label sets, has its first row in that order drawn before all.
+    A class that this draw would miss, of any of these sets, has its first row in that order drawn before all.
     """
-    rows = np.flatnonzero(task.splits == split)
+    rows = np.flatnonzero((task.splits == split) & (classes_SN >= 0).all(axis=0))
     if len(rows) <= options.rows:
         return rows
     rng = np.random.default_rng([options.seed, MEASURED.index(split)])

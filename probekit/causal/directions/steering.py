@@ -27,6 +27,7 @@ from probekit.interventions import Edits
 from probekit.options.check import check_among, is_whole
 from probekit.places import NamedPlaces, places_of
 from probekit.points import Place, PointSpec, place_name, spans_of
+from probekit.tasks.token_labels import unlabelled_rows
 from probekit.text import kind_of, listed
 
 METHODS = ("mean-difference", "lda", "probe")
@@ -194,7 +195,7 @@ def _moments(acts: Activations | Statistics, place: Place, label: str) -> SplitM
     """The sums of the training rows."""
     if isinstance(acts, Statistics):
         return acts[place, "train"]
-    train = np.flatnonzero(acts.splits == "train")
+    train = np.flatnonzero((acts.splits == "train") & ~unlabelled_rows(acts.task, label))
     if not len(train):
         raise DataError("no training rows to fit directions to; give the task a split 'train'")
     x = acts[place]

@@ -29,6 +29,7 @@ from probekit.errors import DataError, UsageError
 from probekit.interventions import Affine
 from probekit.points import PointSpec, place_name, split_point
 from probekit.probes.base import as_numpy, scale_of
+from probekit.tasks.token_labels import unlabelled_rows
 from probekit.text import listed
 
 # Canonical correlations up to this count as none: their square is below the rounding of an R2 in float64.
@@ -174,7 +175,7 @@ def fit_eraser(
         return fit_leace(source[place, split], _only_label(source.label_names, label), tol)
     task = source.task
     label = task.label_set(label)
-    rows = torch.from_numpy(np.flatnonzero(task.splits == split))
+    rows = torch.from_numpy(np.flatnonzero((task.splits == split) & ~unlabelled_rows(task, label)))
     if not len(rows):
         raise DataError(f"no rows of {split!a} to fit; the splits are {listed(dict.fromkeys(task.splits.tolist()))}")
     return fit_leace_rows(one_row_each(source, place, rows), task.labels[label][rows.numpy()], tol)

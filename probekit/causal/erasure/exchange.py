@@ -17,6 +17,7 @@ import torch
 from probekit.causal.erasure.completeness import FreshReading, FreshScores, harmonic_mean, mean_of_known
 from probekit.errors import UsageError
 from probekit.points import Place, place_name
+from probekit.tasks.stretches import no_label
 from probekit.text import listed
 
 
@@ -78,11 +79,12 @@ def read_exchange(
     rows = {name: np.asarray(labels[name]) for name in reading.scores}
 
     def share(name: str, place: Place, wanted: np.ndarray) -> float:
-        scores = reading.scores[name]
-        if scores.intervals[place][0] <= scores.chance:
+        scores, there = reading.scores[name], ~no_label(rows[name])  # labels that came later may be of some rows
+        if scores.intervals[place][0] <= scores.chance or not there.any():
             return math.nan
-        own = _score(scores, place, before[place], rows[name]) - scores.chance
-        return (_score(scores, place, after[place], wanted) - scores.chance) / own if own > 0 else math.nan
+        own = _score(scores, place, before[place][there], rows[name][there]) - scores.chance
+        found = _score(scores, place, after[place][there], wanted[there]) - scores.chance
+        return found / own if own > 0 else math.nan
 
     others = [name for name in rows if name != label]
     complete = [share(label, place, np.asarray(wanted_N)) for place in places]

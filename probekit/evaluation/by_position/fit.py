@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.activations import Activations
+from probekit.activations.activations import Activations, selected_from
 from probekit.activations.store.reader import Store
 from probekit.devices import free_bytes
 from probekit.evaluation.by_position.columns import Column
@@ -81,6 +81,7 @@ def _fit_pass(
 
 def _passes(acts: Activations, place: Place, planned: Sequence[PlannedColumn]) -> list[list[int]]:
     """Numbers of the positions that are read together: all, or as many as `MOST_SHARE` of the free memory holds."""
+    acts, _ = selected_from(acts, planned[0].column.rows)
     free = free_bytes(torch.device("cpu"))
     most = None if free is None or not isinstance(acts, Store) else free * MOST_SHARE
     width = acts.meta["widths"][list(acts).index(place)] if isinstance(acts, Store) else 0
@@ -98,6 +99,7 @@ def _passes(acts: Activations, place: Place, planned: Sequence[PlannedColumn]) -
 
 def _read(acts: Activations, place: Place, rows: np.ndarray) -> Tensor:
     """These rows of a place, [len(rows), D]; `rows` rise. Of a store, only they are held, shard by shard."""
+    acts, rows = selected_from(acts, rows)
     if not isinstance(acts, Store):
         whole = acts._rows(place)
         return whole[torch.from_numpy(rows).to(whole.device)]

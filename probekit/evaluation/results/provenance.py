@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from probekit.activations.activations import Activations
+from probekit.activations.activations import Activations, RowsOf
 from probekit.evaluation.compare.codelength import FRACTIONS
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.plan import CurvePlan
@@ -60,6 +60,8 @@ def origin_of(
         "n_layers": acts.n_layers,
         "output": acts.output,
         "n": {split: len(which) for split, which in rows.rows.items()},
+        "unlabelled": len(acts.source.task) - len(acts.task) if isinstance(acts, RowsOf) else 0,
+        "n_texts": _texts_of(acts, rows),
         "folds": rows.folds,
         "counts": _counts(request, rows),
         "headline": plan.headline,
@@ -77,6 +79,12 @@ def origin_of(
         "versions": versions_of(*PACKAGES),
         "threads": torch.get_num_threads(),
     }
+
+
+def _texts_of(acts: Activations, rows: Protocol) -> dict[str, int] | None:
+    """How many texts the rows of each split are of, where rows are tokens."""
+    text = acts.task.text_of
+    return None if text is None else {split: len(np.unique(text[which])) for split, which in rows.rows.items()}
 
 
 def probe_record(probe: Any) -> dict[str, Any]:

@@ -78,7 +78,11 @@ def _setting(data: ProbeData) -> str:
     """Probe, examples, and the metric if it is not the default."""
     n, folds = data.meta["n"], data.meta.get("folds")
     splits = ", ".join(f"{n[split]:,} {split}" for split in n)
-    examples = f"{n['test']:,} examples in {folds} nested folds" if folds else f"{splits} examples"
+    what, texts = "examples", data.meta.get("n_texts")
+    if texts:  # each token is a row, and those of one text are not independent
+        what = f"tokens of {', '.join(f'{texts[split]:,}' for split in n)} texts"
+    examples = f"{n['test']:,} {what} in {folds} nested folds" if folds else f"{splits} {what}"
+    examples += f", and {none:,} without a label left out" if (none := data.meta.get("unlabelled")) else ""
     return f"{printable(data.meta['probe'])} probe{_estimator_note(data)}; {examples}{_metric_reason(data)}"
 
 

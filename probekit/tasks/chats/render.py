@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from probekit.errors import DataError
-from probekit.tasks.chats.template import ChatTemplate
+from probekit.tasks.chats.template import ChatTemplate, described
 from probekit.tasks.regions import Region
 
 SECONDS = 10.0  # for one chat, which takes less than a millisecond
@@ -57,9 +57,7 @@ def render_chats(
             if child is None:
                 child = _Child()
                 if flaw := child.ask(job).get("flaw"):
-                    raise DataError(
-                        f"the chat template of {template.origin} {flaw[1]}; correct it, or give another one"
-                    )
+                    raise DataError(f"{described(template)} {flaw[1]}; correct it, or give another one")
             answer = child.ask(chat)
             if (flaw := answer.get("flaw")) and flaw[0] in ("time", "memory", "ended"):
                 child.close()

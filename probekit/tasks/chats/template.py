@@ -23,3 +23,8 @@ class ChatTemplate:
 def template_sha256(template: ChatTemplate) -> str:
     """Hex sha256 of the template's text."""
     return hashlib.sha256(template.text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def described(template: ChatTemplate) -> str:
+    """The template as an error names it."""
+    return f"the chat template of {ascii(template.origin)[1:-1]}"

@@ -160,9 +160,8 @@ def audit(task: Task, label_set: str | None = None, near: bool = True, texts: Te
     Raises:
         UsageError: no such label set.
     """
-    task, label_set = as_compared(task), task.label_set(label_set)
-    if label_set in task.token_labels:
-        task = label_rows(task, label_set)
+    label_set = task.label_set(label_set)
+    task = as_compared(label_rows(task, label_set) if label_set in task.token_labels else task)
     splits = {split: split_record(task, label_set, split) for split in SPLITS if (task.splits == split).any()}
     texts = texts or compare_texts(task, near)
     spanning = groups_across_splits(task)

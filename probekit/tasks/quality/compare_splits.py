@@ -1,9 +1,10 @@
 """What the splits of a task hold, and where validation and test differ from train.
 
 A difference counts if it is large, and larger than random rows would show (p < 0.001): means that are a fifth of a
-standard deviation apart (Cohen's d >= 0.2), or shares with a total variation distance of 0.1 or more.
+standard deviation apart (Cohen's d >= 0.2), or shares with a total variation distance of 0.1 or more. Tokens of one
+text depend on one another, so labels of tokens are compared by text: random texts, not random tokens.
 
-Axes: N examples.
+Axes: N examples, T texts.
 """
 
 from typing import Any
@@ -96,6 +97,8 @@ def _label_differences(
     """Of classes, the one whose share differs most is named."""
     n_classes = task.n_classes(label_set)
     own, train = (task.labels[label_set][rows] for rows in pair)
+    if task.text_of is not None and (own.ndim > 1 or not _texts_differ(task.text_of, task.labels[label_set], pair)):
+        return []
     if n_classes and (effect := _share_effect(own, train, n_classes)):
         shares = [np.bincount(labels, minlength=n_classes) / len(labels) for labels in (own, train)]
         k = int(np.abs(shares[0] - shares[1]).argmax())
@@ -107,20 +110,55 @@ def _label_differences(
     return []
 
 
-def _mean_effect(a: np.ndarray, b: np.ndarray) -> dict[str, float | None] | None:
-    """Cohen's d of two samples and the p of Welch's test, if they differ; d is None where neither varies.
+def _texts_differ(text_of: np.ndarray, labels: np.ndarray, pair: tuple[np.ndarray, np.ndarray]) -> bool:
+    """Whether the share of a class, or the mean, of two splits differs by more than random texts would show.
 
-    The degrees of freedom are those of the smaller sample, which are the fewest that Welch's test may have.
+    The share is a ratio of sums over texts. Its standard error comes from each text's influence on it (Cochran 1977,
+    Sampling Techniques, 6.3-6.4); the p of several classes is Bonferroni's.
+
+    Args:
+        text_of: the number of each token's text, int64 [N].
+        labels: int64 [N], or float64 [N].
+        pair: the rows of two splits, bool [N] each.
+    """
+    labels = _scaled(labels)[0] if labels.dtype.kind == "f" else labels
+    classes = np.unique(labels) if labels.dtype.kind != "f" else [None]
+    p = 1.0
+    for k in classes:
+        values = labels if k is None else (labels == k).astype(np.float64)
+        p = min(p, _p_of_means(*(_influences(text_of[rows], values[rows]) for rows in pair)) * len(classes))
+    return p < LEAST_P
+
+
+def _influences(text_of: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """For each text a number [T] whose mean is the mean of all values, and whose spread is that of the mean."""
+    of = np.unique(text_of, return_inverse=True)[1]
+    n, sums = np.bincount(of), np.bincount(of, values)
+    mean = values.mean()
+    return mean + (sums - mean * n) / n.mean()
+
+
+def _p_of_means(a: np.ndarray, b: np.ndarray) -> float:
+    """The p of Welch's test; 1 for fewer than `LEAST_ROWS` values.
+
+    The degrees of freedom are those of the smaller sample, which are the fewest that the test may have.
     """
     n = min(len(a), len(b))
+    if n < LEAST_ROWS:
+        return 1.0
+    noise = np.sqrt(a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b))
+    apart = abs(float(a.mean() - b.mean()))
+    return float(2 * stdtr(n - 1, -apart / noise)) if noise else float(not apart)
+
+
+def _mean_effect(a: np.ndarray, b: np.ndarray) -> dict[str, float | None] | None:
+    """Cohen's d of two samples and the p of Welch's test, if they differ; d is None where neither varies."""
     small, _ = _scaled(np.concatenate([a, b]))
     a, b = small[: len(a)], small[len(a) :]
     apart = abs(float(a.mean() - b.mean()))
-    if n < LEAST_ROWS or not apart:
+    if min(len(a), len(b)) < LEAST_ROWS or not apart:
         return None
-    one, other = a.var(ddof=1), b.var(ddof=1)
-    spread, noise = np.sqrt((one + other) / 2), np.sqrt(one / len(a) + other / len(b))
-    p = float(2 * stdtr(n - 1, -apart / noise)) if noise else 0.0
+    spread, p = np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / 2), _p_of_means(a, b)
     d = float(apart / spread) if spread else None
     return {"d": d, "p": p} if (d is None or d >= LEAST_D) and p < LEAST_P else None
 

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 import torch
 from activations.continuations.cases import greedy, prompts, task_of_prompts, text_of, words
+from models.adapter.wrapped import wrapped
+from models.test_generation import DECODERS, EOS, by_transformers, made_distinct
 from tiny_configs import new_model, tiny_configs, tiny_model
 
 from probekit.activations import extract, load_activations, plan_as_dict, plan_extraction, repair, verify
 from probekit.activations.continuations import plan as planning
 from probekit.errors import DataError, UsageError
 from probekit.interventions import add
+from probekit.models import load_model
 from probekit.options import ExtractOptions
 from probekit.tasks.base import Task
 from probekit.tasks.regions import Region
@@ -158,6 +161,64 @@ def test_a_store_has_the_texts_and_is_repaired_and_planned_again_from_them(model
     assert torch.equal(load_activations(path)["resid_pre", 0], before)
     plan = plan_extraction(model, again.task, ExtractOptions())
     assert plan_as_dict(plan)["generate"] == acts.task.info["generate"]
+
+
+def test_continuations_of_one_prompt_are_a_group(model):
+    """They differ as texts; without a group, some of them could be test texts of what was trained on others."""
+    task = Task("some", [[5, 6], [7], [5, 6], [8], [7]], {"x": [0, 1, 0, 1, 1]}, splits=["train"] * 5)
+    how = {"generate": 4, "temperature": 2.0, "stop_tokens": []}
+    made = extract(model, task, **how).task
+    assert len({tuple(own) for own in made.inputs}) == 5
+    keys = made.split_keys().tolist()
+    assert keys[0] == keys[2]
+    assert keys[1] == keys[4]
+    assert len(set(keys)) == 3
+    grouped = extract(model, replace(task, groups=["a", "b", "a", "b", "b"]), **how).task
+    assert grouped.groups.tolist() == ["a", "b", "a", "b", "b"]
+    assert extract(model, task.subset(np.array([0, 1, 3])), **how).task.groups is None
+
+
+def test_positions_of_the_prompt_and_of_what_the_model_wrote(model):
+    """In a batch of several lengths, with a BOS; some end sooner."""
+    task = task_of_prompts(9)
+    how = {"generate": 6, "stop_tokens": ["w3", "w4"], "bos": True, "on_bad_row": "skip", "temperature": 1.0}
+    whole = extract(model, task, position="all", **how)
+    places = whole.layout.split(("resid_pre", 2), whole["resid_pre", 2])
+    n = whole.task.generated.tolist()
+    assert len(set(n)) > 1
+    for position, expected in (
+        ("last@generated", [x[-1] for x in places]),
+        ("first@generated", [x[-k] for x, k in zip(places, n, strict=True)]),
+        ("mean@generated", [x[-k:].mean(0) for x, k in zip(places, n, strict=True)]),
+        ("last@prompt", [x[-k - 1] for x, k in zip(places, n, strict=True)]),
+        ("last", [x[-1] for x in places]),
+    ):
+        found = extract(model, task, position=position, **how)["resid_pre", 2]
+        assert torch.allclose(found, torch.stack(expected), atol=1e-5), position
+    several = extract(model, task, position="all@generated", **how)
+    assert several.layout.picked.tolist() == n
+    expected = torch.cat([x[-k:] for x, k in zip(places, n, strict=True)])
+    assert torch.allclose(several["resid_pre", 2], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bloom", "mamba", "opt"])
+def test_models_that_transformers_computes_continue_texts_too(kind):
+    model, ids = wrapped(kind), prompts(4, 60, longest=6)
+    acts = extract(model, ids, generate=5, stop_tokens=[], points="resid_pre", layers=1, position="all")
+    assert acts.task.inputs == [own + model.generate(own, 5, stop_tokens=[]) for own in ids]
+    whole = extract(model, acts.task.inputs, points="resid_pre", layers=1, position="all")
+    assert torch.equal(acts["resid_pre", 1], whole["resid_pre", 1])
+
+
+def test_the_tokens_are_those_that_transformers_generates(tmp_path):
+    for i, (kind, config) in enumerate(DECODERS.values()):
+        torch.manual_seed(i)
+        oracle = made_distinct(kind(config))
+        oracle.save_pretrained(tmp_path / str(i))
+        ours, ids = load_model(tmp_path / str(i), device="cpu"), prompts(5, 31)
+        made = extract(ours, ids, generate=9, on_bad_row="skip", batch_tokens=30).task
+        ends = [own[:-1] if own[-1] == EOS else own for own in by_transformers(oracle, ids, 9, EOS)]
+        assert made.inputs == [own + more for own, more in zip(ids, ends, strict=True) if more]
 
 
 def test_what_cannot_be_continued_is_refused(model):

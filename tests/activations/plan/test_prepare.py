@@ -149,7 +149,7 @@ def test_where_a_template_comes_from(settings, files, wanted, start, tmp_path, m
             {"chat_template": [{"name": "a", "template": "x"}, {"name": "b", "template": "y"}]},
             {},
             UsageError,
-            "has several chat templates; name one with --chat-template: a, b",
+            "has several chat templates; name one with --chat-template: 'a', 'b'",
         ),
         (
             {"chat_template": "{{ 1 // 0 }}"},

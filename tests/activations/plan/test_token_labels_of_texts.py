@@ -133,9 +133,9 @@ def tokens_of(text: str) -> list[str]:
     return ["animal" if animals & set(range(*offset)) else "other" for offset in offsets]
 
 
-def task_of(labels: Any, **changes: Any) -> Task:
+def task_of(of_tokens: Any, **changes: Any) -> Task:
     given = {"splits": np.array(SPLITS)[np.arange(36) % 3], "labels": {"long": [len(t) > 20 for t in texts()]}}
-    return Task("animals", texts(), token_labels={"kind": labels}, target="kind", **{**given, **changes})
+    return Task("animals", texts(), token_labels={"kind": of_tokens}, target="kind", **{**given, **changes})
 
 
 @pytest.mark.parametrize("form", [stretches_of, characters_of, tokens_of])
@@ -267,3 +267,67 @@ def test_labels_by_character_need_a_tokenizer():
         token_rows(task, np.full(36, 2))
     with pytest.raises(DataError, match="has 1 characters, and token labels 'kind' up to character"):
         dataclasses.replace(task, inputs=["a"] * 36)
+
+
+@pytest.mark.parametrize("selection", ["last", "first", 1, "-2:", "all", 'in:"X"', 'last@in:"X"'])
+def test_a_selection_reads_the_labels_of_its_tokens(model, selection, tmp_path):
+    """Read at once, or chosen from all tokens later, in memory and from a store: the label is that of the token."""
+    marked = [f"the {text.replace('cats', 'cat')} X dogs" for text in texts()]
+    labels = [tokens_of(text) for text in marked]
+    task = Task("x", marked, token_labels={"kind": labels}, splits=np.array(SPLITS)[np.arange(36) % 3])
+    ids = [model.tokenizer.encode(text) for text in marked]
+    x = model.tokenizer.encode(" X")[-1]
+    at = {
+        "last": lambda n, k: [n - 1],
+        "first": lambda n, k: [0],
+        1: lambda n, k: [1],
+        "-2:": lambda n, k: [n - 2, n - 1],
+    }
+    at |= {"all": lambda n, k: range(n), 'in:"X"': lambda n, k: [k], 'last@in:"X"': lambda n, k: [k]}
+    wanted = [labels[i][j] for i, own in enumerate(ids) for j in at[selection](len(own), own.index(x))]
+    is_ragged = selection in ("-2:", "all", 'in:"X"')
+    extract(model, task, out=tmp_path / "store", **{**HOW, "position": selection})
+    for acts in (load_activations(tmp_path / "store"), extract(model, task, **HOW)):
+        read = acts.at(selection) if acts.layout.positions != [str(selection)] else acts
+        rows = read.at("all") if is_ragged else acts.at(selection)
+        assert [rows.label_names["kind"][k] for k in rows.labels["kind"]] == wanted
+
+
+def test_tokens_that_the_model_wrote_have_no_label(model):
+    """Labels of the prompt's tokens, or of its characters."""
+    prompts, ids = texts(), [model.tokenizer.encode(text) for text in texts()]
+    written = [f"{text} the dogs" for text in prompts]
+    exact = [[*own, *model.tokenizer.encode(" the dogs")] for own in ids]
+    n = np.array([len(whole) - len(own) for whole, own in zip(exact, ids, strict=True)])
+    splits = np.array(SPLITS)[np.arange(36) % 3]
+    for form in (tokens_of, stretches_of):
+        task = Task(
+            "x",
+            written,
+            token_labels={"kind": [form(text) for text in prompts]},
+            token_ids=exact,
+            generated=n,
+            splits=splits,
+        )
+        acts = extract(model, task, **HOW)
+        for one, prompt in zip(acts.task.token_labels["kind"], prompts, strict=True):
+            names = [None if k == NO else acts.label_names["kind"][k] for k in one]
+            assert names == [*tokens_of(prompt), *[None] * (len(one) - len(tokens_of(prompt)))]
+
+
+def test_transfer_and_places_are_of_the_labelled_tokens(model):
+    from probekit.evaluation import transfer
+
+    def labels_of(text: str, drop: int) -> list[str | None]:
+        return [None if k % 4 == drop else label for k, label in enumerate(tokens_of(text))]
+
+    acts = [extract(model, task_of([labels_of(text, k) for text in texts()], labels={}), **HOW) for k in (0, 1)]
+    n_labelled = [sum(label is not None for text in texts() for label in labels_of(text, k)) for k in (0, 1)]
+    assert [int((each.at("all").labels["kind"] >= 0).sum()) for each in acts] == n_labelled
+    found = transfer(acts, position="all", C=1.0, layers=1)
+    assert found.matrix.shape == (2, 2)
+    assert np.isfinite(found.matrix).all()
+    folds = train_probes(acts[0], position="all", C=1.0, layers=1, folds=3, **FAST)
+    assert folds.meta["n"] == {"test": n_labelled[0]}
+    with pytest.raises(DataError, match="no example of 'animals' that is read has a label of 'kind'"):
+        train_probes(acts[0], position="first", C=1.0, **FAST)

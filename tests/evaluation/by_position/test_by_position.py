@@ -15,6 +15,7 @@ from probekit.errors import DataError, UsageError
 from probekit.evaluation import PositionResults, train_probes
 from probekit.evaluation.by_position import fit
 from probekit.models.families.gpt2 import GPT2, GPT2Config
+from probekit.plots import plot_positions
 from probekit.tasks.base import Task
 
 N, LONGEST, VOCAB = 120, 7, 9
@@ -132,6 +133,17 @@ def test_selections_with_labels_of_tokens(model, acts):
             assert mine.metrics["test"]["accuracy"] == pytest.approx(theirs.metrics["test"]["accuracy"])
 
 
+@pytest.mark.parametrize("in_store", [False, True])
+def test_a_selection_of_several_tokens_is_probed_at_each_of_them(model, acts, tmp_path, in_store):
+    if in_store:
+        acts = extract(model, make_task(), points="resid_pre", position="all", bos=True, out=tmp_path / "store")
+    some, every = (train_probes(acts, by="position", position=each, **HOW) for each in ("1:3", "all"))
+    assert [one.position for one in some.positions] == ["0", "1"]
+    for one, other in zip(some.positions, every.positions[1:3], strict=True):
+        assert_same_curve(one, other)
+    assert "token of 1:3, counted from the start" in plot_positions(some).get_xlabel()
+
+
 @pytest.mark.parametrize("least", [1, 3, 8, 11])
 def test_positions_with_few_texts_are_left_out_and_named(acts, least):
     results = train_probes(acts, by="position", C=1.0, quick=True, least_texts=least)
@@ -217,6 +229,8 @@ def test_a_quick_look_has_no_p_values_and_the_same_scores(acts):
         ({"points": "all"}, "without points"),
         ({"labels": ["text"]}, "without labels"),
         ({"position": "last"}, "leave position"),
+        ({"aggregate": "mean"}, "without aggregate"),
+        ({"probe": "attention"}, "without probe"),
         ({"least_texts": 0}, "1 or more"),
     ],
 )

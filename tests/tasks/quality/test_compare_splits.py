@@ -91,3 +91,41 @@ def test_the_audit_holds_what_differs():
     kept = audit_dict(audit(replace(task, inputs=texts)))
     assert {(one["split"], one["what"]) for one in kept["differences"]} >= {("validation", "length")}
     assert any(line.startswith("validation texts are longer than train texts: ") for line in kept["findings"])
+
+
+def tokens_task(classes: list[int], n_test: int, numbers: bool = False) -> Task:
+    """Texts of 20 tokens each, all of the class of their text; the last ones are test."""
+    splits = np.array(["train"] * (len(classes) - n_test) + ["test"] * n_test)
+    labels = [np.full(20, k + 0.5 if numbers else k) for k in classes]
+    ids = np.arange(20 * len(classes)).reshape(len(classes), 20).tolist()
+    names = {"kind": [] if numbers else ["a", "b"]}
+    return Task("tokens", ids, token_labels={"kind": labels}, label_names=names, splits=splits)
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_labels_of_tokens_are_compared_by_text(numbers):
+    """With the same shares, 800 independent tokens would differ, and 40 texts do not."""
+    by_chance = [0, 1] * 60 + [0] * 12 + [1] * 28
+    found = audit(tokens_task(by_chance, 40, numbers), near=False)
+    assert found.differences == []
+    tokens = [np.repeat(np.array(by_chance)[part], 20) for part in (slice(120, None), slice(120))]
+    alone = Task(
+        "tokens",
+        [[i] for i in range(3200)],
+        {"kind": np.concatenate(tokens[::-1]) + (0.5 if numbers else 0)},
+        {"kind": [] if numbers else ["a", "b"]},
+        np.array(["train"] * 2400 + ["test"] * 800),
+    )
+    assert len(audit(alone, near=False).differences) == 1
+    different = [0, 1] * 60 + [1] * 40
+    (one,) = audit(tokens_task(different, 40, numbers), near=False).differences
+    assert one["split"] == "test"
+    assert one["values"] == ([1.5, 1.0] if numbers else [0.0, 0.5])
+
+
+def test_random_texts_differ_no_more_often_than_they_should():
+    """At p < 0.001 none of 60 random halves is reported, though tokens of one text have one label."""
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        classes = rng.permutation([0, 1] * 40).tolist()
+        assert audit(tokens_task(classes, 30), near=False).differences == []

@@ -1,0 +1,218 @@
+"""Show texts as the model reads them, with the tokens that are read marked.
+
+The commonest mistake is to read a formatting token of a chat template without noticing.
+
+Axes: N examples, R tokens that are read.
+"""
+
+import html
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from probekit.activations.plan.build import plan_extraction
+from probekit.activations.plan.formatting import formatting_tokens
+from probekit.activations.plan.plan import ExtractionPlan
+from probekit.models.base import LanguageModel
+from probekit.options import ExtractOptions
+from probekit.options.check import check_whole
+from probekit.selections import in_words
+from probekit.tasks.base import Task
+from probekit.tasks.objects import task_of
+from probekit.text import counted, printable
+
+ROWS = 3
+OPEN, CLOSE = "{{", "}}"  # around the tokens that are read, where there is no colour
+AROUND, MOST_READ, MOST_RUNS = 40, 60, 4  # characters on either side of a read token, and of it; stretches shown
+STYLE = "background:#ffd54f;color:#000;padding:0 1px"  # of a read token in HTML
+FORMATTING_STYLE = "background:#e57373;color:#000;padding:0 1px"
+
+
+@dataclass(frozen=True)
+class ShownToken:
+    """A token as text.
+
+    Attributes:
+        text: with its blanks; its id where there is no tokenizer.
+        is_read: whether a position reads it.
+        is_formatting: whether it is no content: a context token, a special token, or outside a chat's messages.
+    """
+
+    text: str
+    is_read: bool
+    is_formatting: bool
+
+
+@dataclass(frozen=True)
+class ShownRow:
+    """One example.
+
+    Attributes:
+        id: its name.
+        tokens: all that the model reads, context tokens included.
+        reads: for each position its name and what it reads, in words.
+    """
+
+    id: str
+    tokens: list[ShownToken]
+    reads: list[str]
+
+
+class ShownReading(Sequence[ShownRow]):
+    """Some examples as the model reads them; `print` marks the tokens that are read, a notebook colours them."""
+
+    def __init__(self, rows: Iterable[ShownRow]):
+        self._rows = list(rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._rows[index]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return "\n".join(line for row in self._rows for line in _lines(row))
+
+    def _repr_html_(self) -> str:
+        return "".join(_html(row) for row in self._rows)
+
+    def as_dict(self) -> list[dict[str, Any]]:
+        """JSON-able: id, text, reads, and the tokens that are read as [index, text, whether it is formatting]."""
+        return [
+            {
+                "id": row.id,
+                "text": "".join(token.text for token in row.tokens),
+                "reads": row.reads,
+                "tokens": [[k, one.text, one.is_formatting] for k, one in enumerate(row.tokens) if one.is_read],
+            }
+            for row in self._rows
+        ]
+
+
+def show_reading(
+    model: LanguageModel,
+    task: Task | Iterable[Any],
+    position: Any = None,
+    *,
+    rows: int = ROWS,
+    options: ExtractOptions | None = None,
+) -> ShownReading:
+    """The first examples as the model reads them, with the tokens that a position reads.
+
+    Args:
+        model: a model from `load_model`.
+        task: a task from `load_task`, or texts, or lists of messages.
+        position: as for `extract`; None is the task's own.
+        rows: how many examples.
+        options: other options of `extract`, such as the chat template.
+
+    Raises:
+        As `extract`, before anything runs.
+    """
+    own = replace(options or ExtractOptions(), **({} if position is None else {"position": position}))
+    first = task_of(task)
+    some = first.subset(np.arange(min(len(first), check_whole("rows", rows, 1))))
+    return shown_reading(plan_extraction(model, some, own), rows)
+
+
+def shown_reading(plan: ExtractionPlan, rows: int = ROWS, is_written: bool = True) -> ShownReading:
+    """The first examples of a plan.
+
+    Args:
+        plan: of an extraction.
+        rows: how many examples.
+        is_written: False where the model has yet to write the generated tokens, which are then shown as "?".
+    """
+    found = []
+    for row, formatting in enumerate(formatting_tokens(plan, rows)):
+        ids, tokenizer = plan.sequences[row].tolist(), plan.model.tokenizer
+        texts = [f" {i}" for i in ids] if tokenizer is None else tokenizer.tokens(ids)
+        if not is_written and plan.task.generated is not None:
+            n = int(plan.task.generated[row])
+            texts = [*texts[: len(texts) - n], *["?"] * n]
+        found.append(_shown(plan, row, texts, formatting))
+    return ShownReading(found)
+
+
+def _shown(plan: ExtractionPlan, row: int, texts: list[str], formatting: np.ndarray) -> ShownRow:
+    """One example; `formatting` is which of its tokens are no content, bool [L]."""
+    is_read, reads = np.zeros(len(texts), dtype=bool), []
+    for name, read in zip(plan.reading.names, plan.reading.reads, strict=True):
+        if read.index is None:
+            index = np.arange(plan.sequences.n_bos, len(texts) - plan.sequences.n_end)
+        else:
+            index = read.index[read.of_rows(np.array([row]))[0]]
+        is_read[index] = True
+        reads.append(f"{in_words(name)}: {_read_in_words(index, texts, formatting, plan)}")
+    tokens = [ShownToken(*one) for one in zip(texts, is_read.tolist(), formatting.tolist(), strict=True)]
+    return ShownRow(str(plan.task.ids[row]), tokens, reads)
+
+
+def _read_in_words(index: np.ndarray, texts: list[str], formatting: np.ndarray, plan: ExtractionPlan) -> str:
+    """Which tokens are read, counted from the text's first."""
+    n_own = len(texts) - plan.sequences.n_bos - plan.sequences.n_end
+    no_content = int(formatting[index].sum())
+    kind = "a formatting token" if plan.task.regions is not None else "a special token"
+    if len(index) == 1:
+        at = int(index[0])
+        said = f"token {at - plan.sequences.n_bos} of 0-{n_own - 1}, {_quoted(texts[at])}"
+        return said + (f", {kind}" if no_content else "")
+    cuts = np.flatnonzero(np.diff(index) > 1) + 1
+    runs = [f"{a[0]}-{a[-1]}" if len(a) > 1 else f"{a[0]}" for a in np.split(index - plan.sequences.n_bos, cuts)]
+    where = ", ".join(runs[:MOST_RUNS]) + (", ..." if len(runs) > MOST_RUNS else "")
+    said = f"{counted(len(index), 'token')}, {where} of 0-{n_own - 1}"
+    return said + (f"; {no_content} of them {kind[2:]}s" if no_content else "")
+
+
+def _quoted(text: str) -> str:
+    return f"'{printable(text)}'"
+
+
+def _runs(row: ShownRow) -> list[tuple[str, bool, bool]]:
+    """The text in stretches: (text, whether it is read, whether any of its tokens is formatting)."""
+    runs: list[tuple[str, bool, bool]] = []
+    for token in row.tokens:
+        text = printable(token.text)
+        if runs and runs[-1][1] == token.is_read and (not token.is_read or runs[-1][2] == token.is_formatting):
+            runs[-1] = (runs[-1][0] + text, token.is_read, token.is_formatting)
+        else:
+            runs.append((text, token.is_read, token.is_formatting))
+    return _shortened(runs)
+
+
+def _shortened(runs: list[tuple[str, bool, bool]]) -> list[tuple[str, bool, bool]]:
+    """The stretches, long ones without their middle, and no more than a few that are read."""
+    reads = [k for k, run in enumerate(runs) if run[1]]
+    last = len(runs) - 1
+    kept = []
+    for k, (text, is_read, is_formatting) in enumerate(runs):
+        before = 0 if not is_read and k == 0 else AROUND
+        after = 0 if not is_read and k == last else AROUND
+        most = MOST_READ if is_read else before + after
+        if len(text) > most + 3:
+            before, after = (most // 2, most // 2) if is_read else (before, after)
+            text = f"{text[:before] if k or is_read else ''}...{text[len(text) - after :] if after else ''}"
+        kept.append((text, is_read, is_formatting))
+        if len(reads) > MOST_RUNS and k == reads[MOST_RUNS - 1]:
+            return [*kept, ("...", False, False)]
+    return kept
+
+
+def _lines(row: ShownRow) -> list[str]:
+    """Two lines or more: what is read, and the text with marks."""
+    marked = "".join(f"{OPEN}{text}{CLOSE}" if is_read else text for text, is_read, _ in _runs(row))
+    reads = [f"{'row':<9}{printable(row.id)}, {printable(said)}" for said in row.reads]
+    return [*reads, f"{'':<9}{marked}"]
+
+
+def _html(row: ShownRow) -> str:
+    said = "<br>".join(html.escape(printable(one)) for one in row.reads)
+    text = "".join(
+        f'<span style="{FORMATTING_STYLE if is_formatting else STYLE}">{html.escape(text)}</span>'
+        if is_read
+        else html.escape(text)
+        for text, is_read, is_formatting in _runs(row)
+    )
+    return f"<div><b>{html.escape(printable(row.id))}</b>: {said}<pre style='white-space:pre-wrap'>{text}</pre></div>"
