@@ -27,7 +27,8 @@ def test_attention_and_its_folder(here: Path, all_tokens: Path, capsys: Capture)
     out = capsys.readouterr().out
     assert "attention probe (local minima, converged by the norm of the gradient and not certified)" in out
     assert "over the last-token probe at" in out
-    folder = all_tokens / "results" / "label-resid_pre-attention-layers-0-1-C-0.1"
+    (folder,) = (all_tokens / "results").glob("label-resid_pre-attention-*")
+    assert "controls" not in folder.name
     assert (folder / "accuracy_by_layer.png").is_file()
     results = ProbeResults.load(folder)
     assert isinstance(results.best.probe, AttentionProbe)
