@@ -32,13 +32,8 @@ NAME_ORDER = (
     "codelength",
     "intervals",
     "concatenate",
-<<<<<<< HEAD
-    "aggregate",
-    "least_texts",
-=======
     "least_texts",
     "aggregate",
->>>>>>> seq
 )
 """Options in the order of a folder's name; those of later versions follow, and the seed is last."""
 
