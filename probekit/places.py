@@ -95,6 +95,26 @@ def check_kept(kept: Sequence[str], position: str | int | None) -> None:
         raise UsageError(f"position {position!a} was not extracted; {known}, or extract again")
 
 
+def check_several_kept(kept: Sequence[str], position: str | int | None) -> None:
+    """Check that a probe over a sequence can read several tokens of each text.
+
+    Raises:
+        UsageError: one token of each text was kept, or each of several positions; a position that names one token.
+    """
+    if len(kept) != 1 or not names_several(kept[0]):
+        raise UsageError(
+            f"a probe over a sequence reads several tokens of each text, and these activations are of {listed(kept)}; "
+            "extract again with position all (--position all)"
+        )
+    if position is not None and str(position) not in (ALL, *kept):
+        as_position(str(position))  # raises
+        if not names_several(str(position)):
+            raise UsageError(
+                f"a probe over a sequence reads several tokens of each text, and position {position} is one; leave "
+                "position (--position) out, or name several, such as -5: or all@assistant"
+            )
+
+
 def has_layers(acts: NamedPlaces, point: str) -> bool:
     """Whether a point was extracted at layers, rather than once for the model."""
     return any(layer is not None for name, layer in acts.curve(point) if name == point)

@@ -8,7 +8,7 @@ from probekit.activations.imports.plan import ImportPlan, plan_import
 from probekit.activations.imports.run import import_activations, run_import
 from probekit.activations.imports.summary import describe_import, import_as_dict
 from probekit.activations.label_store import LabelledStore, label_store
-from probekit.activations.labelled import label
+from probekit.activations.labelled import label, record_of_labels
 from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.summary import describe_plan, plan_as_dict
@@ -53,6 +53,7 @@ __all__ = [
     "plan_extraction",
     "plan_import",
     "random_init_of",
+    "record_of_labels",
     "repair",
     "run_import",
     "run_plan",

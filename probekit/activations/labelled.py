@@ -1,6 +1,7 @@
 """Activations with labels that came later, joined by the ids of their texts."""
 
 import copy
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from probekit.activations.activations import Activations
@@ -8,7 +9,7 @@ from probekit.errors import UsageError
 from probekit.options.label import LabelOptions
 from probekit.options.option import keywords
 from probekit.tasks.base import Task
-from probekit.tasks.join_labels import join_labels
+from probekit.tasks.join_labels import FINGERPRINTS, join_labels, labels_record
 from probekit.text import kind_of
 
 A = TypeVar("A", bound=Activations)
@@ -37,8 +38,19 @@ def label(acts: Activations, labels: Any, options: LabelOptions) -> Activations:
 
 
 def with_task(acts: A, task: Task) -> A:
-    """The same activations with another task of the same examples; its fingerprint is recorded."""
+    """The same activations with another task of the same examples."""
     view = copy.copy(acts)
     view.task = task
-    view.meta = {**acts.meta, "task_fingerprint": task.fingerprint()}
+    view.meta = {**acts.meta, **labels_record(task)}
     return view
+
+
+def record_of_labels(acts: Activations, label_sets: Iterable[str]) -> dict[str, Any]:
+    """The record of activations (`meta`), with only these of the label sets that were joined later.
+
+    Results hold it. A label set that comes later still, or other labels in place of another set, do not change it.
+    """
+    known = acts.meta.get(FINGERPRINTS, {})
+    own = {name: known[name] for name in label_sets if name in known}
+    rest = {key: value for key, value in acts.meta.items() if key != FINGERPRINTS}
+    return {**rest, FINGERPRINTS: own} if own else rest

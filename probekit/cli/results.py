@@ -32,6 +32,8 @@ NAME_ORDER = (
     "codelength",
     "intervals",
     "concatenate",
+    "aggregate",
+    "least_texts",
 )
 """Options in the order of a folder's name; those of later versions follow, and the seed is last."""
 

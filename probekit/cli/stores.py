@@ -10,7 +10,7 @@ from probekit.durable import unseal
 from probekit.errors import ProbekitError, ResumeMismatch, StorageError
 from probekit.manifest import stored_places
 from probekit.options import CurveOptions, parse
-from probekit.places import check_kept, places_of
+from probekit.places import check_kept, check_several_kept, places_of
 
 T = TypeVar("T")
 
@@ -81,7 +81,9 @@ def check_places(path: Path, options: CurveOptions) -> None:
     known = stored_places(path)
     if known is None:
         return
-    if getattr(options, "by", None) is None:  # with it, all positions are read
+    if getattr(options, "of_sequences", False):
+        check_several_kept(known.positions, options.position)
+    elif getattr(options, "by", None) is None:  # with it, all positions are read
         check_kept(known.positions, options.position)
     several = parse.names(options.point or "")
     if len(several) < 2 and options.point != "all":

@@ -105,7 +105,7 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob, show: bool 
     with console.interrupt_says(f"{complete}, no results were written; run the same command again"):
         with parts_line(console.bars(job.quiet)) as line:
             line.part("loading libraries")
-            from probekit.activations import random_init_of
+            from probekit.activations import random_init_of, record_of_labels
             from probekit.evaluation import ProbeCurves, train_probes
             from probekit.plots import save_plot, save_positions_plot
 
@@ -113,15 +113,17 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob, show: bool 
         first = dataclasses.replace(options, label=_first_label(several, options, store))
         probe = probes.check_parameters(first, store)
         question = {**question_of(options), "probe": probe, "random_init": job.baseline is not None}
+        known = record_of_labels(store, _labels(several, options, store))
         if job.out is not None:
-            check_out(job.out, store.meta, question, _kind(options, several))
+            check_out(job.out, known, question, _kind(options, several))
         how: dict[str, Any] = {**vars(options), "probe": probes.make_probe(probe, first, store), **several}
         if job.baseline is not None:
             how["random_init"] = random_init_of(store, progress=console.bars(job.quiet))
         with parts_line(console.bars(job.quiet)) as line:
             results: Any = train_probes(store, **how, progress=line.set, on_part=line.part)
         curve = next(iter(results.values())) if isinstance(results, ProbeCurves) else results
-        results.meta.update(asked=question, activations=curve.meta["activations"])
+        record = curve.meta["activations"]
+        results.meta.update(asked=question, activations=record | {key: known[key] for key in record if key in known})
     named = {key: getattr(options, key) or curve.meta[key] for key in ("label", "point")} if several else {}
     folder = job.out or results_folder(store.path, {**curve.meta, **named}, question)
     draw = save_positions_plot if options.by is not None else _draw_curves if several else save_plot
@@ -140,6 +142,12 @@ def _first_label(several: dict[str, Any], options: ProbeOptions, store: "Store")
     """The label set whose kind decides which probe a name means."""
     labels = several.get("labels")
     return options.label if labels is None else next(iter(store.labels)) if labels == "all" else labels[0]
+
+
+def _labels(several: dict[str, Any], options: ProbeOptions, store: "Store") -> list[str]:
+    """The label sets that probes are trained for."""
+    named = several.get("labels", [options.label or store.target])
+    return [*store.labels] if named == "all" else named
 
 
 def _draw_curves(curves: "ProbeCurves", folder: Path, title: str | None) -> Path:

@@ -112,7 +112,7 @@ def _chat_templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]
             f"{str(folder)!a}: chat_template must be a text or a list of names with templates, got {given!a:.60}; "
             "correct it"
         )
-    return dict(pairs)
+    return {str(name): str(template) for name, template in pairs}
 
 
 def _given(folder: Path) -> dict[str, Any]:

@@ -256,7 +256,7 @@ class ProbeOptions(CurveOptions):
         if self.folds is not None:
             object.__setattr__(self, "folds", _checked_folds(self.folds, self.drop_leaks))
         if self.by is not None:
-            _refuse_with_by(self, ("folds", "concatenate", "aggregate", *(["probe"] if self.of_sequences else [])))
+            _refuse_with_by(self, ("folds", "concatenate"))
 
     @property
     def of_sequences(self) -> bool:

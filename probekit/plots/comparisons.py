@@ -1,4 +1,4 @@
-"""What a curve is compared with: baselines, the control task, and the same model with random weights."""
+"""What a curve is compared with: baselines, the control task, random weights, and one row for each text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,8 @@ from probekit.plots.margin import MarginLabel, draw_margin, is_narrow
 from probekit.plots.style import GREEN, GREY, short
 
 CONTROL, RANDOM = "control task", "random init"
-LINES = {CONTROL: (0, (5, 2.5)), RANDOM: "-"}
+POOLED = {"mean": "#CC79A7", "last": "#E69F00"}  # a probe over a sequence, against one row for each text
+LINES = {CONTROL: (0, (5, 2.5)), RANDOM: "-"} | {f"{how} token": "-" for how in POOLED}
 NAME = 16  # letters of a baseline
 
 
@@ -55,11 +56,16 @@ def _baselines(curve: Curve) -> list[Comparison]:
 
 
 def _others(curve: Curve) -> list[Comparison]:
-    """The curves of the control task and of random weights."""
-    results, colors = curve.results, {CONTROL: GREY, RANDOM: GREEN}
+    """The curves of the control task, of random weights, and of one row for each text."""
+    results = curve.results
+    colors = {CONTROL: GREY, RANDOM: GREEN} | {f"{how} token": color for how, color in POOLED.items()}
     found = {
         CONTROL: [(x_of(results, layer), layer.control) for layer in results.layers if layer.control is not None],
         RANDOM: [(x_of(results, layer), test_value(results, layer)) for layer in results.random_init],
+    }
+    found |= {
+        f"{how} token": [(x_of(results, layer), test_value(results, layer)) for layer in layers]
+        for how, layers in results.pooled.items()
     }
     return [
         Comparison(

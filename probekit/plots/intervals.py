@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from matplotlib.axes import Axes
 
 from probekit.evaluation.results.data import BaselineResult, LayerResult
-from probekit.plots.comparisons import CONTROL, RANDOM
+from probekit.plots.comparisons import CONTROL, POOLED, RANDOM
 from probekit.plots.curves import Curve, validation_values
 from probekit.plots.limits import BOUNDS, widened
 from probekit.plots.lines import NESTED, TEST, VALIDATION
@@ -57,6 +57,9 @@ def _others(curve: Curve) -> Iterator[Row]:
             yield Row(CONTROL, layer.control, None, GREY)
     for layer in results.random_init:
         yield Row(RANDOM, *_score(layer, results.headline), GREEN if curve.is_alone else curve.color)
+    for how, layers in results.pooled.items():
+        for layer in layers:
+            yield Row(f"{how} token", *_score(layer, results.headline), POOLED[how] if curve.is_alone else curve.color)
     for baseline in results.baselines:
         if results.headline in baseline.metrics["test"]:
             yield Row(short(baseline.name, NAME), *_score(baseline, results.headline), GREY)

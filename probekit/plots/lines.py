@@ -133,12 +133,14 @@ def scores_of(curve: Curve) -> list[str]:
 
 
 def _remarks(curve: Curve) -> list[str]:
-    """The scores of the control task and of random weights at the selected place."""
+    """The scores of the control task, of random weights and of one row for each text at the selected place."""
     best = chosen(curve.results)
     if best is None or not curve.is_alone:
         return []
     random = [test_value(curve.results, layer) for layer in curve.results.random_init if layer.place == best.place]
     values = {"control": [] if best.control is None else [best.control], "random init": random}
+    for how, layers in curve.results.pooled.items():
+        values[f"{how} token"] = [test_value(curve.results, layer) for layer in layers if layer.place == best.place]
     return [f", {name} {value:z.3f}" for name, known in values.items() for value in known]
 
 

@@ -19,6 +19,7 @@ from probekit.plots.style import GREY, INK, PLAIN, inches, new_figure, short, te
 COLOURS = "RdBu"
 CELL = (0.46, 0.3)  # inches
 AROUND = (2.4, 2.1)  # inches for names, headings and the colour bar
+SLANTED = 0.9  # inches for names of tokens and selections
 LEAST, MOST = (6.4, 3.4), (14.0, 11.0)  # inches of a figure
 NOT_ABOVE = "#DDDDDD"
 STRIP = "#F4F4F4"
@@ -68,6 +69,8 @@ def save_positions_plot(results: PositionData, folder: str | Path, *, title: str
 def _size(results: PositionData) -> tuple[float, float]:
     sizes = (len(results.positions), len(results.places) + 2)
     wanted = [around + cell * n for around, cell, n in zip(AROUND, CELL, sizes, strict=True)]
+    if not _are_numbers(results):
+        wanted[1] += SLANTED
     width, height = (min(max(least, one), most) for least, one, most in zip(LEAST, wanted, MOST, strict=True))
     return width, height
 
@@ -86,7 +89,7 @@ def _fills(results: PositionData) -> np.ndarray:
     """A colour for each cell, [L, P, 4]."""
     chance = np.array([_chance(one) for one in results.positions])
     fills = colormaps[COLOURS](0.04 + 0.92 * np.asarray(_scale(results)(results.matrix - chance)).clip(0, 1))
-    level = results.meta.get("above_chance")
+    level = results.meta.get("above_chance") or 0.0
     for j, one in enumerate(results.positions):
         for i, p in enumerate(one.corrected):
             if p is not None and p > level:
@@ -133,9 +136,9 @@ def _frame_selected(results: PositionData, ax: Axes) -> None:
 def _name_axes(results: PositionData, ax: Axes) -> None:
     L, P = results.matrix.shape
     wide, high = inches(ax)
-    names = [short(one.position, NAME) for one in results.positions]
+    names = [_position_name(one) for one in results.positions]
     longest = max(text_width(name, SIZE) for name in names) + 4
-    rotated = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if not names[0].lstrip("-").isdigit() else {}
+    rotated = {} if _are_numbers(results) else {"rotation": 50, "ha": "right", "rotation_mode": "anchor"}
     step = max(1, int(np.ceil((14 if rotated else longest) * P / (72 * wide))))
     ax.set_xticks(range(0, P, step), names[::step], fontsize=SIZE, **rotated, **PLAIN)
     lines = max(1, int(np.ceil(10 * (L + 2) / (72 * high))))
@@ -150,6 +153,18 @@ def _name_axes(results: PositionData, ax: Axes) -> None:
     ax.spines[:].set_visible(False)
 
 
+def _are_numbers(results: PositionData) -> bool:
+    """Whether positions are named by their number alone, which needs little room."""
+    return all(_position_name(one).lstrip("-").isdigit() for one in results.positions)
+
+
+def _position_name(one: PositionCurve) -> str:
+    """The position, after the token that nearly all texts have there."""
+    if one.token is None:
+        return short(one.position, NAME)
+    return f"{short(one.token.strip() or repr(one.token), NAME)}  {one.position}"
+
+
 def _layer_name(results: PositionData, layer: LayerResult) -> str:
     if layer.point != results.meta["point"]:
         return "output"
@@ -159,9 +174,9 @@ def _layer_name(results: PositionData, layer: LayerResult) -> str:
 def _add_scale(results: PositionData, ax: Axes) -> None:
     figure = ax.get_figure(root=True)
     assert figure is not None
-    base = "the majority class" if results.meta["n_classes"] else "the mean"
+    base = "the majority class's" if results.meta["n_classes"] else "the mean's"
     bar = figure.colorbar(ScalarMappable(_scale(results), COLOURS), ax=ax, fraction=0.04, pad=0.02)
-    bar.set_label(f"test {metric_name(results.headline)} minus that of {base}", fontsize=SIZE)
+    bar.set_label(f"test {metric_name(results.headline)}\nminus {base}", fontsize=SIZE)
     bar.ax.tick_params(labelsize=SIZE, length=2)
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
 

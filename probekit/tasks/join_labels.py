@@ -3,6 +3,8 @@
 Axes: N examples of the task.
 """
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,8 +34,10 @@ from probekit.tasks.rare import check_number_of_classes
 from probekit.tasks.rows import SKIP_HINT
 from probekit.tasks.same_text import text_numbers
 from probekit.tasks.split_names import split_of_cell
-from probekit.tasks.splits import carve_missing, kept_together
+from probekit.tasks.splits import carve_missing, components, kept_together
 from probekit.text import counted, listed
+
+FINGERPRINTS = "label_fingerprints"  # in the record of activations: joined label set -> its sha256
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +145,21 @@ def with_label_sets(task: Task, sets: Sequence[LabelSet], made: LabelledSplits |
         groups=task.groups if made is None else made.groups,
         info=info,
     )
+
+
+def labels_record(task: Task) -> dict[str, Any]:
+    """What is recorded of the labels that were joined to a task: a sha256 of each set, with the splits and groups."""
+    joined = task.info.get(LABEL_SETS, {})
+    if not joined:
+        return {}
+    groups = None if task.groups is None else task.groups.tolist()
+    common = json.dumps([task.splits.tolist(), groups]).encode()
+    found = {}
+    for name in joined:
+        labels = task.labels[name]
+        own = json.dumps([name, task.label_names[name]]).encode() + labels.astype("<f8").tobytes()
+        found[name] = hashlib.sha256(own + common).hexdigest()
+    return {FINGERPRINTS: found}
 
 
 def join_labels(task: Task, source: Any, options: LabelOptions) -> Task:
@@ -323,5 +342,9 @@ def _splits(task: Task, labels: np.ndarray, joined: _Joined, columns: _Named, op
         raise DataError(f"no text is in the split train by column {columns.split!a}; put some there to fit on")
     missing = [split for split in SPLITS if split not in given and (options.validation or split != "validation")]
     seed = task.info.get("seed", 0) if options.seed is None else options.seed
-    splits = carve_missing(labels, given, task.split_keys().tolist(), missing, seed)
+    keys = task.split_keys().tolist()
+    if task.generated is not None and task.token_ids is not None:  # one prompt may have several continuations
+        prompts = [tuple(own[: len(own) - n]) for own, n in zip(task.token_ids, task.generated.tolist(), strict=True)]
+        keys = components(keys, prompts).tolist()
+    splits = carve_missing(labels, given, keys, missing, seed)
     return LabelledSplits(splits, task.groups, {"seed": seed, CARVED_FROM_TRAIN: missing, "splits_from": origin})

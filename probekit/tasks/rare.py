@@ -5,6 +5,7 @@ Axes: N examples, C classes.
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -133,8 +134,8 @@ def _without_rare_of_tokens(task: Task, how: RareClasses) -> Task:
     if settled is rows:
         return task
     left, merged = settled.label_names[task.target], settled.info.get("merged_classes")
-    known = {name: k for k, name in enumerate(left)}
-    codes = np.array([known.get(name, known.get(merged, -1)) for name in names] + [-1])
+    known: dict[Any, int] = {name: k for k, name in enumerate(left)}
+    codes = np.array([*(known.get(name, known.get(merged, -1)) for name in names), -1])
     labels = [
         one._replace(values=codes[one.values]) if isinstance(one, Stretches) else codes[one]
         for one in task.token_labels[task.target]

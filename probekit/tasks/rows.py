@@ -69,11 +69,11 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
         DataError: a row cannot be used and `skip` is False, or no row can.
     """
     n_before = len(rows.texts)
-    texts = table.column(columns.text)
-    chat_flaws, chats, texts = _chats(texts) if columns.has_chats else ({}, [], texts)
+    chat_flaws, chats, texts = _chats(table.column(columns.text), columns.has_chats)
     names = (columns.label, columns.group, columns.split, columns.id)
-    labels, groups, row_splits, own_ids = ([None] * len(texts) if one is None else table.column(one) for one in names)
-    spans = [None] * len(texts) if columns.span is None else spans_in(table, columns.span)
+    nothing: list[Any] = [None] * len(texts)
+    labels, groups, row_splits, own_ids = (nothing if one is None else table.column(one) for one in names)
+    spans = nothing if columns.span is None else spans_in(table, columns.span)
     of_tokens, keep_blanks = token_cells(table, columns.token_label), keep_blanks or columns.token_label is not None
     sound: set[str] = set()  # labels repeat
     if not table.typed:
@@ -118,8 +118,12 @@ def _check_left(rows: Rows, n_before: int, table: DataTable, columns: Columns) -
         raise DataError(f"{table.name}: no row is in the split train by column {columns.split!a}; add some to fit on")
 
 
-def _chats(cells: list[Any]) -> tuple[dict[int, tuple[str, str]], list[list[dict[str, Any]]], list[str]]:
-    """What is wrong with chats, by row; the chats; and each as plain lines."""
+def _chats(
+    cells: list[Any], are_chats: bool
+) -> tuple[dict[int, tuple[str, str]], list[list[dict[str, Any]]], list[Any]]:
+    """What is wrong with chats, by row; the chats; and each as plain lines. Nothing, nothing and texts as they are."""
+    if not are_chats:
+        return {}, [], cells
     flaws = {i: flaw for i, cell in enumerate(cells) if (flaw := chat_flaw(cell))}
     chats = [[] if i in flaws else as_chat(cell) for i, cell in enumerate(cells)]
     return flaws, chats, [plain_lines(chat) for chat in chats]

@@ -53,7 +53,7 @@ def read_stretches(given: Sequence[Any], text: Any) -> tuple[np.ndarray, list[An
         if start is None and end is None:
             rest.append(one["label"])
             continue
-        if not _is_whole(start) or not _is_whole(end):
+        if start is None or end is None or not (_is_whole(start) and _is_whole(end)):
             raise DataError(f"expected whole numbers as start and end of a stretch, got {quote(one)}; correct it")
         if flaw := span_flaw(text, int(start), int(end)):
             raise DataError(flaw)
@@ -111,9 +111,9 @@ def labels_of_tokens(stretches: Stretches, offsets: np.ndarray) -> np.ndarray:
 def no_label(labels: np.ndarray) -> np.ndarray:
     """Which of the labels [L] or [L, K] say that there is none, -1 or NaN: bool [L]."""
     if labels.dtype.kind != "f":
-        return labels == -1
+        return np.equal(labels, -1)
     missing = np.isnan(labels)
-    return missing if labels.ndim == 1 else missing.all(axis=1)
+    return np.asarray(missing if labels.ndim == 1 else missing.all(axis=1))
 
 
 def _is_whole(given: Any) -> bool:

@@ -17,7 +17,7 @@ from probekit.tasks.task_checks import is_sequence
 from probekit.tasks.task_fields import derived, numbered
 from probekit.text import counted, kind_of
 
-TokenLabels = dict[str, list[np.ndarray | Stretches]]
+TokenLabels = dict[str, list[Any]]  # of each text an array of its tokens, or `Stretches` of its characters
 
 
 class _OfText(NamedTuple):

@@ -34,7 +34,7 @@ def test_a_labelled_store_is_the_store_of_labelled_texts(model, store: Path, tmp
     assert (done.name, done.is_new, done.info["labelled"]) == ("label", True, N)
     later = Store(store)
     assert later.task.fingerprint() == at_once.task.fingerprint() == done.task.fingerprint()
-    assert later.meta["task_fingerprint"] == at_once.meta["task_fingerprint"]
+    assert later.meta["label_fingerprints"].keys() == {"label"}
     assert torch.equal(later["resid_pre.1"], at_once["resid_pre.1"])
     assert {file: lasting(store)[file] for file in before} == before  # nothing else was touched
     assert label(run(model, Task("letters", TEXTS)), JOINED).task.fingerprint() == at_once.task.fingerprint()
@@ -48,7 +48,8 @@ def test_label_leaves_the_store_and_the_activations_as_they_are(store: Path):
     assert isinstance(view, Store)
     assert torch.equal(view["q.0"], acts["q.0"])
     assert lasting(store) == before
-    assert view.meta["task_fingerprint"] != acts.meta["task_fingerprint"]
+    assert view.meta["task_fingerprint"] == acts.meta["task_fingerprint"]  # of what was extracted
+    assert "label_fingerprints" not in acts.meta
 
 
 def test_several_label_sets_keep_their_order_and_the_first_ones_splits(store: Path):
@@ -200,3 +201,31 @@ def test_labels_of_something_else_are_refused(store: Path, tmp_path: Path):
         label(str(store), JOINED)  # pyright: ignore[reportArgumentType]
     with pytest.raises(DataError, match="no store at"):
         label_store(tmp_path / "nowhere", JOINED)
+
+
+def test_a_run_that_was_killed_between_splits_and_labels_is_labelled_again(store: Path):
+    label_store(store, PARITY)
+    label_file(store).unlink()
+    assert verify(store).is_sound
+    assert Store(store).labels == {}
+    label_store(store, JOINED)
+    assert Store(store).splits.tolist() == label(label_free(store), JOINED).splits.tolist()
+
+
+def label_free(store: Path) -> Store:
+    shutil.copytree(store, store.parent / "free", ignore=shutil.ignore_patterns("labels"))
+    return Store(store.parent / "free")
+
+
+def test_tokens_are_labelled_by_their_text_and_number(model):
+    """The ids of tokens, as examples, are TEXT:TOKEN; the splits stay those of texts."""
+    tokens = run(model, Task("letters", TEXTS), position="all").at("all")
+    vowels = {f"{i}:{k}": text[k] in "aeiou" for i, text in enumerate(TEXTS) for k in range(len(text))}
+    found = label(tokens, vowels, name="vowel")
+    assert found.labels["vowel"].tolist() == list(vowels.values())
+    assert found.label_names["vowel"] == ["False", "True"]
+    texts = [one.partition(":")[0] for one in found.ids]
+    assert all(len(set(found.splits[np.array(texts) == one])) == 1 for one in set(texts))
+    found.task.check()
+    part = label(tokens, {one: vowels[one] for one in list(vowels)[:150]}, on_bad_row="skip")
+    assert int((part.labels["label"] >= 0).sum()) == 150

@@ -51,6 +51,21 @@ def test_a_dry_run_continues_the_first_texts_and_says_how_long_the_rest_takes(he
     assert "; at most about " in text.splitlines()[0]
 
 
+def test_a_dry_run_finds_the_assistants_turn_of_every_chat(here, gpt2_folder, tmp_path, capsys):
+    rows = [{"messages": [{"role": "user", "content": f"say {i}"}], "label": i % 2} for i in range(40)]
+    (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "t.jinja").write_text("{% for m in messages %}{{ m['content'] }}: {% endfor %}")
+    job = ["extract", "--model", str(gpt2_folder), "--dataset", str(tmp_path / "chats.jsonl"), "--generate", "4"]
+    job += ["--chat-template", str(tmp_path / "t.jinja"), "--position", "mean@assistant"]
+    assert "mean over the tokens of assistant" in said(capsys, *job, "--dry-run")[0]
+    out, _ = said(capsys, *job, "--out", str(tmp_path / "store"))
+    acts = load_activations(out.strip())
+    for text, regions in zip(acts.task.inputs, acts.task.regions, strict=True):
+        assert [one.name for one in regions] == ["user", "assistant"]
+        assert text[: regions[1].start].endswith(": ")
+        assert regions[1].end == len(text)
+
+
 def test_a_stopped_run_says_what_was_saved_and_resumes(here, job, capsys, monkeypatch):
     monkeypatch.setitem(planning.MOST_ROWS, "cpu", 20)
     rows, real = [], write.write_rows

@@ -134,9 +134,14 @@ def test_results_of_replaced_labels_are_not_mixed(store: str, labels: str, here:
     args = ["train-probe", store, "--quick", "--out", "results", "--quiet"]
     assert run(["label", store, labels, "--quiet"]) == 0
     assert [run(args), run(args)] == [0, 0]
+    more = write(here / "more.csv", id=KEYS, label=[i // 2 % 2 for i in range(N)])
+    assert run(["label", store, more, "--name", "more", "--quiet"]) == 0
+    assert run(args) == 0  # another label set changes nothing
     other = write(here / "other.csv", id=KEYS, label=[LABELS[i // 2] for i in range(N)])
+    several = ["train-probe", store, "--quick", "--out", "several", "--label", "label,more", "--quiet"]
+    assert [run(several), run(several)] == [0, 0]
     assert run(["label", store, other, "--replace", "--quiet"]) == 0
-    assert run(args) == 5
+    assert [run(args), run(several)] == [5, 5]
 
 
 def test_an_imported_store_is_labelled_too(here: Path, capsys: Capture, blank_pictures: None) -> None:

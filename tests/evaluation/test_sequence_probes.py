@@ -260,6 +260,8 @@ def test_other_refusals():
     ):
         with pytest.raises(UsageError, match=message):
             train_probes(acts(), **options, **BARE)
+    with pytest.raises(UsageError, match="position last is one; leave position"):
+        train_probes(acts(), aggregate="max", position="last")
     with pytest.raises(UsageError, match="takes all of its tokens; take a linear probe"):
         transfer([acts(), acts()], probe="attention")
     broken = ActivationSet({p: x.clone() for p, x in acts().items()}, acts().task, None, acts().layout)

@@ -1,5 +1,6 @@
 """The heatmap of layers and positions: colours, numbers where they fit, and nothing upon anything."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -27,7 +28,7 @@ def make(P: int = 6, L: int = 4, *, names: list[str] | None = None, tested: bool
             )
             for i, value in enumerate(values)
         ]
-        corrected = [0.001 if value > 0.7 else 0.6 for value in values] if tested else [None] * L
+        corrected: list[float | None] = [0.001 if value > 0.7 else 0.6 for value in values] if tested else [None] * L
         n = {"train": 400, "validation": 100, "test": 2000 - 3 * p}
         curves.append(
             PositionCurve((names or [str(i) for i in range(P)])[p], n, 0.45 + 0.01 * (p % 5), layers, corrected)
@@ -96,6 +97,18 @@ def test_names_of_selections_are_drawn_as_they_are(tmp_path):
     assert "\x1b" not in text
     assert "\x1b" not in results.summary()
     assert "<b>" not in results._repr_html_().replace("<p><b>", "")
+
+
+def test_positions_are_named_by_the_token_that_nearly_all_texts_have_there(tmp_path):
+    results = make(4)
+    tokens = ["<|im_start|>", None, " ", HOSTILE]
+    named = [replace(one, token=token) for one, token in zip(results.positions, tokens, strict=True)]
+    ax = draw(PositionResults(named, results.meta))
+    labels = [text.get_text() for text in ax.get_xticklabels()]
+    assert labels[:3] == ["<|im_start|>  0", "1", "' '  2"]
+    assert labels[3].endswith("  3")
+    assert len(labels[3]) < 30
+    assert "\x1b" not in labels[3]
 
 
 def test_saved_pictures_are_the_same_bytes(tmp_path):

@@ -200,3 +200,11 @@ def test_options_are_checked():
         LabelOptions(on_bad_row="skp")  # pyright: ignore[reportArgumentType]
     with pytest.raises(UsageError, match="the name of a label set is empty"):
         LabelOptions(name=" ")
+
+
+def test_continuations_of_one_prompt_stay_in_one_split():
+    prompts = [[i // 4, 9] for i in range(80)]
+    ids = [[*prompt, 10 + i, 10] for i, prompt in enumerate(prompts)]
+    task = Task("t", [f"text {i}" for i in range(80)], token_ids=ids, generated=np.full(80, 2))
+    made = join(task, {str(i): i // 4 % 2 for i in range(80)})
+    assert all(len(set(made.splits[4 * k : 4 * k + 4])) == 1 for k in range(20))

@@ -31,7 +31,7 @@ from probekit.tasks.base import Task
 
 CACHE_BYTES = {"cpu": 256 << 20}  # of keys and values in a batch
 CACHE_BYTES_ELSEWHERE = 2 << 30
-MOST_ROWS = {"cpu": 64}  # in a batch
+MOST_ROWS = {"cpu": 32}  # in a batch
 MOST_ROWS_ELSEWHERE = 256
 FORMAT = "probekit continuations 1"
 NO_ROOM, AT_ONCE = "full context", "ended at once"  # why texts are not continued

@@ -5,7 +5,15 @@ import time
 import numpy as np
 
 from probekit.activations.continuations.plan import ContinuationPlan
-from probekit.activations.continuations.write import continued_task, prompt_of, trimmed, write_rows, writing
+from probekit.activations.continuations.write import (
+    continued_task,
+    prompt_of,
+    trimmed,
+    write_rows,
+    writing,
+    written_text,
+)
+from probekit.activations.plan.token_ids import has_texts
 from probekit.models.generation import Among, Continuation, continuations
 from probekit.tasks.base import Task
 
@@ -14,17 +22,29 @@ STEPS = 3  # tokens of each row that are timed, after one that is not
 
 
 def sketched_task(plan: ContinuationPlan) -> Task:
-    """The plan's task with its first texts continued; the others are as long as they can get, and say no more."""
+    """The plan's task with its first texts continued, and the others as long as they can get, by one token."""
     rows = np.concatenate(plan.batches)
     first = np.sort(rows)[:SHOWN]
     with writing(plan):
         written = write_rows(plan, first)
     made = {int(row): trimmed(plan, int(row), one) for row, one in zip(first, written, strict=True)}
+    has_text, of_length = has_texts(plan.task), dict[int, str]()
+    texts = {row: written_text(plan, row, one) for row, one in made.items()} if has_text else {}
+    longest = Continuation([_filler(plan, int(first[0]))] * plan.most, "max_new_tokens")
     for row in rows.tolist():
         if row not in made:
-            longest = Continuation([prompt_of(plan, row)[-1]] * plan.most, "max_new_tokens")
-            made[row] = trimmed(plan, row, longest)
-    return continued_task(plan, made, set(first.tolist()))
+            made[row] = one = trimmed(plan, row, longest)
+            if has_text and len(one.tokens) not in of_length:  # decoded once, not once a text
+                of_length[len(one.tokens)] = written_text(plan, row, one)
+            texts[row] = of_length.get(len(one.tokens), "")
+    return continued_task(plan, made, texts if has_text else None)
+
+
+def _filler(plan: ContinuationPlan, row: int) -> int:
+    """A token of a prompt that has a letter or a digit, if there is one."""
+    ids, tokenizer = prompt_of(plan, row), plan.model.tokenizer
+    names = [""] * len(ids) if tokenizer is None else tokenizer.tokens(ids)
+    return next((i for i, name in zip(ids, names, strict=True) if name.strip().isalnum()), ids[-1])
 
 
 def writing_seconds(plan: ContinuationPlan) -> float:

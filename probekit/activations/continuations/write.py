@@ -4,7 +4,7 @@ Axes: N examples.
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -106,14 +106,14 @@ def _without_bad_rows(plan: ContinuationPlan, made: dict[int, Continuation]) -> 
 
 
 def continued_task(
-    plan: ContinuationPlan, made: dict[int, Continuation], with_text: Container[int] | None = None
+    plan: ContinuationPlan, made: dict[int, Continuation], texts: Mapping[int, str] | None = None
 ) -> Task:
     """The task with whole texts: of each example that was continued, prompt and continuation.
 
     Args:
         plan: the plan.
         made: the continuation of each example, without its stop token.
-        with_text: the examples whose tokens become text; None for all.
+        texts: the characters of each continuation; None decodes its tokens.
 
     Raises:
         DataError: a text was not continued, unless such rows are skipped; or none was.
@@ -124,11 +124,11 @@ def continued_task(
     ids = [prompt + one.tokens for prompt, one in zip(own, written, strict=True)]
     fields: dict[str, Any] = {"inputs": ids}
     if has_texts(task):
-        texts = [
-            str(text) + (_text(plan, prompt, one) if with_text is None or row in with_text else "")
-            for row, text, prompt, one in zip(rows.tolist(), task.inputs, own, written, strict=True)
+        whole = [
+            str(text) + (written_text(plan, row, one) if texts is None else texts[row])
+            for row, text, one in zip(rows.tolist(), task.inputs, written, strict=True)
         ]
-        fields = {"inputs": texts, "token_ids": ids, "regions": _regions(task, texts)}
+        fields = {"inputs": whole, "token_ids": ids, "regions": _regions(task, whole)}
     fields["groups"] = _groups(task)
     info = {**task.info, GENERATE: _record(plan, made)}
     return replace(task, generated=np.array([len(one.tokens) for one in written]), info=info, **fields)
@@ -141,8 +141,9 @@ def _groups(task: Task) -> np.ndarray | None:
     return keys if len(np.unique(keys)) < given else task.groups
 
 
-def _text(plan: ContinuationPlan, prompt: list[int], made: Continuation) -> str:
-    """The characters of a continuation that has no stop token."""
+def written_text(plan: ContinuationPlan, row: int, made: Continuation) -> str:
+    """The characters of an example's continuation, which has no stop token."""
+    prompt = prompt_of(plan, row)[plan.sequences.n_bos :]
     return continuation_text(plan.model, prompt, Continuation(made.tokens, "max_new_tokens"))
 
 

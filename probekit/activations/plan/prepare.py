@@ -45,8 +45,8 @@ def _template(model: LanguageModel, task: Task, wanted: str | Path | None) -> Ch
     """The template that was given, or else the model's own."""
     tokenizer = model.tokenizer
     own, tokens = ({}, {}) if tokenizer is None else (tokenizer.chat_templates, tokenizer.special_texts)
-    if isinstance(wanted, str) and wanted in own:
-        return ChatTemplate(own[wanted], f"{model.name} ({wanted})", tokens)
+    if str(wanted) in own:  # a command gives names as paths
+        return ChatTemplate(own[str(wanted)], f"{model.name} ({wanted})", tokens)
     if isinstance(wanted, str) and ("{%" in wanted or "{{" in wanted):
         return ChatTemplate(wanted, "this call", tokens)
     if wanted is not None:

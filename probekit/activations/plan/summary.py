@@ -8,7 +8,7 @@ from probekit.activations.layout import row_bytes
 from probekit.activations.plan.formatting import formatting_note
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.token_ids import Sequences
-from probekit.activations.plan.token_labels import count_unlabelled
+from probekit.activations.plan.token_labels import token_label_lines
 from probekit.activations.plan.written import written_in_words
 from probekit.interventions import edits_in_words, record_of_edits
 from probekit.models.placement import describe_placement
@@ -18,6 +18,7 @@ from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.info import CHAT, GENERATE, origin_of_splits
 from probekit.tasks.quality.audit import audit, audit_findings
 from probekit.tasks.rare import rare_words
+from probekit.tasks.stretches import no_label
 from probekit.text import counted, listed, printable
 
 CONTEXT = {  # by the number of tokens before a text and after it
@@ -103,6 +104,7 @@ def describe_plan(plan: ExtractionPlan) -> str:
         "size": _size(n, [int(plan.layout.counts(place).sum()) for place in plan.places]),
         **({} if plan.edits is None else {"edits": n["edits"]}),
         **({"note": note} if (note := formatting_note(plan)) else {}),
+        **token_label_lines(plan.model, task, plan.sequences),
         **_remarks(n, task, plan.reading.names, cfg.n_ctx),
     }
     return "\n".join(f"{key:<9}{printable(value)}" for key, value in lines.items())
@@ -173,8 +175,11 @@ def regression_line(task: Task) -> str:
     """The target of a regression and its range, in words."""
     labels = task.labels.get(task.target)
     labels = np.concatenate(task.token_labels[task.target]) if labels is None else labels
+    labels = labels[~no_label(labels)]
     each = "a number for each token" if task.target in task.token_labels else "a number"
     each = f"{labels.shape[1]} numbers{each.removeprefix('a number')}" if labels.ndim == 2 else each
+    if not len(labels):
+        return f"{task.target} is {each}, and all are missing"
     return f"{task.target} is {each}, {labels.min():g} to {labels.max():g}: a regression"
 
 
@@ -210,9 +215,6 @@ def _remarks(n: dict[str, Any], task: Task, names: list[str], n_ctx: int) -> dic
         lines["blanks"] = f"dropped at the end of {counted(n['dropped_blanks'], 'text')} of the data"
     if n["skipped_rows"]:
         lines["skipped"] = f"{counted(n['skipped_rows'], 'row')} of the data could not be used"
-    if task.target in task.token_labels and (n_tokens := count_unlabelled(task, task.target)):
-        have = "has" if n_tokens == 1 else "have"
-        lines["without"] = f"{counted(n_tokens, 'token')} {have} no {task.target}: no probe reads them"
     if unlabelled := task.info.get("unlabelled_words"):
         have = "has" if unlabelled == 1 else "have"
         lines["without"] = f"{counted(unlabelled, 'word')} of the data {have} no {task.target}: left out"

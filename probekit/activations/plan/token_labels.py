@@ -14,8 +14,9 @@ from probekit.activations.plan.token_ids import Sequences, has_texts
 from probekit.models.base import LanguageModel
 from probekit.tasks.base import Task
 from probekit.tasks.stretches import Stretches, labels_of_tokens, no_label, stretches_of_characters
-from probekit.text import counted
+from probekit.text import counted, listed
 
+MOST_SHOWN = 8  # tokens of the first text in a plan
 WRONG_LABELS = "token_labels"  # under which rows that are left out are counted
 
 
@@ -49,7 +50,7 @@ def with_labels_by_token(model: LanguageModel, task: Task, sequences: Sequences)
     offsets = offsets_of(model, task, sequences) if are_by_character else None
     sizes = np.stack([sequences.own_lengths, wholes - _written(task)], axis=1).tolist()
     found = {
-        name: [_of_tokens(one, offsets and offsets[row], *sizes[row]) for row, one in enumerate(labels)]
+        name: [_of_tokens(one, offsets[row] if offsets else None, *sizes[row]) for row, one in enumerate(labels)]
         for name, labels in by_set.items()
     }
     return replace(task, token_labels=found), {}
@@ -112,6 +113,30 @@ def _of_tokens(labels: np.ndarray | Stretches, offsets: np.ndarray | None, n: in
     return np.concatenate([labels, np.full((n - len(labels), *labels.shape[1:]), none, dtype=labels.dtype)])
 
 
-def count_unlabelled(task: Task, label_set: str) -> int:
-    """How many tokens have no label in the set."""
-    return sum(int(no_label(one).sum()) for one in task.token_labels[label_set] if isinstance(one, np.ndarray))
+def token_label_lines(model: LanguageModel, task: Task, sequences: Sequences) -> dict[str, str]:
+    """The target's labels of tokens for the plan: how many of each class, those of the first text, and missing ones."""
+    if task.target not in task.token_labels:
+        return {}
+    name, names = task.target, task.label_names[task.target]
+    labels = task.token_labels[name]
+    flat = np.concatenate(labels)
+    n_missing = int(no_label(flat).sum())
+    lines = {}
+    if names:
+        counts = np.bincount(flat[flat >= 0], minlength=len(names))
+        order = np.argsort(-counts, kind="stable").tolist()
+        lines["labels"] = f"{name} of each token: {listed([f'{names[k]}={counts[k]:,}' for k in order])}"
+    own = sequences.subset(np.array([0])).own.tolist()
+    tokens = model.tokenizer.tokens(own) if model.tokenizer and has_texts(task) else own
+    first = zip(tokens, labels[0][: len(tokens)], no_label(labels[0]), strict=False)
+    shown = [f"{token!a:.20} {'-' if is_none else _in_words(label, names)}" for token, label, is_none in first]
+    lines["first"] = listed(shown, most=MOST_SHOWN)
+    if n_missing:
+        have = "has" if n_missing == 1 else "have"
+        lines["without"] = f"{counted(n_missing, 'token')} {have} no {name}: no probe reads them"
+    return lines
+
+
+def _in_words(label: Any, names: Sequence[str]) -> str:
+    """One label of a token: its class, or its numbers."""
+    return ascii(names[label])[1:-1][:20] if names else " ".join(f"{one:g}" for one in np.atleast_1d(label))

@@ -36,6 +36,7 @@ from probekit.devices import DTYPES
 from probekit.errors import DataError, ProbekitError, StorageError, UsageError
 from probekit.options.check import check_path, check_reading
 from probekit.points import Place, PointSpec, place_name
+from probekit.tasks.join_labels import labels_record
 from probekit.text import listed
 
 AHEAD = 8  # shards that the disk is asked for before they are read
@@ -72,7 +73,7 @@ class Store(Activations):
         meta |= {key: self._plan.identity[key] for key in ("places", "widths", "dtype", "rows")}
         meta |= {"check": SIZE} if check == SIZE else {}
         task = with_stored_labels(examples.task, stored_labels(self.path, examples))
-        meta |= {"task_fingerprint": task.fingerprint()} if task is not examples.task else {}
+        meta |= labels_record(task)
         super().__init__(self._plan.places, task, meta, examples.layout)
         _check_rows(self.path, self._records, self.n_examples)
         check_layout(self.path, self._plan, self.layout, dict(enumerate(self._records)))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.activations import Activations
+from probekit.activations.labelled import record_of_labels
 from probekit.activations.layout import PER_EXAMPLE
 from probekit.activations.plan.read_positions import read_positions
 from probekit.activations.plan.token_ids import tokenise_inputs
@@ -24,6 +25,7 @@ from probekit.options import CausalOptions, CurveOptions
 from probekit.places import places_of
 from probekit.points import PAIR_POINTS
 from probekit.tasks.base import Task
+from probekit.tasks.join_labels import FINGERPRINTS
 
 MEASURED = ("validation", "test")
 
@@ -165,9 +167,10 @@ def _request(acts: Activations, results: ProbeData) -> Request:
 
 def _check_same(model: LanguageModel, acts: Activations, results: ProbeData) -> None:
     """Raise a UsageError unless results, activations and model belong together."""
+    record = record_of_labels(acts, [results.meta["label"]])
     for name, value in results.meta.get("activations", {}).items():
-        if name.endswith("fingerprint") and acts.meta.get(name, value) != value:
-            what = name.removesuffix("_fingerprint")
+        if name.endswith(("fingerprint", FINGERPRINTS)) and record.get(name, value) != value:
+            what = "label" if name == FINGERPRINTS else name.removesuffix("_fingerprint")
             raise UsageError(f"the probes were trained on activations of another {what}; give those activations")
     known = acts.meta.get("model_fingerprint")
     if known is not None and known != model.fingerprint():

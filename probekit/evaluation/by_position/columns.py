@@ -3,6 +3,7 @@
 Axes: N texts, R rows of a point's tensor, n texts that have a place.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -48,6 +49,23 @@ def position_columns(layout: Layout, from_end: bool) -> list[Column]:
         at = counts[texts] - 1 - index if from_end else index
         found.append(Column(str(-1 - index if from_end else index), texts, starts[texts] + at))
     return found[::-1] if from_end else found
+
+
+def token_of(column: Column, layout: Layout, texts: Sequence[object], least: float) -> str | None:
+    """The text of the token at a position, if it is the same in this share of the texts; None if unknown.
+
+    Args:
+        column: the position.
+        layout: with the characters of each token.
+        texts: all inputs.
+        least: share of the texts.
+    """
+    if layout.characters is None or not len(column.rows):
+        return None
+    spans = zip(column.texts.tolist(), layout.characters[column.rows].tolist(), strict=True)
+    found = Counter(str(texts[row])[start:end] for row, (start, end) in spans)
+    ((token, count),) = found.most_common(1)
+    return token if count >= least * len(column.rows) and token else None
 
 
 def labelled(column: Column, used: np.ndarray) -> Column:

@@ -8,6 +8,7 @@ import numpy as np
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.results.data import LayerResult
 
+SAME_TOKEN = 0.9  # share of the texts, from which a position is named by its token, as in a template
 NOTHING_SELECTED = "no position and layer were selected: the task has no validation split"
 
 
@@ -21,6 +22,7 @@ class PositionCurve:
         chance: the headline on test of the majority class of train (of the mean, for a regression).
         layers: in the order of the curve; `p_value` is of each cell on its own.
         corrected: for each layer, the p-value corrected for all cells of the grid; None where none were computed.
+        token: the text of the token there, if it is the same in `SAME_TOKEN` of the texts; None if not, or unknown.
     """
 
     position: str
@@ -28,6 +30,7 @@ class PositionCurve:
     chance: float | None
     layers: list[LayerResult]
     corrected: list[float | None]
+    token: str | None = None
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,21 @@ if TYPE_CHECKING:
 
 FORMAT = "probekit.positions/1"
 FILE = "positions.json"
-COLUMNS = ("position", "point", "layer", "place", "C", "converged", "split", "n", "metric", "value", "low", "high")
+COLUMNS = (
+    "position",
+    "token",
+    "point",
+    "layer",
+    "place",
+    "C",
+    "converged",
+    "split",
+    "n",
+    "metric",
+    "value",
+    "low",
+    "high",
+)
 COLUMNS += ("chance", "p_value", "p_corrected", "selected")
 
 
@@ -48,7 +62,7 @@ def _row(
     layer, of_test = one.layers[i], split == "test"
     ends = layer.intervals.get(metric, (None, None)) if of_test else (None, None)
     compared = (one.chance, layer.p_value, one.corrected[i]) if of_test and metric == data.headline else (None,) * 3
-    where = (one.position, layer.point, layer.layer, layer.place, layer.C, layer.converged)
+    where = (one.position, one.token, layer.point, layer.layer, layer.place, layer.C, layer.converged)
     return (*where, split, one.n[split], metric, value, *ends, *compared, selected)
 
 
@@ -106,7 +120,8 @@ def _curve_of(entry: dict[str, Any], number: int, folder: Path) -> PositionCurve
         layers[layer] = LayerResult(**{**vars(layers[layer]), "probe": load_probe(path)})
     n = {str(split): int(count) for split, count in entry["n"].items()}
     chance = None if entry["chance"] is None else float(entry["chance"])
-    return PositionCurve(str(entry["position"]), n, chance, layers, corrected)
+    token = None if entry["token"] is None else str(entry["token"])
+    return PositionCurve(str(entry["position"]), n, chance, layers, corrected, token)
 
 
 def _save_probe(data: PositionData, one: PositionCurve, number: int, folder: Path) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from probekit.evaluation.by_position.columns import Column
 from probekit.evaluation.curve import FittedPlace, places_at_once, scored_place, wanted_fits
 from probekit.evaluation.fits.layer import checked_features, fit_layers
 from probekit.evaluation.plan import CurvePlan
+from probekit.evaluation.scores.bootstrap import MOST_KEPT
 from probekit.points import Place
 from probekit.threads import in_threads
 
@@ -53,11 +54,15 @@ def fit_columns(
         done: for progress; called after each position of each place.
     """
     found: list[list[FittedPlace]] = [[] for _ in planned]
+    bootstraps = [one.plan.bootstrap for one in planned if one.plan.bootstrap is not None]
+    too_many = sum(each.n_units * each.resamples for each in bootstraps) > MOST_KEPT
     for place in places:
         for numbers in _passes(acts, place, planned):
             fitted = _fit_pass(acts, place, [planned[number] for number in numbers], done)
             for number, each in zip(numbers, fitted, strict=True):
                 found[number].append(each)
+        for each in bootstraps:  # thousands of cells would hold gigabytes
+            each.forget(counts=too_many)
     return found
 
 

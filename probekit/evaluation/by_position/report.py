@@ -9,12 +9,13 @@ from probekit.text import counted, listed, printable
 
 MOST_LINES = 40  # positions in the table; results.csv has all of them
 MOST_NAMED = 8  # cells or positions in one footnote
+MOST_TOKEN = 20  # characters of a token in the table
 SELECTED = "*"
 
 
 def positions_summary(data: PositionData) -> str:
     """Title, table and positions_notes as text."""
-    table = text_table(_rows(data)).split("\n")
+    table = text_table(_rows(data), left=2 if any(one.token for one in data.positions) else 1).split("\n")
     return "\n".join(map(printable, [positions_title(data), setting(data), "", *table, "", *positions_notes(data)]))
 
 
@@ -76,7 +77,7 @@ def _score(data: PositionData) -> str:
 
 
 def _rows(data: PositionData) -> list[list[str]]:
-    header = ["   position", "test texts", "majority" if data.meta["n_classes"] else "mean", "best layer", "C"]
+    header = ["   position", "token", "test texts", "majority" if data.meta["n_classes"] else "mean", "best layer", "C"]
     header += ["validation", f"test {metric_name(data.headline)}", "95% interval", "corrected p", "lowest", "highest"]
     return without_empty_columns([header, *(_row(data, one) for one in _shown(data))])
 
@@ -90,7 +91,12 @@ def _shown(data: PositionData) -> list[PositionCurve]:
 def _row(data: PositionData, one: PositionCurve) -> list[str]:
     metric, best = data.headline, best_layer(data, one)
     mark = f" {SELECTED} " if data.selected is not None and data.selected[0] is one else "   "
-    start = [f"{mark}{one.position}", f"{one.n['test']:,}", number_text(one.chance)]
+    start = [
+        f"{mark}{one.position}",
+        "" if one.token is None else repr(one.token)[:MOST_TOKEN],
+        f"{one.n['test']:,}",
+        number_text(one.chance),
+    ]
     if best is None:
         tests = [layer.metrics["test"][metric] for layer in one.layers]
         return [*start, *[""] * 6, number_text(min(tests)), number_text(max(tests))]

@@ -15,8 +15,8 @@ import numpy as np
 from probekit.activations.activations import Activations, ActivationSet
 from probekit.activations.layout import Layout
 from probekit.evaluation.by_position.chance import ABOVE_CHANCE, compare_with_chance
-from probekit.evaluation.by_position.columns import Column, labelled, position_columns, usable
-from probekit.evaluation.by_position.data import PositionCurve
+from probekit.evaluation.by_position.columns import Column, labelled, position_columns, token_of, usable
+from probekit.evaluation.by_position.data import SAME_TOKEN, PositionCurve
 from probekit.evaluation.by_position.fit import PlannedColumn, fit_columns
 from probekit.evaluation.by_position.results import PositionResults
 from probekit.evaluation.compare.baselines import LabelledInputs, model_free_baselines
@@ -83,7 +83,9 @@ def train_by_position(acts: Activations, options: CurvesArguments) -> PositionRe
     meta = origin_of(request, plan, audit, options.seed, options.drop_leaks, task_fingerprint(acts))
     meta |= {"metric": options.metric, "by": options.by, "kept": list(acts.layout.positions), "few_texts": few}
     meta |= {"least_texts": options.least_texts, "left_out": []}
-    return _results(planned, fitted, meta, options)
+    texts = acts.task.targets if acts.points[0].startswith("decoder.") else acts.inputs
+    tokens = [token_of(column, acts.layout, texts or [], SAME_TOKEN) for column in columns]
+    return _results(planned, fitted, tokens, meta, options)
 
 
 def _headline(request: Request, train: np.ndarray, options: CurvesArguments) -> str:
@@ -150,6 +152,7 @@ def _task_of(rows: _Rows, column: Column, labels: np.ndarray) -> Task:
 def _results(
     planned: Sequence[tuple[PlannedColumn, float | None]],
     fitted: Sequence[Sequence[FittedPlace]],
+    tokens: Sequence[str | None],
     meta: dict[str, Any],
     options: CurvesArguments,
 ) -> PositionResults:
@@ -171,7 +174,8 @@ def _results(
             chance=chance,
             layers=[replace(each.result, p_value=p) for each, p in zip(own, ps, strict=True)],
             corrected=list(after),
+            token=token,
         )
-        for (one, chance), own, ps, after in zip(planned, fitted, p_values, corrected, strict=True)
+        for (one, chance), own, ps, after, token in zip(planned, fitted, p_values, corrected, tokens, strict=True)
     ]
     return PositionResults(curves, meta)

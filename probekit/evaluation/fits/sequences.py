@@ -15,11 +15,10 @@ from probekit.activations.activations import Activations
 from probekit.activations.store.reader import Store
 from probekit.devices import free_bytes, where_float64
 from probekit.errors import DataError, UsageError
-from probekit.places import ALL
+from probekit.places import ALL, check_several_kept
 from probekit.points import Place, place_name
 from probekit.probes.base import check_size
 from probekit.probes.sequence.ragged import Ragged, in_memory, pooled_rows
-from probekit.text import listed
 
 SHARE = 8  # a place is streamed unless its rows take less than this part of the free memory
 
@@ -29,19 +28,13 @@ def all_tokens(acts: Activations, position: str | int | None) -> Activations:
 
     Args:
         acts: with several tokens of each text.
-        position: None, or the position that was extracted.
+        position: None, what was extracted, or a selection of several of its tokens.
 
     Raises:
-        UsageError: one token of each text was kept.
+        UsageError: one token of each text was kept, or is named.
     """
-    if acts.layout.is_ragged and position not in (None, ALL, *acts.layout.positions):
-        acts = acts.at(position)
-    if acts.layout.is_ragged:
-        return acts
-    raise UsageError(
-        f"a probe over a sequence reads several tokens of each text, and these activations are of "
-        f"{listed(acts.layout.positions)}; extract again with position all (--position all)"
-    )
+    check_several_kept(acts.layout.positions, position)
+    return acts if position in (None, ALL, *acts.layout.positions) else acts.at(position)
 
 
 def labels_of_texts(acts: Activations) -> Activations:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from probekit.activations.activations import Activations, RowsOf
+from probekit.activations.labelled import record_of_labels
 from probekit.evaluation.compare.codelength import FRACTIONS
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.plan import CurvePlan
@@ -15,6 +16,7 @@ from probekit.evaluation.results.files import is_saved
 from probekit.evaluation.scores.bootstrap import LEVEL, RESAMPLES, Bootstrap
 from probekit.probes.find import probe_name
 from probekit.tasks.info import VALIDATION_CARVED
+from probekit.tasks.join_labels import FINGERPRINTS
 from probekit.tasks.quality.audit import Audit, audit_dict
 from probekit.versions import versions_of
 
@@ -23,6 +25,7 @@ PACKAGES = ("torch", "numpy", "scikit-learn", "scipy")
 # keys of the activations' record that are copied into the record of the results
 ORIGIN = ("model_fingerprint", "tokenizer_fingerprint", "task_fingerprint", "dtype", "compute_dtype", "bos", "cut")
 ORIGIN += ("kind", "source_fingerprint")  # of imports
+ORIGIN += (FINGERPRINTS,)  # of labels that were joined later
 ORIGIN += ("edits", "edit_positions", "edited")  # of a model that ran under edits
 ORIGIN += ("check",)  # of a store whose checksums were not compared
 
@@ -59,11 +62,7 @@ def origin_of(
         "position": _position(acts),
         "n_layers": acts.n_layers,
         "output": acts.output,
-        "n": {split: len(which) for split, which in rows.rows.items()},
-        "unlabelled": len(acts.source.task) - len(acts.task) if isinstance(acts, RowsOf) else 0,
-        "n_texts": _texts_of(acts, rows),
-        "folds": rows.folds,
-        "counts": _counts(request, rows),
+        **_sizes(request, rows),
         "headline": plan.headline,
         "metric": plan.metric,
         "chosen_on": _chosen_on(plan),
@@ -75,7 +74,7 @@ def origin_of(
         "test_leak": None if audit.test_leak is None else {**audit.test_leak, "removed": audit.dropped},
         "texts_cut": _texts_cut(acts),
         "drop_leaks": drop_leaks,
-        "activations": _activations(acts, fingerprint),
+        "activations": _activations(record_of_labels(acts, [request.label]), fingerprint),
         "versions": versions_of(*PACKAGES),
         "threads": torch.get_num_threads(),
     }
@@ -109,8 +108,8 @@ def _plain(value: Any) -> Any:
     return str(getattr(value, "__qualname__", None) or repr(value))[:LONGEST]
 
 
-def _activations(acts: Activations, fingerprint: str | None) -> dict[str, Any]:
-    known = {name: acts.meta[name] for name in ORIGIN if name in acts.meta}
+def _activations(record: dict[str, Any], fingerprint: str | None) -> dict[str, Any]:
+    known = {name: record[name] for name in ORIGIN if name in record}
     return known if fingerprint is None else {**known, "task_fingerprint": fingerprint}
 
 
@@ -128,6 +127,18 @@ def _interval(request: Request, bootstrap: Bootstrap | None) -> dict[str, Any] |
     unit = "text" if request.acts.task.groups is None else "group"
     unit = "example" if bootstrap.groups is None else unit
     return {"kind": _kinds(request.n_classes), "level": LEVEL, "resamples": RESAMPLES, "unit": unit}
+
+
+def _sizes(request: Request, rows: Protocol) -> dict[str, Any]:
+    """How many rows are in use, by split and class, and how many have no label."""
+    acts = request.acts
+    return {
+        "n": {split: len(which) for split, which in rows.rows.items()},
+        "unlabelled": len(acts.source.task) - len(acts.task) if isinstance(acts, RowsOf) else 0,
+        "n_texts": _texts_of(acts, rows),
+        "folds": rows.folds,
+        "counts": _counts(request, rows),
+    }
 
 
 def _counts(request: Request, rows: Protocol) -> dict[str, dict[str, int]]:

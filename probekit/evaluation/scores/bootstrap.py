@@ -121,6 +121,12 @@ class Bootstrap:
         """Number of units that are drawn, G: examples or groups."""
         return self._n_units
 
+    def forget(self, counts: bool) -> None:
+        """Free what was worked out for predictions and, with `counts`, the resamples; they are drawn again if needed."""
+        self._known = {}
+        if counts:
+            self._kept = []
+
     def draws_as(self, other: "Bootstrap") -> bool:
         """Whether the other one draws the same resamples."""
         same = (self.n, self.seed, self.resamples) == (other.n, other.seed, other.resamples)

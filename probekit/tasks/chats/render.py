@@ -6,7 +6,9 @@ import queue
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +20,7 @@ SECONDS = 10.0  # for one chat, which takes less than a millisecond
 MEMORY = 1 << 30  # bytes of the process
 MOST_TEXT = 1_000_000  # characters for a chat of no content; ten times the content may be added
 MAX_ANSWER = 1 << 28  # bytes
+AHEAD = 1 << 14  # bytes of chats that are sent before they are asked for: less than a pipe holds, so that sending ends
 WORKER = Path(__file__).with_name("worker.py")
 LIMITS = ("time", "memory", "output")  # kinds of flaws that cost time
 ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "SYSTEMROOT", "TZ", "LANG", "LC_ALL")
@@ -49,16 +52,22 @@ def render_chats(
     Raises:
         DataError: the template is no valid Jinja.
     """
-    given = {**template.tokens, "add_generation_prompt": add_generation_prompt}
-    job = {"template": template.text, "given": given, "most": MOST_TEXT, "memory": MEMORY}
     child: _Child | None = None
+    sent, waiting = 0, deque[int]()  # chats that were sent, and the bytes of those without an answer
     try:
-        for chat in chats:
+        for done, chat in enumerate(chats):
             if child is None:
-                child = _Child()
-                if flaw := child.ask(job).get("flaw"):
-                    raise DataError(f"{described(template)} {flaw[1]}; correct it, or give another one")
-            answer = child.ask(chat)
+                child, sent = _started(template, add_generation_prompt), done
+                waiting.clear()
+            while sent < len(chats):
+                line = _line(chats[sent])
+                if waiting and sum(waiting) + len(line) > AHEAD:
+                    break
+                child.send(line)
+                waiting.append(len(line))
+                sent += 1
+            answer = child.answer()
+            waiting.popleft()
             if (flaw := answer.get("flaw")) and flaw[0] in ("time", "memory", "ended"):
                 child.close()
                 child = None
@@ -66,6 +75,21 @@ def render_chats(
     finally:
         if child is not None:
             child.close()
+
+
+def _started(template: ChatTemplate, add_generation_prompt: bool) -> "_Child":
+    """A process that has compiled the template."""
+    given = {**template.tokens, "add_generation_prompt": add_generation_prompt}
+    child = _Child()
+    child.send(_line({"template": template.text, "given": given, "most": MOST_TEXT, "memory": MEMORY}))
+    if flaw := child.answer().get("flaw"):
+        child.close()
+        raise DataError(f"{described(template)} {flaw[1]}; correct it, or give another one")
+    return child
+
+
+def _line(what: Any) -> bytes:
+    return json.dumps(what).encode() + b"\n"
 
 
 def _rendering(chat: Sequence[Message], answer: dict[str, Any]) -> Rendering:
@@ -76,7 +100,7 @@ def _rendering(chat: Sequence[Message], answer: dict[str, Any]) -> Rendering:
 
 
 class _Child:
-    """The process, asked one line at a time; its answers are read by a thread, so that waiting for one has an end."""
+    """The process, which answers each line with one; a thread reads them, so that waiting for one has an end."""
 
     def __init__(self) -> None:
         environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
@@ -97,28 +121,27 @@ class _Child:
             line = self.process.stdout.readline(MAX_ANSWER)
             self.answers.put(line)
 
-    def ask(self, what: Any) -> dict[str, Any]:
-        """The answer to one line, or the flaw of a process that does not answer."""
+    def send(self, line: bytes) -> None:
+        """Send a line; a process that has ended takes none, and its next answer says so."""
         assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(json.dumps(what).encode() + b"\n")
+        with suppress(OSError):
+            self.process.stdin.write(line)
             self.process.stdin.flush()
-            line = self.answers.get(timeout=SECONDS)
+
+    def answer(self) -> dict[str, Any]:
+        """The next answer, or the flaw of a process that gives none."""
+        try:
+            return json.loads(self.answers.get(timeout=SECONDS))
         except queue.Empty:
             return {"flaw": ("time", f"takes more than {SECONDS:g} s")}
-        except OSError:
-            line = b""
-        if not line.endswith(b"\n"):
+        except ValueError:  # an empty line, or the beginning of one
             return {"flaw": ("ended", "ends its process")}
-        return json.loads(line)
 
     def close(self) -> None:
         """End the process."""
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
-            try:
+            with suppress(OSError):  # what was not written yet
                 if pipe is not None:
                     pipe.close()
-            except OSError:  # what was not written yet
-                continue

@@ -121,11 +121,8 @@ class Renderer:
         """
         mark = _unused(f"{text}{_to_json(messages)}")
         marks = [f"{mark}{i}{mark}" for i in range(len(messages))]
-        try:
-            marked = self.text([{**message, "content": one} for message, one in zip(messages, marks, strict=True)])
-            found = _between(text, marked, marks, messages)
-        except TemplateError:  # it looks at contents
-            found = None
+        marked = self._marked([{**message, "content": one} for message, one in zip(messages, marks, strict=True)])
+        found = None if marked is None else _between(text, marked, marks, messages)
         if found is None:
             found = sorted(place for i in range(len(messages)) for place in self._alone(text, messages, i, marks[i]))
         for (_, end, i), (start, _, j) in pairwise(found):
@@ -133,14 +130,22 @@ class Renderer:
                 raise LookupError(f"mixes the contents of messages {i} and {j}")
         return found
 
+    def _marked(self, messages: list[dict[str, Any]]) -> str | None:
+        """The text of a chat with marks; None where the template needs the contents, such as a number."""
+        try:
+            return self.text(messages)
+        except (MemoryError, TooLongError):
+            raise
+        except Exception:
+            return None
+
     def _alone(self, text: str, messages: list[dict[str, Any]], i: int, mark: str) -> list[Place]:
         """Where the content of message i is: what changes when it is marked; nothing if the template leaves it out."""
         content = messages[i]["content"]
         thought = content[: content.rindex(THOUGHT) + len(THOUGHT)] if THOUGHT in content else ""
         for head in dict.fromkeys(("", thought)):
-            try:
-                marked = self.text([*messages[:i], {**messages[i], "content": head + mark}, *messages[i + 1 :]])
-            except TemplateError:
+            marked = self._marked([*messages[:i], {**messages[i], "content": head + mark}, *messages[i + 1 :]])
+            if marked is None:
                 continue
             if marked == text:
                 return []

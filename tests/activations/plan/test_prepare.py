@@ -92,7 +92,7 @@ def test_an_extraction_of_chats_is_that_of_their_texts(chat_model, chats, tmp_pa
     assert task.regions is not None
     assert chats.chats is not None
     for i, own in enumerate(chats.chats):
-        assert task.inputs[i].startswith("<|im_start|>user\n is ")
+        assert str(task.inputs[i]).startswith("<|im_start|>user\n is ")
         assert [r.name for r in task.regions[i]] == [one["role"] for one in own]
         assert [task.inputs[i][r.start : r.end] for r in task.regions[i]] == [one["content"] for one in own]
     texts = extract(chat_model, replace(chats, inputs=task.inputs, chats=None))
@@ -113,6 +113,8 @@ def test_an_extraction_of_chats_is_that_of_their_texts(chat_model, chats, tmp_pa
         ),
         ({"chat_template": [{"name": "a", "template": INST}, {"name": "b", "template": MARKUP}]}, {}, "b", "<|im"),
         ({"chat_template": HEADERS}, {"chat_template.jinja": MARKUP}, None, "<|im"),
+        ({"chat_template": [{"name": "b", "template": MARKUP}]}, {}, Path("b"), "<|im"),
+        ({"chat_template": HEADERS, "bos_token": {"content": "</s>"}}, {}, None, "</s><|start"),
         ({"chat_template": HEADERS}, {"own.jinja": MARKUP}, "own.jinja", "<|im"),
         ({}, {}, "{{ messages[0].content }}", " is 0"),
     ],
@@ -198,7 +200,7 @@ def test_a_template_that_hangs_ends_the_run_even_if_rows_may_be_skipped(chat_mod
 
 def test_chats_in_python_need_no_labels(chat_model):
     acts = extract(chat_model, [chat(1), chat(2)], position="mean")
-    assert acts.task.inputs[0].startswith("<|im_start|>user\n is 1 the end")
+    assert str(acts.task.inputs[0]).startswith("<|im_start|>user\n is 1 the end")
     with pytest.raises(UsageError, match="got the messages of one; write \\[messages\\]"):
         extract(chat_model, chat(1))
     with pytest.raises(DataError, match="example 1: message 0: expected a text as the content of user, got None"):

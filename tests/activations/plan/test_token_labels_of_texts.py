@@ -11,9 +11,10 @@ import torch
 from activations.plan.test_word_tokens import BYTE_LEVEL, SENTENCE_PIECE, TEXTS, WORD_PIECE
 from hypothesis import given
 from hypothesis import strategies as st
-from store_cases import assert_equal
+from store_cases import assert_equal, plan_of
 
-from probekit.activations import extract, load_activations, repair
+from probekit.activations import ActivationSet, extract, load_activations, repair
+from probekit.activations.plan.summary import describe_plan
 from probekit.errors import DataError
 from probekit.evaluation import train_probes
 from probekit.models.families.gpt2 import GPT2, GPT2Config
@@ -213,7 +214,7 @@ def test_tokens_without_a_label_are_rows_that_no_probe_uses(model, tmp_path):
         plain = dataclasses.replace(
             rows.task.subset(there), labels={label: y[there]}, label_names=names, target=label, info=info
         )
-        alone = type(extract(model, task, **HOW))({("resid_pre", 1): rows["resid_pre.1"][there]}, plain, rows.meta)
+        alone = ActivationSet({("resid_pre", 1): rows["resid_pre.1"][there]}, plain, rows.meta)
         again = train_probes(alone, probe=probe, C=1.0, layers=1, **FAST)
         assert found.best.metrics == again.best.metrics
         assert np.allclose(found.best.probe.coef_, again.best.probe.coef_)
@@ -331,3 +332,21 @@ def test_transfer_and_places_are_of_the_labelled_tokens(model):
     assert folds.meta["n"] == {"test": n_labelled[0]}
     with pytest.raises(DataError, match="no example of 'animals' that is read has a label of 'kind'"):
         train_probes(acts[0], position="first", C=1.0, **FAST)
+
+
+def test_the_plan_shows_the_labels_of_the_first_text_and_counts_them(model):
+    """The tokens and labels of the first text, so that a shift is seen before anything is computed."""
+    task = task_of([stretches_of(text) for text in texts()])
+    told = describe_plan(plan_of(model, task, **HOW))
+    counts = Counter(label for text in texts() for label in tokens_of(text))
+    assert f"labels   kind of each token: other={counts['other']}, animal={counts['animal']}" in told
+    first = texts()[0]
+    tokens = model.tokenizer.tokens(model.tokenizer.encode(first))
+    shown = [f"{token!a} {label}" for token, label in zip(tokens, tokens_of(first), strict=True)]
+    assert f"first    {', '.join(shown[:8])}" in told
+    some = task_of([numbers_of(text) for text in texts()])
+    told = describe_plan(plan_of(model, some, **HOW))
+    missing = sum(number is None for text in texts() for number in numbers_of(text))
+    assert f"without  {missing} tokens have no kind: no probe reads them" in told
+    highest = max(number for text in texts() for number in numbers_of(text) if number is not None)
+    assert f" to {highest:g}: a regression" in told

@@ -1,5 +1,7 @@
 """Chats as texts: equal to those of `transformers`, with the contents where a plain reference writes them."""
 
+from typing import Any
+
 import pytest
 from chat_templates import HOSTILE, LOOP, ODD, STYLES, TOKENS
 from hypothesis import given, settings
@@ -25,7 +27,8 @@ contents = st.text(st.sampled_from(" \n\tab5<>|[]{}%'\"\\é日\ue000\ue001\u2028
 
 
 def oracle(template: str, chat: list[dict], prompt: bool = False) -> str:
-    (text,), _ = render_jinja_template([chat], chat_template=template, add_generation_prompt=prompt, **TOKENS)
+    given: dict[str, Any] = {"chat_template": template, "add_generation_prompt": prompt, **TOKENS}
+    (text,), _ = render_jinja_template([chat], **given)
     return text
 
 
@@ -113,6 +116,32 @@ def test_a_template_without_end_is_ended(monkeypatch):
     bad, last = rendered("{% if messages[0].content == 'go' %}" + LOOP + "{% endif %}{{ messages[0].content }}", chats)
     assert bad.flaw == ("time", "takes more than 1 s")
     assert last.text == "last"
+
+
+def test_large_and_small_chats_come_in_order_whatever_the_template_does_between(monkeypatch):
+    """Chats are sent ahead of their answers; after a process is ended, those without an answer are sent again."""
+    monkeypatch.setattr(render, "SECONDS", 1.0)
+    sizes = [3, 200_000, 5, 40_000, 4, 4, 20_000, *range(1, 300), 70_000]
+    chats = [[{"role": "user", "content": f"{i} " + "x" * size}] for i, size in enumerate(sizes)]
+    for i, what in ((2, "loop"), (5, "memory"), (40, "no")):
+        chats[i][0]["content"] = what
+    template = (
+        "{% set c = messages[0].content %}{% if c == 'loop' %}" + LOOP + "{% elif c == 'memory' %}"
+        "{{ 'a' * 10 ** 11 }}{% elif c == 'no' %}{{ raise_exception('no') }}{% endif %}{{ c }}"
+    )
+    found = rendered(template, chats)
+    assert [one.flaw and one.flaw[0] for one in found if one.flaw] == ["time", "memory", "refused"]
+    assert all(one.flaw or one.text == chat[0]["content"] for one, chat in zip(found, chats, strict=True))
+    assert len(found) == len(chats)
+
+
+def test_a_template_that_computes_with_a_content_does_not_write_it():
+    """The marks in the places of contents are no numbers, which ends no run but that of this row."""
+    chats = [[{"role": "user", "content": "7"}, {"role": "assistant", "content": text}] for text in ("yes", "no")]
+    found = rendered("{{ 10 // (messages[0].content | int) }} {{ messages[1].content }}", chats)
+    assert {one.flaw for one in found} == {
+        ("parts", "does not write the content of message 0 (user) once, in one piece")
+    }
 
 
 @pytest.mark.parametrize("template", ["{% if", "{{ 1 + }}", "{% nothing %}", "{% for x in y %}", "{{ x | nothing }}"])
