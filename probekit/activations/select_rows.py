@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.layout import Layout
-from probekit.activations.plan.select_tokens import TextTokens, select_tokens
+from probekit.activations.plan.select_tokens import ReadableTokens, select_tokens
 from probekit.errors import DataError, UsageError
 from probekit.places import check_kept
 from probekit.selections import EXAMPLES, as_position, keeps_several, parse_selection
@@ -49,7 +49,8 @@ def select_rows(layout: Layout, task: Task, position: Any, of_targets: bool = Fa
         UsageError: a position that was not extracted, or that the texts cannot have.
         DataError: a text without such a token.
     """
-    if not isinstance(position, str | int | np.integer) or isinstance(position, bool):
+    position = int(position) if isinstance(position, np.integer) else position
+    if not isinstance(position, str | int) or isinstance(position, bool):
         raise UsageError(f"a position is a selection such as {EXAMPLES}, or a token's index; got {position!r:.80}")
     N, P = len(layout.lengths), len(layout.positions)
     if not layout.is_ragged:
@@ -67,7 +68,7 @@ def select_rows(layout: Layout, task: Task, position: Any, of_targets: bool = Fa
     return SelectedRows(index, chosen.counts, is_mean=selection.pick == "mean", is_ragged=several)
 
 
-def _kept_tokens(layout: Layout, task: Task, of_targets: bool) -> TextTokens:
+def _kept_tokens(layout: Layout, task: Task, of_targets: bool) -> ReadableTokens:
     """The kept tokens of each text, as a selection takes them."""
     counts = layout.counts(("", None))
     texts: Any = task.targets if of_targets else task.inputs
@@ -80,7 +81,7 @@ def _kept_tokens(layout: Layout, task: Task, of_targets: bool) -> TextTokens:
         else:
             is_own = layout.token_index >= np.repeat(prompts, counts)
             generated = np.add.reduceat(is_own.astype(np.int64), np.cumsum(counts) - counts)
-    return TextTokens(
+    return ReadableTokens(
         lengths=counts,
         texts=None if characters is None else texts,
         offsets=None if characters is None else np.split(characters, np.cumsum(counts)[:-1]),

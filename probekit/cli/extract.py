@@ -133,7 +133,7 @@ def _dry_run(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: E
     else:
         plan, line, about = sketched_plan(*load(job, model, task), options)
         writing, numbers = f"{line}\n", {"write": about}
-    found, rows = estimate(plan), shown_reading(plan, is_written=options.generate is None)
+    found, rows = estimate(plan), shown_reading(plan)
     if job.picture is not None:
         from probekit.plots import save_reading_plot
 

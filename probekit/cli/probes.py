@@ -25,6 +25,8 @@ def check_parameters(options: "CurveOptions", activations: "Activations") -> Any
     given = dict(options.probe)
     name = given.pop("name", None) or ("logistic" if _classes(options, activations) else "ridge")
     known = _known(_class_of(name, options, activations))
+    if getattr(options, "aggregate", None) is not None:  # the name and the aggregate are options of their own
+        known = {key: default for key, default in known.items() if key not in ("probe", "aggregate")}
     return {"name": name, **{key: _checked(name, key, value, known) for key, value in given.items()}}
 
 
@@ -33,6 +35,8 @@ def make_probe(probe: Any, options: "CurveOptions", activations: "Activations") 
     if not isinstance(probe, dict):
         return probe
     parameters = {key: value for key, value in probe.items() if key != "name"}
+    if (aggregate := getattr(options, "aggregate", None)) is not None:
+        parameters |= {"probe": probe["name"], "aggregate": aggregate}
     return _class_of(probe["name"], options, activations)(**parameters)
 
 
@@ -44,7 +48,8 @@ def _classes(options: "CurveOptions", activations: "Activations") -> int:
 def _class_of(name: str, options: "CurveOptions", activations: "Activations") -> Any:
     from probekit.probes import find_probe
 
-    return type(find_probe(name, _classes(options, activations), options.label or activations.target))
+    aggregate = getattr(options, "aggregate", None)
+    return type(find_probe(name, _classes(options, activations), options.label or activations.target, aggregate))
 
 
 def _known(probe: Any) -> Mapping[str, Any]:

@@ -32,8 +32,8 @@ NAME_ORDER = (
     "codelength",
     "intervals",
     "concatenate",
-    "aggregate",
     "least_texts",
+    "aggregate",
 )
 """Options in the order of a folder's name; those of later versions follow, and the seed is last."""
 
@@ -73,7 +73,10 @@ def _probe_tag(probe: Any, name: str) -> str:
 
 def _tags(question: Mapping[str, Any]) -> list[str]:
     fields = {field.name: field for field in dataclasses.fields(ProbeOptions)}
-    usual = vars(ProbeOptions(quick=question.get("quick", False), by=question.get("by"))) | {"quick": False, "by": None}
+    usual = vars(ProbeOptions(**{name: question[name] for name in ("probe", "aggregate", "quick", "by")}))
+    usual |= {"quick": False, "by": None}
+    if isinstance(question["probe"], dict):
+        usual["aggregate"] = None  # otherwise the probe's name says it
     later = [name for name in question if name not in (*_ALWAYS_NAMED, *NAME_ORDER, "seed")]
     tags = []
     for name in (*NAME_ORDER, *later, "seed"):

@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from probekit.activations.activations import Activations, RowsOf, SideBySide
+from probekit.devices import free_bytes
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.fits.sequences import all_tokens, labels_of_texts
 from probekit.options import CurveOptions, CurvesArguments
@@ -272,8 +274,22 @@ def one_position(acts: Activations, position: str | int | None) -> Activations:
     check_kept(kept, position)
     if position is not None:
         found = acts.at(position)
-        return found.at(ALL) if found.layout.is_ragged else found
+        found = found.at(ALL) if found.layout.is_ragged else found
+        _check_memory(acts, found)
+        return found
     return acts.at(kept[0]) if acts.task.token_labels else acts  # `at` finds the labels of the tokens that were read
+
+
+def _check_memory(store: Activations, acts: Activations) -> None:
+    """Refuse a probe of every token of a store where the tokens of one layer do not fit in memory."""
+    widths, free = store.meta.get("widths"), free_bytes(torch.device("cpu"))
+    needed = acts.n_examples * max(widths or [0]) * 4  # float32, in which probes are fitted
+    if acts.task.text_of is not None and free is not None and needed > free:
+        raise DataError(
+            f"a probe of every token holds the {acts.n_examples:,} tokens of a layer in memory: {needed / 1e9:,.1f} GB "
+            f"of {free / 1e9:,.1f} GB that are free; take one token of each text (--position last), or a probe "
+            "for each position (--by position)"
+        )
 
 
 def curves_of(acts: Activations, options: CurvesArguments) -> list[tuple[str, list[Place]]]:

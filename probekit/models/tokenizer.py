@@ -88,7 +88,7 @@ class Tokenizer:
         Blanks at either end of a token are not counted. A token of blanks alone, such as the one that some tokenizers
         put before the text, covers nothing. Tokens that are bytes of one character all cover that character.
         """
-        return [span if text[slice(*span)].strip() else (span[1],) * 2 for span in self.offsets_batch([text])[0]]
+        return [(a, b) if text[a:b].strip() else (b, b) for a, b in self.offsets_batch([text])[0]]
 
     def offsets_batch(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
         """As `offsets`, of several texts; but a token of blanks alone, such as a line feed, covers them.
@@ -111,7 +111,7 @@ class Tokenizer:
     def special_ids(self) -> frozenset[int]:
         """The ids that the tokenizer lists as special, such as <|im_end|>, and those of context tokens."""
         listed = {i for i, token in self._backend.get_added_tokens_decoder().items() if token.special}
-        return frozenset(listed | ({self.bos_token_id, self.sep_token_id} - {None}))
+        return frozenset(listed | {i for i in (self.bos_token_id, self.sep_token_id) if i is not None})
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids, special tokens included.

@@ -174,9 +174,9 @@ def _layer_name(results: PositionData, layer: LayerResult) -> str:
 def _add_scale(results: PositionData, ax: Axes) -> None:
     figure = ax.get_figure(root=True)
     assert figure is not None
-    base = "the majority class's" if results.meta["n_classes"] else "the mean's"
+    base = "the majority class" if results.meta["n_classes"] else "the mean"
     bar = figure.colorbar(ScalarMappable(_scale(results), COLOURS), ax=ax, fraction=0.04, pad=0.02)
-    bar.set_label(f"test {metric_name(results.headline)}\nminus {base}", fontsize=SIZE)
+    bar.set_label(f"test {metric_name(results.headline)}\nabove {base}", fontsize=SIZE)
     bar.ax.tick_params(labelsize=SIZE, length=2)
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
 

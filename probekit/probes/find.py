@@ -49,7 +49,7 @@ def find_probe(given: Any, n_classes: int, label: str = "the label", aggregate: 
 def probe_name(probe: Probe) -> str:
     """The probe's name ("k-sparse"), or its call if a parameter is not the default ("KSparseProbe(k=4)")."""
     if isinstance(probe, AggregateProbe):
-        return f"{probe.aggregate}-over-tokens {probe.probe}"
+        return f"{probe.aggregate}-over-tokens-{probe.probe}"
     every = PROBES | REGRESSORS | SEQUENCE_PROBES
     names = {kind: name for name, kind in every.items()} | {kind: name for name, kind in PROBES.items()}
     if type(probe) in names and probe.get_params() == type(probe)().get_params():
@@ -97,6 +97,8 @@ def _named(name: str, n_classes: int) -> Probe:
 
 def _aggregated(probe: Probe, aggregate: str) -> AggregateProbe:
     """The probe over a sequence that aggregates the scores of this probe of tokens."""
+    if isinstance(probe, AggregateProbe) and probe.aggregate == aggregate:
+        return probe
     name = next((name for name, kind in [*TOKEN_PROBES.items(), *REGRESSORS.items()] if type(probe) is kind), None)
     if name is None:
         shown = "attention aggregates by itself" if probe.of_sequences else f"got {probe_name(probe)}"

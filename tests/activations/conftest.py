@@ -21,6 +21,7 @@ class Letters:
     fingerprint = "letters"
     bos_token_id = 0
     sep_token_id = None
+    special_ids: frozenset[int] = frozenset()
 
     def encode_batch(self, texts: list[str], bos: bool = False) -> list[list[int]]:
         return [[0] * bos + [ord(c) - ord("a") + 1 for c in text] for text in texts]

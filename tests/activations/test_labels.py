@@ -28,7 +28,7 @@ def store(model, path: Path) -> Path:
 
 
 def test_a_labelled_store_is_the_store_of_labelled_texts(model, store: Path, tmp_path: Path):
-    at_once = run(model, Task("letters", TEXTS, LABELS), out=tmp_path / "other")
+    at_once = run(model, Task("letters", TEXTS, {"label": np.array(LABELS)}), out=tmp_path / "other")
     before = lasting(store)
     done = label_store(store, JOINED)
     assert (done.name, done.is_new, done.info["labelled"]) == ("label", True, N)
@@ -80,7 +80,7 @@ def test_replaced_labels_are_as_if_they_were_the_first(model, store: Path, tmp_p
     label_store(store, PARITY, replace=True)
     shutil.copytree(store, tmp_path / "copy")
     assert Store(tmp_path / "copy").labels["label"].tolist() == [int(one) % 2 for one in IDS]
-    at_once = run(model, Task("letters", TEXTS, {"label": [int(one) % 2 for one in IDS]}))
+    at_once = run(model, Task("letters", TEXTS, {"label": np.array([int(one) % 2 for one in IDS])}))
     assert Store(store).task.fingerprint() == at_once.task.fingerprint()
     label_store(store, JOINED, name="other")
     splits = Store(store).splits.tolist()

@@ -10,6 +10,7 @@ from probekit.activations.continuations import plan as planning
 from probekit.activations.continuations import write
 from probekit.cli.main import run
 from probekit.models import load_model
+from probekit.text import printable
 
 Capture = pytest.CaptureFixture[str]
 
@@ -46,7 +47,16 @@ def test_a_dry_run_continues_the_first_texts_and_says_how_long_the_rest_takes(he
     assert found["write"]["most_tokens"] == 4 * 90
     assert found["write"]["seconds"] > 0
     assert not Path("runs").exists()
+    shown = said(capsys, *job, "--dry-run", "--position", "last@generated")[0]
+    out, _ = said(capsys, *job, "--out", "real")
+    acts, tokenizer = load_activations(out.strip()), load_model(job[2], device="cpu").tokenizer
+    for row in range(3):  # as the run writes them
+        last = acts.task.token_ids[row][-1]
+        n = len(acts.task.token_ids[row])
+        name = printable(tokenizer.tokens([last])[0])
+        assert f"{acts.task.ids[row]}, last token of the generated text: token {n - 1} of 0-{n - 1}, '{name}'" in shown
     text = said(capsys, *job, "--dry-run", "--position", "mean@generated")[0]
+    assert "wrote" not in text
     assert text.startswith("write    up to 4 tokens after each of 90 texts")
     assert "; at most about " in text.splitlines()[0]
 

@@ -119,7 +119,7 @@ def test_a_missing_position_names_those_that_there_are(
     assert run([*job, "--position", position]) == 0
     capsys.readouterr()
     line = refused(2, "train-probe", "s", "--quick")
-    known = "first, last" if position != "all" else "last, first, mean, a token's index, or all"
+    known = "first, last" if position != "all" else "last, first, mean, a token's index, last@assistant, ... or all"
     assert line.endswith(f"name it with --position (in Python, position=): {known}")
 
 

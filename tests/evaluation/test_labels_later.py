@@ -1,6 +1,7 @@
 """Probes on labels that came later are those on the same labelled texts, and rows without a label take no part."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -35,12 +36,12 @@ def unlabelled() -> Activations:
     return made(Task("t", [f"text number {i}" for i in range(N)], ids=IDS))
 
 
-def numbers(results: ProbeResults) -> list[dict]:
+def numbers(results: Any) -> list[dict]:
     return [layer.metrics for layer in results.layers]
 
 
 def test_labels_in_the_call_are_labels_of_the_task():
-    task = Task("t", [f"text number {i}" for i in range(N)], list(LABELS.values()), ids=IDS)
+    task = Task("t", [f"text number {i}" for i in range(N)], {"label": np.array(list(LABELS.values()))}, ids=IDS)
     wanted = train_probes(made(task), **QUICK)
     for labels in (LABELS, pd.Series(LABELS), pd.DataFrame({"id": IDS, "label": LABELS.values()})):
         found = train_probes(unlabelled(), labels=labels, **QUICK)
@@ -87,7 +88,7 @@ def test_several_sets_of_different_rows_and_random_weights():
         assert numbers(several[name, "resid_pre"]) == numbers(alone)
         noisy = [[layer.metrics for layer in each.random_init] for each in (several[name, "resid_pre"], alone)]
         assert noisy[0] == noisy[1] != []
-    by_call = train_probes(unlabelled(), labels=LABELS, random_init=made(unlabelled().task, noise=True), **QUICK)
+    by_call: Any = train_probes(unlabelled(), labels=LABELS, random_init=made(unlabelled().task, noise=True), **QUICK)
     assert len(by_call.random_init) == 2
 
 

@@ -72,7 +72,7 @@ def test_extreme_scores_find_the_marked_token_and_not_the_key(aggregate):
     assert two < 0.65
     assert results.best.place == "resid_pre.1"
     assert results.best.gap is not None
-    assert results.meta["probe"] == f"{aggregate}-over-tokens logistic"
+    assert results.meta["probe"] == f"{aggregate}-over-tokens-logistic"
 
 
 def test_the_mean_and_last_token_probes_are_those_of_these_positions():

@@ -43,9 +43,10 @@ def test_a_dataframe_without_labels_is_the_same():
 
 def test_a_named_column_that_is_missing_stays_an_error(tmp_path):
     path = write(tmp_path / "prompts.jsonl", ROWS)
-    for option in ({"label_column": "truth"}, {"id_column": "idd"}):
-        with pytest.raises(UsageError, match=r"prompts\.jsonl has no column"):
-            load_task(path, **option)
+    with pytest.raises(UsageError, match=r"prompts\.jsonl has no column 'truth'"):
+        load_task(path, label_column="truth")
+    with pytest.raises(UsageError, match=r"prompts\.jsonl has no column 'idd'"):
+        load_task(path, id_column="idd")
     with pytest.raises(UsageError, match=r"--regression is for labels, and prompts\.jsonl has none"):
         load_task(path, regression=True)
 

@@ -1,6 +1,7 @@
 """What a dry run shows of continuations: the first texts as the model continues them, and the time of the rest."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from probekit.activations.continuations.write import (
 from probekit.activations.plan.token_ids import has_texts
 from probekit.models.generation import Among, Continuation, continuations
 from probekit.tasks.base import Task
+from probekit.tasks.info import GENERATE
 
 SHOWN = 3  # texts that a dry run continues
 STEPS = 3  # tokens of each row that are timed, after one that is not
@@ -37,7 +39,8 @@ def sketched_task(plan: ContinuationPlan) -> Task:
             if has_text and len(one.tokens) not in of_length:  # decoded once, not once a text
                 of_length[len(one.tokens)] = written_text(plan, row, one)
             texts[row] = of_length.get(len(one.tokens), "")
-    return continued_task(plan, made, texts if has_text else None)
+    task = continued_task(plan, made, texts if has_text else None)
+    return replace(task, info={key: value for key, value in task.info.items() if key != GENERATE})
 
 
 def _filler(plan: ContinuationPlan, row: int) -> int:

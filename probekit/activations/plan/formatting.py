@@ -24,7 +24,7 @@ def formatting_tokens(plan: ExtractionPlan, n_rows: int) -> list[np.ndarray]:
     rows = np.arange(min(n_rows, len(plan.task)))
     task, sequences, tokenizer = task_read(plan).subset(rows), plan.sequences.subset(rows), plan.model.tokenizer
     special = [] if tokenizer is None else list(tokenizer.special_ids)
-    found = [np.isin(sequences[row], special) for row in rows]
+    found = [np.isin(sequences[row], special) for row in range(len(rows))]
     for own in found:
         own[: sequences.n_bos] = True
         own[len(own) - sequences.n_end :] = True

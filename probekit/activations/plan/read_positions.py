@@ -16,7 +16,7 @@ import numpy as np
 
 from probekit.activations.layout import Layout, position_text
 from probekit.activations.plan.offsets import offsets_of
-from probekit.activations.plan.select_tokens import Bad, TextTokens, TokenSet, needs_offsets, select_tokens
+from probekit.activations.plan.select_tokens import Bad, ReadableTokens, TokenSet, needs_offsets, select_tokens
 from probekit.activations.plan.token_ids import Sequences, has_texts, ranges
 from probekit.activations.plan.word_tokens import word_tokens
 from probekit.errors import DataError, UsageError
@@ -99,13 +99,13 @@ def read_positions(
     names = [position_text(one) for one in several]
     check_together(names)
     tokens, bad = _text_tokens(model, task, sequences, several, skip_special)
-    reads = []
-    for one in several:
-        chosen, unread = select_tokens(one if isinstance(one, np.ndarray) else _parsed(one), tokens)
-        reads.append(_as_read(one, chosen, sequences.n_bos))
+    found = [select_tokens(one if isinstance(one, np.ndarray) else _parsed(one), tokens) for one in several]
+    reads = [_as_read(one, chosen, sequences.n_bos) for one, (chosen, _) in zip(several, found, strict=True)]
+    for _, unread in found:
         bad = unread | bad
-    keeps_rows = any(map(_keeps_several, several))
-    characters = _characters(chosen, tokens.offsets) if keeps_rows and tokens.offsets is not None and not bad else None
+    keeps_rows, characters = any(map(_keeps_several, several)), None
+    if keeps_rows and tokens.offsets is not None and not bad:
+        characters = _characters(found[0][0], tokens.offsets)
     return Reading(several, names, reads, characters, skip_special), bad
 
 
@@ -195,7 +195,7 @@ def _checked(position: Any, task: Task) -> OnePosition:
 
 def _text_tokens(
     model: LanguageModel, task: Task, sequences: Sequences, positions: Iterable[OnePosition], skip_special: bool
-) -> tuple[TextTokens, Bad]:
+) -> tuple[ReadableTokens, Bad]:
     """What the selections choose among; the characters of tokens only if they are needed."""
     selections = [_parsed(one) for one in positions if not isinstance(one, np.ndarray)]
     with_texts = has_texts(task) and model.tokenizer is not None
@@ -205,7 +205,7 @@ def _text_tokens(
     spans, bad = None, {}
     if task.spans is not None and offsets is not None:
         spans, bad = word_tokens(task, offsets, sequences.lengths >= model.cfg.n_ctx)
-    tokens = TextTokens(
+    tokens = ReadableTokens(
         lengths=lengths,
         usable=_without_special(model, sequences) if skip_special else None,
         texts=task.inputs if offsets is not None else None,  # pyright: ignore[reportArgumentType]

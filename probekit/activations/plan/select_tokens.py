@@ -20,7 +20,7 @@ from probekit.text import counted, listed
 
 
 @dataclass(frozen=True, eq=False)
-class TextTokens:
+class ReadableTokens:
     """The tokens of texts, context tokens left out, and what is known of the texts.
 
     Attributes:
@@ -71,7 +71,7 @@ class Unread(Exception):
 Bad = dict[int, str]  # row -> why its tokens cannot be read, and what to do
 
 
-def select_tokens(selection: Selection | np.ndarray, tokens: TextTokens) -> tuple[TokenSet, Bad]:
+def select_tokens(selection: Selection | np.ndarray, tokens: ReadableTokens) -> tuple[TokenSet, Bad]:
     """The tokens of a selection in each text; for "mean" those that are averaged.
 
     Args:
@@ -96,7 +96,7 @@ def needs_offsets(selection: Selection) -> bool:
     return selection.part is not None and selection.part.kind not in ("prompt", "generated")
 
 
-def _of_part(selection: Selection, tokens: TextTokens) -> tuple[TokenSet, Bad]:
+def _of_part(selection: Selection, tokens: ReadableTokens) -> tuple[TokenSet, Bad]:
     """The tokens of the part of each text that a selection names, and that it may take."""
     part, bad = selection.part, {}
     if part is not None:
@@ -118,7 +118,7 @@ def _both(a: TokenSet, b: TokenSet, lengths: np.ndarray) -> TokenSet:
     return TokenSet(np.bincount(of, minlength=len(lengths)), flat - firsts[of])
 
 
-def _found(part: Part, tokens: TextTokens, selection: Selection) -> tuple[TokenSet, Bad]:
+def _found(part: Part, tokens: ReadableTokens, selection: Selection) -> tuple[TokenSet, Bad]:
     """The tokens of a part, text by text."""
     _check_part(part, tokens, selection)
     found, bad = [], {}
@@ -132,7 +132,7 @@ def _found(part: Part, tokens: TextTokens, selection: Selection) -> tuple[TokenS
     return TokenSet(counts, np.concatenate(found) if found else np.empty(0, np.int64)), bad
 
 
-def _check_part(part: Part, tokens: TextTokens, selection: Selection) -> None:
+def _check_part(part: Part, tokens: ReadableTokens, selection: Selection) -> None:
     """Raise a UsageError for a part that no text can have."""
     name = ascii(selection_text(selection))
     if part.kind in ("prompt", "generated"):
@@ -148,7 +148,7 @@ def _check_part(part: Part, tokens: TextTokens, selection: Selection) -> None:
         raise UsageError(f"{name:.80} needs a chat, rows of messages with roles; the rows here are plain texts")
 
 
-def _own_part(part: Part, tokens: TextTokens, row: int, selection: Selection) -> np.ndarray:
+def _own_part(part: Part, tokens: ReadableTokens, row: int, selection: Selection) -> np.ndarray:
     """The tokens of a part of one text, int64. Raises Unread where there are none."""
     n = int(tokens.lengths[row])
     if tokens.generated is not None and part.kind in ("prompt", "generated"):

@@ -119,20 +119,16 @@ def show_reading(
     return shown_reading(plan_extraction(model, some, own), rows)
 
 
-def shown_reading(plan: ExtractionPlan, rows: int = ROWS, is_written: bool = True) -> ShownReading:
+def shown_reading(plan: ExtractionPlan, rows: int = ROWS) -> ShownReading:
     """The first examples of a plan.
 
     Args:
         plan: of an extraction.
         rows: how many examples.
-        is_written: False where the model has yet to write the generated tokens, which are then shown as "?".
     """
     found = []
     all_texts = _token_texts(plan, np.arange(min(rows, len(plan.task))))
     for row, (texts, formatting) in enumerate(zip(all_texts, formatting_tokens(plan, rows), strict=True)):
-        if not is_written and plan.task.generated is not None:
-            n = int(plan.task.generated[row])
-            texts = [*texts[: len(texts) - n], *["?"] * n]
         found.append(_shown(plan, row, texts, formatting))
     return ShownReading(found)
 

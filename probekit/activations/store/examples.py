@@ -243,9 +243,7 @@ def _piece(body: dict[str, Any], label_names: dict[str, list[str]]) -> Piece:
         "regions": _regions(body.get("regions")),
         "token_ids": body.get("token_ids"),
         "generated": None if body.get("generated") is None else _array(body["generated"], np.int64, n),
-        "picked": layout.picked,
-        "token_index": layout.token_index,
-        "characters": layout.characters,
+        **{name: getattr(layout, name) for name in ("picked", "token_index", "characters")},
         **{key: _array(one, np.int64, n) for key, one in indices.items()},
         **{("labels", name): _labels(one, bool(label_names[name]), n) for name, one in body["labels"].items()},
         **{

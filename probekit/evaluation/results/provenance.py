@@ -181,6 +181,6 @@ def _texts_cut(acts: Activations) -> dict[str, Any] | None:
     read = "unknown"
     if acts.task.spans is not None or position == "first" or position.isdecimal():
         read = "before"
-    elif position == "last" or position.startswith("-"):
+    elif position == "last" or position.removeprefix("-").isdecimal():
         read = "cut"
     return {"texts": min(int(acts.meta["cut"]), texts), "of": texts, "read": read}

@@ -122,7 +122,7 @@ class Bootstrap:
         return self._n_units
 
     def forget(self, counts: bool) -> None:
-        """Free what was worked out for predictions and, with `counts`, the resamples; they are drawn again if needed."""
+        """Free what was worked out for predictions and, with `counts`, the resamples, which can be drawn again."""
         self._known = {}
         if counts:
             self._kept = []

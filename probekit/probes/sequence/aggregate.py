@@ -53,7 +53,6 @@ class AggregateProbe(SequenceProbe):
     """
 
     ARRAYS = ("coef_", "intercept_", "slope_", "shift_", "side_", "spread_")
-    FACTS = ("gap_",)
     coef_: np.ndarray
     intercept_: np.ndarray
     slope_: np.ndarray
@@ -68,6 +67,11 @@ class AggregateProbe(SequenceProbe):
         self.aggregate = aggregate
         self.C = C
         self.temperature = temperature
+
+    @property
+    def FACTS(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The certificate, where there is one."""
+        return ("gap_",) if self.certified else ()
 
     @property
     def has_C(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -219,3 +219,22 @@ def test_prompt_and_generated_tokens():
     nothing = Task("t", texts, token_ids=ids, generated=np.array([0, 2]))
     with pytest.raises(DataError, match="example '0': the model wrote nothing"):
         extract(model, nothing, position="last@generated")
+
+
+@pytest.mark.parametrize("name", ["byte-level", "bert"])
+def test_words_are_read_at_any_selection_of_their_tokens(name):
+    """And a selection with a part is of the text."""
+    words = Task("t", ["see the don't café", "yes: naïve dogs"], spans=np.array([[4, 13], [5, 10]]), regions=None)
+    model, place = MODELS[name], ("resid_pre", 1)
+    every = extract(model, words, position="all")
+    for position, one in (("last", -1), ("first", 0), (-1, -1), ("0:1", slice(0, 1))):
+        own = extract(model, words, position=position).per_text(place)
+        for mine, tokens in zip(own, every.per_text(place), strict=True):
+            torch.testing.assert_close(mine, tokens[one], rtol=1e-5, atol=1e-6)
+    means = extract(model, words, position="mean")[place]
+    for mine, tokens in zip(means, every.per_text(place), strict=True):
+        torch.testing.assert_close(mine, tokens.mean(0), rtol=1e-5, atol=1e-6)
+    own = extract(model, words, position='before:"naïve"', on_bad_row="skip")
+    of_text = extract(model, Task("t", words.inputs), position='before:"naïve"', on_bad_row="skip")
+    assert own.ids == of_text.ids == ["1"]
+    torch.testing.assert_close(own[place], of_text[place])

@@ -19,7 +19,7 @@ from probekit.errors import DataError
 from probekit.evaluation import train_probes
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.tokenizer import Tokenizer
-from probekit.tasks import Task
+from probekit.tasks import Task, load_task
 from probekit.tasks.base import SPLITS
 from probekit.tasks.stretches import Stretches, labels_of_tokens, stretches_of_characters
 
@@ -350,3 +350,21 @@ def test_the_plan_shows_the_labels_of_the_first_text_and_counts_them(model):
     assert f"without  {missing} tokens have no kind: no probe reads them" in told
     highest = max(number for text in texts() for number in numbers_of(text) if number is not None)
     assert f" to {highest:g}: a regression" in told
+
+
+def test_chats_have_labels_of_the_tokens_of_the_rendered_text(model):
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
+    chats = [
+        [{"role": "user", "content": text[:6]}, {"role": "assistant", "content": text[6:12] + "!"}] for text in texts()
+    ]
+    rendered = [f"<user>{text[:6]}\n<assistant>{text[6:12]}!\n" for text in texts()]
+    rows = [{"messages": chat, "tags": tokens_of(text)} for chat, text in zip(chats, rendered, strict=True)]
+    task = load_task(rows, token_label_column="tags")
+    acts = extract(model, task, chat_template=template, **HOW)
+    assert acts.inputs == rendered
+    wanted = [label for text in rendered for label in tokens_of(text)]
+    assert [acts.label_names["tags"][k] for k in acts.at("all").labels["tags"]] == wanted
+    last = acts.at("last@assistant")
+    assert [acts.label_names["tags"][k] for k in last.labels["tags"]] == ["other"] * 36
+    with pytest.raises(DataError, match="by character, and is a chat, whose text is made by a template"):
+        load_task([row | {"tags": [{"start": 0, "end": 3, "label": "a"}]} for row in rows], token_label_column="tags")

@@ -216,8 +216,8 @@ def test_capabilities_are_those_of_the_token_probe():
 
 def test_save_and_load(tmp_path):
     X, y = marked(40, 0)
-    for how in AGGREGATES:
-        probe = AggregateProbe("logistic", how).fit(X, np.where(y, "yes", "no"))
+    for name, how in [*(("logistic", how) for how in AGGREGATES), ("ridge", "max"), ("lda", "softmax")]:
+        probe = AggregateProbe(name, how).fit(X, np.where(y, "yes", "no"))
         loaded = load_probe(probe.save(tmp_path / how))
         np.testing.assert_array_equal(loaded.decision_function(X), probe.decision_function(X))
         assert loaded.predict_labels(X[:3]).tolist() == probe.predict_labels(X[:3]).tolist()
@@ -225,7 +225,7 @@ def test_save_and_load(tmp_path):
 
 
 def test_found_by_name_and_named():
-    assert probe_name(find_probe(None, 2, aggregate="max")) == "max-over-tokens logistic"
+    assert probe_name(find_probe(None, 2, aggregate="max")) == "max-over-tokens-logistic"
     assert find_probe(LogisticProbe(C=3.0), 2, aggregate="mean").get_params()["C"] == 3.0
     assert probe_name(find_probe("attention", 2)) == "attention"
     for probe, how, message in (

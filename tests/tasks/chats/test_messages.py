@@ -17,6 +17,7 @@ from probekit.tasks.chats.messages import as_chat, chat_flaw
 from probekit.tasks.info import CHAT
 from probekit.tasks.quality.audit import audit, compare_texts
 from probekit.tasks.regions import Region
+from probekit.tasks.token_labels import token_rows
 
 SYSTEM = {"role": "system", "content": "You are a careful helper who answers every question with one word."}
 
@@ -191,6 +192,15 @@ def test_what_is_compared_are_the_contents_that_differ(make):
     assert compared_inputs(task) == [f" Is {i} odd?\n\n{'yes' if i % 2 else 'no'}" for i in range(40)]
     assert as_compared(as_compared(task)).inputs == compared_inputs(task)
     assert compared_inputs(task.subset(np.array([3]))) == [f"{SYSTEM['content']}\n Is 3 odd?\n\nyes"]
+
+
+def test_the_tokens_of_a_chat_are_compared_by_its_contents():
+    task = rendered(load_task(ROWS[:4], validation=False))
+    rows = token_rows(task, lengths=np.array([2, 0, 1, 3]))
+    expected = compared_inputs(task.subset(np.array([0, 2, 3])))
+    assert compared_inputs(rows) == [expected[i] for i in (0, 0, 1, 2, 2, 2)]
+    assert as_compared(rows).inputs == compared_inputs(rows)
+    assert as_compared(rows).text_of is not None
 
 
 def test_an_audit_of_chats_is_that_of_their_contents():
