@@ -59,53 +59,13 @@ if TYPE_CHECKING:
 BOS = "<bos>"
 LARGE = ("big", "huge", "tall", "heavy", "long", "wide", "thick", "great")
 SMALL = ("small", "tiny", "short", "light", "thin", "narrow", "little", "slim")
-ALIVE = tuple(
-    [
-        "dog",
-        "cat",
-        "horse",
-        "cow",
-        "sheep",
-        "goat",
-        "bird",
-        "fish",
-        "frog",
-        "snake",
-        "bee",
-        "ant",
-        "wolf",
-        "bear",
-        "fox",
-        "mouse",
-        "tree",
-        "rose",
-        "child",
-        "man",
-    ]
+ALIVE = (
+    *("dog", "cat", "horse", "cow", "sheep", "goat", "bird", "fish", "frog", "snake"),
+    *("bee", "ant", "wolf", "bear", "fox", "mouse", "tree", "rose", "child", "man"),
 )
-LIFELESS = tuple(
-    [
-        "lamp",
-        "table",
-        "chair",
-        "door",
-        "stone",
-        "wheel",
-        "key",
-        "boat",
-        "cup",
-        "hat",
-        "coin",
-        "pen",
-        "box",
-        "bell",
-        "rope",
-        "coat",
-        "brick",
-        "spoon",
-        "plate",
-        "clock",
-    ]
+LIFELESS = (
+    *("lamp", "table", "chair", "door", "stone", "wheel", "key", "boat", "cup", "hat"),
+    *("coin", "pen", "box", "bell", "rope", "coat", "brick", "spoon", "plate", "clock"),
 )
 SYSTEM = ("be honest .", "tell lies .")
 LIES = 0.25  # with 1/2 the model does not learn in 600 steps what is alive: either answer is right half of the time

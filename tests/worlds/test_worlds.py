@@ -23,7 +23,7 @@ from probekit.models.examples import IGNORE, Example
 from probekit.models.positional import sinusoids
 from probekit.options import TrainingSettings
 from probekit.tasks import BUILTIN_TASKS
-from probekit.worlds import MODELS, counting, registry, train, world
+from probekit.worlds import MODELS, counting, honesty, registry, train, world
 from probekit.worlds.definition import World, key_of, tokenizer_of, with_config
 from probekit.worlds.train import examine, train_world, untrained
 
@@ -74,7 +74,8 @@ def test_the_texts_of_the_task_are_what_the_model_has_learned_to_read(name):
     task = pk.load_task(one.task)
     longest = max(len(e.source or e.tokens) for e in [*one.training_examples(300, 0), *one.held_out_examples(300, 0)])
     assert longest <= one.make_config().n_ctx
-    for text in task.inputs[:200]:
+    texts = task.inputs if task.chats is None else [" ".join(honesty.chatml_words(chat)) for chat in task.chats]
+    for text in texts[:200]:
         assert 0 < len(tokenizer_of(one).encode(str(text), bos=len(one.context) == 2)) <= longest
     if task.targets is not None:
         assert all(len(tokenizer_of(one).encode(str(text))) <= one.make_config().n_ctx for text in task.targets)
