@@ -33,7 +33,7 @@ from probekit.activations.store.reader import Store
 from probekit.models.base import LanguageModel
 from probekit.models.families.gpt2 import GPT2Config
 from probekit.plots import save_plot, save_transfer_plot
-from probekit.tasks.splits import sample
+from probekit.tasks.splitting.splits import sample
 
 SURFACE = ("majority", "mean", "bag-of-words", "length")
 CITIES = "geometry-of-truth/cities.csv"

@@ -41,7 +41,7 @@ _HOME = {
     "transfer": "evaluation",
     "TransferResults": "evaluation",
     "selftest": "verification",
-    "show_reading": "activations.plan.show",
+    "show_reading": "activations.plan.reading.show",
     "SelfTest": "verification",
     "fit_eraser": "causal.erasure.erase",
     "fresh_probes": "causal.erasure.completeness",
@@ -95,7 +95,7 @@ if TYPE_CHECKING:
         load_statistics,
         random_init_of,
     )
-    from probekit.activations.plan.show import show_reading
+    from probekit.activations.plan.reading.show import show_reading
     from probekit.causal.behaviour.pairs import load_pairs
     from probekit.causal.curve.causal_curve import causal_curve
     from probekit.causal.directions.steering import steering_vectors

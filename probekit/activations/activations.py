@@ -30,7 +30,7 @@ from probekit.points import (
     spans_of,
 )
 from probekit.tasks.base import Task
-from probekit.tasks.token_labels import labels_at, token_rows
+from probekit.tasks.tokens.token_labels import labels_at, token_rows
 from probekit.text import counted, listed, printable
 
 

@@ -34,7 +34,7 @@ from probekit.options import ExtractArguments, ExtractOptions
 from probekit.options.check import check_path
 from probekit.options.option import keywords
 from probekit.tasks.base import Task
-from probekit.tasks.objects import task_of
+from probekit.tasks.tables.objects import task_of
 from probekit.text import counted, kind_of
 
 

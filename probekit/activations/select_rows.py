@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.layout import Layout
-from probekit.activations.plan.select_tokens import ReadableTokens, select_tokens
+from probekit.activations.plan.reading.select_tokens import ReadableTokens, select_tokens
 from probekit.errors import DataError, UsageError
 from probekit.places import check_kept
 from probekit.selections import EXAMPLES, as_position, keeps_several, parse_selection

@@ -125,7 +125,7 @@ def write_store(plan: "ExtractionPlan", out: str | Path | None, quiet: bool, sum
 def _dry_run(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: ExtractArguments, sums: Sums) -> None:
     """Print the plan, with an estimate of its time and memory."""
     from probekit.activations import describe_estimate, estimate
-    from probekit.activations.plan.show import shown_reading
+    from probekit.activations.plan.reading.show import shown_reading
 
     writing, numbers = "", {}
     if options.generate is None:

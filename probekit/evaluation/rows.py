@@ -20,8 +20,8 @@ from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.chats.contents import compared_inputs
 from probekit.tasks.quality.audit import Audit, TextComparison, audit, audit_of_folds, compare_texts
 from probekit.tasks.quality.duplicates import linked_texts
-from probekit.tasks.same_text import text_numbers
-from probekit.tasks.splits import components
+from probekit.tasks.splitting.same_text import text_numbers
+from probekit.tasks.splitting.splits import components
 
 
 class Comparisons:

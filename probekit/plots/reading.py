@@ -5,7 +5,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from probekit.activations.plan.show import ShownReading, ShownRow
+from probekit.activations.plan.reading.show import ShownReading, ShownRow
 from probekit.plots.style import GREY, INK, PLAIN, SMALL, new_figure, short, write_figure
 from probekit.text import printable
 

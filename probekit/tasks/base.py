@@ -12,8 +12,8 @@ from probekit.tasks.chats.messages import check_chats
 from probekit.tasks.digest import task_digest
 from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS, UNLABELLED, VALIDATION_CARVED
 from probekit.tasks.regions import Region, check_regions
-from probekit.tasks.same_text import text_numbers
-from probekit.tasks.splits import carve, carve_missing, components
+from probekit.tasks.splitting.same_text import text_numbers
+from probekit.tasks.splitting.splits import carve, carve_missing, components
 from probekit.tasks.task_checks import (
     SPLITS,
     check_example_ids,
@@ -28,8 +28,8 @@ from probekit.tasks.task_checks import (
     check_splits,
 )
 from probekit.tasks.task_fields import array_of, coded, grouped, label_sets, listed_inputs, name_lists
-from probekit.tasks.token_label_forms import TokenLabels, as_token_labels
-from probekit.tasks.token_labels import check_token_labels, label_rows, rows_with_label, text_strata
+from probekit.tasks.tokens.token_label_forms import TokenLabels, as_token_labels
+from probekit.tasks.tokens.token_labels import check_token_labels, label_rows, rows_with_label, text_strata
 from probekit.tasks.trainable import check_trainable
 from probekit.text import kind_of, listed
 
@@ -267,8 +267,8 @@ class Task:
     def with_validation(self, fraction: float = 0.2, seed: int = 0) -> "Task":
         """The task with a validation split carved from train, stratified by the target.
 
-        A regression is stratified by tenths of its values. Rows of the same text (`tasks.same_text`) or group stay in
-        one split, so large groups can make the split larger or smaller than `fraction`.
+        A regression is stratified by tenths of its values. Rows of the same text (`tasks.splitting.same_text`) or group
+        stay in one split, so large groups can make the split larger or smaller than `fraction`.
 
         Args:
             fraction: of the training examples, between 0 and 1.

@@ -15,10 +15,7 @@ import numpy as np
 from probekit.errors import DataError, UsageError
 from probekit.options.label import LabelOptions
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.columns import ID_COLUMNS, LABEL_COLUMNS, check_one_use, split_column_of, split_flaw
-from probekit.tasks.data_table import DataTable, choose_column, flaw_of, quote
 from probekit.tasks.info import CARVED_FROM_TRAIN, LABEL_SETS, UNLABELLED
-from probekit.tasks.label_tables import label_table
 from probekit.tasks.labels import (
     as_labels,
     encode,
@@ -29,12 +26,15 @@ from probekit.tasks.labels import (
     label_flaw,
     refuse_unlabelled,
 )
-from probekit.tasks.look_alikes import warn_of_look_alikes
-from probekit.tasks.rare import check_number_of_classes
-from probekit.tasks.rows import SKIP_HINT
-from probekit.tasks.same_text import text_numbers
-from probekit.tasks.split_names import split_of_cell
-from probekit.tasks.splits import carve_missing, components, kept_together
+from probekit.tasks.splitting.look_alikes import warn_of_look_alikes
+from probekit.tasks.splitting.rare import check_number_of_classes
+from probekit.tasks.splitting.same_text import text_numbers
+from probekit.tasks.splitting.split_names import split_of_cell
+from probekit.tasks.splitting.splits import carve_missing, components, kept_together
+from probekit.tasks.tables.columns import ID_COLUMNS, LABEL_COLUMNS, check_one_use, split_column_of, split_flaw
+from probekit.tasks.tables.data_table import DataTable, choose_column, flaw_of, quote
+from probekit.tasks.tables.label_tables import label_table
+from probekit.tasks.tables.rows import SKIP_HINT
 from probekit.text import counted, listed
 
 FINGERPRINTS = "label_fingerprints"  # in the record of activations: joined label set -> its sha256

@@ -10,18 +10,18 @@ import numpy as np
 from probekit.errors import DataError
 from probekit.options import ImportOptions
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.columns import LABEL_COLUMNS, TEXT_COLUMNS, split_column_of, split_flaw
-from probekit.tasks.data_table import DataTable, choose_column, flaw_of
 from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS
 from probekit.tasks.labels import as_labels, encode, group_flaw, group_name, label_flaw, refuse_unlabelled
-from probekit.tasks.look_alikes import warn_of_look_alikes
-from probekit.tasks.overlap import shared_by_splits
-from probekit.tasks.rare import check_number_of_classes
-from probekit.tasks.readers import TableFormat, read_table
-from probekit.tasks.rows import refuse_numbers, text_flaw
-from probekit.tasks.same_text import text_numbers
-from probekit.tasks.split_names import split_of_cell
-from probekit.tasks.splits import carve_missing, kept_together
+from probekit.tasks.splitting.look_alikes import warn_of_look_alikes
+from probekit.tasks.splitting.overlap import shared_by_splits
+from probekit.tasks.splitting.rare import check_number_of_classes
+from probekit.tasks.splitting.same_text import text_numbers
+from probekit.tasks.splitting.split_names import split_of_cell
+from probekit.tasks.splitting.splits import carve_missing, kept_together
+from probekit.tasks.tables.columns import LABEL_COLUMNS, TEXT_COLUMNS, split_column_of, split_flaw
+from probekit.tasks.tables.data_table import DataTable, choose_column, flaw_of
+from probekit.tasks.tables.readers import TableFormat, read_table
+from probekit.tasks.tables.rows import refuse_numbers, text_flaw
 
 BOTH = "remove the row from the labels and from the activations, or correct it"
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError
-from probekit.tasks.data_table import quote
+from probekit.tasks.tables.data_table import quote
 from probekit.text import counted, listed
 
 # How CSV and TSV write missing values. "None" is not one of them: it is a word, and a common class name.

@@ -15,29 +15,29 @@ from probekit.hub import ALIASES, REPO_ID
 from probekit.options import TaskOptions
 from probekit.options.option import keywords
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.columns import LABEL_COLUMNS, Columns, NamedColumns, columns_of, split_column_of
-from probekit.tasks.data_table import DataTable
-from probekit.tasks.hub import hub_tables
 from probekit.tasks.info import CARVED_FROM_TRAIN
 from probekit.tasks.labels import as_labels, encode, is_unlabelled, refuse_unlabelled
-from probekit.tasks.look_alikes import warn_of_look_alikes
-from probekit.tasks.objects import is_dataset_dict, object_tables
-from probekit.tasks.overlap import shared_by_splits
-from probekit.tasks.rare import (
+from probekit.tasks.splitting.look_alikes import warn_of_look_alikes
+from probekit.tasks.splitting.overlap import shared_by_splits
+from probekit.tasks.splitting.rare import (
     check_number_of_classes,
     rare_info,
     settle_classes,
     too_rare_to_carve,
     without_rare_classes,
 )
-from probekit.tasks.readers import READERS, TableFormat, read_classes, read_stream, read_table
-from probekit.tasks.rows import SKIP_HINT, Rows, collect, keep_rows
-from probekit.tasks.same_text import text_numbers
-from probekit.tasks.split_files import class_files, split_files
-from probekit.tasks.split_names import WHOLE
-from probekit.tasks.splits import carve_missing, kept_together, sample
-from probekit.tasks.token_cells import with_token_cells
-from probekit.tasks.token_labels import text_strata
+from probekit.tasks.splitting.same_text import text_numbers
+from probekit.tasks.splitting.split_names import WHOLE
+from probekit.tasks.splitting.splits import carve_missing, kept_together, sample
+from probekit.tasks.tables.columns import LABEL_COLUMNS, Columns, NamedColumns, columns_of, split_column_of
+from probekit.tasks.tables.data_table import DataTable
+from probekit.tasks.tables.hub import hub_tables
+from probekit.tasks.tables.objects import is_dataset_dict, object_tables
+from probekit.tasks.tables.readers import READERS, TableFormat, read_classes, read_stream, read_table
+from probekit.tasks.tables.rows import SKIP_HINT, Rows, collect, keep_rows
+from probekit.tasks.tables.split_files import class_files, split_files
+from probekit.tasks.tokens.token_cells import with_token_cells
+from probekit.tasks.tokens.token_labels import text_strata
 from probekit.tasks.words import limited_words, unfolded
 from probekit.text import listed
 

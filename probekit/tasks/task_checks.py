@@ -12,8 +12,8 @@ import numpy as np
 
 from probekit.errors import DataError, UsageError
 from probekit.selections import parse_selection
-from probekit.tasks.data_table import quote
-from probekit.tasks.split_names import SPLITS
+from probekit.tasks.splitting.split_names import SPLITS
+from probekit.tasks.tables.data_table import quote
 from probekit.text import kind_of, listed
 
 ROWS = (list, tuple)  # and arrays and tensors: what an input of token ids may be

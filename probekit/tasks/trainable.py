@@ -11,7 +11,7 @@ import numpy as np
 from probekit.errors import DataError
 from probekit.tasks.info import CARVED_FROM_TRAIN
 from probekit.tasks.labels import are_whole_numbers
-from probekit.tasks.split_names import SPLITS
+from probekit.tasks.splitting.split_names import SPLITS
 from probekit.text import counted
 
 Task = Any  # `tasks.base.Task`, which imports this module

@@ -11,7 +11,7 @@ import numpy as np
 
 from probekit.errors import UsageError
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.data_table import DataTable, quote
+from probekit.tasks.tables.data_table import DataTable, quote
 from probekit.text import counted
 
 # a span written as text: "[4, 7]", "(4, 7)", "4, 7", "4:7", "4-7"

@@ -13,7 +13,7 @@ from probekit.activations.plan.summary import describe_plan
 from probekit.activations.store.format import read_plan
 from probekit.durable import unseal
 from probekit.errors import DataError, UsageError
-from probekit.tasks.token_labels import token_rows
+from probekit.tasks.tokens.token_labels import token_rows
 
 HOW: dict[str, Any] = {"points": "resid_pre,resid_post", "position": "all"}
 

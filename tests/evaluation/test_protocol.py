@@ -9,7 +9,7 @@ from probekit.evaluation.compare.controls import with_every_class
 from probekit.evaluation.fits.fit_grid import fit_grid, target_only
 from probekit.evaluation.fits.protocol import check_masks, fold_protocol, split_protocol
 from probekit.tasks.quality.duplicates import linked_texts
-from probekit.tasks.splits import components
+from probekit.tasks.splitting.splits import components
 
 N = 60
 LABELS = np.arange(N) % 3

@@ -14,7 +14,7 @@ from probekit.evaluation import ProbeResults, request, train_probes, transfer
 from probekit.evaluation.rows import resampling_units
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.tasks.base import Task
-from probekit.tasks.token_labels import token_rows
+from probekit.tasks.tokens.token_labels import token_rows
 
 N, L, VOCAB = 60, 9, 11
 FAST = {"controls": 0, "baselines": False, "codelength": False}

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from probekit.errors import DataError, UsageError
 from probekit.tasks import load_task
 from probekit.tasks.base import SPLITS
-from probekit.tasks.conllu import WordRows, read_sentences
-from probekit.tasks.readers import read_table
+from probekit.tasks.tables.conllu import WordRows, read_sentences
+from probekit.tasks.tables.readers import read_table
 from probekit.tasks.words import unfolded
 
 SAMPLE = """\

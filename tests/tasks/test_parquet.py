@@ -11,7 +11,7 @@ import pytest
 
 from probekit.errors import DataError
 from probekit.tasks import load_task
-from probekit.tasks.parquet import read_parquet
+from probekit.tasks.tables.parquet import read_parquet
 
 N = 7000
 

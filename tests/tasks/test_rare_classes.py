@@ -11,7 +11,7 @@ from probekit.options.task import RareClasses
 from probekit.tasks import Task, load_task
 from probekit.tasks.base import SPLITS
 from probekit.tasks.quality.audit import audit, audit_lines
-from probekit.tasks.rare import OTHER
+from probekit.tasks.splitting.rare import OTHER
 from probekit.tasks.trainable import count_line
 
 COMMON = {"a": 40, "b": 30}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from probekit.errors import DataError, UsageError
 from probekit.tasks import load_task
 from probekit.tasks.base import SPLITS
-from probekit.tasks.readers import read_table
+from probekit.tasks.tables.readers import read_table
 
 TEN = [(f"text number {i}", i % 2) for i in range(10)]
 IN_A_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)

@@ -34,7 +34,7 @@ def hub(monkeypatch):
         answer.asked.append((name, kind))
         return answer
 
-    monkeypatch.setattr("probekit.tasks.hub.find_repo", find_repo)
+    monkeypatch.setattr("probekit.tasks.tables.hub.find_repo", find_repo)
     return answer
 
 
@@ -193,4 +193,4 @@ def test_only_one_module_touches_datasets():
         for path in package.rglob("*.py")
         if re.search(r"^\s*(from|import) datasets\b", path.read_text(encoding="utf-8"), re.MULTILINE)
     ]
-    assert users == ["tasks/hub.py"]
+    assert users == ["tasks/tables/hub.py"]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probekit.tasks.splits import carve, carve_missing, components, name_groups, sample, share, strata
+from probekit.tasks.splitting.splits import carve, carve_missing, components, name_groups, sample, share, strata
 
 LABELS = st.lists(st.integers(0, 3), min_size=1, max_size=60).map(np.array)
 

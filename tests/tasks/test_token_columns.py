@@ -8,8 +8,8 @@ import pytest
 from probekit.errors import DataError, UsageError
 from probekit.tasks import load_task
 from probekit.tasks.base import SPLITS
-from probekit.tasks.stretches import Stretches
-from probekit.tasks.token_labels import text_strata
+from probekit.tasks.tokens.stretches import Stretches
+from probekit.tasks.tokens.token_labels import text_strata
 
 WORDS = ["the", "cats", "see", "dogs", "here", "now"]
 

@@ -16,7 +16,7 @@ from probekit.activations.plan.packing import FILLED, Packing, choose_nodes, cut
 from probekit.activations.plan.places import find_places, stack_of, stop_at_layer, width_of
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.prepare import rendered_task
-from probekit.activations.plan.read_positions import Reading, layout_of, needed_tokens, read_positions
+from probekit.activations.plan.reading.read_positions import Reading, layout_of, needed_tokens, read_positions
 from probekit.activations.plan.token_ids import Sequences, targets_task, tokenise_inputs, tokenise_targets
 from probekit.activations.plan.token_labels import WRONG_LABELS, with_labels_by_token
 from probekit.devices import find_device

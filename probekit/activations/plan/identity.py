@@ -12,7 +12,7 @@ import numpy as np
 from probekit.activations.digest import FORMAT_VERSION, identity_digest
 from probekit.activations.layout import fingerprint_of
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.activations.plan.read_positions import OnePosition, Reading
+from probekit.activations.plan.reading.read_positions import OnePosition, Reading
 from probekit.activations.plan.summary import plan_as_dict
 from probekit.activations.plan.token_ids import has_texts
 from probekit.interventions import record_of_edits

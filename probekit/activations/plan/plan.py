@@ -14,7 +14,7 @@ import torch
 
 from probekit.activations.layout import Layout
 from probekit.activations.plan.packing import Packing
-from probekit.activations.plan.read_positions import Reading
+from probekit.activations.plan.reading.read_positions import Reading
 from probekit.activations.plan.token_ids import Sequences
 from probekit.interventions import Edits
 from probekit.models.base import LanguageModel

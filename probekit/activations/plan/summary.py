@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.layout import row_bytes
-from probekit.activations.plan.formatting import formatting_note
 from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.plan.reading.formatting import formatting_note
 from probekit.activations.plan.token_ids import Sequences
 from probekit.activations.plan.token_labels import token_label_lines
 from probekit.activations.plan.written import written_in_words
@@ -17,8 +17,8 @@ from probekit.selections import in_words
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.info import CHAT, GENERATE, origin_of_splits
 from probekit.tasks.quality.audit import audit, audit_findings
-from probekit.tasks.rare import rare_words
-from probekit.tasks.stretches import no_label
+from probekit.tasks.splitting.rare import rare_words
+from probekit.tasks.tokens.stretches import no_label
 from probekit.text import counted, listed, printable
 
 CONTEXT = {  # by the number of tokens before a text and after it

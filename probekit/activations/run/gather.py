@@ -13,7 +13,7 @@ from torch import Tensor
 
 from probekit.activations.layout import Layout
 from probekit.activations.plan.packing import PackedBatch
-from probekit.activations.plan.read_positions import Reading
+from probekit.activations.plan.reading.read_positions import Reading
 from probekit.activations.plan.token_ids import without_context
 from probekit.points import PAIR_POINTS, Place
 

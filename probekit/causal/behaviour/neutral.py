@@ -5,7 +5,7 @@ from pathlib import Path
 from probekit.errors import DataError
 from probekit.models.base import LanguageModel
 from probekit.plain_files import MAX_TABLE, read_bytes
-from probekit.tasks.readers import TXT, read_table
+from probekit.tasks.tables.readers import TXT, read_table
 from probekit.text import listed
 
 COLUMNS = ("text", "sentence")

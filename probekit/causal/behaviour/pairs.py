@@ -23,8 +23,8 @@ from probekit.causal.behaviour.answers import answer_ids, answer_tokens
 from probekit.errors import DataError, UsageError
 from probekit.models.base import LanguageModel
 from probekit.options.check import check_among
-from probekit.tasks.data_table import DataTable
-from probekit.tasks.readers import read_table
+from probekit.tasks.tables.data_table import DataTable
+from probekit.tasks.tables.readers import read_table
 from probekit.text import counted, listed
 
 Align = Literal["tokens", "last"]

@@ -11,7 +11,7 @@ import numpy as np
 from probekit.activations.activations import Activations
 from probekit.activations.labelled import record_of_labels
 from probekit.activations.layout import PER_EXAMPLE
-from probekit.activations.plan.read_positions import read_positions
+from probekit.activations.plan.reading.read_positions import read_positions
 from probekit.activations.plan.token_ids import tokenise_inputs
 from probekit.causal.behaviour.answers import answer_ids
 from probekit.causal.behaviour.unembedding import check_head

@@ -27,7 +27,7 @@ from probekit.interventions import Edits
 from probekit.options.check import check_among, is_whole
 from probekit.places import NamedPlaces, places_of
 from probekit.points import Place, PointSpec, place_name, spans_of
-from probekit.tasks.token_labels import unlabelled_rows
+from probekit.tasks.tokens.token_labels import unlabelled_rows
 from probekit.text import kind_of, listed
 
 METHODS = ("mean-difference", "lda", "probe")

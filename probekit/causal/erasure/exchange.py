@@ -17,7 +17,7 @@ import torch
 from probekit.causal.erasure.completeness import FreshReading, FreshScores, harmonic_mean, mean_of_known
 from probekit.errors import UsageError
 from probekit.points import Place, place_name
-from probekit.tasks.stretches import no_label
+from probekit.tasks.tokens.stretches import no_label
 from probekit.text import listed
 
 

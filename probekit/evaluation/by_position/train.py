@@ -34,7 +34,7 @@ from probekit.options import CurvesArguments
 from probekit.options.probe import FROM_END
 from probekit.places import ALL
 from probekit.tasks.base import Task
-from probekit.tasks.stretches import no_label
+from probekit.tasks.tokens.stretches import no_label
 from probekit.threads import one_thread
 
 

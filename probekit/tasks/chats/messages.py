@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from probekit.errors import DataError
-from probekit.tasks.data_table import flaw_of, quote
+from probekit.tasks.tables.data_table import flaw_of, quote
 
 ROLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")  # what a selection such as last@assistant can name
 EXPECTED = 'expected a list of messages such as {"role": "user", "content": "..."}'

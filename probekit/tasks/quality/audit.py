@@ -11,13 +11,13 @@ import numpy as np
 
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.chats.contents import as_compared
-from probekit.tasks.data_table import quote
-from probekit.tasks.look_alikes import look_alike_words
-from probekit.tasks.overlap import groups_across_splits
 from probekit.tasks.quality.compare_splits import difference_text, split_differences, split_record
 from probekit.tasks.quality.duplicates import THRESHOLD, Inputs, near_pairs, rows_spanning_splits
-from probekit.tasks.same_text import text_numbers
-from probekit.tasks.token_labels import label_rows
+from probekit.tasks.splitting.look_alikes import look_alike_words
+from probekit.tasks.splitting.overlap import groups_across_splits
+from probekit.tasks.splitting.same_text import text_numbers
+from probekit.tasks.tables.data_table import quote
+from probekit.tasks.tokens.token_labels import label_rows
 from probekit.tasks.trainable import IMBALANCED
 from probekit.text import counted
 
@@ -148,8 +148,8 @@ def compare_texts(task: Task, near: bool = True) -> TextComparison:
 def audit(task: Task, label_set: str | None = None, near: bool = True, texts: TextComparison | None = None) -> Audit:
     """Audit a checked task and one of its label sets (default: the target); changes nothing.
 
-    `tasks.same_text` defines exact duplicates, `tasks.quality.duplicates` near ones. Inputs that are placeholders (an
-    import without texts) are not compared.
+    `tasks.splitting.same_text` defines exact duplicates, `tasks.quality.duplicates` near ones. Inputs that are
+    placeholders (an import without texts) are not compared.
 
     Args:
         task: of N examples.

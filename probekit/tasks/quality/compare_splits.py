@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import chdtrc, stdtr  # scipy.stats takes a third of the start of `extract` to import
 
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.data_table import quote
+from probekit.tasks.tables.data_table import quote
 
 LEAST_D = 0.2
 LEAST_SHIFT = 0.1  # total variation distance

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from selection_cases import END, KINDS, MODELS, START, TASK, chats, gpt2, owned_characters, slow_part, slow_pick
 
 from probekit.activations import extract, load_activations
-from probekit.activations.plan.offsets import offsets_of
-from probekit.activations.plan.read_positions import read_positions
+from probekit.activations.plan.reading.offsets import offsets_of
+from probekit.activations.plan.reading.read_positions import read_positions
 from probekit.activations.plan.token_ids import tokenise_inputs
 from probekit.errors import DataError, UsageError
 from probekit.tasks.base import Task

@@ -8,7 +8,7 @@ from selection_cases import END, MODELS, START, TASK, chats
 
 from probekit import show_reading
 from probekit.activations import describe_plan, extract, plan_extraction
-from probekit.activations.plan.formatting import formatting_tokens
+from probekit.activations.plan.reading.formatting import formatting_tokens
 from probekit.options import ExtractOptions
 from probekit.plots import plot_reading, save_reading_plot
 from probekit.tasks.base import Task

@@ -17,7 +17,7 @@ from probekit.tasks.chats.messages import as_chat, chat_flaw
 from probekit.tasks.info import CHAT
 from probekit.tasks.quality.audit import audit, compare_texts
 from probekit.tasks.regions import Region
-from probekit.tasks.token_labels import token_rows
+from probekit.tasks.tokens.token_labels import token_rows
 
 SYSTEM = {"role": "system", "content": "You are a careful helper who answers every question with one word."}
 

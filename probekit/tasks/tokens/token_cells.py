@@ -12,13 +12,13 @@ from probekit.errors import DataError
 from probekit.options import TaskOptions
 from probekit.plain_files import parse_json
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.data_table import DataTable, flaw_of, quote
 from probekit.tasks.info import CARVED_FROM_TRAIN
 from probekit.tasks.labels import label_flaw
-from probekit.tasks.rare import check_number_of_classes
-from probekit.tasks.splits import carve_missing
-from probekit.tasks.stretches import EXAMPLE, are_stretches, read_stretches
-from probekit.tasks.token_labels import text_strata
+from probekit.tasks.splitting.rare import check_number_of_classes
+from probekit.tasks.splitting.splits import carve_missing
+from probekit.tasks.tables.data_table import DataTable, flaw_of, quote
+from probekit.tasks.tokens.stretches import EXAMPLE, are_stretches, read_stretches
+from probekit.tasks.tokens.token_labels import text_strata
 
 
 def token_cells(table: DataTable, column: str | None) -> list[Any]:

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.layout import Layout, position_text
-from probekit.activations.plan.offsets import offsets_of
-from probekit.activations.plan.select_tokens import Bad, ReadableTokens, TokenSet, needs_offsets, select_tokens
+from probekit.activations.plan.reading.offsets import offsets_of
+from probekit.activations.plan.reading.select_tokens import Bad, ReadableTokens, TokenSet, needs_offsets, select_tokens
+from probekit.activations.plan.reading.word_tokens import word_tokens
 from probekit.activations.plan.token_ids import Sequences, has_texts, ranges
-from probekit.activations.plan.word_tokens import word_tokens
 from probekit.errors import DataError, UsageError
 from probekit.models.base import LanguageModel
 from probekit.selections import EXAMPLES, Selection, as_position, check_together, keeps_several, parse_selection

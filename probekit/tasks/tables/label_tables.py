@@ -9,10 +9,10 @@ import numpy as np
 
 from probekit.errors import DataError, UsageError
 from probekit.options.label import LabelOptions
-from probekit.tasks.columns import ID_COLUMNS
-from probekit.tasks.data_table import DataTable
-from probekit.tasks.objects import object_tables
-from probekit.tasks.readers import TableFormat, read_table
+from probekit.tasks.tables.columns import ID_COLUMNS
+from probekit.tasks.tables.data_table import DataTable
+from probekit.tasks.tables.objects import object_tables
+from probekit.tasks.tables.readers import TableFormat, read_table
 from probekit.tasks.task_checks import is_sequence
 from probekit.text import kind_of, listed
 

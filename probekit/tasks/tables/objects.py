@@ -10,9 +10,9 @@ from typing import Any
 from probekit.errors import DataError, UsageError
 from probekit.tasks.base import Task
 from probekit.tasks.chats.messages import as_chat, check_chats, is_chat, plain_lines
-from probekit.tasks.data_table import DataTable, quote
-from probekit.tasks.hub import dataset_table, dataset_tables
-from probekit.tasks.split_names import WHOLE, split_of_name
+from probekit.tasks.splitting.split_names import WHOLE, split_of_name
+from probekit.tasks.tables.data_table import DataTable, quote
+from probekit.tasks.tables.hub import dataset_table, dataset_tables
 from probekit.tasks.task_checks import is_sequence
 from probekit.tasks.task_fields import listed_inputs
 from probekit.text import kind_of, listed

@@ -8,8 +8,8 @@ from typing import Any
 
 from probekit.errors import DataError
 from probekit.hub import find_repo
-from probekit.tasks.data_table import DataTable
-from probekit.tasks.split_names import SPLIT_NAMES, SPLITS, split_of_name
+from probekit.tasks.splitting.split_names import SPLIT_NAMES, SPLITS, split_of_name
+from probekit.tasks.tables.data_table import DataTable
 from probekit.text import counted, listed
 
 

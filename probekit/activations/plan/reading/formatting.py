@@ -5,8 +5,8 @@ Axes: L tokens of one text.
 
 import numpy as np
 
-from probekit.activations.plan.offsets import offsets_of
 from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.plan.reading.offsets import offsets_of
 from probekit.activations.plan.token_ids import has_texts, targets_task
 from probekit.selections import in_words
 from probekit.tasks.base import Task

@@ -18,9 +18,9 @@ from typing import IO, Any
 
 from probekit.errors import DataError, UsageError
 from probekit.plain_files import MAX_TABLE, parse_json, read_bytes
-from probekit.tasks import conllu
-from probekit.tasks.data_table import DataTable, flaw_of, quote
-from probekit.tasks.parquet import read_parquet
+from probekit.tasks.tables import conllu
+from probekit.tasks.tables.data_table import DataTable, flaw_of, quote
+from probekit.tasks.tables.parquet import read_parquet
 from probekit.text import counted, listed
 
 TXT = ".txt"

@@ -11,8 +11,8 @@ import numpy as np
 
 from probekit.errors import DataError
 from probekit.tasks.info import UNLABELLED
-from probekit.tasks.stretches import Stretches, no_label
 from probekit.tasks.task_checks import check_class_names
+from probekit.tasks.tokens.stretches import Stretches, no_label
 from probekit.text import counted
 
 Task = Any  # `tasks.base.Task`, which imports this module

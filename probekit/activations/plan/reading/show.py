@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.plan.build import plan_extraction
-from probekit.activations.plan.formatting import formatting_tokens, task_read
-from probekit.activations.plan.offsets import offsets_of
 from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.plan.reading.formatting import formatting_tokens, task_read
+from probekit.activations.plan.reading.offsets import offsets_of
 from probekit.activations.plan.token_ids import has_texts
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
 from probekit.options.check import check_whole
 from probekit.selections import in_words
 from probekit.tasks.base import Task
-from probekit.tasks.objects import task_of
+from probekit.tasks.tables.objects import task_of
 from probekit.text import counted, printable
 
 ROWS = 3

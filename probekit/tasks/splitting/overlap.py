@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.same_text import text_numbers
+from probekit.tasks.splitting.same_text import text_numbers
 
 
 def shared_by_splits(task: Task) -> dict[str, Any]:

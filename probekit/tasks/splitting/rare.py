@@ -13,8 +13,8 @@ from probekit.errors import DataError, UsageError
 from probekit.options.task import RareClasses
 from probekit.tasks.base import Task
 from probekit.tasks.labels import are_whole_numbers
-from probekit.tasks.stretches import Stretches
-from probekit.tasks.token_labels import label_rows
+from probekit.tasks.tokens.stretches import Stretches
+from probekit.tasks.tokens.token_labels import label_rows
 from probekit.tasks.trainable import every_split_needs, needed_splits, regression_hint, too_alike
 from probekit.text import counted, listed
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from probekit.errors import UsageError
-from probekit.tasks.data_table import DataTable, choose_column, quote
-from probekit.tasks.split_names import SPLITS, split_of_cell
+from probekit.tasks.splitting.split_names import SPLITS, split_of_cell
+from probekit.tasks.tables.data_table import DataTable, choose_column, quote
 from probekit.text import listed
 
 TEXT_COLUMNS = ("text", "sentence", "statement", "prompt")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from probekit.errors import DataError
-from probekit.tasks.data_table import quote
+from probekit.tasks.tables.data_table import quote
 from probekit.tasks.task_checks import span_flaw
 
 EXAMPLE = '{"start": 4, "end": 7, "label": "name"}'

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from probekit.errors import DataError, UsageError
-from probekit.tasks.stretches import Stretches, are_stretches, no_label, read_stretches
 from probekit.tasks.task_checks import is_sequence
 from probekit.tasks.task_fields import derived, numbered
+from probekit.tasks.tokens.stretches import Stretches, are_stretches, no_label, read_stretches
 from probekit.text import counted, kind_of
 
 TokenLabels = dict[str, list[Any]]  # of each text an array of its tokens, or `Stretches` of its characters

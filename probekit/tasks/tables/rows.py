@@ -7,12 +7,12 @@ from typing import Any
 
 from probekit.errors import DataError
 from probekit.tasks.chats.messages import as_chat, chat_flaw, plain_lines
-from probekit.tasks.columns import Columns, split_flaw
-from probekit.tasks.data_table import DataTable, flaw_of, quote
 from probekit.tasks.labels import NA, group_flaw, group_name, id_flaw, is_numeral, label_flaw
-from probekit.tasks.split_names import split_of_cell
+from probekit.tasks.splitting.split_names import split_of_cell
+from probekit.tasks.tables.columns import Columns, split_flaw
+from probekit.tasks.tables.data_table import DataTable, flaw_of, quote
 from probekit.tasks.task_checks import span_flaw
-from probekit.tasks.token_cells import token_cells, token_flaw
+from probekit.tasks.tokens.token_cells import token_cells, token_flaw
 from probekit.tasks.words import spans_in
 from probekit.text import counted, listed
 

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterable
 
 from probekit.tasks.base import Task
-from probekit.tasks.same_text import folded
+from probekit.tasks.splitting.same_text import folded
 from probekit.text import listed
 
 

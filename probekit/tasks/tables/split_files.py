@@ -7,8 +7,8 @@ A folder holds a table for each split (train.csv, dev.csv, test.csv). Or it hold
 from pathlib import Path
 
 from probekit.errors import DataError, UsageError
-from probekit.tasks.readers import READERS, TXT, check_format
-from probekit.tasks.split_names import WHOLE, split_of_name
+from probekit.tasks.splitting.split_names import WHOLE, split_of_name
+from probekit.tasks.tables.readers import READERS, TXT, check_format
 from probekit.text import listed
 
 ABOUT = ("readme", "license", "licence", "copying")  # text files that hold no texts of a class

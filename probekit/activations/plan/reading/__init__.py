@@ -1,0 +1,1 @@
+"""Which tokens of each text are read, and how that is shown."""

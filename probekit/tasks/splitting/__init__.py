@@ -1,0 +1,1 @@
+"""Splits: their names, how they are carved, and texts that they share."""
