@@ -17,7 +17,7 @@ from torch import Tensor
 
 from probekit.activations.layout import ALL, PER_EXAMPLE, Layout
 from probekit.activations.plan.reading.select_tokens import UNREAD
-from probekit.activations.select_rows import labelled_rows, select_rows, tokens_at
+from probekit.activations.select_rows import chosen_tokens, labelled_rows, select_rows
 from probekit.errors import DataError, UsageError
 from probekit.options.task import OnBadRow
 from probekit.places import NamedPlaces
@@ -219,7 +219,7 @@ class _At(Activations):
         self._chosen = chosen = replace(chosen, counts=chosen.counts[left])
         places = [place for place in source if place[0] not in PAIR_POINTS]
         points = [point for point in source.points if point not in PAIR_POINTS]
-        tokens, index = tokens_at(layout, chosen, starts)
+        tokens, index = chosen_tokens(layout, chosen, starts)
         own = replace(
             layout,
             positions=[str(position)],

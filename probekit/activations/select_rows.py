@@ -69,7 +69,9 @@ def select_rows(
     return SelectedRows(index, chosen.counts, is_mean=selection.pick == "mean", is_ragged=several), bad
 
 
-def tokens_at(layout: Layout, chosen: SelectedRows, starts: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
+def chosen_tokens(
+    layout: Layout, chosen: SelectedRows, starts: np.ndarray
+) -> tuple[np.ndarray | None, np.ndarray | None]:
     """The id of each chosen token and its index in its text, int64; -1 for a mean, None if unknown.
 
     `starts` are the first rows of the texts, int64 [N].

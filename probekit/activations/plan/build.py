@@ -50,13 +50,9 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
     points = _points(model, options)
     stack, places = stack_of(points), find_places(model, points, options.layers)
     widths = [width_of(model, place) for place in places]
-    dtype, device, texts = (
-        dtype_name(options.dtype),
-        _device(model, options.device),
-        rendered_task(model, task, options),
-    )
-    options = replace(options, position=position_of_rows(options.position, task, texts))
-    task, sequences, sources, reading = _read(model, texts, options, stack)
+    dtype, device, full = dtype_name(options.dtype), _device(model, options.device), rendered_task(model, task, options)
+    options = replace(options, position=position_of_rows(options.position, task, full))
+    task, sequences, sources, reading = _read(model, full, options, stack)
     options = check_planned_edits(model, options, places, stack, len(task))
     layout = layout_of(reading, sequences)
     batch_tokens = options.batch_tokens or BATCH_TOKENS.get(device.type, BATCH_TOKENS_ELSEWHERE)
