@@ -274,7 +274,7 @@ def marian(model: Transformer) -> Transformer:
 
 
 @pytest.mark.parametrize("position", ["last", "first", "mean", "all"])
-def test_texts_are_followed_by_the_end_of_a_sentence_which_is_never_read(pair_model, pairs, ended, wanted_ended, position):
+def test_texts_are_followed_by_an_end_which_is_never_read(pair_model, pairs, ended, wanted_ended, position):
     """As Marian's encoder was trained; token ids stay as they are given."""
     model = marian(pair_model)
     texts = [" ".join(chr(94 + i) for i in ids[:9]) for ids in pairs.inputs]
