@@ -182,6 +182,8 @@ def _parse_pick(pick: str, text: str) -> str | int | tuple[int | None, int | Non
             raise UsageError(f"the slice {pick} of {text!a:.80} holds no token; write its end after its start")
         return start, stop
     hint = nearest(pick, PICKS) if pick.isalpha() else f"write {EXAMPLES}"
+    if pick in ("user", "assistant", "system", *MODEL_PARTS):
+        hint = f"write last@{pick}, mean@{pick} or all@{pick}"
     raise UsageError(f"expected the tokens to read, got {text!a:.80}; {hint}")
 
 

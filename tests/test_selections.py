@@ -70,6 +70,11 @@ def test_other_texts_are_refused_in_one_line(text):
     assert "\n" not in str(error.value)
 
 
+def test_a_part_without_a_pick_is_refused_with_the_picks():
+    with pytest.raises(UsageError, match=r"got 'user'; write last@user, mean@user or all@user$"):
+        parse_selection("user")
+
+
 def test_several_rows_for_a_text():
     several = {"all": True, "-5:": True, 'in:"x"': True, "last": False, "mean@user": False, "3": False}
     assert {text: keeps_several(parse_selection(text)) for text in several} == several

@@ -47,6 +47,18 @@ def test_extracted_streams_are_the_hidden_states(kind):
             assert relative(acts.per_text(f"resid_pre.{layer}")[i], wanted) < 1e-5
 
 
+@pytest.mark.parametrize("kind", ["bloom", "mamba"])
+def test_selections_read_rows_of_all_tokens_in_padded_batches(kind):
+    model = wrapped(kind)
+    assert model.batching == "padded"
+    every = pk.extract(model, pk.Task("t", TEXTS), position="all", progress=False)
+    of_texts = every.per_text("resid_pre.2")
+    for position, at in (("-3:", slice(-3, None)), (":2", slice(2)), ("mean", None), ("last", slice(-1, None))):
+        own = pk.extract(model, pk.Task("t", TEXTS), position=position, progress=False)["resid_pre.2"]
+        wanted = [rows.mean(0, keepdim=True) if at is None else rows[at] for rows in of_texts]
+        assert relative(own, torch.cat(wanted)) < 1e-5
+
+
 @pytest.mark.parametrize("kind", SELF_TESTED)
 def test_a_selftest_passes(kind):
     found = pk.selftest(wrapped(kind))
