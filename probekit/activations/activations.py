@@ -15,9 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.layout import ALL, PER_EXAMPLE, Layout, fingerprint_of
-from probekit.activations.select_rows import SelectedRows, select_rows
+from probekit.activations.layout import ALL, PER_EXAMPLE, Layout
+from probekit.activations.plan.reading.select_tokens import UNREAD
+from probekit.activations.select_rows import chosen_tokens, labelled_rows, select_rows
 from probekit.errors import DataError, UsageError
+from probekit.options.task import OnBadRow
 from probekit.places import NamedPlaces
 from probekit.points import (
     FOLLOWED_BY_OUTPUT,
@@ -29,8 +31,9 @@ from probekit.points import (
     place_name,
     spans_of,
 )
+from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
-from probekit.tasks.tokens.token_labels import labels_at, token_rows
+from probekit.tasks.tokens.token_labels import token_rows
 from probekit.text import counted, listed, printable
 
 
@@ -70,7 +73,7 @@ class Activations(NamedPlaces, Mapping[Place, Tensor]):
         place = self._known(key)
         return self.layout.split(place, self._rows(place))
 
-    def at(self, position: str | int) -> "Activations":
+    def at(self, position: str | int, on_bad_row: OnBadRow = "error") -> "Activations":
         """One row for each example, [N, D], from several positions or from all tokens; labels are those of the token.
 
         Args:
@@ -78,12 +81,13 @@ class Activations(NamedPlaces, Mapping[Place, Tensor]):
                 (`probekit.selections`) of these, such as "last@assistant"; one that keeps several tokens gives their
                 rows; or "all", which makes every token an example, [T, D]. Its labels are then its own and those of
                 its text.
+            on_bad_row: "skip" leaves out the texts without such a token, and counts them in `task.info["skipped"]`.
 
         Raises:
             UsageError: a position that was not extracted, or the mean of tokens with labels.
-            DataError: a text too short for the index.
+            DataError: a text without such a token; the message names it.
         """
-        return _EachToken(self) if position == ALL else _At(self, position)
+        return _EachToken(self) if position == ALL else _At(self, position, on_bad_row)
 
     def concatenated(self, places: Iterable[PointSpec]) -> "Activations":
         """One place whose rows are those of several places side by side, [N, D of all]; named "resid_pre_0_to_3".
@@ -206,23 +210,28 @@ class ActivationSet(Activations):
 class _At(Activations):
     """One position of activations that have several, selected on access."""
 
-    def __init__(self, source: Activations, position: str | int):
+    def __init__(self, source: Activations, position: str | int, on_bad_row: OnBadRow = "error"):
         self._source = source
         layout, of_targets = source.layout, source.points[0].startswith("decoder.")
-        self._chosen = chosen = select_rows(layout, source.task, position, of_targets, bool(source.meta.get("cut")))
+        chosen, bad = select_rows(layout, source.task, position, of_targets, bool(source.meta.get("cut")))
+        task, left = without_bad_rows(source.task, bad, UNREAD, on_bad_row)
+        starts = layout.offsets(("", None))[left]
+        self._chosen = chosen = replace(chosen, counts=chosen.counts[left])
         places = [place for place in source if place[0] not in PAIR_POINTS]
         points = [point for point in source.points if point not in PAIR_POINTS]
-        tokens, index = _tokens_of(layout, chosen)
+        tokens, index = chosen_tokens(layout, chosen, starts)
         own = replace(
             layout,
             positions=[str(position)],
+            lengths=layout.lengths[left],
             tokens=tokens,
             picked=chosen.counts if chosen.is_ragged else None,
             token_index=index,
             characters=layout.characters[chosen.index] if chosen.is_ragged and layout.characters is not None else None,
         )
         meta = {**source.meta, "points": points, "position": position}
-        super().__init__(places, _labelled(source, position, chosen, index), meta, own)
+        labelled = labelled_rows(layout, task, source.meta, str(position), chosen, index)
+        super().__init__(places, labelled, meta, own)
 
     def _rows(self, place: Place) -> Tensor:
         rows, chosen = self._source._rows(place), self._chosen
@@ -243,18 +252,6 @@ def selected_from(acts: Activations, rows: np.ndarray) -> tuple[Activations, np.
     while isinstance(acts, _At) and not acts._chosen.is_mean:
         acts, rows = acts._source, acts._chosen.index[rows]
     return acts, rows
-
-
-def _tokens_of(layout: Layout, chosen: SelectedRows) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """The id of each chosen token and its index in its text, int64; -1 for a mean, None if unknown."""
-    if chosen.is_mean:
-        return None, np.full(len(layout.lengths), -1)
-    index = layout.token_index
-    if index is not None:
-        index = index[chosen.index]
-    elif layout.positions == [ALL]:
-        index = chosen.index - np.repeat(layout.offsets(("", None))[:-1], chosen.counts)
-    return None if layout.tokens is None else layout.tokens[chosen.index], index
 
 
 class _EachToken(Activations):
@@ -350,33 +347,6 @@ class SideBySide(Activations):
 
     def _n_bytes(self) -> int:
         return self._source._n_bytes()
-
-
-def _labelled(source: Activations, position: str | int, chosen: SelectedRows, index: np.ndarray | None) -> Task:
-    """The task with the labels of the tokens that are read, whose `index` in their texts may be unknown."""
-    task, layout = source.task, source.layout
-    if not task.token_labels:
-        return task
-    name = str(position)
-    if chosen.is_ragged:
-        return task
-    if index is not None and (index >= 0).all():
-        return labels_at(task, index)
-    if name == PER_EXAMPLE:
-        given = fingerprint_of(task.position) if isinstance(task.position, np.ndarray) else None
-        if given is None or source.meta.get("position_fingerprint", given) != given:
-            raise UsageError(
-                "the task has a label for each token, and does not say which token of each text was read; give "
-                "Task(position=...), or extract again with position all (--position all)"
-            )
-        return labels_at(task, np.asarray(task.position))
-    if name not in ("first", "last") and not name.lstrip("-").isdigit():
-        raise UsageError(
-            f"each label belongs to one token, and position {name} reads several; take --position last, first, a "
-            "token's index or all"
-        )
-    index = np.full(len(task), {"first": 0, "last": -1}[name] if name in ("first", "last") else int(name))
-    return labels_at(task, np.where(index < 0, index + layout.own_lengths, index))
 
 
 def _meta_of(tensors: Mapping[Place, Tensor], task: Task) -> dict[str, Any]:

@@ -6,17 +6,19 @@ tokens of the user's messages.
 Axes: N examples, R rows of a place.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from probekit.activations.layout import Layout
-from probekit.activations.plan.reading.select_tokens import ReadableTokens, select_tokens
-from probekit.errors import DataError, UsageError
-from probekit.places import check_kept
+from probekit.activations.layout import PER_EXAMPLE, Layout, fingerprint_of
+from probekit.activations.plan.reading.select_tokens import Bad, ReadableTokens, select_tokens
+from probekit.errors import UsageError
+from probekit.places import ALL, check_kept
 from probekit.selections import EXAMPLES, as_position, keeps_several, parse_selection
 from probekit.tasks.base import Task
+from probekit.tasks.tokens.token_labels import labels_at
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +27,7 @@ class SelectedRows:
 
     Attributes:
         index: the rows, one example after the other, int64.
-        counts: how many of each example, int64 [N].
+        counts: how many of each example, int64 [N]; none of an example without such a token.
         is_mean: whether their mean is the value, and not they.
         is_ragged: whether each of them is a value.
     """
@@ -38,8 +40,8 @@ class SelectedRows:
 
 def select_rows(
     layout: Layout, task: Task, position: Any, of_targets: bool = False, some_cut: bool = False
-) -> SelectedRows:
-    """The rows of a position.
+) -> tuple[SelectedRows, Bad]:
+    """The rows of a position, and the texts without such a token, with why.
 
     Args:
         layout: of the activations.
@@ -50,7 +52,6 @@ def select_rows(
 
     Raises:
         UsageError: a position that was not extracted, or that the texts cannot have.
-        DataError: a text without such a token.
     """
     position = int(position) if isinstance(position, np.integer) else position
     if not isinstance(position, str | int) or isinstance(position, bool):
@@ -58,17 +59,70 @@ def select_rows(
     N, P = len(layout.lengths), len(layout.positions)
     if not layout.is_ragged:
         check_kept(layout.positions, position)
-        return SelectedRows(np.arange(N) * P + layout.positions.index(str(position)), np.ones(N, dtype=np.int64))
+        return SelectedRows(np.arange(N) * P + layout.positions.index(str(position)), np.ones(N, dtype=np.int64)), {}
     selection = parse_selection(str(as_position(str(position))))
     chosen, bad = select_tokens(selection, _kept_tokens(layout, task, of_targets, some_cut))
-    for row in sorted(bad)[:1]:
-        more = f" ({len(bad):,} such rows in all)" if len(bad) > 1 else ""
-        raise DataError(f"example {task.ids[row]!a}: {bad[row]}{more}")
     starts = layout.offsets(("", None))[:-1]
     index = np.arange(starts[-1] + layout.counts(("", None))[-1]) if chosen.index is None else chosen.index
     index = index if chosen.index is None else np.repeat(starts, chosen.counts) + index
     several = keeps_several(selection)
-    return SelectedRows(index, chosen.counts, is_mean=selection.pick == "mean", is_ragged=several)
+    return SelectedRows(index, chosen.counts, is_mean=selection.pick == "mean", is_ragged=several), bad
+
+
+def chosen_tokens(
+    layout: Layout, chosen: SelectedRows, starts: np.ndarray
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The id of each chosen token and its index in its text, int64; -1 for a mean, None if unknown.
+
+    `starts` are the first rows of the texts, int64 [N].
+    """
+    if chosen.is_mean:
+        return None, np.full(len(starts), -1)
+    index = layout.token_index
+    if index is not None:
+        index = index[chosen.index]
+    elif layout.positions == [ALL]:
+        index = chosen.index - np.repeat(starts, chosen.counts)
+    return None if layout.tokens is None else layout.tokens[chosen.index], index
+
+
+def labelled_rows(
+    layout: Layout, task: Task, meta: Mapping[str, Any], name: str, chosen: SelectedRows, index: np.ndarray | None
+) -> Task:
+    """The task with the labels of the tokens that are read.
+
+    Args:
+        layout: of all that was kept.
+        task: with the examples of the rows.
+        meta: of the activations.
+        name: of the position.
+        chosen: its rows.
+        index: the token of each row in its text, int64 [N]; None if unknown.
+
+    Raises:
+        UsageError: a mean of tokens that have labels, or tokens that nothing names.
+    """
+    if not task.token_labels:
+        return task
+    if chosen.is_ragged:
+        return task
+    if index is not None and (index >= 0).all():
+        return labels_at(task, index)
+    if name == PER_EXAMPLE:
+        given = fingerprint_of(task.position) if isinstance(task.position, np.ndarray) else None
+        if given is None or meta.get("position_fingerprint", given) != given:
+            raise UsageError(
+                "the task has a label for each token, and does not say which token of each text was read; give "
+                "Task(position=...), or extract again with position all (--position all)"
+            )
+        return labels_at(task, np.asarray(task.position))
+    if name not in ("first", "last") and not name.lstrip("-").isdigit():
+        raise UsageError(
+            f"each label belongs to one token, and position {name} reads several; take --position last, first, a "
+            "token's index or all"
+        )
+    index = np.full(len(task), {"first": 0, "last": -1}[name] if name in ("first", "last") else int(name))
+    return labels_at(task, np.where(index < 0, index + layout.own_lengths, index))
 
 
 def _kept_tokens(layout: Layout, task: Task, of_targets: bool, some_cut: bool) -> ReadableTokens:

@@ -17,6 +17,7 @@ from probekit.activations.plan.places import find_places, stack_of, stop_at_laye
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.prepare import rendered_task
 from probekit.activations.plan.reading.read_positions import Reading, layout_of, needed_tokens, read_positions
+from probekit.activations.plan.reading.select_tokens import UNREAD
 from probekit.activations.plan.token_ids import Sequences, targets_task, tokenise_inputs, tokenise_targets
 from probekit.activations.plan.token_labels import WRONG_LABELS, with_labels_by_token
 from probekit.devices import find_device
@@ -31,7 +32,6 @@ from probekit.points import PAIR_POINTS, Place, parse_points
 from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
 
-UNREAD = "no such token"  # under which rows without the tokens to read are counted
 SHARD_BYTES = 64_000_000
 SHARD_FLOPS = {"cpu": 1.4e12}  # a few seconds of work: what a run that is stopped can lose
 BATCH_TOKENS = {"cpu": 2048}  # larger ones are no faster there
@@ -50,10 +50,9 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
     points = _points(model, options)
     stack, places = stack_of(points), find_places(model, points, options.layers)
     widths = [width_of(model, place) for place in places]
-    dtype, device, given = dtype_name(options.dtype), _device(model, options.device), task
-    task = rendered_task(model, task, options)
-    options = replace(options, position=position_of_rows(options.position, given, task))
-    task, sequences, sources, reading = _read(model, task, options, stack)
+    dtype, device, full = dtype_name(options.dtype), _device(model, options.device), rendered_task(model, task, options)
+    options = replace(options, position=position_of_rows(options.position, task, full))
+    task, sequences, sources, reading = _read(model, full, options, stack)
     options = check_planned_edits(model, options, places, stack, len(task))
     layout = layout_of(reading, sequences)
     batch_tokens = options.batch_tokens or BATCH_TOKENS.get(device.type, BATCH_TOKENS_ELSEWHERE)

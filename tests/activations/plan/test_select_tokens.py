@@ -174,6 +174,18 @@ def test_rows_that_cannot_be_read_are_left_out_and_counted():
     assert acts.task.info["skipped_rows"] == 2
     kept = extract(MODELS["byte-level"], TASK.subset(np.array([0])), position='in:"cats see"')
     torch.testing.assert_close(acts["resid_pre", 1], kept["resid_pre", 1])
+    every = extract(MODELS["byte-level"], TASK, position="all")
+    for position in ("mean@assistant[0]", "last@user[-2]", 'all@before:"no"', "all@user[1]"):
+        own = extract(MODELS["byte-level"], TASK, position=position, on_bad_row="skip")
+        later = every.at(position, on_bad_row="skip")
+        assert later.ids == own.ids
+        assert later.task.info == own.task.info
+        torch.testing.assert_close(later["resid_pre", 1], own["resid_pre", 1])
+        assert later.layout.token_index.tolist() == own.layout.token_index.tolist()
+        assert later.layout.lengths.tolist() == own.layout.lengths.tolist()
+    assert len(extract(MODELS["byte-level"], TASK, position='all@before:"no"', on_bad_row="skip").ids) < len(TASK)
+    with pytest.raises(DataError, match=r"example '1': 'cats see dogs\?' .*2 such rows.*--on-bad-row skip leaves them"):
+        every.at('before:"cats see dogs?"')
     with pytest.raises(DataError, match="all 3 rows are left out; example '0': 'zebra' does not occur"):
         extract(MODELS["byte-level"], TASK, position='in:"zebra"', on_bad_row="skip")
 

@@ -68,6 +68,7 @@ class Unread(Exception):
     """A text without the tokens of a selection; the message says why."""
 
 
+UNREAD = "no such token"  # under which rows without the tokens to read are counted
 Bad = dict[int, str]  # row -> why its tokens cannot be read, and what to do
 
 
