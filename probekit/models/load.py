@@ -17,7 +17,7 @@ from probekit.models.adapter.fields import checked_fields
 from probekit.models.families import MODEL_TYPES, families
 from probekit.models.files import read_json
 from probekit.models.model_types import check_adaptable, check_implemented_here, check_packages
-from probekit.models.tokenizer_files import FILES, load_tokenizer
+from probekit.models.tokenizer_files import FILES, load_tokenizer, template_files
 from probekit.options import DeviceOptions, ModelArguments, ModelOptions
 from probekit.options.check import check_path
 from probekit.options.load import Via
@@ -166,7 +166,7 @@ def _find(name: str, revision: str | None, weights: bool = True, progress: bool 
         _check_no_revision(name, revision, "is a folder here")
         return _Found(name if is_shipped else folder.resolve().name, folder, has_own_name=is_shipped)
     repo = find_repo(name, "model", revision)
-    return _Found(name, fetch(repo, ["config.json", *FILES]), repo)
+    return _Found(name, fetch(repo, ["config.json", *FILES, *template_files(repo.files)]), repo)
 
 
 def _check_no_revision(name: str, revision: str | None, why: str) -> None:

@@ -110,8 +110,7 @@ def _messages_column(table: DataTable, named: NamedColumns) -> str | None:
     if named.text is not None or not table.typed or not usual:
         return None
     column = choose_column(table, None, (MESSAGES_COLUMN,), "messages")
-    first = next((cell for cell in table.column(column) if cell is not None), None)
-    return column if isinstance(first, list | tuple) else None
+    return column if any(isinstance(cell, list | tuple) for cell in table.column(column)) else None
 
 
 def split_column_of(table: DataTable, taken: Iterable[str | None], named: str | None = None) -> str | None:

@@ -101,6 +101,26 @@ def test_an_extraction_of_chats_is_that_of_their_texts(chat_model, chats, tmp_pa
     assert again.task.fingerprint() == task.fingerprint()
 
 
+def test_parts_and_calls_of_tools_are_those_of_apply_chat_template(chat_model, folder):
+    """`transformers` drops names without a value; parts are text to it if the template takes lists."""
+    template = """{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}
+{% for part in m.content or [] %}{{ part.text }}{% endfor %}{% endif %}
+{% for call in m.tool_calls or [] %}{{ call | tojson }}{% endfor %}{{ m.content is defined }}{% endfor %}"""
+    raw = [
+        {"role": "user", "content": [{"type": "text", "text": "is it"}, {"type": "text", "text": " odd?"}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "odd", "arguments": {"n": 5}}}]},
+        {"role": "tool", "content": "yes", "tool_calls": None},
+    ]
+    oracle = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    task = plan_extraction(chat_model, load_task([{"messages": raw}]), ExtractOptions(chat_template=template)).task
+    assert task.inputs[0] == oracle.apply_chat_template(raw, chat_template=template, tokenize=False)
+    assert task.regions is not None
+    assert [(r.name, task.inputs[0][r.start : r.end]) for r in task.regions[0]] == [
+        ("user", "is it odd?"),
+        ("tool", "yes"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("settings", "files", "wanted", "start"),
     [
@@ -114,6 +134,8 @@ def test_an_extraction_of_chats_is_that_of_their_texts(chat_model, chats, tmp_pa
         ({"chat_template": [{"name": "a", "template": INST}, {"name": "b", "template": MARKUP}]}, {}, "b", "<|im"),
         ({"chat_template": HEADERS}, {"chat_template.jinja": MARKUP}, None, "<|im"),
         ({"chat_template": [{"name": "b", "template": MARKUP}]}, {}, Path("b"), "<|im"),
+        ({}, {"chat_template.jinja": MARKUP, "additional_chat_templates/b.jinja": HEADERS}, None, "<|im"),
+        ({"chat_template": MARKUP}, {"additional_chat_templates/b.jinja": HEADERS}, Path("b"), "<s><|start"),
         ({"chat_template": HEADERS, "bos_token": {"content": "</s>"}}, {}, None, "</s><|start"),
         ({"chat_template": HEADERS}, {"own.jinja": MARKUP}, "own.jinja", "<|im"),
         ({}, {}, "{{ messages[0].content }}", " is 0"),
@@ -122,6 +144,7 @@ def test_an_extraction_of_chats_is_that_of_their_texts(chat_model, chats, tmp_pa
 def test_where_a_template_comes_from(settings, files, wanted, start, tmp_path, monkeypatch, chats):
     where = model_folder(tmp_path / "model", **settings)
     for name, text in files.items():
+        (where / name).parent.mkdir(exist_ok=True)
         (where / name).write_text(text)
     monkeypatch.chdir(where)
     plan = plan_extraction(loaded(where), chats, ExtractOptions(chat_template=wanted))
@@ -208,5 +231,5 @@ def test_chats_in_python_need_no_labels(chat_model):
     assert str(acts.task.inputs[0]).startswith("<|im_start|>user\n is 1 the end")
     with pytest.raises(UsageError, match="got the messages of one; write \\[messages\\]"):
         extract(chat_model, chat(1))
-    with pytest.raises(DataError, match="example 1: message 0: expected a text as the content of user, got None"):
+    with pytest.raises(DataError, match="example '1': message 0: expected a text as the content of user, got None"):
         extract(chat_model, [chat(1), [{"role": "user", "content": None}]])
