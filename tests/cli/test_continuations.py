@@ -128,3 +128,14 @@ def test_a_text_that_the_model_ends_at_once_is_refused_with_the_row_or_skipped(h
     assert load_activations("skipped").task.info["skipped"]["ended at once"] >= 1
     assert run([*job, "--temperature", "2", "--out", "plain"]) == 5
     assert "temperature: 1.0 there, 2.0 here" in capsys.readouterr().err
+
+
+def test_no_stop_goes_on_where_the_model_ends(here, texts, gpt2_folder, capsys):
+    job = ["extract", "--model", str(gpt2_folder), "--dataset", str(texts), "--limit", "6", "--layers", "1"]
+    job += ["--generate", "3", "--dry-run", "--json"]
+    assert json.loads(said(capsys, *job)[0])["write"]["stop_tokens"]
+    assert json.loads(said(capsys, *job, "--no-stop")[0])["write"]["stop_tokens"] == []
+    assert run([*job, "--no-stop", "--stop", "a"]) == 2
+    assert "give one of them" in capsys.readouterr().err
+    assert run([*job[:-4], "--no-stop"]) == 2
+    assert "give --generate N too" in capsys.readouterr().err
