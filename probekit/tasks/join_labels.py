@@ -39,8 +39,8 @@ from probekit.text import counted, listed
 
 SKIP_HINT = "or leave such rows out: --on-bad-row skip, in Python label(acts, labels, on_bad_row='skip')"
 TOKENS_HINT = (
-    "labels of tokens are extracted with their texts (extract --token-label-column), or joined in Python to all tokens, "
-    "label(acts.at('all'), {'ID:TOKEN': label})"
+    "labels of tokens are extracted with their texts (extract --token-label-column), or joined in Python to all "
+    "tokens, label(acts.at('all'), {'ID:TOKEN': label})"
 )
 FINGERPRINTS = "label_fingerprints"  # in the record of activations: joined label set -> its sha256
 
