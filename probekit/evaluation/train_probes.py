@@ -28,14 +28,16 @@ from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import score, score_intervals
-from probekit.options import CurvesArguments, ProbeArguments
+from probekit.options import CurvesArguments
 from probekit.options.option import keywords_of_three
-from probekit.options.probe import PositionArguments
+from probekit.options.probe_forms import OneCurveArguments, OnePositionArguments
 from probekit.points import Place
 from probekit.threads import one_thread
 
 
-@keywords_of_three((PositionArguments, PositionResults), (ProbeArguments, ProbeResults), (CurvesArguments, ProbeCurves))
+@keywords_of_three(
+    (OnePositionArguments, PositionResults), (OneCurveArguments, ProbeResults), (CurvesArguments, ProbeCurves)
+)
 def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | ProbeCurves | PositionResults:
     """Train and test a probe at every layer of one point, or of several points and label sets.
 

@@ -96,8 +96,9 @@ def choose_column(table: DataTable, named: str | None, usual: tuple[str, ...], w
     lower = {name.strip().lower(): name for name in reversed(table.columns)}
     chosen = named if named is not None else next((lower[name] for name in usual if name in lower), None)
     if chosen is None:
+        first = "text" if what == "label" else usual[0]
         chats = ", or that of chats with --messages-column" if what == "text" else ""
-        header = chats if table.typed else "; without a header, name all columns: --columns text,label"
+        header = chats if table.typed else f"; without a header, name all columns: --columns {first},label"
         raise UsageError(
             f"{table.name} has no column named {' or '.join(usual)}, only {there}; name the {what} column with "
             f"--{what}-column{header}"
