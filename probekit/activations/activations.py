@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations.layout import ALL, PER_EXAMPLE, Layout, fingerprint_of
-from probekit.activations.select_rows import SelectedRows, select_rows
+from probekit.activations.select_rows import SelectedRows, select_rows, tokens_of, values_of
 from probekit.errors import DataError, UsageError
 from probekit.places import NamedPlaces
 from probekit.points import (
@@ -212,7 +212,7 @@ class _At(Activations):
         self._chosen = chosen = select_rows(layout, source.task, position, of_targets)
         places = [place for place in source if place[0] not in PAIR_POINTS]
         points = [point for point in source.points if point not in PAIR_POINTS]
-        tokens, index = _tokens_of(layout, chosen)
+        tokens, index = tokens_of(layout, chosen)
         own = replace(
             layout,
             positions=[str(position)],
@@ -225,14 +225,7 @@ class _At(Activations):
         super().__init__(places, _labelled(source, position, chosen, index), meta, own)
 
     def _rows(self, place: Place) -> Tensor:
-        rows, chosen = self._source._rows(place), self._chosen
-        if len(chosen.index) != len(rows) or not chosen.is_mean:
-            rows = rows[torch.from_numpy(chosen.index).to(rows.device)]
-        if not chosen.is_mean:
-            return rows
-        lengths = torch.from_numpy(chosen.counts).to(rows.device)
-        wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
-        return torch.segment_reduce(wide, "mean", lengths=lengths, axis=0).to(rows.dtype)
+        return values_of(self._source._rows(place), self._chosen)
 
     def _n_bytes(self) -> int:
         return self._source._n_bytes()
@@ -243,18 +236,6 @@ def selected_from(acts: Activations, rows: np.ndarray) -> tuple[Activations, np.
     while isinstance(acts, _At) and not acts._chosen.is_mean:
         acts, rows = acts._source, acts._chosen.index[rows]
     return acts, rows
-
-
-def _tokens_of(layout: Layout, chosen: SelectedRows) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """The id of each chosen token and its index in its text, int64; -1 for a mean, None if unknown."""
-    if chosen.is_mean:
-        return None, np.full(len(layout.lengths), -1)
-    index = layout.token_index
-    if index is not None:
-        index = index[chosen.index]
-    elif layout.positions == [ALL]:
-        index = chosen.index - np.repeat(layout.offsets(("", None))[:-1], chosen.counts)
-    return None if layout.tokens is None else layout.tokens[chosen.index], index
 
 
 class _EachToken(Activations):

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from probekit.activations.layout import Layout
 from probekit.activations.plan.reading.select_tokens import ReadableTokens, select_tokens
 from probekit.errors import DataError, UsageError
-from probekit.places import check_kept
+from probekit.places import ALL, check_kept
 from probekit.selections import EXAMPLES, as_position, keeps_several, parse_selection
 from probekit.tasks.base import Task
 
@@ -66,6 +68,29 @@ def select_rows(layout: Layout, task: Task, position: Any, of_targets: bool = Fa
     index = index if chosen.index is None else np.repeat(starts, chosen.counts) + index
     several = keeps_several(selection)
     return SelectedRows(index, chosen.counts, is_mean=selection.pick == "mean", is_ragged=several)
+
+
+def values_of(rows: Tensor, chosen: SelectedRows) -> Tensor:
+    """The values of a position, [N, D], or [R, D] of a selection of several tokens, from all rows of a place."""
+    if len(chosen.index) != len(rows) or not chosen.is_mean:
+        rows = rows[torch.from_numpy(chosen.index).to(rows.device)]
+    if not chosen.is_mean:
+        return rows
+    lengths = torch.from_numpy(chosen.counts).to(rows.device)
+    wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    return torch.segment_reduce(wide, "mean", lengths=lengths, axis=0).to(rows.dtype)
+
+
+def tokens_of(layout: Layout, chosen: SelectedRows) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The id of each chosen token and its index in its text, int64; -1 for a mean, None if unknown."""
+    if chosen.is_mean:
+        return None, np.full(len(layout.lengths), -1)
+    index = layout.token_index
+    if index is not None:
+        index = index[chosen.index]
+    elif layout.positions == [ALL]:
+        index = chosen.index - np.repeat(layout.offsets(("", None))[:-1], chosen.counts)
+    return None if layout.tokens is None else layout.tokens[chosen.index], index
 
 
 def _kept_tokens(layout: Layout, task: Task, of_targets: bool) -> ReadableTokens:
