@@ -125,6 +125,32 @@ def test_several_selections_have_a_curve_each(model):
         assert_same_curve(results[name], train_probes(kept, position=name, C=HOW["C"], controls=0, codelength=False))
 
 
+@pytest.mark.parametrize("in_store", [False, True])
+def test_several_selections_of_all_tokens_are_probed_as_if_they_had_been_extracted(model, acts, tmp_path, in_store):
+    names = ["last", "mean", 1]
+    kept = extract(model, make_task(), points="resid_pre", position=names, bos=True)
+    if in_store:
+        acts = extract(model, make_task(), points="resid_pre", position="all", bos=True, out=tmp_path / "store")
+    found, expected = (
+        train_probes(one, by="position", position=names, controls=1, codelength=False, **HOW) for one in (acts, kept)
+    )
+    assert found.meta["kept"] == [one.position for one in found.positions] == ["last", "mean", "1"]
+    for one, other in zip(found.positions, expected.positions, strict=True):
+        assert one.n == other.n
+        assert [layer.C for layer in one.layers] == [layer.C for layer in other.layers]
+        for mine, theirs in zip(one.layers, other.layers, strict=True):
+            assert mine.control == pytest.approx(theirs.control)
+            assert mine.metrics["test"] == pytest.approx(theirs.metrics["test"], rel=1e-3)
+
+
+def test_several_selections_take_the_labels_of_their_tokens(acts):
+    found = train_probes(acts, label="parity", by="position", position=["last", "first"], **HOW)
+    expected = {-1: train_probes(acts, label="parity", by="position-from-end", **HOW)["-1"]}
+    expected[0] = train_probes(acts, label="parity", by="position", **HOW)["0"]
+    for one, other in zip(found.positions, expected.values(), strict=True):
+        assert_same_curve(one, other)
+
+
 def test_selections_with_labels_of_tokens(model, acts):
     kept = extract(model, make_task(), points="resid_pre", position=["first", "last"], bos=True)
     results = train_probes(kept, label="parity", by="position", **HOW)
@@ -231,6 +257,10 @@ def test_a_quick_look_has_no_p_values_and_the_same_scores(acts):
         ({"points": "all"}, "without points"),
         ({"labels": ["text"]}, "without labels"),
         ({"position": "last"}, "leave position"),
+        ({"position": ["last", "1:3"]}, "'1:3' keeps several tokens of a text; give it alone"),
+        ({"position": ["last", "last"]}, "must all differ"),
+        ({"position": []}, "got none"),
+        ({"position": ["last", "lst"]}, "lst"),
         ({"aggregate": "mean"}, "over a sequence"),
         ({"probe": "attention"}, "over a sequence"),
         ({"least_texts": 0}, "1 or more"),
@@ -239,6 +269,11 @@ def test_a_quick_look_has_no_p_values_and_the_same_scores(acts):
 def test_what_does_not_go_with_it_is_refused(acts, given, words):
     with pytest.raises(UsageError, match=words):
         train_probes(acts, by="position", **given)
+
+
+def test_several_positions_need_a_curve_for_each(acts):
+    with pytest.raises(UsageError, match=r"2 were given .* \(by='position'\)"):
+        train_probes(acts, position=["last", "first"])
 
 
 def test_an_unknown_way_is_refused(acts):
