@@ -9,7 +9,7 @@ H heads, D width of the place (d_model for the residual stream, n_heads * d_head
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from probekit.activations.layout import ALL, PER_EXAMPLE, Layout
 from probekit.activations.plan.reading.select_tokens import UNREAD
 from probekit.activations.select_rows import chosen_tokens, labelled_rows, select_rows, values_of
 from probekit.errors import DataError, UsageError
+from probekit.options.check import check_among
 from probekit.options.task import OnBadRow
 from probekit.places import NamedPlaces
 from probekit.points import (
@@ -84,9 +85,10 @@ class Activations(NamedPlaces, Mapping[Place, Tensor]):
             on_bad_row: "skip" leaves out the texts without such a token, and counts them in `task.info["skipped"]`.
 
         Raises:
-            UsageError: a position that was not extracted, or the mean of tokens with labels.
+            UsageError: a position that was not extracted, the mean of tokens with labels, or an unknown `on_bad_row`.
             DataError: a text without such a token; the message names it.
         """
+        check_among("on_bad_row", on_bad_row, get_args(OnBadRow))
         return _EachToken(self) if position == ALL else _At(self, position, on_bad_row)
 
     def concatenated(self, places: Iterable[PointSpec]) -> "Activations":

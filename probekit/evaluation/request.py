@@ -21,6 +21,7 @@ from probekit.errors import DataError, UsageError
 from probekit.evaluation.fits.sequences import all_tokens, labels_of_texts
 from probekit.options import CurveOptions, CurvesArguments
 from probekit.options.probe import SEQUENCE_NAMES
+from probekit.options.task import OnBadRow
 from probekit.places import ALL, check_kept, has_layers, places_of, short_name
 from probekit.points import PAIR_POINTS, Place, place_name
 from probekit.probes import Probe
@@ -127,7 +128,7 @@ def positions_read(acts: Activations, options: CurvesArguments) -> Activations:
         return acts
     if isinstance(position, list):
         return SelectedPositions(acts, position)
-    found = acts.at(position) if acts.layout.is_ragged else acts
+    found = acts.at(position, options.on_bad_row) if acts.layout.is_ragged else acts
     if not found.layout.is_ragged:
         raise UsageError(
             f"by={options.by!r} (--by) reads several positions, and position {position!r:.80} is one; leave position "
@@ -264,11 +265,12 @@ def rows_read(acts: Activations, options: CurvesArguments) -> Activations:
     Raises:
         UsageError: as `one_position`; a probe over a sequence where one token of each text was kept.
     """
-    return all_tokens(acts, options.position) if options.of_sequences else one_position(acts, options.position)
+    read = all_tokens if options.of_sequences else one_position
+    return read(acts, options.position, options.on_bad_row)
 
 
-def one_position(acts: Activations, position: str | int | None) -> Activations:
-    """One row for each example; with position "all", tokens are examples.
+def one_position(acts: Activations, position: str | int | None, on_bad_row: OnBadRow = "error") -> Activations:
+    """One row for each example; with position "all", tokens are examples; `on_bad_row` as for `Activations.at`.
 
     Raises:
         UsageError: several positions and none is named.
@@ -276,7 +278,7 @@ def one_position(acts: Activations, position: str | int | None) -> Activations:
     kept = acts.layout.positions
     check_kept(kept, position)
     if position is not None:
-        found = acts.at(position)
+        found = acts.at(position, on_bad_row)
         found = found.at(ALL) if found.layout.is_ragged else found
         _check_memory(acts, found)
         return found

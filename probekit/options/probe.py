@@ -10,6 +10,7 @@ from probekit.errors import UsageError, nearest
 from probekit.options import parse
 from probekit.options.check import check_among, check_strength, check_whole, is_whole
 from probekit.options.option import like, option
+from probekit.options.task import OnBadRow, TaskOptions
 from probekit.points import check_layers
 from probekit.selections import as_position, check_together
 from probekit.text import listed
@@ -24,7 +25,6 @@ FULL = {"controls": 3, "codelength": True, "baselines": True}  # what is compute
 BY_POSITION, FROM_END = "position", "position-from-end"  # a curve for each place in the text, counted from either end
 LEAST_TEXTS = 10
 LEAST_FOLDS = 3  # one tests, one chooses, the rest are fitted
-
 
 # the keys of `probekit.probes.PROBES`, and of `SEQUENCE_PROBES`, which take all tokens of a text
 PROBE_NAMES = ("logistic", "ridge", "lda", "mean-diff", "mlp", "k-sparse", "attention")
@@ -81,7 +81,6 @@ class CurveOptions:
         metavar="N",
         least=0,
     )
-
     concatenate: bool = option(
         False,
         "Fit one probe on all chosen layers side by side.",
@@ -143,6 +142,7 @@ class ProbeOptions(CurveOptions):
         "label",
         "Label set to predict; on the command line also several with commas, or all.  [default: the task's target]",
     )
+    on_bad_row: OnBadRow = like(TaskOptions, "on_bad_row", "What to do with texts without the token to read.")
     aggregate: str | None = option(
         None,
         f"Predict each text's label from all its tokens: {', '.join(AGGREGATES[:-1])} or {AGGREGATES[-1]} of the "

@@ -15,6 +15,7 @@ from probekit.activations.activations import Activations
 from probekit.activations.store.reader import Store
 from probekit.devices import free_bytes, where_float64
 from probekit.errors import DataError, UsageError
+from probekit.options.task import OnBadRow
 from probekit.places import ALL, check_several_kept
 from probekit.points import Place, place_name
 from probekit.probes.base import check_size
@@ -23,18 +24,19 @@ from probekit.probes.sequence.ragged import Ragged, in_memory, pooled_rows
 SHARE = 8  # a place is streamed unless its rows take less than this part of the free memory
 
 
-def all_tokens(acts: Activations, position: str | int | None) -> Activations:
+def all_tokens(acts: Activations, position: str | int | None, on_bad_row: OnBadRow = "error") -> Activations:
     """The tokens of each text.
 
     Args:
         acts: with several tokens of each text.
         position: None, what was extracted, or a selection of several of its tokens.
+        on_bad_row: "skip" leaves out the texts without such tokens.
 
     Raises:
         UsageError: one token of each text was kept, or is named.
     """
     check_several_kept(acts.layout.positions, position)
-    return acts if position in (None, ALL, *acts.layout.positions) else acts.at(position)
+    return acts if position in (None, ALL, *acts.layout.positions) else acts.at(position, on_bad_row)
 
 
 def labels_of_texts(acts: Activations) -> Activations:

@@ -16,12 +16,14 @@ class _Recorded(Protocol):
 def cautions(data: _Recorded) -> list[str]:
     """Phrases of at most 70 characters, the most important first; empty if all is well.
 
-    They are made from `meta["test_leak"]`, `meta["texts_cut"]` and what the activations record of edits, which older
-    results lack.
+    They are made from `meta["test_leak"]`, `meta["unread"]`, `meta["texts_cut"]` and what the activations record of
+    edits, which older results lack.
     """
     leak, cut = data.meta.get("test_leak"), data.meta.get("texts_cut")
     found = [] if not leak or leak["removed"] else [_texts_leak(leak), _groups_leak(leak)]
     edited = data.meta.get("activations", {}).get("edited")
+    unread = data.meta.get("unread", 0)
+    found += [f"{counted(unread, 'text')} without the token to read left out"] if unread else []
     found += [_cut(cut) if cut else "", _short(f"edited model: {edited}") if edited else ""]
     return [phrase for phrase in found if phrase]
 

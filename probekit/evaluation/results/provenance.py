@@ -8,6 +8,7 @@ import torch
 
 from probekit.activations.activations import Activations, RowsOf
 from probekit.activations.labelled import record_of_labels
+from probekit.activations.plan.reading.select_tokens import UNREAD
 from probekit.evaluation.compare.codelength import FRACTIONS
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.plan import CurvePlan
@@ -73,6 +74,7 @@ def origin_of(
         "audit": audit_dict(audit),
         "test_leak": None if audit.test_leak is None else {**audit.test_leak, "removed": audit.dropped},
         "texts_cut": _texts_cut(acts),
+        **({"unread": unread} if (unread := acts.task.info.get("skipped", {}).get(UNREAD)) else {}),
         "drop_leaks": drop_leaks,
         "activations": _activations(record_of_labels(acts, [request.label]), fingerprint),
         "versions": versions_of(*PACKAGES),

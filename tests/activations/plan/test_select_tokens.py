@@ -14,6 +14,8 @@ from probekit.activations.plan.reading.offsets import offsets_of
 from probekit.activations.plan.reading.read_positions import read_positions
 from probekit.activations.plan.token_ids import tokenise_inputs
 from probekit.errors import DataError, UsageError
+from probekit.evaluation import train_probes
+from probekit.evaluation.results.cautions import cautions
 from probekit.tasks.base import Task
 
 WORDS = st.sampled_from(
@@ -188,6 +190,26 @@ def test_rows_that_cannot_be_read_are_left_out_and_counted():
         every.at('before:"cats see dogs?"')
     with pytest.raises(DataError, match="all 3 rows are left out; example '0': 'zebra' does not occur"):
         extract(MODELS["byte-level"], TASK, position='in:"zebra"', on_bad_row="skip")
+
+
+def test_probes_leave_out_texts_without_the_token():
+    """As from activations of the other texts alone, and the results say how many."""
+    several = [[("user", ["the dogs", "the cats"][i % 2]), *[("assistant", "no")] * (i % 7 > 0)] for i in range(42)]
+    splits = ["train"] * 14 + ["validation"] * 14 + ["test"] * 14
+    task = chats(*several, labels=[i % 2 for i in range(42)], splits=splits)
+    every = extract(MODELS["byte-level"], task, position="all")
+    how: Any = {"quick": True, "C": 1.0, "intervals": False}
+    results = train_probes(every, position="last@assistant", on_bad_row="skip", **how)
+    left = [row for row, chat in enumerate(several) if len(chat) > 1]
+    alone = extract(MODELS["byte-level"], task.subset(np.array(left)), position="last@assistant")
+    own = train_probes(alone, **how)
+    briers = [[layer.metrics["test"]["brier"] for layer in one.layers] for one in (results, own)]
+    assert briers[0] == pytest.approx(briers[1])
+    assert cautions(results) == ["6 texts without the token to read left out"]
+    with pytest.raises(DataError, match=r"6 such rows in all; --on-bad-row skip leaves them out"):
+        train_probes(every, position="last@assistant", **how)
+    with pytest.raises(UsageError, match=r"on_bad_row .* is one of error, skip; got 'leave'"):
+        train_probes(every, position="last@assistant", on_bad_row="leave", **how)
 
 
 def test_given_tokens_follow_the_rows_that_are_left():
