@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from datetime import datetime
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from probekit.activations.plan.prepare import rendered_task
 from probekit.errors import DataError
-from probekit.options import ExtractOptions
-from probekit.tasks.base import Task
 from probekit.tasks.chats import render
 from probekit.tasks.chats.render import render_chats
 from probekit.tasks.chats.template import ChatTemplate
@@ -206,16 +202,3 @@ def test_all_chats_have_one_time():
     assert found[0] == found[1]
     assert found[0].flaw is None
     assert datetime.fromisoformat(str(found[0].date)).date() <= datetime.now().date()
-
-
-def test_the_process_ends_with_the_run(monkeypatch):
-    """Also if chats are left over, and if the one who asked keeps the error."""
-    started = []
-    popen = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1])
-    task = Task("chats", ["x"] * 3, chats=[CHAT] * 3)
-    model = SimpleNamespace(tokenizer=None, name="model", causal=True)
-    with pytest.raises(DataError) as kept:
-        rendered_task(model, task, ExtractOptions(chat_template="{{ raise_exception('no') }}"))  # pyright: ignore[reportArgumentType]
-    assert [process.poll() for process in started] == [-signal.SIGKILL]
-    assert kept.value.__traceback__ is not None
