@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from probekit.errors import DataError
+from probekit.errors import DataError, ProbekitError
 from probekit.tasks.chats import render
 from probekit.tasks.chats.render import render_chats
 from probekit.tasks.chats.template import ChatTemplate
@@ -47,10 +47,10 @@ def alternating(texts: list[str], system: bool) -> list[dict]:
 
 
 @pytest.mark.parametrize("style", STYLES)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     chats=st.lists(
-        st.builds(alternating, st.lists(contents, min_size=2, max_size=5), st.booleans()), min_size=1, max_size=20
+        st.builds(alternating, st.lists(contents, min_size=2, max_size=5), st.booleans()), min_size=5, max_size=20
     ),
     prompt=st.booleans(),
 )
@@ -125,10 +125,10 @@ def test_hostile_templates_are_refused_and_the_next_chat_goes_on(what):
 
 
 def test_a_template_without_end_is_ended(monkeypatch):
-    monkeypatch.setattr(render, "SECONDS", 1.0)
+    monkeypatch.setattr(render, "SECONDS", 0.4)
     chats = [[{"role": "user", "content": text}] for text in ("go", "last")]
     bad, last = rendered("{% if messages[0].content == 'go' %}" + LOOP + "{% endif %}{{ messages[0].content }}", chats)
-    assert bad.flaw == ("time", "takes more than 1 s")
+    assert bad.flaw == ("time", "takes more than 0.4 s")
     assert last.text == "last"
 
 
@@ -202,3 +202,9 @@ def test_all_chats_have_one_time():
     assert found[0] == found[1]
     assert found[0].flaw is None
     assert datetime.fromisoformat(str(found[0].date)).date() <= datetime.now().date()
+
+
+def test_a_process_that_does_not_start_is_no_fault_of_the_template(monkeypatch, tmp_path):
+    monkeypatch.setattr(render, "WORKER", tmp_path / "none.py")
+    with pytest.raises(ProbekitError, match=r"the process that runs chat templates does not start; try it: .*none\.py"):
+        rendered("{{ messages[0].content }}", [CHAT])
