@@ -1,6 +1,8 @@
 """Chats in an extraction: the model's own template, its tokens as `transformers` makes them, and what is refused."""
 
 import json
+import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,6 +85,7 @@ def test_the_tokens_are_those_of_apply_chat_template(style, prompt, chat_model, 
         assert plan.sequences[i].tolist() == theirs
     assert plan.task.info["chat"]["from"] == "t.jinja"
     assert plan.task.info["chat"]["add_generation_prompt"] is prompt
+    assert ("has_no_generation_prompt" in plan.task.info["chat"]) is (prompt and style == "inst")
 
 
 def test_an_extraction_of_chats_is_that_of_their_texts(chat_model, chats, tmp_path):
@@ -139,6 +142,7 @@ def test_parts_and_calls_of_tools_are_those_of_apply_chat_template(chat_model, f
         ({"chat_template": HEADERS, "bos_token": {"content": "</s>"}}, {}, None, "</s><|start"),
         ({"chat_template": HEADERS}, {"own.jinja": MARKUP}, "own.jinja", "<|im"),
         ({}, {}, "{{ messages[0].content }}", " is 0"),
+        ({}, {"windows.jinja": "\ufeff" + MARKUP}, "windows.jinja", "<|im"),
     ],
 )
 def test_where_a_template_comes_from(settings, files, wanted, start, tmp_path, monkeypatch, chats):
@@ -220,9 +224,9 @@ def test_rows_that_the_template_refuses_are_named_or_left_out(chat_model, chats)
 
 
 def test_a_template_that_hangs_ends_the_run_even_if_rows_may_be_skipped(chat_model, chats, monkeypatch):
-    monkeypatch.setattr(render, "SECONDS", 0.5)
+    monkeypatch.setattr(render, "SECONDS", 0.3)
     loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-    with pytest.raises(DataError, match=r"example 'row:2': the chat template of .* takes more than 0.5 s"):
+    with pytest.raises(DataError, match=r"example 'row:2': the chat template of .* takes more than 0.3 s"):
         plan_extraction(chat_model, chats, ExtractOptions(chat_template=loop, on_bad_row="skip"))
 
 
@@ -233,3 +237,14 @@ def test_chats_in_python_need_no_labels(chat_model):
         extract(chat_model, chat(1))
     with pytest.raises(DataError, match="example '1': message 0: expected a text as the content of user, got None"):
         extract(chat_model, [chat(1), [{"role": "user", "content": None}]])
+
+
+def test_the_process_ends_with_the_run(chat_model, chats, monkeypatch):
+    """Also if chats are left over, and if the one who asked keeps the error."""
+    started = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1])
+    with pytest.raises(DataError) as kept:
+        plan_extraction(chat_model, chats, ExtractOptions(chat_template="{{ raise_exception('no') }}"))
+    assert [process.poll() for process in started] == [-signal.SIGKILL]
+    assert kept.value.__traceback__ is not None
