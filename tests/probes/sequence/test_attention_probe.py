@@ -107,6 +107,13 @@ def test_no_small_step_from_the_solution_lowers_the_objective():
         assert objective(problems, theta + 1e-3 * rng.normal(size=theta.shape))[0][0] > value[0]
 
 
+def test_without_random_starts():
+    X, y = marked(60, 0)
+    alone, usual = AttentionProbe(C=0.3, n_random=0).fit(X, y), AttentionProbe(C=0.3).fit(X, y)
+    assert alone.converged_
+    assert usual.objective_ <= alone.objective_ * (1 + 1e-3)
+
+
 def test_several_classes_and_names():
     rng = np.random.default_rng(0)
     y, X = rng.integers(3, size=300), []
