@@ -22,9 +22,13 @@ PER_EXAMPLE = "per example"  # the name of a position with an index of its own i
 EXAMPLES = 'last, first, mean, all, 3, -5:, last@assistant, mean@user, in:"TEXT", before:"TEXT" or after:"TEXT"'
 _SLICE = re.compile(r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?")
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
-_QUOTED = re.compile(r'(in|before|after):(?:"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([^"\'].*))', re.DOTALL)
+_QUOTED = re.compile(r'(in|before|after):\s*(?:"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([^"\'\s].*))', re.DOTALL)
 _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)(?:\[(-?[0-9]{1,9})\])?")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_BARE = re.compile(r"""(?:.*@\s*)?(?:in|before|after):\s*[^"'\s].*""", re.DOTALL)
+_ONE = re.compile(
+    r"""(?:(?:in|before|after):\s*(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|[^,])+""", re.DOTALL
+)  # a quote anywhere else, as in after:don't, is a letter
 
 Kind = Literal["role", "prompt", "generated", "in", "before", "after"]
 
@@ -149,9 +153,22 @@ def names_several(name: str) -> bool:
 
 
 def split_selections(text: str) -> list[str]:
-    """Selections with commas between them; a comma in quotes belongs to its text."""
-    parts = re.findall(r'(?:"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[^,])+', text)
-    return [part.strip() for part in parts if part.strip()]
+    """Selections with commas between them; a comma in quotes belongs to its text.
+
+    Raises:
+        UsageError: a text with a comma that has no quotes, which is what a shell makes of in:"Hello, world".
+    """
+    parts = [part.strip() for part in _ONE.findall(text) if part.strip()]
+    for before, part in zip(["", *parts], parts, strict=False):
+        try:
+            parse_selection(part)
+        except UsageError:
+            if part != PER_EXAMPLE and _BARE.fullmatch(before):
+                raise UsageError(
+                    f"expected the tokens to read, got {part!a:.80} after {before!a:.80} and a comma; a text with a "
+                    "comma needs quotes that the shell leaves, as in --position 'in:\"Hello, world\"'"
+                ) from None
+    return parts
 
 
 def _parse_pick(pick: str, text: str) -> str | int | tuple[int | None, int | None]:

@@ -209,7 +209,7 @@ class _At(Activations):
     def __init__(self, source: Activations, position: str | int):
         self._source = source
         layout, of_targets = source.layout, source.points[0].startswith("decoder.")
-        self._chosen = chosen = select_rows(layout, source.task, position, of_targets)
+        self._chosen = chosen = select_rows(layout, source.task, position, of_targets, bool(source.meta.get("cut")))
         places = [place for place in source if place[0] not in PAIR_POINTS]
         points = [point for point in source.points if point not in PAIR_POINTS]
         tokens, index = _tokens_of(layout, chosen)

@@ -8,6 +8,7 @@ Axes: N examples, D width of a place.
 import warnings
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from probekit.activations.activations import ActivationSet
 from probekit.activations.continuations.files import folder_of
 from probekit.activations.continuations.plan import of_continued, plan_continuations
 from probekit.activations.continuations.write import write_continuations
-from probekit.activations.plan.build import plan_extraction
+from probekit.activations.plan.build import plan_extraction, position_of_rows
 from probekit.activations.plan.identity import digest_of, identity_of, record_of_run
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.summary import plan_as_dict
@@ -68,7 +69,8 @@ def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractAr
     """
     task = task_of(task)
     if options.generate is not None:
-        task, options = continued(model, task, options), of_continued(options)
+        given, task = task, continued(model, task, options)
+        options = replace(of_continued(options), position=position_of_rows(options.position, given, task))
     plan = plan_extraction(model, task, options)
     _warn_of_cut(plan, stacklevel=4)  # the caller of the function with flat options
     return run_plan(plan, options.out, options.progress, options.stats)

@@ -36,7 +36,9 @@ class SelectedRows:
     is_ragged: bool = False
 
 
-def select_rows(layout: Layout, task: Task, position: Any, of_targets: bool = False) -> SelectedRows:
+def select_rows(
+    layout: Layout, task: Task, position: Any, of_targets: bool = False, some_cut: bool = False
+) -> SelectedRows:
     """The rows of a position.
 
     Args:
@@ -44,6 +46,7 @@ def select_rows(layout: Layout, task: Task, position: Any, of_targets: bool = Fa
         task: their examples.
         position: one of several that were kept; or, where all tokens or those of a part were, any selection.
         of_targets: whether the tokens are those of a decoder's targets.
+        some_cut: whether texts were cut at the model's context.
 
     Raises:
         UsageError: a position that was not extracted, or that the texts cannot have.
@@ -57,7 +60,7 @@ def select_rows(layout: Layout, task: Task, position: Any, of_targets: bool = Fa
         check_kept(layout.positions, position)
         return SelectedRows(np.arange(N) * P + layout.positions.index(str(position)), np.ones(N, dtype=np.int64))
     selection = parse_selection(str(as_position(str(position))))
-    chosen, bad = select_tokens(selection, _kept_tokens(layout, task, of_targets))
+    chosen, bad = select_tokens(selection, _kept_tokens(layout, task, of_targets, some_cut))
     for row in sorted(bad)[:1]:
         more = f" ({len(bad):,} such rows in all)" if len(bad) > 1 else ""
         raise DataError(f"example {task.ids[row]!a}: {bad[row]}{more}")
@@ -68,7 +71,7 @@ def select_rows(layout: Layout, task: Task, position: Any, of_targets: bool = Fa
     return SelectedRows(index, chosen.counts, is_mean=selection.pick == "mean", is_ragged=several)
 
 
-def _kept_tokens(layout: Layout, task: Task, of_targets: bool) -> ReadableTokens:
+def _kept_tokens(layout: Layout, task: Task, of_targets: bool, some_cut: bool) -> ReadableTokens:
     """The kept tokens of each text, as a selection takes them."""
     counts = layout.counts(("", None))
     texts: Any = task.targets if of_targets else task.inputs
@@ -87,4 +90,5 @@ def _kept_tokens(layout: Layout, task: Task, of_targets: bool) -> ReadableTokens
         offsets=None if characters is None else np.split(characters, np.cumsum(counts)[:-1]),
         regions=None if of_targets else task.regions,
         generated=generated,
+        cut=layout.lengths == layout.lengths.max() if some_cut and layout.picked is None else None,  # all alike long
     )

@@ -132,46 +132,19 @@ def test_the_names_that_there_are():
     assert HUB_ALIASES["pythia-70m"] == "EleutherAI/pythia-70m"
 
 
-LOAD = """
+CHILD = """
+import json
+from probekit.errors import DataError
 from probekit.models import load_model
-for name in {!r}:
-    model = load_model(name, "cpu")
-    print(model.name, model.fingerprint())
+found = {{}}
+for name, random_init in {!r}:
+    try:
+        model = load_model(name, "cpu", random_init=random_init)
+        found[name] = [model.name, model.fingerprint()]
+    except DataError as error:
+        found[name] = str(error)
+print(json.dumps(found))
 """
-
-
-def test_the_hub_gives_the_model_that_it_serves(hub, folder):
-    fingerprint = load_model(folder, device="cpu").fingerprint()
-    names = ["gpt2", "openai-community/gpt2"]
-    assert run(LOAD.format(names), hub.env).splitlines() == [f"{name} {fingerprint}" for name in names]
-
-
-def test_only_what_is_needed_is_fetched_and_then_nothing(tmp_path):
-    files = SERVED | {"rust_model.ot": b"x", "onnx/model.onnx": b"x"}
-    server = HubServer({"models/some/random": files, "models/some/trained": files}, tmp_path / "home")
-    code = "from probekit.models import load_model; load_model('some/{}', 'cpu', random_init={})"
-    run("; ".join([code.format("random", True), code.format("trained", False)]), server.env)
-    got = {name: set() for name in ("random", "trained")}
-    for request in server.requests:
-        if request.startswith("GET /some/"):
-            got[request.split("/")[2]].add(request.rpartition("/")[2])
-    needed = {"config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt"}
-    assert got == {"random": needed, "trained": needed | {"model.safetensors"}}
-    server.close()
-    run(code.format("trained", False), server.env)
-
-
-def test_shards_are_fetched_as_the_index_names_them(tmp_path, folder):
-    oracle = GPT2LMHeadModel.from_pretrained(folder)
-    oracle.save_pretrained(tmp_path / "sharded", max_shard_size="100KB")
-    files = {path.name: path.read_bytes() for path in (tmp_path / "sharded").iterdir()}
-    assert len([name for name in files if name.startswith("model-")]) > 1
-    server = HubServer({"models/some/gpt2": files}, tmp_path / "home")
-    fingerprint = load_model(folder, device="cpu").fingerprint()
-    assert run(LOAD.format(["some/gpt2"]), server.env) == f"some/gpt2 {fingerprint}"
-    server.close()
-
-
 UNUSABLE = {
     "pair": (
         {"config.json": b'{"model_type": "t5"}'},
@@ -180,25 +153,60 @@ UNUSABLE = {
     "pickle": ({"config.json": SERVED["config.json"], "pytorch_model.bin": b"x"}, "a pickle, which is never read"),
     "bare": ({"model.safetensors": b"x"}, "config.json"),
 }
+NAMES = ["gpt2", "openai-community/gpt2", "some/random", "some/trained", "some/sharded"]
 
 
-def test_a_repository_that_cannot_be_used_says_so_before_its_weights_are_fetched(tmp_path):
+def loaded(names: list[str], env: dict[str, str]) -> dict:
+    """name -> name and fingerprint of the model, or the error; in a process of its own, as the Hub's client asks."""
+    return json.loads(run(CHILD.format([(name, name == "some/random") for name in names]), env))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory) -> tuple[HubServer, dict]:
+    """A Hub that has closed, and what a process found there: these models, and repositories that cannot be used."""
+    home = tmp_path_factory.mktemp("hub")
+    (home / "gpt2").mkdir()
+    for name, content in SERVED.items():
+        (home / "gpt2" / name).write_bytes(content)
+    GPT2LMHeadModel.from_pretrained(home / "gpt2").save_pretrained(home / "sharded", max_shard_size="100KB")
+    sharded = {path.name: path.read_bytes() for path in (home / "sharded").iterdir()}
+    assert len([name for name in sharded if name.startswith("model-")]) > 1
+    more = SERVED | {"rust_model.ot": b"x", "onnx/model.onnx": b"x"}
     weights = {"model-00001-of-00002.safetensors": b"x"}
-    server = HubServer({f"models/some/{name}": of | weights for name, (of, _) in UNUSABLE.items()}, tmp_path / "home")
-    code = """
-from probekit.errors import DataError
-from probekit.models import load_model
-for name in {!r}:
-    try:
-        load_model("some/" + name, "cpu")
-    except DataError as error:
-        print(error)
-"""
-    lines = run(code.format(list(UNUSABLE)), server.env).splitlines()
-    for (_, says), line in zip(UNUSABLE.values(), lines, strict=True):
-        assert says in line
+    unusable = {f"models/unusable/{name}": files | weights for name, (files, _) in UNUSABLE.items()}
+    models = {"models/some/random": more, "models/some/trained": more, "models/some/sharded": sharded}
+    server = HubServer({"models/openai-community/gpt2": SERVED} | models | unusable, home / "home")
+    found = loaded([*NAMES, *(f"unusable/{name}" for name in UNUSABLE)], server.env)
     server.close()
-    assert not any("safetensors" in request for request in server.requests)
+    return server, found
+
+
+def test_the_hub_gives_the_model_that_it_serves(served, folder):
+    fingerprint = load_model(folder, device="cpu").fingerprint()
+    found = served[1]
+    for name in ("gpt2", "openai-community/gpt2"):
+        assert found[name] == [name, fingerprint]
+    assert found["some/sharded"] == ["some/sharded", fingerprint], "in shards, as the index names them"
+
+
+def test_only_what_is_needed_is_fetched_and_then_nothing(served):
+    server, found = served
+    got = {name: set() for name in ("random", "trained")}
+    for request in server.requests:
+        if request.startswith(("GET /some/random/", "GET /some/trained/")):
+            got[request.split("/")[2]].add(request.rpartition("/")[2])
+    needed = {"config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt"}
+    assert got == {"random": needed, "trained": needed | {"model.safetensors"}}
+    assert loaded(["some/trained"], server.env)["some/trained"] == found["some/trained"]
+
+
+def test_a_repository_that_cannot_be_used_says_so_before_its_weights_are_fetched(served):
+    server, found = served
+    for name, (_, says) in UNUSABLE.items():
+        assert says in found[f"unusable/{name}"]
+    asked = [request for request in server.requests if "/unusable/" in request]
+    assert asked
+    assert not any("safetensors" in request for request in asked)
 
 
 def test_a_model_that_cannot_be_found_is_answered_without_torch(tmp_path):
@@ -325,13 +333,13 @@ GOLDEN = [f"prompt{i}.npz" for i in range(5)]
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("prompt", GOLDEN)
-def test_gpt2s_tokenizer_gives_the_ids_of_the_golden_prompts(shared_dir, prompt):
-    golden = np.load(shared_dir / "models/gpt2-golden-outputs" / prompt)
+def test_gpt2s_tokenizer_gives_the_ids_of_the_golden_prompts(shared_dir):
     tokenizer = load_tokenizer(shared_dir / "models/gpt2-tokenizer")
     assert tokenizer is not None
-    assert tokenizer.encode(str(golden["prompt"])) == golden["token_ids"].tolist()
-    assert tokenizer.tokens(golden["token_ids"]) == golden["tokens"].tolist()
+    for prompt in GOLDEN:
+        golden = np.load(shared_dir / "models/gpt2-golden-outputs" / prompt)
+        assert tokenizer.encode(str(golden["prompt"])) == golden["token_ids"].tolist(), prompt
+        assert tokenizer.tokens(golden["token_ids"]) == golden["tokens"].tolist(), prompt
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,9 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
     points = _points(model, options)
     stack, places = stack_of(points), find_places(model, points, options.layers)
     widths = [width_of(model, place) for place in places]
-    dtype, device, task = dtype_name(options.dtype), _device(model, options.device), rendered_task(model, task, options)
+    dtype, device, given = dtype_name(options.dtype), _device(model, options.device), task
+    task = rendered_task(model, task, options)
+    options = replace(options, position=position_of_rows(options.position, given, task))
     task, sequences, sources, reading = _read(model, task, options, stack)
     options = check_planned_edits(model, options, places, stack, len(task))
     layout = layout_of(reading, sequences)
@@ -105,6 +107,22 @@ def check_planned(model: LanguageModel, options: ExtractOptions, n_examples: int
     return stack, _device(model, options.device)
 
 
+def position_of_rows(position: Any, given: Task, left: Task) -> Any:
+    """A position of `extract`, arrays of one index for each example shortened to the examples that are left.
+
+    Args:
+        position: as for `extract`.
+        given: all examples.
+        left: those of them that could be read.
+    """
+    several = position if isinstance(position, list | tuple) else [position]
+    if len(left) == len(given) or not any(isinstance(one, np.ndarray) for one in several):
+        return position
+    rows = np.flatnonzero(np.isin(given.ids, left.ids))
+    some = [one[rows] if isinstance(one, np.ndarray) and len(one) == len(given) else one for one in several]
+    return some if several is position else some[0]
+
+
 def _points(model: LanguageModel, options: ExtractOptions) -> list[str]:
     """Short names of the requested points in this model."""
     if not isinstance(model, LanguageModel):
@@ -143,11 +161,8 @@ def _read(
         if not bad:
             return labelled, sequences, sources, reading
         flaw = UNREAD
-    left, rows = without_bad_rows(task, bad, flaw, options.on_bad_row)
-    position: Any = options.position
-    several = isinstance(position, list | tuple)
-    some = [one[rows] if isinstance(one, np.ndarray) else one for one in (position if several else [position])]
-    return _read(model, left, replace(options, position=some if several else some[0]), stack)
+    left, _ = without_bad_rows(task, bad, flaw, options.on_bad_row)
+    return _read(model, left, replace(options, position=position_of_rows(options.position, task, left)), stack)
 
 
 def _needed_tokens(causal: bool, places: list[Place], sequences: Sequences, reading: Reading) -> Sequences:

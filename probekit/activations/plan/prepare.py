@@ -1,7 +1,7 @@
 """Make texts of a task's chats before it is planned, with the chat template of the model."""
 
+from contextlib import closing
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -82,24 +82,25 @@ def _rendered(task: Task, template: ChatTemplate, options: ExtractOptions) -> Ta
     done: list[Rendering] = []
     bad: dict[int, str] = {}
     n_limits = 0
-    for row, one in enumerate(render_chats(template, task.chats or [], options.add_generation_prompt)):
-        done.append(one)
-        flaw = one.flaw or (None if one.text.strip() else ("blank", "writes nothing"))
-        if flaw is None:
-            continue
-        bad[row] = (
-            f"{described(template)} {flaw[1]}; correct the chat, give another template "
-            "(--chat-template FILE), or leave such rows out (--on-bad-row skip)"
-        )
-        n_limits += flaw[0] in LIMITS
-        if options.on_bad_row == "error" or n_limits == MOST_LIMITS:
-            without_bad_rows(task, {row: bad[row]}, "template", "error")
+    with closing(render_chats(template, task.chats or [], options.add_generation_prompt)) as renderings:
+        for row, one in enumerate(renderings):
+            done.append(one)
+            if one.flaw is None:
+                continue
+            bad[row] = (
+                f"{described(template)} {one.flaw[1]}; correct the chat, give another template "
+                "(--chat-template FILE), or leave such rows out (--on-bad-row skip)"
+            )
+            n_limits += one.flaw[0] in LIMITS
+            if options.on_bad_row == "error" or n_limits == MOST_LIMITS:
+                without_bad_rows(task, {row: bad[row]}, "template", "error")
     task, rows = without_bad_rows(task, bad, "template", options.on_bad_row)
+    date = next((done[i].date for i in rows if done[i].date), None)
     about: dict[str, Any] = {
         "template": template_sha256(template),
         "from": template.origin,
         "add_generation_prompt": options.add_generation_prompt,
-        **({"date": datetime.now().date().isoformat()} if any(done[i].dated for i in rows) else {}),
+        **({} if date is None else {"date": date}),
     }
     return replace(
         task,

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from probekit.errors import DataError
+from probekit.errors import DataError, ProbekitError
 from probekit.tasks.chats.template import ChatTemplate, described
 from probekit.tasks.regions import Region
 
@@ -22,7 +23,8 @@ MOST_TEXT = 1_000_000  # characters for a chat of no content; ten times the cont
 MAX_ANSWER = 1 << 28  # bytes
 AHEAD = 1 << 14  # bytes of chats that are sent before they are asked for: less than a pipe holds, so that sending ends
 WORKER = Path(__file__).with_name("worker.py")
-LIMITS = ("time", "memory", "output")  # kinds of flaws that cost time
+ENDED = ("time", "memory", "ended")  # kinds of flaws after which the process is replaced
+LIMITS = (*ENDED, "output")  # kinds of flaws that cost time
 ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "SYSTEMROOT", "TZ", "LANG", "LC_ALL")
 
 Message = dict[str, Any]
@@ -35,29 +37,31 @@ class Rendering(NamedTuple):
         text: as the model reads it.
         regions: the contents of the messages in the text, by role.
         flaw: (kind, what comes after "the chat template"), or None.
-        dated: whether the template wrote the date of today.
+        date: of today, if the template asked for it.
     """
 
     text: str
     regions: list[Region]
     flaw: tuple[str, str] | None = None
-    dated: bool = False
+    date: str | None = None
 
 
 def render_chats(
     template: ChatTemplate, chats: Sequence[Sequence[Message]], add_generation_prompt: bool = False
-) -> Iterator[Rendering]:
+) -> Generator[Rendering]:
     """Each chat as a text, with the places of its contents.
 
     Raises:
         DataError: the template is no valid Jinja.
+        ProbekitError: the process does not start.
     """
     child: _Child | None = None
+    now = datetime.now()
     sent, waiting = 0, deque[int]()  # chats that were sent, and the bytes of those without an answer
     try:
         for done, chat in enumerate(chats):
             if child is None:
-                child, sent = _started(template, add_generation_prompt), done
+                child, sent = _started(template, add_generation_prompt, now), done
                 waiting.clear()
             while sent < len(chats):
                 line = _line(chats[sent])
@@ -68,20 +72,26 @@ def render_chats(
                 sent += 1
             answer = child.answer()
             waiting.popleft()
-            if (flaw := answer.get("flaw")) and flaw[0] in ("time", "memory", "ended"):
+            if (flaw := answer.get("flaw")) and flaw[0] in ENDED:
                 child.close()
                 child = None
-            yield _rendering(chat, answer)
+            yield _rendering(chat, answer, now)
     finally:
         if child is not None:
             child.close()
 
 
-def _started(template: ChatTemplate, add_generation_prompt: bool) -> "_Child":
+def _started(template: ChatTemplate, add_generation_prompt: bool, now: datetime) -> "_Child":
     """A process that has compiled the template."""
     given = {**template.tokens, "add_generation_prompt": add_generation_prompt}
+    job = {"template": template.text, "given": given, "most": MOST_TEXT, "memory": MEMORY, "now": now.isoformat()}
     child = _Child()
-    child.send(_line({"template": template.text, "given": given, "most": MOST_TEXT, "memory": MEMORY}))
+    child.send(_line({**job, "seconds": 2 * SECONDS}))  # this process waits for half of it
+    if child.answer().get("flaw"):
+        child.close()
+        raise ProbekitError(
+            f"the process that runs chat templates does not start; try it: {sys.executable} -P {WORKER} < /dev/null"
+        )
     if flaw := child.answer().get("flaw"):
         child.close()
         raise DataError(f"{described(template)} {flaw[1]}; correct it, or give another one")
@@ -92,11 +102,11 @@ def _line(what: Any) -> bytes:
     return json.dumps(what).encode() + b"\n"
 
 
-def _rendering(chat: Sequence[Message], answer: dict[str, Any]) -> Rendering:
+def _rendering(chat: Sequence[Message], answer: dict[str, Any], now: datetime) -> Rendering:
     if flaw := answer.get("flaw"):
         return Rendering("", [], (str(flaw[0]), str(flaw[1])))
     regions = [Region(str(chat[i]["role"]), start, end) for start, end, i in answer["places"]]
-    return Rendering(answer["text"], regions, dated=bool(answer["dated"]))
+    return Rendering(answer["text"], regions, date=now.date().isoformat() if answer["dated"] else None)
 
 
 class _Child:

@@ -1,7 +1,8 @@
 """Render chats with a Jinja template, in a process of its own that the parent limits and can end.
 
-Run by path, with a JSON line in and one out for each chat. It imports nothing of probekit: a template that escaped
-from Jinja's sandbox would find a process without secrets, which can open no file and has little memory.
+Run by path, with a JSON line in and one out for each chat. It imports nothing of probekit. On Linux, a template that
+escaped from Jinja's sandbox would find a process without secrets, with little memory, which can open no file and no
+connection; macOS may not limit its memory, and Windows limits nothing but what the parent limits: time and output.
 
 The environment is that of `transformers.utils.chat_template_utils`, so that texts are equal to the last character.
 """
@@ -9,8 +10,10 @@ The environment is that of `transformers.utils.chat_template_utils`, so that tex
 import json
 import pprint  # noqa: F401  (this and what has no other use here is imported before no file can be opened)
 import re
+import signal
 import sys
 import textwrap  # noqa: F401
+from contextlib import suppress
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
@@ -34,6 +37,10 @@ Place = tuple[int, int, int]  # start, end, number of the message
 
 class TooLongError(Exception):
     """The template wrote more than it may."""
+
+
+class NoPlaceError(Exception):
+    """It is not known where the text has the content of a message."""
 
 
 class GenerationBlock(jinja2.ext.Extension):
@@ -78,10 +85,11 @@ class Renderer:
     """One template with its variables.
 
     Args:
-        job: "template"; "given", its variables; "most", the characters that it may write for an empty chat.
+        job: "template"; "given", its variables; "most", the characters that it may write for an empty chat; "now", the
+            time that it may write, the same for all chats.
 
     Attributes:
-        dated: whether it wrote the date of today.
+        dated: whether it asked for the time.
     """
 
     def __init__(self, job: dict[str, Any]):
@@ -91,12 +99,12 @@ class Renderer:
         sandbox.filters["tojson"] = _to_json
         sandbox.globals |= {"raise_exception": _refuse, "strftime_now": self._now, "namespace": PlainNamespace}
         self.template = sandbox.from_string(job["template"])
-        self.dated = False
+        self.dated, self.now = False, datetime.fromisoformat(job["now"])
         self.most, self.given = job["most"], {"tools": None, "documents": None, **job["given"]}
 
     def _now(self, form: str) -> str:
         self.dated = True
-        return datetime.now().strftime(form)
+        return self.now.strftime(form)
 
     def text(self, messages: list[dict[str, Any]]) -> str:
         """The text of a chat. Raises TooLongError, and whatever the template raises."""
@@ -117,17 +125,20 @@ class Renderer:
         blanks around it is tried with one mark at a time.
 
         Raises:
-            LookupError: that does not say where a content is.
+            NoPlaceError: that does not say where a content is.
         """
+        contents = {i: message["content"] for i, message in enumerate(messages) if "content" in message}
         mark = _unused(f"{text}{_to_json(messages)}")
-        marks = [f"{mark}{i}{mark}" for i in range(len(messages))]
-        marked = self._marked([{**message, "content": one} for message, one in zip(messages, marks, strict=True)])
-        found = None if marked is None else _between(text, marked, marks, messages)
+        marks = {i: f"{mark}{i}{mark}" for i in contents}
+        marked = self._marked([{**one, "content": marks[i]} if i in marks else one for i, one in enumerate(messages)])
+        found = None if marked is None else _between(text, marked, mark, contents)
         if found is None:
-            found = sorted(place for i in range(len(messages)) for place in self._alone(text, messages, i, marks[i]))
+            found = sorted(place for i in contents for place in self._alone(text, messages, i, marks[i]))
         for (_, end, i), (start, _, j) in pairwise(found):
             if end > start:
-                raise LookupError(f"mixes the contents of messages {i} and {j}")
+                raise NoPlaceError(f"mixes the contents of messages {i} and {j}")
+        if not found and any(map(str.strip, contents.values())):
+            raise NoPlaceError("writes none of the contents of the messages")
         return found
 
     def _marked(self, messages: list[dict[str, Any]]) -> str | None:
@@ -154,7 +165,7 @@ class Renderer:
                 return [(len(before), len(text) - len(after[0]), i)]
         if not content.strip():
             return []
-        raise LookupError(f"does not write the content of message {i} ({messages[i]['role']}) once, in one piece")
+        raise NoPlaceError(f"does not write the content of message {i} ({messages[i]['role']}) once, in one piece")
 
 
 def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
@@ -172,15 +183,15 @@ def _frames(text: str, before: str, after: str) -> bool:
     return len(before) + len(after) <= len(text) and text.startswith(before) and text.endswith(after)
 
 
-def _between(text: str, marked: str, marks: list[str], messages: list[dict[str, Any]]) -> list[Place] | None:
+def _between(text: str, marked: str, mark: str, contents: dict[int, str]) -> list[Place] | None:
     """The places of the contents, where the text is the marked one with its marks replaced; otherwise None."""
-    first, *rest = re.split("|".join(f"({re.escape(mark[0])}[0-9]+{re.escape(mark[0])})" for mark in marks[:1]), marked)
-    numbers = [marks.index(mark) for mark in rest[::2]]
+    first, *rest = re.split(f"{mark}([0-9]+){mark}", marked)
+    numbers = [int(number) for number in rest[::2]]
     if len(set(numbers)) < len(numbers) or not text.startswith(first):
         return None
     at, found = len(first), []
     for i, after in zip(numbers, rest[1::2], strict=True):
-        content = messages[i]["content"]
+        content = contents[i]
         for written in (content, content.strip(), content.lstrip(), content.rstrip()):
             if text.startswith(written + after, at):
                 found.append((at, at + len(written), i))
@@ -193,6 +204,7 @@ def _between(text: str, marked: str, marks: list[str], messages: list[dict[str, 
 
 def answer_to(renderer: Renderer, messages: list[dict[str, Any]]) -> dict[str, Any]:
     """The text and the places of the contents, or (kind, words) of what is wrong."""
+    renderer.dated = False
     try:
         text = renderer.text(messages)
         return {"text": text, "places": renderer.places(text, messages), "dated": renderer.dated}
@@ -203,7 +215,7 @@ def answer_to(renderer: Renderer, messages: list[dict[str, Any]]) -> dict[str, A
 def _in_words(error: Exception) -> tuple[str, str]:
     """The kind of an error and what happened, which comes after "the chat template"."""
     said = f"{error!s:.200}"
-    if isinstance(error, LookupError) and type(error) is LookupError:
+    if isinstance(error, NoPlaceError):
         return "parts", said
     if isinstance(error, TooLongError):
         return "output", said
@@ -219,18 +231,21 @@ def _in_words(error: Exception) -> tuple[str, str]:
 
 
 def limit_process(memory: int) -> None:
-    """Let this process use so many bytes, open no more files, write none, and start no other process."""
+    """Let this process use so many bytes, open no file, write none, and start no other process."""
     try:
         import resource
     except ImportError:  # Windows
         return
-    for name, most in (("RLIMIT_AS", memory), ("RLIMIT_FSIZE", 0), ("RLIMIT_NOFILE", 3), ("RLIMIT_NPROC", 0)):
-        kind = getattr(resource, name, None)
-        try:
-            if kind is not None:
-                resource.setrlimit(kind, (most, most))
-        except (OSError, ValueError):  # the limit is lower already, or this system has none
-            continue
+    # no number is left for a new file: with 3, a closed standard error would make room for one
+    for name, most in (("RLIMIT_AS", memory), ("RLIMIT_FSIZE", 0), ("RLIMIT_NOFILE", 0), ("RLIMIT_NPROC", 0)):
+        with suppress(AttributeError, OSError, ValueError):  # this system has no such limit, or a lower one already
+            resource.setrlimit(getattr(resource, name), (most, most))
+
+
+def _end_after(seconds: float) -> None:
+    """End this process after these seconds, 0 for never: a parent that was killed ends nobody."""
+    if hasattr(signal, "setitimer"):  # not on Windows
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _say(answer: dict[str, Any]) -> None:
@@ -239,18 +254,23 @@ def _say(answer: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """The first line is the job, each other one a chat; each gets an answer."""
+    """The first line is the job, each other one a chat; each gets an answer, and the job one more when it can begin."""
     job = json.loads(sys.stdin.readline())
-    Renderer({"template": WARM_UP, "most": 10_000, "given": {}}).text([])
+    Renderer({**job, "template": WARM_UP, "given": {}}).text([])
     limit_process(job["memory"])
+    _say({})
+    _end_after(job["seconds"])
     try:
         renderer = Renderer(job)
     except Exception as error:
         _say({"flaw": _in_words(error)})
         return
     _say({})
+    _end_after(0)
     for line in sys.stdin:
+        _end_after(job["seconds"])
         _say(answer_to(renderer, json.loads(line)))
+        _end_after(0)
 
 
 if __name__ == "__main__":

@@ -159,7 +159,12 @@ def test_where_a_template_comes_from(settings, files, wanted, start, tmp_path, m
             DataError,
             "example 'row:0': the chat template of model-random0 fails: ZeroDivisionError",
         ),
-        ({"chat_template": " "}, {}, DataError, "example 'row:0': the chat template of model-random0 writes nothing"),
+        (
+            {"chat_template": " "},
+            {},
+            DataError,
+            "example 'row:0': the chat template of model-random0 writes none of the contents",
+        ),
     ],
 )
 def test_what_is_refused(settings, options, kind, words, tmp_path, chats):

@@ -178,14 +178,31 @@ def test_rows_that_cannot_be_read_are_left_out_and_counted():
         extract(MODELS["byte-level"], TASK, position='in:"zebra"', on_bad_row="skip")
 
 
+def test_given_tokens_follow_the_rows_that_are_left():
+    model, index = MODELS["byte-level"], np.array([1, 2, 3])
+    acts = extract(model, TASK, position=[index, 'before:"1,000 cats"'], on_bad_row="skip")
+    assert acts.ids == ["1"]
+    assert acts.layout.token_index[0] == 2
+    asked = [[{"role": "user", "content": text}] for text in ("the cats", "no", "a dog")]
+    template = "{% if messages[0].content == 'no' %}{{ raise_exception('no') }}{% endif %}{{ messages[0].content }}"
+    acts = extract(model, asked, position=index - 1, chat_template=template, on_bad_row="skip")
+    assert acts.layout.token_index.tolist() == [0, 2]
+    with pytest.raises(DataError, match=r"expected one position for each of the 3 examples, got \[2\]"):
+        extract(model, TASK, position=index[:2])
+
+
 def test_a_part_that_is_cut_off_at_the_context_is_not_read_elsewhere():
     model = gpt2("byte-level", n_ctx=60)
     long = chats([("user", "the cats"), ("assistant", "no " * 60), ("user", "yes")])
     with pytest.warns(UserWarning, match="cut to the first 60 tokens"):
-        assert extract(model, long, position="first@assistant").layout.token_index is not None
+        every = extract(model, long, position="all")
+    with pytest.warns(UserWarning, match="cut to the first 60 tokens"):
+        first = extract(model, long, position="first@assistant").layout.token_index
+    assert every.at("first@assistant").layout.token_index.tolist() == first.tolist()
     for position in ("last@assistant", "all@user[1]", "-1@assistant"):
-        with pytest.raises(DataError, match=r"example '0': the role .* is cut off at the model's context"):
-            extract(model, long, position=position)
+        for read in (lambda at: extract(model, long, position=at), every.at):
+            with pytest.raises(DataError, match=r"example '0': the role .* is cut off at the model's context"):
+                read(position)
     with pytest.warns(UserWarning, match="cut to the first 60 tokens"):
         assert extract(model, long, position="last").layout.token_index.tolist() == [59]
 

@@ -19,21 +19,25 @@ PAIRS = ("attn_scores", "attn_pattern")
 RNG = np.random.default_rng(2)
 
 
+TEXTS = ["abcdefghijkl"[:k] + tail for k in range(1, 11) for tail in ("", "xy", "xz")] + ["abc"]
+
+
 @pytest.fixture
 def family(letters):
     """31 texts that share many prefixes; some are equal, some begin others."""
-    task = letters(31)
-    task.inputs[:] = ["abcdefghijkl"[:k] + tail for k in range(1, 11) for tail in ("", "xy", "xz")] + ["abc"]
-    return task
+    return replace(letters(31), inputs=list(TEXTS))
 
 
-def alone(model, task, bos=False, points=tuple(GPT2_POINTS)):
-    """Per text: full name -> tensor of the text in a batch of one, in float64."""
-    exact = model.__class__(model.cfg).double()
-    exact.load_state_dict(model.state_dict())
-    for ids in model.tokenizer.encode_batch(task.inputs, bos=bos):
-        _, cache = exact.run_with_cache(torch.tensor([ids]), points=list(points), return_logits=False)
-        yield {name: x[0].detach() for name, x in cache.items()}
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "bos"])
+def alone(request, tiny):
+    """Whether a BOS comes first, the texts, and of each: full name -> tensor in a batch of one, in float64."""
+    bos, model = request.param, tiny()
+    texts, exact = [text[: 12 - bos] for text in TEXTS], tiny().double()
+    caches = []
+    for ids in model.tokenizer.encode_batch(texts, bos=bos):
+        _, cache = exact.run_with_cache(torch.tensor([ids]), points=list(GPT2_POINTS), return_logits=False)
+        caches.append({name: x[0].detach() for name, x in cache.items()})
+    return bos, texts, caches
 
 
 def assert_near(x, wanted, place, bound=5e-6):
@@ -43,18 +47,18 @@ def assert_near(x, wanted, place, bound=5e-6):
     assert (x[finite] - wanted[finite]).abs().max() <= bound * wanted[finite].abs().max(), place
 
 
-@pytest.mark.parametrize("bos", [False, True])
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("block_nodes", [None, 5, 14])
-def test_all_tokens_of_every_point_equal_float64_alone(model, family, block_nodes, share, bos):
-    task = replace(family, inputs=[text[: 12 - bos] for text in family.inputs])
+def test_all_tokens_of_every_point_equal_float64_alone(model, family, alone, block_nodes, share):
+    bos, texts, caches = alone
+    task = replace(family, inputs=texts)
     acts = extract(model, task, points=list(GPT2_POINTS), position="all", bos=bos, block_nodes=block_nodes, share=share)
     assert {point for point, _ in acts} == set(GPT2_POINTS)
-    for i, wanted in enumerate(alone(model, task, bos)):
-        for place in acts:
-            name = POINTS[place[0]].format(layer=place[1])
+    for place in acts:
+        name = POINTS[place[0]].format(layer=place[1])
+        for got, wanted in zip(acts.per_text(place), caches, strict=True):
             x = wanted[name]
-            assert_near(acts.per_text(place)[i], x if place[0] in PAIRS else x[int(bos) :].flatten(1), place)
+            assert_near(got, x if place[0] in PAIRS else x[int(bos) :].flatten(1), place)
 
 
 def test_patterns_come_back_per_text(model, family):

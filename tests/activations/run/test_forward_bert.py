@@ -43,21 +43,25 @@ def bert(tmp_path_factory) -> Bert:
     return model.eval()
 
 
-@pytest.fixture
-def family(letters):
+@pytest.fixture(scope="module")
+def texts(letters):
     """31 texts that begin alike; some are equal, some begin others."""
-    task = letters(31)
-    task.inputs[:] = [LETTERS[:k] + tail for k in range(1, 9) for tail in ("", "xy", "xz")] + ["abc"] * 7
-    return task
+    inputs = [LETTERS[:k] + tail for k in range(1, 9) for tail in ("", "xy", "xz")] + ["abc"] * 7
+    return replace(letters(31), inputs=inputs)
 
 
 @pytest.fixture
-def points(bert) -> list[str]:
+def family(texts):
+    """The same texts, to be changed."""
+    return replace(texts, inputs=list(texts.inputs))
+
+
+def points_of(bert: Bert) -> list[str]:
     return list(dict.fromkeys(split_point(name)[0] for name in bert.points))
 
 
 def alone(model, task, points, bos=True):
-    """Per text: full name -> tensor of the text in a batch of one, in float64."""
+    """Of each text: full name -> tensor in a batch of one, in float64."""
     exact = Bert(model.cfg).double()
     exact.load_state_dict(model.state_dict())
     for ids in model.tokenizer.encode_batch(task.inputs, bos=bos):
@@ -71,17 +75,24 @@ def assert_near(x, wanted, place, bound=5e-6):
     assert (x - wanted).abs().max() <= bound * wanted.abs().max(), place
 
 
-@pytest.mark.parametrize("bos", [None, False])
+@pytest.fixture(scope="module", params=[None, False], ids=["context", "bare"])
+def context(request, bert, texts):
+    """The option `bos`, and what each of the texts gives alone in that context, at every point."""
+    return request.param, list(alone(bert, texts, points_of(bert), request.param is None))
+
+
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("block_nodes", [None, 5, 14])
-def test_all_tokens_of_every_point_equal_float64_alone(bert, family, points, block_nodes, share, bos):
+def test_all_tokens_of_every_point_equal_float64_alone(bert, family, context, block_nodes, share):
+    (bos, caches), points = context, points_of(bert)
     acts = extract(bert, family, points=points, position="all", bos=bos, block_nodes=block_nodes, share=share)
     assert {point for point, _ in acts} >= set(points)
     own = slice(None) if bos is False else slice(1, -1)
-    for i, wanted in enumerate(alone(bert, family, points, bos is None)):
-        for place in acts:
-            x = wanted[POINTS[place[0]].format(layer=place[1])]
-            assert_near(acts.per_text(place)[i], x if place[0] in PAIRS else x[own].flatten(1), place)
+    for place in acts:
+        name = POINTS[place[0]].format(layer=place[1])
+        for got, wanted in zip(acts.per_text(place), caches, strict=True):
+            x = wanted[name]
+            assert_near(got, x if place[0] in PAIRS else x[own].flatten(1), place)
 
 
 def test_each_position_equals_float64_alone_and_the_whole_text_is_computed(bert, family):
@@ -90,17 +101,19 @@ def test_each_position_equals_float64_alone_and_the_whole_text_is_computed(bert,
     rows = {"first": lambda n: 1, "last": lambda n: n, "mean": lambda n: slice(1, n + 1)}
     acts = extract(bert, family, position=["first", "last", "mean", index])
     everything = extract(bert, family, position="all")
+    caches = list(alone(bert, family, "resid_pre"))
     for position in ("first", "last", "mean", index):
         single = extract(bert, family, position=position)
         name = position if isinstance(position, str) else "per example"
-        for i, wanted in enumerate(alone(bert, family, "resid_pre")):
+        picked, read = acts.at(name), everything.at(name) if name != "per example" else None
+        for i, wanted in enumerate(caches):
             row = index[i] + 1 if name == "per example" else rows[name](len(family.inputs[i]))
             x = wanted["blocks.2.hook_resid_pre"][row]
             x = x.mean(0) if x.dim() > 1 else x
             assert_near(single["resid_pre", 2][i], x, (name, i))
-            assert_near(acts.at(name)["resid_pre", 2][i], x, (name, i))
-            if name != "per example":
-                assert_near(everything.at(name)["resid_pre", 2][i], x, (name, i))
+            assert_near(picked["resid_pre", 2][i], x, (name, i))
+            if read is not None:
+                assert_near(read["resid_pre", 2][i], x, (name, i))
     p = plan_of(bert, family, position="first")
     assert p.packing.nodes == sum(len(text) + 2 for text in set(family.inputs))
     assert plan_of(bert, family, position="first", share=False).packing.nodes == p.sequences.lengths.sum()

@@ -50,8 +50,7 @@ def pair_model() -> Transformer:
     return model.eval()
 
 
-@pytest.fixture
-def pairs() -> Task:
+def make_pairs() -> Task:
     """40 pairs of all lengths; some sources and some targets are equal, not both at once."""
     rng = np.random.default_rng(0)
     n = 40
@@ -62,6 +61,30 @@ def pairs() -> Task:
     return Task(
         "pairs", inputs, labels, {"label": ["a", "b"]}, np.repeat(["train", "test"], n // 2), "label", targets=targets
     )
+
+
+@pytest.fixture
+def pairs() -> Task:
+    return make_pairs()
+
+
+@pytest.fixture(scope="module")
+def wanted(pair_model) -> list[dict[str, Tensor]]:
+    """`exact` of the pairs."""
+    return exact(pair_model, make_pairs())
+
+
+@pytest.fixture(scope="module")
+def ended() -> Task:
+    """The pairs with sources cut to nine tokens, and the end of a sentence after each."""
+    pairs = make_pairs()
+    return replace(pairs, inputs=[[*ids[:9], 2] for ids in pairs.inputs])
+
+
+@pytest.fixture(scope="module")
+def wanted_ended(pair_model, ended) -> list[dict[str, Tensor]]:
+    """`exact` of those."""
+    return exact(pair_model, ended)
 
 
 def exact(model: Transformer, task: Task) -> list[dict[str, Tensor]]:
@@ -87,12 +110,11 @@ def points_of(model: Transformer, stack: str) -> list[str]:
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
 @pytest.mark.parametrize(("block_nodes", "batch_tokens"), [(None, None), (5, 30), (14, 40)])
-def test_all_tokens_of_every_point_equal_each_pair_alone(pair_model, pairs, stack, block_nodes, batch_tokens):
+def test_all_tokens_of_every_point_equal_each_pair_alone(pair_model, pairs, wanted, stack, block_nodes, batch_tokens):
     points = points_of(pair_model, stack)
     assert len(points) > 15
     sizes = {"block_nodes": block_nodes, "batch_tokens": batch_tokens}
     acts = extract(pair_model, pairs, points=points, position="all", **sizes)
-    wanted = exact(pair_model, pairs)
     for place in acts:
         name = pair_model.resolve(place)[0]
         for got, of_pair in zip(acts.per_text(place), wanted, strict=True):
@@ -120,10 +142,10 @@ def test_a_name_without_a_stack_is_the_encoders(pair_model, pairs):
 
 @pytest.mark.parametrize("position", ["last", "first", "mean"])
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
-def test_positions_count_the_tokens_of_their_own_side(pair_model, pairs, stack, position):
+def test_positions_count_the_tokens_of_their_own_side(pair_model, pairs, wanted, stack, position):
     acts = extract(pair_model, pairs, points=f"{stack}.resid_post", position=position)
     pick = {"last": lambda x: x[-1], "first": lambda x: x[0], "mean": lambda x: x.mean(0)}[position]
-    for i, of_pair in enumerate(exact(pair_model, pairs)):
+    for i, of_pair in enumerate(wanted):
         assert near(acts[f"{stack}.resid_post", 1][i], pick(of_pair[f"{stack}.blocks.1.hook_resid_post"]))
 
 
@@ -252,7 +274,7 @@ def marian(model: Transformer) -> Transformer:
 
 
 @pytest.mark.parametrize("position", ["last", "first", "mean", "all"])
-def test_texts_are_followed_by_the_end_of_a_sentence_which_is_never_read(pair_model, pairs, position):
+def test_texts_are_followed_by_an_end_which_is_never_read(pair_model, pairs, ended, wanted_ended, position):
     """As Marian's encoder was trained; token ids stay as they are given."""
     model = marian(pair_model)
     texts = [" ".join(chr(94 + i) for i in ids[:9]) for ids in pairs.inputs]
@@ -263,11 +285,10 @@ def test_texts_are_followed_by_the_end_of_a_sentence_which_is_never_read(pair_mo
     assert made.sequences[0].tolist() == [*pairs.inputs[0][:9], 2]
     pick = {"last": lambda x: x[-1], "first": lambda x: x[0], "mean": lambda x: x.mean(0), "all": lambda x: x}[position]
     found = extract(model, task, points="encoder.resid_post", position=position).per_text(("encoder.resid_post", 1))
-    ended = replace(pairs, inputs=[[*ids[:9], 2] for ids in pairs.inputs])
-    for got, of_pair in zip(found, exact(model, ended), strict=True):
+    for got, of_pair in zip(found, wanted_ended, strict=True):
         assert near(got, pick(of_pair["encoder.blocks.1.hook_resid_post"][:-1]))
     decoded = extract(model, task, points="decoder.resid_post")["decoder.resid_post", 2]
-    for got, of_pair in zip(decoded, exact(model, ended), strict=True):
+    for got, of_pair in zip(decoded, wanted_ended, strict=True):
         assert near(got, of_pair["decoder.blocks.2.hook_resid_post"][-1])
     assert plan_of(model, ended, points="encoder.resid_post").sequences.n_end == 0
     assert plan_of(model, task, points="encoder.resid_post", bos=False).sequences.n_end == 0

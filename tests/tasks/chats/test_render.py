@@ -1,5 +1,11 @@
 """Chats as texts: equal to those of `transformers`, with the contents where a plain reference writes them."""
 
+import json
+import signal
+import subprocess
+import sys
+from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from probekit.activations.plan.prepare import rendered_task
 from probekit.errors import DataError
+from probekit.options import ExtractOptions
+from probekit.tasks.base import Task
 from probekit.tasks.chats import render
 from probekit.tasks.chats.render import render_chats
 from probekit.tasks.chats.template import ChatTemplate
@@ -98,6 +107,15 @@ def test_a_content_that_is_written_twice_has_no_place():
     assert one.flaw == ("parts", "does not write the content of message 1 (user) once, in one piece")
 
 
+@pytest.mark.parametrize(
+    "template", ["{{ messages[0].role }}", "{% for c in messages[0].content %}{{ c.text }}{% endfor %}x"]
+)
+def test_a_template_that_writes_no_content_is_refused(template):
+    """Such as one that takes contents as lists of parts alone: all its texts would be the same."""
+    (one,) = rendered(template, [CHAT])
+    assert one.flaw == ("parts", "writes none of the contents of the messages")
+
+
 @pytest.mark.parametrize("what", HOSTILE)
 def test_hostile_templates_are_refused_and_the_next_chat_goes_on(what):
     template, kind = HOSTILE[what]
@@ -161,9 +179,43 @@ def test_the_process_has_no_secrets_and_can_open_no_file(monkeypatch, tmp_path):
     for call, kind in {
         "environ.get('HF_TOKEN', 'none')": None,
         "open('/', 0)": "failed",
+        "close(2) or cycler.__init__.__globals__.os.open('/', 0)": "failed",  # the number 2 is free again
         "popen('id')": "failed",
     }.items():
         template = "{{ cycler.__init__.__globals__.os." + call + " }}{{ messages[0].content }}"
         (one,) = rendered(template, [CHAT[1:2]])
         assert (one.flaw and one.flaw[0]) == kind
         assert kind or one.text.startswith("none")
+
+
+def test_a_process_whose_parent_was_killed_ends():
+    """It has a clock of its own, as a template without end reads no closed pipe."""
+    job = {"template": "{{ messages[0].content }}" + LOOP, "given": {}, "most": 10**6, "memory": 1 << 30}
+    lines = [{**job, "now": "2026-01-02", "seconds": 0.3}, [{"role": "user", "content": "go"}]]
+    process = subprocess.Popen(
+        [sys.executable, "-P", str(render.WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    said, _ = process.communicate("".join(json.dumps(line) + "\n" for line in lines).encode(), timeout=60)
+    assert said == b"{}\n{}\n"
+    assert process.returncode == -signal.SIGALRM
+
+
+def test_all_chats_have_one_time():
+    """Two renderings of a chat are compared, and a run has one date."""
+    found = rendered("{{ strftime_now('%H:%M:%S.%f') }} {{ messages[0].content }}", [CHAT, CHAT])
+    assert found[0] == found[1]
+    assert found[0].flaw is None
+    assert datetime.fromisoformat(str(found[0].date)).date() <= datetime.now().date()
+
+
+def test_the_process_ends_with_the_run(monkeypatch):
+    """Also if chats are left over, and if the one who asked keeps the error."""
+    started = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1])
+    task = Task("chats", ["x"] * 3, chats=[CHAT] * 3)
+    model = SimpleNamespace(tokenizer=None, name="model", causal=True)
+    with pytest.raises(DataError) as kept:
+        rendered_task(model, task, ExtractOptions(chat_template="{{ raise_exception('no') }}"))  # pyright: ignore[reportArgumentType]
+    assert [process.poll() for process in started] == [-signal.SIGKILL]
+    assert kept.value.__traceback__ is not None
