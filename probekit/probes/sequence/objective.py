@@ -12,6 +12,7 @@ Axes: P problems, N texts, D features, K outputs (1 for two classes), M = D + K 
 tokens of a part.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,7 +58,7 @@ def split_parameters(theta: np.ndarray, D: int) -> tuple[np.ndarray, np.ndarray,
 
 def joined_parameters(q_PD: np.ndarray, W_PKD: np.ndarray, b_PK: np.ndarray) -> np.ndarray:
     """Queries, weights and intercepts as parameters [P, M]."""
-    return np.concatenate([q_PD, W_PKD.reshape(len(W_PKD), -1), b_PK], axis=1)
+    return np.concatenate([q_PD, W_PKD.reshape(len(W_PKD), math.prod(W_PKD.shape[1:])), b_PK], axis=1)
 
 
 def objective(problems: AttentionProblems, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
