@@ -75,14 +75,13 @@ def assert_same_curve(one, other) -> None:
         assert mine.intervals == theirs.intervals
 
 
-@pytest.mark.parametrize("label", ["text", "parity", "size"])
-@pytest.mark.parametrize("by", ["position", "position-from-end"])
+@pytest.mark.parametrize(("label", "by"), [("text", "position"), ("parity", "position-from-end"), ("size", "position")])
 def test_each_position_is_the_curve_of_the_texts_that_have_it(acts, label, by):
-    results = train_probes(acts, label=label, by=by, controls=2, codelength=True, **HOW)
+    results = train_probes(acts, label=label, by=by, controls=1, codelength=True, layers=[1], **HOW)
     assert len(results.positions) >= 4
     for one in results.positions:
         expected = train_probes(
-            alone(acts, label, int(one.position)), C=HOW["C"], controls=2, metric=results.headline, baselines=True
+            alone(acts, label, int(one.position)), C=HOW["C"], controls=1, metric=results.headline, layers=[1]
         )
         assert one.n == expected.meta["n"]
         assert_same_curve(one, expected)
@@ -98,11 +97,11 @@ def test_a_store_gives_the_numbers_of_memory_in_any_number_of_passes(model, tmp_
     store = load_activations(tmp_path / "store")
     assert len(store.shard_examples()) > 2
     memory = ActivationSet({place: store[place] for place in store}, store.task, store.meta, store.layout)
-    known = train_probes(memory, by="position", **HOW)
+    known = train_probes(memory, by="position", position="1:4", **HOW)
     for share in (fit.MOST_SHARE, 1e-12):
         monkeypatch.setattr(fit, "MOST_SHARE", share)
         monkeypatch.setattr(fit, "MOST_KEPT", fit.MOST_KEPT if share > 1e-12 else 0)  # resamples drawn again
-        found = train_probes(store, by="position", **HOW)
+        found = train_probes(store, by="position", position="1:4", **HOW)
         for one, other in zip(found.positions, known.positions, strict=True):
             assert_same_curve(one, other)
 
@@ -145,9 +144,9 @@ def test_several_selections_of_all_tokens_are_probed_as_if_they_had_been_extract
 
 def test_several_selections_take_the_labels_of_their_tokens(acts):
     found = train_probes(acts, label="parity", by="position", position=["last", "first"], **HOW)
-    expected = {-1: train_probes(acts, label="parity", by="position-from-end", **HOW)["-1"]}
-    expected[0] = train_probes(acts, label="parity", by="position", **HOW)["0"]
-    for one, other in zip(found.positions, expected.values(), strict=True):
+    last = train_probes(acts, label="parity", by="position-from-end", **HOW)["-1"]
+    first = train_probes(acts, label="parity", by="position", **HOW)["0"]
+    for one, other in zip(found.positions, (last, first), strict=True):
         assert_same_curve(one, other)
 
 
@@ -241,11 +240,11 @@ def test_without_validation_nothing_is_selected(model):
 
 
 def test_a_quick_look_has_no_p_values_and_the_same_scores(acts):
-    quick, full = (train_probes(acts, by="position", quick=each, **HOW) for each in (True, False))
+    quick, full = (train_probes(acts, by="position", position=":2", quick=each, **HOW) for each in (True, False))
     assert "No p-values" in quick.summary()
     assert np.array_equal(quick.matrix, full.matrix)
     assert {p for one in quick.positions for p in one.corrected} == {None}
-    plain = train_probes(acts, by="position", intervals=False, **HOW)
+    plain = train_probes(acts, by="position", position=":2", intervals=False, **HOW)
     assert np.array_equal(plain.matrix, full.matrix)
 
 
@@ -255,7 +254,7 @@ def test_a_quick_look_has_no_p_values_and_the_same_scores(acts):
         ({"folds": 3}, "without folds"),
         ({"concatenate": True}, "without concatenate"),
         ({"points": "all"}, "without points"),
-        ({"labels": ["text"]}, "without labels"),
+        ({"labels": ["text"]}, "without labels.*; give label='text'"),
         ({"position": "last"}, "leave position"),
         ({"position": ["last", "1:3"]}, "'1:3' keeps several tokens of a text; give it alone"),
         ({"position": ["last", "last"]}, "must all differ"),
@@ -272,6 +271,8 @@ def test_what_does_not_go_with_it_is_refused(acts, given, words):
 
 
 def test_several_positions_need_a_curve_for_each(acts):
+    alone, named = (train_probes(acts, position=each, C=1.0, quick=True) for each in (["last"], "last"))
+    assert [layer.metrics for layer in alone.layers] == [layer.metrics for layer in named.layers]
     with pytest.raises(UsageError, match=r"2 were given .* \(by='position'\)"):
         train_probes(acts, position=["last", "first"])
 
