@@ -90,6 +90,14 @@ def assert_same_curve(one, other) -> None:
         assert mine.intervals == theirs.intervals
 
 
+def assert_close(one, other) -> None:
+    """The same fits of activations that were computed in other batches."""
+    for mine, theirs in zip(one.layers, other.layers, strict=True):
+        assert mine.C == theirs.C
+        assert mine.control == pytest.approx(theirs.control)
+        assert mine.metrics["test"] == pytest.approx(theirs.metrics["test"], rel=1e-3)
+
+
 @pytest.mark.parametrize(("label", "by"), [("text", "position"), ("parity", "position-from-end"), ("size", "position")])
 def test_each_position_is_the_curve_of_the_texts_that_have_it(acts, label, by):
     results = train_probes(acts, label=label, by=by, controls=1, codelength=True, layers=[1], **HOW)
