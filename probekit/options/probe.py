@@ -263,6 +263,8 @@ class ProbeOptions(CurveOptions):
             object.__setattr__(self, "folds", _checked_folds(self.folds, self.drop_leaks))
         if self.by is not None:
             _refuse_with_by(self, ("folds", "concatenate"))
+        elif isinstance(self.position, list) and len(self.position) == 1:
+            object.__setattr__(self, "position", self.position[0])
         elif isinstance(self.position, list):
             raise UsageError(
                 f"a probe reads one position of each text, and {len(self.position)} were given (--position, in Python "
@@ -354,11 +356,15 @@ def _are_labels(given: Any) -> bool:
 def _refuse_with_by(options: "ProbeOptions", names: Iterable[str]) -> None:
     """Refuse what a curve for each position does not do."""
     for name in names:
-        if getattr(options, name) not in (None, False):
-            raise UsageError(
-                f"by={options.by!r} (--by) makes curves of one point and one label set on the task's splits, one token "
-                f"at a time: without {name}={getattr(options, name)!r:.40}; leave one of the two out"
-            )
+        given = getattr(options, name)
+        if given in (None, False):
+            continue
+        is_one = isinstance(given, tuple) and len(given) == 1  # labels=["answer"]
+        what = f"; give {name[:-1]}={given[0]!r:.40}" if is_one else "; leave one of the two out"
+        raise UsageError(
+            f"by={options.by!r} (--by) makes curves of one point and one label set on the task's splits, one token "
+            f"at a time: without {name}={given!r:.40}{what}"
+        )
 
 
 def _selections(position: Any) -> Any:
