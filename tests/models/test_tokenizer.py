@@ -233,6 +233,14 @@ def test_a_word_outside_the_vocabulary_is_named():
             encode("the \x1b[31m")
 
 
+def test_an_added_token_without_blanks_around_it_is_not_the_word_outside_the_vocabulary():
+    made = words()
+    made._backend.add_special_tokens(["<|turn|>"])
+    assert len(made.encode("<|turn|>the key")) == 3
+    with pytest.raises(DataError, match=r"^'kez' is not in the vocabulary of 5 words; did you mean 'key'\?"):
+        made.encode("<|turn|>the kez<|turn|>")
+
+
 def test_what_is_no_text_is_refused(bpe_folder):
     tokenizer = load(bpe_folder)
     for wrong in (5, None, b"the", ("the", "key")):

@@ -201,8 +201,17 @@ def test_positions_with_few_texts_are_left_out_and_named(acts, least):
     assert ("Left out" in results.summary()) == bool(results.meta["few_texts"])
 
 
-def test_no_position_with_enough_texts_is_an_error_that_says_what_is_missing(acts):
-    with pytest.raises(DataError, match=r"no position has 50 texts of each class in each split: at 0, .* of class"):
+def test_no_position_with_enough_texts_is_an_error_that_names_the_nearest(acts):
+    def fewest(index):
+        task = acts.task
+        has = [len(one) > index for one in task.inputs]
+        kinds = [(split, k) for split in ("train", "validation", "test") for k in (0, 1)]
+        of = list(zip(task.splits, task.labels["text"], strict=True))
+        return min(sum(here and one == kind for here, one in zip(has, of, strict=True)) for kind in kinds)
+
+    nearest = max(range(LONGEST), key=fewest)
+    what = rf"each split: at {nearest}, which comes nearest, \w+ has {fewest(nearest)} texts of class"
+    with pytest.raises(DataError, match=what):
         train_probes(acts, by="position", least_texts=50)
 
 

@@ -70,6 +70,17 @@ def test_chats_follow_their_rows(tmp_path):
     assert rows.fingerprint() != task.subset(np.array([4, 2])).fingerprint()
 
 
+def test_chats_as_json_texts_and_under_another_name_are_refused_with_the_way_out(tmp_path):
+    as_json = [{**row, "messages": json.dumps(row["messages"])} for row in ROWS]
+    with pytest.raises(DataError, match=r"a\.jsonl, line 1: expected a list of messages such as .*, got '\[\{"):
+        load_task(write(tmp_path / "a.jsonl", as_json))
+    renamed = [{"conversations": row["messages"], "label": row["label"]} for row in ROWS]
+    path = write(tmp_path / "b.jsonl", renamed)
+    with pytest.raises(UsageError, match=r"--text-column, or chats with --messages-column 'conversations'$"):
+        load_task(path)
+    assert load_task(path, messages_column="conversations").chats == CHATS
+
+
 def test_a_column_of_texts_may_be_called_messages(tmp_path):
     rows = [{"text": f"text {i}", "messages": f"say {i}", "label": i % 2} for i in range(40)]
     assert load_task(rows).inputs[0] == "text 0"
