@@ -134,7 +134,7 @@ def check_together(names: Sequence[str]) -> None:
         raise UsageError(f"expected the tokens to read, got none; write {EXAMPLES}")
     for name in names if len(names) > 1 else []:
         if name != PER_EXAMPLE and keeps_several(parse_selection(name)):
-            raise UsageError(f"{name!a:.80} keeps several tokens of a text; extract it by itself")
+            raise UsageError(f"{name!a:.80} keeps several tokens of a text; give it alone")
         if names.count(name) > 1:
             raise UsageError(f"several positions must all differ, and {name!a:.80} is given twice; leave one out")
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from probekit.activations.layout import ALL, PER_EXAMPLE, Layout
 from probekit.activations.plan.reading.select_tokens import UNREAD
-from probekit.activations.select_rows import chosen_tokens, labelled_rows, select_rows
+from probekit.activations.select_rows import chosen_tokens, labelled_rows, select_rows, values_of
 from probekit.errors import DataError, UsageError
 from probekit.options.check import check_among
 from probekit.options.task import OnBadRow
@@ -236,14 +236,7 @@ class _At(Activations):
         super().__init__(places, labelled, meta, own)
 
     def _rows(self, place: Place) -> Tensor:
-        rows, chosen = self._source._rows(place), self._chosen
-        if len(chosen.index) != len(rows) or not chosen.is_mean:
-            rows = rows[torch.from_numpy(chosen.index).to(rows.device)]
-        if not chosen.is_mean:
-            return rows
-        lengths = torch.from_numpy(chosen.counts).to(rows.device)
-        wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
-        return torch.segment_reduce(wide, "mean", lengths=lengths, axis=0).to(rows.dtype)
+        return values_of(self._source._rows(place), self._chosen)
 
     def _n_bytes(self) -> int:
         return self._source._n_bytes()

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from probekit.activations.layout import PER_EXAMPLE, Layout, fingerprint_of
 from probekit.activations.plan.reading.select_tokens import Bad, ReadableTokens, select_tokens
@@ -123,6 +125,17 @@ def labelled_rows(
         )
     index = np.full(len(task), {"first": 0, "last": -1}[name] if name in ("first", "last") else int(name))
     return labels_at(task, np.where(index < 0, index + layout.own_lengths, index))
+
+
+def values_of(rows: Tensor, chosen: SelectedRows) -> Tensor:
+    """The values of a position, [N, D], or [R, D] of a selection of several tokens, from all rows of a place."""
+    if len(chosen.index) != len(rows) or not chosen.is_mean:
+        rows = rows[torch.from_numpy(chosen.index).to(rows.device)]
+    if not chosen.is_mean:
+        return rows
+    lengths = torch.from_numpy(chosen.counts).to(rows.device)
+    wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    return torch.segment_reduce(wide, "mean", lengths=lengths, axis=0).to(rows.dtype)
 
 
 def _kept_tokens(layout: Layout, task: Task, of_targets: bool, some_cut: bool) -> ReadableTokens:

@@ -1,18 +1,28 @@
 """`extract --generate`: the model continues the texts first, and the whole texts are then planned."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probekit.cli import console
 from probekit.cli.stores import make_store
-from probekit.errors import ProbekitError
+from probekit.errors import ProbekitError, UsageError
 from probekit.options import ExtractArguments
+
+NO_STOP = "Do not stop at any token; continue as far as the other options allow."
 
 if TYPE_CHECKING:
     from probekit.activations import ExtractionPlan
     from probekit.models.base import LanguageModel
     from probekit.tasks import Task
+
+
+def stops_of(given: Sequence[int | str] | None, no_stop: bool) -> Sequence[int | str] | None:
+    """The stop tokens for `generation.stop_ids`: those of --stop, none with --no-stop, None for the model's own."""
+    if given and no_stop:
+        raise UsageError("--stop names tokens to stop at, --no-stop none: give one of them")
+    return [] if no_stop else given or None
 
 
 def continued_plan(model: "LanguageModel", task: "Task", options: ExtractArguments, quiet: bool) -> "ExtractionPlan":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from probekit import worlds
 from probekit.cli import console
-from probekit.cli.continuations import continued_plan, sketched_plan
+from probekit.cli.continuations import NO_STOP, continued_plan, sketched_plan, stops_of
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, required
 from probekit.cli.stores import check_out, check_via, make_store, saved_rows
@@ -33,8 +33,8 @@ DATASET = (
     "standard input."
 )
 ORDER = """
-    model dataset points layers position generate temperature top_k top_p generate_seed stop limit out device dtype
-    store_dtype batch_tokens seed bos keep_blanks on_long on_bad_row rare_classes max_classes text_column
+    model dataset points layers position generate temperature top_k top_p generate_seed stop no_stop limit out device
+    dtype store_dtype batch_tokens seed bos keep_blanks on_long on_bad_row rare_classes max_classes text_column
     messages_column label_column token_label_column id_column group_column span_column split_column columns header
     data_format validation regression chat_template add_generation_prompt revision via device_map quantize random_init
     model_seed stats
@@ -48,6 +48,7 @@ class ExtractJob(Output):
     model: str = required(MODEL, "NAME|FOLDER")
     dataset: str = required(DATASET, "NAME|PATH")
     stats_only: bool = option(False, "Write only those sums, and no activations.")
+    no_stop: bool = option(False, f"With --generate: {NO_STOP[0].lower()}{NO_STOP[1:]}")
     dry_run: bool = option(False, "Print the plan, its time and memory and the tokens that are read, and stop.")
     picture: Path | None = option(None, "With --dry-run, draw the tokens that are read.", metavar="PATH")
 
@@ -73,7 +74,9 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
     console.hush_downloads(job.quiet)
     check_out(options.out)
     check_via(options.out, model.via)
-    options = replace(options, on_bad_row=task.on_bad_row)
+    if job.no_stop and options.generate is None:
+        raise UsageError("--no-stop is for texts that the model continues; give --generate N too")
+    options = replace(options, on_bad_row=task.on_bad_row, stop_tokens=stops_of(options.stop_tokens, job.no_stop))
     if job.dry_run:
         _dry_run(job, model, task, options, sums)
         return

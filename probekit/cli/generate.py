@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from probekit.cli import console
+from probekit.cli.continuations import NO_STOP, stops_of
 from probekit.cli.derive import command
 from probekit.cli.extract import MODEL
 from probekit.cli.fields import Output, required
@@ -35,7 +36,7 @@ class GenerateJob(Output):
         metavar="IDS",
         parse=parse.ids,
     )
-    no_stop: bool = option(False, "Do not stop at any token; continue until --max-new-tokens.")
+    no_stop: bool = option(False, NO_STOP)
 
 
 @command(
@@ -57,8 +58,7 @@ def generate(job: GenerateJob, options: GenerateOptions, where: DeviceOptions) -
     """
     if (not job.prompt) == (job.tokens is None):
         raise UsageError("give --prompt with a text, or --tokens with ids")
-    if options.stop_tokens and job.no_stop:
-        raise UsageError("--stop names tokens to stop at, --no-stop none: give one of them")
+    stop_tokens = stops_of(options.stop_tokens, job.no_stop)
     console.hush_downloads(job.quiet)
     from probekit.models.load import check_model, load_model
 
@@ -67,7 +67,7 @@ def generate(job: GenerateJob, options: GenerateOptions, where: DeviceOptions) -
 
     model = load_model(job.model, **vars(where), progress=console.bars(job.quiet))
     prompts = _encoded(model, job.prompt or [job.tokens], options.bos)
-    stops = generation.stop_ids(model, [] if job.no_stop else options.stop_tokens or None)
+    stops = generation.stop_ids(model, stop_tokens)
     made = generation.continuations(model, prompts, options.max_new_tokens, options, stops, options.use_cache)
     texts = [
         generation.continuation_text(model, *row) if model.tokenizer else None

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from probekit.activations.activations import Activations, RowsOf, SideBySide
+from probekit.activations.selected_positions import SelectedPositions
 from probekit.devices import free_bytes
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.fits.sequences import all_tokens, labels_of_texts
@@ -117,19 +118,21 @@ def check_requests(acts: Activations, options: CurvesArguments) -> list[list[Req
 
 
 def positions_read(acts: Activations, options: CurvesArguments) -> Activations:
-    """The activations whose positions have a curve each: all that were kept, or those of a selection of several.
+    """The activations whose positions have a curve each: all that were kept, or those that the options name.
 
     Raises:
-        UsageError: a selection of one token.
+        UsageError: a selection of one token; one that was not extracted.
     """
-    acts = _checked(acts)
-    if options.position is None or (options.position == ALL and acts.layout.is_ragged):
+    acts, position = _checked(acts), options.position
+    if position is None or (position == ALL and acts.layout.is_ragged):
         return acts
-    found = acts.at(options.position, options.on_bad_row) if acts.layout.is_ragged else acts
+    if isinstance(position, list):
+        return SelectedPositions(acts, position)
+    found = acts.at(position, options.on_bad_row) if acts.layout.is_ragged else acts
     if not found.layout.is_ragged:
         raise UsageError(
-            f"by={options.by!r} (--by) reads several positions, and position {options.position!r:.80} is one; leave "
-            "position (--position) out, or give a selection of several tokens, such as :20 or all@assistant"
+            f"by={options.by!r} (--by) reads several positions, and position {position!r:.80} is one; leave position "
+            "(--position) out, or give several (first,last@assistant), or a selection of several tokens (:20)"
         )
     return found
 

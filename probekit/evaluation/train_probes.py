@@ -13,7 +13,7 @@ from probekit.activations.activations import Activations
 from probekit.activations.labelled import label, with_task
 from probekit.evaluation.by_position.results import PositionResults
 from probekit.evaluation.by_position.train import train_by_position
-from probekit.evaluation.compare.baselines import EMBEDDING, Baseline, embedding_baseline
+from probekit.evaluation.compare.baselines import Baseline, embedding_baseline
 from probekit.evaluation.compare.layers import compare_layers
 from probekit.evaluation.compare.lead import lead, optimism
 from probekit.evaluation.compare.sequence import against_pooled, fit_pooled, pooled_results
@@ -24,18 +24,20 @@ from probekit.evaluation.plan import CurvePlan, numbers_only
 from probekit.evaluation.quick import NO_P_VALUES
 from probekit.evaluation.request import Request, check_requests, of_rows, random_init_activations
 from probekit.evaluation.results.curves import ProbeCurves
-from probekit.evaluation.results.data import LayerResult
+from probekit.evaluation.results.data import EMBEDDING, LayerResult
 from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import score, score_intervals
-from probekit.options import CurvesArguments, ProbeArguments
+from probekit.options import CurvesArguments
 from probekit.options.option import keywords_of_three
-from probekit.options.probe import PositionArguments
+from probekit.options.probe_forms import OneCurveArguments, OnePositionArguments
 from probekit.points import Place
 from probekit.threads import one_thread
 
 
-@keywords_of_three((PositionArguments, PositionResults), (ProbeArguments, ProbeResults), (CurvesArguments, ProbeCurves))
+@keywords_of_three(
+    (OnePositionArguments, PositionResults), (OneCurveArguments, ProbeResults), (CurvesArguments, ProbeCurves)
+)
 def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | ProbeCurves | PositionResults:
     """Train and test a probe at every layer of one point, or of several points and label sets.
 

@@ -34,6 +34,7 @@ class LanguageModel(HookedModule):
         longest_row: the most tokens that one row may hold, of one or several texts; None without a limit.
         causal: whether a token's activations depend only on it and the tokens before it.
         output_point: the point of the last block's output; post-norm blocks end with a norm.
+        end_ids: the ids that end a text, of generation_config.json; None: those of the config.
         folder: the folder of the weights.
         reader: (prompts, use_cache, among) -> what generation reads logits from, where that is not the model itself.
         packages: other packages whose code computes, for a store's record.
@@ -51,6 +52,7 @@ class LanguageModel(HookedModule):
     causal: bool = True
     output_point: str = "resid_post"
     tokenizer: Tokenizer | None = None
+    end_ids: tuple[int, ...] | None = None
     folder: Path | None = None
     source: dict[str, Any] | None = None
     reader: Callable[..., Any] | None = None

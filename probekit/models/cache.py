@@ -44,11 +44,11 @@ class LayerCache:
         return self._keys[:, : self.length], self._values[:, : self.length]
 
     def keep(self, rows: list[int]) -> None:
-        """Forget all rows but these."""
+        """Forget all rows but these; the memory of the others is free when the cache is."""
         if self._keys is not None and self._values is not None:
-            self._keys, self._values = self._keys[rows], self._values[rows]
+            self._keys, self._values = _kept(self._keys, rows), _kept(self._values, rows)
         if self.memory is not None:
-            self.memory = (self.memory[0][rows], self.memory[1][rows])
+            self.memory = _kept(self.memory[0], rows), _kept(self.memory[1], rows)
 
 
 def _written(buffer: Tensor | None, new: Tensor, start: int) -> Tensor:
@@ -61,6 +61,19 @@ def _written(buffer: Tensor | None, new: Tensor, start: int) -> Tensor:
         buffer = longer
     buffer[:, start:end] = new
     return buffer
+
+
+def _kept(buffer: Tensor, rows: list[int]) -> Tensor:
+    """Some rows of the buffer; row i is row i of the buffer, or lies behind the last that is returned.
+
+    Only those behind are copied, in place: texts that end one after the other cost a row each, not the whole buffer.
+    """
+    moved = [(i, row) for i, row in enumerate(rows) if i != row]
+    assert all(row >= len(rows) for _, row in moved)
+    if moved:
+        to, source = map(list, zip(*moved, strict=True))
+        buffer[to] = buffer[source]
+    return buffer[: len(rows)]
 
 
 class SharedPrefix(LayerCache):
@@ -103,7 +116,7 @@ class KeyValueCache(list[LayerCache]):
         return self[0].length
 
     def keep(self, rows: list[int]) -> None:
-        """Forget all rows but these."""
+        """Forget all rows but these, of which each is where it was, or lies behind the last that stays."""
         for layer in self:
             layer.keep(rows)
         if self.positions_BM is not None:

@@ -30,6 +30,8 @@ from probekit.options import GenerateOptions, Sampling
 from probekit.options.check import is_whole
 from probekit.options.option import keywords
 
+ROWS_DRAWN = 32  # whose probabilities are in memory at once: several float64 tensors [B, V]
+
 Prompt = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | Tensor
 
 
@@ -40,6 +42,7 @@ class GenerativeModel(Protocol):
     name: str
     causal: bool
     tokenizer: Tokenizer | None
+    end_ids: tuple[int, ...] | None
     reader: Any
 
     def need_tokenizer(self) -> Tokenizer:
@@ -117,14 +120,14 @@ def _has_end(model: GenerativeModel) -> bool:
 
 
 def stop_ids(model: GenerativeModel, stop_tokens: Sequence[int | str] | None) -> frozenset[int]:
-    """The ids that end a continuation; None gives the model's own.
+    """The ids that end a continuation; None gives the model's own: of generation_config.json, else of config.json.
 
     Raises:
         UsageError: an id that the model does not know, or a text that is not one token.
         DataError: a text that the tokenizer cannot read.
     """
     if stop_tokens is None:
-        end = getattr(model.cfg, "eos_token_id", None)
+        end = model.end_ids or getattr(model.cfg, "eos_token_id", None)
         return frozenset(end if isinstance(end, Sequence) else () if end is None else (end,))
     if isinstance(stop_tokens, str) or not isinstance(stop_tokens, Iterable):
         raise UsageError(f"stop_tokens is a list of tokens; got {stop_tokens!a:.60}")
@@ -192,7 +195,7 @@ def continuations(
         for row, token in zip(active, next_B.tolist(), strict=True):
             made[row].append(token)
             ended[row] = _end(token, len(made[row]), stops, max_new_tokens, room[row])
-        stay = [i for i, row in enumerate(active) if ended[row] is None]
+        stay = _filled([ended[row] is None for row in active])
         if advance:
             advance(len(active), len(active) - len(stay))
         if stay and len(stay) < len(active):
@@ -200,6 +203,13 @@ def continuations(
             next_B = next_B[stay]
         active = [active[i] for i in stay]
     return [Continuation(tokens, why) for tokens, why in zip(made, ended, strict=True)]
+
+
+def _filled(stays: list[bool]) -> list[int]:
+    """The rows that stay, those at the end moved to where a row leaves: [1, 0, 1, 1] gives [0, 3, 2]."""
+    n = sum(stays)
+    behind = (i for i in range(n, len(stays)) if stays[i])
+    return [i if stays[i] else next(behind) for i in range(n)]
 
 
 def _end(token: int, n: int, stops: frozenset[int], most: int, room: int) -> str | None:
@@ -244,11 +254,17 @@ def _chooser(sampling: Sampling, numbers: Iterable[int]) -> Callable[[Tensor, It
     generators = [torch.Generator().manual_seed(sampling.seed + i) for i in numbers]
 
     def draw(logits_BV: Tensor, rows: Iterable[int]) -> Tensor:
-        cumulated_BV = next_distribution(logits_BV.cpu(), sampling).cumsum(-1)
         uniform_B1 = torch.stack([torch.rand(1, dtype=torch.float64, generator=generators[row]) for row in rows])
-        return torch.searchsorted(cumulated_BV, uniform_B1 * cumulated_BV[:, -1:], right=True).squeeze(1)
+        parts = zip(logits_BV.cpu().split(ROWS_DRAWN), uniform_B1.split(ROWS_DRAWN), strict=True)
+        return torch.cat([_drawn(next_distribution(part, sampling), uniform) for part, uniform in parts])
 
     return draw
+
+
+def _drawn(probabilities_BV: Tensor, uniform_B1: Tensor) -> Tensor:
+    """The token [B] of each row at which the cumulated probability exceeds the row's number in [0, 1)."""
+    cumulated_BV = probabilities_BV.cumsum(-1)
+    return torch.searchsorted(cumulated_BV, uniform_B1 * cumulated_BV[:, -1:], right=True).squeeze(1)
 
 
 def _reader(model: GenerativeModel, prompts: Sequence[list[int]], use_cache: bool, among: Among) -> Any:

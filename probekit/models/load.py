@@ -16,8 +16,10 @@ from probekit.hub import ALIASES, REPO_ID, HubRepo, fetch, find_repo
 from probekit.models.adapter.fields import checked_fields
 from probekit.models.families import MODEL_TYPES, families
 from probekit.models.files import read_json
+from probekit.models.generation_config import FILE as GENERATION_CONFIG
+from probekit.models.generation_config import end_ids
 from probekit.models.model_types import check_adaptable, check_implemented_here, check_packages
-from probekit.models.tokenizer_files import FILES, load_tokenizer
+from probekit.models.tokenizer_files import FILES, load_tokenizer, template_files
 from probekit.options import DeviceOptions, ModelArguments, ModelOptions
 from probekit.options.check import check_path
 from probekit.options.load import Via
@@ -56,6 +58,7 @@ def load_model(name_or_path: str | Path, options: ModelArguments) -> "LanguageMo
     model = _adapted(found, hf, options) if options.via == "transformers" else _own(found, hf, options)
     model.name = f"{found.name}-random{seed}" if random_init else found.name
     model.tokenizer = load_tokenizer(found.folder, _bos_token_id(hf), model.cfg.d_vocab, model.causal)
+    model.end_ids = end_ids(found.folder, model.cfg.d_vocab)
     model.folder = None if random_init else found.folder
     model.source = {**_source(found), "random_init": random_init, "seed": seed, "dtype": dtype, **_as_chosen(options)}
     return model.eval()
@@ -166,7 +169,8 @@ def _find(name: str, revision: str | None, weights: bool = True, progress: bool 
         _check_no_revision(name, revision, "is a folder here")
         return _Found(name if is_shipped else folder.resolve().name, folder, has_own_name=is_shipped)
     repo = find_repo(name, "model", revision)
-    return _Found(name, fetch(repo, ["config.json", *FILES]), repo)
+    files = ["config.json", GENERATION_CONFIG, *FILES, *template_files(repo.files)]
+    return _Found(name, fetch(repo, files), repo)
 
 
 def _check_no_revision(name: str, revision: str | None, why: str) -> None:

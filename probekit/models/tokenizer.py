@@ -2,6 +2,7 @@
 
 import difflib
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -211,13 +212,23 @@ class Tokenizer:
             )
         vocabulary = self._backend.get_vocab()
         pre_tokenizer: Any = self._backend.pre_tokenizer
-        words = [word for word, _ in pre_tokenizer.pre_tokenize_str(text)] if pre_tokenizer else [text]
+        pieces = self._without_added_tokens(text)
+        if pre_tokenizer:
+            words = [word for piece in pieces for word, _ in pre_tokenizer.pre_tokenize_str(piece)]
+        else:
+            words = pieces
         for word in words:
             if word not in vocabulary:
                 close = difflib.get_close_matches(word, vocabulary, n=1)
                 hint = f"; did you mean {close[0]!a}?" if close else ""
                 return f"{word[:80]!a} is not in the vocabulary of {len(vocabulary)} words{hint}"
         return f"{text[:80]!a} cannot be tokenized: {ascii(str(error))[1:-1]}"
+
+    def _without_added_tokens(self, text: str) -> list[str]:
+        """The pieces of a text between its added tokens, such as <|im_start|>, which need no blanks around them."""
+        added = [re.escape(token.content) for token in self._backend.get_added_tokens_decoder().values()]
+        added.sort(key=len, reverse=True)  # the longest match wins
+        return [piece for piece in re.split("|".join(added), text) if piece] if added else [text]
 
 
 def _letters(text: str, token: str, place: tuple[int, int]) -> tuple[int, int]:

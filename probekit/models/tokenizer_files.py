@@ -1,6 +1,7 @@
 """Read the tokenizer of a model folder: tokenizer.json, or the older files of GPT-2, RoBERTa, BERT and Marian."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from probekit.models.tokenizer_trial import check_patterns
 END_OF_TEXT = "<|endoftext|>"
 SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 CHAT_TEMPLATE = "chat_template.jinja"
+OTHER_TEMPLATES = "additional_chat_templates"  # a folder of named ones
 FILES = ("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", "source.spm", *SETTINGS_FILES, CHAT_TEMPLATE)
 TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 SPECIAL = {
@@ -28,6 +30,25 @@ BOUNDS = {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_tok
     "pad_token": "<pad>",
     "mask_token": "<mask>",
 }  # RoBERTa's
+GPT2 = dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT)
+DEFAULTS = {  # what classes of `transformers` know without settings
+    "GPT2Tokenizer": GPT2,
+    "GPTNeoXTokenizer": {**GPT2, "pad_token": "<|padding|>"},
+    "Qwen2Tokenizer": dict.fromkeys(("eos_token", "unk_token", "pad_token"), END_OF_TEXT),
+    "GemmaTokenizer": {name: f"<{name[:3]}>" for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+    | {"mask_token": "<mask>"},
+    "BertTokenizer": SPECIAL,
+    "RobertaTokenizer": BOUNDS,
+}
+CLASSES = {"gpt2": "GPT2Tokenizer", "gpt_neox": "GPTNeoXTokenizer", "olmo": "GPTNeoXTokenizer"} | {
+    "bert": "BertTokenizer",
+    "distilbert": "BertTokenizer",
+    "roberta": "RobertaTokenizer",
+    "gemma": "GemmaTokenizer",
+    "gemma2": "GemmaTokenizer",
+    "qwen2": "Qwen2Tokenizer",
+    "qwen3": "Qwen2Tokenizer",
+}  # of a model type, where tokenizer_config.json names none
 
 
 def load_tokenizer(
@@ -72,7 +93,7 @@ def load_tokenizer(
     if bos_token_id is None:
         with _refused(folder, "has a tokenizer whose template cannot be used"):
             bos_token_id, sep_token_id = _first_and_last(backend)
-    texts = {name: settings[name] for name in TOKENS if name in settings}
+    texts = _special_texts(folder, settings, backend)
     return Tokenizer(backend, bos_token_id, d_vocab, sep_token_id, _chat_templates(folder, settings), texts)
 
 
@@ -98,10 +119,28 @@ def _first_and_last(backend: Backend) -> tuple[int | None, int | None]:
     return (None, ids[0]) if "SpecialToken" in templates[0][-1] else (ids[0], None)
 
 
+def _special_texts(folder: Path, settings: Mapping[str, Any], backend: Backend) -> dict[str, str]:
+    """Name -> special token: those of the settings, and those of the vocabulary that `transformers` knows besides."""
+    config = folder / "config.json"
+    model_type = read_json(config).get("model_type") if config.is_file() else None
+    kind = settings.get("tokenizer_class") or CLASSES.get(str(model_type))
+    known = DEFAULTS.get(str(kind).removesuffix("Fast"), {})
+    known = {name: token for name, token in known.items() if backend.token_to_id(token) is not None}
+    return known | {name: settings[name] for name in TOKENS if name in settings}
+
+
+def template_files(files: Iterable[str]) -> list[str]:
+    """Those of a repository's files that are named chat templates, in order."""
+    return sorted(name for name in files if re.fullmatch(f"{OTHER_TEMPLATES}/[^/]+[.]jinja", name))
+
+
 def _chat_templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Name -> chat template: the file of its own, or a text or a list of named ones in the settings."""
+    """Name -> chat template: files of their own, or else a text or a list of named ones in the settings."""
+    own = {path.stem: path for path in sorted((folder / OTHER_TEMPLATES).glob("*.jinja"))}
     if (folder / CHAT_TEMPLATE).is_file():
-        return {"default": read_text(folder / CHAT_TEMPLATE)}
+        own["default"] = folder / CHAT_TEMPLATE
+    if own:
+        return {name: read_text(path) for name, path in own.items()}
     given = settings.get("chat_template")
     if given is None or isinstance(given, str):
         return {} if given is None else {"default": given}

@@ -49,7 +49,7 @@ def check_reading(value: Any) -> str:
 def check_among(name: str, value: Any, choices: Sequence[str | None]) -> None:
     """Raise a UsageError unless the value of an option is one of these."""
     if not (value is None or isinstance(value, str)) or value not in choices:
-        known = listed([str(one) for one in choices])
+        known = listed([one for one in choices if one is not None])
         raise UsageError(f"{name} (--{name.replace('_', '-')}) is one of {known}; got {value!a:.60}")
 
 

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -12,6 +12,7 @@ from probekit.options.check import check_among, check_strength, check_whole, is_
 from probekit.options.option import like, option
 from probekit.options.task import OnBadRow, TaskOptions
 from probekit.points import check_layers
+from probekit.selections import as_position, check_together
 from probekit.text import listed
 
 if TYPE_CHECKING:
@@ -56,11 +57,12 @@ class CurveOptions:
         takes_parameters=True,
     )
     label: str | None = option(None, "Label set to predict.  [default: the task's target]", metavar="NAME")
-    position: str | int | None = option(
+    position: str | int | Sequence[str | int] | None = option(
         None,
-        "Token to read, if the store keeps several: last, first, mean or 3; all makes each token an example.",
+        "Token to read, if the store keeps several: last, first, mean or 3; all makes each token an example; with --by "
+        "also several, such as last@user,mean@assistant.",
         metavar="TOKEN",
-        parse=parse.position,
+        parse=parse.positions,
         tag="",
     )
     C: float | Iterable[float] | None = option(
@@ -89,6 +91,7 @@ class CurveOptions:
         object.__setattr__(self, "seed", check_whole("seed", self.seed, 0))
         if self.C is not None:
             object.__setattr__(self, "C", _rising(self.C))
+        object.__setattr__(self, "position", _selections(self.position))
         if not isinstance(self.layers, str | int):
             object.__setattr__(self, "layers", _listed(self.layers))
         elif isinstance(self.layers, str) and self.layers.strip() not in ("out", "output"):  # these get a hint later
@@ -106,7 +109,10 @@ class TransferOptions(CurveOptions):
     point: str | None = like(CurveOptions, "point", "Point to read.  [default: the first store's first]")
     label: str | None = like(CurveOptions, "label", "Label set to predict.  [default: each task's target]")
     position: str | int | None = like(
-        CurveOptions, "position", "Token to read, if the stores keep several: last, first, mean or 3."
+        CurveOptions,
+        "position",
+        "Token to read, if the stores keep several: last, first, mean or 3.",
+        parse=parse.position,
     )
 
 
@@ -257,6 +263,13 @@ class ProbeOptions(CurveOptions):
             object.__setattr__(self, "folds", _checked_folds(self.folds, self.drop_leaks))
         if self.by is not None:
             _refuse_with_by(self, ("folds", "concatenate"))
+        elif isinstance(self.position, list) and len(self.position) == 1:
+            object.__setattr__(self, "position", self.position[0])
+        elif isinstance(self.position, list):
+            raise UsageError(
+                f"a probe reads one position of each text, and {len(self.position)} were given (--position, in Python "
+                "position=); name one, or make a curve for each of them with --by position (by='position')"
+            )
 
     @property
     def of_sequences(self) -> bool:
@@ -343,11 +356,28 @@ def _are_labels(given: Any) -> bool:
 def _refuse_with_by(options: "ProbeOptions", names: Iterable[str]) -> None:
     """Refuse what a curve for each position does not do."""
     for name in names:
-        if getattr(options, name) not in (None, False):
-            raise UsageError(
-                f"by={options.by!r} (--by) makes curves of one point and one label set on the task's splits, one token "
-                f"at a time: without {name}={getattr(options, name)!r:.40}; leave one of the two out"
-            )
+        given = getattr(options, name)
+        if given in (None, False):
+            continue
+        is_one = isinstance(given, tuple) and len(given) == 1  # labels=["answer"]
+        what = f"; give {name[:-1]}={given[0]!r:.40}" if is_one else "; leave one of the two out"
+        raise UsageError(
+            f"by={options.by!r} (--by) makes curves of one point and one label set on the task's splits, one token "
+            f"at a time: without {name}={given!r:.40}{what}"
+        )
+
+
+def _selections(position: Any) -> Any:
+    """One position as it is; several as a list of selections.
+
+    Raises:
+        UsageError: text outside the language, the same selection twice, or one that keeps several tokens.
+    """
+    if not isinstance(position, list | tuple):
+        return position
+    found = [as_position(one) if isinstance(one, str) else one for one in position]
+    check_together([str(one) for one in found])
+    return found
 
 
 def _names(what: str, given: Any) -> tuple[str, ...]:

@@ -185,4 +185,6 @@ def _write_headings(results: PositionData, ax: Axes, title: str | None) -> None:
     lines = [f"{short(results.meta['probe'])} probe; white: chance; frame: selected on validation"]
     if results.meta.get("above_chance") is not None:
         lines.append("grey: not above chance (permutation test, corrected for all cells)")
+    else:
+        lines.append(f"no p-values: {results.meta['no_p_values']}")
     write_headings(ax, positions_title(results) if title is None else title, lines, start=7)

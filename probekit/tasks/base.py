@@ -8,7 +8,7 @@ import numpy as np
 
 from probekit.errors import UsageError, nearest
 from probekit.selections import as_position
-from probekit.tasks.chats.messages import check_chats
+from probekit.tasks.chats.messages import checked_chats
 from probekit.tasks.digest import task_digest
 from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS, UNLABELLED, VALIDATION_CARVED
 from probekit.tasks.regions import Region, check_regions
@@ -71,7 +71,8 @@ class Task:
             {"start", "end", "label"}; one without start and end has the label of the tokens outside all others.
         text_of: int64 [N], where each example is a token (`token_rows`): the number of its text; otherwise None.
         chats: N lists of messages, {"role", "content"}, before a chat template made texts of them; or None. `inputs`
-            are then the messages as plain lines, and the model's template makes the texts that it reads.
+            are then the messages as plain lines, and the model's template makes the texts that it reads. Contents given
+            as parts, {"type": "text", "text"}, are joined.
         regions: of each text its named parts, such as the contents of a chat's messages, in order; or None.
         token_ids: N lists of the token ids that each text is run as, context tokens left out; None asks the tokenizer.
         generated: int64 [N], how many tokens at the end of each text the model wrote itself; or None.
@@ -96,7 +97,7 @@ class Task:
     targets: list[str] | list[list[int]] | None = None
     token_labels: TokenLabels = field(default_factory=dict)
     text_of: np.ndarray | None = None
-    chats: list[list[dict[str, str]]] | None = None
+    chats: list[list[dict[str, Any]]] | None = None
     regions: list[list[Region]] | None = None
     token_ids: list[list[int]] | None = None
     generated: np.ndarray | None = None
@@ -123,6 +124,8 @@ class Task:
         carve_splits = self.splits is None
         self._set(splits=np.full(len(self), "train") if carve_splits else array_of(self.splits, "splits"))
         self._check_fields()
+        if self.chats is not None and self.text_of is None:
+            self._set(chats=checked_chats(self.chats, self.ids))
         if carve_splits and self._label_sets():
             self._carve_splits()
 
@@ -348,7 +351,5 @@ class Task:
             check_spans(self.spans, self.inputs, self.position, self.ids)
         if self.targets is not None:
             check_inputs(self.targets, "targets")
-        if self.chats is not None and self.text_of is None:
-            check_chats(self.chats, self.ids)
         if self.regions is not None and self.text_of is None:  # the rows of tokens repeat those of their texts
             check_regions(self.regions, self.inputs, self.ids)

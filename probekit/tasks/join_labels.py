@@ -6,7 +6,7 @@ Axes: N examples of the task.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,9 +34,14 @@ from probekit.tasks.splitting.splits import carve_missing, components, kept_toge
 from probekit.tasks.tables.columns import ID_COLUMNS, LABEL_COLUMNS, check_one_use, split_column_of, split_flaw
 from probekit.tasks.tables.data_table import DataTable, choose_column, flaw_of, quote
 from probekit.tasks.tables.label_tables import label_table
-from probekit.tasks.tables.rows import SKIP_HINT
+from probekit.tasks.task_checks import is_sequence
 from probekit.text import counted, listed
 
+SKIP_HINT = "or leave such rows out: --on-bad-row skip, in Python label(acts, labels, on_bad_row='skip')"
+TOKENS_HINT = (
+    "labels of tokens are extracted with their texts (extract --token-label-column), or joined in Python to all "
+    "tokens, label(acts.at('all'), {'ID:TOKEN': label})"
+)
 FINGERPRINTS = "label_fingerprints"  # in the record of activations: joined label set -> its sha256
 
 
@@ -110,6 +115,7 @@ def read_label_set(task: Task, source: Any, options: LabelOptions) -> tuple[Labe
         DataError: an id that is unknown, missing or there twice, or a label that cannot be used; the message names the
             first. With `on_bad_row="skip"` these are counted in the set's info.
     """
+    _refuse_lists(task, source)
     table = label_table(source, options)
     columns = _columns(table, options)
     _check_first(task, columns)
@@ -172,7 +178,8 @@ def join_labels(task: Task, source: Any, options: LabelOptions) -> Task:
     label_set, made = read_label_set(task, source, options)
     if label_set.name in (*task.labels, *task.token_labels):
         raise UsageError(
-            f"{task.name!a} has a label set {label_set.name!a} already; give this one another name (--name)"
+            f"{task.name!a} has a label set {label_set.name!a} already; give this one another name, "
+            "label(acts, labels, name=...)"
         )
     return checked_labels(with_label_sets(task, [label_set], made, target=label_set.name), made is not None)
 
@@ -198,6 +205,19 @@ def checked_labels(task: Task, are_first: bool) -> Task:
         ) from None
     warn_of_look_alikes(task)
     return task
+
+
+def _refuse_lists(task: Task, source: Any) -> None:
+    """Refuse a dict id -> list, which would be read as a dict of columns.
+
+    Raises:
+        DataError: it is one.
+    """
+    if not isinstance(source, Mapping) or not source:
+        return
+    own, value = next(iter(source.items()))
+    if is_sequence(value) and isinstance(own, str | int | float) and group_name(own) in map(group_name, task.ids):
+        raise DataError(f"expected one label for the text {quote(own)}, got {quote(value)}; {TOKENS_HINT}")
 
 
 def _columns(table: DataTable, options: LabelOptions) -> _Named:
@@ -233,9 +253,11 @@ def _join(task: Task, table: DataTable, columns: _Named, skip: bool) -> _Joined:
     for i, own in enumerate(ids):
         flaw = table.bad.get(i) or id_flaw(own)
         row = None if flaw else row_of.get(group_name(own))
-        flaw = flaw or _id_flaw(task, joined, own, row) or flaw_of_row(i)
+        flaw, who = flaw or _id_flaw(task, joined, own, row_of), ""
+        if flaw is None:
+            flaw, who = flaw_of_row(i), f", id {quote(own)}"
         if flaw is not None and not skip:
-            raise DataError(f"{table.where(i)}: {flaw[1]}, {SKIP_HINT}")
+            raise DataError(f"{table.where(i)}{who}: {flaw[1]}, {SKIP_HINT}")
         if row is not None:
             joined.twice |= {row} if row in joined.places else set()
             joined.places[row] = table.where(i)
@@ -252,11 +274,15 @@ def _join(task: Task, table: DataTable, columns: _Named, skip: bool) -> _Joined:
     return joined
 
 
-def _id_flaw(task: Task, joined: _Joined, own: Any, row: int | None) -> tuple[str, str] | None:
-    """What is wrong with an id: no text has it, or another row."""
+def _id_flaw(task: Task, joined: _Joined, own: Any, row_of: Mapping[str, int]) -> tuple[str, str] | None:
+    """What is wrong with an id: no text has it, or another row of the table."""
+    row = row_of.get(group_name(own))
     if row is None:
         known = listed([quote(one) for one in task.ids], most=3)
-        return "unknown_id", f"no text has the id {quote(own)}, only {known}; correct it"
+        text, _, token = group_name(own).rpartition(":")
+        is_token = token.isdecimal() and text in row_of and task.text_of is None
+        advice = f"correct it; {TOKENS_HINT}" if is_token else "correct it"
+        return "unknown_id", f"no text has the id {quote(own)}, only {known}; {advice}"
     if row in joined.places:
         return "twice", f"the id {quote(own)} is that of {joined.places[row]} too; keep one of them"
     return None
@@ -269,6 +295,8 @@ def _row_flaws(table: DataTable, columns: _Named) -> Callable[[int], tuple[str, 
     splits = None if columns.split is None else table.column(columns.split)
 
     def flaw(i: int) -> tuple[str, str] | None:
+        if isinstance(labels[i], list):
+            return "label_type", f"expected one label for the text, got {quote(labels[i])}; {TOKENS_HINT}"
         found = label_flaw(labels[i], table.typed, names) or flaw_of([labels[i]])
         found = found or (None if groups is None else group_flaw(groups[i]))
         return found or (None if splits is None else split_flaw(splits[i], str(columns.split)))
@@ -276,10 +304,11 @@ def _row_flaws(table: DataTable, columns: _Named) -> Callable[[int], tuple[str, 
     return flaw
 
 
-def _classes(table: DataTable, columns: _Named, joined: _Joined, options: LabelOptions) -> dict[int, Any]:
+def _classes(task: Task, table: DataTable, columns: _Named, joined: _Joined, options: LabelOptions) -> dict[int, Any]:
     """Example -> its label, in the order of the examples; all are of one kind."""
     rows = sorted(joined.cells)
-    cells, places = [joined.cells[row] for row in rows], [joined.places[row] for row in rows]
+    cells = [joined.cells[row] for row in rows]
+    places = [f"{joined.places[row]}, id {quote(task.ids[row])}" for row in rows]
     if not rows:
         return {}
     found = as_labels(cells, places, columns.label, options.regression or columns.label in table.measured)
@@ -292,7 +321,7 @@ def _classes(table: DataTable, columns: _Named, joined: _Joined, options: LabelO
 
 def _label_set(task: Task, table: DataTable, columns: _Named, joined: _Joined, options: LabelOptions) -> LabelSet:
     """The labels of all examples of the task; those without one are -1, or NaN in a regression."""
-    classes = _classes(table, columns, joined, options)
+    classes = _classes(task, table, columns, joined, options)
     rows = list(classes)
     missing = len(task) - len(rows)
     if not rows:
@@ -301,7 +330,7 @@ def _label_set(task: Task, table: DataTable, columns: _Named, joined: _Joined, o
         first = next(one for row, one in enumerate(task.ids) if row not in classes)
         raise DataError(
             f"{table.name}: no label for the id {quote(first)} ({missing:,} of {counted(len(task), 'text')} have "
-            "none); add them, or train on the others with on_bad_row='skip' (--on-bad-row skip)"
+            f"none); add them, {SKIP_HINT}"
         )
     found, names = encode(list(classes.values()), table.class_names.get(columns.label))
     check_number_of_classes(names, columns.label, table.name, options.max_classes)

@@ -35,7 +35,7 @@ def label_flaw(cell: Any, typed: bool, names: Sequence[str] = ()) -> tuple[str, 
     if missing or (isinstance(cell, str) and cell.strip() in ({""} if typed else NA)):
         return "na", f"expected a label, got {quote(cell)}; write one"
     if not isinstance(cell, (bool, int, float, str)):
-        return "label_type", f"expected a label (a text, a number, true or false), got {quote(cell)}"
+        return "label_type", f"expected a label (a text, a number, true or false), got {quote(cell)}; write one"
     if names and isinstance(cell, int) and not -1 <= cell < len(names):  # -1, not labelled, is handled separately
         few = quote(listed(names))
         return "label_range", f"expected a label in 0..{len(names) - 1} ({few}), got {quote(cell)}; correct it"

@@ -31,7 +31,9 @@ pytestmark = pytest.mark.usefixtures("small_shards")
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace", "link"])
-def test_a_disk_that_refuses_leaves_nothing_partial(model, task, path, call, monkeypatch):
+def test_a_disk_that_refuses_leaves_nothing_partial(model, letters, path, call, monkeypatch):
+    task = letters(9)
+    assert len(plan_of(model, task, **HOW).shards) > 1
     memory, real = run(model, task), getattr(os, call)
     for k in range(40):
         calls = []

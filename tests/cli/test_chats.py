@@ -47,6 +47,8 @@ def test_from_chats_to_a_curve_in_two_commands(extracted, capsys):
     assert re.search(
         r"^chats    by the template of markup.jinja \(sha256 [0-9a-f]{12}\), with generation prompt$", out, re.M
     )
+    _, out, _ = extracted("--chat-template", "other.jinja", "--dry-run", "--add-generation-prompt")
+    assert ", without generation prompt, as the template has none\n" in out
     code, out, err = extracted(*template, "--position", "last@assistant", "--out", "store", "--json")
     assert code == 0, err
     assert json.loads(out)["chat"]["add_generation_prompt"] is False

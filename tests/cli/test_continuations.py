@@ -67,13 +67,26 @@ def test_a_dry_run_finds_the_assistants_turn_of_every_chat(here, gpt2_folder, tm
     (tmp_path / "t.jinja").write_text("{% for m in messages %}{{ m['content'] }}: {% endfor %}")
     job = ["extract", "--model", str(gpt2_folder), "--dataset", str(tmp_path / "chats.jsonl"), "--generate", "4"]
     job += ["--chat-template", str(tmp_path / "t.jinja"), "--position", "mean@assistant"]
-    assert "mean over the tokens of assistant" in said(capsys, *job, "--dry-run")[0]
+    shown = said(capsys, *job, "--dry-run")[0]
+    assert "mean over the tokens of assistant" in shown
+    assert "already end" not in shown
     out, _ = said(capsys, *job, "--out", str(tmp_path / "store"))
     acts = load_activations(out.strip())
     for text, regions in zip(acts.task.inputs, acts.task.regions, strict=True):
         assert [one.name for one in regions] == ["user", "assistant"]
         assert text[: regions[1].start].endswith(": ")
         assert regions[1].end == len(text)
+
+
+def test_the_plan_says_which_chats_already_end_with_an_answer(here, gpt2_folder, tmp_path, capsys):
+    rows = [{"messages": [{"role": "user", "content": f"say {i}"}], "label": i % 2} for i in range(40)]
+    for row in rows[:7]:
+        row["messages"].append({"role": "assistant", "content": "no"})
+    (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "t.jinja").write_text("{% for m in messages %}{{ m['content'] }}: {% endfor %}")
+    job = ["extract", "--model", str(gpt2_folder), "--dataset", str(tmp_path / "chats.jsonl"), "--generate", "2"]
+    shown = said(capsys, *job, "--chat-template", str(tmp_path / "t.jinja"), "--dry-run")[0]
+    assert "7 of the chats already end with an answer of the assistant, and the model writes another" in shown
 
 
 def test_a_stopped_run_says_what_was_saved_and_resumes(here, job, capsys, monkeypatch):
@@ -128,3 +141,14 @@ def test_a_text_that_the_model_ends_at_once_is_refused_with_the_row_or_skipped(h
     assert load_activations("skipped").task.info["skipped"]["ended at once"] >= 1
     assert run([*job, "--temperature", "2", "--out", "plain"]) == 5
     assert "temperature: 1.0 there, 2.0 here" in capsys.readouterr().err
+
+
+def test_no_stop_goes_on_where_the_model_ends(here, texts, gpt2_folder, capsys):
+    job = ["extract", "--model", str(gpt2_folder), "--dataset", str(texts), "--limit", "6", "--layers", "1"]
+    job += ["--generate", "3", "--dry-run", "--json"]
+    assert json.loads(said(capsys, *job)[0])["write"]["stop_tokens"]
+    assert json.loads(said(capsys, *job, "--no-stop")[0])["write"]["stop_tokens"] == []
+    assert run([*job, "--no-stop", "--stop", "a"]) == 2
+    assert "give one of them" in capsys.readouterr().err
+    assert run([*job[:-4], "--no-stop"]) == 2
+    assert "give --generate N too" in capsys.readouterr().err

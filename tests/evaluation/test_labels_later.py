@@ -88,7 +88,7 @@ def test_several_sets_of_different_rows_and_random_weights():
         assert numbers(several[name, "resid_pre"]) == numbers(alone)
         noisy = [[layer.metrics for layer in each.random_init] for each in (several[name, "resid_pre"], alone)]
         assert noisy[0] == noisy[1] != []
-    by_call: Any = train_probes(unlabelled(), labels=LABELS, random_init=made(unlabelled().task, noise=True), **QUICK)
+    by_call = train_probes(unlabelled(), labels=LABELS, random_init=made(unlabelled().task, noise=True), **QUICK)
     assert len(by_call.random_init) == 2
 
 

@@ -4,8 +4,10 @@ import math
 from pathlib import Path
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
 import torch
+from hypothesis import given
 from marian_oracle import SHAPES, from_hf, oracle_for
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
@@ -40,6 +42,7 @@ from probekit.models.generation import (
     Among,
     Sampling,
     _chooser,
+    _filled,
     _reader,
     continuations,
     generate,
@@ -158,9 +161,17 @@ def test_logits_of_every_step_are_those_of_each_text_alone(model, use_cache):
             alone_V = logits_alone(model, PROMPTS[row], forced[:step, row].tolist())
             assert torch.allclose(logits_BV[i], alone_V, atol=1e-5 * alone_V.abs().max().item()), (step, row)
         if (step + 1) % 3 == 0 and len(rows) > 1:  # rows leave, the longest prompt first
-            leaves = rows.index(max(rows, key=lambda row: len(PROMPTS[row])))
-            reader.keep([i for i in range(len(rows)) if i != leaves])
-            rows.pop(leaves)
+            leaves = max(rows, key=lambda row: len(PROMPTS[row]))
+            stay = _filled([row != leaves for row in rows])
+            reader.keep(stay)
+            rows = [rows[i] for i in stay]
+
+
+@given(st.lists(st.booleans(), max_size=12))
+def test_rows_that_stay_keep_their_place_or_fill_that_of_one_that_leaves(stays):
+    filled = _filled(stays)
+    assert sorted(filled) == [i for i, stays_here in enumerate(stays) if stays_here]
+    assert all(i == row or row >= len(filled) for i, row in enumerate(filled))
 
 
 @pytest.mark.parametrize("how", [{}, {"temperature": 0.9}, {"temperature": 1.5, "top_k": 9, "top_p": 0.8}])
@@ -247,7 +258,7 @@ def test_filters_are_their_closed_forms():
     assert distribution(logits, temperature=1.0, top_k=3, top_p=0.48) == kept(1, 4)
 
 
-def test_rows_are_filtered_apart():
+def test_each_row_is_filtered_by_itself():
     logits_BV = torch.randn(6, 9, generator=torch.Generator().manual_seed(1))
     how = Sampling(0.7, top_k=5, top_p=0.6)
     together = next_distribution(logits_BV, how)

@@ -9,11 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
-from transformers import GPT2Tokenizer
+from transformers import AutoTokenizer, GPT2Tokenizer
 
 from probekit.errors import DataError, UsageError
 from probekit.models.tokenizer import Tokenizer
-from probekit.models.tokenizer_files import END_OF_TEXT, load_tokenizer
+from probekit.models.tokenizer_files import (
+    BOUNDS,
+    CLASSES,
+    DEFAULTS,
+    END_OF_TEXT,
+    SPECIAL,
+    load_tokenizer,
+    template_files,
+)
 
 TRICKY = [
     "",
@@ -225,6 +233,14 @@ def test_a_word_outside_the_vocabulary_is_named():
             encode("the \x1b[31m")
 
 
+def test_an_added_token_without_blanks_around_it_is_not_the_word_outside_the_vocabulary():
+    made = words()
+    made._backend.add_special_tokens(["<|turn|>"])
+    assert len(made.encode("<|turn|>the key")) == 3
+    with pytest.raises(DataError, match=r"^'kez' is not in the vocabulary of 5 words; did you mean 'key'\?"):
+        made.encode("<|turn|>the kez<|turn|>")
+
+
 def test_what_is_no_text_is_refused(bpe_folder):
     tokenizer = load(bpe_folder)
     for wrong in (5, None, b"the", ("the", "key")):
@@ -295,3 +311,24 @@ def test_the_merges_of_windows_read_the_same(bpe_folder, tmp_path):
     merges = folder / "merges.txt"
     merges.write_bytes(merges.read_bytes().replace(b"\n", b"\r\n"))
     assert load(folder).encode_batch(TRICKY) == load(bpe_folder).encode_batch(TRICKY)
+
+
+@pytest.mark.parametrize("kind", [*CLASSES, *DEFAULTS])
+def test_special_tokens_without_settings_are_those_of_transformers(kind, tmp_path):
+    """A chat template may write them."""
+    names = [END_OF_TEXT, "<|padding|>", "<bos>", "<eos>", *BOUNDS.values(), *SPECIAL.values()]
+    vocab = {token: i for i, token in enumerate(dict.fromkeys(["a", "b", *names]))}
+    backend = Backend(models.BPE(vocab, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel()
+    backend.save(str(tmp_path / "tokenizer.json"))
+    named = {"tokenizer_class": kind} if kind in DEFAULTS else {}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "a", **named}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2" if named else kind}))
+    ours = load_tokenizer(tmp_path)
+    assert ours is not None
+    assert ours.special_texts == AutoTokenizer.from_pretrained(tmp_path).special_tokens_map
+
+
+def test_named_chat_templates_of_a_repository_are_found():
+    files = ["a.jinja", "additional_chat_templates/b.jinja", "additional_chat_templates/c.txt", "config.json"]
+    assert template_files([*files, "x/additional_chat_templates/d.jinja"]) == ["additional_chat_templates/b.jinja"]

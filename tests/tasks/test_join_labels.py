@@ -69,6 +69,7 @@ SOURCES = {
     "series": pd.Series(LABELS, index=KEYS),
     "frame": pd.DataFrame({"label": LABELS, "id": KEYS}),
     "frame with ids in its index": pd.DataFrame({"label": LABELS}, index=KEYS),
+    "lists of two": [list(pair) for pair in zip(KEYS, LABELS, strict=True)],
     "pairs": list(zip(KEYS, LABELS, strict=True)),
     "dicts": [{"id": key, "label": one} for key, one in zip(KEYS, LABELS, strict=True)],
     "columns": {"id": KEYS, "label": LABELS},
@@ -123,7 +124,12 @@ BAD = [
     ([*ROWS.items(), ("q07", "no")], DataError, r"row 60: the id 'q07' is that of list, row 7 too; keep one"),
     (list(ROWS.items())[:-2], DataError, r"no label for the id 'q58' \(2 of 60 texts have none\)"),
     ([*list(ROWS.items())[:-1], (None, "no")], DataError, r"row 59: expected an id, got None"),
-    ([*list(ROWS.items())[:-1], ("q59", None)], DataError, r"row 59: expected a label, got None"),
+    ([*list(ROWS.items())[:-1], ("q59", None)], DataError, r"row 59, id 'q59': expected a label, got None"),
+    ({(key, 0): one for key, one in ROWS.items()}, DataError, r"row 0: expected an id .*, got \('q00', 0\)"),
+    ({"lie": ROWS, "truth": ROWS}, UsageError, r"one set, .* got a dict of dicts \('lie', 'truth'\); give one"),
+    ({key: [one] * 3 for key, one in ROWS.items()}, DataError, r"one label for the text 'q00', .*; labels of tokens"),
+    ([{"id": "q00", "label": [0, 1]}], DataError, r"row 0, id 'q00': expected one label .*--token-label-column"),
+    ([("q00:3", "no")], DataError, r"no text has the id 'q00:3', .*; labels of tokens are extracted with their texts"),
     (
         {key: i % 2 - 1 for i, key in enumerate(KEYS)},
         DataError,
@@ -146,6 +152,12 @@ def test_bad_labels_are_one_line_with_the_id(tmp_path, source, error, words):
     with pytest.raises(error, match=words) as caught:
         join(unlabelled(tmp_path), source)
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_a_label_column_is_told_how_to_name_an_id_and_a_label(tmp_path):
+    table = write(tmp_path / "labels.csv", id=KEYS, truth=LABELS)
+    with pytest.raises(UsageError, match=r"--label-column; without a header, name all columns: --columns id,label$"):
+        join(unlabelled(tmp_path), table)
 
 
 def test_a_file_says_the_line(tmp_path):

@@ -75,6 +75,18 @@ def test_labels_of_tokens_get_the_class_names_of_labels_of_texts(values):
     assert np.concatenate(of_tokens.token_labels["state"]).tolist() == flat.labels["label"].tolist()
 
 
+def test_none_and_nan_are_no_label_whatever_the_others_are():
+    for labels in (["a", "b", "a"], [1, 0, 1], [0.5, 0.25, 2.0], [True, False, True]):
+        for missing in (None, float("nan")):
+            texts = [[*labels, missing], [missing, *labels]] * 3
+            own = Task("t", [[1, 2, 3, 4]] * 6, token_labels={"x": texts}).token_labels["x"]
+            alone = Task("t", [[1, 2, 3]] * 6, token_labels={"x": [labels] * 6}).token_labels["x"]
+            none = -1 if own[0].dtype == np.int64 else np.nan
+            np.testing.assert_array_equal(own[0], [*alone[0], none])
+            np.testing.assert_array_equal(own[1], [none, *alone[0]])
+            assert own[0].dtype == alone[0].dtype
+
+
 @pytest.mark.parametrize("task", [made(), ragged()], ids=["equal", "ragged"])
 def test_each_token_is_an_example_of_its_texts_split(task):
     rows = token_rows(task)
@@ -141,7 +153,11 @@ def test_the_fingerprint_sees_every_label():
         ({"inputs": ["abcd"] * 6, "targets": ["a"] * 6}, DataError, "the task has targets of a decoder; leave one of"),
         ({"token_labels": {"state": STATE[:, :3]}}, DataError, "'0' has 4 tokens and 3 labels 'state'; give one label"),
         ({"token_labels": {"state": STATE[:5]}}, DataError, "'state' of 6 inputs, got 5; give one list for each input"),
-        ({"token_labels": {"state": [[{1}] * 4] * 6}}, DataError, "'state' are object with 1 axis; give an array"),
+        (
+            {"token_labels": {"state": [[{1}] * 4] * 6}},
+            DataError,
+            "'state': expected a class or a number .*got object with 1 axis; give an array",
+        ),
         (
             {"token_labels": {"state": [[{}] * 4] * 6}},
             DataError,
@@ -166,7 +182,17 @@ def test_the_fingerprint_sees_every_label():
         ),
         ({"token_labels": 5}, UsageError, "token_labels are a list, or label set -> list, got an int; write token_la"),
         ({"token_labels": {"state": None}}, UsageError, r"token_labels\['state'\] is an array .* got None; give"),
-        ({"token_labels": {"state": [["a"] * 4] * 5 + [[1] * 4]}}, DataError, "'state' are texts and numbers; give"),
+        (
+            {"token_labels": {"state": [["a"] * 4] * 5 + [[1] * 4]}},
+            DataError,
+            "'state' of example '0' are texts, and those of '5' numbers; give only one",
+        ),
+        (
+            {"token_labels": {"state": [["a"] * 4] * 5 + [["a", 1, "a", "a"]]}},
+            DataError,
+            "example '5', token labels 'state': they are texts and numbers; give",
+        ),
+        ({"token_labels": {"state": [["a"] * 4] * 5 + ["aaaa"]}}, DataError, "example '5', .* list of labels.*'aaaa'"),
         ({"label_names": {"won": ["no", "yes"], "state": ["a"] * 3}}, DataError, "names a class twice"),
         ({"token_labels": {"state": np.where(np.isnan(DEPTH), 0, np.inf)}}, DataError, "token 0 of example '0' has"),
         ({"token_labels": {"state": DEPTH * [1, np.nan]}}, DataError, r"token 0 of example '0' has \[.* nan\] as its"),

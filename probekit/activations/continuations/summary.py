@@ -24,10 +24,17 @@ def describe_continuations(plan: ContinuationPlan, seconds: float | None = None)
     left = f", {n['left_out']:,} left out with a full context" if n["left_out"] else ""
     line = (
         f"up to {counted(plan.most, 'token')} after each of {counted(n['texts'], 'text')}{left}, {how_in_words(n)}, "
-        f"{end}; {batches}"
+        f"{end}; {batches}{_answered(plan)}"
     )
     time = "" if seconds is None else f"; at most about {duration(seconds)}"
     return f"{'write':<9}{printable(line + time)}"
+
+
+def _answered(plan: ContinuationPlan) -> str:
+    """How many chats end with an answer already, after which the model begins a second one; "" for none."""
+    n = sum(bool(own) and own[-1].name == "assistant" for own in plan.task.regions or ())
+    each = f"{n:,} of the chats" if n < len(plan.task) else "the chats"
+    return f"; {each} already end with an answer of the assistant, and the model writes another after it" if n else ""
 
 
 def stop_names(plan: ContinuationPlan) -> str:

@@ -65,7 +65,7 @@ def _template(model: LanguageModel, task: Task, wanted: str | Path | None) -> Ch
 
 def _read(path: Path, names: list[str]) -> str:
     try:
-        return read_bytes(path, MAX_CONFIG).decode().replace("\r\n", "\n")
+        return read_bytes(path, MAX_CONFIG).decode("utf-8-sig").replace("\r\n", "\n")
     except FileNotFoundError as error:
         known = f"; {nearest(str(path), names)}" if names else ""
         raise UsageError(f"no chat template {str(path)!a}: no such file{known}") from error
@@ -96,11 +96,13 @@ def _rendered(task: Task, template: ChatTemplate, options: ExtractOptions) -> Ta
                 without_bad_rows(task, {row: bad[row]}, "template", "error")
     task, rows = without_bad_rows(task, bad, "template", options.on_bad_row)
     date = next((done[i].date for i in rows if done[i].date), None)
+    is_ignored = options.add_generation_prompt and "add_generation_prompt" not in template.text
     about: dict[str, Any] = {
         "template": template_sha256(template),
         "from": template.origin,
         "add_generation_prompt": options.add_generation_prompt,
         **({} if date is None else {"date": date}),
+        **({"has_no_generation_prompt": True} if is_ignored else {}),
     }
     return replace(
         task,

@@ -185,9 +185,11 @@ def regression_line(task: Task) -> str:
 
 def _template(chat: dict[str, Any]) -> str:
     """How chats became texts."""
-    prompt = "with" if chat["add_generation_prompt"] else "without"
+    prompt = f"{'with' if chat['add_generation_prompt'] else 'without'} generation prompt"
+    if chat.get("has_no_generation_prompt"):
+        prompt = "without generation prompt, as the template has none"
     date = f", dated {chat['date']}" if "date" in chat else ""
-    return f"by the template of {chat['from']} (sha256 {chat['template'][:12]}), {prompt} generation prompt{date}"
+    return f"by the template of {chat['from']} (sha256 {chat['template'][:12]}), {prompt}{date}"
 
 
 def _remarks(n: dict[str, Any], task: Task, names: list[str], n_ctx: int) -> dict[str, str]:

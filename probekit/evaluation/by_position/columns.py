@@ -74,8 +74,24 @@ def labelled(column: Column, used: np.ndarray) -> Column:
     return Column(column.name, column.texts[kept], column.rows[kept])
 
 
+def _scarcest(column: Column, labels: np.ndarray, splits: np.ndarray, names: Sequence[str]) -> tuple[int, str]:
+    """Texts of the rarest class in any split, and which it is, in words; of a regression, of the smallest split."""
+    found = []
+    for split, own in _by_split(column, labels, splits):
+        counts = np.bincount(own, minlength=len(names)) if names else np.array([len(own)])
+        what = f"of class {names[int(counts.argmin())]!a}" if names else "in all"
+        found.append((int(counts.min()), f"{split} has {counted(int(counts.min()), 'text')} {what}"))
+    return min(found, key=lambda each: each[0])
+
+
+def _by_split(column: Column, labels: np.ndarray, splits: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    """The labels of the column in each split; a task without validation has none of it."""
+    of_split, given = splits[column.texts], labels[column.rows]
+    return [(split, given[of_split == split]) for split in SPLITS if split != "validation" or (splits == split).any()]
+
+
 def lacks(column: Column, labels: np.ndarray, splits: np.ndarray, names: Sequence[str], least: int) -> str:
-    """What the column has too little of for a probe: the first split, or class of a split; empty if nothing.
+    """What the column has too little of for a probe: the scarcest split, or class of a split; empty if nothing.
 
     Args:
         column: the place.
@@ -84,14 +100,11 @@ def lacks(column: Column, labels: np.ndarray, splits: np.ndarray, names: Sequenc
         names: of the classes; none for a regression, which needs `least` texts in a split, with different values.
         least: texts that each class needs in each split that the task has.
     """
-    of_split, given = splits[column.texts], labels[column.rows]
-    for split in (split for split in SPLITS if split != "validation" or (splits == split).any()):
-        own = given[of_split == split]
-        counts = np.bincount(own, minlength=len(names)) if names else np.array([len(own)])
-        if counts.min() < least:
-            what = f"of class {names[int(counts.argmin())]!a}" if names else "in all"
-            return f"{split} has {counted(int(counts.min()), 'text')} {what}"
-        if not names and (np.ptp(own, axis=0) == 0).any():
+    fewest, where = _scarcest(column, labels, splits, names)
+    if fewest < least:
+        return where
+    for split, own in [] if names else _by_split(column, labels, splits):
+        if (np.ptp(own, axis=0) == 0).any():
             return f"all values in {split} are equal"
     return ""
 
@@ -107,9 +120,12 @@ def usable(
     why = {column.name: lacks(column, labels, splits, names, least) for column in columns}
     kept = [column for column in columns if not why[column.name]]
     if not kept:
-        first = next(iter(why.items()), ("0", "there are no tokens"))
+        if not columns:
+            raise DataError("no position has a token with a label; add texts, or name another label set")
+        nearest = max(columns, key=lambda column: _scarcest(column, labels, splits, names)[0])  # ties: the first
         raise DataError(
-            f"no position has {counted(least, 'text')} of each class in each split: at {first[0]}, {first[1]}; "
-            "take a smaller number (--least-texts, in Python least_texts=) or add texts"
+            f"no position has {counted(least, 'text')} {'of each class ' if names else ''}in each split: at "
+            f"{nearest.name}, which comes nearest, {why[nearest.name]}; take a smaller number (--least-texts, in "
+            "Python least_texts=) or add texts"
         )
     return kept, {name: reason for name, reason in why.items() if reason}

@@ -122,9 +122,11 @@ def _best_note(data: PositionData) -> str:
     if cells == 1:
         return f"{_score(data).capitalize()}. One position, one layer: nothing was selected."
     p = "" if layer.p_value is None else f"; permutation test of this cell alone: p = {layer.p_value:.2g}"
+    differ = any(each.n != one.n for each in data.positions)
     return (
         f"Best ({SELECTED}): position {one.position}, {layer.place}, {_score(data)}{p}. It has the highest validation "
-        f"score of {counted(cells, 'cell')}; test was used once. Each position has its own texts."
+        f"score of {counted(cells, 'cell')}; test was used once."
+        f"{' Not all texts have every position, so positions differ in their texts.' if differ else ''}"
     )
 
 

@@ -20,13 +20,12 @@ from probekit.evaluation.compare.guesses import (
 )
 from probekit.evaluation.fits.predict import pooled
 from probekit.evaluation.fits.protocol import Protocol, Round
-from probekit.evaluation.results.data import BaselineResult, LayerResult
+from probekit.evaluation.results.data import EMBEDDING, BaselineResult, LayerResult
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.points import Place, base_name
 
-EMBEDDING = "embedding"
 EMBEDDINGS: tuple[Place, ...] = (("resid_pre", 0), ("embed", None))  # of any stack
 
 

@@ -107,13 +107,20 @@ def control_fits(fits: LayerFits, headline: str) -> list[TestedFit]:
 
 
 def _tried(fits: LayerFits, numbers: Sequence[int], headline: str) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each label set, the headline of each round and strength, and whether its fits converged: [rounds, C]."""
+    """For each label set, the headline of each round and strength, and whether its fits may be chosen: [rounds, C].
+
+    Fits that have not converged may not, except those of a probe that finds local minima: a minimum that is reached is
+    no better sign of the optimum than a descent that was stopped, and both are judged on validation.
+    """
     scores = _validation_scores(fits, numbers, headline)
     candidates, rounds = range(len(fits.grid.strengths)), fits.grid.protocol.rounds
 
     def of(number: int) -> tuple[np.ndarray, np.ndarray]:
         values = [[_mean_score(scores, headline, number, each, i) for i in candidates] for each in rounds]
-        sound = [[_all_converged(_fits_of(fits, number, each, i)) for i in candidates] for each in rounds]
+        sound = [
+            [bool(fits.probe.state) or _all_converged(_fits_of(fits, number, each, i)) for i in candidates]
+            for each in rounds
+        ]
         return np.array(values), np.array(sound)
 
     return [of(number) for number in numbers]

@@ -12,6 +12,7 @@ from probekit.points import place_name
 # is at chance on the others, so the control task would measure nothing there.
 LEAST_SEEN = 0.5
 NOT_SELECTED = "no layer was selected: the task has no validation split"
+EMBEDDING = "embedding"  # the baseline that is the first place of a curve
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import numpy as np
 
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.data import (
+    EMBEDDING,
     LEAST_SEEN,
     NOT_SELECTED,
     BaselineResult,
@@ -228,7 +229,10 @@ def _lead_note(data: ProbeData) -> str:
     ends = lead["interval"]
     within = "" if ends is None else ", 95% interval [{:+z.3f}, {:+z.3f}], paired on test".format(*ends)
     rivals = "best of these baselines" if data.meta.get("left_out") else "best baseline"
-    return f"{what} minus the {rivals} ({lead['baseline']}): {lead['over']:+z.3f}{within}."
+    line = f"{what} minus the {rivals} ({lead['baseline']}): {lead['over']:+z.3f}{within}."
+    if data.procedure is None and data.selected is data.layers[0] and EMBEDDING in {one.name for one in data.baselines}:
+        line += " The embedding itself is the best place, so it does not count as a baseline here."
+    return line
 
 
 def _pooled_note(data: ProbeData) -> str:

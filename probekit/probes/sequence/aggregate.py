@@ -35,6 +35,9 @@ class AggregateProbe(SequenceProbe):
     `max` and `softmax` look for tokens of one class. For two classes it is the one that fits the training texts better
     once calibrated (`side_`); for more, each class has its own highest score.
 
+    The certificate is of the token probe, for labels that every token inherits from its text; it says nothing about the
+    aggregated scores, which no solver has optimised.
+
     Args:
         probe: of the tokens: "logistic", "ridge", "lda" or "mean-diff".
         aggregate: "mean", "max", "softmax" or "last".

@@ -19,6 +19,8 @@ LEAST_STEP = 1e-12
 
 Evaluate = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 """(numbers of the problems [p], their parameters [p, M]) -> objectives [p] and gradients [p, M]."""
+Precondition = Callable[[np.ndarray], np.ndarray]
+"""A guess of the inverse Hessian, up to a factor, times vectors [p, M]."""
 
 
 @dataclass(eq=False)
@@ -47,11 +49,12 @@ class BatchedLBFGS:
         evaluate: the objectives and gradients of some problems.
         theta: starts [P, M].
         small: norm of the gradient at which a problem is finished, [P].
+        precondition: where the history begins; positive definite.
     """
 
-    def __init__(self, evaluate: Evaluate, theta: np.ndarray, small: np.ndarray):
+    def __init__(self, evaluate: Evaluate, theta: np.ndarray, small: np.ndarray, precondition: Precondition):
         P, M = theta.shape
-        self._evaluate, self._small = evaluate, small
+        self._evaluate, self._small, self._precondition = evaluate, small, precondition
         value, gradient = evaluate(np.arange(P), theta)
         self.at = Minima(theta.copy(), value, gradient, np.ones(P, dtype=np.int64), np.zeros(P, dtype=bool))
         self._s, self._y = np.zeros((HISTORY, P, M)), np.zeros((HISTORY, P, M))
@@ -114,10 +117,10 @@ class BatchedLBFGS:
             alpha = rho[h] * (s[h] * q).sum(axis=1)
             q -= alpha[:, None] * y[h]
             alphas.append(alpha)
-        squares = np.square(y[-1]).sum(axis=1)
+        squares = (y[-1] * self._precondition(y[-1])).sum(axis=1)
         known = rho[-1] > 0
         gamma = np.where(known, 1 / np.where(known, rho[-1] * squares, 1), 1)
-        q *= gamma[:, None]
+        q = gamma[:, None] * self._precondition(q)
         for h, alpha in zip(range(HISTORY), reversed(alphas), strict=True):
             beta = rho[h] * (y[h] * q).sum(axis=1)
             q += (alpha - beta)[:, None] * s[h]

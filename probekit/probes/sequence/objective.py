@@ -12,6 +12,7 @@ Axes: P problems, N texts, D features, K outputs (1 for two classes), M = D + K 
 tokens of a part.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,7 +58,7 @@ def split_parameters(theta: np.ndarray, D: int) -> tuple[np.ndarray, np.ndarray,
 
 def joined_parameters(q_PD: np.ndarray, W_PKD: np.ndarray, b_PK: np.ndarray) -> np.ndarray:
     """Queries, weights and intercepts as parameters [P, M]."""
-    return np.concatenate([q_PD, W_PKD.reshape(len(W_PKD), -1), b_PK], axis=1)
+    return np.concatenate([q_PD, W_PKD.reshape(len(W_PKD), math.prod(W_PKD.shape[1:])), b_PK], axis=1)
 
 
 def objective(problems: AttentionProblems, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -65,27 +66,25 @@ def objective(problems: AttentionProblems, theta: np.ndarray) -> tuple[np.ndarra
     D, K = problems.X.width, problems.outputs
     q, W, b = split_parameters(theta, D)
     P = len(q)
-    raw = np.concatenate([q[:, None], W], axis=1) / problems.scale  # [P, K + 1, D], for raw tokens
-    columns = np.ascontiguousarray(raw.reshape(P * (K + 1), D).T)
-    shift = b - raw[:, 1:] @ problems.mean  # since z = (x - mean) / scale
+    columns = np.concatenate([q, W.reshape(P * K, D)]) / problems.scale  # [P + P K, D], for raw tokens
+    shift = b - (columns[P:] @ problems.mean).reshape(P, K)  # since z = (x - mean) / scale
     value, g_b = np.zeros(P), np.zeros((P, K))
-    g_raw = np.zeros((P * (K + 1), D))
+    g_raw = np.zeros((P + P * K, D))
     for part in text_parts(problems.X):
         x = part.rows.double().cpu().numpy()
-        scores = (x @ columns).reshape(len(x), P, K + 1)
-        pooled, attention = attended(scores[:, :, 0], scores[:, :, 1:], part.lengths)
+        attended_by, scores = x @ columns[:P].T, (x @ columns[P:].T).reshape(len(x), P, K)
+        pooled, attention = attended(attended_by, scores, part.lengths)
         loss, slope = _losses(pooled + shift, problems, part)
         value += loss
         g_b += slope.sum(axis=0)
-        per_token = np.repeat(slope, part.lengths, axis=0)  # [t, P, K]
-        centred = scores[:, :, 1:] - np.repeat(pooled, part.lengths, axis=0)
-        g_query = attention * (per_token * centred).sum(axis=2)
-        g_scores = np.concatenate([g_query[:, :, None], attention[:, :, None] * per_token], axis=2)
-        g_raw += g_scores.reshape(len(x), -1).T @ x
-    g = g_raw.reshape(P, K + 1, D)
-    g[:, 1:] -= g_b[:, :, None] * problems.mean
-    g = problems.C[:, None, None] * g / problems.scale
-    gradient = joined_parameters(g[:, 0] + q, g[:, 1:] + W, problems.C[:, None] * g_b)
+        share = attention[:, :, None] * np.repeat(slope, part.lengths, axis=0)  # d objective / d score, [t, P, K]
+        scores -= np.repeat(pooled, part.lengths, axis=0)
+        g_raw[:P] += (share * scores).sum(axis=2).T @ x
+        g_raw[P:] += share.reshape(len(x), -1).T @ x
+    g_raw[P:] -= g_b.reshape(-1, 1) * problems.mean
+    g = g_raw / problems.scale
+    g_q, g_W = problems.C[:, None] * g[:P], problems.C[:, None, None] * g[P:].reshape(P, K, D)
+    gradient = joined_parameters(g_q + q, g_W + W, problems.C[:, None] * g_b)
     penalty = 0.5 * (np.square(q).sum(axis=1) + np.square(W).sum(axis=(1, 2)))
     return penalty + problems.C * value, gradient
 

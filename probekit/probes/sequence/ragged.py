@@ -159,16 +159,12 @@ def as_ragged(X: Any, width: int | None = None) -> Ragged:
     return in_memory(values, np.array([len(one) for one in texts], dtype=np.int64))
 
 
-def mean_and_variance(X: Ragged, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean and the variance [D] of the tokens; a text counts with its weight [N], whatever its length."""
-    total = float(weights.sum())
-    mean = sum((token_weights(part, weights) @ part.rows.double().cpu().numpy() for part in text_parts(X)), np.zeros(1))
-    mean = mean / total
-    variance = np.zeros(X.width)
+def mean_token(X: Ragged, weights: np.ndarray) -> np.ndarray:
+    """The mean [D] of the tokens; a text counts with its weight [N], whatever its length."""
+    total = np.zeros(X.width)
     for part in text_parts(X):
-        centred = part.rows.double().cpu().numpy() - mean
-        variance += token_weights(part, weights) @ np.square(centred)
-    return mean, variance / total
+        total += token_weights(part, weights) @ part.rows.double().cpu().numpy()
+    return total / weights.sum()
 
 
 def pooled_rows(X: Ragged, how: str) -> Tensor:

@@ -22,7 +22,7 @@ from probekit.probes.moments import RowMoments
 from probekit.probes.problem import Labels, ProblemSet
 from probekit.probes.ridge import RidgeProbe
 from probekit.probes.sequence.base import weights_of
-from probekit.probes.sequence.ragged import Ragged, mean_and_variance, text_parts, token_weights
+from probekit.probes.sequence.ragged import Ragged, mean_token, text_parts, token_weights
 
 TOKEN_PROBES: dict[str, type[Any]] = {
     "logistic": LogisticProbe,
@@ -56,7 +56,7 @@ def token_moments(X: Ragged, labels: Labels, weights: np.ndarray) -> RowMoments:
     """The moments of tokens whose weights sum to that of their text, which is 0 or 1."""
     rows_of(weights)
     counts = np.bincount(labels.values, weights, minlength=labels.n_classes)
-    mean, _ = mean_and_variance(X, weights)
+    mean = mean_token(X, weights)
     sums, products = np.zeros((labels.n_classes, X.width)), np.zeros((X.width, X.width))
     for part in text_parts(X):
         w = token_weights(part, weights)

@@ -7,6 +7,7 @@ from functools import reduce
 from typing import Any
 
 from probekit.tasks.base import Task
+from probekit.tasks.chats.messages import content_of
 from probekit.tasks.info import CHAT
 
 
@@ -46,7 +47,7 @@ def _has_chats(task: Task) -> bool:
 def _messages(task: Task, row: int) -> list[tuple[str, str]]:
     """(role, content) of each message."""
     if task.chats is not None:
-        return [(one["role"], one["content"]) for one in task.chats[row]]
+        return [(one["role"], content_of(one)) for one in task.chats[row]]
     text = str(task.inputs[row])
     return [(name, text[start:end]) for name, start, end in (task.regions or [])[row]]
 

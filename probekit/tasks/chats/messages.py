@@ -9,6 +9,7 @@ from probekit.errors import DataError
 from probekit.tasks.tables.data_table import flaw_of, quote
 
 ROLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")  # what a selection such as last@assistant can name
+CALLS = ("tool_calls", "function_call")  # what a message may have in place of a content
 EXPECTED = 'expected a list of messages such as {"role": "user", "content": "..."}'
 
 
@@ -25,51 +26,58 @@ def chat_flaw(cell: Any) -> tuple[str, str] | None:
     for i, message in enumerate(cell):
         if words := _message_flaw(message):
             return "chat", f"message {i}: {words}"
-        if flaw := flaw_of([message["content"]]):
+        if flaw := flaw_of([content_of(message)]):
             return flaw[0], f"message {i}: {flaw[1]}"
-    if not any(message["content"].strip() for message in cell):
+    if not any(content_of(message).strip() for message in cell):
         return "empty", "expected a message with a text, got only empty ones; write one"
     return None
 
 
 def _message_flaw(message: Mapping[str, Any]) -> str | None:
-    if missing := [name for name in ("role", "content") if name not in message]:
+    role, content = message.get("role"), _array_as_list(message.get("content"))
+    calls = content is None and any(_array_as_list(message.get(name)) for name in CALLS)
+    if missing := [name for name in ("role", "content") if name not in message and not (calls and name == "content")]:
         there = ", ".join(map(quote, list(message)[:6]))
         return f"expected a role and a content, got no {missing[0]}, only {there}; correct it"
-    role, content = message["role"], message["content"]
     if not isinstance(role, str) or not ROLE.fullmatch(role):
         return f"expected a role such as system, user or assistant, got {quote(role)}; correct it"
-    if not isinstance(content, str):
-        hint = "join its parts" if isinstance(content, list) else "write an empty text for a message without one"
+    if isinstance(content, str) or calls:
+        return None
+    if not isinstance(content, list):
+        hint = "write an empty text for a message without one"
         return f"expected a text as the content of {role}, got {quote(content)}; {hint}"
+    return next((words for j, part in enumerate(content) if (words := _part_flaw(j, part, role))), None)
+
+
+def _part_flaw(j: int, part: Any, role: str) -> str | None:
+    """What is wrong with a part of a content."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind != "text" and isinstance(kind, str):
+        return f"part {j} of the content of {role} is {quote(kind)}, and models read texts alone; leave it out"
+    if kind != "text" or not isinstance(part.get("text"), str):
+        return (
+            f'expected a text or {{"type": "text", "text": "..."}} as part {j} of {role}, got {quote(part)}; correct it'
+        )
     return None
 
 
-def as_chat(cell: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A sound chat with plain messages: what is missing, or no JSON, is left out, so that templates find it undefined.
-
-    Tables give every message all names that one of them has.
-    """
-    return [{str(k): v for k, v in one.items() if v is not None and _is_plain(v)} for one in cell]
+def content_of(message: Mapping[str, Any]) -> str:
+    """The content of a sound message: the texts of its parts joined; empty where it has calls of tools alone."""
+    content = _array_as_list(message.get("content"))
+    return "".join(part["text"] for part in content) if isinstance(content, list) else content or ""
 
 
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, str):
-        return True
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True
+def _array_as_list(value: Any) -> Any:
+    """A value, or the list of an array or tuple: data frames that were read from Parquet hold arrays."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return list(value) if isinstance(value, tuple) else value
 
 
-def plain_lines(chat: Sequence[Mapping[str, Any]]) -> str:
-    """A chat as a text without a template: "user: ..." and so on, for people and for comparisons."""
-    return "\n".join(f"{message['role']}: {message['content']}" for message in chat)
+def checked_chats(chats: Sequence[Any], ids: Sequence[Any]) -> list[list[dict[str, Any]]]:
+    """The chats of a task with plain messages, as templates read them.
 
-
-def check_chats(chats: Sequence[Any], ids: Sequence[Any]) -> None:
-    """Check the chats of a task.
+    Contents are texts. What is missing, or no JSON, is left out, so that templates find it undefined: tables give every
+    message all names that one of them has.
 
     Raises:
         DataError: the first that cannot be used, with its id.
@@ -77,3 +85,26 @@ def check_chats(chats: Sequence[Any], ids: Sequence[Any]) -> None:
     for row, chat in enumerate(chats):
         if flaw := chat_flaw(chat):
             raise DataError(f"example {ids[row]!a}: {flaw[1]}")
+    return [[_plain(message) for message in chat] for chat in chats]
+
+
+def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
+    values = {str(name): _as_json(value) for name, value in message.items() if name != "content"}
+    if message.get("content") is not None:
+        values["content"] = content_of(message)
+    return {str(name): values[str(name)] for name in message if values.get(str(name)) is not None}
+
+
+def _as_json(value: Any) -> Any:
+    """The value as JSON holds it, with arrays as lists; None if it cannot."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.loads(json.dumps(value, allow_nan=False, default=lambda one: one.tolist()))
+    except (AttributeError, TypeError, ValueError, RecursionError):
+        return None
+
+
+def plain_lines(chat: Sequence[Mapping[str, Any]]) -> str:
+    """A chat as a text without a template: "user: ..." and so on, for people and for comparisons."""
+    return "\n".join(f"{message['role']}: {content_of(message)}" for message in chat)

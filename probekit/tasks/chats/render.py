@@ -18,6 +18,7 @@ from probekit.tasks.chats.template import ChatTemplate, described
 from probekit.tasks.regions import Region
 
 SECONDS = 10.0  # for one chat, which takes less than a millisecond
+START = 60.0  # seconds for the process to start, a fifth of one on an idle machine
 MEMORY = 1 << 30  # bytes of the process
 MOST_TEXT = 1_000_000  # characters for a chat of no content; ten times the content may be added
 MAX_ANSWER = 1 << 28  # bytes
@@ -70,7 +71,7 @@ def render_chats(
                 child.send(line)
                 waiting.append(len(line))
                 sent += 1
-            answer = child.answer()
+            answer = child.answer(SECONDS)
             waiting.popleft()
             if (flaw := answer.get("flaw")) and flaw[0] in ENDED:
                 child.close()
@@ -87,12 +88,12 @@ def _started(template: ChatTemplate, add_generation_prompt: bool, now: datetime)
     job = {"template": template.text, "given": given, "most": MOST_TEXT, "memory": MEMORY, "now": now.isoformat()}
     child = _Child()
     child.send(_line({**job, "seconds": 2 * SECONDS}))  # this process waits for half of it
-    if child.answer().get("flaw"):
+    if child.answer(START).get("flaw"):
         child.close()
         raise ProbekitError(
             f"the process that runs chat templates does not start; try it: {sys.executable} -P {WORKER} < /dev/null"
         )
-    if flaw := child.answer().get("flaw"):
+    if flaw := child.answer(SECONDS).get("flaw"):
         child.close()
         raise DataError(f"{described(template)} {flaw[1]}; correct it, or give another one")
     return child
@@ -138,12 +139,12 @@ class _Child:
             self.process.stdin.write(line)
             self.process.stdin.flush()
 
-    def answer(self) -> dict[str, Any]:
-        """The next answer, or the flaw of a process that gives none."""
+    def answer(self, seconds: float) -> dict[str, Any]:
+        """The next answer, or the flaw of a process that gives none in time."""
         try:
-            return json.loads(self.answers.get(timeout=SECONDS))
+            return json.loads(self.answers.get(timeout=seconds))
         except queue.Empty:
-            return {"flaw": ("time", f"takes more than {SECONDS:g} s")}
+            return {"flaw": ("time", f"takes more than {seconds:g} s")}
         except ValueError:  # an empty line, or the beginning of one
             return {"flaw": ("ended", "ends its process")}
 

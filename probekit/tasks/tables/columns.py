@@ -99,7 +99,7 @@ def check_one_use(columns: dict[str, str | None]) -> None:
 
 
 def _messages_column(table: DataTable, named: NamedColumns) -> str | None:
-    """The column of chats: the named one, or one that has the usual name and holds lists of messages."""
+    """The column of chats: the named one, or one of the usual name that holds lists of messages, if only as JSON."""
     if named.messages is not None:
         if named.text is not None:
             raise UsageError("a row is a text or a chat; name --text-column or --messages-column, not both")
@@ -110,8 +110,9 @@ def _messages_column(table: DataTable, named: NamedColumns) -> str | None:
     if named.text is not None or not table.typed or not usual:
         return None
     column = choose_column(table, None, (MESSAGES_COLUMN,), "messages")
-    first = next((cell for cell in table.column(column) if cell is not None), None)
-    return column if isinstance(first, list | tuple) else None
+    cells = [cell for cell in table.column(column) if cell is not None]
+    is_json = bool(cells) and isinstance(cells[0], str) and cells[0].lstrip().startswith("[{")  # refused with its row
+    return column if is_json or any(isinstance(cell, list | tuple) for cell in cells) else None
 
 
 def split_column_of(table: DataTable, taken: Iterable[str | None], named: str | None = None) -> str | None:

@@ -81,6 +81,15 @@ def quote(value: Any, most: int = 60) -> str:
     return shown if len(shown) <= most else shown[: most - 3] + "..."
 
 
+def _or_chats(table: DataTable) -> str:
+    """How to name the first column that holds lists of objects, as chats do; "" if there is none."""
+    for name in table.columns if table.typed else ():
+        cell = next((cell for cell in table.column(name) if cell is not None), None)
+        if isinstance(cell, list | tuple) and cell and isinstance(cell[0], dict):
+            return f", or chats with --messages-column {name!a:.80}"
+    return ""
+
+
 def choose_column(table: DataTable, named: str | None, usual: tuple[str, ...], what: str) -> str:
     """The named column, or else the first of the usual names that the table has (upper or lower case).
 
@@ -96,10 +105,11 @@ def choose_column(table: DataTable, named: str | None, usual: tuple[str, ...], w
     lower = {name.strip().lower(): name for name in reversed(table.columns)}
     chosen = named if named is not None else next((lower[name] for name in usual if name in lower), None)
     if chosen is None:
-        header = "" if table.typed else "; without a header, name all columns: --columns text,label"
+        first = "id" if what == "id" or "id" in lower else "text" if what == "label" else usual[0]
+        header = "" if table.typed else f"; without a header, name all columns: --columns {first},label"
         raise UsageError(
             f"{table.name} has no column named {' or '.join(usual)}, only {there}; name the {what} column with "
-            f"--{what}-column{header}"
+            f"--{what}-column{_or_chats(table) if what == 'text' else ''}{header}"
         )
     if table.columns.count(chosen) > 1:
         raise DataError(f"{table.name} has {table.columns.count(chosen)} columns named {chosen!a}; rename all but one")

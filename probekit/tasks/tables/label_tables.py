@@ -1,6 +1,6 @@
 """Tables of labels by id: files, data frames, series, dicts of labels, pairs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 from probekit.errors import DataError, UsageError
 from probekit.options.label import LabelOptions
 from probekit.tasks.tables.columns import ID_COLUMNS
-from probekit.tasks.tables.data_table import DataTable
+from probekit.tasks.tables.data_table import DataTable, quote
 from probekit.tasks.tables.objects import object_tables
 from probekit.tasks.tables.readers import TableFormat, read_table
 from probekit.tasks.task_checks import is_sequence
@@ -54,13 +54,18 @@ def _with_columns(source: Any, named: str | None) -> Any:
         has_ids = named in source.columns if named is not None else not names.isdisjoint(ID_COLUMNS)
         return source if has_ids else source.rename_axis(named or ID_COLUMNS[0]).reset_index()
     if hasattr(source, "index") and hasattr(source, "items") and hasattr(source, "name"):  # a Series
-        return {ID_COLUMNS[0]: source.index.tolist(), "label": source.tolist()}
+        return _rows(zip(source.index.tolist(), source.tolist(), strict=True))
     if isinstance(source, Mapping) and not any(map(_is_column, source.values())):
         if not source:
             raise DataError("the dict of labels is empty; expected id -> label")
-        return {ID_COLUMNS[0]: list(source), "label": list(source.values())}
-    if is_sequence(source) and len(source) and all(isinstance(one, tuple) and len(one) == 2 for one in source):
-        return {ID_COLUMNS[0]: [one[0] for one in source], "label": [one[1] for one in source]}
+        return _rows(source.items())
+    if isinstance(source, Mapping) and all(isinstance(one, Mapping) for one in source.values()):
+        raise UsageError(
+            f"labels are those of one set, a dict id -> label, got a dict of dicts ({listed([*map(quote, source)])}); "
+            f"give one at a time: label(acts, labels[{quote(next(iter(source)))}], name=...)"
+        )
+    if is_sequence(source) and len(source) and all(isinstance(one, tuple | list) and len(one) == 2 for one in source):
+        return _rows(source)
     if is_sequence(source) and len(source) and not isinstance(source[0], Mapping | list | tuple):
         raise UsageError(
             f"labels are joined by id, and {kind_of(source)} holds none; write dict(zip(acts.ids, labels)) for labels "
@@ -69,6 +74,11 @@ def _with_columns(source: Any, named: str | None) -> Any:
     if not isinstance(source, Mapping) and not is_sequence(source):
         raise UsageError(f"labels are {TAKES}; got {kind_of(source)}")
     return source
+
+
+def _rows(pairs: Iterable[Any]) -> list[dict[str, Any]]:
+    """(id, label) pairs as rows of a table; the checks of rows answer ids that are neither text nor number."""
+    return [{ID_COLUMNS[0]: own, "label": one} for own, one in pairs]
 
 
 def _is_column(value: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from probekit.errors import DataError, UsageError
 from probekit.tasks.base import Task
-from probekit.tasks.chats.messages import as_chat, check_chats, is_chat, plain_lines
+from probekit.tasks.chats.messages import chat_flaw, is_chat, plain_lines
 from probekit.tasks.splitting.split_names import WHOLE, split_of_name
 from probekit.tasks.tables.data_table import DataTable, quote
 from probekit.tasks.tables.hub import dataset_table, dataset_tables
@@ -61,9 +61,7 @@ def task_of(given: Any) -> Task:
     if is_chat(given):
         raise UsageError("expected a list of chats, got the messages of one; write [messages]")
     if len(given) and is_chat(given[0]):
-        check_chats(given, range(len(given)))
-        chats = [as_chat(chat) for chat in given]
-        return Task("chats", [plain_lines(chat) for chat in chats], chats=chats)
+        return Task("chats", ["" if chat_flaw(chat) else plain_lines(chat) for chat in given], chats=list(given))
     return Task("texts", given)  # pyright: ignore[reportArgumentType]  Task makes a list of it
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probekit.errors import DataError
-from probekit.tasks.chats.messages import as_chat, chat_flaw, plain_lines
+from probekit.tasks.chats.messages import chat_flaw, is_chat, plain_lines
 from probekit.tasks.labels import NA, group_flaw, group_name, id_flaw, is_numeral, label_flaw
 from probekit.tasks.splitting.split_names import split_of_cell
 from probekit.tasks.tables.columns import Columns, split_flaw
@@ -125,7 +125,7 @@ def _chats(
     if not are_chats:
         return {}, [], cells
     flaws = {i: flaw for i, cell in enumerate(cells) if (flaw := chat_flaw(cell))}
-    chats = [[] if i in flaws else as_chat(cell) for i, cell in enumerate(cells)]
+    chats = [[] if i in flaws else cell for i, cell in enumerate(cells)]
     return flaws, chats, [plain_lines(chat) for chat in chats]
 
 
@@ -177,6 +177,11 @@ def text_flaw(cell: Any, typed: bool) -> tuple[str, str] | None:
     if cell is None or (not typed and stripped in _MISSING) or (isinstance(cell, float) and cell != cell):
         hint = "write the text" if typed else "write the text (in JSONL the word itself is a text)"
         return "na", f"expected a text, got {quote(cell)}, a missing value; {hint}"
+    if is_chat(cell):
+        return (
+            "not_text",
+            f"expected a text, got a chat, {quote(cell)}; name the column of chats with --messages-column",
+        )
     if not isinstance(cell, str):
         return "not_text", f"expected a text, got {quote(cell)} ({type(cell).__name__}); put the text in quotes"
     return "empty", f"expected a text, got the empty {quote(cell)}; write one"

@@ -103,7 +103,7 @@ def labels_of_tokens(stretches: Stretches, offsets: np.ndarray) -> np.ndarray:
         covered = np.minimum(ends[some], end) - np.maximum(starts[some], start)
         _, own, which = np.unique(values[some], axis=0, return_index=True, return_inverse=True)
         votes = np.bincount(which.ravel(), weights=covered)
-        best = own[votes == votes.max()].min()  # of equal ones the first
+        best = own[votes == votes.max()].min()  # ties go to the first
         labels[token] = values[some][best]
     return labels
 

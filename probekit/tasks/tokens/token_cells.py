@@ -34,7 +34,10 @@ def token_flaw(cell: Any, text: Any) -> tuple[str, str] | None:
     if cell is None:
         return None
     if not isinstance(cell, list):
-        return "token_labels", f"expected a list of labels, or of stretches such as {EXAMPLE}, got {quote(cell)}"
+        return (
+            "token_labels",
+            f"expected a list of labels, or of stretches such as {EXAMPLE}, got {quote(cell)}; write one",
+        )
     labels = cell
     if are_stretches(cell):
         try:

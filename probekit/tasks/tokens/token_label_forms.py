@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from probekit.errors import DataError, UsageError
+from probekit.tasks.tables.data_table import quote
 from probekit.tasks.task_checks import is_sequence
 from probekit.tasks.task_fields import derived, numbered
-from probekit.tasks.tokens.stretches import Stretches, are_stretches, no_label, read_stretches
+from probekit.tasks.tokens.stretches import EXAMPLE, Stretches, are_stretches, no_label, read_stretches
 from probekit.text import counted, kind_of
 
 TokenLabels = dict[str, list[Any]]  # of each text an array of its tokens, or `Stretches` of its characters
@@ -66,41 +67,47 @@ def as_token_labels(
                 f"{kind_of(texts)}; give one of these"
             )
         inputs_of = [*inputs, *[""] * (len(texts) - len(inputs))]
-        own = [
-            _of_text(one, label_set, text, ids[row] if row < len(ids) else row)
-            for row, (one, text) in enumerate(zip(texts, inputs_of, strict=False))
-        ]
+        own = []
+        for row, (one, text) in enumerate(zip(texts, inputs_of, strict=False)):
+            try:
+                own.append(_of_text(one, text))
+            except DataError as error:
+                raise DataError(f"example {_name(ids, row)}, token labels {label_set!a}: {error}") from None
         labels[label_set], names[label_set] = _coded(label_set, own, label_names.get(label_set), ids)
     return labels, names
 
 
-def _of_text(given: Any, label_set: str, text: Any, name: Any) -> _OfText:
+def _name(ids: Sequence[Any], row: int) -> str:
+    return ascii(ids[row] if row < len(ids) else row)
+
+
+def _of_text(given: Any, text: Any) -> _OfText:
+    """The labels of one text; errors do not name it."""
     if isinstance(given, Stretches):
         there = ~no_label(given.values)
         return _OfText(given.values[there], there, given.spans)
     is_text = isinstance(text, str)
     if given is None or are_stretches(given) or (is_text and is_sequence(given) and not len(given)):
         if not is_text and given is None:
-            return _of_tokens([None] * len(text), label_set)
-        try:
-            spans, cells = read_stretches(given or [], text)
-        except DataError as error:
-            raise DataError(f"example {name!a}, token labels {label_set!a}: {error}") from None
-        return _of_tokens(cells, label_set)._replace(spans=spans)
-    return _of_tokens(given, label_set)
+            return _of_tokens([None] * len(text))
+        spans, cells = read_stretches(given or [], text)
+        return _of_tokens(cells)._replace(spans=spans)
+    return _of_tokens(given)
 
 
-def _of_tokens(given: Any, label_set: str) -> _OfText:
-    """Labels in a list or an array; None is no label."""
+def _of_tokens(given: Any) -> _OfText:
+    """Labels in a list or an array; None and NaN are no label."""
     if isinstance(given, np.ndarray) and given.dtype.kind != "O":
-        return _OfText(_array(given, label_set), np.ones(len(given), dtype=bool))
+        return _OfText(_array(given), np.ones(len(given), dtype=bool))
     if not is_sequence(given):
-        return _OfText(_array(given, label_set), np.ones(1, dtype=bool))  # which raises
+        raise DataError(f"expected a list of labels, or of stretches such as {EXAMPLE}, got {quote(given)}; give one")
     cells = given.tolist() if hasattr(given, "tolist") else list(given)
-    there = np.fromiter((cell is not None for cell in cells), bool, len(cells))
-    found = _array([cell for cell in cells if cell is not None], label_set)
-    if found.dtype.kind == "U" and not all(isinstance(cell, str) for cell in cells if cell is not None):
-        raise _mixed(label_set)
+    missing = (cell is None or (isinstance(cell, float) and cell != cell) for cell in cells)
+    there = ~np.fromiter(missing, bool, len(cells))
+    known = [cell for cell, has_label in zip(cells, there.tolist(), strict=True) if has_label]
+    found = _array(known)
+    if found.dtype.kind == "U" and not all(isinstance(cell, str) for cell in known):
+        raise DataError("they are texts and numbers; give only one of the two")
     return _OfText(found, there)
 
 
@@ -110,7 +117,12 @@ def _coded(
     """The labels of one set as numbers, and its class names."""
     kinds = {one.labels.dtype.kind for one in own if one.labels.size}
     if "U" in kinds and len(kinds) > 1:
-        raise _mixed(label_set)
+        is_text = [one.labels.dtype.kind == "U" if one.labels.size else None for one in own]
+        texts, numbers = (_name(ids, is_text.index(kind)) for kind in (True, False))
+        raise DataError(
+            f"the token labels {label_set!a} of example {texts} are texts, and those of {numbers} numbers; give only "
+            "one of the two"
+        )
     if "f" in kinds or (known == [] and "U" not in kinds):
         width = next((one.labels.shape[1:] for one in own if one.labels.size), ())
         full = [one.labels if one.labels.size else np.empty((0, *width)) for one in own]
@@ -124,7 +136,7 @@ def _coded(
     cells, first, of = np.unique(flat, return_index=True, return_inverse=True)
     ends = np.cumsum([len(one.labels) for one in own])
     rows = np.searchsorted(ends, first, side="right").tolist()
-    places = [f"a token of example {ids[row] if row < len(ids) else row!a}" for row in rows]
+    places = [f"a token of example {_name(ids, row)}" for row in rows]
     if known is None:
         codes, known = derived(label_set, cells.tolist(), places)
     else:
@@ -153,11 +165,7 @@ def _whole(one: _OfText) -> np.ndarray | Stretches:
     return labels if one.spans is None else Stretches(one.spans, labels)
 
 
-def _mixed(label_set: str) -> DataError:
-    return DataError(f"the token labels {label_set!a} are texts and numbers; give only one of the two")
-
-
-def _array(labels: Any, label_set: str) -> np.ndarray:
+def _array(labels: Any) -> np.ndarray:
     try:
         found = np.asarray(labels)
     except ValueError:
@@ -165,8 +173,7 @@ def _array(labels: Any, label_set: str) -> np.ndarray:
     found = found if found.size else found.astype(np.int64)
     if found.dtype.kind not in "biufU" or found.ndim not in (1, 2) or (found.ndim == 2 and found.dtype.kind != "f"):
         raise DataError(
-            f"labels of tokens are a class or a number for each token, or several decimal numbers; those of "
-            f"{label_set!a} are {found.dtype} with {counted(found.ndim, 'axis', 'axes')}; "
-            "give an array [texts, tokens], or a list for each text"
+            f"expected a class or a number for each token, or several decimal numbers, got {found.dtype} with "
+            f"{counted(found.ndim, 'axis', 'axes')}; give an array [texts, tokens], or a list for each text"
         )
     return found

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probekit.activations.plan.packing import (
@@ -21,6 +21,7 @@ from probekit.activations.plan.token_ids import Sequences
 CPU = torch.device("cpu")
 texts_of = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=25)
 sizes = st.integers(1, 20)
+few = settings(max_examples=30)  # an example has up to 25 texts of three tokens, so most of them share prefixes
 
 
 def prefixes(texts):
@@ -31,6 +32,7 @@ def paths_of(batch):
     return np.split(batch.nodes, batch.starts[1:])
 
 
+@few
 @given(texts_of, sizes, st.booleans(), st.booleans())
 def test_every_text_is_in_one_block_and_its_path_spells_it(texts, size, share, causal):
     packing = pack(Sequences.of(texts), size, share, causal)
@@ -43,6 +45,7 @@ def test_every_text_is_in_one_block_and_its_path_spells_it(texts, size, share, c
             assert position_ids[path].tolist() == list(range(len(texts[row])))
 
 
+@few
 @given(texts_of, sizes)
 def test_a_block_has_a_node_for_each_distinct_prefix_of_its_texts(texts, size):
     packing = pack(Sequences.of(texts), size, share=True)
@@ -53,6 +56,7 @@ def test_a_block_has_a_node_for_each_distinct_prefix_of_its_texts(texts, size):
     assert len(prefixes(texts)) <= packing.nodes <= sum(map(len, texts))
 
 
+@few
 @given(texts_of, sizes)
 def test_a_node_attends_to_its_ancestors_and_itself(texts, size):
     packing = pack(Sequences.of(texts), size, share=True)
@@ -66,6 +70,7 @@ def test_a_node_attends_to_its_ancestors_and_itself(texts, size):
         assert torch.equal(batch.mask(CPU), expected)
 
 
+@few
 @given(texts_of, sizes, st.booleans())
 def test_without_sharing_a_block_is_block_diagonal(texts, size, causal):
     """A model that looks ahead shares equal texts, and nothing else."""
@@ -126,6 +131,7 @@ def test_a_long_common_prefix_makes_blocks_large():
     assert choose_nodes(few_shot, share=False, causal=True, d_model=768, least=128) < chosen
 
 
+@few
 @given(texts_of, st.data())
 def test_the_first_tokens_of_each_text(texts, data):
     lengths = np.array([data.draw(st.integers(1, len(text))) for text in texts])
@@ -133,6 +139,7 @@ def test_the_first_tokens_of_each_text(texts, data):
     assert [cut[i].tolist() for i in range(len(cut))] == [text[:n] for text, n in zip(texts, lengths, strict=True)]
 
 
+@few
 @given(texts_of)
 def test_the_order_is_that_of_the_tokens(texts):
     sequences = Sequences.of(texts)

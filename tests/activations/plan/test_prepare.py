@@ -1,6 +1,8 @@
 """Chats in an extraction: the model's own template, its tokens as `transformers` makes them, and what is refused."""
 
 import json
+import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,6 +85,7 @@ def test_the_tokens_are_those_of_apply_chat_template(style, prompt, chat_model, 
         assert plan.sequences[i].tolist() == theirs
     assert plan.task.info["chat"]["from"] == "t.jinja"
     assert plan.task.info["chat"]["add_generation_prompt"] is prompt
+    assert ("has_no_generation_prompt" in plan.task.info["chat"]) is (prompt and style == "inst")
 
 
 def test_an_extraction_of_chats_is_that_of_their_texts(chat_model, chats, tmp_path):
@@ -101,6 +104,26 @@ def test_an_extraction_of_chats_is_that_of_their_texts(chat_model, chats, tmp_pa
     assert again.task.fingerprint() == task.fingerprint()
 
 
+def test_parts_and_calls_of_tools_are_those_of_apply_chat_template(chat_model, folder):
+    """`transformers` drops names without a value; parts are text to it if the template takes lists."""
+    template = """{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}
+{% for part in m.content or [] %}{{ part.text }}{% endfor %}{% endif %}
+{% for call in m.tool_calls or [] %}{{ call | tojson }}{% endfor %}{{ m.content is defined }}{% endfor %}"""
+    raw = [
+        {"role": "user", "content": [{"type": "text", "text": "is it"}, {"type": "text", "text": " odd?"}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "odd", "arguments": {"n": 5}}}]},
+        {"role": "tool", "content": "yes", "tool_calls": None},
+    ]
+    oracle = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    task = plan_extraction(chat_model, load_task([{"messages": raw}]), ExtractOptions(chat_template=template)).task
+    assert task.inputs[0] == oracle.apply_chat_template(raw, chat_template=template, tokenize=False)
+    assert task.regions is not None
+    assert [(r.name, task.inputs[0][r.start : r.end]) for r in task.regions[0]] == [
+        ("user", "is it odd?"),
+        ("tool", "yes"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("settings", "files", "wanted", "start"),
     [
@@ -114,14 +137,18 @@ def test_an_extraction_of_chats_is_that_of_their_texts(chat_model, chats, tmp_pa
         ({"chat_template": [{"name": "a", "template": INST}, {"name": "b", "template": MARKUP}]}, {}, "b", "<|im"),
         ({"chat_template": HEADERS}, {"chat_template.jinja": MARKUP}, None, "<|im"),
         ({"chat_template": [{"name": "b", "template": MARKUP}]}, {}, Path("b"), "<|im"),
+        ({}, {"chat_template.jinja": MARKUP, "additional_chat_templates/b.jinja": HEADERS}, None, "<|im"),
+        ({"chat_template": MARKUP}, {"additional_chat_templates/b.jinja": HEADERS}, Path("b"), "<s><|start"),
         ({"chat_template": HEADERS, "bos_token": {"content": "</s>"}}, {}, None, "</s><|start"),
         ({"chat_template": HEADERS}, {"own.jinja": MARKUP}, "own.jinja", "<|im"),
         ({}, {}, "{{ messages[0].content }}", " is 0"),
+        ({}, {"windows.jinja": "\ufeff" + MARKUP}, "windows.jinja", "<|im"),
     ],
 )
 def test_where_a_template_comes_from(settings, files, wanted, start, tmp_path, monkeypatch, chats):
     where = model_folder(tmp_path / "model", **settings)
     for name, text in files.items():
+        (where / name).parent.mkdir(exist_ok=True)
         (where / name).write_text(text)
     monkeypatch.chdir(where)
     plan = plan_extraction(loaded(where), chats, ExtractOptions(chat_template=wanted))
@@ -197,9 +224,9 @@ def test_rows_that_the_template_refuses_are_named_or_left_out(chat_model, chats)
 
 
 def test_a_template_that_hangs_ends_the_run_even_if_rows_may_be_skipped(chat_model, chats, monkeypatch):
-    monkeypatch.setattr(render, "SECONDS", 0.5)
+    monkeypatch.setattr(render, "SECONDS", 0.3)
     loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-    with pytest.raises(DataError, match=r"example 'row:2': the chat template of .* takes more than 0.5 s"):
+    with pytest.raises(DataError, match=r"example 'row:2': the chat template of .* takes more than 0.3 s"):
         plan_extraction(chat_model, chats, ExtractOptions(chat_template=loop, on_bad_row="skip"))
 
 
@@ -208,5 +235,16 @@ def test_chats_in_python_need_no_labels(chat_model):
     assert str(acts.task.inputs[0]).startswith("<|im_start|>user\n is 1 the end")
     with pytest.raises(UsageError, match="got the messages of one; write \\[messages\\]"):
         extract(chat_model, chat(1))
-    with pytest.raises(DataError, match="example 1: message 0: expected a text as the content of user, got None"):
+    with pytest.raises(DataError, match="example '1': message 0: expected a text as the content of user, got None"):
         extract(chat_model, [chat(1), [{"role": "user", "content": None}]])
+
+
+def test_the_process_ends_with_the_run(chat_model, chats, monkeypatch):
+    """Also if chats are left over, and if the one who asked keeps the error."""
+    started = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1])
+    with pytest.raises(DataError) as kept:
+        plan_extraction(chat_model, chats, ExtractOptions(chat_template="{{ raise_exception('no') }}"))
+    assert [process.poll() for process in started] == [-signal.SIGKILL]
+    assert kept.value.__traceback__ is not None

@@ -80,7 +80,7 @@ def test_labels_of_characters_are_stretches_of_equal_labels(classes, numbers):
         assert (found.spans[1:, 0] >= found.spans[:-1, 1]).all()
 
 
-def test_a_token_over_two_stretches_has_the_longer_one_and_of_equals_the_first():
+def test_a_token_over_two_stretches_has_the_longer_one_and_ties_go_to_the_first():
     stretches = Stretches(np.array([[0, 2], [2, 5], [5, 6], [6, 7]]), np.array([0, 1, 0, 2, NO]))
     offsets = np.array([[0, 5], [0, 6], [1, 3], [5, 7], [6, 9], [7, 9], [3, 3], [2, 2]])
     # 2 against 3; 3 of class 0 in two stretches against 3 of class 1; 1 against 1, twice; and tokens of blanks

@@ -283,12 +283,12 @@ def english_words(shared_dir) -> Any:
 @pytest.mark.shared
 @pytest.mark.parametrize("name", ["gpt2-tokenizer", "stories260k-llama"])
 def test_words_of_the_english_web_treebank(shared_dir, english_words, name):
-    """No word of its dev part is lost, and each is spelled by its tokens' bytes."""
+    """No word of a hundred of its texts is lost, and each is spelled by its tokens' bytes."""
     task = english_words
     tokenizer = load_tokenizer(shared_dir / "models" / name)
     assert tokenizer is not None
     before = int(name.startswith("stories"))
-    for row in np.unique(np.array(task.inputs), return_index=True)[1][:300]:
+    for row in np.unique(np.array(task.inputs), return_index=True)[1][::20][:100]:
         text = task.inputs[row]
         rows = [i for i in range(row, min(row + 80, len(task))) if task.inputs[i] == text]
         found = token_spans(np.array(tokenizer.offsets(text)), task.spans[rows])

@@ -106,7 +106,7 @@ def test_one_for_each_among_several(model, family):
 @pytest.mark.parametrize(
     ("position", "message"),
     [
-        (["last", "all"], "'all' keeps several tokens of a text; extract it by itself"),
+        (["last", "all"], "'all' keeps several tokens of a text; give it alone"),
         (["last", "last"], "must all differ"),
         ([], "the tokens to read, got none"),
         (["last", "lost"], "last"),

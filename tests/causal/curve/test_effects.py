@@ -1,11 +1,14 @@
 """A causal run on a model whose answer is known to be a linear function of one direction."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import probekit as pk
+from probekit.activations import ActivationSet
 from probekit.causal.curve import ceiling
 from probekit.causal.curve.causal_curve import causal_curve
 from probekit.causal.curve.estimate import describe_causal, plan_causal
@@ -376,3 +379,22 @@ def test_an_order_changes_only_if_a_class_is_missing():
     assert _classes_first(classes_SN, 5).tolist() == [0, 1, 2, 3, 4, 5]
     assert _classes_first(classes_SN, 4)[:4].tolist() == [0, 2, 3, 4]
     assert _classes_first(classes_SN[:1], 2).tolist()[:2] == [0, 3]
+
+
+def test_a_partly_labelled_store_gives_the_effects_of_its_labelled_rows(parts):
+    """The oracle: a task that never had the rows without a label."""
+    model, acts = parts
+    values = acts["resid_pre", 0]
+    some = {one: int(used) for one, used in list(zip(acts.ids, acts.labels["used"], strict=True))[::-2]}
+    idle = {"labels": {"idle": acts.labels["idle"]}, "label_names": {"idle": ["in", "out"]}}
+    bare = replace(acts.task, **idle, target="idle")
+    part = pk.label(ActivationSet({("resid_pre", 0): values}, bare, acts.meta), some, name="used", on_bad_row="skip")
+    rows = np.flatnonzero(part.labels["used"] >= 0)
+    assert 0 < len(rows) < len(acts.ids)
+    alone = ActivationSet({("resid_pre", 0): values[rows]}, replace(part.task.subset(rows), info={}), acts.meta)
+    found = []
+    for each in (part, alone):
+        results = pk.train_probes(each, label="used", quick=True, C=[0.1, 1.0])
+        how = {"answers": [str(OWN), str(OTHER)], "das": False, "completeness": False, "rows": 20, "methods": "erase"}
+        found.append(causal_curve(model, each, results, **how).effects)
+    assert found[0] == found[1] != []

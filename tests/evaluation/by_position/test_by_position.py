@@ -53,6 +53,21 @@ def acts(model):
     return extract(model, make_task(), points="resid_pre", position="all", bos=True)
 
 
+@pytest.fixture(scope="module")
+def curves(acts) -> PositionResults:
+    return train_probes(acts, by="position", **HOW)
+
+
+@pytest.fixture(scope="module")
+def store(model, tmp_path_factory) -> Store:
+    """The same activations in several shards."""
+    path = tmp_path_factory.mktemp("positions") / "store"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "SHARD_BYTES", 40 * 12 * 4)
+        extract(model, make_task(), points="resid_pre", position="all", bos=True, out=path, block_nodes=8)
+    return load_activations(path)
+
+
 def alone(acts, label: str, position: int) -> ActivationSet:
     """The texts that have a token at this index, each with that token alone, by indexing."""
     lengths = [len(one) for one in acts.inputs]
@@ -75,14 +90,21 @@ def assert_same_curve(one, other) -> None:
         assert mine.intervals == theirs.intervals
 
 
-@pytest.mark.parametrize("label", ["text", "parity", "size"])
-@pytest.mark.parametrize("by", ["position", "position-from-end"])
+def assert_close(one, other) -> None:
+    """The same fits of activations that were computed in other batches."""
+    for mine, theirs in zip(one.layers, other.layers, strict=True):
+        assert mine.C == theirs.C
+        assert mine.control == pytest.approx(theirs.control)
+        assert mine.metrics["test"] == pytest.approx(theirs.metrics["test"], rel=1e-3)
+
+
+@pytest.mark.parametrize(("label", "by"), [("text", "position"), ("parity", "position-from-end"), ("size", "position")])
 def test_each_position_is_the_curve_of_the_texts_that_have_it(acts, label, by):
-    results = train_probes(acts, label=label, by=by, controls=2, codelength=True, **HOW)
+    results = train_probes(acts, label=label, by=by, controls=1, codelength=True, layers=[1], **HOW)
     assert len(results.positions) >= 4
     for one in results.positions:
         expected = train_probes(
-            alone(acts, label, int(one.position)), C=HOW["C"], controls=2, metric=results.headline, baselines=True
+            alone(acts, label, int(one.position)), C=HOW["C"], controls=1, metric=results.headline, layers=[1]
         )
         assert one.n == expected.meta["n"]
         assert_same_curve(one, expected)
@@ -90,29 +112,23 @@ def test_each_position_is_the_curve_of_the_texts_that_have_it(acts, label, by):
         assert [layer.p_value for layer in one.layers] == [layer.p_value for layer in expected.layers]
 
 
-def test_a_store_gives_the_numbers_of_memory_in_any_number_of_passes(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(build, "SHARD_BYTES", 20 * 12 * 4)
-    extract(
-        model, make_task(), points="resid_pre", position="all", out=tmp_path / "store", batch_tokens=64, block_nodes=8
-    )
-    store = load_activations(tmp_path / "store")
+def test_a_store_gives_the_numbers_of_memory_in_any_number_of_passes(store, monkeypatch):
     assert len(store.shard_examples()) > 2
     memory = ActivationSet({place: store[place] for place in store}, store.task, store.meta, store.layout)
-    known = train_probes(memory, by="position", **HOW)
+    known = train_probes(memory, by="position", position="1:4", **HOW)
     for share in (fit.MOST_SHARE, 1e-12):
         monkeypatch.setattr(fit, "MOST_SHARE", share)
         monkeypatch.setattr(fit, "MOST_KEPT", fit.MOST_KEPT if share > 1e-12 else 0)  # resamples drawn again
-        found = train_probes(store, by="position", **HOW)
+        found = train_probes(store, by="position", position="1:4", **HOW)
         for one, other in zip(found.positions, known.positions, strict=True):
             assert_same_curve(one, other)
 
 
-def test_a_layer_is_read_once_for_all_positions(model, tmp_path, monkeypatch):
-    extract(model, make_task(), points="resid_pre", position="all", out=tmp_path / "store")
-    store, read = load_activations(tmp_path / "store"), []
+def test_a_layer_is_read_once_for_all_positions(store, monkeypatch):
+    read = []
     shards = Store.shards
     monkeypatch.setattr(Store, "shards", lambda self, place: read.append(place) or shards(self, place))
-    results = train_probes(store, by="position", **HOW)
+    results = train_probes(store, by="position", C=1.0, quick=True, intervals=False, least_texts=2)
     assert len(results.positions) > 3
     assert read == [("resid_pre", 0), ("resid_pre", 1), ("resid_post", 1)]
 
@@ -123,6 +139,28 @@ def test_several_selections_have_a_curve_each(model):
     assert [one.position for one in results.positions] == ["first", "last", "mean"]
     for name in ("first", "last", "mean"):
         assert_same_curve(results[name], train_probes(kept, position=name, C=HOW["C"], controls=0, codelength=False))
+
+
+@pytest.mark.parametrize("in_store", [False, True])
+def test_several_selections_of_all_tokens_are_probed_as_if_they_had_been_extracted(model, acts, store, in_store):
+    names = ["last", "mean", 1]
+    kept = extract(model, make_task(), points="resid_pre", position=names, bos=True)
+    acts = store if in_store else acts
+    found, expected = (
+        train_probes(one, by="position", position=names, controls=1, codelength=False, **HOW) for one in (acts, kept)
+    )
+    assert found.meta["kept"] == [one.position for one in found.positions] == ["last", "mean", "1"]
+    for one, other in zip(found.positions, expected.positions, strict=True):
+        assert one.n == other.n
+        assert_close(one, other)
+
+
+def test_several_selections_take_the_labels_of_their_tokens(acts):
+    found = train_probes(acts, label="parity", by="position", position=["last", "first"], **HOW)
+    last = train_probes(acts, label="parity", by="position-from-end", position="-1:", **HOW)["-1"]
+    first = train_probes(acts, label="parity", by="position", position=":1", **HOW)["0"]
+    for one, other in zip(found.positions, (last, first), strict=True):
+        assert_same_curve(one, other)
 
 
 def test_selections_with_labels_of_tokens(model, acts):
@@ -136,13 +174,11 @@ def test_selections_with_labels_of_tokens(model, acts):
 
 
 @pytest.mark.parametrize("in_store", [False, True])
-def test_a_selection_of_several_tokens_is_probed_at_each_of_them(model, acts, tmp_path, in_store):
-    if in_store:
-        acts = extract(model, make_task(), points="resid_pre", position="all", bos=True, out=tmp_path / "store")
-    some, every = (train_probes(acts, by="position", position=each, **HOW) for each in ("1:3", "all"))
+def test_a_selection_of_several_tokens_is_probed_at_each_of_them(acts, store, curves, in_store):
+    some = train_probes(store if in_store else acts, by="position", position="1:3", **HOW)
     assert [one.position for one in some.positions] == ["0", "1"]
-    for one, other in zip(some.positions, every.positions[1:3], strict=True):
-        assert_same_curve(one, other)
+    for one, other in zip(some.positions, curves.positions[1:3], strict=True):
+        assert_close(one, other)
     assert "token of 1:3, counted from the start" in plot_positions(some).get_xlabel()
 
 
@@ -165,8 +201,17 @@ def test_positions_with_few_texts_are_left_out_and_named(acts, least):
     assert ("Left out" in results.summary()) == bool(results.meta["few_texts"])
 
 
-def test_no_position_with_enough_texts_is_an_error_that_says_what_is_missing(acts):
-    with pytest.raises(DataError, match=r"no position has 50 texts of each class in each split: at 0, .* of class"):
+def test_no_position_with_enough_texts_is_an_error_that_names_the_nearest(acts):
+    def fewest(index):
+        task = acts.task
+        has = [len(one) > index for one in task.inputs]
+        kinds = [(split, k) for split in ("train", "validation", "test") for k in (0, 1)]
+        of = list(zip(task.splits, task.labels["text"], strict=True))
+        return min(sum(here and one == kind for here, one in zip(has, of, strict=True)) for kind in kinds)
+
+    nearest = max(range(LONGEST), key=fewest)
+    what = rf"each split: at {nearest}, which comes nearest, \w+ has {fewest(nearest)} texts of class"
+    with pytest.raises(DataError, match=what):
         train_probes(acts, by="position", least_texts=50)
 
 
@@ -186,13 +231,13 @@ def test_leaks_are_left_out_at_every_position(model):
     task.inputs[3] = list(task.inputs[0])  # pyright: ignore  # of test, also in train
     task.labels["text"][3] = task.labels["text"][0]
     acts = extract(model, task, points="resid_pre", position="all", bos=True)
-    kept, dropped = (train_probes(acts, by="position", drop_leaks=each, **HOW) for each in (False, True))
+    kept, dropped = (train_probes(acts, by="position", position=":1", drop_leaks=each, **HOW) for each in (False, True))
     assert kept["0"].n["train"] > dropped["0"].n["train"]
     assert kept["0"].n["test"] == dropped["0"].n["test"]
 
 
-def test_the_best_cell_is_the_highest_on_validation_and_test_plays_no_part(acts):
-    results = train_probes(acts, by="position", **HOW)
+def test_the_best_cell_is_the_highest_on_validation_and_test_plays_no_part(curves):
+    results = curves
     one, layer = results.best
     best = max(each.metrics["validation"]["accuracy"] for curve in results.positions for each in curve.layers)
     assert layer.metrics["validation"]["accuracy"] == best
@@ -215,11 +260,11 @@ def test_without_validation_nothing_is_selected(model):
 
 
 def test_a_quick_look_has_no_p_values_and_the_same_scores(acts):
-    quick, full = (train_probes(acts, by="position", quick=each, **HOW) for each in (True, False))
+    quick, full = (train_probes(acts, by="position", position=":2", quick=each, **HOW) for each in (True, False))
     assert "No p-values" in quick.summary()
     assert np.array_equal(quick.matrix, full.matrix)
     assert {p for one in quick.positions for p in one.corrected} == {None}
-    plain = train_probes(acts, by="position", intervals=False, **HOW)
+    plain = train_probes(acts, by="position", position=":2", intervals=False, **HOW)
     assert np.array_equal(plain.matrix, full.matrix)
 
 
@@ -229,8 +274,12 @@ def test_a_quick_look_has_no_p_values_and_the_same_scores(acts):
         ({"folds": 3}, "without folds"),
         ({"concatenate": True}, "without concatenate"),
         ({"points": "all"}, "without points"),
-        ({"labels": ["text"]}, "without labels"),
+        ({"labels": ["text"]}, "without labels.*; give label='text'"),
         ({"position": "last"}, "leave position"),
+        ({"position": ["last", "1:3"]}, "'1:3' keeps several tokens of a text; give it alone"),
+        ({"position": ["last", "last"]}, "must all differ"),
+        ({"position": []}, "got none"),
+        ({"position": ["last", "lst"]}, "lst"),
         ({"aggregate": "mean"}, "over a sequence"),
         ({"probe": "attention"}, "over a sequence"),
         ({"least_texts": 0}, "1 or more"),
@@ -241,13 +290,20 @@ def test_what_does_not_go_with_it_is_refused(acts, given, words):
         train_probes(acts, by="position", **given)
 
 
+def test_several_positions_need_a_curve_for_each(acts):
+    alone, named = (train_probes(acts, position=each, C=1.0, quick=True) for each in (["last"], "last"))
+    assert [layer.metrics for layer in alone.layers] == [layer.metrics for layer in named.layers]
+    with pytest.raises(UsageError, match=r"2 were given .* \(by='position'\)"):
+        train_probes(acts, position=["last", "first"])
+
+
 def test_an_unknown_way_is_refused(acts):
     with pytest.raises(UsageError, match="position-from-end"):
         train_probes(acts, by="layer")
 
 
-def test_save_and_load(acts, tmp_path):
-    results = train_probes(acts, by="position", **HOW)
+def test_save_and_load(acts, curves, tmp_path):
+    results = curves
     loaded = PositionResults.load(results.save(tmp_path / "r"))
     assert loaded.summary() == results.summary()
     assert loaded._repr_html_() == results._repr_html_()
@@ -267,8 +323,8 @@ def test_save_and_load(acts, tmp_path):
             PositionResults.load(tmp_path / "r")
 
 
-def test_the_frame_has_every_number_once(acts):
-    results = train_probes(acts, by="position", **HOW)
+def test_the_frame_has_every_number_once(curves):
+    results = curves
     frame = results.to_frame()
     assert not frame.duplicated(["position", "place", "split", "metric"]).any()
     test = frame[(frame.split == "test") & (frame.metric == "accuracy")]

@@ -58,10 +58,10 @@ def test_one_planted_cell_among_many_is_found_and_chance_is_not():
 
 def test_the_chance_that_any_cell_without_information_is_called_above_chance_is_small():
     wrong = [
-        (compare_with_chance(grid(seed, {}), "accuracy", seed, [None] * 4, permutations=200).corrected <= 0.05).any()
-        for seed in range(300)
+        (compare_with_chance(grid(seed, {}), "accuracy", seed, [None] * 4, permutations=99).corrected <= 0.05).any()
+        for seed in range(100)
     ]
-    assert np.sum(wrong) <= 27  # of 300 at 5%: the 99.9% quantile of the binomial
+    assert 0 < np.sum(wrong) <= 13  # of 100 at 5%: the 99.9% quantile of the binomial
 
 
 def test_constant_predictions_are_chance():

@@ -291,6 +291,14 @@ def test_the_lead_over_the_best_baseline_is_that_of_shared_resamples(results, wo
     assert one.meta["lead"] is None
 
 
+def test_the_report_says_that_the_embedding_is_no_baseline_of_itself(results):
+    said = "The embedding itself is the best place, so it does not count as a baseline here."
+    assert said not in results.summary()
+    embedding = dataclasses.replace(results.baselines[0], name="embedding")
+    own = ProbeResults(results.layers[results.layers.index(results.best) :], [embedding], results.meta)
+    assert said in own.summary()
+
+
 def test_a_paired_difference_has_the_interval_of_a_paired_t_test():
     rng = np.random.default_rng(0)
     truth = rng.integers(2, size=400)

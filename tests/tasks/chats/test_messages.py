@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from datasets import Dataset
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probekit.errors import DataError, UsageError
 from probekit.tasks import load_task
 from probekit.tasks.base import Task
 from probekit.tasks.chats.contents import as_compared, compared_inputs
-from probekit.tasks.chats.messages import as_chat, chat_flaw
+from probekit.tasks.chats.messages import chat_flaw, checked_chats
 from probekit.tasks.info import CHAT
 from probekit.tasks.quality.audit import audit, compare_texts
 from probekit.tasks.regions import Region
@@ -70,6 +70,17 @@ def test_chats_follow_their_rows(tmp_path):
     assert rows.fingerprint() != task.subset(np.array([4, 2])).fingerprint()
 
 
+def test_chats_as_json_texts_and_under_another_name_are_refused_with_the_way_out(tmp_path):
+    as_json = [{**row, "messages": json.dumps(row["messages"])} for row in ROWS]
+    with pytest.raises(DataError, match=r"a\.jsonl, line 1: expected a list of messages such as .*, got '\[\{"):
+        load_task(write(tmp_path / "a.jsonl", as_json))
+    renamed = [{"conversations": row["messages"], "label": row["label"]} for row in ROWS]
+    path = write(tmp_path / "b.jsonl", renamed)
+    with pytest.raises(UsageError, match=r"--text-column, or chats with --messages-column 'conversations'$"):
+        load_task(path)
+    assert load_task(path, messages_column="conversations").chats == CHATS
+
+
 def test_a_column_of_texts_may_be_called_messages(tmp_path):
     rows = [{"text": f"text {i}", "messages": f"say {i}", "label": i % 2} for i in range(40)]
     assert load_task(rows).inputs[0] == "text 0"
@@ -97,7 +108,16 @@ def test_a_column_of_texts_may_be_called_messages(tmp_path):
         ),
         ([{"role": "the user", "content": "x"}], "expected a role such as system, user or assistant, got 'the user'"),
         ([{"role": "user", "content": None}], "expected a text as the content of user, got None; write an empty text"),
-        ([{"role": "user", "content": [{"type": "text", "text": "x"}]}], "as the content of user, got [{'type'"),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image", "url": "y"}]}],
+            "message 0: part 1 of the content of user is 'image', and models read texts alone; leave it out",
+        ),
+        ([{"role": "user", "content": ["x"]}], """{"type": "text", "text": "..."} as part 0 of user, got 'x'"""),
+        ([{"role": "user", "content": [{"type": "text", "text": None}]}], "as part 0 of user, got {'type'"),
+        ([{"role": "user", "content": [{"type": "text", "text": "a\0"}]}], "got a NUL byte in it"),
+        ([{"role": "user", "content": [{"type": "text", "text": " "}]}, {"role": "tool", "content": []}], "only empty"),
+        ([SYSTEM, {"role": "assistant", "content": None, "tool_calls": []}], "as the content of assistant, got None"),
+        ([{"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}], "got only empty ones"),
         ([{"role": "user", "content": 5}], "expected a text as the content of user, got 5"),
         ([{"role": "user", "content": "a\0"}], "message 0: expected a text, got a NUL byte in it"),
         ([{"role": "user", "content": "\ud83d"}], "message 0: \\ud83d is half a character"),
@@ -152,20 +172,72 @@ def test_fields_without_a_value_are_undefined_in_templates():
         "tool_calls": None,
         "at": pd.Timestamp(0),
         "weight": 0.5,
+        "arguments": np.array([{"n": np.int64(1)}]),
         1: 2,
     }
-    assert as_chat([given]) == [{"role": "tool", "content": "x", "name": "f", "weight": 0.5, "1": 2}]
+    expected = {"role": "tool", "content": "x", "name": "f", "weight": 0.5, "arguments": [{"n": 1}], "1": 2}
+    assert Task("chats", ["x"], chats=[[given]]).chats == [[expected]]
 
 
-messages = st.fixed_dictionaries({"role": st.sampled_from(["user", "tool"]), "content": st.text("ab ", max_size=3)})
+PARTS = [{"type": "text", "text": " Is it "}, {"type": "text", "text": "odd?"}]
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "odd", "arguments": {"n": [1, 2]}}}]}
 
 
+@pytest.mark.parametrize("parts", [PARTS, tuple(PARTS), np.array(PARTS)])
+def test_parts_of_a_content_are_joined(parts):
+    task = load_task([{"messages": [SYSTEM, {"role": "user", "content": parts}]}])
+    assert task.chats == [[SYSTEM, {"role": "user", "content": " Is it odd?"}]]
+    assert task.inputs == [f"system: {SYSTEM['content']}\nuser:  Is it odd?"]
+    assert compared_inputs(task) == [f"{SYSTEM['content']}\n Is it odd?"]
+
+
+@pytest.mark.parametrize("as_file", [pd.DataFrame.to_parquet, None])
+def test_calls_of_tools_need_no_content(as_file, tmp_path):
+    """As `transformers` has it, a template finds no content then, in place of None."""
+    rows = pd.DataFrame([{"messages": [SYSTEM, CALL]}] * 2)
+    if as_file:
+        as_file(rows, tmp_path / "calls.parquet")
+        rows = pd.read_parquet(tmp_path / "calls.parquet")
+    task = load_task(rows)
+    call = {name: value for name, value in CALL.items() if name != "content"}
+    assert task.chats == [[SYSTEM, call]] * 2
+    assert str(task.inputs[0]).endswith("\nassistant: ")
+    assert compared_inputs(task.subset(np.array([1]))) == [f"{SYSTEM['content']}\n"]
+
+
+@pytest.mark.parametrize(
+    ("row", "error", "words"),
+    [
+        ({"prompt": CHATS[0]}, DataError, "row 0: expected a text, got a chat, .* with --messages-column"),
+        ({"talk": CHATS[0]}, UsageError, "with --text-column, or that of chats with --messages-column"),
+    ],
+)
+def test_chats_in_another_column_are_told_how_to_be_named(row, error, words):
+    with pytest.raises(error, match=words):
+        load_task([{**row, "label": i % 2} for i in range(4)])
+
+
+def test_one_chat_makes_a_column_of_chats():
+    """A first row that cannot be used does not hide the others."""
+    with pytest.raises(DataError, match="row 0: expected a list of messages"):
+        load_task([{"messages": "hi", "label": 0}, *ROWS])
+
+
+parts = st.fixed_dictionaries({"type": st.sampled_from(["text", "image"]), "text": st.text("ab", max_size=2)})
+messages = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "tool"]), "content": st.text("ab ", max_size=3) | st.lists(parts, max_size=2)}
+)
+
+
+@settings(max_examples=60, deadline=None)
 @given(st.recursive(st.none() | st.booleans() | st.text(max_size=3) | messages, lambda x: st.lists(x, max_size=3)))
 def test_a_chat_is_sound_or_has_one_flaw_in_one_line(cell):
     flaw = chat_flaw(cell)
     if flaw is None:
-        assert all(isinstance(one["content"], str) for one in as_chat(cell))
-        assert json.loads(json.dumps(as_chat(cell))) == as_chat(cell)
+        (plain,) = checked_chats([cell], ["a"])
+        assert all(isinstance(one["content"], str) for one in plain)
+        assert json.loads(json.dumps(plain)) == plain
+        assert checked_chats([plain], ["a"]) == [plain]
     else:
         assert "\n" not in flaw[1]
 

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from datetime import datetime
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from probekit.activations.plan.prepare import rendered_task
-from probekit.errors import DataError
-from probekit.options import ExtractOptions
-from probekit.tasks.base import Task
+from probekit.errors import DataError, ProbekitError
 from probekit.tasks.chats import render
 from probekit.tasks.chats.render import render_chats
 from probekit.tasks.chats.template import ChatTemplate
@@ -51,10 +47,10 @@ def alternating(texts: list[str], system: bool) -> list[dict]:
 
 
 @pytest.mark.parametrize("style", STYLES)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     chats=st.lists(
-        st.builds(alternating, st.lists(contents, min_size=2, max_size=5), st.booleans()), min_size=1, max_size=20
+        st.builds(alternating, st.lists(contents, min_size=2, max_size=5), st.booleans()), min_size=5, max_size=20
     ),
     prompt=st.booleans(),
 )
@@ -129,10 +125,10 @@ def test_hostile_templates_are_refused_and_the_next_chat_goes_on(what):
 
 
 def test_a_template_without_end_is_ended(monkeypatch):
-    monkeypatch.setattr(render, "SECONDS", 1.0)
+    monkeypatch.setattr(render, "SECONDS", 0.4)
     chats = [[{"role": "user", "content": text}] for text in ("go", "last")]
     bad, last = rendered("{% if messages[0].content == 'go' %}" + LOOP + "{% endif %}{{ messages[0].content }}", chats)
-    assert bad.flaw == ("time", "takes more than 1 s")
+    assert bad.flaw == ("time", "takes more than 0.4 s")
     assert last.text == "last"
 
 
@@ -208,14 +204,7 @@ def test_all_chats_have_one_time():
     assert datetime.fromisoformat(str(found[0].date)).date() <= datetime.now().date()
 
 
-def test_the_process_ends_with_the_run(monkeypatch):
-    """Also if chats are left over, and if the one who asked keeps the error."""
-    started = []
-    popen = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1])
-    task = Task("chats", ["x"] * 3, chats=[CHAT] * 3)
-    model = SimpleNamespace(tokenizer=None, name="model", causal=True)
-    with pytest.raises(DataError) as kept:
-        rendered_task(model, task, ExtractOptions(chat_template="{{ raise_exception('no') }}"))  # pyright: ignore[reportArgumentType]
-    assert [process.poll() for process in started] == [-signal.SIGKILL]
-    assert kept.value.__traceback__ is not None
+def test_a_process_that_does_not_start_is_no_fault_of_the_template(monkeypatch, tmp_path):
+    monkeypatch.setattr(render, "WORKER", tmp_path / "none.py")
+    with pytest.raises(ProbekitError, match=r"the process that runs chat templates does not start; try it: .*none\.py"):
+        rendered("{{ messages[0].content }}", [CHAT])

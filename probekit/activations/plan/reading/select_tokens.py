@@ -166,7 +166,10 @@ def _own_part(part: Part, tokens: ReadableTokens, row: int, selection: Selection
     if tokens.cut is not None and tokens.cut[row]:
         _check_cut(part, selection, text[int(offsets[:, 1].max(initial=0)) : spans[-1][1]], len(found))
     if not len(found):
-        raise Unread(f"the tokenizer makes no token of {_part_text(part)}; read other tokens, or leave the row out")
+        raise Unread(
+            f"it has no token of {_part_text(part)}: the tokenizer makes none, or a store was extracted at others; "
+            "read other tokens, extract again with --position all, or leave the row out"
+        )
     if part.kind == "before":
         found = np.arange(found[0])
     elif part.kind == "after":

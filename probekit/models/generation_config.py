@@ -1,0 +1,35 @@
+"""Read generation_config.json, which in a model's folder says where its texts end.
+
+Chat models often list the token that ends a turn there alone: Llama 3's <|eot_id|>, where config.json has the end of a
+document.
+"""
+
+from pathlib import Path
+
+from probekit.errors import DataError
+from probekit.models.files import read_json
+from probekit.options.check import is_whole
+
+FILE = "generation_config.json"
+
+
+def end_ids(folder: Path, d_vocab: int) -> tuple[int, ...] | None:
+    """The ids that end a text; None if the folder has no such file, or the file names none.
+
+    Args:
+        folder: of the model.
+        d_vocab: size of the model's vocabulary.
+
+    Raises:
+        DataError: the file cannot be read, or eos_token_id is neither an id of the vocabulary nor a list of them.
+    """
+    if not (folder / FILE).is_file():
+        return None
+    given = read_json(folder / FILE).get("eos_token_id")
+    ids = given if isinstance(given, list) else [] if given is None else [given]
+    if not all(is_whole(i) and 0 <= i < d_vocab for i in ids):
+        raise DataError(
+            f"{str(folder / FILE)!a}: eos_token_id must be an id in 0..{d_vocab - 1}, or a list of them; "
+            f"got {given!a:.60}; correct it, or remove the file"
+        )
+    return tuple(ids) or None
