@@ -9,7 +9,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -81,7 +81,7 @@ def check_request(acts: Activations, options: CurveOptions) -> Request:
         raise UsageError(
             "this reads one row for each text, and a probe over a sequence takes all of its tokens; take a linear probe"
         )
-    acts = one_position(acts, options.position)
+    acts = one_position(acts, _named(options))
     curves = [places_of(acts, options.point, options.layers)]
     if options.concatenate:
         acts, curves = _side_by_side(acts, curves)
@@ -127,7 +127,7 @@ def positions_read(acts: Activations, options: CurvesArguments) -> Activations:
         return acts
     if isinstance(position, list):
         return SelectedPositions(acts, position)
-    found = acts.at(position) if acts.layout.is_ragged else acts
+    found = acts.at(cast("str | int", position)) if acts.layout.is_ragged else acts
     if not found.layout.is_ragged:
         raise UsageError(
             f"by={options.by!r} (--by) reads several positions, and position {position!r:.80} is one; leave position "
@@ -264,7 +264,12 @@ def rows_read(acts: Activations, options: CurvesArguments) -> Activations:
     Raises:
         UsageError: as `one_position`; a probe over a sequence where one token of each text was kept.
     """
-    return all_tokens(acts, options.position) if options.of_sequences else one_position(acts, options.position)
+    return all_tokens(acts, _named(options)) if options.of_sequences else one_position(acts, _named(options))
+
+
+def _named(options: CurveOptions) -> str | int | None:
+    """The position of a curve that reads one selection; the options refuse several without `by`."""
+    return cast("str | int | None", options.position)
 
 
 def one_position(acts: Activations, position: str | int | None) -> Activations:
