@@ -9,7 +9,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -82,7 +82,7 @@ def check_request(acts: Activations, options: CurveOptions) -> Request:
         raise UsageError(
             "this reads one row for each text, and a probe over a sequence takes all of its tokens; take a linear probe"
         )
-    acts = one_position(acts, options.position)
+    acts = one_position(acts, _named(options))
     curves = [places_of(acts, options.point, options.layers)]
     if options.concatenate:
         acts, curves = _side_by_side(acts, curves)
@@ -128,7 +128,7 @@ def positions_read(acts: Activations, options: CurvesArguments) -> Activations:
         return acts
     if isinstance(position, list):
         return SelectedPositions(acts, position)
-    found = acts.at(position, options.on_bad_row) if acts.layout.is_ragged else acts
+    found = acts.at(cast("str | int", position), options.on_bad_row) if acts.layout.is_ragged else acts
     if not found.layout.is_ragged:
         raise UsageError(
             f"by={options.by!r} (--by) reads several positions, and position {position!r:.80} is one; leave position "
@@ -266,7 +266,12 @@ def rows_read(acts: Activations, options: CurvesArguments) -> Activations:
         UsageError: as `one_position`; a probe over a sequence where one token of each text was kept.
     """
     read = all_tokens if options.of_sequences else one_position
-    return read(acts, options.position, options.on_bad_row)
+    return read(acts, _named(options), options.on_bad_row)
+
+
+def _named(options: CurveOptions) -> str | int | None:
+    """The position of a curve that reads one selection; the options refuse several without `by`."""
+    return cast("str | int | None", options.position)
 
 
 def one_position(acts: Activations, position: str | int | None, on_bad_row: OnBadRow = "error") -> Activations:
