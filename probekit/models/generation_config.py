@@ -14,22 +14,23 @@ FILE = "generation_config.json"
 
 
 def end_ids(folder: Path, d_vocab: int) -> tuple[int, ...] | None:
-    """The ids that end a text; None if the folder has no such file, or the file names none.
+    """The ids that end a text; None if the folder has no such file, or the file names none of the vocabulary.
 
     Args:
         folder: of the model.
         d_vocab: size of the model's vocabulary.
 
     Raises:
-        DataError: the file cannot be read, or eos_token_id is neither an id of the vocabulary nor a list of them.
+        DataError: the file cannot be read, or eos_token_id is neither an id nor a list of ids.
     """
     if not (folder / FILE).is_file():
         return None
     given = read_json(folder / FILE).get("eos_token_id")
     ids = given if isinstance(given, list) else [] if given is None else [given]
-    if not all(is_whole(i) and 0 <= i < d_vocab for i in ids):
+    if not all(is_whole(i) and i >= 0 for i in ids):
         raise DataError(
-            f"{str(folder / FILE)!a}: eos_token_id must be an id in 0..{d_vocab - 1}, or a list of them; "
-            f"got {given!a:.60}; correct it, or remove the file"
+            f"{str(folder / FILE)!a}: eos_token_id must be the id of a token, or a list of them; got {given!a:.60}; "
+            "correct it, or remove the file"
         )
-    return tuple(ids) or None
+    # small models saved by transformers often name GPT-2's 50256, which they cannot write
+    return tuple(i for i in ids if i < d_vocab) or None

@@ -41,14 +41,23 @@ def test_texts_end_where_transformers_ends_them(folder):
     assert stop_ids(ours, [9]) == {9}  # those given replace them
 
 
-@pytest.mark.parametrize(("fields", "ends"), [({"eos_token_id": 8}, {8}), ({"eos_token_id": None}, {5}), ({}, {5})])
+@pytest.mark.parametrize(
+    ("fields", "ends"),
+    [
+        ({"eos_token_id": 8}, {8}),
+        ({"eos_token_id": [31, 9]}, {9}),
+        ({"eos_token_id": 31}, {5}),
+        ({"eos_token_id": None}, {5}),
+        ({}, {5}),
+    ],
+)
 def test_one_end_or_those_of_the_config(folder, fields, ends):
     write(folder, **fields)
     assert stop_ids(load_model(folder, device="cpu"), None) == ends
 
 
-@pytest.mark.parametrize("given", [-1, 31, "5", [2, None], 2.5, True])
+@pytest.mark.parametrize("given", [-1, "5", [2, None], 2.5, True])
 def test_what_is_no_token_is_refused(folder, given):
     write(folder, eos_token_id=given)
-    with pytest.raises(DataError, match=r"generation_config\.json': eos_token_id must be an id in 0\.\.30"):
+    with pytest.raises(DataError, match=r"generation_config\.json': eos_token_id must be the id"):
         load_model(folder, device="cpu")

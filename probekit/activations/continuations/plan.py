@@ -16,7 +16,8 @@ import torch
 from probekit.activations.plan.build import check_planned
 from probekit.activations.plan.identity import identity_of_model
 from probekit.activations.plan.prepare import rendered_task
-from probekit.activations.plan.token_ids import Sequences, tokenise_inputs
+from probekit.activations.plan.reading.select_tokens import check_characters
+from probekit.activations.plan.token_ids import Sequences, has_texts, tokenise_inputs
 from probekit.errors import UsageError
 from probekit.interventions import Edits, record_of_edits
 from probekit.models.base import LanguageModel
@@ -26,6 +27,7 @@ from probekit.models.shapes import equal_blocks
 from probekit.options import ExtractArguments, Sampling
 from probekit.options.generate import sampling_of
 from probekit.options.task import OnBadRow
+from probekit.selections import parse_selection
 from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
 
@@ -89,6 +91,7 @@ def plan_continuations(model: LanguageModel, task: Task, options: ExtractArgumen
     _check_model(model, stack)
     _check_task(task, options)
     task = rendered_task(model, task, options if task.chats is None else replace(options, add_generation_prompt=True))
+    _check_selections(task, options)
     sequences = tokenise_inputs(model, task, options.bos, "cut")
     full = _full(model, task, sequences, options)
     rows = np.delete(np.arange(len(task)), list(full))
@@ -166,6 +169,15 @@ def _check_task(task: Task, options: ExtractArguments) -> None:
         raise UsageError(
             "the tokens that are read are not known while the model writes; edit all tokens (edit_positions='all')"
         )
+
+
+def _check_selections(task: Task, options: ExtractArguments) -> None:
+    """Refuse, before the model writes, selections that no text can have."""
+    position = task.position if options.position is None else options.position
+    several = position if isinstance(position, list | tuple) else [position]
+    for one in several:
+        if isinstance(one, str):
+            check_characters(parse_selection(one), has_texts(task), task.regions)
 
 
 def _full(model: LanguageModel, task: Task, sequences: Sequences, options: ExtractArguments) -> dict[int, str]:

@@ -201,6 +201,17 @@ def test_positions_of_the_prompt_and_of_what_the_model_wrote(model):
     assert torch.allclose(several["resid_pre", 2], expected, atol=1e-5)
 
 
+def test_selections_that_no_text_can_have_are_refused_before_the_model_writes(model, path):
+    for task, position, why in (
+        (task_of_prompts(), ["last", "mean@assistant"], "'mean@assistant' needs a chat"),
+        (replace(task_of_prompts(), position="last@user"), None, "'last@user' needs a chat"),
+        (task_of_prompts(texts=False), 'in:"w3"', "only token ids are known"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            extract(model, task, generate=3, position=position, out=path)
+        assert not path.exists()
+
+
 @pytest.mark.parametrize("kind", ["bloom", "mamba", "opt"])
 def test_models_that_transformers_computes_continue_texts_too(kind):
     model, ids = wrapped(kind), prompts(4, 60, longest=6)

@@ -135,17 +135,25 @@ def _found(part: Part, tokens: ReadableTokens, selection: Selection) -> tuple[To
 
 def _check_part(part: Part, tokens: ReadableTokens, selection: Selection) -> None:
     """Raise a UsageError for a part that no text can have."""
-    name = ascii(selection_text(selection))
     if part.kind in ("prompt", "generated"):
         if tokens.generated is None:
+            name = ascii(selection_text(selection))
             raise UsageError(f"{name:.80} needs texts that the model continued; extract with --generate N")
         return
-    if tokens.texts is None or tokens.offsets is None:
+    check_characters(selection, tokens.texts is not None and tokens.offsets is not None, tokens.regions)
+
+
+def check_characters(selection: Selection, has_texts: bool, regions: Sequence[Sequence[Region]] | None) -> None:
+    """Raise a UsageError for a part that is found by characters or by roles where there are none of these."""
+    part, name = selection.part, ascii(selection_text(selection))
+    if part is None or not needs_offsets(selection):
+        return
+    if not has_texts:
         raise UsageError(
             f"{name:.80} needs the characters of each token, and only token ids are known; give texts, or a token's "
             "number"
         )
-    if part.kind == "role" and not any(map(len, tokens.regions or ())):
+    if part.kind == "role" and not any(map(len, regions or ())):
         raise UsageError(f"{name:.80} needs a chat, rows of messages with roles; the rows here are plain texts")
 
 
