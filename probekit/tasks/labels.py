@@ -47,7 +47,7 @@ def group_flaw(cell: Any) -> tuple[str, str] | None:
     if cell is None or cell != cell or (isinstance(cell, str) and not cell.strip()):
         return "no_group", f"expected a group, got {quote(cell)}; write one"
     if not isinstance(cell, (bool, int, float, str)):
-        return "group_type", f"expected a group (a text, a number, true or false), got {quote(cell)}"
+        return "group_type", f"expected a group (a text, a number, true or false), got {quote(cell)}; write one"
     return None
 
 
@@ -56,7 +56,7 @@ def id_flaw(cell: Any) -> tuple[str, str] | None:
     if cell is None or cell != cell or (isinstance(cell, str) and not cell.strip()):
         return "no_id", f"expected an id, got {quote(cell)}; write one"
     if isinstance(cell, bool) or not isinstance(cell, (int, float, str)):
-        return "id_type", f"expected an id (a text or a number), got {quote(cell)}"
+        return "id_type", f"expected an id (a text or a number), got {quote(cell)}; write one"
     return None
 
 
