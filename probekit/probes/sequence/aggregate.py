@@ -21,7 +21,7 @@ from probekit.options.probe import AGGREGATES
 from probekit.probes.problem import ProblemSet
 from probekit.probes.sequence.base import SequenceProbe, weights_of
 from probekit.probes.sequence.objective import attended
-from probekit.probes.sequence.ragged import Ragged, as_ragged, text_parts, token_weights
+from probekit.probes.sequence.ragged import Ragged, as_ragged, by_text, text_parts, token_weights
 from probekit.probes.sequence.token_fits import TOKEN_PROBES, token_fits
 from probekit.threads import one_thread
 
@@ -101,13 +101,8 @@ class AggregateProbe(SequenceProbe):
         """The score of each token before it is aggregated: N arrays [L] for two classes, [L, C] for more."""
         check_is_fitted(self)
         X = as_ragged(X, self.n_features_in_)
-        found: list[np.ndarray] = [np.empty(0)] * len(X)
-        for part in text_parts(X):
-            scores = self._of_tokens(part.rows.double().cpu().numpy())
-            scores = scores[:, 0] if scores.shape[1] == 1 else scores
-            for text, own in zip(part.texts, np.split(scores, np.cumsum(part.lengths)[:-1]), strict=True):
-                found[text] = own
-        return found
+        found = by_text(X, lambda rows, _: self._of_tokens(rows))
+        return [scores[:, 0] if scores.shape[1] == 1 else scores for scores in found]
 
     def _token_probe(self) -> type[Any]:
         if self.probe not in TOKEN_PROBES:

@@ -33,7 +33,7 @@ from probekit.probes.sequence.objective import (
     some_problems,
     split_parameters,
 )
-from probekit.probes.sequence.ragged import Ragged, as_ragged, in_doubles, pooled_rows, text_parts
+from probekit.probes.sequence.ragged import Ragged, as_ragged, by_text, in_doubles, pooled_rows
 from probekit.probes.sequence.token_fits import token_moments
 from probekit.threads import one_thread
 
@@ -109,12 +109,7 @@ class AttentionProbe(SequenceProbe):
         """The weight of each token in its text, N arrays [L] that sum to 1."""
         check_is_fitted(self)
         X = as_ragged(X, self.n_features_in_)
-        found: list[np.ndarray] = [np.empty(0)] * len(X)
-        for part in text_parts(X):
-            weights = softmax_within(part.rows.double().cpu().numpy() @ self.query_, part.lengths)
-            for text, own in zip(part.texts, np.split(weights, np.cumsum(part.lengths)[:-1]), strict=True):
-                found[text] = own
-        return found
+        return by_text(X, lambda rows, lengths: softmax_within(rows @ self.query_, lengths))
 
     def _part_scores(self, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         scores = (rows @ self.coef_.T)[:, None]

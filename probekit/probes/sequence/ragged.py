@@ -123,6 +123,16 @@ def text_parts(X: Ragged) -> Iterator[TextPart]:
             yield TextPart(own, tokens, X.lengths[own])
 
 
+def by_text(X: Ragged, of_tokens: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> list[np.ndarray]:
+    """Arrays [L, ...], one for each text, of what a function of tokens float64 [t, D] and lengths [n] gives."""
+    found: list[np.ndarray] = [np.empty(0)] * len(X)
+    for part in text_parts(X):
+        values = of_tokens(part.rows.double().cpu().numpy(), part.lengths)
+        for text, own in zip(part.texts, np.split(values, np.cumsum(part.lengths)[:-1]), strict=True):
+            found[text] = own
+    return found
+
+
 def as_ragged(X: Any, width: int | None = None) -> Ragged:
     """Features of texts as users pass them: a list of [L, D], an array [N, L, D], or `Ragged` as it is.
 
