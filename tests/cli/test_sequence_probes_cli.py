@@ -53,7 +53,7 @@ def test_an_aggregate_with_parameters(here: Path, all_tokens: Path, capsys: Capt
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--aggregate", "top"], "aggregate (--aggregate) is one of None, mean, max, softmax, last; got 'top'"),
+        (["--aggregate", "top"], "aggregate (--aggregate) is one of mean, max, softmax, last; got 'top'"),
         (["--aggregate", "max", "--probe", "mlp"], "takes a linear probe of tokens"),
         (["--aggregate", "max", "--position", "last"], "position last is one; leave position (--position) out"),
         (["--aggregate", "max", "--by", "position"], "leave one of the two out"),
