@@ -1,8 +1,5 @@
-import os
-import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -16,6 +13,7 @@ from drawn_curves import (
     check_texts,
     code,
     draw,
+    figure_of,
     legend_texts,
     line,
     make,
@@ -24,6 +22,7 @@ from drawn_curves import (
     texts,
     without_validation,
 )
+from matplotlib import pyplot as plt
 
 from probekit.errors import StorageError
 from probekit.evaluation import LayerResult, ProbeResults
@@ -95,7 +94,7 @@ def test_the_headline_is_on_the_axis(metric, label):
 
 
 def test_codelength_stands_under_the_curve_where_the_figure_is_ours(saved):
-    """The figure of pyplot is checked below, in a process of its own."""
+    """The figure of pyplot is checked below."""
     assert len(draw(make(full=True)).figure.axes) == 1
     assert "compression" in saved.with_suffix(".svg").read_text()
 
@@ -273,28 +272,35 @@ def test_a_disk_that_refuses_is_said(tmp_path):
         save_plot(make(), tmp_path / "file")
 
 
-def test_saving_touches_no_pyplot_and_plotting_makes_one_figure(tmp_path):
-    code = (
-        "import sys, drawn_curves as t, pathlib; from probekit.plots import save_plot;"
-        "save_plot(t.make(), pathlib.Path(sys.argv[1]));"
-        "assert 'matplotlib.pyplot' not in sys.modules;"
-        "ax = t.make().plot(); from matplotlib import pyplot as plt;"
-        "assert plt.get_fignums() == [1] and ax.figure is plt.gcf();"
-        "fig, mine = plt.subplots(); assert t.make().plot(mine) is mine and plt.get_fignums() == [1, 2];"
-        "ax = t.make(full=True).plot(); upper, lower = ax.figure.axes;"
-        "assert upper is ax and lower.get_xlabel() and not upper.get_xlabel();"
-        "ys = [list(line.get_ydata()) for line in lower.lines];"
-        "assert [x.codelength['compression'] for x in t.make(full=True).layers] in ys;"
-        "assert len(t.make(full=True, wanted=[2]).plot().figure.axes) == 1"
-    )
-    run_here(code, str(tmp_path))
+def test_saving_touches_no_pyplot(tmp_path, monkeypatch):
+    """No module of the pictures holds it, and an import of it while saving would raise."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("probekit.plots")]
+    assert len(modules) > 5
+    assert not [module.__name__ for module in modules if any(value is plt for value in vars(module).values())]
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    monkeypatch.delattr("matplotlib.pyplot")
+    save_plot(make(), tmp_path)
+    assert (tmp_path / "accuracy_by_layer.png").exists()
 
 
-def run_here(code: str, *args: str) -> None:
-    """In a process of its own, where nobody has imported pyplot yet."""
-    tests = str(Path(__file__).parents[1])
-    env = {**os.environ, "PYTHONPATH": f"{tests}:{tests}/..", "MPLBACKEND": "agg"}
-    subprocess.run([sys.executable, "-c", code, *args], check=True, env=env)
+def test_plotting_makes_one_figure():
+    plt.close("all")
+    ax = make().plot()
+    assert plt.get_fignums() == [1]
+    assert ax.figure is plt.gcf()
+    _, mine = plt.subplots()
+    assert make().plot(mine) is mine
+    assert plt.get_fignums() == [1, 2]
+    full = make(full=True)
+    ax = full.plot()
+    upper, lower = figure_of(ax).axes
+    assert upper is ax
+    assert lower.get_xlabel()
+    assert not upper.get_xlabel()
+    compressions = [layer.codelength["compression"] for layer in full.layers if layer.codelength]
+    assert compressions in [points(line)[1] for line in lower.lines]
+    assert len(figure_of(make(full=True, wanted=[2]).plot()).axes) == 1
+    plt.close("all")
 
 
 def test_ticks_and_heights():

@@ -17,7 +17,7 @@ CHANCE = 0.5 + 4 * np.sqrt(0.25 / N[2])  # of 300 test rows: four standard error
 @pytest.fixture(scope="module")
 def model():
     one = world("honesty")
-    trained = train_world(replace(one, settings=replace(one.settings, steps=400)))
+    trained = train_world(replace(one, settings=replace(one.settings, steps=300, learning_rate=5e-3)))
     assert trained.figures["exact"] > 0.99
     return trained.model
 
