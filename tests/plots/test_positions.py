@@ -82,6 +82,11 @@ def test_every_value_is_written_and_no_text_lies_on_another(P, L):
         assert box.x1 <= figure.bbox.x1 + 1, text
 
 
+def test_a_picture_without_a_test_of_chance_says_why():
+    assert any(text.get_text() == "no p-values: not wanted" for text in shown(draw(make(tested=False))))
+    assert not any("no p-values" in text.get_text() for text in shown(draw(make())))
+
+
 def test_many_positions_leave_numbers_out_and_name_some():
     ax = draw(make(300, 5))
     labels = [text.get_text() for text in ax.get_xticklabels()]

@@ -144,6 +144,9 @@ def test_what_the_model_wrote_in_a_chat_is_the_assistants(model):
             Region("user", 3, 3 + len(text_of(own))),
             Region("assistant", len(text_of(prompt)), len(text)),
         ]
+    own = extract(model, task, generate=4, chat_template=template, stop_tokens=[], position="all@generated")
+    with pytest.raises(DataError, match=r"no token of the role 'user': the tokenizer makes none, or a store was extra"):
+        own.at("last@user")
 
 
 def test_a_store_has_the_texts_and_is_repaired_and_planned_again_from_them(model, path):
