@@ -14,14 +14,13 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from probekit.options.check import check_positive, check_strength, check_whole
 from probekit.probes.base import scale_of
 from probekit.probes.logistic.probe import LogisticProbe
-from probekit.probes.problem import ProblemSet, by_weighting, every_problem, subset
+from probekit.probes.problem import Labels, ProblemSet, by_weighting, every_problem, subset
 from probekit.probes.sequence.base import SequenceProbe, weights_of
 from probekit.probes.sequence.lbfgs import BatchedLBFGS, Minima, Precondition
 from probekit.probes.sequence.objective import (
@@ -33,11 +32,12 @@ from probekit.probes.sequence.objective import (
     some_problems,
     split_parameters,
 )
-from probekit.probes.sequence.ragged import Ragged, as_ragged, by_text, in_doubles, pooled_rows
+from probekit.probes.sequence.ragged import Ragged, as_ragged, by_text, in_doubles, pooled_rows, take_texts
 from probekit.probes.sequence.token_fits import token_moments
 from probekit.threads import one_thread
 
 TOLERANCE = 1e-4  # on the later layers of the world `honesty` the objective is then within 1e-4 of what 1e-5 gives
+TEN = 10 * (1 + 1e-9)  # the largest factor between one C of the path and the next, but for rounding
 FIRST = 3.0  # C * texts where the path of penalties begins: the penalty leaves little but the strongest direction
 TRIAL, GO_ON = 20, 2  # passes of every start, and how many starts then go on
 CURVATURE = 0.05  # guess of p (1 - p) in the preconditioner; 0.01 and 0.2 take as many passes, give or take a fifth
@@ -121,30 +121,29 @@ class AttentionProbe(SequenceProbe):
         check_whole("n_random", self.n_random, 0)
         for probe in probes:
             check_strength("C", probe.C, without_penalty=False)
-        means = pooled_rows(X, "mean")
-        X = in_doubles(X)
         with one_thread():
             for which in by_weighting(problems).values():
                 by_outputs: dict[int, list[int]] = {}
                 for p in which:
                     by_outputs.setdefault(len(probes[p].classes_), []).append(p)
                 for numbers in by_outputs.values():
-                    self._fit_path([probes[p] for p in numbers], X, subset(problems, numbers), means)
+                    self._fit_path([probes[p] for p in numbers], X, subset(problems, numbers))
 
-    def _fit_path(
-        self, probes: Sequence["AttentionProbe"], X: Ragged, problems: ProblemSet, means: torch.Tensor
-    ) -> None:
+    def _fit_path(self, probes: Sequence["AttentionProbe"], X: Ragged, problems: ProblemSet) -> None:
         """Fit problems with the same weights and number of classes, from a strong penalty to each of their C."""
         weights = weights_of(problems, 0, len(X))
-        moments = token_moments(X, problems.labels[0], weights)
+        texts = np.flatnonzero(weights)
+        X, weights = in_doubles(take_texts(X, texts)), weights[texts]
+        columns = [Labels(each.values[texts], each.n_classes) for each in problems.labels]
+        moments = token_moments(X, columns[0], weights)
         mean = moments.mean
         scale = scale_of(moments.covariance.diagonal(), mean, int(X.lengths.sum()))
         covariance = moments.covariance / scale / scale[:, None]
-        P, n, outputs = len(problems.labels), weights.sum(), _outputs(probes[0])
-        labels = np.stack([each.values for each in problems.labels])
+        P, n, outputs = len(columns), weights.sum(), _outputs(probes[0])
+        labels = np.stack([each.values for each in columns])
         path = path_to({probe.C for probe in probes}, n)
         shared = AttentionProblems(X, mean, scale, labels, np.tile(weights, (P, 1)), np.full(P, path[0]), outputs)
-        linear = LogisticProbe().fit_many(means, every_problem(problems.labels, [path[0]], [weights]))
+        linear = LogisticProbe().fit_many(pooled_rows(X, "mean"), every_problem(columns, [path[0]], [weights]))
         rng = np.random.default_rng(self.random_state)
         starts, passes = _linear_starts(linear, shared, covariance), 0  # [P, S, M]
         for C in path:
@@ -213,12 +212,15 @@ def _preconditioner(covariance: np.ndarray, strength: float, K: int) -> Precondi
 
 
 def path_to(strengths: Iterable[float], n: float) -> list[float]:
-    """These C and, below the largest, powers of ten times one at which the penalty all but decides; rising."""
+    """These C, from one at which the penalty all but decides, and others between them: no step is over ten; rising."""
     wanted = sorted(set(strengths))
     path = [min(FIRST / n, wanted[0])]
-    while path[-1] * 10 < wanted[-1]:
-        path.append(path[-1] * 10)
-    return sorted({*path, *wanted})
+    for C in wanted:
+        while path[-1] * TEN < C:
+            path.append(path[-1] * 10)
+        if path[-1] < C:
+            path.append(C)
+    return path
 
 
 def _minima(
