@@ -17,7 +17,7 @@ from torch import Tensor
 
 from probekit.activations.layout import ALL, PER_EXAMPLE, Layout
 from probekit.activations.plan.reading.select_tokens import UNREAD
-from probekit.activations.select_rows import chosen_tokens, labelled_rows, select_rows, values_of
+from probekit.activations.select_rows import chosen_tokens, labelled_rows, select_rows, selected_values
 from probekit.errors import DataError, UsageError
 from probekit.options.check import check_among
 from probekit.options.task import OnBadRow
@@ -236,7 +236,7 @@ class _At(Activations):
         super().__init__(places, labelled, meta, own)
 
     def _rows(self, place: Place) -> Tensor:
-        return values_of(self._source._rows(place), self._chosen)
+        return selected_values(self._source._rows(place), self._chosen)
 
     def _n_bytes(self) -> int:
         return self._source._n_bytes()
