@@ -235,6 +235,9 @@ class _At(Activations):
         labelled = labelled_rows(layout, task, source.meta, str(position), chosen, index)
         super().__init__(places, labelled, meta, own)
 
+    def __repr__(self) -> str:
+        return f"{self._source!r}.at({self.meta['position']!r})"
+
     def _rows(self, place: Place) -> Tensor:
         return selected_values(self._source._rows(place), self._chosen)
 
@@ -267,6 +270,9 @@ class _EachToken(Activations):
         points = [point for point in source.points if point not in PAIR_POINTS]
         places = [place for place in source if place[0] not in PAIR_POINTS]
         super().__init__(places, task, {**source.meta, "points": points, "position": ALL}, own)
+
+    def __repr__(self) -> str:
+        return f"{self._source!r}.at({ALL!r})"
 
     def _rows(self, place: Place) -> Tensor:
         return self._source._rows(place)

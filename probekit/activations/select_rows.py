@@ -158,4 +158,5 @@ def _kept_tokens(layout: Layout, task: Task, of_targets: bool, some_cut: bool) -
         regions=None if of_targets else task.regions,
         generated=generated,
         cut=layout.lengths == layout.lengths.max() if some_cut and layout.picked is None else None,  # all alike long
+        are_some=layout.picked is not None,
     )
