@@ -20,6 +20,7 @@ PICKS = ("last", "first", "mean", "all")
 MODEL_PARTS = ("prompt", "generated")  # of a text that the model continued
 PER_EXAMPLE = "per example"  # the name of a position with an index of its own in each text
 EXAMPLES = 'last, first, mean, all, 3, -5:, last@assistant, mean@user, in:"TEXT", before:"TEXT" or after:"TEXT"'
+SEVERAL = "give several selections as a list, such as ['last', 'last@assistant']"
 _SLICE = re.compile(r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?")
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
 _QUOTED = re.compile(r'(in|before|after):\s*(?:"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([^"\'\s].*))', re.DOTALL)
@@ -156,9 +157,13 @@ def split_selections(text: str) -> list[str]:
     """Selections with commas between them; a comma in quotes belongs to its text.
 
     Raises:
-        UsageError: a text with a comma that has no quotes, which is what a shell makes of in:"Hello, world".
+        UsageError: a text with a comma that has no quotes, which is what a shell makes of in:"Hello, world"; or nothing
+            between two commas.
     """
-    parts = [part.strip() for part in _ONE.findall(text) if part.strip()]
+    found = _ONE.findall(text)
+    parts = [part.strip() for part in found]
+    if text.strip() and (",".join(found) != text or not all(parts)):
+        raise UsageError(f"expected a selection on either side of each comma, got {text!a:.80}; leave the comma out")
     for before, part in zip(["", *parts], parts, strict=False):
         try:
             parse_selection(part)
@@ -182,7 +187,9 @@ def _parse_pick(pick: str, text: str) -> str | int | tuple[int | None, int | Non
             raise UsageError(f"the slice {pick} of {text!a:.80} holds no token; write its end after its start")
         return start, stop
     hint = nearest(pick, PICKS) if pick.isalpha() else f"write {EXAMPLES}"
-    if pick in ("user", "assistant", "system", *MODEL_PARTS):
+    if _are_several(text):
+        hint = SEVERAL
+    elif pick in ("user", "assistant", "system", *MODEL_PARTS):
         hint = f"write last@{pick}, mean@{pick} or all@{pick}"
     raise UsageError(f"expected the tokens to read, got {text!a:.80}; {hint}")
 
@@ -198,4 +205,10 @@ def _parse_part(part: str, text: str) -> Part:
             return Part(kind, name)  # pyright: ignore[reportArgumentType]
     elif found := _ROLE.fullmatch(part):
         return Part("role", found[1], None if found[2] is None else int(found[2]))
-    raise UsageError(f"expected a part of the text after @ or a quoted text, got {text!a:.80}; write {EXAMPLES}")
+    hint = SEVERAL if _are_several(text) else f"write {EXAMPLES}"
+    raise UsageError(f"expected a part of the text after @ or a quoted text, got {text!a:.80}; {hint}")
+
+
+def _are_several(text: str) -> bool:
+    """Whether selections are given as one text with commas between them, as on the command line."""
+    return len(_ONE.findall(text)) > 1

@@ -70,6 +70,18 @@ def test_other_texts_are_refused_in_one_line(text):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("text", ["last,,mean", ",last", "last,", "last, ,mean", ","])
+def test_nothing_between_two_commas_is_refused(text):
+    with pytest.raises(UsageError, match="expected a selection on either side of each comma"):
+        split_selections(text)
+
+
+@pytest.mark.parametrize("text", ["last,mean", "last,last@user", "last@user,last", 'in:"x",last'])
+def test_several_in_one_text_are_to_be_given_as_a_list(text):
+    with pytest.raises(UsageError, match=r"give several selections as a list, such as \['last', 'last@assistant'\]$"):
+        parse_selection(text)
+
+
 def test_a_part_without_a_pick_is_refused_with_the_picks():
     with pytest.raises(UsageError, match=r"got 'user'; write last@user, mean@user or all@user$"):
         parse_selection("user")

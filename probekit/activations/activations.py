@@ -17,7 +17,7 @@ from torch import Tensor
 
 from probekit.activations.layout import ALL, PER_EXAMPLE, Layout
 from probekit.activations.plan.reading.select_tokens import UNREAD
-from probekit.activations.select_rows import chosen_tokens, labelled_rows, select_rows, values_of
+from probekit.activations.select_rows import chosen_tokens, labelled_rows, select_rows, selected_values
 from probekit.errors import DataError, UsageError
 from probekit.options.check import check_among
 from probekit.options.task import OnBadRow
@@ -235,8 +235,11 @@ class _At(Activations):
         labelled = labelled_rows(layout, task, source.meta, str(position), chosen, index)
         super().__init__(places, labelled, meta, own)
 
+    def __repr__(self) -> str:
+        return f"{self._source!r}.at({self.meta['position']!r})"
+
     def _rows(self, place: Place) -> Tensor:
-        return values_of(self._source._rows(place), self._chosen)
+        return selected_values(self._source._rows(place), self._chosen)
 
     def _n_bytes(self) -> int:
         return self._source._n_bytes()
@@ -267,6 +270,9 @@ class _EachToken(Activations):
         points = [point for point in source.points if point not in PAIR_POINTS]
         places = [place for place in source if place[0] not in PAIR_POINTS]
         super().__init__(places, task, {**source.meta, "points": points, "position": ALL}, own)
+
+    def __repr__(self) -> str:
+        return f"{self._source!r}.at({ALL!r})"
 
     def _rows(self, place: Place) -> Tensor:
         return self._source._rows(place)

@@ -127,7 +127,7 @@ def labelled_rows(
     return labels_at(task, np.where(index < 0, index + layout.own_lengths, index))
 
 
-def values_of(rows: Tensor, chosen: SelectedRows) -> Tensor:
+def selected_values(rows: Tensor, chosen: SelectedRows) -> Tensor:
     """The values of a position, [N, D], or [R, D] of a selection of several tokens, from all rows of a place."""
     if len(chosen.index) != len(rows) or not chosen.is_mean:
         rows = rows[torch.from_numpy(chosen.index).to(rows.device)]
@@ -158,4 +158,5 @@ def _kept_tokens(layout: Layout, task: Task, of_targets: bool, some_cut: bool) -
         regions=None if of_targets else task.regions,
         generated=generated,
         cut=layout.lengths == layout.lengths.max() if some_cut and layout.picked is None else None,  # all alike long
+        are_some=layout.picked is not None,
     )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from probekit.activations.activations import Activations
 from probekit.activations.plan.reading.select_tokens import UNREAD
-from probekit.activations.select_rows import SelectedRows, chosen_tokens, select_rows, values_of
+from probekit.activations.select_rows import SelectedRows, chosen_tokens, select_rows, selected_values
 from probekit.points import PAIR_POINTS, Place
 from probekit.tasks.bad_rows import without_bad_rows
 
@@ -59,7 +59,7 @@ class SelectedPositions(Activations):
 
     def _rows(self, place: Place) -> Tensor:
         rows = self._source._rows(place)
-        return torch.stack([values_of(rows, chosen) for chosen in self._chosen], dim=1).flatten(0, 1)
+        return torch.stack([selected_values(rows, chosen) for chosen in self._chosen], dim=1).flatten(0, 1)
 
     def _n_bytes(self) -> int:
         return self._source._n_bytes()

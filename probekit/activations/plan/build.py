@@ -58,10 +58,9 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
     batch_tokens = options.batch_tokens or BATCH_TOKENS.get(device.type, BATCH_TOKENS_ELSEWHERE)
     causal = model.causal or stack == "decoder"
     needed = _needed_tokens(causal, places, sequences, reading)
-    if model.batching == "packed":
-        packing, block_nodes = _packed(model, needed, sources, causal, options, device)
-    else:  # a text is a block; one that is there several times, as for its words, is computed once
-        packing, block_nodes = pack(needed if task.spans is None else sequences, 1, options.share, causal=False), 1
+    if model.batching != "packed" and task.spans is not None:  # a text that is there for each of its words runs once
+        needed = sequences
+    packing, block_nodes = _blocks(model, needed, sources, causal, options, device)
     example_bytes = row_bytes(layout, places, widths, dtype)
     return ExtractionPlan(
         model=model,
@@ -171,7 +170,7 @@ def _needed_tokens(causal: bool, places: list[Place], sequences: Sequences, read
     return sequences.first(needed_tokens(reading, sequences.lengths))
 
 
-def _packed(
+def _blocks(
     model: LanguageModel,
     needed: Sequences,
     sources: Sequences | None,
@@ -179,7 +178,9 @@ def _packed(
     options: ExtractOptions,
     device: torch.device,
 ) -> tuple[Packing, int]:
-    """The blocks, and how many nodes each holds at most."""
+    """The blocks, and how many nodes each holds at most; where rows are not packed, a block is one text."""
+    if model.batching != "packed":
+        return pack(needed, 1, options.share, causal=False), 1
     block_nodes = options.block_nodes
     if block_nodes is None:
         least = MIN_NODES.get(device.type, MIN_NODES_ELSEWHERE)

@@ -148,7 +148,11 @@ def test_what_is_kept_is_the_rows_of_the_text_alone(name):
         ("last@assistant[1]", DataError, "example '0': it has 1 message of the role 'assistant', and number 1"),
         ('in:"zebra"', DataError, "example '0': 'zebra' does not occur in it"),
         ('in:"the cats"', DataError, "example '1': 'the cats' does not occur in it.*2 such rows"),
-        ('last@in:"user"', DataError, "example '0': 'user' occurs twice or more, at characters 53 and"),
+        (
+            'last@in:"user"',
+            DataError,
+            r"'0': 'user' occurs twice or more, at character 53 in \.\.\.'.*user.*'\.\.\. and at [0-9]+ in \.\.\.'.*user",
+        ),
         ("90:99", DataError, "example '0': it has [0-9]+ tokens, and slice 90:99 is to be read"),
         ("40@user", DataError, "example '0': it has [0-9]+ tokens of user, and token 40 is to be read"),
         ("last@generated", UsageError, "needs texts that the model continued"),
@@ -289,3 +293,18 @@ def test_words_are_read_at_any_selection_of_their_tokens(name):
     of_text = extract(model, Task("t", words.inputs), position='before:"naïve"', on_bad_row="skip")
     assert own.ids == of_text.ids == ["1"]
     torch.testing.assert_close(own[place], of_text[place])
+
+
+def test_tokens_that_were_not_kept_are_called_so():
+    acts = extract(
+        MODELS["byte-level"], chats([("user", "the cats"), ("assistant", "yes no")]), position="all@assistant"
+    )
+    for position in ('after:"cats"', "last@user", 'before:"yes"', 'after:"no"'):
+        with pytest.raises(DataError, match="example '0': no token .* was kept; .*extract again with --position all"):
+            acts.at(position)
+
+
+def test_a_view_is_shown_as_it_is_made():
+    acts = extract(MODELS["byte-level"], TASK, position="all")
+    assert repr(acts.at("last@user")) == f"{acts!r}.at('last@user')"
+    assert repr(acts.at("all")) == f"{acts!r}.at('all')"

@@ -1,6 +1,7 @@
 """The marked tokens are those whose activations are kept, and formatting tokens are called so."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -84,3 +85,29 @@ def test_words_without_blanks_are_shown_with_them():
     shown = show_reading(MODELS["word pieces"], chats([("user", "the cat is not a dog")]), "last@user")
     assert "the ca" in repr(shown).replace("##", "")
     assert " dog" in "".join(token.text for token in shown[0].tokens).replace("##", "")
+
+
+def test_every_position_is_marked_however_many_stretches_another_has():
+    chat = chats([("user", "the cats"), ("assistant", "yes no")] * 9)
+    text = str(show_reading(MODELS["byte-level"], chat, ["mean@assistant", "last", "first@user"])).splitlines()[-1]
+    marked = re.findall(r"{{(.*?)}}", text)
+    assert marked == ["the", *["yes no"] * 5, "\\n"]  # the first four stretches of the mean, and its last
+    outside = re.sub(r"{{.*?}}", "", text)
+    assert "yes no" not in outside
+    assert outside.count("...") == 1
+
+
+@pytest.mark.parametrize(
+    ("position", "info", "is_said"),
+    [
+        ("last", {}, True),
+        ('after:"yes no"', {}, False),
+        ("last", {"chat": {"add_generation_prompt": True}}, False),
+        (["first", "last"], {"chat": {"add_generation_prompt": False}}, True),
+    ],
+)
+def test_the_last_content_is_offered_where_the_last_token_is_taken(position, info, is_said):
+    chat = replace(chats([("user", "the cats"), ("assistant", "yes no")]), info=info)
+    said = describe_plan(plan_extraction(MODELS["byte-level"], chat, ExtractOptions(position=position)))
+    assert "is a formatting token" in said
+    assert ("last@assistant reads the last content" in said) == is_said

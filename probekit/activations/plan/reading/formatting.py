@@ -10,6 +10,7 @@ from probekit.activations.plan.reading.offsets import offsets_of
 from probekit.activations.plan.token_ids import has_texts, targets_task
 from probekit.selections import in_words
 from probekit.tasks.base import Task
+from probekit.tasks.info import CHAT
 
 MOST_ROWS = 1000  # that the note of a plan looks at
 
@@ -53,6 +54,14 @@ def formatting_note(plan: ExtractionPlan) -> str:
         rows = f"the first {len(found):,} rows" if len(found) < len(plan.task) else f"{len(found):,} rows"
         if n:
             notes.append(f"{in_words(name)} is a {kind} token, not content, in {n:,} of {rows}")
-    if notes and plan.task.regions and plan.task.regions[0]:
-        notes.append(f"last@{plan.task.regions[0][-1].name} reads the last content")
+        if n and name == "last":
+            notes += _last_content(plan.task)
     return "; ".join(notes)
+
+
+def _last_content(task: Task) -> list[str]:
+    """How to read the last content instead, where all chats end with one role and nothing invites the next message."""
+    last = {regions[-1].name if regions else None for regions in task.regions or ()}
+    if len(last) != 1 or None in last or task.info.get(CHAT, {}).get("add_generation_prompt"):
+        return []
+    return [f"last@{last.pop()} reads the last content"]

@@ -33,6 +33,7 @@ class ReadableTokens:
         totals: tokens of each text before it was cut at the context, int64 [N], where `generated` counts from.
         spans: the word or phrase that each example is, as its first token and one past its last, int64 [N, 2].
         cut: whether the text may have been cut at the context, bool [N]; None: none was.
+        are_some: whether these are only some of the tokens, those that a store kept.
     """
 
     lengths: np.ndarray
@@ -44,6 +45,7 @@ class ReadableTokens:
     totals: np.ndarray | None = None
     spans: np.ndarray | None = None
     cut: np.ndarray | None = None
+    are_some: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +70,8 @@ class Unread(Exception):
     """A text without the tokens of a selection; the message says why."""
 
 
+AROUND = 20  # characters shown on either side of each of two occurrences
+AGAIN = "read other tokens, extract again with --position all, or leave the row out"
 UNREAD = "no such token"  # under which rows without the tokens to read are counted
 Bad = dict[int, str]  # row -> why its tokens cannot be read, and what to do
 
@@ -174,15 +178,16 @@ def _own_part(part: Part, tokens: ReadableTokens, row: int, selection: Selection
     if tokens.cut is not None and tokens.cut[row]:
         _check_cut(part, selection, text[int(offsets[:, 1].max(initial=0)) : spans[-1][1]], len(found))
     if not len(found):
-        raise Unread(
-            f"it has no token of {_part_text(part)}: the tokenizer makes none, or a store was extracted at others; "
-            "read other tokens, extract again with --position all, or leave the row out"
-        )
+        if tokens.are_some:
+            raise Unread(f"no token of {_part_text(part)} was kept; {AGAIN}")
+        raise Unread(f"the tokenizer makes no token of {_part_text(part)}; read other tokens, or leave the row out")
     if part.kind == "before":
         found = np.arange(found[0])
     elif part.kind == "after":
         found = np.arange(found[-1] + 1, n)
     if not len(found):
+        if tokens.are_some:
+            raise Unread(f"no token {part.kind} {part.name!a} was kept; {AGAIN}")
         raise Unread(f"there is no token {part.kind} {part.name!a}; read other tokens, or leave the row out")
     return found
 
@@ -222,9 +227,16 @@ def _occurrence(name: str, text: str) -> tuple[int, int]:
         raise Unread(f"{name!a} does not occur in it; correct the selection, or leave the row out")
     if (second := text.find(name, first + 1)) >= 0:
         raise Unread(
-            f"{name!a} occurs twice or more, at characters {first} and {second}; give a longer text that occurs once"
+            f"{name!a} occurs twice or more, at character {first} in {_around(text, first, name)} and at {second} in "
+            f"{_around(text, second, name)}; give a longer text that occurs once"
         )
     return first, first + len(name)
+
+
+def _around(text: str, at: int, name: str) -> str:
+    """An occurrence with a few characters on either side, escaped."""
+    start, end = max(at - AROUND, 0), at + len(name) + AROUND
+    return f"{'...' if start else ''}{text[start:end]!a}{'...' if end < len(text) else ''}"
 
 
 def _check_cut(part: Part, selection: Selection, left: str, found: int) -> None:

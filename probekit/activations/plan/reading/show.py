@@ -8,6 +8,7 @@ Axes: N examples, R tokens that are read.
 import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from probekit.text import counted, printable
 
 ROWS = 3
 OPEN, CLOSE = "{{", "}}"  # around the tokens that are read, where there is no colour
-AROUND, MOST_READ, MOST_RUNS = 40, 60, 4  # characters on either side of a read token, and of it; stretches shown
+AROUND, MOST_READ, MOST_RUNS = 40, 60, 4  # characters around a read token, and of it; stretches of a position
 STYLE = "background:#ffd54f;color:#000;padding:0 1px"  # of a read token in HTML
 FORMATTING_STYLE = "background:#e57373;color:#000;padding:0 1px"
 
@@ -40,11 +41,14 @@ class ShownToken:
         text: with its blanks; its id where there is no tokenizer.
         is_read: whether a position reads it.
         is_formatting: whether it is no content: a context token, a special token, or outside a chat's messages.
+        is_printed: whether it is read and among the stretches of a position that are printed: the first few, and the
+            last.
     """
 
     text: str
     is_read: bool
     is_formatting: bool
+    is_printed: bool
 
 
 @dataclass(frozen=True)
@@ -150,16 +154,24 @@ def _token_texts(plan: ExtractionPlan, rows: np.ndarray) -> list[list[str]]:
 
 def _shown(plan: ExtractionPlan, row: int, texts: list[str], formatting: np.ndarray) -> ShownRow:
     """One example; `formatting` is which of its tokens are no content, bool [L]."""
-    is_read, reads = np.zeros(len(texts), dtype=bool), []
+    is_read, is_printed, reads = np.zeros(len(texts), dtype=bool), np.zeros(len(texts), dtype=bool), []
     for name, read in zip(plan.reading.names, plan.reading.reads, strict=True):
         if read.index is None:
             index = np.arange(plan.sequences.n_bos, len(texts) - plan.sequences.n_end)
         else:
             index = read.index[read.of_rows(np.array([row]))[0]]
         is_read[index] = True
+        stretches = _stretches(index)
+        is_printed[np.concatenate([*stretches[:MOST_RUNS], stretches[-1]])] = True
         reads.append(f"{in_words(name)}: {_read_in_words(index, texts, formatting, plan)}")
-    tokens = [ShownToken(*one) for one in zip(texts, is_read.tolist(), formatting.tolist(), strict=True)]
+    flags = is_read.tolist(), formatting.tolist(), is_printed.tolist()
+    tokens = [ShownToken(*one) for one in zip(texts, *flags, strict=True)]
     return ShownRow(str(plan.task.ids[row]), tokens, reads)
+
+
+def _stretches(index: np.ndarray) -> list[np.ndarray]:
+    """The tokens in stretches without a gap."""
+    return np.split(index, np.flatnonzero(np.diff(index) > 1) + 1)
 
 
 def _read_in_words(index: np.ndarray, texts: list[str], formatting: np.ndarray, plan: ExtractionPlan) -> str:
@@ -171,9 +183,8 @@ def _read_in_words(index: np.ndarray, texts: list[str], formatting: np.ndarray, 
         at = int(index[0])
         said = f"token {at - plan.sequences.n_bos} of 0-{n_own - 1}, {_quoted(texts[at])}"
         return said + (f", {kind}" if no_content else "")
-    cuts = np.flatnonzero(np.diff(index) > 1) + 1
-    runs = [f"{a[0]}-{a[-1]}" if len(a) > 1 else f"{a[0]}" for a in np.split(index - plan.sequences.n_bos, cuts)]
-    where = ", ".join(runs[:MOST_RUNS]) + (", ..." if len(runs) > MOST_RUNS else "")
+    runs = [f"{a[0]}-{a[-1]}" if len(a) > 1 else f"{a[0]}" for a in _stretches(index - plan.sequences.n_bos)]
+    where = ", ".join(runs if len(runs) <= MOST_RUNS + 1 else [*runs[:MOST_RUNS], "...", runs[-1]])
     said = f"{counted(len(index), 'token')}, {where} of 0-{n_own - 1}"
     return said + (f"; {no_content} of them {kind[2:]}s" if no_content else "")
 
@@ -183,33 +194,35 @@ def _quoted(text: str) -> str:
 
 
 def _runs(row: ShownRow) -> list[tuple[str, bool, bool]]:
-    """The text in stretches: (text, whether it is read, whether any of its tokens is formatting)."""
-    runs: list[tuple[str, bool, bool]] = []
-    for token in row.tokens:
-        text = printable(token.text)
-        if runs and runs[-1][1] == token.is_read and (not token.is_read or runs[-1][2] == token.is_formatting):
-            runs[-1] = (runs[-1][0] + text, token.is_read, token.is_formatting)
-        else:
-            runs.append((text, token.is_read, token.is_formatting))
-    return _shortened(runs)
+    """The text in stretches: (text, whether it is marked, whether it is formatting), long ones without their middle."""
+    groups = [(mark, list(tokens)) for mark, tokens in groupby(row.tokens, key=_mark)]
+    last = len(groups) - 1
+    return [
+        (_marked(tokens) if is_printed else _between(tokens, k == 0, k == last), is_printed, is_formatting)
+        for k, ((is_printed, is_formatting), tokens) in enumerate(groups)
+    ]
 
 
-def _shortened(runs: list[tuple[str, bool, bool]]) -> list[tuple[str, bool, bool]]:
-    """The stretches, long ones without their middle, and no more than a few that are read."""
-    reads = [k for k, run in enumerate(runs) if run[1]]
-    last = len(runs) - 1
-    kept = []
-    for k, (text, is_read, is_formatting) in enumerate(runs):
-        before = 0 if not is_read and k == 0 else AROUND
-        after = 0 if not is_read and k == last else AROUND
-        most = MOST_READ if is_read else before + after
-        if len(text) > most + 3:
-            before, after = (most // 2, most // 2) if is_read else (before, after)
-            text = f"{text[:before] if k or is_read else ''}...{text[len(text) - after :] if after else ''}"
-        kept.append((text, is_read, is_formatting))
-        if len(reads) > MOST_RUNS and k == reads[MOST_RUNS - 1]:
-            return [*kept, ("...", False, False)]
-    return kept
+def _mark(token: ShownToken) -> tuple[bool, bool]:
+    return token.is_printed, token.is_printed and token.is_formatting
+
+
+def _text(tokens: Iterable[ShownToken]) -> str:
+    return "".join(printable(token.text) for token in tokens)
+
+
+def _marked(tokens: list[ShownToken]) -> str:
+    text, half = _text(tokens), MOST_READ // 2
+    return text if len(text) <= MOST_READ + 3 else f"{text[:half]}...{text[-half:]}"
+
+
+def _between(tokens: list[ShownToken], is_first: bool, is_last: bool) -> str:
+    """Tokens that are not marked; those among them that are read are left out."""
+    read = [k for k, token in enumerate(tokens) if token.is_read]
+    if read:
+        return f"{_text(tokens[: read[0]])[:AROUND]}...{_text(tokens[read[-1] + 1 :])[-AROUND:]}"
+    text, before, after = _text(tokens), 0 if is_first else AROUND, 0 if is_last else AROUND
+    return text if len(text) <= before + after + 3 else f"{text[:before]}...{text[len(text) - after :]}"
 
 
 def _lines(row: ShownRow) -> list[str]:
