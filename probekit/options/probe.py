@@ -120,7 +120,8 @@ class ProbeOptions(CurveOptions):
     least_texts: int = option(
         LEAST_TEXTS,
         "Texts of each class that a position needs in each split, with --by.",
-        notes="Positions with fewer are left out, and the results name them. A regression needs as many in all.",
+        notes="Positions with fewer are left out, and the results name them. Where tokens have labels, classes with "
+        "fewer are left out at that position, if two remain. A regression needs as many in all.",
         metavar="N",
         least=1,
     )
