@@ -20,7 +20,7 @@ from probekit.devices import free_bytes
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.fits.sequences import all_tokens, labels_of_texts
 from probekit.options import CurveOptions, CurvesArguments
-from probekit.options.probe import SEQUENCE_NAMES
+from probekit.options.curve import SEQUENCE_NAMES
 from probekit.options.task import OnBadRow
 from probekit.places import ALL, check_kept, has_layers, places_of, short_name
 from probekit.points import PAIR_POINTS, Place, place_name

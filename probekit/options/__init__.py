@@ -5,19 +5,13 @@ The keyword arguments of the public functions, the options of the command line, 
 """
 
 from probekit.options.causal import CausalArguments, CausalOptions
+from probekit.options.curve import CurveOptions, TransferArguments, TransferOptions
 from probekit.options.extract import ExtractArguments, ExtractOptions
 from probekit.options.generate import ContinuationOptions, GenerateOptions, Sampling
 from probekit.options.imports import ImportArguments, ImportOptions
 from probekit.options.label import LabelArguments, LabelOptions
 from probekit.options.load import DeviceOptions, ModelArguments, ModelOptions
-from probekit.options.probe import (
-    CurveOptions,
-    CurvesArguments,
-    ProbeArguments,
-    ProbeOptions,
-    TransferArguments,
-    TransferOptions,
-)
+from probekit.options.probe import CurvesArguments, ProbeArguments, ProbeOptions
 from probekit.options.task import TaskOptions
 from probekit.options.train import TrainingSettings
 

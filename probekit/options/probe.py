@@ -1,18 +1,15 @@
-"""Options of `train_probes` and `transfer`."""
+"""Options of `train_probes`."""
 
-import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError, nearest
-from probekit.options import parse
-from probekit.options.check import check_among, check_strength, check_whole, is_whole
+from probekit.options.check import check_among, check_whole, is_whole
+from probekit.options.curve import AGGREGATES, SEQUENCE_NAMES, CurveOptions
 from probekit.options.option import like, option
 from probekit.options.task import OnBadRow, TaskOptions
-from probekit.points import check_layers
-from probekit.selections import as_position, check_together
 from probekit.text import listed
 
 if TYPE_CHECKING:
@@ -25,107 +22,8 @@ FULL = {"controls": 3, "codelength": True, "baselines": True}  # what is compute
 BY_POSITION, FROM_END = "position", "position-from-end"  # a curve for each place in the text, counted from either end
 LEAST_TEXTS = 10
 LEAST_FOLDS = 3  # one tests, one chooses, the rest are fitted
-
-# the keys of `probekit.probes.PROBES`, and of `SEQUENCE_PROBES`, which take all tokens of a text
-PROBE_NAMES = ("logistic", "ridge", "lda", "mean-diff", "mlp", "k-sparse", "attention")
-SEQUENCE_NAMES = ("attention",)
-AGGREGATES = ("mean", "max", "softmax", "last")
-WITHOUT_C = ("lda", "mean-diff", "mlp")  # those whose `has_C` is False
 METRIC_NAMES = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "r2", "spearman")
 LOSSES = ("brier", "ece", "mae")  # metrics of which lower is better, so none selects
-
-
-@dataclass(frozen=True, kw_only=True)
-class CurveOptions:
-    """Which probe is fitted to which label, and where."""
-
-    layers: str | int | Iterable[int] = option(
-        "all",
-        "Layers to probe: all, 3, 0,4,8 or 2-6.",
-        notes='In Python also [0, 4]. Only "all" includes the output of the last block.',
-        metavar="LAYERS",
-        flag="--layer",
-    )
-    point: str | None = option(None, "Point to read.  [default: the store's first]", metavar="NAME")
-    probe: Any = option(
-        None,
-        f"{', '.join(PROBE_NAMES[:-1])} or {PROBE_NAMES[-1]}.  [default: logistic; ridge where labels are numbers]",
-        notes="In Python also a probe class, an instance, or any scikit-learn classifier or regressor, which is cloned "
-        "for each fit, has no certificate and is not saved. An instance keeps its parameters; a C other than the "
-        "default is then the only one tried.",
-        metavar="NAME",
-        takes_parameters=True,
-    )
-    label: str | None = option(None, "Label set to predict.  [default: the task's target]", metavar="NAME")
-    position: str | int | Sequence[str | int] | None = option(
-        None,
-        "Token to read, if the store keeps several: last, first, mean or 3; all makes each token an example; with --by "
-        "also several, such as last@user,mean@assistant.",
-        metavar="TOKEN",
-        parse=parse.positions,
-        tag="",
-    )
-    C: float | Iterable[float] | None = option(
-        None,
-        "Inverse regularisation to choose from; ridge: alpha = 1 / (2 C), inf for least squares.  [default: the "
-        "probe's grid]",
-        notes="Least squares of linearly dependent features takes the solution of least norm on standardised features.",
-        metavar="NUMBERS",
-        flag="--C",
-        parse=parse.positive_numbers,
-    )
-    seed: int = option(
-        0,
-        "Seed of everything that is drawn at random.",
-        notes="It decides resamples, permutations, control tasks, the order of the code and the folds.",
-        metavar="N",
-        least=0,
-    )
-    concatenate: bool = option(
-        False,
-        "Fit one probe on all chosen layers side by side.",
-        notes="Its rows have the features of all these layers, such as 12 * 768 instead of 768.",
-    )
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", check_whole("seed", self.seed, 0))
-        if self.C is not None:
-            object.__setattr__(self, "C", _rising(self.C))
-        object.__setattr__(self, "position", _selections(self.position))
-        if not isinstance(self.layers, str | int):
-            object.__setattr__(self, "layers", _listed(self.layers))
-        elif isinstance(self.layers, str) and self.layers.strip() not in ("out", "output"):  # these get a hint later
-            check_layers(self.layers)
-        _check_probe_name(self.probe.get("name") if isinstance(self.probe, dict) else self.probe, self.C)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransferOptions(CurveOptions):
-    """`CurveOptions` with the help texts of `transfer`."""
-
-    layers: str | int | Iterable[int] = like(
-        CurveOptions, "layers", "3 fixes the layer; among all, 0,4,8 or 2-6 validation chooses."
-    )
-    point: str | None = like(CurveOptions, "point", "Point to read.  [default: the first store's first]")
-    label: str | None = like(CurveOptions, "label", "Label set to predict.  [default: each task's target]")
-    position: str | int | None = like(
-        CurveOptions,
-        "position",
-        "Token to read, if the stores keep several: last, first, mean or 3.",
-        parse=parse.position,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransferArguments(TransferOptions):
-    """`TransferOptions`, and what only Python can pass."""
-
-    progress: Callable[[int, int], None] | None = option(
-        None, "Called with (places done, places) of all tasks after each place.", flag=None
-    )
-    on_part: Callable[[str], None] | None = option(
-        None, 'Called with the name of each part as it begins, such as "fitting probes".', flag=None
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +120,8 @@ class ProbeOptions(CurveOptions):
     least_texts: int = option(
         LEAST_TEXTS,
         "Texts of each class that a position needs in each split, with --by.",
-        notes="Positions with fewer are left out, and the results name them. A regression needs as many in all.",
+        notes="Positions with fewer are left out, and the results name them. Where tokens have labels, classes with "
+        "fewer are left out at that position, if two remain. A regression needs as many in all.",
         metavar="N",
         least=1,
     )
@@ -367,42 +266,12 @@ def _refuse_with_by(options: "ProbeOptions", names: Iterable[str]) -> None:
         )
 
 
-def _selections(position: Any) -> Any:
-    """One position as it is; several as a list of selections.
-
-    Raises:
-        UsageError: text outside the language, the same selection twice, or one that keeps several tokens.
-    """
-    if not isinstance(position, list | tuple):
-        return position
-    found = [as_position(one) if isinstance(one, str) else one for one in position]
-    check_together([str(one) for one in found])
-    return found
-
-
 def _names(what: str, given: Any) -> tuple[str, ...]:
     """Names in their order, each once."""
     names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else ()
     if not names or not all(isinstance(name, str) for name in names):
         raise UsageError(f'{what} takes a list of names, or "all"; got {given!a}')
     return tuple(dict.fromkeys(names))
-
-
-def _listed(layers: Any) -> int | tuple[int, ...]:
-    """Layers that may come from an iterator or from NumPy."""
-    if is_whole(layers):
-        return int(layers)
-    if not isinstance(layers, Iterable):
-        raise UsageError(f"layers are all, 3, [0, 4], 0,4,8 or 2-6; got {layers!a}")
-    return tuple(layers)
-
-
-def _rising(C: float | Iterable[float]) -> tuple[float, ...]:
-    """The strengths to choose from, rising, each once."""
-    several = tuple(C) if isinstance(C, Iterable) and not isinstance(C, str) else (C,)
-    if not several:
-        raise UsageError("the list of C is empty; give one positive number or more")
-    return tuple(sorted({check_strength("C", value) for value in several}))
 
 
 def _checked_folds(folds: int, drop_leaks: bool) -> int:
@@ -416,15 +285,3 @@ def _checked_folds(folds: int, drop_leaks: bool) -> int:
             "nothing leaks; leave it out"
         )
     return int(folds)
-
-
-def _check_probe_name(name: Any, C: Any) -> None:
-    """Refuse an unknown name, and a C that the named probe does not take; other kinds of probes are checked later."""
-    if not isinstance(name, str):
-        return
-    if name not in PROBE_NAMES:
-        raise UsageError(f"unknown probe {name!a}; {nearest(name, PROBE_NAMES)}")
-    if C is not None and name in WITHOUT_C:
-        raise UsageError(f"the probe {name} has no C; leave it out")
-    if C is not None and math.inf in C and name != "ridge":
-        raise UsageError(f"the probe {name} needs a finite C (--C), got inf; only ridge may go without a penalty")

@@ -69,7 +69,12 @@ CONTINUE = {field.name for field in dataclasses.fields(options.ContinuationOptio
 def first(name: str, one: CliOption) -> list[str]:
     """What must be given before this option of a command."""
     continues = name == "extract" and one.name in CONTINUE
-    return [*(["--generate", "3"] if continues else []), *FIRST.get(one.name, [])]
+    several = name == "train-probe" and one.name == "position"  # several selections have a curve each
+    return [
+        *(["--generate", "3"] if continues else []),
+        *(["--by", "position"] if several else []),
+        *FIRST.get(one.name, []),
+    ]
 
 
 def example(one: CliOption) -> tuple[str | None, Any]:

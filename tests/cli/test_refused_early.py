@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from probekit.options.probe import LOSSES, METRIC_NAMES, PROBE_NAMES, WITHOUT_C
+from probekit.options.curve import PROBE_NAMES, WITHOUT_C
+from probekit.options.probe import LOSSES, METRIC_NAMES
 from probekit.probes import PROBES, REGRESSORS, SEQUENCE_PROBES
 
 PROGRAM = """

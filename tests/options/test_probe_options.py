@@ -6,7 +6,7 @@ import pytest
 from probekit.errors import UsageError
 from probekit.options import CurveOptions, ProbeOptions
 from probekit.options.check import check_positive, check_whole
-from probekit.options.probe import PROBE_NAMES
+from probekit.options.curve import PROBE_NAMES
 from probekit.probes import PROBES, REGRESSORS, SEQUENCE_PROBES
 
 

@@ -23,11 +23,13 @@ class Column:
         name: "0", "1", ... from the first token, "-1", "-2", ... from the last, or the selection that was kept.
         texts: the texts that have it, int64 [n].
         rows: the row of each of them, int64 [n].
+        classes: numbers of the classes that are probed there, int64, rising; None is all of them.
     """
 
     name: str
     texts: np.ndarray
     rows: np.ndarray
+    classes: np.ndarray | None = None
 
 
 def position_columns(layout: Layout, from_end: bool) -> list[Column]:
@@ -74,12 +76,33 @@ def labelled(column: Column, used: np.ndarray) -> Column:
     return Column(column.name, column.texts[kept], column.rows[kept])
 
 
+def without_rare_classes(column: Column, labels: np.ndarray, splits: np.ndarray, n_classes: int, least: int) -> Column:
+    """The column without the classes that have fewer than `least` texts there in some split.
+
+    With fewer than two classes left the column is returned as it is, since no probe can be fitted.
+
+    Args:
+        column: the place.
+        labels: of every row, int64 [R].
+        splits: of every text, [N].
+        n_classes: of all places.
+        least: texts that a class needs in each split that the task has.
+    """
+    counts = [np.bincount(own, minlength=n_classes) for _, own in _by_split(column, labels, splits)]
+    common = np.flatnonzero(np.min(counts, axis=0) >= least)
+    if not 2 <= len(common) < n_classes:
+        return column
+    kept = np.isin(labels[column.rows], common)
+    return Column(column.name, column.texts[kept], column.rows[kept], common)
+
+
 def _scarcest(column: Column, labels: np.ndarray, splits: np.ndarray, names: Sequence[str]) -> tuple[int, str]:
     """Texts of the rarest class in any split, and which it is, in words; of a regression, of the smallest split."""
+    classes = np.arange(len(names)) if column.classes is None else column.classes
     found = []
     for split, own in _by_split(column, labels, splits):
-        counts = np.bincount(own, minlength=len(names)) if names else np.array([len(own)])
-        what = f"of class {names[int(counts.argmin())]!a}" if names else "in all"
+        counts = np.bincount(own, minlength=len(names))[classes] if names else np.array([len(own)])
+        what = f"of class {names[int(classes[counts.argmin()])]!a}" if names else "in all"
         found.append((int(counts.min()), f"{split} has {counted(int(counts.min()), 'text')} {what}"))
     return min(found, key=lambda each: each[0])
 

@@ -23,6 +23,7 @@ class PositionCurve:
         layers: in the order of the curve; `p_value` is of each cell on its own.
         corrected: for each layer, the p-value corrected for all cells of the grid; None where none were computed.
         token: the text of the token there, if it is the same in `SAME_TOKEN` of the texts; None if not, or unknown.
+        left_out: classes that have too few texts there; the probes are of the other classes, in their order.
     """
 
     position: str
@@ -31,6 +32,7 @@ class PositionCurve:
     layers: list[LayerResult]
     corrected: list[float | None]
     token: str | None = None
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,8 @@ def _curve_of(entry: dict[str, Any], number: int, folder: Path) -> PositionCurve
     n = {str(split): int(count) for split, count in entry["n"].items()}
     chance = None if entry["chance"] is None else float(entry["chance"])
     token = None if entry["token"] is None else str(entry["token"])
-    return PositionCurve(str(entry["position"]), n, chance, layers, corrected, token)
+    left_out = tuple(map(str, entry["left_out"]))
+    return PositionCurve(str(entry["position"]), n, chance, layers, corrected, token, left_out)
 
 
 def _save_probe(data: PositionData, one: PositionCurve, number: int, folder: Path) -> dict[str, Any] | None:

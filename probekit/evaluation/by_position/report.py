@@ -1,5 +1,7 @@
 """Results by position as text for a terminal and HTML for a notebook: a line for each position, and positions_notes."""
 
+from collections.abc import Iterable
+
 from probekit.evaluation.by_position.data import NOTHING_SELECTED, PositionCurve, PositionData, best_layer
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text
@@ -53,7 +55,8 @@ def setting(data: PositionData) -> str:
 def positions_notes(data: PositionData) -> list[str]:
     """How the best cell was chosen, the cells above chance, what was left out, and what speaks against the numbers."""
     against = [f"Caution: {'; '.join(found)}."] if (found := cautions(data)) else []
-    notes = [_best_note(data), *against, _chance_note(data), _few_note(data), _convergence_note(data)]
+    notes = [_best_note(data), *against, _chance_note(data), _few_note(data)]
+    notes += [_classes_note(data), _convergence_note(data)]
     found = (data.meta.get("audit") or {}).get("findings", [])
     notes.append(f"Audit: {listed(found, most=3, between='; ')}." if found else "")
     if len(data.positions) > MOST_LINES:
@@ -151,7 +154,22 @@ def _few_note(data: PositionData) -> str:
     )
 
 
-def _spans(names: dict[str, str]) -> list[str]:
+def _classes_note(data: PositionData) -> str:
+    """The classes that are rare at some position, and the positions that are probed without them."""
+    without: dict[str, list[str]] = {}
+    for one in data.positions:
+        for name in one.left_out:
+            without.setdefault(name, []).append(one.position)
+    if not without:
+        return ""
+    each = [f"{name!a} at {listed(_spans(positions), most=MOST_NAMED)}" for name, positions in without.items()]
+    return (
+        f"Classes with fewer than {data.meta['least_texts']} texts at a position in some split are left out there: "
+        f"{listed(each, most=MOST_NAMED, between='; ')}. Compare each position with its own majority class."
+    )
+
+
+def _spans(names: Iterable[str]) -> list[str]:
     """Names of positions; those that follow one another as "12 to 30"."""
     found: list[list[str]] = []
     for name in names:

@@ -15,7 +15,14 @@ import numpy as np
 from probekit.activations.activations import Activations, ActivationSet
 from probekit.activations.layout import Layout
 from probekit.evaluation.by_position.chance import ABOVE_CHANCE, compare_with_chance
-from probekit.evaluation.by_position.columns import Column, labelled, position_columns, token_of, usable
+from probekit.evaluation.by_position.columns import (
+    Column,
+    labelled,
+    position_columns,
+    token_of,
+    usable,
+    without_rare_classes,
+)
 from probekit.evaluation.by_position.data import SAME_TOKEN, PositionCurve
 from probekit.evaluation.by_position.fit import PlannedColumn, fit_columns
 from probekit.evaluation.by_position.results import PositionResults
@@ -71,6 +78,9 @@ def train_by_position(acts: Activations, options: CurvesArguments) -> PositionRe
     rows = _all_rows(acts, request, protocol.rows)
     every = [labelled(column, rows.used) for column in position_columns(acts.layout, options.by == FROM_END)]
     names = request.acts.label_names[request.label]
+    if names and request.label in acts.task.token_labels:
+        least = options.least_texts
+        every = [without_rare_classes(one, rows.labels, rows.splits, len(names), least) for one in every]
     columns, few = usable(every, rows.labels, rows.splits, names, options.least_texts)
     begin("planning positions")
     headline = _headline(request, protocol.train, options)
@@ -85,7 +95,7 @@ def train_by_position(acts: Activations, options: CurvesArguments) -> PositionRe
     meta |= {"least_texts": options.least_texts, "left_out": []}
     texts = acts.task.targets if acts.points[0].startswith("decoder.") else acts.inputs
     tokens = [token_of(column, acts.layout, texts or [], SAME_TOKEN) for column in columns]
-    return _results(planned, fitted, tokens, meta, options)
+    return _results(planned, fitted, tokens, names, meta, options)
 
 
 def _headline(request: Request, train: np.ndarray, options: CurvesArguments) -> str:
@@ -125,16 +135,18 @@ def _planned(
 ) -> tuple[PlannedColumn, float | None]:
     """The fits of one position, and the headline of its majority class."""
     request, layout = rows.request, rows.acts.layout
-    labels = rows.labels[column.rows]
+    labels, n_classes = rows.labels[column.rows], request.n_classes
+    if column.classes is not None:
+        labels, n_classes = np.searchsorted(column.classes, labels), len(column.classes)
     task = _task_of(rows, column, labels)
     tokens = None if layout.tokens is None else layout.tokens[column.rows]
     own = Layout([column.name], layout.lengths[column.texts], layout.n_bos, tokens, layout.n_end)
     acts = ActivationSet({}, task, rows.acts.meta, own)
-    request = replace(request, acts=acts, features=acts, labels=labels)
+    request = replace(request, acts=acts, features=acts, labels=labels, n_classes=n_classes)
     protocol = split_protocol(task.splits, np.ones(len(labels), dtype=bool))
     controls = draw_controls(request, protocol, options)
     plan = plan_curve(request, protocol, options.seed, headline, controls, bool(options.codelength), options.intervals)
-    examples = LabelledInputs(None, None, None, labels, request.n_classes)
+    examples = LabelledInputs(None, None, None, labels, n_classes)
     baselines = [] if options.baselines is False else model_free_baselines(examples, protocol, headline, None)
     chance = baselines[0].result.metrics["test"].get(headline) if baselines else None
     return PlannedColumn(column, task.ids, plan), chance
@@ -144,7 +156,8 @@ def _task_of(rows: _Rows, column: Column, labels: np.ndarray) -> Task:
     """The texts of a position as examples, with the labels and splits that are used there."""
     task = rows.acts.task.subset(column.texts)
     name = rows.request.label
-    names = {name: rows.request.acts.label_names[name]}
+    every = rows.request.acts.label_names[name]
+    names = {name: every if column.classes is None else [every[k] for k in column.classes]}
     splits = rows.splits[column.texts]
     return replace(task, labels={name: labels}, label_names=names, token_labels={}, target=name, splits=splits)
 
@@ -153,6 +166,7 @@ def _results(
     planned: Sequence[tuple[PlannedColumn, float | None]],
     fitted: Sequence[Sequence[FittedPlace]],
     tokens: Sequence[str | None],
+    names: Sequence[str],
     meta: dict[str, Any],
     options: CurvesArguments,
 ) -> PositionResults:
@@ -175,7 +189,13 @@ def _results(
             layers=[replace(each.result, p_value=p) for each, p in zip(own, ps, strict=True)],
             corrected=list(after),
             token=token,
+            left_out=_left_out(one.column, names),
         )
         for (one, chance), own, ps, after, token in zip(planned, fitted, p_values, corrected, tokens, strict=True)
     ]
     return PositionResults(curves, meta)
+
+
+def _left_out(column: Column, names: Sequence[str]) -> tuple[str, ...]:
+    """The names of the classes that are not probed at a position."""
+    return () if column.classes is None else tuple(np.delete(names, column.classes).tolist())

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from probekit.errors import UsageError, nearest
 from probekit.options.check import check_positive, check_strength
-from probekit.options.probe import AGGREGATES
+from probekit.options.curve import AGGREGATES
 from probekit.probes.problem import ProblemSet
 from probekit.probes.sequence.base import SequenceProbe, weights_of
 from probekit.probes.sequence.objective import attended

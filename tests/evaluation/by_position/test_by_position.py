@@ -226,6 +226,33 @@ def test_texts_and_tokens_without_a_label_are_no_rows(model):
     assert sum(results["1"].n.values()) == N
 
 
+def test_classes_that_hardly_occur_at_a_position_are_left_out_there(model, tmp_path):
+    """The first tokens are of two of three classes, as a sentence may not begin with a verb; one text is an exception.
+
+    The curve is that of the texts of these two classes alone.
+    """
+    task = make_task()
+    kinds = [["ade"[t % 3] if k else "ae"[t % 2] for k, t in enumerate(one)] for one in task.inputs]
+    kinds[1][0] = "d"
+    numbers = [["ade".index(one) for one in own] for own in kinds]
+    names = {"text": ["even", "odd"], "kind": ["a", "d", "e"]}
+    task = make_task(token_labels={"kind": numbers}, label_names=names)
+    acts = extract(model, task, points="resid_pre", position=":2", bos=True)
+    results = train_probes(acts, label="kind", by="position", layers=[1], controls=1, codelength=True, **HOW)
+    assert [one.left_out for one in results.positions] == [("d",), ()]
+    two = np.delete(np.arange(N), 1)
+    first, own = acts.at(0), acts.task.subset(two)
+    y = np.array([numbers[i][0] // 2 for i in two])
+    own = replace(own, labels={"kind": y}, label_names={"kind": ["a", "e"]}, token_labels={}, target="kind")
+    tokens = np.array([acts.inputs[i][0] for i in two])
+    layout = Layout(["last"], np.ones(len(two), dtype=np.int64), 0, tokens)
+    alone = ActivationSet({place: first[place][two] for place in first}, own, layout=layout)
+    assert_same_curve(results["0"], train_probes(alone, C=HOW["C"], controls=1, layers=[1]))
+    assert results["0"].layers[0].probe.classes_.tolist() == [0, 1]
+    assert "fewer than 2 texts at a position in some split are left out there: 'd' at 0." in results.summary()
+    assert PositionResults.load(results.save(tmp_path / "r")).summary() == results.summary()
+
+
 def test_leaks_are_left_out_at_every_position(model):
     task = make_task(token_labels={})
     task.inputs[3] = list(task.inputs[0])  # pyright: ignore  # of test, also in train

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probekit.activations.layout import Layout
-from probekit.evaluation.by_position.columns import position_columns, token_of
+from probekit.evaluation.by_position.columns import Column, lacks, position_columns, token_of, without_rare_classes
 
 
 def ragged(counts: list[int], **more) -> Layout:
@@ -40,3 +40,19 @@ def test_the_token_that_nearly_all_texts_have(least, expected):
     layout = ragged([2, 2, 2], characters=np.array([[0, 1], [2, 5]] * 3))
     assert [token_of(column, layout, texts, least) for column in position_columns(layout, False)] == expected
     assert token_of(position_columns(layout, False)[0], ragged([2, 2, 2]), texts, least) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["train", "test"])), min_size=1, max_size=30))
+def test_classes_with_too_few_texts_are_left_out_if_two_remain(texts):
+    labels, splits = np.array([k for k, _ in texts]), np.array([split for _, split in texts])
+    every, least = np.arange(len(texts)), 2
+    column = without_rare_classes(Column("0", every, every, None), labels, splits, 4, least)
+    common = [k for k in range(4) if min(texts.count((k, split)) for split in ("train", "test")) >= least]
+    assert (lacks(column, labels, splits, list("abcd"), least) == "") == (len(common) >= 2)
+    if len(common) in (2, 3):
+        assert column.classes is not None
+        assert column.classes.tolist() == common
+        assert column.rows.tolist() == [i for i, (k, _) in enumerate(texts) if k in common]
+    else:
+        assert column.classes is None
+        assert column.rows.tolist() == every.tolist()

@@ -209,7 +209,7 @@ def test_calls_of_tools_need_no_content(as_file, tmp_path):
     ("row", "error", "words"),
     [
         ({"prompt": CHATS[0]}, DataError, "row 0: expected a text, got a chat, .* with --messages-column"),
-        ({"talk": CHATS[0]}, UsageError, "with --text-column, or that of chats with --messages-column"),
+        ({"talk": CHATS[0]}, UsageError, "with --text-column, or chats with --messages-column 'talk'"),
     ],
 )
 def test_chats_in_another_column_are_told_how_to_be_named(row, error, words):
