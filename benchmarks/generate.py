@@ -63,7 +63,8 @@ def by_ours(model: Any, prompts: list[list[int]], new: int, stops: list[int]) ->
         model, prompts, generate=new, position="mean@generated", points="resid_post", stop_tokens=stops,
         on_bad_row="skip", progress=False,
     )  # fmt: skip
-    ids, count = acts.task.inputs, acts.task.generated.tolist()
+    task: Any = acts.task
+    ids, count = task.inputs, task.generated.tolist()
     x_NLD = torch.stack([acts[place] for place in acts], 1)
     made: dict[int, Any] = {int(name): i for i, name in enumerate(acts.task.ids)}
     tokens = [ids[made[i]][-count[made[i]] :] if i in made else [] for i in range(len(prompts))]

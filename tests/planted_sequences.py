@@ -5,6 +5,7 @@ import torch
 
 from probekit.activations.activations import ActivationSet
 from probekit.activations.layout import Layout
+from probekit.points import Place
 from probekit.tasks.base import Task
 
 Sequences = tuple[list[np.ndarray], np.ndarray]
@@ -53,5 +54,7 @@ def activations_of(layers: list[list[np.ndarray]], y: np.ndarray, **changes) -> 
         | changes
     )
     lengths = np.array([len(x) for x in layers[0]])
-    tensors = {("resid_pre", i): torch.from_numpy(np.concatenate(texts)) for i, texts in enumerate(layers)}
+    tensors: dict[Place, torch.Tensor] = {
+        ("resid_pre", i): torch.from_numpy(np.concatenate(texts)) for i, texts in enumerate(layers)
+    }
     return ActivationSet(tensors, task, None, Layout(["all"], lengths, 0))

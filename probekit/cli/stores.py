@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from probekit.cli import console
 from probekit.durable import unseal
@@ -81,10 +81,11 @@ def check_places(path: Path, options: CurveOptions) -> None:
     known = stored_places(path)
     if known is None:
         return
+    position: Any = options.position  # a list with `by` alone
     if getattr(options, "of_sequences", False):
-        check_several_kept(known.positions, options.position)
+        check_several_kept(known.positions, position)
     elif getattr(options, "by", None) is None:  # with it, all positions are read
-        check_kept(known.positions, options.position)
+        check_kept(known.positions, position)
     several = parse.names(options.point or "")
     if len(several) < 2 and options.point != "all":
         places_of(known, options.point, options.layers)

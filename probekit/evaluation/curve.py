@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -140,7 +141,8 @@ def scored_place(place: Place, fits: LayerFits, plan: CurvePlan) -> FittedPlace:
     """The chosen fit of a place, its scores and its checks."""
     fit = choose_fit(fits, plan.headline)
     controls = control_fits(fits, plan.headline) if _choose_own_C(plan) else control_fits_at(fits, fit.picks)
-    code, coding = (None, []) if plan.code is None else layer_codelength(plan.code, plan.probe, fits.rows)
+    rows: Any = fits.rows  # no probe over a sequence has a code length
+    code, coding = (None, []) if plan.code is None else layer_codelength(plan.code, plan.probe, rows)
     if plan.label_names:
         fit.probe.label_names_ = plan.label_names
     certificates = {"probe": (fit.converged, fit.gap)}

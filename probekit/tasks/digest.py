@@ -43,8 +43,8 @@ def task_digest(task: Any) -> str:
 
 def _token_bytes(label_set: str, names: list[str], labels: list[Any]) -> bytes:
     """One label set of tokens as a fingerprint takes it; labels by character with their stretches."""
-    spans = [one.spans for one in labels if isinstance(one, tuple)]
-    labels = [one.values if isinstance(one, tuple) else one for one in labels]
+    spans = [one.spans for one in labels if hasattr(one, "spans")]
+    labels = [one.values if hasattr(one, "spans") else one for one in labels]
     shape = [len(labels), *(labels[0].shape[1:] if labels else ())]
     head = repr((label_set, [str(name) for name in names], shape)).encode("utf-8", "surrogatepass")
     lengths = np.array([len(one) for one in labels], dtype="<i8").tobytes()

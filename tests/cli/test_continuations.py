@@ -1,5 +1,7 @@
 """`probekit extract --generate`: the plan, the dry run, a run that is stopped and resumed, and what is refused."""
 
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportArgumentType=false
+
 import json
 from pathlib import Path
 

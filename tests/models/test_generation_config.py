@@ -1,6 +1,7 @@
 """The tokens that end a text, of generation_config.json, as transformers takes them from there."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def test_texts_end_where_transformers_ends_them(folder):
     end = next(token for token in free[2:] if token not in free[:2])
     write(folder, eos_token_id=[30, end])
     ours = load_model(folder, device="cpu")
-    oracle = DECODERS["llama"][0].from_pretrained(folder).eval()
+    oracle: Any = DECODERS["llama"][0].from_pretrained(folder).eval()
     theirs = oracle.generate(torch.tensor([prompt]), max_new_tokens=8, do_sample=False, pad_token_id=0)[0].tolist()
     assert prompt + ours.generate(prompt, 8) == theirs
     assert theirs[-1] == end

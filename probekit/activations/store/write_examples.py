@@ -145,7 +145,9 @@ def _values(labels: np.ndarray) -> np.ndarray | list[float | None]:
     """Labels as JSON: None is the missing number of a regression."""
     if labels.dtype.kind != "f" or not (missing := np.isnan(labels)).any():
         return labels
-    return np.where(missing, None, labels.astype(object)).tolist()
+    values = labels.astype(object)
+    values[missing] = None
+    return values.tolist()
 
 
 def _inputs_body(task: Task, rows: slice) -> dict[str, Any]:

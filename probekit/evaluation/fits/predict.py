@@ -53,11 +53,12 @@ def _decide(probe: Any, features: Tensor) -> Decision:
 
 def take_rows(X: Features, rows: np.ndarray) -> Features:
     """X [N, D] at these rows, or the tokens of these texts; rows are not copied where they follow one another."""
+    features: Any = X
     if isinstance(X, Ragged):
-        return take_texts(X, rows)  # pyright: ignore[reportReturnType]
+        return take_texts(features, rows)
     if len(rows) and (np.diff(rows) == 1).all():
-        return X[int(rows[0]) : int(rows[-1]) + 1]
-    return X[torch.from_numpy(rows).to(X.device)]
+        return features[int(rows[0]) : int(rows[-1]) + 1]
+    return features[torch.from_numpy(rows).to(X.device)]
 
 
 def _linear(probes: Sequence[Any], X: Tensor, rows: np.ndarray) -> list[np.ndarray]:

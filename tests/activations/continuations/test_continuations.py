@@ -1,5 +1,7 @@
 """A task that the model continued: its tokens, its texts, and activations equal to those of the whole texts."""
 
+# pyright: reportOptionalMemberAccess=false, reportArgumentType=false, reportCallIssue=false
+
 from dataclasses import replace
 
 import numpy as np

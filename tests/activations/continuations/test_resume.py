@@ -1,5 +1,7 @@
 """Finished batches of continuations are on disk: a run that died goes on after them, with the same settings only."""
 
+# pyright: reportOptionalMemberAccess=false
+
 import json
 
 import pytest
