@@ -54,8 +54,8 @@ def _decide(probe: Any, features: Tensor) -> Decision:
 def take_rows(X: Features, rows: np.ndarray) -> Features:
     """X [N, D] at these rows, or the tokens of these texts; rows are not copied where they follow one another."""
     features: Any = X
-    if isinstance(X, Ragged):
-        return take_texts(features, rows)
+    if isinstance(features, Ragged):
+        return take_texts(features, rows)  # pyright: ignore[reportReturnType]
     if len(rows) and (np.diff(rows) == 1).all():
         return features[int(rows[0]) : int(rows[-1]) + 1]
     return features[torch.from_numpy(rows).to(X.device)]
