@@ -15,6 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from probekit.errors import DataError, UsageError
 from probekit.probes import AggregateProbe, AttentionProbe, LogisticProbe, load_probe
 from probekit.probes.problem import Labels, every_problem
+from probekit.probes.sequence.attention import path_to
 from probekit.probes.sequence.objective import AttentionProblems, joined_parameters, objective
 from probekit.probes.sequence.ragged import as_ragged
 
@@ -109,8 +110,28 @@ def test_no_small_step_from_the_solution_lowers_the_objective():
     assert value[0] == pytest.approx(probe.objective_, rel=1e-6)
     assert np.linalg.norm(gradient) < 1e-4
     rng = np.random.default_rng(0)
-    for _ in range(50):
+    for _ in range(20):
         assert objective(problems, theta + 1e-3 * rng.normal(size=theta.shape))[0][0] > value[0]
+
+
+def test_the_path_has_every_strength_and_no_step_over_ten():
+    assert path_to({0.01, 0.1, 1.0, 10.0}, 1000) == pytest.approx([0.003, 0.01, 0.1, 1, 10])
+    assert path_to({1.0}, 300) == pytest.approx([0.01, 0.1, 1])
+    assert path_to({1e-5, 2.0}, 300) == pytest.approx([1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1, 2])
+    assert path_to({1e-3}, 10) == [1e-3]
+
+
+def test_texts_without_weight_play_no_part():
+    """Not even where they hold values of another size, which would change the scale of the features."""
+    X, y = marked(60, 0)
+    weights = np.where(np.arange(60) < 40, 1.0, 0.0)
+    wild = [x if weight else 1000 * x for x, weight in zip(X, weights, strict=True)]
+    (probe,) = AttentionProbe(C=0.1, n_random=1).fit_many(
+        as_ragged(wild), every_problem([Labels(y, 2)], [0.1], [weights])
+    )
+    alone = AttentionProbe(C=0.1, n_random=1).fit(X[:40], y[:40])
+    np.testing.assert_array_equal(probe.query_, alone.query_)
+    np.testing.assert_array_equal(probe.coef_, alone.coef_)
 
 
 def test_without_random_starts():
@@ -124,7 +145,7 @@ def test_several_classes_and_names():
     rng = np.random.default_rng(0)
     y, X = rng.integers(3, size=300), []
     for label in y:
-        x = rng.normal(size=(rng.integers(5, 30), 8))
+        x = rng.normal(size=(rng.integers(5, 20), 8))
         x[rng.integers(len(x)), label] += 6
         X.append(x)
     probe = AttentionProbe(C=1.0).fit(X[:200], np.array(["a", "b", "c"])[y[:200]])
@@ -148,10 +169,10 @@ def test_order_of_texts_type_and_container_do_not_matter():
 
 def test_fitting_again_gives_the_same_bits_and_many_problems_the_same_probes():
     X, y = keyed(80, 0)
-    X = [x[-12:] for x in X]
+    X = [x[-8:] for x in X]
     other = np.random.default_rng(1).integers(2, size=80)
     weights = np.where(np.arange(80) < 60, 1.0, 0.0)
-    problems = every_problem([Labels(y, 2), Labels(other, 2)], [0.03, 1.0], [None, weights])
+    problems = every_problem([Labels(y, 2), Labels(other, 2)], [0.03, 0.3], [None, weights])
     many = AttentionProbe(n_random=2).fit_many(as_ragged(X), problems)
     again = AttentionProbe(n_random=2).fit_many(as_ragged(X), problems)
     for one, same, problem in zip(many, again, problems.problems, strict=True):
