@@ -76,7 +76,7 @@ def labelled(column: Column, used: np.ndarray) -> Column:
     return Column(column.name, column.texts[kept], column.rows[kept])
 
 
-def without_rare_classes(column: Column, labels: np.ndarray, splits: np.ndarray, n_classes: int, least: int) -> Column:
+def with_common_classes(column: Column, labels: np.ndarray, splits: np.ndarray, n_classes: int, least: int) -> Column:
     """The column without the classes that have fewer than `least` texts there in some split.
 
     With fewer than two classes left the column is returned as it is, since no probe can be fitted.

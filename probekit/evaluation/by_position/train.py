@@ -21,7 +21,7 @@ from probekit.evaluation.by_position.columns import (
     position_columns,
     token_of,
     usable,
-    without_rare_classes,
+    with_common_classes,
 )
 from probekit.evaluation.by_position.data import SAME_TOKEN, PositionCurve
 from probekit.evaluation.by_position.fit import PlannedColumn, fit_columns
@@ -80,7 +80,7 @@ def train_by_position(acts: Activations, options: CurvesArguments) -> PositionRe
     names = request.acts.label_names[request.label]
     if names and request.label in acts.task.token_labels:
         least = options.least_texts
-        every = [without_rare_classes(one, rows.labels, rows.splits, len(names), least) for one in every]
+        every = [with_common_classes(one, rows.labels, rows.splits, len(names), least) for one in every]
     columns, few = usable(every, rows.labels, rows.splits, names, options.least_texts)
     begin("planning positions")
     headline = _headline(request, protocol.train, options)

@@ -20,6 +20,8 @@ from probekit.tasks.base import Task
 
 N, LONGEST, VOCAB = 120, 7, 9
 HOW: dict[str, Any] = {"C": (0.1, 1.0), "least_texts": 2}
+ONE: dict[str, Any] = {**HOW, "layers": [1]}
+ALONE: dict[str, Any] = {"C": HOW["C"], "layers": [1], "controls": 0, "codelength": False, "baselines": False}
 
 
 @pytest.fixture(scope="module")
@@ -98,28 +100,45 @@ def assert_close(one, other) -> None:
         assert mine.metrics["test"] == pytest.approx(theirs.metrics["test"], rel=1e-3)
 
 
-@pytest.mark.parametrize(("label", "by"), [("text", "position"), ("parity", "position-from-end"), ("size", "position")])
-def test_each_position_is_the_curve_of_the_texts_that_have_it(acts, label, by):
-    results = train_probes(acts, label=label, by=by, controls=1, codelength=True, layers=[1], **HOW)
+def majority(acts) -> float:
+    """The accuracy of the majority class of train on test or, for a regression, R2 of the mean of train."""
+    (y,) = acts.labels.values()
+    train, test = (y[acts.splits == split] for split in ("train", "test"))
+    if y.dtype == np.float64:
+        return 1 - ((test - train.mean()) ** 2).sum() / ((test - test.mean()) ** 2).sum()
+    return (test == np.bincount(train).argmax()).mean()
+
+
+@pytest.mark.parametrize(
+    ("label", "by", "more"),
+    [
+        ("text", "position", {"controls": 1, "codelength": True}),
+        ("parity", "position-from-end", {"controls": 1}),
+        ("size", "position", {}),
+    ],
+)
+def test_each_position_is_the_curve_of_the_texts_that_have_it(acts, label, by, more):
+    results = train_probes(acts, label=label, by=by, **ONE, **more)
     assert len(results.positions) >= 4
-    for one in results.positions:
-        expected = train_probes(
-            alone(acts, label, int(one.position)), C=HOW["C"], controls=1, metric=results.headline, layers=[1]
-        )
+    ends = (results.positions[0], results.positions[-1])  # all texts have one of them, few have the other
+    assert sum(ends[0].n.values()) != sum(ends[1].n.values())
+    for one in ends:
+        own = alone(acts, label, int(one.position))
+        expected = train_probes(own, metric=results.headline, **{**ALONE, **more})
         assert one.n == expected.meta["n"]
         assert_same_curve(one, expected)
-        assert one.chance == pytest.approx(expected.baselines[0].metrics["test"][results.headline])
+        assert one.chance == pytest.approx(majority(own))
         assert [layer.p_value for layer in one.layers] == [layer.p_value for layer in expected.layers]
 
 
 def test_a_store_gives_the_numbers_of_memory_in_any_number_of_passes(store, monkeypatch):
     assert len(store.shard_examples()) > 2
     memory = ActivationSet({place: store[place] for place in store}, store.task, store.meta, store.layout)
-    known = train_probes(memory, by="position", position="1:4", **HOW)
+    known = train_probes(memory, by="position", position="1:4", **ONE)
     for share in (fit.MOST_SHARE, 1e-12):
         monkeypatch.setattr(fit, "MOST_SHARE", share)
         monkeypatch.setattr(fit, "MOST_KEPT", fit.MOST_KEPT if share > 1e-12 else 0)  # resamples drawn again
-        found = train_probes(store, by="position", position="1:4", **HOW)
+        found = train_probes(store, by="position", position="1:4", **ONE)
         for one, other in zip(found.positions, known.positions, strict=True):
             assert_same_curve(one, other)
 
@@ -135,10 +154,10 @@ def test_a_layer_is_read_once_for_all_positions(store, monkeypatch):
 
 def test_several_selections_have_a_curve_each(model):
     kept = extract(model, make_task(token_labels={}), points="resid_pre", position=["first", "last", "mean"], bos=True)
-    results = train_probes(kept, by="position", **HOW)
+    results = train_probes(kept, by="position", **ONE)
     assert [one.position for one in results.positions] == ["first", "last", "mean"]
     for name in ("first", "last", "mean"):
-        assert_same_curve(results[name], train_probes(kept, position=name, C=HOW["C"], controls=0, codelength=False))
+        assert_same_curve(results[name], train_probes(kept, position=name, **ALONE))
 
 
 @pytest.mark.parametrize("in_store", [False, True])
@@ -147,7 +166,7 @@ def test_several_selections_of_all_tokens_are_probed_as_if_they_had_been_extract
     kept = extract(model, make_task(), points="resid_pre", position=names, bos=True)
     acts = store if in_store else acts
     found, expected = (
-        train_probes(one, by="position", position=names, controls=1, codelength=False, **HOW) for one in (acts, kept)
+        train_probes(one, by="position", position=names, controls=1, codelength=False, **ONE) for one in (acts, kept)
     )
     assert found.meta["kept"] == [one.position for one in found.positions] == ["last", "mean", "1"]
     for one, other in zip(found.positions, expected.positions, strict=True):
@@ -156,18 +175,18 @@ def test_several_selections_of_all_tokens_are_probed_as_if_they_had_been_extract
 
 
 def test_several_selections_take_the_labels_of_their_tokens(acts):
-    found = train_probes(acts, label="parity", by="position", position=["last", "first"], **HOW)
-    last = train_probes(acts, label="parity", by="position-from-end", position="-1:", **HOW)["-1"]
-    first = train_probes(acts, label="parity", by="position", position=":1", **HOW)["0"]
+    found = train_probes(acts, label="parity", by="position", position=["last", "first"], **ONE)
+    last = train_probes(acts, label="parity", by="position-from-end", position="-1:", **ONE)["-1"]
+    first = train_probes(acts, label="parity", by="position", position=":1", **ONE)["0"]
     for one, other in zip(found.positions, (last, first), strict=True):
         assert_same_curve(one, other)
 
 
 def test_selections_with_labels_of_tokens(model, acts):
     kept = extract(model, make_task(), points="resid_pre", position=["first", "last"], bos=True)
-    results = train_probes(kept, label="parity", by="position", **HOW)
+    results = train_probes(kept, label="parity", by="position", **ONE)
     for name, index in (("first", 0), ("last", -1)):
-        expected = train_probes(alone(acts, "parity", index), C=HOW["C"], controls=0, codelength=False)
+        expected = train_probes(alone(acts, "parity", index), **ALONE)
         assert [each.C for each in results[name].layers] == [each.C for each in expected.layers]
         for mine, theirs in zip(results[name].layers, expected.layers, strict=True):
             assert mine.metrics["test"]["accuracy"] == pytest.approx(theirs.metrics["test"]["accuracy"])
@@ -184,7 +203,7 @@ def test_a_selection_of_several_tokens_is_probed_at_each_of_them(acts, store, cu
 
 @pytest.mark.parametrize("least", [1, 3, 8, 11])
 def test_positions_with_few_texts_are_left_out_and_named(acts, least):
-    results = train_probes(acts, by="position", C=1.0, quick=True, least_texts=least)
+    results = train_probes(acts, by="position", probe="mean-diff", quick=True, layers=[1], least_texts=least)
     task = acts.task
     for index in range(LONGEST):
         counts = {
@@ -221,7 +240,7 @@ def test_texts_and_tokens_without_a_label_are_no_rows(model):
     for i in range(0, N, 5):
         labels[i][0] = None  # pyright: ignore
     acts = extract(model, make_task(token_labels={"parity": labels}), points="resid_pre", position="all", bos=True)
-    results = train_probes(acts, label="parity", by="position", **HOW)
+    results = train_probes(acts, label="parity", by="position", position=":2", quick=True, **ONE)
     assert sum(results["0"].n.values()) == N - len(range(0, N, 5))
     assert sum(results["1"].n.values()) == N
 
@@ -247,7 +266,7 @@ def test_classes_that_hardly_occur_at_a_position_are_left_out_there(model, tmp_p
     tokens = np.array([acts.inputs[i][0] for i in two])
     layout = Layout(["last"], np.ones(len(two), dtype=np.int64), 0, tokens)
     alone = ActivationSet({place: first[place][two] for place in first}, own, layout=layout)
-    assert_same_curve(results["0"], train_probes(alone, C=HOW["C"], controls=1, layers=[1]))
+    assert_same_curve(results["0"], train_probes(alone, **{**ALONE, "controls": 1, "codelength": True}))
     assert results["0"].layers[0].probe.classes_.tolist() == [0, 1]
     assert "fewer than 2 texts at a position in some split are left out there: 'd' at 0." in results.summary()
     assert PositionResults.load(results.save(tmp_path / "r")).summary() == results.summary()
@@ -258,7 +277,7 @@ def test_leaks_are_left_out_at_every_position(model):
     task.inputs[3] = list(task.inputs[0])  # pyright: ignore  # of test, also in train
     task.labels["text"][3] = task.labels["text"][0]
     acts = extract(model, task, points="resid_pre", position="all", bos=True)
-    kept, dropped = (train_probes(acts, by="position", position=":1", drop_leaks=each, **HOW) for each in (False, True))
+    kept, dropped = (train_probes(acts, by="position", position=":1", drop_leaks=each, **ONE) for each in (False, True))
     assert kept["0"].n["train"] > dropped["0"].n["train"]
     assert kept["0"].n["test"] == dropped["0"].n["test"]
 
@@ -276,22 +295,22 @@ def test_the_best_cell_is_the_highest_on_validation_and_test_plays_no_part(curve
 def test_without_validation_nothing_is_selected(model):
     splits = np.array(["train", "train", "train", "test"])[np.arange(N) % 4]
     acts = extract(model, make_task(splits=splits), points="resid_pre", position="all")
-    results = train_probes(acts, by="position", C=1.0, least_texts=2)
+    results = train_probes(acts, by="position", C=1.0, least_texts=2, quick=True)
     assert results.selected is None
     with pytest.raises(UsageError, match="no position and layer were selected"):
         results.best  # noqa: B018
     assert "lowest" in results.summary()
     with pytest.warns(UserWarning, match="no validation split"):
-        carved = train_probes(acts, by="position", **HOW)
+        carved = train_probes(acts, by="position", position=":1", quick=True, **ONE)
     assert carved["0"].n["validation"] > 0
 
 
 def test_a_quick_look_has_no_p_values_and_the_same_scores(acts):
-    quick, full = (train_probes(acts, by="position", position=":2", quick=each, **HOW) for each in (True, False))
+    quick, full = (train_probes(acts, by="position", position=":2", quick=each, **ONE) for each in (True, False))
     assert "No p-values" in quick.summary()
     assert np.array_equal(quick.matrix, full.matrix)
     assert {p for one in quick.positions for p in one.corrected} == {None}
-    plain = train_probes(acts, by="position", position=":2", intervals=False, **HOW)
+    plain = train_probes(acts, by="position", position=":2", intervals=False, **ONE)
     assert np.array_equal(plain.matrix, full.matrix)
 
 
@@ -318,7 +337,7 @@ def test_what_does_not_go_with_it_is_refused(acts, given, words):
 
 
 def test_several_positions_need_a_curve_for_each(acts):
-    alone, named = (train_probes(acts, position=each, C=1.0, quick=True) for each in (["last"], "last"))
+    alone, named = (train_probes(acts, position=each, C=1.0, layers=[1], quick=True) for each in (["last"], "last"))
     assert [layer.metrics for layer in alone.layers] == [layer.metrics for layer in named.layers]
     with pytest.raises(UsageError, match=r"2 were given .* \(by='position'\)"):
         train_probes(acts, position=["last", "first"])

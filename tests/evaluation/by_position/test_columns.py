@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probekit.activations.layout import Layout
-from probekit.evaluation.by_position.columns import Column, lacks, position_columns, token_of, without_rare_classes
+from probekit.evaluation.by_position.columns import Column, lacks, position_columns, token_of, with_common_classes
 
 
 def ragged(counts: list[int], **more) -> Layout:
@@ -46,7 +46,7 @@ def test_the_token_that_nearly_all_texts_have(least, expected):
 def test_classes_with_too_few_texts_are_left_out_if_two_remain(texts):
     labels, splits = np.array([k for k, _ in texts]), np.array([split for _, split in texts])
     every, least = np.arange(len(texts)), 2
-    column = without_rare_classes(Column("0", every, every, None), labels, splits, 4, least)
+    column = with_common_classes(Column("0", every, every, None), labels, splits, 4, least)
     common = [k for k in range(4) if min(texts.count((k, split)) for split in ("train", "test")) >= least]
     assert (lacks(column, labels, splits, list("abcd"), least) == "") == (len(common) >= 2)
     if len(common) in (2, 3):
