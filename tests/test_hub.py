@@ -81,14 +81,13 @@ def connections(listener: socket.socket) -> int:
 
 
 @pytest.mark.parametrize(("name", "kind"), REPOS)
-@pytest.mark.parametrize("short", [True, False])
-def test_a_short_name_and_an_id_are_one_repository_at_its_commit(hub, name, kind, short):
+def test_a_short_name_and_an_id_are_one_repository_at_its_commit(hub, name, kind):
     key = REPOS[name, kind]
-    answer = ask(name if short else key.split("/", 1)[1], kind, hub.env)
-    assert answer["id"] == key.split("/", 1)[1]
-    assert answer["revision"] == commit_of(hub.repos[key])
-    assert not answer["offline"]
-    assert set(answer["files"]) == set(hub.repos[key])
+    for answer in ask_all([name, key.split("/", 1)[1]], kind, hub.env):
+        assert answer["id"] == key.split("/", 1)[1]
+        assert answer["revision"] == commit_of(hub.repos[key])
+        assert not answer["offline"]
+        assert set(answer["files"]) == set(hub.repos[key])
 
 
 def test_what_the_hub_does_not_have_is_a_usage_error(hub):
@@ -131,23 +130,19 @@ def fill_cache(env: dict[str, str], filled: Path) -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:1", "http://no-such-host.invalid", "silent", "503", "offline"])
-@pytest.mark.parametrize("cached", [True, False])
-def test_without_a_hub_the_cache_or_a_clear_answer_soon(server, silent, filled, endpoint, cached):
-    if cached:
-        fill_cache(server.env, filled)
+def test_without_a_hub_the_cache_or_a_clear_answer_soon(server, silent, filled, endpoint):
+    fill_cache(server.env, filled)
     env = dict(server.env)
     if endpoint == "503":
-        server.refuse["models/openai-community/gpt2"] = (503, "")
+        server.refuse |= {f"models/{name}": (503, "") for name in ("openai-community/gpt2", "no/such")}
     elif endpoint == "offline":
         env["HF_HUB_OFFLINE"] = "1"
     else:
         env["HF_ENDPOINT"] = silent["HF_ENDPOINT"] if endpoint == "silent" else endpoint
-    answer = ask("gpt2", "model", env)
-    if cached:
-        assert (answer["id"], answer["offline"]) == ("openai-community/gpt2", True)
-    else:
-        assert answer["error"] == "DataError"
-        assert answer["says"].endswith("'gpt2' is not in the local cache; give a folder: --model PATH")
+    cached, absent = ask_all(["gpt2", "no/such"], "model", env)
+    assert (cached["id"], cached["offline"]) == ("openai-community/gpt2", True)
+    assert absent["error"] == "DataError"
+    assert absent["says"].endswith("'no/such' is not in the local cache; give a folder: --model PATH")
 
 
 def test_a_hub_that_was_silent_is_not_asked_again(server, listener, silent, filled):

@@ -169,6 +169,7 @@ def test_at_all_tokens_the_methods_are_those_that_can_edit_them(job: list[str], 
     assert {effect["method"] for effect in json.loads(captured.out)["effects"]} == {"erase", "steer"}
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_every_picture_is_named(job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     from probekit.causal.curve import grids
 

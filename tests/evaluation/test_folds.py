@@ -45,7 +45,7 @@ def quoted(results: Any) -> float:
 
 def test_the_number_that_is_printed_of_noise_is_chance():
     how: dict[str, Any] = {"probe": "mean-diff", "folds": 5, "intervals": False, **BARE}
-    worlds = [train_probes(noise(seed), **how) for seed in range(30)]
+    worlds = [train_probes(noise(seed), **how) for seed in range(16)]
     assert_mean([quoted(results) for results in worlds], 0.5)
     assert np.mean([results.meta["optimism"]["over"] for results in worlds]) > 0.05
 
@@ -55,7 +55,7 @@ def test_scores_of_different_folds_are_comparable(probe, C):
     """The rarer a class is in train, the commoner it is in test: intercepts alone would rank below chance."""
     how: dict[str, Any] = {"probe": probe, "C": C, "folds": 5, "intervals": False, **BARE}
     groups = np.arange(60) // 6  # so that folds differ in their shares
-    sets = [noise(seed, n_layers=1, positives=0.15, groups=groups) for seed in range(100)]
+    sets = [noise(seed, n_layers=1, positives=0.15, groups=groups) for seed in range(50)]
     worlds = [train_probes(acts, **how).layers[0] for acts in sets]
     assert_mean([layer.metrics["test"]["auroc"] for layer in worlds], 0.5)
 

@@ -34,6 +34,11 @@ PAIRS = ("attn_scores", "attn_pattern")
 UNSEEN = {"attn_scores", "result", "rot_q", "rot_k"}  # by transformers, and so are the scales of norms
 
 
+def of_pairs(full: str) -> bool:
+    """Whether a point has a value for each pair of tokens."""
+    return split_point(full)[0] in PAIRS
+
+
 def is_pair(name: str) -> bool:
     return len(shape_of(CONFIGS[name]).stacks) == 2
 
@@ -44,6 +49,7 @@ IN_TRANSFORMERS = [name for name, cfg in CONFIGS.items() if family_of(cfg).hf_mo
 every_family = pytest.mark.parametrize("name", CONFIGS)
 every_stack = pytest.mark.parametrize("name", SINGLE)
 every_arithmetic = pytest.mark.parametrize("name", [name for name in CONFIGS if name not in LIKE_ANOTHER])
+every_stacks_arithmetic = pytest.mark.parametrize("name", [name for name in SINGLE if name not in LIKE_ANOTHER])
 
 
 def tokens_of(name: str, batch: int = B, length: int = L, seed: int = 0) -> list[Tensor]:
@@ -141,7 +147,7 @@ def test_a_layer_sees_its_window(name: str) -> None:
         assert window > 1, "a window of one token shows nothing"
 
 
-@every_stack
+@every_stacks_arithmetic
 def test_packed_texts_equal_each_text_alone(name: str) -> None:
     """Every point of every token, in blocks of 14, where texts that begin alike share nodes and where they do not."""
     model = tiny_model(name)
@@ -151,14 +157,18 @@ def test_packed_texts_equal_each_text_alone(name: str) -> None:
     with torch.no_grad():
         alone = [model.run_with_cache(torch.tensor([ids]), return_logits=model.has_logits)[1] for ids in texts]
     points = list(dict.fromkeys(split_point(point)[0] for point in model.points))
+    rows = {full: [own[full][0].flatten(1) for own in alone] for full in model.points if not of_pairs(full)}
+    wanted = {split_point(full): torch.cat(each) for full, each in rows.items()}
     for share in (True, False):
         how: dict[str, Any] = {"position": "all", "block_nodes": 14, "share": share, "progress": False}
         acts = extract(model, ids_task(texts), points=points, **how)
         assert {place[0] for place in acts} >= set(points)
         for place in acts:
+            if place in wanted:
+                assert_near(torch.cat(acts.per_text(place)), wanted[place], (place, share))
+                continue
             for got, own in zip(acts.per_text(place), alone, strict=True):
-                wanted = own[place][0]
-                assert_near(got, wanted if place[0] in PAIRS else wanted.flatten(1), (place, share))
+                assert_near(got, own[place][0], (place, share))
 
 
 def ids_task(texts: list[list[int]]) -> Task:
@@ -191,7 +201,7 @@ def test_padding_changes_no_point(name: str, side: str) -> None:
         _, padded = model.run_with_cache(tokens, attention_mask=real, return_logits=model.has_logits)
     own = slice(before, before + L)
     for full, x in padded.items():
-        assert_near(x[:, :, own, own] if split_point(full)[0] in PAIRS else x[:, own], plain[full], full)
+        assert_near(x[:, :, own, own] if of_pairs(full) else x[:, own], plain[full], full)
 
 
 @every_stack
@@ -285,6 +295,7 @@ def test_folders_go_to_transformers_and_come_back(name: str, in_transformers: An
 
 
 @every_arithmetic
+@pytest.mark.usefixtures("five_texts")
 def test_a_correct_model_passes_its_self_test_at_every_point(name: str, folders: Any) -> None:
     model = tiny_model(name)
     found = pk.selftest(pk.load_model(folders(name), device="cpu"))

@@ -12,7 +12,7 @@ import probekit as pk
 from probekit.causal.curve import ceiling
 from probekit.causal.curve.causal_curve import causal_curve
 
-N, WORDS = 90, range(20, 26)
+N, WORDS = 54, range(20, 26)
 
 
 def model_of(name):

@@ -60,6 +60,7 @@ def test_selections_read_rows_of_all_tokens_in_padded_batches(kind):
 
 
 @pytest.mark.parametrize("kind", SELF_TESTED)
+@pytest.mark.usefixtures("five_texts")
 def test_a_selftest_passes(kind):
     found = pk.selftest(wrapped(kind))
     assert found.passed, found.describe()
@@ -162,6 +163,7 @@ def test_a_window_is_carried_into_packed_blocks():
 
 
 @torch.no_grad()
+@pytest.mark.usefixtures("five_texts")
 def test_a_padding_id_within_a_text_has_a_position_like_any_other_token():
     """RoBERTa's kind gives padding ids no position of their own, and packed blocks do; so a text by itself does too."""
     fields = {**GATED, "model_type": "xlm-roberta", "pad_token_id": 1, "bos_token_id": 0}
@@ -181,6 +183,7 @@ def test_a_padding_id_within_a_text_has_a_position_like_any_other_token():
     assert pk.selftest(model).passed
 
 
+@pytest.mark.usefixtures("five_texts")
 def test_local_experts_are_no_local_attention():
     """`num_local_experts` is a field of GPT-OSS, whose attention has sinks and windows."""
     fields = {**GATED, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 5}
@@ -191,6 +194,7 @@ def test_local_experts_are_no_local_attention():
     assert pk.selftest(model).passed
 
 
+@pytest.mark.usefixtures("five_texts")
 def test_a_class_that_does_not_run_in_float64_is_its_own_reference_in_float32():
     sizes = {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 48, "max_position_embeddings": 40}
     model = load({**SIZES, **sizes, "model_type": "xglm"})
@@ -201,6 +205,7 @@ def test_a_class_that_does_not_run_in_float64_is_its_own_reference_in_float32():
     assert "float32" not in pk.selftest(wrapped("gptj")).oracle
 
 
+@pytest.mark.usefixtures("five_texts")
 def test_a_class_whose_texts_see_their_padding_runs_texts_of_one_length():
     model = load({**NEW, "model_type": "fnet", "intermediate_size": 48})
     model.name = "fnet"
@@ -239,6 +244,7 @@ def test_a_class_that_takes_one_text_in_a_row_refuses_packed_texts():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.usefixtures("five_texts")
 def test_narrow_types(dtype):
     for kind in ("gptj", "bloom"):
         model = load(config_of(kind), dtype=dtype)
