@@ -9,20 +9,17 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import torch
 
 from probekit.activations.activations import Activations, RowsOf, SideBySide
-from probekit.activations.selected_positions import SelectedPositions
-from probekit.devices import free_bytes
 from probekit.errors import DataError, UsageError
-from probekit.evaluation.fits.sequences import all_tokens, labels_of_texts
+from probekit.evaluation.fits.sequences import labels_of_texts
+from probekit.evaluation.reading import checked_activations, one_position, position_of, rows_read
 from probekit.options import CurveOptions, CurvesArguments
 from probekit.options.curve import SEQUENCE_NAMES
-from probekit.options.task import OnBadRow
-from probekit.places import ALL, check_kept, has_layers, places_of, short_name
+from probekit.places import ALL, has_layers, places_of, short_name
 from probekit.points import PAIR_POINTS, Place, place_name
 from probekit.probes import Probe
 from probekit.probes.find import find_probe, probe_name
@@ -76,13 +73,13 @@ def check_request(acts: Activations, options: CurveOptions) -> Request:
         UsageError: no activations, an unknown probe, point or label, a layer that is not there, a C for a probe
             without one.
     """
-    acts = _checked(acts)
+    acts = checked_activations(acts)
     label = acts.task.label_set(options.label)
     if options.probe in SEQUENCE_NAMES or getattr(options.probe, "of_sequences", False):
         raise UsageError(
             "this reads one row for each text, and a probe over a sequence takes all of its tokens; take a linear probe"
         )
-    acts = one_position(acts, _named(options))
+    acts = one_position(acts, position_of(options))
     curves = [places_of(acts, options.point, options.layers)]
     if options.concatenate:
         acts, curves = _side_by_side(acts, curves)
@@ -104,7 +101,7 @@ def check_requests(acts: Activations, options: CurvesArguments) -> list[list[Req
     Raises:
         UsageError: as `check_request`.
     """
-    acts = _checked(acts)
+    acts = checked_activations(acts)
     acts = labels_of_texts(acts) if options.of_sequences else acts
     labels = _labels_of(acts, options)
     acts = rows_read(acts, options)
@@ -115,26 +112,6 @@ def check_requests(acts: Activations, options: CurvesArguments) -> list[list[Req
     if options.folds is None:
         requests = [_carved(each, options.seed) if len(each.strengths) > 1 else each for each in requests]
     return [[replace(each, point=point, places=places) for point, places in curves] for each in requests]
-
-
-def positions_read(acts: Activations, options: CurvesArguments) -> Activations:
-    """The activations whose positions have a curve each: all that were kept, or those that the options name.
-
-    Raises:
-        UsageError: a selection of one token; one that was not extracted.
-    """
-    acts, position = _checked(acts), options.position
-    if position is None or (position == ALL and acts.layout.is_ragged):
-        return acts
-    if isinstance(position, list):
-        return SelectedPositions(acts, position)
-    found = acts.at(cast("str | int", position), options.on_bad_row) if acts.layout.is_ragged else acts
-    if not found.layout.is_ragged:
-        raise UsageError(
-            f"by={options.by!r} (--by) reads several positions, and position {position!r:.80} is one; leave position "
-            "(--position) out, or give several (first,last@assistant), or a selection of several tokens (:20)"
-        )
-    return found
 
 
 def position_request(acts: Activations, options: CurvesArguments) -> Request:
@@ -204,15 +181,6 @@ def _labels_of(acts: Activations, options: CurvesArguments) -> list[str]:
     return list(dict.fromkeys(acts.task.label_set(name) for name in (every if options.labels == "all" else names)))
 
 
-def _checked(acts: Any, what: str = "") -> Activations:
-    if not isinstance(acts, Activations):
-        kind = type(acts).__name__
-        raise UsageError(
-            f"{what}{what and ' '}expected activations, as extract and load_activations return them; got {kind}"
-        )
-    return acts
-
-
 def probe_strengths(probe: Any, C: Any) -> list[float | None]:
     """The values of C to choose from, rising.
 
@@ -259,49 +227,6 @@ def _carved(request: Request, seed: int) -> Request:
     return replace(request, acts=view)
 
 
-def rows_read(acts: Activations, options: CurvesArguments) -> Activations:
-    """One row for each example or, for a probe over a sequence, the tokens of each text.
-
-    Raises:
-        UsageError: as `one_position`; a probe over a sequence where one token of each text was kept.
-    """
-    read = all_tokens if options.of_sequences else one_position
-    return read(acts, _named(options), options.on_bad_row)
-
-
-def _named(options: CurveOptions) -> str | int | None:
-    """The position of a curve that reads one selection; the options refuse several without `by`."""
-    return cast("str | int | None", options.position)
-
-
-def one_position(acts: Activations, position: str | int | None, on_bad_row: OnBadRow = "error") -> Activations:
-    """One row for each example; with position "all", tokens are examples; `on_bad_row` as for `Activations.at`.
-
-    Raises:
-        UsageError: several positions and none is named.
-    """
-    kept = acts.layout.positions
-    check_kept(kept, position)
-    if position is not None:
-        found = acts.at(position, on_bad_row)
-        found = found.at(ALL) if found.layout.is_ragged else found
-        _check_memory(acts, found)
-        return found
-    return acts.at(kept[0]) if acts.task.token_labels else acts  # `at` finds the labels of the tokens that were read
-
-
-def _check_memory(store: Activations, acts: Activations) -> None:
-    """Refuse a probe of every token of a store where the tokens of one layer do not fit in memory."""
-    widths, free = store.meta.get("widths"), free_bytes(torch.device("cpu"))
-    needed = acts.n_examples * max(widths or [0]) * 4  # float32, in which probes are fitted
-    if acts.task.text_of is not None and free is not None and needed > free:
-        raise DataError(
-            f"a probe of every token holds the {acts.n_examples:,} tokens of a layer in memory: {needed / 1e9:,.1f} GB "
-            f"of {free / 1e9:,.1f} GB that are free; take one token of each text (--position last), or a probe "
-            "for each position (--by position)"
-        )
-
-
 def curves_of(acts: Activations, options: CurvesArguments) -> list[tuple[str, list[Place]]]:
     """Each point's short name and its places, at the layers of the options; those of several share no place.
 
@@ -339,7 +264,7 @@ def random_init_activations(
     Raises:
         UsageError: other examples, or a place that is not there.
     """
-    _checked(other, "random_init=")
+    checked_activations(other, "random_init=")
     if other.task.fingerprint() != task.fingerprint():
         raise UsageError(
             "the activations of random_init= have other examples, labels or splits; make them from the same task "
@@ -352,8 +277,3 @@ def random_init_activations(
     if missing := [place for place in wanted if place not in other]:
         raise UsageError(f"random_init= has no activations of {place_name(missing[0])}; make it with the same points")
     return other if joined is None else joined.same_of(other)
-
-
-def of_rows(acts: Activations, rows: np.ndarray | None) -> Activations:
-    """The activations of these examples; None is all of them."""
-    return acts if rows is None else RowsOf(acts, rows)

@@ -22,7 +22,8 @@ from probekit.evaluation.fits.choose import layers_by_round
 from probekit.evaluation.label_sets import LabelSetPlan, plan_label_sets
 from probekit.evaluation.plan import CurvePlan, numbers_only
 from probekit.evaluation.quick import NO_P_VALUES
-from probekit.evaluation.request import Request, check_requests, of_rows, random_init_activations
+from probekit.evaluation.reading import of_rows
+from probekit.evaluation.request import Request, check_requests, random_init_activations
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.data import EMBEDDING, LayerResult
 from probekit.evaluation.results.results import ProbeResults

@@ -10,7 +10,7 @@ from sklearn.metrics import r2_score
 
 from probekit.activations import extract, load_activations
 from probekit.errors import DataError, UsageError
-from probekit.evaluation import ProbeResults, request, train_probes, transfer
+from probekit.evaluation import ProbeResults, reading, train_probes, transfer
 from probekit.evaluation.rows import resampling_units
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.tasks.base import Task
@@ -220,9 +220,9 @@ def test_tokens_that_memory_cannot_hold_are_refused_before_anything_is_read(mode
     store = load_activations(tmp_path / "store")
     how = {"label": "parity", "C": 1.0, "layers": 1, **FAST}
     needed = N * L * 12 * 4
-    monkeypatch.setattr(request, "free_bytes", lambda device: needed)
+    monkeypatch.setattr(reading, "free_bytes", lambda device: needed)
     assert train_probes(store, position="all", **how).meta["n_texts"] == {"train": 30, "validation": 15, "test": 15}
-    monkeypatch.setattr(request, "free_bytes", lambda device: needed - 1)
+    monkeypatch.setattr(reading, "free_bytes", lambda device: needed - 1)
     with pytest.raises(DataError, match=r"holds the 540 tokens of a layer in memory.*--by position"):
         train_probes(store, position="all", **how)
     train_probes(store, position="last", **how)

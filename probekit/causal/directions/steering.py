@@ -21,7 +21,7 @@ from probekit.causal.directions.directions import (
 )
 from probekit.causal.directions.export import export_directions
 from probekit.errors import DataError, UsageError, nearest
-from probekit.evaluation.request import one_position
+from probekit.evaluation.reading import one_position
 from probekit.evaluation.results.data import ProbeData
 from probekit.interventions import Edits
 from probekit.options.check import check_among, is_whole

@@ -33,7 +33,8 @@ from probekit.evaluation.curve import FittedPlace, announcer, ticker
 from probekit.evaluation.fits.protocol import split_protocol
 from probekit.evaluation.plan import plan_curve
 from probekit.evaluation.quick import NO_P_VALUES, searches_near_duplicates
-from probekit.evaluation.request import Request, position_request, positions_read
+from probekit.evaluation.reading import positions_read
+from probekit.evaluation.request import Request, position_request
 from probekit.evaluation.results.provenance import origin_of
 from probekit.evaluation.rows import Comparisons, audited_protocol, task_fingerprint
 from probekit.evaluation.scores.metrics import check_metric, default_metric

@@ -1,0 +1,93 @@
+"""Which rows of the activations a curve reads: one for each text, every token, or the tokens at each position."""
+
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from probekit.activations.activations import Activations, RowsOf
+from probekit.activations.selected_positions import SelectedPositions
+from probekit.devices import free_bytes
+from probekit.errors import DataError, UsageError
+from probekit.evaluation.fits.sequences import all_tokens
+from probekit.options import CurveOptions, CurvesArguments
+from probekit.options.task import OnBadRow
+from probekit.places import ALL, check_kept
+
+
+def checked_activations(acts: Any, what: str = "") -> Activations:
+    """The activations; raises UsageError if they are something else, with `what` ("random_init=") in the message."""
+    if not isinstance(acts, Activations):
+        kind = type(acts).__name__
+        raise UsageError(
+            f"{what}{what and ' '}expected activations, as extract and load_activations return them; got {kind}"
+        )
+    return acts
+
+
+def positions_read(acts: Activations, options: CurvesArguments) -> Activations:
+    """The activations whose positions have a curve each: all that were kept, or those that the options name.
+
+    Raises:
+        UsageError: a selection of one token; one that was not extracted.
+    """
+    acts, position = checked_activations(acts), options.position
+    if position is None or (position == ALL and acts.layout.is_ragged):
+        return acts
+    if isinstance(position, list):
+        return SelectedPositions(acts, position)
+    found = acts.at(cast("str | int", position), options.on_bad_row) if acts.layout.is_ragged else acts
+    if not found.layout.is_ragged:
+        raise UsageError(
+            f"by={options.by!r} (--by) reads several positions, and position {position!r:.80} is one; leave position "
+            "(--position) out, or give several (first,last@assistant), or a selection of several tokens (:20)"
+        )
+    return found
+
+
+def rows_read(acts: Activations, options: CurvesArguments) -> Activations:
+    """One row for each example or, for a probe over a sequence, the tokens of each text.
+
+    Raises:
+        UsageError: as `one_position`; a probe over a sequence where one token of each text was kept.
+    """
+    read = all_tokens if options.of_sequences else one_position
+    return read(acts, position_of(options), options.on_bad_row)
+
+
+def one_position(acts: Activations, position: str | int | None, on_bad_row: OnBadRow = "error") -> Activations:
+    """One row for each example; with position "all", tokens are examples; `on_bad_row` as for `Activations.at`.
+
+    Raises:
+        UsageError: several positions and none is named.
+    """
+    kept = acts.layout.positions
+    check_kept(kept, position)
+    if position is not None:
+        found = acts.at(position, on_bad_row)
+        found = found.at(ALL) if found.layout.is_ragged else found
+        _check_memory(acts, found)
+        return found
+    return acts.at(kept[0]) if acts.task.token_labels else acts  # `at` finds the labels of the tokens that were read
+
+
+def position_of(options: CurveOptions) -> str | int | None:
+    """The position of a curve that reads one selection; the options refuse several without `by`."""
+    return cast("str | int | None", options.position)
+
+
+def _check_memory(store: Activations, acts: Activations) -> None:
+    """Refuse a probe of every token of a store where the tokens of one layer do not fit in memory."""
+    widths, free = store.meta.get("widths"), free_bytes(torch.device("cpu"))
+    needed = acts.n_examples * max(widths or [0]) * 4  # float32, in which probes are fitted
+    if acts.task.text_of is not None and free is not None and needed > free:
+        raise DataError(
+            f"a probe of every token holds the {acts.n_examples:,} tokens of a layer in memory: {needed / 1e9:,.1f} GB "
+            f"of {free / 1e9:,.1f} GB that are free; take one token of each text (--position last), or a probe "
+            "for each position (--by position)"
+        )
+
+
+def of_rows(acts: Activations, rows: np.ndarray | None) -> Activations:
+    """The activations of these examples; None is all of them."""
+    return acts if rows is None else RowsOf(acts, rows)
