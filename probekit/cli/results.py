@@ -34,6 +34,7 @@ NAME_ORDER = (
     "concatenate",
     "least_texts",
     "aggregate",
+    "on_bad_row",
 )
 """Options in the order of a folder's name; those of later versions follow, and the seed is last."""
 

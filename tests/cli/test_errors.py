@@ -98,7 +98,7 @@ def test_a_fault_of_our_own_is_not_hidden(failing: Failing) -> None:
         ([*ARGS, "--device-map", "atuo"], "'atuo' is not one of 'auto'; did you mean auto? (see"),
         ([*ARGS, "--dtype", "bf32"], "unknown type 'bf32'; did you mean fp32"),
         ([*ARGS, "--store-dtype", "int8"], "unknown type 'int8'"),
-        ([*ARGS, "--position", "middle"], "--position is last, first, mean, all or a token's number"),
+        ([*ARGS, "--position", "middle"], "got 'middle'; known are: last, first, mean, all"),
         (["train-probe", "--C", "1,x"], "--C takes numbers above 0"),
         (["train-probe", "--C", "1,-2"], "--C takes"),
         (["train-probe", "--C", "nan"], "--C takes"),

@@ -10,7 +10,7 @@ import torch
 from activations.continuations.cases import greedy, prompts, task_of_prompts, text_of, words
 from models.adapter.wrapped import wrapped
 from models.test_generation import DECODERS, EOS, by_transformers, made_distinct
-from tiny_configs import new_model, tiny_configs, tiny_model
+from tiny_configs import LIKE_ANOTHER, new_model, tiny_configs, tiny_model
 
 from probekit.activations import extract, load_activations, plan_as_dict, plan_extraction, repair, verify
 from probekit.activations.continuations import plan as planning
@@ -21,7 +21,7 @@ from probekit.options import ExtractOptions
 from probekit.tasks.base import Task
 from probekit.tasks.regions import Region
 
-NAMES = [name for name, cfg in tiny_configs().items() if type(cfg).__name__ not in ("BertConfig",)]
+NAMES = [name for name in tiny_configs() if name not in LIKE_ANOTHER]
 CAUSAL = [name for name in NAMES if tiny_model(name).causal and not hasattr(tiny_model(name), "decode")]
 
 
@@ -34,10 +34,10 @@ def model(tiny):
 
 @pytest.mark.parametrize("name", CAUSAL)
 def test_generated_activations_are_those_of_the_whole_text_run_at_once(name):
-    model, ids = tiny_model(name), prompts(6, 50, longest=9)
-    acts = extract(model, ids, generate=7, position="all", points="resid_post", stop_tokens=[], batch_tokens=40)
-    assert acts.task.inputs == [own + greedy(model, own, 7) for own in ids]
-    assert acts.task.generated.tolist() == [7] * 6
+    model, ids = tiny_model(name), prompts(4, 50, longest=9)
+    acts = extract(model, ids, generate=4, position="all", points="resid_post", stop_tokens=[], batch_tokens=40)
+    assert acts.task.inputs == [own + greedy(model, own, 4) for own in ids]
+    assert acts.task.generated.tolist() == [4] * 4
     rows = acts.layout.split(("resid_post", 1), acts["resid_post", 1])
     for own, found in zip(acts.task.inputs, rows, strict=True):
         with torch.no_grad():
