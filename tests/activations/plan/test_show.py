@@ -9,7 +9,7 @@ from selection_cases import END, MODELS, START, TASK, chats
 
 from probekit import show_reading
 from probekit.activations import describe_plan, extract, plan_extraction
-from probekit.activations.plan.reading.formatting import formatting_tokens
+from probekit.activations.plan.reading.formatting import formatting_note, formatting_tokens
 from probekit.options import ExtractOptions
 from probekit.plots import plot_reading, save_reading_plot
 from probekit.tasks.base import Task
@@ -103,11 +103,12 @@ def test_every_position_is_marked_however_many_stretches_another_has():
         ("last", {}, True),
         ('after:"yes no"', {}, False),
         ("last", {"chat": {"add_generation_prompt": True}}, False),
+        ("last", {"chat": {"add_generation_prompt": True, "has_no_generation_prompt": True}}, True),
         (["first", "last"], {"chat": {"add_generation_prompt": False}}, True),
     ],
 )
 def test_the_last_content_is_offered_where_the_last_token_is_taken(position, info, is_said):
     chat = replace(chats([("user", "the cats"), ("assistant", "yes no")]), info=info)
-    said = describe_plan(plan_extraction(MODELS["byte-level"], chat, ExtractOptions(position=position)))
+    said = formatting_note(plan_extraction(MODELS["byte-level"], chat, ExtractOptions(position=position)))
     assert "is a formatting token" in said
     assert ("last@assistant reads the last content" in said) == is_said

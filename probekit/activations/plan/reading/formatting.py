@@ -62,6 +62,8 @@ def formatting_note(plan: ExtractionPlan) -> str:
 def _last_content(task: Task) -> list[str]:
     """How to read the last content instead, where all chats end with one role and nothing invites the next message."""
     last = {regions[-1].name if regions else None for regions in task.regions or ()}
-    if len(last) != 1 or None in last or task.info.get(CHAT, {}).get("add_generation_prompt"):
+    chat = task.info.get(CHAT, {})
+    is_invited = chat.get("add_generation_prompt") and not chat.get("has_no_generation_prompt")
+    if len(last) != 1 or None in last or is_invited:
         return []
     return [f"last@{last.pop()} reads the last content"]
