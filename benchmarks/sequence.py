@@ -19,7 +19,7 @@ from probekit.probes import AggregateProbe, AttentionProbe, LogisticProbe
 from probekit.probes.problem import Labels, ProblemSet, every_problem
 from probekit.probes.sequence.ragged import in_memory, pooled_rows
 
-GRID = AttentionProbe.strengths
+GRID: Any = AttentionProbe.strengths
 PLANTED = 8.0  # standard deviations
 
 

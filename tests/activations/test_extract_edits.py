@@ -245,7 +245,7 @@ def test_what_can_be_done_with_an_edited_store_is_said_in_one_line(model, task, 
     run(model, task, path, edits=EDITS)
     (info,) = list_stores(path)
     assert info.edits == "project_out then add at resid_pre.1, all tokens"
-    assert describe(info).endswith("; edited: project_out then add at resid_pre.1, all tokens")
+    assert describe(info).endswith("; edited: project_out then add at resid_pre.1, all tokens; labels odd, third")
     assert info.as_dict()["edits"] == info.edits
     before = lasting(path)
     flip(shard_of(path, 0))

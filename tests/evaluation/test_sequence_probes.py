@@ -1,5 +1,7 @@
 """Curves of probes over a sequence: what they find, what they are compared with, and streams from a store."""
 
+# pyright: reportCallIssue=false, reportArgumentType=false
+
 import json
 import warnings
 from functools import cache

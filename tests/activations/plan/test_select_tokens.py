@@ -1,5 +1,7 @@
 """Each selection reads the tokens that a slow search finds, for three kinds of tokenizers; others name their row."""
 
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportCallIssue=false, reportArgumentType=false
+
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,7 @@
 """The marked tokens are those whose activations are kept, and formatting tokens are called so."""
 
+# pyright: reportOptionalSubscript=false, reportCallIssue=false, reportArgumentType=false
+
 import re
 from dataclasses import replace
 

@@ -1,5 +1,7 @@
 """A curve for each place in the text equals the curve of the texts that have it, extracted and probed alone."""
 
+# pyright: reportCallIssue=false, reportArgumentType=false
+
 from dataclasses import replace
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The attention probe: its objective, what it finds, and what it equals where the answer is known."""
 
+# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+
 from functools import cache
 
 import numpy as np
