@@ -24,6 +24,12 @@ class OnMps:
         return self
 
 
+class Activations(dict[Any, Any]):
+    """Places and their tensors, with the names of the examples."""
+
+    ids = ("0",) * 30
+
+
 def test_only_mps_has_no_float64() -> None:
     assert not has_float64(torch.device("mps"))
     assert has_float64(torch.device("cpu"))
@@ -32,7 +38,7 @@ def test_only_mps_has_no_float64() -> None:
 
 
 def test_features_move_before_anything_is_computed() -> None:
-    acts: Any = {("resid_pre", 0): OnMps()}
+    acts: Any = Activations({("resid_pre", 0): OnMps()})
     assert features_of(acts, ("resid_pre", 0)) is X
     rows: Any = OnMps()
     moved, here = RidgePath(rows, Y).weights(1.0), RidgePath(X, Y).weights(1.0)

@@ -90,9 +90,9 @@ def test_statistics_of_texts_are_of_train_alone(model):
 def test_a_probe_needs_labels_and_the_plan_says_that_there_are_none(model, path):
     stored = extract(model, TEXTS, out=path, **HOW)
     for acts in (extract(model, TEXTS, **HOW), stored):
-        with pytest.raises(UsageError, match="'texts' has no labels to train on; extract again with a task"):
+        with pytest.raises(UsageError, match="'texts' has no labels to train on; join some with probekit label"):
             train_probes(acts)
-        with pytest.raises(UsageError, match="'texts' has no labels to train on; extract again with a task"):
+        with pytest.raises(UsageError, match="'texts' has no labels to train on; join some with probekit label"):
             transfer([acts, acts])
     with pytest.raises(UsageError, match="no label set 'x': 'texts' has no labels"):
         train_probes(stored, label="x")

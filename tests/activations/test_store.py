@@ -224,5 +224,5 @@ def test_a_writer_that_begins_while_another_looks_is_no_stranger(tmp_path, monke
 
     store.mkdir()
     monkeypatch.setattr(begin.os.path, "lexists", lexists)
-    begin._check_free(store)
+    begin.check_free(store)
     assert asked == [False]

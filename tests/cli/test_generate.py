@@ -49,6 +49,7 @@ def test_several_prompts_give_a_line_each(gpt2_folder, model, capsys):
 
 def test_why_it_ended_and_going_on_past_the_stop_token(gpt2_folder, model, capsys):
     ids = model.tokenizer.encode(PROMPT)
+    seed, drawn, first, last = 0, [0], "", ""
     for seed in count():
         drawn = model.generate(ids, 3, temperature=9.0, stop_tokens=[], seed=seed)
         first, between, last = model.tokenizer.tokens(drawn)

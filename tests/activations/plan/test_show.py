@@ -1,6 +1,6 @@
 """The marked tokens are those whose activations are kept, and formatting tokens are called so."""
 
-# pyright: reportOptionalSubscript=false, reportCallIssue=false, reportArgumentType=false
+# pyright: reportOptionalSubscript=false, reportCallIssue=false, reportArgumentType=false, reportPossiblyUnboundVariable=false
 
 import re
 from dataclasses import replace
