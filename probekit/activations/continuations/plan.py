@@ -223,7 +223,7 @@ def _batches(rows: np.ndarray, lengths: np.ndarray, most_tokens: int, most_rows:
 
 
 def _fingerprint(sequences: Sequences) -> str:
-    """A key of each prompt; two prompts have one key if they are equal."""
+    """The sha256 of the token ids of all prompts; it changes with any of them."""
     digest = hashlib.sha256(sequences.offsets.astype("<i8").tobytes())
     digest.update(sequences.flat.astype("<i4").tobytes())
     return f"sha256:{digest.hexdigest()}"
