@@ -158,7 +158,7 @@ def _regions(task: Task, texts: list[str]) -> list[list[Region]] | None:
 
 
 def _record(plan: ContinuationPlan, made: dict[int, Continuation]) -> dict[str, Any]:
-    """What is kept of how the texts were continued, JSON-able."""
+    """The record of how the texts were continued, JSON-able."""
     kept = [one for one in made.values() if one.tokens]
     ended = Counter(one.ended for one in kept)
     names = ("generate", "temperature", "top_k", "top_p", "generate_seed", "stop_tokens")
