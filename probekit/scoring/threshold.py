@@ -38,8 +38,8 @@ def choose_threshold(rows: RowScores | None, place: str, fpr: float) -> ChosenTh
     """
     if rows is None or place not in rows.scores or not (rows.splits == "validation").any():
         raise DataError(
-            f"these results hold no scores of validation rows at {place}, so no threshold can be chosen; train again on "
-            "a task with a validation split, or leave --fpr (fpr=) out"
+            f"these results hold no scores of validation rows at {place}, so no threshold can be chosen; train again "
+            "on a task with a validation split, or leave --fpr (fpr=) out"
         )
     if place not in rows.predicted or rows.scores[place].ndim != 1:
         raise UsageError("a false-positive rate (--fpr, fpr=) is for probes of two classes; leave it out")
@@ -63,14 +63,16 @@ def unreachable(found: RateThreshold) -> str:
 
 
 def rate_text(rate: Rate | None) -> str:
-    """ "0.830 [0.700, 0.921], 83 of 100"."""
-    return "no rows" if rate is None else f"{rate.value:.3f} [{rate.low:.3f}, {rate.high:.3f}], {rate.hits:,} of {rate.rows:,}"
+    """0.830 [0.700, 0.921], 83 of 100."""
+    if rate is None:
+        return "no rows"
+    return f"{rate.value:.3f} [{rate.low:.3f}, {rate.high:.3f}], {rate.hits:,} of {rate.rows:,}"
 
 
 def threshold_text(threshold: ChosenThreshold, positive: str) -> str:
     """The threshold and its rates in one line; `positive` is the name of the second class."""
     return (
-        f"flagged: score >= {threshold.value:.4g}, chosen on validation for a false-positive rate of {threshold.fpr:.2%}; "
-        f"on test it finds {rate_text(threshold.tpr)} of {positive}, and flags {rate_text(threshold.test_fpr)} of the "
-        f"others (95% intervals, {INTERVAL})"
+        f"flagged: score >= {threshold.value:.4g}, chosen on validation for a false-positive rate of "
+        f"{threshold.fpr:.2%}; on test it finds {rate_text(threshold.tpr)} of {positive}, and flags "
+        f"{rate_text(threshold.test_fpr)} of the others (95% intervals, {INTERVAL})"
     )

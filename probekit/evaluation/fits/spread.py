@@ -50,7 +50,9 @@ def spread_of(X: np.ndarray, place: str) -> TrainingSpread:
     K = min(DIRECTIONS, D, len(values))
     values, vectors = np.maximum(values[::-1] / N, 0), vectors[:, ::-1][:, :K]
     if N < D:
-        kept = values[:K] > SMALLEST * max(values[0], np.finfo(float).tiny)  # a direction without variance has no vector
+        kept = values[:K] > SMALLEST * max(
+            values[0], np.finfo(float).tiny
+        )  # a direction without variance has no vector
         vectors = centred.T @ (vectors[:, : kept.sum()] / np.sqrt(N * values[:K][kept]))
     variances, rest = _shrunk(values, vectors.shape[1], centred)
     return TrainingSpread(place, N, mean, np.float32(vectors.T), variances, rest, np.empty(0))

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import safetensors
 import safetensors.numpy
 
 from probekit.errors import DataError
-from probekit.plain_files import MAX_WEIGHTS, read_bytes
+from probekit.plain_files import MAX_WEIGHTS, parse_json, read_bytes
 
 SPREAD_FILE = "training_activations.safetensors"
 USUAL = 0.99  # share of held-out rows within the line
-_ARRAYS = ("mean", "directions", "variances", "rest", "held_out")
+_ARRAYS = ("rows", "mean", "directions", "variances", "rest", "held_out")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,16 +72,12 @@ def usual_line(spread: TrainingSpread) -> tuple[float, float] | None:
 
 def spread_bytes(spread: TrainingSpread) -> bytes:
     """The file's content."""
-    arrays = {name: np.ascontiguousarray(getattr(spread, name)) for name in _ARRAYS}
-    return safetensors.numpy.save(arrays, {"place": spread.place, "rows": str(spread.rows)})
+    arrays = {name: np.array(getattr(spread, name), order="C") for name in _ARRAYS}
+    return safetensors.numpy.save(arrays, {"place": spread.place})
 
 
-def read_spread(folder: Path, entry: dict[str, object]) -> TrainingSpread:
+def read_spread(folder: Path, sha256: str) -> TrainingSpread:
     """The spread of the results in a folder.
-
-    Args:
-        folder: of the results.
-        entry: "sha256" of the file, "place" and "rows".
 
     Raises:
         DataError: a file that is missing, damaged, or not of these results.
@@ -90,18 +87,21 @@ def read_spread(folder: Path, entry: dict[str, object]) -> TrainingSpread:
         data = read_bytes(path, MAX_WEIGHTS)
     except (OSError, ValueError) as error:
         raise DataError(f"could not read {str(path)!a} ({error}); train again") from None
-    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+    if hashlib.sha256(data).hexdigest() != sha256:
         raise DataError(f"{str(path)!a} is not the one of these results, or is damaged; train again")
-    arrays = safetensors.numpy.load(data)
-    K, D = arrays["directions"].shape
-    if arrays["mean"].shape != (D,) or arrays["variances"].shape != (K,) or arrays["held_out"].ndim != 1:
-        raise DataError(f"{str(path)!a} holds arrays whose shapes do not agree; train again")
-    return TrainingSpread(
-        str(entry["place"]),
-        int(str(entry["rows"])),
-        arrays["mean"],
-        arrays["directions"],
-        arrays["variances"],
-        float(arrays["rest"]),
-        arrays["held_out"],
-    )
+    try:
+        arrays, place = safetensors.numpy.load(data), str(_metadata(data)["place"])
+        K, D = arrays["directions"].shape
+        if [arrays[name].shape for name in ("mean", "variances", "rest", "rows")] != [(D,), (K,), (), ()]:
+            raise ValueError("shapes that do not agree")
+    except (ValueError, LookupError, TypeError, safetensors.SafetensorError) as error:
+        raise DataError(
+            f"{str(path)!a} does not hold the spread of activations ({error!a:.200}); train again"
+        ) from None
+    mean, directions, variances, held_out = (arrays[name] for name in ("mean", "directions", "variances", "held_out"))
+    return TrainingSpread(place, int(arrays["rows"]), mean, directions, variances, float(arrays["rest"]), held_out)
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    header = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return header["__metadata__"]

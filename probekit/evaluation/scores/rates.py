@@ -6,7 +6,6 @@ Axes: N rows.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -88,25 +87,3 @@ def rate_of(hits: int, rows: int) -> Rate:
     low = float(beta.ppf(tail, hits, rows - hits + 1)) if hits else 0.0
     high = float(beta.ppf(1 - tail, hits + 1, rows - hits)) if hits < rows else 1.0
     return Rate(hits / rows, low, high, hits, rows)
-
-
-def rates_record(
-    validation: tuple[np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray], fpr: float = DEFAULT_FPR
-) -> dict[str, Any]:
-    """What results keep of a threshold: chosen on the scores and labels of validation, with its rates on test.
-
-    Returns:
-        "fpr", "threshold" (None where the negatives are too few, with "least" and "negatives"), and where there is one
-        "tpr" and "test_fpr", each [value, low, high, hits, rows] or None.
-    """
-    chosen = threshold_for(*validation, fpr)
-    about: dict[str, Any] = {
-        "fpr": fpr,
-        "threshold": chosen.value,
-        "least": chosen.least,
-        "negatives": chosen.negatives,
-    }
-    if chosen.value is not None:
-        found = zip(("tpr", "test_fpr"), rates_at(chosen.value, *test), strict=True)
-        about |= {name: None if rate is None else list(vars(rate).values()) for name, rate in found}
-    return about
