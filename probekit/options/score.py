@@ -1,19 +1,54 @@
 """The options of `score`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probekit.errors import UsageError
+from probekit.options import parse
 from probekit.options.check import check_among, check_whole, is_real
 from probekit.options.extract import ExtractOptions
+from probekit.options.load import DeviceOptions
 from probekit.options.option import like, option
-from probekit.options.task import OnBadRow
+from probekit.options.task import DataFormat, OnBadRow, TaskOptions
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """Which columns of a dataset hold the texts; labels are not read."""
+
+    text_column: str | None = like(TaskOptions, "text_column")
+    messages_column: str | None = like(TaskOptions, "messages_column")
+    id_column: str | None = like(
+        TaskOptions, "id_column", "Column of the rows' ids.  [default: file and row, such as new:17]"
+    )
+    span_column: str | None = like(TaskOptions, "span_column")
+    columns: str | Sequence[str] | None = like(TaskOptions, "columns", "Names for the columns without a header.")
+    header: bool = like(TaskOptions, "header")
+    data_format: DataFormat | None = like(TaskOptions, "data_format")
+    on_bad_row: OnBadRow = like(
+        TaskOptions, "on_bad_row", "What to do with rows without a usable text, or without the token that is read."
+    )
+
+    def __post_init__(self) -> None:
+        TaskOptions(**vars(self))
+
+
+@dataclass(frozen=True)
+class ProbeDeviceOptions(DeviceOptions):
+    """`DeviceOptions`, with the type in which the probe's activations were computed as the default."""
+
+    dtype: str = option(
+        "",
+        "Type to compute in: fp32, bf16 or fp16.  [default: that of the probe's activations]",
+        metavar="TYPE",
+        parse=parse.dtype,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +72,7 @@ class ScoreOptions:
         notes="Fingerprints are compared and differences are said, but not refused.",
     )
     on_bad_row: OnBadRow = like(
-        ExtractOptions, "on_bad_row", "What to do with texts without the token that the probe reads."
+        ExtractOptions, "on_bad_row", "What to do with texts without the token that the probe reads.", flag=None
     )
     chat_template: str | Path | None = like(ExtractOptions, "chat_template")
     batch_tokens: int | None = like(ExtractOptions, "batch_tokens")

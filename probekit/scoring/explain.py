@@ -6,7 +6,6 @@ from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.spread import TrainingSpread, usual_line
 from probekit.evaluation.results.wording import position_name
 from probekit.scoring.probe import ScoringProbe
-from probekit.scoring.rows import ScoreRows
 from probekit.scoring.threshold import threshold_text
 from probekit.text import counted, printable
 
@@ -31,6 +30,7 @@ def about_scores(results: ProbeData, probe: ScoringProbe, tokens: bool, notes: l
         if threshold is None
         else {**vars(threshold), "tpr": _plain(threshold.tpr), "test_fpr": _plain(threshold.test_fpr)},
         "unusual_above": None if line is None else {"distance": line[0], "expected_share": line[1]},
+        "without_distance": probe.spread is None or (tokens and bool(probe.probe.of_sequences)),
         "notes": [*lines, *notes],
     }
 
@@ -85,8 +85,3 @@ def unusual_note(rows: int, unusual: int, spread: TrainingSpread) -> str:
 
 def _share(value: float) -> str:
     return f"{100 * value:.2g}%"
-
-
-def counted_unusual(part: ScoreRows) -> int:
-    """How many rows of a part are unusual."""
-    return 0 if part.unusual is None else int(part.unusual.sum())

@@ -14,8 +14,13 @@ _LONGEST = 48  # characters of a text, and of a token
 
 def scores_text(rows: ScoreRows) -> str:
     """Title, table and notes."""
+    return "\n".join([*scores_table(rows), "", *map(printable, rows.meta["notes"])])
+
+
+def scores_table(rows: ScoreRows) -> list[str]:
+    """Title and table, line by line."""
     table = text_table(_cells(rows), left=_left(rows)).split("\n")
-    return "\n".join(map(printable, [scores_title(rows.meta), "", *table, *_rest(rows), "", *rows.meta["notes"]]))
+    return [*map(printable, [scores_title(rows.meta), "", *table, *_rest(rows)])]
 
 
 def scores_html(rows: ScoreRows) -> str:
