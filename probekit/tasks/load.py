@@ -100,6 +100,7 @@ def load_task(source: Any, options: TaskOptions) -> Task:
 
 
 def check_builtin(name: str, named: NamedColumns, options: TaskOptions) -> None:
+    """Refuse options of files for a built-in task. Raises UsageError."""
     if named != NamedColumns() or options.columns is not None:
         raise UsageError(f"{name!r} is built in and has no columns; name no text, label, group, span or split column")
     if not options.header or options.data_format is not None:
