@@ -82,8 +82,8 @@ def score(job: ScoreJob, where: ProbeDeviceOptions, data: TextOptions, options: 
     task, model = _load(job, where, data, results)
     from probekit.scoring.score import plan_scoring
 
-    options = replace(options, on_bad_row=data.on_bad_row, progress=console.bars(job.quiet))
-    scoring = plan_scoring(results, model, task, place, options)
+    options = replace(options, place=place, on_bad_row=data.on_bad_row, progress=console.bars(job.quiet))
+    scoring = plan_scoring(results, model, task, options)
     if job.out is not None:
         _write(job, job.out, scoring)
     else:
