@@ -42,7 +42,7 @@ ROOMS: dict[str, set[str]] = {
     # results score new texts, draw themselves and write themselves for other programs
     "evaluation": {"tasks", "activations", "probes", "plots", "scoring", "export", "report", "logging_to"},
     "causal": {"hooks", "interventions", "models", "tasks", "activations", "probes", "evaluation", "plots"},
-    "plots": {"evaluation", "models", "causal", "activations", "side_by_side", "sweep"},
+    "plots": {"evaluation", "models", "causal", "activations", "scoring", "side_by_side", "sweep"},
     "scoring": {"hooks", "interventions", "models", "tasks", "activations", "probes", "evaluation"},
     "export": {"activations", "probes", "evaluation", "causal", "scoring"},
     "side_by_side": {"activations", "probes", "evaluation", "plots"},
