@@ -6,6 +6,7 @@ from typing import Any
 
 from probekit.evaluation.compare.baselines import Baseline, LabelledInputs, model_free_baselines
 from probekit.evaluation.compare.controls import draw_controls
+from probekit.evaluation.compare.lengths import length_features
 from probekit.evaluation.plan import CurvePlan, plan_curve
 from probekit.evaluation.quick import left_out, reads_texts, searches_near_duplicates
 from probekit.evaluation.request import Request
@@ -75,8 +76,11 @@ def _planned(
 def _baselines(request: Request, plan: CurvePlan, options: CurvesArguments, texts: Comparisons) -> list[Baseline]:
     task, words = request.acts.task, types_read(request.acts)
     inputs = compared_inputs(task) if options.baselines and reads_texts(task) else None
-    counts = texts.words(task) if words is None and inputs is not None else None
-    examples = LabelledInputs(inputs, counts, words, request.labels, request.n_classes)
+    counts = bigrams = lengths = None
+    if words is None and inputs is not None:
+        counts, bigrams = texts.words(task), texts.bigrams(task)
+        lengths = length_features(inputs, request.acts.layout.own_lengths)
+    examples = LabelledInputs(inputs, counts, words, request.labels, request.n_classes, bigrams, lengths)
     return model_free_baselines(examples, plan.grid.protocol, plan.headline, plan.bootstrap)
 
 

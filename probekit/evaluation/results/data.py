@@ -13,6 +13,7 @@ from probekit.points import place_name
 LEAST_SEEN = 0.5
 NOT_SELECTED = "no layer was selected: the task has no validation split"
 EMBEDDING = "embedding"  # the baseline that is the first place of a curve
+NUISANCE = "nuisance"  # the baseline that sees nothing but the columns of --nuisance
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class BaselineResult:
     """The score of a baseline, which uses no activations, or only those before the first block.
 
     Attributes:
-        name: "majority" ("mean" for a regression), "bag-of-words", "length", "word-type" or "embedding".
+        name: "majority" ("mean" for a regression), "bag-of-words", "bag-of-bigrams", "length", "word-type", "nuisance"
+            or "embedding".
         C: the regularisation selected on validation, if there was a choice.
         converged: whether its solver reached its tolerance.
         metrics: split -> metric -> value; undefined metrics are left out.
