@@ -8,6 +8,7 @@ from typing import Any
 from probekit.errors import DataError
 from probekit.tasks.chats.messages import chat_flaw, is_chat, plain_lines
 from probekit.tasks.labels import NA, group_flaw, group_name, id_flaw, is_numeral, label_flaw
+from probekit.tasks.side_columns import cell_flaw
 from probekit.tasks.splitting.split_names import split_of_cell
 from probekit.tasks.tables.columns import Columns, split_flaw
 from probekit.tasks.tables.data_table import DataTable, flaw_of, quote
@@ -38,6 +39,7 @@ class Rows:
         dropped_blanks: number of texts that lost white space at their end.
         unlabelled: number of words left out because they do not have such a label.
         of_id: id -> its place, where there is a column of ids.
+        kept: column -> its cells, of other columns that are kept.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -53,6 +55,7 @@ class Rows:
     dropped_blanks: int = 0
     unlabelled: int = 0
     of_id: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, list[Any]] = field(default_factory=dict)
 
 
 def keep_rows(rows: Rows, kept: Sequence[int]) -> None:
@@ -60,6 +63,7 @@ def keep_rows(rows: Rows, kept: Sequence[int]) -> None:
     for name in ("texts", "cells", "groups", "splits", "ids", "places", "spans", "chats", "token_cells"):
         values = getattr(rows, name)
         setattr(rows, name, [values[i] for i in kept] if values else values)
+    rows.kept = {name: [cells[i] for i in kept] for name, cells in rows.kept.items()}
 
 
 def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_blanks: bool, skip: bool) -> None:
@@ -75,6 +79,7 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
     labels, groups, row_splits, own_ids = (nothing if one is None else table.column(one) for one in names)
     spans = nothing if columns.span is None else spans_in(table, columns.span)
     of_tokens, keep_blanks = token_cells(table, columns.token_label), keep_blanks or columns.token_label is not None
+    others = {name: table.column(name) for name in columns.kept}
     sound: set[str] = set()  # labels repeat
     if not table.typed:
         refuse_numbers(table, columns.text, texts)
@@ -89,6 +94,7 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
             or _row_flaw(table, columns, text, label, sound)
             or _side_flaw(columns, kept, groups[i], spans[i], row_splits[i], of_tokens[i])
             or _id_flaw(rows, columns.id, own_ids[i])
+            or next((flaw for name, cells in others.items() if (flaw := cell_flaw(cells[i], name))), None)
         )
         if flaw is not None:
             if not skip:
@@ -105,6 +111,8 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
         rows.splits.append(split if columns.split is None else str(split_of_cell(row_splits[i])))
         rows.ids.append(f"{table.stem}:{i}" if columns.id is None else group_name(own_ids[i]))
         rows.places.append(table.where(i))
+        for name, cells in others.items():
+            rows.kept.setdefault(name, []).append(cells[i])
         rows.of_id |= {} if columns.id is None else {rows.ids[-1]: rows.places[-1]}
     _check_left(rows, n_before, table, columns)
 
