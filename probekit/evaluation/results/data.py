@@ -113,6 +113,8 @@ class ProbeData:
         random_init: the same layers of the same architecture with random weights, numbers only; may be empty.
         pooled: of a probe over a sequence, the same layers with one row for each text, numbers only: "mean" of the
             tokens and "last" token; otherwise empty. `meta["pooled"]` has the paired differences on test.
+        residual: the same layers after the columns of `nuisance` were regressed out of the activations, numbers only;
+            empty if none were named. `meta["nuisance"]` has the paired differences on test.
         rows: the rows that chose and tested, with each place's scores; None in results of older versions.
     """
 
@@ -122,6 +124,7 @@ class ProbeData:
     random_init: list[LayerResult] = field(default_factory=list)
     pooled: dict[str, list[LayerResult]] = field(default_factory=dict)
     rows: RowScores | None = field(default=None, compare=False, repr=False)
+    residual: list[LayerResult] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not self.layers:

@@ -74,7 +74,7 @@ class ProbeResults(ProbeData):
         """
         path = check_path("folder", folder)
         data = load_results(path)
-        loaded = cls(data.layers, data.baselines, data.meta, data.random_init, data.pooled, data.rows)
+        loaded = cls(**vars(data))
         with complete_results(path):
             loaded.summary()  # reads everything that the record holds
         return loaded
