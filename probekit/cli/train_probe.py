@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from probekit.evaluation import ProbeCurves
 
 ORDER = """
-    store layer point probe aggregate label position on_bad_row by least_texts C quick controls control_type control_C
-    no_codelength no_intervals folds drop_leaks baseline metric check seed out title
+    store layer point probe aggregate label position on_bad_row by least_texts nuisance C quick controls control_type
+    control_C no_codelength no_intervals folds drop_leaks baseline metric check seed out title
 """
 
 

@@ -32,6 +32,7 @@ from probekit.evaluation.results.spread import TrainingSpread
 from probekit.evaluation.scored_rows import rates_of, scored_rows
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import score, score_intervals
+from probekit.evaluation.surface.nuisance import fit_residual, nuisance_record
 from probekit.options import CurvesArguments
 from probekit.options.option import keywords_of_three
 from probekit.options.probe_forms import OneCurveArguments, OnePositionArguments
@@ -81,7 +82,8 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
     begin = announcer(options.on_part)
     sets = plan_label_sets(requests, options, begin)
     begin("fitting probes")
-    done = ticker(options.progress, len(places) * (1 + (noise is not None) + options.of_sequences))
+    parts = 1 + (noise is not None) + options.of_sequences + bool(options.nuisance)
+    done = ticker(options.progress, len(places) * parts)
     plans, random = [each.plan for each in sets], [{}] * len(sets)
     fitted = fit_places([each.requests[0].features for each in sets], plans, places, done)
     pooled: list[dict[str, Fitted]] = [{}] * len(sets)
@@ -90,10 +92,13 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
     if noise is not None:
         noisy = [of_rows(noise, each.requests[0].rows) for each in sets]
         random = fit_places(noisy, [numbers_only(plan) for plan in plans], places, done)
+    without: list[Fitted] = [{}] * len(sets)
+    if options.nuisance:
+        without = fit_residual(sets, places, done)
     begin("comparing layers")
     curves = [
-        _curve(each, request, (own, noisy, rows), options)
-        for each, own, noisy, rows in zip(sets, fitted, random, pooled, strict=True)
+        _curve(each, request, (own, noisy, rows, left), options)
+        for each, own, noisy, rows, left in zip(sets, fitted, random, pooled, without, strict=True)
         for request in each.requests
     ]
     return ProbeCurves(curves) if options.several else curves[0]
@@ -111,14 +116,14 @@ def _labelled(acts: Activations, options: CurvesArguments) -> tuple[Activations,
 def _curve(
     label_set: LabelSetPlan,
     request: Request,
-    found: tuple[Fitted, Fitted, dict[str, Fitted]],
+    found: tuple[Fitted, Fitted, dict[str, Fitted], Fitted],
     options: CurvesArguments,
 ) -> ProbeResults:
     """The results of one point: its layers compared with one another, with chance and with the baselines.
 
-    `found` are the fits, those of random weights, and those of one row for each text.
+    `found` are the fits, those of random weights, those of one row for each text, and those without nuisances.
     """
-    places, noise, pooled = found
+    places, noise, pooled, without = found
     plan, fitted = label_set.plan, [places[place] for place in request.places]
     layers, chance = _compared(fitted, plan, None if options.folds or options.quick else options.seed)
     baselines = [*label_set.baselines, *([] if options.baselines is False else _embedding(fitted))]
@@ -131,7 +136,12 @@ def _curve(
     scored = scored_rows(request.acts, plan, fitted)
     layers = [replace(layer, rates=rates_of(scored, layer.place)) for layer in layers]
     spread = _spread(layers, request, plan, options)
-    results = ProbeResults(layers, [baseline.result for baseline in baselines], meta, random, rows, scored, spread)
+    left = [without[place] for place in request.places if place in without]
+    if left:
+        meta["nuisance"] = nuisance_record(label_set, fitted, left)
+    residual = [replace(place.result, probe=None) for place in left]
+    scores = [baseline.result for baseline in baselines]
+    results = ProbeResults(layers, scores, meta, random, rows, scored, spread, residual)
     quoted, meta["procedure"] = _quoted(results, fitted, plan)
     meta |= {"lead": None, "optimism": None}
     if quoted is not None:

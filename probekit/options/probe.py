@@ -1,12 +1,13 @@
 """Options of `train_probes`."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError, nearest
-from probekit.options.check import check_among, check_whole, is_whole
+from probekit.options import parse
+from probekit.options.check import check_among, check_names, check_whole, is_whole
 from probekit.options.curve import AGGREGATES, SEQUENCE_NAMES, CurveOptions
 from probekit.options.option import like, option
 from probekit.options.task import OnBadRow, TaskOptions
@@ -125,6 +126,16 @@ class ProbeOptions(CurveOptions):
         metavar="N",
         least=1,
     )
+    nuisance: str | Sequence[str] | None = option(
+        None,
+        "Columns that the probe may be reading instead: length, tokens, position, kept columns or label sets.",
+        notes="A model of these alone is a baseline, with the probe's protocol and budget; a second curve shows the "
+        "probes after the columns are regressed out of the activations, linearly and on the training rows. `extract "
+        "--keep-columns` keeps columns. Length is in characters, words, sentences and tokens; position is the token's "
+        "place in its text. In Python also a list.",
+        metavar="NAMES",
+        parse=parse.names,
+    )
     baselines: bool | None = option(
         None,
         "Add the baselines that need no model (majority class, bag of words, text length) and the embedding.  "
@@ -160,6 +171,9 @@ class ProbeOptions(CurveOptions):
             raise UsageError(f"unknown metric {self.metric!a}; {nearest(str(self.metric), METRIC_NAMES)}")
         if self.folds is not None:
             object.__setattr__(self, "folds", _checked_folds(self.folds, self.drop_leaks))
+        if self.nuisance is not None:
+            object.__setattr__(self, "nuisance", check_names("nuisance", self.nuisance))
+            _check_surface(self, "nuisance")
         if self.by is not None:
             _refuse_with_by(self, ("folds", "concatenate"))
         elif isinstance(self.position, list) and len(self.position) == 1:
@@ -263,6 +277,17 @@ def _refuse_with_by(options: "ProbeOptions", names: Iterable[str]) -> None:
         raise UsageError(
             f"by={options.by!r} (--by) makes curves of one point and one label set on the task's splits, one token "
             f"at a time: without {name}={given!r:.40}{what}"
+        )
+
+
+def _check_surface(options: "ProbeOptions", name: str) -> None:
+    """Refuse what surface controls do not go together with."""
+    taken = [one for one in ("folds", "by", "aggregate") if getattr(options, one) is not None]
+    if taken or options.of_sequences:
+        what = taken[0] if taken else "probe"
+        raise UsageError(
+            f"--{name.replace('_', '-')} ({name}=) reads one row of each text on the task's splits: without "
+            f"{what}={getattr(options, what)!r:.40}; leave one of the two out"
         )
 
 

@@ -17,6 +17,7 @@ from probekit.evaluation.results.data import (
     ProbeData,
     is_output,
 )
+from probekit.evaluation.results.surface_note import nuisance_note
 from probekit.evaluation.results.wording import (
     interval_text,
     metric_name,
@@ -117,6 +118,10 @@ def _rows(data: ProbeData) -> list[list[str]]:
             [*row, number_text(layer.metrics["test"].get(data.headline))]
             for row, layer in zip(rows, layers, strict=True)
         ]
+    if data.residual:
+        header.append("residualised")
+        left = {layer.place: layer.metrics["test"].get(data.headline) for layer in data.residual}
+        rows = [[*row, number_text(left.get(layer.place))] for row, layer in zip(rows, data.layers, strict=True)]
     rows += [_row(data, f"   {baseline.name}{_late(baseline)}", baseline) for baseline in data.baselines]
     return without_empty_columns([header, *([*row, *[""] * (len(header) - len(row))] for row in rows)])
 
@@ -171,6 +176,7 @@ def footnotes(data: ProbeData) -> list[str]:
     """At most `MOST_NOTES` lines, the most important first; a last line names those that are left out."""
     parts: dict[str, Callable[[ProbeData], str]] = {
         "best layer": _best_note,
+        "nuisance": nuisance_note,
         "mean and last token": _pooled_note,
         "baselines": _lead_note,
         "true-positive rate": _rates_note,
