@@ -1,0 +1,1 @@
+"""Apply fitted probes to new texts, and to texts while the model writes them."""
