@@ -198,18 +198,16 @@ def continuations(
     active, next_B = list(range(len(prompts))), None
     while active:
         next_B = choose(reader.logits(next_B), active)
-        written = 0
         for row, token in zip(active, next_B.tolist(), strict=True):
             if numbers[row] in writing.stopped:
                 ended[row] = "stopped"
                 continue
             made[row].append(token)
             writing.tokens[numbers[row]].append(token)
-            written += 1
             ended[row] = _end(token, len(made[row]), stops, max_new_tokens, room[row])
         stay = _filled([ended[row] is None for row in active])
         if advance:
-            advance(written, len(active) - len(stay))
+            advance(sum(ended[row] != "stopped" for row in active), len(active) - len(stay))
         if stay and len(stay) < len(active):
             reader.keep(stay)
             next_B = next_B[stay]
