@@ -15,6 +15,7 @@ SUMMARIES = {
     "import": "Make a store of activations that another program took.",
     "label": "Join labels to the texts of a store, by id.",
     "train-probe": "Train a probe at each layer and plot accuracy by layer.",
+    "score": "Score new texts with a trained probe.",
     "causal": "Edit what probes read, and watch the model's next token.",
     "transfer": "Train probes on each task and test them on all tasks.",
     "points": "List a model's named points with their shapes.",

@@ -19,15 +19,17 @@ from probekit.evaluation.compare.lead import lead, optimism
 from probekit.evaluation.compare.sequence import against_pooled, fit_pooled, pooled_results
 from probekit.evaluation.curve import Fitted, FittedPlace, announcer, fit_places, ticker
 from probekit.evaluation.fits.choose import layers_by_round
+from probekit.evaluation.fits.spread import training_spread
 from probekit.evaluation.label_sets import LabelSetPlan, plan_label_sets
 from probekit.evaluation.plan import CurvePlan, numbers_only
 from probekit.evaluation.quick import NO_P_VALUES
 from probekit.evaluation.reading import of_rows
 from probekit.evaluation.request import Request, check_requests, random_init_activations
 from probekit.evaluation.results.curves import ProbeCurves
-from probekit.evaluation.results.data import EMBEDDING, LayerResult
+from probekit.evaluation.results.data import EMBEDDING, LayerResult, ProbeData
 from probekit.evaluation.results.results import ProbeResults
-from probekit.evaluation.scored_rows import scored_rows
+from probekit.evaluation.results.spread import TrainingSpread
+from probekit.evaluation.scored_rows import rates_of, scored_rows
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.options import CurvesArguments
@@ -127,7 +129,9 @@ def _curve(
     random = [replace(place.result, probe=None) for place in noisy]
     rows = pooled_results(pooled, request.places)
     scored = scored_rows(request.acts, plan, fitted)
-    results = ProbeResults(layers, [baseline.result for baseline in baselines], meta, random, rows, scored)
+    layers = [replace(layer, rates=rates_of(scored, layer.place)) for layer in layers]
+    spread = _spread(layers, request, plan, options)
+    results = ProbeResults(layers, [baseline.result for baseline in baselines], meta, random, rows, scored, spread)
     quoted, meta["procedure"] = _quoted(results, fitted, plan)
     meta |= {"lead": None, "optimism": None}
     if quoted is not None:
@@ -135,8 +139,18 @@ def _curve(
         meta["lead"] = lead(quoted, others, plan.headline, plan.bootstrap)
         if pooled:
             meta["pooled"] = against_pooled(quoted, _chosen(pooled, request.places, plan), plan)
-        meta["optimism"] = optimism(layers, results.best, plan.headline, results.estimate[0])
+        meta["optimism"] = optimism(results.layers, results.best, plan.headline, results.estimate[0])
     return results
+
+
+def _spread(
+    layers: list[LayerResult], request: Request, plan: CurvePlan, options: CurvesArguments
+) -> TrainingSpread | None:
+    """The spread of the selected place's training activations, if one was selected."""
+    best = ProbeData(layers, [], {"headline": plan.headline}).selected
+    if best is None:
+        return None
+    return training_spread(request.features, (best.point, best.layer), plan.grid.protocol, options.seed)
 
 
 def _embedding(fitted: list[FittedPlace]) -> list[Baseline]:

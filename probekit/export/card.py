@@ -186,5 +186,3 @@ def _loading(data: ProbeData, layer: LayerResult, file: str | None) -> list[str]
 
 def _bullets(lines: Iterable[str]) -> Sequence[str]:
     return [f"- {line}" for line in lines]
-
-

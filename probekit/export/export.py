@@ -6,7 +6,6 @@ from pathlib import Path
 
 from probekit.durable import write_as
 from probekit.errors import StorageError, UsageError
-from probekit.evaluation.results.at_place import result_at
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.files import is_saved
 from probekit.export.about import fitted
@@ -17,6 +16,7 @@ from probekit.export.weights import gguf_bytes, npz_bytes, safetensors_bytes, sk
 from probekit.options import ExportOptions
 from probekit.options.export import CARD, TABLES, WEIGHTS
 from probekit.options.option import keywords
+from probekit.scoring.probe import result_at
 
 _LONGEST = 80  # characters of a default name
 _WRITERS: dict[str, Callable[[ProbeData, LayerResult], bytes]] = {

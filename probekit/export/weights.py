@@ -18,7 +18,9 @@ from probekit.text import printable
 def npz_bytes(data: ProbeData, layer: LayerResult) -> bytes:
     """The arrays and `about`, a JSON text in ASCII, for `numpy.load(path)`; nothing in it is pickled."""
     out = io.BytesIO()
-    about = json.dumps(about_probe(data, layer), allow_nan=False)  # numpy drops NUL at the end of a text; ASCII has none
+    about = json.dumps(
+        about_probe(data, layer), allow_nan=False
+    )  # numpy drops NUL at the end of a text; ASCII has none
     np.savez(out, allow_pickle=False, about=np.array(about), **probe_arrays(layer))
     return out.getvalue()
 

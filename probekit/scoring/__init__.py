@@ -1,1 +1,1 @@
-"""Apply fitted probes to new texts, and to texts while the model writes them."""
+"""Score new texts with a fitted probe: probabilities, thresholds, distances from the training activations."""

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from probekit.devices import has_float64
 from probekit.errors import UsageError
-from probekit.evaluation.results.at_place import result_at
 from probekit.evaluation.results.data import ProbeData
 from probekit.models.base import LanguageModel
 from probekit.points import PointSpec, place_name, split_point
 from probekit.probes import Probe
+from probekit.scoring.probe import result_at
 from probekit.scoring.running import TokenRule, token_rule
 from probekit.scoring.watched import WatchedProbe
 from probekit.text import kind_of
@@ -102,7 +102,11 @@ def watched_probe(
     if isinstance(given, tuple) and len(given) == 2:
         given, place = given
     if isinstance(given, ProbeData):
-        given = given.best if place is None else result_at(given, place)
+        given = (
+            given.best
+            if place is None
+            else result_at(given, place if isinstance(place, str) else place_name(split_point(place)))
+        )
     elif isinstance(given, Probe) and place is None:
         raise UsageError('a fitted probe needs its place, such as place="resid_pre.5"; results know theirs')
     if not isinstance(given, Probe):

@@ -101,9 +101,15 @@ def _extra_rows(data: ProbeData, layer: LayerResult) -> list[tuple[Any, ...]]:
     rows.append(("control", "control", data.headline, layer.control, _NO_MARKS))
     place = (layer.point, layer.layer, layer.place, layer.C, layer.converged, "test")
     ends = (*_NO_ENDS, *_NO_ENDS)
-    return [
+    found = [
         (kind, by, *place, name, value, *ends, *marks) for kind, by, name, value, marks in rows if value is not None
     ]
+    rates = layer.rates or {}
+    for name, shown in (("tpr", "tpr_at_fpr_0.01"), ("test_fpr", "fpr_at_fpr_0.01")):  # the threshold is validation's
+        if name in rates:
+            within = (rates[f"{name}_low"], rates[f"{name}_high"], *_NO_ENDS)
+            found.append(("probe", data.meta["probe"], *place, shown, rates[name], *within, *_marks(data, layer)))
+    return found
 
 
 def _curve_rows(data: ProbeData) -> list[tuple[Any, ...]]:

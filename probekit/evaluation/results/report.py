@@ -173,6 +173,7 @@ def footnotes(data: ProbeData) -> list[str]:
         "best layer": _best_note,
         "mean and last token": _pooled_note,
         "baselines": _lead_note,
+        "true-positive rate": _rates_note,
         "convergence": _convergence_note,
         "audit": _audit_note,
         "texts": _texts_note,
@@ -233,6 +234,18 @@ def _lead_note(data: ProbeData) -> str:
     if data.procedure is None and data.selected is data.layers[0] and EMBEDDING in {one.name for one in data.baselines}:
         line += " The embedding itself is the best place, so it does not count as a baseline here."
     return line
+
+
+def _rates_note(data: ProbeData) -> str:
+    """What a threshold for few false positives finds on test, at the selected layer."""
+    rates = None if data.selected is None or data.procedure is not None else data.selected.rates
+    if rates is None or "tpr" not in rates or "test_fpr" not in rates:
+        return ""
+    tpr, fpr = (
+        f"{rates[name]:.3f} {interval_text([rates[f'{name}_low'], rates[f'{name}_high']])}"
+        for name in ("tpr", "test_fpr")
+    )
+    return f"Threshold for {rates['fpr']:.0%} false positives, chosen on validation: test TPR {tpr}, FPR {fpr}."
 
 
 def _pooled_note(data: ProbeData) -> str:
