@@ -43,6 +43,7 @@ _HOME = {
     "selftest": "verification",
     "show_reading": "activations.plan.reading.show",
     "SelfTest": "verification",
+    "Monitor": "scoring.monitor",
     "fit_eraser": "causal.erasure.erase",
     "fresh_probes": "causal.erasure.completeness",
     "read_after_edit": "causal.erasure.recovery",
@@ -50,6 +51,7 @@ _HOME = {
 }
 __all__ = [
     "CausalResults",
+    "Monitor",
     "PositionResults",
     "ProbeCurves",
     "ProbeResults",
@@ -109,6 +111,7 @@ if TYPE_CHECKING:
     from probekit.evaluation import PositionResults, ProbeCurves, ProbeResults, TransferResults, train_probes, transfer
     from probekit.models import load_model
     from probekit.probes import load_probe
+    from probekit.scoring.monitor import Monitor
     from probekit.tasks import Task, load_task
     from probekit.verification import SelfTest, selftest
 
