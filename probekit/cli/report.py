@@ -1,12 +1,11 @@
 """`probekit report`: results as one HTML file."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
-from probekit.errors import UsageError
 from probekit.manifest import newest_manifest
 from probekit.options import ReportOptions
 from probekit.options.option import option
@@ -31,9 +30,9 @@ class ReportJob(Output):
 def report(job: ReportJob, options: ReportOptions) -> None:
     """Write results as one HTML file that opens anywhere.
 
-    A run is a folder that train-probe, transfer or causal wrote, or a store, whose results are all shown. The page holds
-    the curve with its values, tables, confusion matrix, calibration, the audit with the texts found, causal results, and
-    where the numbers come from. It loads nothing, so it can be sent to others and opened offline.
+    A run is a folder that train-probe, transfer or causal wrote, or a store, whose results are all shown. The page
+    holds the curve with its values, tables, confusion matrix, calibration, the audit with the texts found, causal
+    results, and where the numbers come from. It loads nothing, so it can be sent to others and opened offline.
 
     \b
     Examples:

@@ -65,7 +65,9 @@ def check_report_file(path: Path) -> Path:
         with open_regular(path) as file:
             is_report = _MARK in file.read(_HEAD)
     except OSError as error:
-        raise StorageError(f"{str(path)!a} cannot be replaced: {error.strerror or error}; name another file (--out)") from None
+        raise StorageError(
+            f"{str(path)!a} cannot be replaced: {error.strerror or error}; name another file (--out)"
+        ) from None
     if not is_report:
         raise StorageError(f"{str(path)!a} is there and is no report of probekit; name another file (--out)")
     return path
@@ -93,7 +95,7 @@ def _sections(run: Run) -> list[Section]:
     data = run.results
     if isinstance(data, ProbeResults):
         causal = [one.data for one in run.causal.values()]
-        found = [summary_section(data, list(run.causal.values())), curve_section(data), table_section(data)]
+        found = [summary_section(data, causal), curve_section(data), table_section(data)]
         found += [confusion_section(data), scores_section(data), controls_section(data), audit_section(data, run.store)]
         found += [causal_section(one, number) for number, one in enumerate(causal)]
     elif isinstance(data, PositionResults):

@@ -1,4 +1,4 @@
-"""What a report is about: the results in folders and stores, each with its store and its causal results if they are there."""
+"""What a report is about: results in folders and stores, each with its store and causal results if they are there."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -99,7 +99,7 @@ def _causal_of(folder: Path, curve: ProbeData) -> dict[Path, CausalResults]:
 
 def _store_of(folder: Path) -> Store | None:
     """The store that a folder of results is in, if it can be opened."""
-    path = folder.resolve().parent.parent
+    path = (folder if len(folder.parts) > 2 else folder.resolve()).parents[1]
     if not (path / "plan.json").is_file():
         return None
     try:

@@ -1,4 +1,4 @@
-"""What the audit of the data found, with the texts: leaks, near-duplicates, contradictory labels, splits that differ."""
+"""What the audit of the data found, with the texts: leaks, near-duplicates, contradictory labels, unlike splits."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -102,7 +102,7 @@ def _pair_rows(pairs: list[FoundPair]) -> list[list[str]]:
 def found_pairs(task: Task, label: str, near: bool) -> tuple[list[FoundPair], list[FoundPair]]:
     """The pairs of equal or similar texts in two splits, and those of equal texts with two labels.
 
-    Each text is listed with the first text of an earlier split that it repeats, and otherwise with the most similar one.
+    Each text is listed with the first text of an earlier split that it repeats, otherwise with the most similar one.
     Words of a text are left to the findings: they are told by their characters.
     """
     if task.spans is not None or task.text_of is not None:
@@ -144,5 +144,6 @@ def _pair(task: Task, label: str, one: int, other: int, similarity: float) -> Fo
     texts = tuple(x if isinstance(x, str) else " ".join(map(str, x)) for x in (task.inputs[one], task.inputs[other]))
     shown = tuple(names[int(labels[i])] if names else str(labels[i]) for i in (one, other))
     splits = str(task.splits[one]), str(task.splits[other])
-    return FoundPair(splits, (str(task.ids[one]), str(task.ids[other])), (texts[0], texts[1]), (shown[0], shown[1]), similarity)
-
+    return FoundPair(
+        splits, (str(task.ids[one]), str(task.ids[other])), (texts[0], texts[1]), (shown[0], shown[1]), similarity
+    )

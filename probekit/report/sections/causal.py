@@ -3,7 +3,14 @@
 from probekit.causal.data import CausalData, Effect
 from probekit.causal.results.checklist import answered, reviewer_checklist
 from probekit.causal.results.report import causal_report, method_name
-from probekit.causal.results.view import curve_effects, direction_name, is_outside, methods_of, own_direction, selected_place
+from probekit.causal.results.view import (
+    curve_effects,
+    direction_name,
+    is_outside,
+    methods_of,
+    own_direction,
+    selected_place,
+)
 from probekit.report.parts import Items, Lines, More, Part, Picture, Rows
 from probekit.report.render import html_of
 from probekit.report.section import Section
@@ -25,7 +32,9 @@ def causal_section(data: CausalData, number: int = 0) -> Section:
     parts.append(Lines(report.notes, "note"))
     items = data.checklist or reviewer_checklist(data)
     lines = [f"{'✓' if item.is_answered else '○'} {item.question} {item.answer}" for item in items]
-    parts.append(More(f"Reviewer's checklist: {answered(items)} answered (✓ means answered, not passed)", [Items(lines)]))
+    parts.append(
+        More(f"Reviewer's checklist: {answered(items)} answered (✓ means answered, not passed)", [Items(lines)])
+    )
     name = "causal" if number == 0 else f"causal-{number + 1}"
     return Section(name, "Is it used?" if number == 0 else f"Is it used? ({number + 1})", html_of(parts))
 
@@ -55,9 +64,14 @@ def _picture(data: CausalData) -> Picture:
         if (place := selected_place(data, method)) in xs
         if (effect := curve_effects(data, method).get(place))
     ]
-    names = {x: "out" if layer.point != data.meta.get("point", layer.point) else str(layer.layer) for layer, x in zip(data.layers, xs.values(), strict=True)}
-    chart = LineChart("Decodability and effect by layer", series, names, "layer", "share", (low, high), _tips(data, xs), ringed=ringed)
-    legend = [(one.name, one.color, one.look) for one in series]
+    names = {
+        x: "out" if layer.point != data.meta.get("point", layer.point) else str(layer.layer)
+        for layer, x in zip(data.layers, xs.values(), strict=True)
+    }
+    chart = LineChart(
+        "Decodability and effect by layer", series, names, "layer", "share", (low, high), _tips(data, xs), ringed=ringed
+    )
+    legend = list(dict.fromkeys((one.name, one.color, one.look) for one in series))
     legend += [("95% interval", series[0].color, "band")] if series[0].band else []
     legend += [("selected on validation", "red", "ring")] if ringed else []
     legend += [("not larger than the placebos", "grey", "hollow")] if any(one.hollow for one in series) else []
@@ -86,8 +100,7 @@ def _of_method(data: CausalData, xs: dict[str, float], method: str, is_headline:
     if is_headline and placebo:
         columns = [x for x, _ in placebo]
         found += [
-            Series(f"placebos, {what}", "grey", columns, [ends[k] for _, ends in placebo], "dotted", dots=False)
-            for k, what in enumerate(("lowest", "highest"))
+            Series("placebos", "grey", columns, [ends[k] for _, ends in placebo], "dotted", dots=False) for k in (0, 1)
         ]
     return found
 

@@ -39,7 +39,7 @@ def _selectivity(data: ProbeData) -> list[Picture]:
         + ("" if layer.selectivity is None else f"\nselectivity {number_text(layer.selectivity)}")
         for x, layer, test in zip(xs, layers, tests, strict=True)
     }
-    series = [Series("label", "blue", xs, tests), Series("control task", "pink", xs, controls, "dashed")]
+    series = [Series("label", "blue", xs, tests), Series("control task", "grey", xs, controls, "dashed")]
     chart = LineChart(
         "Label and control task by layer", series, _ticks(data, xs), "layer", metric, _limits([*tests, *controls]), tips
     )
@@ -56,7 +56,9 @@ def _codelength(data: ProbeData) -> list[Picture]:
     bits = [code["bits"] / 1000 for code in codes]
     uniform, prior = codes[0]["uniform_bits"] / 1000, codes[0]["prior_bits"] / 1000
     tips = {x: _code_tip(layer, code) for x, layer, code in zip(xs, layers, codes, strict=True)}
-    rules = [Rule("uniform code", uniform)] + ([Rule("class frequencies", prior)] if abs(prior - uniform) > 0.005 * uniform else [])
+    rules = [Rule("uniform code", uniform)] + (
+        [Rule("class frequencies", prior)] if abs(prior - uniform) > 0.005 * uniform else []
+    )
     top = max(*bits, uniform, prior)
     chart = LineChart(
         "Code length of the training labels by layer",
@@ -72,7 +74,8 @@ def _codelength(data: ProbeData) -> list[Picture]:
 
 
 def _code_tip(layer: LayerResult, code: dict[str, float]) -> str:
-    return f"{layer.place}\n{code['bits']:,.0f} bits; compression {code['compression']:.2f}, against class frequencies {code['gain']:.2f}"
+    than = f"compression {code['compression']:.2f}, against class frequencies {code['gain']:.2f}"
+    return f"{layer.place}\n{code['bits']:,.0f} bits; {than}"
 
 
 def _picture(chart: LineChart, caption: str) -> Picture:

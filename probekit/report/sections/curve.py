@@ -71,7 +71,13 @@ def together_section(several: Sequence[ProbeData], number: int = 0) -> Section:
             value, ends = data.estimate
             lead = data.meta.get("lead")
             where = "nested folds" if data.procedure is not None else data.best.place
-            row = [name, where, number_text(value), interval_text(ends), "" if lead is None else f"{lead['over']:+z.3f}"]
+            row = [
+                name,
+                where,
+                number_text(value),
+                interval_text(ends),
+                "" if lead is None else f"{lead['over']:+z.3f}",
+            ]
         rows.append(row)
     name = "curves" if number == 0 else f"curves-{number + 1}"
     return Section(name, f"Curves by {metric}", html_of([_picture(chart, legend), Rows(without_empty_columns(rows))]))

@@ -21,13 +21,22 @@ def positions_section(data: PositionData) -> Section:
         [_position_cell(data, one, i, base, most) for one, base in zip(data.positions, chance, strict=True)]
         for i in range(len(data.places))
     ]
-    columns = [one.position if one.token is None else f"{one.token.strip() or one.token!r} {one.position}" for one in data.positions]
+    columns = [
+        one.position if one.token is None else f"{one.token.strip() or one.token!r} {one.position}"
+        for one in data.positions
+    ]
     grid = CellGrid(f"Test {metric} by layer and position", data.places, columns, cells, "layer", axis_name(data), True)
     base = "majority class" if data.meta["n_classes"] else "mean"
-    legend = [(f"above the {base}", "blue", "cell"), (f"below the {base}", "red", "cell"), ("selected on validation", "", "frame")]
+    legend = [
+        (f"above the {base}", "blue", "cell"),
+        (f"below the {base}", "red", "cell"),
+        ("selected on validation", "", "frame"),
+    ]
     if level is not None:
         legend.append((f"not above chance (corrected p > {level:g})", "muted", "cell"))
-    picture = Picture(draw_grid(grid), f"Test {metric} of each layer and position; the page's own colour is chance.", legend=legend)
+    picture = Picture(
+        draw_grid(grid), f"Test {metric} of each layer and position; the page's own colour is chance.", legend=legend
+    )
     return _with_table("positions", "Layer by position", picture, positions_report(data))
 
 
@@ -38,7 +47,8 @@ def _position_cell(data: PositionData, one: PositionCurve, i: int, base: float, 
     lines = [
         f"position {one.position}, {layer.place}",
         f"test {metric_name(data.headline)} {number_text(value)}{'' if ends is None else ' ' + interval_text(ends)}",
-        f"chance {number_text(one.chance)}; {one.n['test']:,} test texts" + ("" if p is None else f"; corrected p = {p:.2g}"),
+        f"chance {number_text(one.chance)}; {one.n['test']:,} test texts"
+        + ("" if p is None else f"; corrected p = {p:.2g}"),
     ]
     is_best = data.selected is not None and data.selected[1] is layer
     muted = level is not None and is_above_chance(one, i, level) is False
@@ -58,11 +68,13 @@ def transfer_section(data: TransferData) -> Section:
             tip = f"trained on {cell.train_task}, tested on {cell.test_task}\n{cell.place}, test {metric} "
             tip += "undefined" if value is None else f"{value:z.3f}{'' if ends is None else ' ' + interval_text(ends)}"
             level = 0.0 if value is None else (value - chance) / (1 - chance)
-            cells[-1].append(Cell("–" if value is None else f"{value:z.3f}", tip, level))
+            cells[-1].append(Cell("none" if value is None else f"{value:z.3f}", tip, level))
     grid = CellGrid(f"Test {metric} of each pair of tasks", data.tasks, data.tasks, cells, "trained on", "tested on")
     below = f"below {chance:g}"
     legend = [(f"above {chance:g}", "blue", "cell"), (below, "red", "cell")]
-    caption = f"Test {metric} of the probe of one task on another, at the layer that the training task's validation selected."
+    caption = (
+        f"Test {metric} of the probe of one task on another, at the layer that the training task's validation selected."
+    )
     return _with_table("transfer", "Transfer", Picture(draw_grid(grid), caption, legend=legend), transfer_report(data))
 
 

@@ -34,7 +34,9 @@ def provenance_section(run: Run) -> Section:
     if commands:
         parts += [Heading("Make it again"), Commands(commands)]
         if run.store is None:
-            parts.append(Lines(["The store was not found next to these results, so its own command is not known."], "note"))
+            parts.append(
+                Lines(["The store was not found next to these results, so its own command is not known."], "note")
+            )
         else:
             parts.append(Lines(["Settings that these files do not record, such as devices, are left out."], "note"))
     return Section("provenance", "Provenance", html_of(parts))
@@ -124,8 +126,17 @@ def _words(flag: str, value: Any) -> list[str]:
         return [flag]
     if isinstance(value, dict):  # a probe with parameters
         name = str(value["name"])
-        return [flag, name, *(w for k, v in value.items() if k != "name" for w in ("--set", f"train-probe.probe.{k}={v}"))]
-    return [flag, ",".join(f"{one:g}" if isinstance(one, float) else str(one) for one in value) if isinstance(value, list) else str(value)]
+        return [
+            flag,
+            name,
+            *(w for k, v in value.items() if k != "name" for w in ("--set", f"train-probe.probe.{k}={v}")),
+        ]
+    return [
+        flag,
+        ",".join(f"{one:g}" if isinstance(one, float) else str(one) for one in value)
+        if isinstance(value, list)
+        else str(value),
+    ]
 
 
 def _causal_options(asked: Mapping[str, Any]) -> list[str]:

@@ -42,7 +42,9 @@ def _classes(data: ProbeData, layer: LayerResult) -> list[Part]:
     pictures, lines = [], [f"{counted(len(labels), 'test row')}, {layer.place}."]
     if (ece := layer.metrics["test"].get("ece")) is not None and data.procedure is None:
         diagram = reliability(probabilities(scores), labels, names)
-        pictures.append(_captioned(draw_reliability(diagram), f"Reliability: {BINS} bins of equal width; the bars count rows."))
+        pictures.append(
+            _captioned(draw_reliability(diagram), f"Reliability: {BINS} bins of equal width; the bars count rows.")
+        )
         brier = layer.metrics["test"].get("brier")
         within = "" if brier is None else f", Brier score {brier:.3f}"
         lines.append(f"Expected calibration error {ece:.3f}{within}. On the diagonal, probabilities are exact.")
@@ -55,7 +57,9 @@ def _classes(data: ProbeData, layer: LayerResult) -> list[Part]:
     else:
         histogram = of_margins(scores, labels)
         caption = "Score of the true class minus the highest other one: below 0, the prediction is wrong."
-    legend = [(name, color, "block") for name, color, _ in (histogram.up, histogram.down) if name] if histogram.down else []
+    legend = (
+        [(name, color, "block") for name, color, _ in (histogram.up, histogram.down) if name] if histogram.down else []
+    )
     pictures.append(Picture(draw_histogram(histogram), caption, legend=legend))
     return [Lines(lines), Side(pictures)]
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from probekit.causal.results.results import CausalResults
+from probekit.causal.data import CausalData
+from probekit.causal.results.report import place_ranges, quadrant_counts
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.data import NOT_SELECTED, ProbeData
 from probekit.evaluation.results.report import every_note
@@ -17,13 +18,14 @@ TOLD = ("best layer", "mean and last token", "baselines", "permutation test", "s
 CLASSES = 8  # class names in one line
 
 
-def summary_section(data: ProbeData, causal: Sequence[CausalResults]) -> Section:
+def summary_section(data: ProbeData, causal: Sequence[CausalData]) -> Section:
     """The summary of a curve; `causal` are results that tell whether the model uses what is read."""
     notes = every_note(data)
     warned = cautions(data)
     parts: list[Part] = [Lines([_answer(data)], "lead")]
     parts += [Lines([f"Caution: {phrase}."], "caution") for phrase in warned]
     parts.append(Lines([notes[name] for name in TOLD if name in notes and name != "best layer"]))
+    parts += [Lines([_used(one)]) for one in causal if one.layers]
     parts.append(Facts(_facts(data)))
     if missing := unchecked(data, causal):
         parts += [Heading("Not checked"), Items(missing)]
@@ -50,6 +52,12 @@ def _answer(data: ProbeData) -> str:
     return f"{what} Validation selected this layer; test was used once.{others}"
 
 
+def _used(data: CausalData) -> str:
+    """What the edits say, in one line."""
+    found = [f"{name}: {listed(place_ranges(layers))}" for name, layers in quadrant_counts(data).items()]
+    return f"Edits of the model, compared with placebos: {'; '.join(found)}."
+
+
 def _facts(data: ProbeData) -> list[tuple[str, str]]:
     meta, n = data.meta, data.meta["n"]
     classes = [str(name) for name in meta.get("classes") or []]
@@ -68,7 +76,7 @@ def _facts(data: ProbeData) -> list[tuple[str, str]]:
     ]
 
 
-def unchecked(data: ProbeData, causal: Sequence[CausalResults]) -> list[str]:
+def unchecked(data: ProbeData, causal: Sequence[CausalData]) -> list[str]:
     """What a reviewer would ask for that these results do not hold, with the command that gives it."""
     meta = data.meta
     left_out = [str(one) for one in meta.get("left_out") or []]
