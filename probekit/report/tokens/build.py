@@ -219,11 +219,14 @@ def _centre(data: ProbeData, scores: np.ndarray, read: np.ndarray, centre: float
 
 
 def _units(probe: Any, scores: np.ndarray, read: np.ndarray) -> np.ndarray:
-    """1 for log odds and values; the standard deviation of the trained tokens' scores where they have no unit."""
-    if probe.log_odds or probe.predicts == "numbers":
+    """1 for log odds; otherwise standard deviations of the trained tokens' scores.
+
+    Values of a regression have one unit at all places, and scores that are no log odds one at each place.
+    """
+    if probe.log_odds:
         return np.ones(scores.shape[1])
     some = scores[..., read if read.sum() > 1 else slice(None)]
-    spread = some.std(axis=(0, 2))
+    spread = np.full(scores.shape[1], some.std()) if probe.predicts == "numbers" else some.std(axis=(0, 2))
     return np.where(spread > 0, spread, 1.0)
 
 

@@ -86,7 +86,7 @@ class TokenScores:
         placebo: of a random direction, [O, P, T].
         text_scores: of each text at the tokens that the probe reads, [O, P, N]; nan where it reads none of them.
         centre: the threshold: scores above it mean the output's class.
-        units: [P], by which scores are divided before they are coloured: 1 where places are comparable.
+        units: [P], by which scores are divided before they are coloured: 1 for log odds.
         meta: JSON-able: model, task, label, probe, position, kind ("log odds", "score" or "value"), read (which tokens
             the scores of texts are of), notes.
         lens: None where there is none.
