@@ -26,20 +26,20 @@ def packed(view: TokenScores) -> dict[str, Any]:
     scores, placebo = ((x - view.centre) / unit for x in (view.scores, view.placebo))
     texts = (view.text_scores - view.centre) / unit
     step = step_of(scores, placebo, texts)
-    distinct = list(dict.fromkeys(_cut(piece, PIECE) for piece in view.pieces))
+    distinct = list(dict.fromkeys(cut(piece, PIECE) for piece in view.pieces))
     number = {piece: i for i, piece in enumerate(distinct)}
     return {
         "places": view.places,
         "layers": view.layers,
         "best": view.best,
-        "outputs": [_cut(name, LABEL) for name in view.outputs],
+        "outputs": [cut(name, LABEL) for name in view.outputs],
         "texts": [
-            [_cut(one.id, LABEL), _or_none(one.label), _or_none(one.predicted), _as_int(one.is_mistake), one.why]
+            [cut(one.id, LABEL), _or_none(one.label), _or_none(one.predicted), _as_int(one.is_mistake), one.why]
             for one in view.texts
         ],
         "offsets": view.offsets.tolist(),
         "pieces": distinct,
-        "tokens": _base64(np.array([number[_cut(piece, PIECE)] for piece in view.pieces], dtype="<u4")),
+        "tokens": _base64(np.array([number[cut(piece, PIECE)] for piece in view.pieces], dtype="<u4")),
         "marks": _base64(view.marks),
         "scores": _base64(levels(scores, step)),
         "placebo": _base64(levels(placebo, step)),
@@ -79,7 +79,7 @@ def _lens(lens: Lens) -> dict[str, Any]:
         "texts": lens.texts,
         "places": lens.places,
         "k": int(lens.top.shape[2]),
-        "pieces": [_cut(lens.spelled[i], PIECE) for i in listed],
+        "pieces": [cut(lens.spelled[i], PIECE) for i in listed],
         "top": _base64(number[lens.top].astype("<u4" if len(listed) > 65_535 else "<u2")),
         "wide": len(listed) > 65_535,
         "probability": _base64(np.rint(lens.probability * 255).astype(np.uint8)),
@@ -100,13 +100,14 @@ def _base64(values: np.ndarray) -> str:
     return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
 
 
-def _cut(text: str, most: int) -> str:
+def cut(text: str, most: int) -> str:
+    """A text of at most `most` characters and an ellipsis."""
     half = most // 2
     return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
 
 def _or_none(text: str | None) -> str | None:
-    return None if text is None else _cut(text, LABEL)
+    return None if text is None else cut(text, LABEL)
 
 
 def _as_int(value: bool | None) -> int | None:
