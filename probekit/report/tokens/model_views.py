@@ -64,7 +64,9 @@ def lens_of(model: LanguageModel, token_ids: Sequence[Sequence[int]], most: int 
 
 
 @torch.no_grad()
-def attention_of(model: LanguageModel, token_ids: Sequence[Sequence[int]], most: int = PATTERN_BYTES) -> Attention | str:
+def attention_of(
+    model: LanguageModel, token_ids: Sequence[Sequence[int]], most: int = PATTERN_BYTES
+) -> Attention | str:
     """The attention patterns of the first texts that fit into `most` bytes; a sentence where there are none."""
     try:
         layers = model.layers_of("attn_pattern")

@@ -158,5 +158,3 @@ def _context(model: LanguageModel, acts: Activations) -> tuple[list[str], list[s
         return [name if i is None or tokenizer is None else tokenizer.tokens([i])[0]] * n
 
     return spelled(bos, "BOS", layout.n_bos), spelled(sep, "SEP", layout.n_end)
-
-

@@ -18,10 +18,8 @@ STYLES, SCRIPTS = ("tokens/tokens.css",), ("tokens/tokens.js",)  # what a page w
 
 def token_section(view: TokenScores, name: str = "tokens") -> Section:
     """The view as a section of a page; it also needs `STYLES` and `SCRIPTS` there."""
-    block = f"{name}-view"
     known = [one for one in view.texts if one.predicted is not None]
     values = {
-        "block": block,
         "about": about(view),
         "notes": _notes(view),
         "places": len(view.places),
@@ -94,7 +92,10 @@ def _legend(view: TokenScores) -> dict[str, str]:
 def token_page(view: TokenScores, title: str = TITLE) -> str:
     """The view as a complete HTML page, one file."""
     part = token_section(view)
-    sheets, programs = [asset(name) for name in ("page.css", *STYLES, "tokens/alone.css")], [asset(name) for name in SCRIPTS]
+    sheets, programs = (
+        [asset(name) for name in ("page.css", *STYLES, "tokens/alone.css")],
+        [asset(name) for name in SCRIPTS],
+    )
     values = {
         "title": title,
         "policy": policy_of(sheets, programs),

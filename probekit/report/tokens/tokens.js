@@ -36,13 +36,13 @@
 	}
 
 	function start(root) {
-		const d = JSON.parse(document.getElementById(root.dataset.tokens).textContent);
+		const own = root.closest("section").id, d = JSON.parse(document.getElementById(own + "-view").textContent);
 		const T = d.offsets.at(-1), N = d.texts.length, P = d.places.length, lens = d.lens;
 		const ids = new Uint32Array(bytes(d.tokens).buffer), marks = bytes(d.marks), ofTexts = signed(d.of_texts);
 		const scores = { false: signed(d.scores), true: signed(d.placebo) };
 		const field = (name) => root.querySelector(`[name="${name}"]`), part = (name) => root.querySelector(".tk-" + name);
 		const list = part("list"), side = part("token"), pattern = part("pattern");
-		const prefix = document.querySelector("[data-tokens]") === root ? "" : root.dataset.tokens + "&";
+		const prefix = document.querySelector("[data-tokens]") === root ? "" : own + "&";
 		const s = { p: d.best, text: 0, token: 0, output: 0, placebo: false, mode: "texts", lens: false };
 		const texts = d.texts.map((_, i) => ({ i }));
 		let order = texts, hover = null;
