@@ -3,9 +3,11 @@
 Axes: N texts, R tokens without context tokens, T tokens with them, P places, O outputs.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from probekit.activations.activations import Activations
 from probekit.errors import UsageError
@@ -49,23 +51,14 @@ def token_scores(
     fitted = [one for one in data.layers if one.probe is not None and (one.point, one.layer) in acts]
     if not fitted:
         raise UsageError("no fitted probe was saved for the places of these activations, so no token can be scored")
-    kept = _outputs(data, fitted[0].probe)
+    kept, best = _outputs(data, fitted[0].probe), _best(data, fitted)
     weights = random_weights(len(rows.read), SEED)
-    scores, placebos, of_texts, predicted = [], [], [], None
-    best = _best(data, fitted)
-    for i, one in enumerate(fitted):
-        x = acts._rows((one.point, one.layer))
-        own = by_output(token_decisions(one.probe, x), one.probe)
-        scores.append(own[kept])
-        placebos.append(placebo_scores(x, own, rows.read, weights)[kept])
-        decided, has = _of_texts(one.probe, x, rows)
-        of_texts.append(_filled(by_output(decided, one.probe)[kept], has, len(acts.task)))
-        if i == best:
-            predicted = _predicted(data, decided, has, len(acts.task), centre)
+    each = [_of_place(one.probe, acts._rows((one.point, one.layer)), rows, kept, weights) for one in fitted]
+    scores, placebo, of_texts = (np.stack(some, axis=1) for some in list(zip(*each, strict=True))[:3])
     own_T, n_all = _own_tokens(acts), int(layout.lengths.sum())
-    each = np.stack(scores, axis=1)
+    predicted = _predicted(data, each[best].decided, each[best].has, len(acts.task), centre)
     return TokenScores(
-        texts=_texts(data, acts, predicted or [], why),
+        texts=_texts(data, acts, predicted, why),
         offsets=np.concatenate([[0], np.cumsum(layout.lengths)]),
         pieces=_with_context(pieces_of(acts, tokenizer), rows, own_T),
         marks=_marks(rows, own_T, n_all),
@@ -73,13 +66,32 @@ def token_scores(
         layers=[one.layer for one in fitted],
         best=best,
         outputs=_names(data, kept),
-        scores=_spread(each, own_T, n_all),
-        placebo=_spread(np.stack(placebos, axis=1), own_T, n_all),
-        text_scores=np.stack(of_texts, axis=1),
-        centre=_centre(data, each, rows.read, centre),
-        units=_units(fitted[0].probe, each, rows.read),
+        scores=_spread(scores, own_T, n_all),
+        placebo=_spread(placebo, own_T, n_all),
+        text_scores=of_texts,
+        centre=_centre(data, scores, rows.read, centre),
+        units=_units(fitted[0].probe, scores, rows.read),
         meta=_meta(data, fitted[0].probe, rows),
     )
+
+
+class _PlaceScores(NamedTuple):
+    """The scores of one place: [O, R], [O, R] and [O, N]; the decision for each text that has one, and which have."""
+
+    scores: np.ndarray
+    placebo: np.ndarray
+    of_texts: np.ndarray
+    decided: np.ndarray
+    has: np.ndarray
+
+
+def _of_place(probe: Any, x: Tensor, rows: TokenRows, kept: np.ndarray, weights: np.ndarray) -> _PlaceScores:
+    own = by_output(token_decisions(probe, x), probe)[kept]
+    decided, has = _of_texts(probe, x, rows)
+    of_texts = np.full((len(kept), len(rows.acts.task)), np.nan)
+    if len(has):
+        of_texts[:, has] = by_output(decided, probe)[kept]
+    return _PlaceScores(own, placebo_scores(x, own, rows.read, weights), of_texts, decided, has)
 
 
 def _best(data: ProbeData, fitted: list[LayerResult]) -> int:
@@ -109,7 +121,7 @@ def _names(data: ProbeData, kept: np.ndarray) -> list[str]:
     return [label] if len(kept) == 1 else [f"{label} {k}" for k in kept]
 
 
-def _of_texts(probe: Any, x: Any, rows: TokenRows) -> tuple[np.ndarray, np.ndarray]:
+def _of_texts(probe: Any, x: Tensor, rows: TokenRows) -> tuple[np.ndarray, np.ndarray]:
     """The decision for each text that has trained tokens, and which texts these are."""
     lengths = rows.acts.layout.own_lengths
     of = np.repeat(np.arange(len(lengths)), lengths)[rows.read]
@@ -117,15 +129,7 @@ def _of_texts(probe: Any, x: Any, rows: TokenRows) -> tuple[np.ndarray, np.ndarr
     has = np.flatnonzero(counts)
     if not len(has):
         return np.zeros(0), has
-    import torch
-
     return text_decisions(probe, x[torch.from_numpy(np.flatnonzero(rows.read)).to(x.device)], counts[has]), has
-
-
-def _filled(scores: np.ndarray, has: np.ndarray, n: int) -> np.ndarray:
-    found = np.full((len(scores), n), np.nan)
-    found[:, has] = scores
-    return found
 
 
 def _predicted(data: ProbeData, decided: np.ndarray, has: np.ndarray, n: int, centre: float) -> list[str | None]:
@@ -149,7 +153,7 @@ def _texts(data: ProbeData, acts: Activations, predicted: list[str | None], why:
         if labels is not None:
             known = labels[i] >= 0 if classes else np.isfinite(labels[i]).all()
             label = (str(classes[int(labels[i])]) if classes else _number(labels[i])) if known else None
-        guess = predicted[i] if predicted else None
+        guess = predicted[i]
         is_mistake = label != guess if classes and label is not None and guess is not None else None
         found.append(ScoredText(str(name), label, guess, is_mistake, why[i] if why else "given"))
     return found

@@ -28,7 +28,7 @@ def with_model_views(view: TokenScores, model: LanguageModel, token_ids: Sequenc
         model: that reads the texts.
         token_ids: of each text, context tokens included.
     """
-    lens, attention = lens_of(model, token_ids), attention_of(model, token_ids)
+    lens, attention = lens_of(model, token_ids), patterns_of(model, token_ids)
     said = [why for why in (lens, attention) if isinstance(why, str)]
     return replace(
         view,
@@ -64,9 +64,7 @@ def lens_of(model: LanguageModel, token_ids: Sequence[Sequence[int]], most: int 
 
 
 @torch.no_grad()
-def attention_of(
-    model: LanguageModel, token_ids: Sequence[Sequence[int]], most: int = PATTERN_BYTES
-) -> Attention | str:
+def patterns_of(model: LanguageModel, token_ids: Sequence[Sequence[int]], most: int = PATTERN_BYTES) -> Attention | str:
     """The attention patterns of the first texts that fit into `most` bytes; a sentence where there are none."""
     try:
         layers = model.layers_of("attn_pattern")
