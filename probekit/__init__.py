@@ -39,6 +39,8 @@ _HOME = {
     "causal_curve": "causal.curve.causal_curve",
     "CausalResults": "causal.results.results",
     "transfer": "evaluation",
+    "compare": "side_by_side",
+    "Comparison": "side_by_side",
     "TransferResults": "evaluation",
     "selftest": "verification",
     "show_reading": "activations.plan.reading.show",
@@ -50,6 +52,7 @@ _HOME = {
 }
 __all__ = [
     "CausalResults",
+    "Comparison",
     "PositionResults",
     "ProbeCurves",
     "ProbeResults",
@@ -59,6 +62,7 @@ __all__ = [
     "TransferResults",
     "__version__",
     "causal_curve",
+    "compare",
     "direct_logit_attribution",
     "extract",
     "extract_statistics",
@@ -109,6 +113,7 @@ if TYPE_CHECKING:
     from probekit.evaluation import PositionResults, ProbeCurves, ProbeResults, TransferResults, train_probes, transfer
     from probekit.models import load_model
     from probekit.probes import load_probe
+    from probekit.side_by_side import Comparison, compare
     from probekit.tasks import Task, load_task
     from probekit.verification import SelfTest, selftest
 

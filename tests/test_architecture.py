@@ -45,7 +45,7 @@ ROOMS: dict[str, set[str]] = {
     "plots": {"evaluation", "models", "causal", "activations", "side_by_side", "sweep"},
     "scoring": {"hooks", "interventions", "models", "tasks", "activations", "probes", "evaluation"},
     "export": {"activations", "probes", "evaluation", "causal", "scoring"},
-    "side_by_side": {"activations", "probes", "evaluation", "plots"},
+    "side_by_side": {"tasks", "activations", "probes", "evaluation", "plots"},
     "sweep": {"models", "tasks", "activations", "probes", "evaluation", "plots"},
     "logging_to": {"evaluation", "plots"},
     "report": {
