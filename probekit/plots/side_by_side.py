@@ -92,9 +92,11 @@ def _draw(data: ComparisonData, figure: Figure, title: str | None) -> None:
     if not shown:
         _draw_curves(data, figure.subplots(), name)
         return
-    upper, lower = figure.subplots(2, 1, height_ratios=[HEIGHT - 0.6, ROW * len(shown) + 0.3])
-    _draw_curves(data, upper, name)
-    _draw_differences(data, lower, shown)
+    low = AROUND + ROW * len(shown)
+    # parts with margins of their own: the names and numbers of the lower one leave the curves their width
+    upper, lower = figure.subfigures(2, 1, height_ratios=[figure.get_figheight() - low, low])
+    _draw_curves(data, upper.subplots(), name)
+    _draw_differences(data, lower.subplots(), shown)
 
 
 def _shown(data: ComparisonData) -> list[RunDifference]:
@@ -135,6 +137,8 @@ def _x(data: ComparisonData, place: ComparedPlace) -> float:
 
 def _draw_run(ax: Axes, line: _Line, data: ComparisonData, marks: dict[str, Artist]) -> Artist:
     (run,) = line.runs
+    if any(run.places == other.places for other in data.runs[: data.runs.index(run)]):  # two places of one curve
+        return _ring(ax, line, data, marks) or ax.plot([], [], color=line.color)[0]
     xs, values = [_x(data, place) for place in run.places], [place.value for place in run.places]
     ends = [_ends(place) for place in run.places]
     if len(xs) > 1 and any(place.band for place in run.places):
@@ -144,12 +148,20 @@ def _draw_run(ax: Axes, line: _Line, data: ComparisonData, marks: dict[str, Arti
     elif len(xs) == 1:
         ax.vlines(xs, [ends[0][0]], [ends[0][1]], color=line.color, linewidth=1.4)
     (drawn,) = ax.plot(xs, values, color=line.color, linewidth=2, marker="o", markersize=4, zorder=4)
-    if run.quoted is not None:
-        what = GIVEN if run.given else SELECTED
-        look = {"marker": "o", "markersize": 10, "markerfacecolor": "none", "markeredgewidth": 1.8}
-        at = [_x(data, run.quoted)], [run.quoted.value]
-        ring = ax.plot(*at, linestyle="none", markeredgecolor=line.color, zorder=5, clip_on=False, label=what, **look)
-        marks.setdefault(what, ring[0])
+    _ring(ax, line, data, marks)
+    return drawn
+
+
+def _ring(ax: Axes, line: _Line, data: ComparisonData, marks: dict[str, Artist]) -> Artist | None:
+    """A ring around the place that validation selected, or a square around one that was named."""
+    (run,) = line.runs
+    if run.quoted is None:
+        return None
+    what, marker = (GIVEN, "s") if run.given else (SELECTED, "o")
+    look = {"marker": marker, "markersize": 10, "markerfacecolor": "none", "markeredgewidth": 1.8, "label": what}
+    at = [_x(data, run.quoted)], [run.quoted.value]
+    (drawn,) = ax.plot(*at, linestyle="none", markeredgecolor=line.color, zorder=5, clip_on=False, **look)
+    marks.setdefault(what, drawn)
     return drawn
 
 
@@ -236,7 +248,7 @@ def _draw_differences(data: ComparisonData, ax: Axes, shown: Sequence[RunDiffere
             ax.hlines(y, *each.interval, color=color, linewidth=2)
         face = "white" if each.kind == UNPAIRED else color
         ax.plot([each.difference], [y], "o", color=color, markerfacecolor=face, markersize=5.5, zorder=3)
-        p = "" if each.corrected is None else f", p {p_text(each.corrected)}"
+        p = "" if each.corrected is None else f", p {p_text(each.corrected, '= ')}"
         text = f"{each.difference:+z.3f} {signed_interval(each.interval)}{p}{', unpaired' * (each.kind == UNPAIRED)}"
         ax.text(1.01, y, text, transform=ax.get_yaxis_transform(), va="center", fontsize=SMALL, color=INK, **PLAIN)
         names.append(_pair_name(data, each))

@@ -65,7 +65,8 @@ def _names(runs: Sequence[NamedRun], facts: Sequence[Mapping[str, str]]) -> list
     shared = shared_by_all(facts)
     names: list[str] = []
     for number, (run, own) in enumerate(zip(runs, facts, strict=True)):
-        differs = [own[key] for key in _NAMED if key in own and key not in shared]
+        told = [key for key in _NAMED if key in own and key not in shared]
+        differs = [own[key] for key in told if key != "point" or "place" not in told]  # a place says its point
         differs += [f"seed {own['seed']}"] if "seed" not in shared else []
         differs += [value for key, value in own.items() if key.startswith("--") and key not in shared]
         name = run.name or ", ".join(differs) or (run.path.name if run.path else f"run {number + 1}")

@@ -103,9 +103,11 @@ def signed_interval(ends: Sequence[float] | None) -> str:
     return "" if ends is None else f"[{ends[0]:+z.3f}, {ends[1]:+z.3f}]"
 
 
-def p_text(value: float | None) -> str:
-    """A p-value with two digits; the smallest are "<0.001"."""
-    return "" if value is None else "<0.001" if value < 0.001 else f"{value:.2g}" if value < 0.1 else f"{value:.2f}"
+def p_text(value: float | None, equals: str = "") -> str:
+    """A p-value with two digits; the smallest are "< 0.001"."""
+    if value is None or value < 0.001:
+        return "" if value is None else "< 0.001"
+    return equals + (f"{value:.2g}" if value < 0.1 else f"{value:.2f}")
 
 
 def _group_rows(data: ComparisonData) -> list[list[str]]:
@@ -139,9 +141,10 @@ def comparison_notes(data: ComparisonData) -> list[str]:
 def _selection_note(data: ComparisonData) -> str:
     without = [run.name for run in data.runs if run.estimate is None]
     note = "Each run's layer was selected on its own validation rows; test selected nothing."
-    if all(run.given for run in data.runs):
-        note = ""
-    return f"{note} No layer was selected: {listed(without, MOST_NAMED)}." if without else note
+    if any(run.given for run in data.runs):
+        every = all(run.given for run in data.runs)
+        note = "" if every else f"Layers without {GIVEN} were selected on the run's own validation rows."
+    return f"{note} No layer was selected: {listed(without, MOST_NAMED)}.".strip() if without else note
 
 
 def _difference_note(data: ComparisonData) -> str:

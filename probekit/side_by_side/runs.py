@@ -11,7 +11,7 @@ from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.curves_files import load_curves
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.files import load_results
-from probekit.side_by_side.steps import step_of
+from probekit.manifest import is_store, stores_in
 from probekit.text import kind_of, listed
 
 CURVE, CURVES = "results.json", "curves.json"
@@ -101,23 +101,13 @@ def _folders(path: Path) -> list[Path]:
     for name, what in OTHERS.items():
         if (path / name).is_file():
             raise UsageError(f"{str(path)!a} holds {what}, which has no curve to compare; name results of train-probe")
-    if _is_store(path):
+    if is_store(path):
         return [_only_results(path)]
     if inside := stores_in(path):
         return [_only_results(each) for each in inside]
     if own := _results_in(path):
         return own
     raise DataError(f"no results in {str(path)!a}; name a folder that train-probe wrote, or a store with results")
-
-
-def stores_in(path: Path) -> list[Path]:
-    """The stores in a folder, such as those of several checkpoints, in the order of their steps."""
-    inside = [each for each in path.iterdir() if each.is_dir() and _is_store(each)]
-    return sorted(inside, key=lambda each: (step_of(each.name) is None, step_of(each.name) or 0, each.name))
-
-
-def _is_store(path: Path) -> bool:
-    return any((path / name).is_file() for name in ("plan.json", "manifest.json"))
 
 
 def _results_in(path: Path) -> list[Path]:
