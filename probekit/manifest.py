@@ -5,13 +5,13 @@ Opening the store (`probekit.activations`) checks everything, and says what is w
 
 import contextlib
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from probekit.durable import MAX_JSON_BYTES, matches, unseal
 from probekit.errors import DataError, ProbekitError
 from probekit.places import NamedPlaces
+from probekit.text import by_numbers
 
 _FORM = {"places": [(str, int | None)], "points": [str], "n_layers": int, "output?": str}
 
@@ -40,7 +40,7 @@ def stores_in(folder: Path) -> list[Path]:
     if is_store(folder) or not folder.is_dir():
         return []
     inside = [each for each in folder.iterdir() if each.is_dir() and is_store(each)]
-    return sorted(inside, key=lambda each: [int(x) if x.isdecimal() else x for x in re.split(r"(\d+)", each.name)])
+    return sorted(inside, key=lambda each: by_numbers(each.name))
 
 
 def is_store(path: Path) -> bool:

@@ -25,7 +25,7 @@ BASE: dict[str, set[str]] = {  # small tools without a room; every room may impo
     "points": {"errors"},
     "selections": {"errors"},
     "places": {"errors", "text", "points", "selections"},
-    "manifest": {"errors", "durable", "places"},
+    "manifest": {"errors", "text", "durable", "places"},
     "builtin": set(),
     "published": set(),
     "options": {"errors", "text", "points", "selections", "activations"},  # activations for type checkers alone

@@ -13,6 +13,7 @@ from probekit.text import listed
 if TYPE_CHECKING:
     from probekit.evaluation.results.data import ProbeData
 
+
 def revisions_of(model: ModelOptions) -> list[str]:
     """The revisions where --revision names several; none for a single one.
 

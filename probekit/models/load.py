@@ -25,7 +25,7 @@ from probekit.options import DeviceOptions, ModelArguments, ModelOptions
 from probekit.options.check import check_path
 from probekit.options.load import Via
 from probekit.options.option import keywords
-from probekit.text import listed
+from probekit.text import by_numbers, listed
 
 if TYPE_CHECKING:
     import torch
@@ -131,6 +131,18 @@ def _source(found: _Found) -> dict[str, Any]:
     return {"name_or_path": found.name if found.has_own_name else str(found.folder.resolve()), "revision": None}
 
 
+def _not_a_model(folder: Path) -> str:
+    inside = _checkpoints(folder)
+    what = f"; it holds {listed(inside)}, name one with --revision" if inside else "; name another"
+    return f"{str(folder)!a} is not the folder of a model, as it has no config.json{what}"
+
+
+def _checkpoints(folder: Path) -> list[str]:
+    """The names of the folders in it that hold a model, step2 before step10, escaped."""
+    names = [each.parent.name for each in folder.glob("*/config.json")]
+    return [ascii(name) for name in sorted(names, key=by_numbers)]
+
+
 def checkpoint_folder(folder: Path, revision: str) -> Path:
     """The checkpoint of this name in a folder that holds several, such as step1000/ or checkpoint-500/.
 
@@ -140,7 +152,7 @@ def checkpoint_folder(folder: Path, revision: str) -> Path:
     inside = folder / revision
     if _CHECKPOINT.fullmatch(revision) and (inside / "config.json").is_file():
         return inside
-    known = sorted(each.parent.name for each in folder.glob("*/config.json"))
+    known = _checkpoints(folder)
     why = f"it holds {listed(known)}" if known else "it holds no folders of checkpoints, each with a config.json"
     raise UsageError(f"{str(folder)!a} has no checkpoint {revision!a:.80} (--revision): {why}")
 
@@ -176,7 +188,7 @@ def check_model_name(name: str, revision: str | None = None) -> None:
         if revision is not None:
             checkpoint_folder(Path(name), revision)
         elif not (Path(name) / "config.json").is_file():
-            raise DataError(f"{name!a} is not the folder of a model, as it has no config.json; name another")
+            raise DataError(_not_a_model(Path(name)))
     elif not (name in HUB_ALIASES or (REPO_ID.fullmatch(name) and ".." not in name)):
         near = nearest(name, [*BUILTIN_MODELS, *builtin.MODELS, *HUB_ALIASES])
         raise UsageError(f"no model {name!a}: neither a folder nor owner/name on the Hub; {near}")

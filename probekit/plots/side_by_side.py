@@ -193,7 +193,10 @@ def _legend_texts(line: _Line, data: ComparisonData) -> list[str]:
     name, group = short(line.name, NAME), line.group
     metric = METRICS.get(data.headline, data.headline)
     if group is not None:
-        return [f"{name}: mean of {len(group.runs)} seeds {number_text(group.mean)}, sd {number_text(group.spread)}", name]
+        return [
+            f"{name}: mean of {len(group.runs)} seeds {number_text(group.mean)}, sd {number_text(group.spread)}",
+            name,
+        ]
     (run,) = line.runs
     if run.estimate is None:
         return [f"{name}: no layer selected", name]

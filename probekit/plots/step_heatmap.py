@@ -18,7 +18,7 @@ from probekit.side_by_side.data import ComparisonData
 from probekit.side_by_side.report import shared_setting
 
 CELL = (0.5, 0.3)  # inches
-AROUND = (2.2, 1.9)  # inches for names, headings and the colour bar
+AROUND = (2.2, 2.1)  # inches for names, headings and the colour bar
 LEAST, MOST = (6.4, 3.4), (14.0, 11.0)  # inches of a figure
 SIZE, TOO_SMALL = 8.0, 4.5  # points of a number; smaller ones are left out
 
@@ -35,7 +35,7 @@ def draw_steps(data: ComparisonData, ax: Axes, title: str) -> None:
     """Draw the headline of every layer at every step on test, the first layer at the bottom.
 
     White is chance: the score of the majority class of train, or of the mean. Cells that are not above chance after the
-    correction for all cells are grey. A dot marks the layer that validation selects at each step.
+    correction for all cells are grey. A frame marks the layer that validation selects at each step.
     """
     values, chance = data.matrix, np.array([_chance(data, i) for i in range(len(data.runs))])
     most = max(0.05, 1 - float(chance.min()))
@@ -47,12 +47,12 @@ def draw_steps(data: ComparisonData, ax: Axes, title: str) -> None:
         for j, fill in enumerate(row):
             ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=tuple(fill), edgecolor="white", linewidth=0.8))
     _write_numbers(data, ax, fills, grey)
-    _mark_selected(data, ax, fills)
+    _frame_selected(data, ax)
     _name_axes(data, ax)
     _add_scale(data, ax, scale)
     tested = any(place.above_chance is not None for run in data.runs for place in run.places)
-    lines = [shared_setting(data), "white: chance; dot: selected on validation"]
-    lines[1] += "; grey: not above chance (permutation test, corrected for all cells)" if tested else ""
+    lines = [shared_setting(data), "white: chance; frame: selected on validation"]
+    lines += ["grey: not above chance (permutation test, corrected for all cells)"] if tested else []
     write_headings(ax, title, lines, start=7)
 
 
@@ -81,12 +81,12 @@ def _write_numbers(data: ComparisonData, ax: Axes, fills: np.ndarray, grey: np.n
             ax.text(j, i, text, ha="center", va="center", fontsize=size, color=colour, clip_on=True)
 
 
-def _mark_selected(data: ComparisonData, ax: Axes, fills: np.ndarray) -> None:
+def _frame_selected(data: ComparisonData, ax: Axes) -> None:
     for j, run in enumerate(data.runs):
         if run.quoted is not None:
             i = data.place_names.index(run.quoted.place)
-            colour = "white" if is_dark(fills[i, j]) else INK
-            ax.plot([j - 0.4], [i + 0.32], "o", color=colour, markersize=3, zorder=3)
+            look = {"fill": False, "edgecolor": INK, "linewidth": 1.6, "zorder": 3}
+            ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, **look))
 
 
 def _name_axes(data: ComparisonData, ax: Axes) -> None:

@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-
 from probekit.errors import UsageError
 from probekit.evaluation.results.wording import metric_name
 from probekit.options import CompareOptions
@@ -45,9 +44,7 @@ def compare(runs: Any, options: CompareOptions) -> Comparison:
         found = by_step(found)
     compared = compared_runs(found)
     classes = list(found[0].data.meta["classes"])
-    rows = [
-        rows_of(run.data, _place(run, own), classes) for run, own in zip(found, compared, strict=True)
-    ]
+    rows = [rows_of(run.data, _place(run, own), classes) for run, own in zip(found, compared, strict=True)]
     differences = Differences(compared, rows, options.seed)
     pairs = options.pairs or ("previous" if options.by == "step" else "first")
     made = [differences.of(*pair) for pair in _pairs(len(found), pairs)]

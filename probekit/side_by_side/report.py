@@ -3,7 +3,16 @@
 from collections.abc import Sequence
 
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text
-from probekit.side_by_side.data import BOOTSTRAP, INDEPENDENT, MCNEMAR, PAIRED, UNPAIRED, ComparedRun, ComparisonData, RunDifference
+from probekit.side_by_side.data import (
+    BOOTSTRAP,
+    INDEPENDENT,
+    MCNEMAR,
+    PAIRED,
+    UNPAIRED,
+    ComparedRun,
+    ComparisonData,
+    RunDifference,
+)
 from probekit.side_by_side.describe import heading
 from probekit.side_by_side.frames import difference_of
 from probekit.tables import html_page, html_table, text_table, without_empty_columns
@@ -22,7 +31,14 @@ MARKS = {GIVEN: "named, not selected on validation", LATE: "not converged"}
 
 def comparison_summary(data: ComparisonData) -> str:
     """Title, table, marks and notes as text."""
-    parts = [comparison_title(data), shared_setting(data), "", *text_table(_rows(data), left=len(_text_columns(data)) + 1).split("\n"), *_marks(data), ""]
+    parts = [
+        comparison_title(data),
+        shared_setting(data),
+        "",
+        *text_table(_rows(data), left=len(_text_columns(data)) + 1).split("\n"),
+        *_marks(data),
+        "",
+    ]
     if data.groups:
         parts += [*text_table(_group_rows(data)).split("\n"), ""]
     return "\n".join(map(printable, [*parts, *comparison_notes(data)]))

@@ -20,9 +20,9 @@ class Comparison(ComparisonData):
     """Runs side by side, as `compare` returns them; its attributes are those of `ComparisonData`."""
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per run: what it is of, the quoted place, its estimate, and the difference to the run it is compared with.
+        """One row per run: what it is of, the quoted place, its estimate, and the difference to the first run.
 
-        With `pairs="all"` the differences are those to the first run; `differences_frame` has all of them.
+        With `pairs="previous"` the difference is to the run before; `differences_frame` has all of them.
         """
         return run_frame(self)
 

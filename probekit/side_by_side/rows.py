@@ -69,10 +69,10 @@ def _predictions(rows: RowScores, place: str, test: np.ndarray, order: np.ndarra
     scores, truth = np.asarray(rows.scores[place])[test], np.asarray(rows.labels)[test]
     if not len(order):
         return Predictions(truth, scores, scores, 0)
-    if scores.ndim == 1:
-        scores = -scores if order[0] == 1 else scores
-    else:
+    if scores.ndim == 2:
         scores = scores[:, np.argsort(order)]
+    elif order[0] == 1:  # the two classes are in the other order
+        scores = -scores
     return Predictions(order[truth], order[np.asarray(rows.predicted[place])[test]], scores, len(order))
 
 

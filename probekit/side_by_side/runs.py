@@ -73,7 +73,9 @@ def _of_one(run: Any, name: Any) -> Iterable[NamedRun]:
     if place is None:
         return found
     if len(found) > 1:
-        raise UsageError(f"{str(path)!a} holds {len(found)} curves, and {place!a} names a place of one; name its folder")
+        raise UsageError(
+            f"{str(path)!a} holds {len(found)} curves, and {place!a} names a place of one; name its folder"
+        )
     return [NamedRun(found[0].data, found[0].path, name, _place_of(found[0].data, place, path))]
 
 
