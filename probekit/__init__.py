@@ -39,6 +39,8 @@ _HOME = {
     "causal_curve": "causal.curve.causal_curve",
     "CausalResults": "causal.results.results",
     "transfer": "evaluation",
+    "compare": "side_by_side",
+    "Comparison": "side_by_side",
     "TransferResults": "evaluation",
     "selftest": "verification",
     "show_reading": "activations.plan.reading.show",
@@ -52,6 +54,7 @@ _HOME = {
 }
 __all__ = [
     "CausalResults",
+    "Comparison",
     "Monitor",
     "PositionResults",
     "ProbeCurves",
@@ -62,6 +65,7 @@ __all__ = [
     "TransferResults",
     "__version__",
     "causal_curve",
+    "compare",
     "direct_logit_attribution",
     "extract",
     "extract_statistics",
@@ -115,6 +119,7 @@ if TYPE_CHECKING:
     from probekit.probes import load_probe
     from probekit.report.build import write_report
     from probekit.scoring.monitor import Monitor
+    from probekit.side_by_side import Comparison, compare
     from probekit.tasks import Task, load_task
     from probekit.verification import SelfTest, selftest
 

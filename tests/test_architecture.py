@@ -25,7 +25,7 @@ BASE: dict[str, set[str]] = {  # small tools without a room; every room may impo
     "points": {"errors"},
     "selections": {"errors"},
     "places": {"errors", "text", "points", "selections"},
-    "manifest": {"errors", "durable", "places"},
+    "manifest": {"errors", "text", "durable", "places"},
     "builtin": set(),
     "published": set(),
     "options": {"errors", "text", "points", "selections", "activations"},  # activations for type checkers alone
@@ -45,7 +45,7 @@ ROOMS: dict[str, set[str]] = {
     "plots": {"evaluation", "models", "causal", "activations", "scoring", "side_by_side", "sweep"},
     "scoring": {"hooks", "interventions", "models", "tasks", "activations", "probes", "evaluation", "plots"},
     "export": {"activations", "probes", "evaluation", "causal", "scoring"},
-    "side_by_side": {"activations", "probes", "evaluation", "plots"},
+    "side_by_side": {"tasks", "activations", "probes", "evaluation", "plots"},
     "sweep": {"models", "tasks", "activations", "probes", "evaluation", "plots"},
     "logging_to": {"evaluation", "plots"},
     "report": {

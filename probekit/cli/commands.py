@@ -19,6 +19,7 @@ SUMMARIES = {
     "causal": "Edit what probes read, and watch the model's next token.",
     "transfer": "Train probes on each task and test them on all tasks.",
     "report": "Write results as one HTML file that opens anywhere.",
+    "compare": "Put runs side by side: models, seeds, points, checkpoints.",
     "points": "List a model's named points with their shapes.",
     "params": "Count a model's parameters, memory and FLOPs.",
     "train-model": "Train and test the model of a synthetic world.",

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from probekit.cli import console, probes, stores
+from probekit.cli.checkpoints import train_each
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.cli.results import RESULT_FILES, check_out, question_of, results_folder, save_and_show
 from probekit.errors import UsageError
-from probekit.manifest import newest_manifest
+from probekit.manifest import newest_manifest, stores_in
 from probekit.options import ProbeOptions, parse
 from probekit.options.check import check_reading
 from probekit.options.option import option
@@ -32,7 +33,8 @@ class TrainProbeJob(Output):
     """The store and how its files are checked, the baseline, the folder for the results, and the picture's title."""
 
     store: Path | None = argument(
-        "A store made by `probekit extract`.  [default: the newest complete one under ./runs]", default=None
+        "A store made by `probekit extract`, or a folder of them.  [default: the newest complete store under ./runs]",
+        default=None,
     )
     baseline: str | None = option(
         None, "random-init: add the curve of the same architecture with random weights.", metavar="NAME"
@@ -69,6 +71,11 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
     if job.baseline not in (None, "random-init"):
         raise UsageError(f"unknown baseline {job.baseline!a}; give --baseline random-init, or leave it out")
     check_reading(job.check)
+    if job.store is not None and (inside := stores_in(job.store)):
+        for each in inside:
+            stores.check_places(each, options)
+        train_each(inside, partial(_train_checkpoint, options, job), job.json, job.quiet)
+        return
     path = job.store or newest_manifest(Path("runs"))
     stores.check_places(path, options)
     stores.check_results_out(job.out, path)
@@ -78,6 +85,16 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
 
         store = load_activations(job.store or _newest(job.quiet), job.check)
     train(store, options, job)
+
+
+def _train_checkpoint(options: ProbeOptions, job: TrainProbeJob, path: Path) -> Path:
+    """Train on one of several stores, without printing; the folder of its results."""
+    from probekit.activations import load_activations
+
+    out = None if job.out is None else job.out / path.name
+    stores.check_results_out(out, path)
+    own = dataclasses.replace(job, store=path, out=out)
+    return train(load_activations(path, job.check), options, own, show=False)
 
 
 def several_of(options: ProbeOptions, store: "Store") -> dict[str, Any]:

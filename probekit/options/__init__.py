@@ -5,6 +5,7 @@ The keyword arguments of the public functions, the options of the command line, 
 """
 
 from probekit.options.causal import CausalArguments, CausalOptions
+from probekit.options.compare import CompareOptions
 from probekit.options.curve import CurveOptions, TransferArguments, TransferOptions
 from probekit.options.extract import ExtractArguments, ExtractOptions
 from probekit.options.generate import ContinuationOptions, GenerateOptions, Sampling
@@ -20,6 +21,7 @@ from probekit.options.train import TrainingSettings
 __all__ = [
     "CausalArguments",
     "CausalOptions",
+    "CompareOptions",
     "ContinuationOptions",
     "CurveOptions",
     "CurvesArguments",
