@@ -35,6 +35,7 @@ _HOME = {
     "train_probes": "evaluation",
     "ProbeResults": "evaluation",
     "PositionResults": "evaluation",
+    "HeadResults": "evaluation",
     "ProbeCurves": "evaluation",
     "causal_curve": "causal.curve.causal_curve",
     "CausalResults": "causal.results.results",
@@ -50,6 +51,7 @@ _HOME = {
 }
 __all__ = [
     "CausalResults",
+    "HeadResults",
     "PositionResults",
     "ProbeCurves",
     "ProbeResults",
