@@ -80,7 +80,7 @@ def audit_record(task: pk.Task) -> dict[str, Any]:
         },
         "exact_in_test": test,
         "test_leak": found.test_leak,
-        "leaks": int(len(found.leaks)),
+        "leaks": len(found.leaks),
         "conflicts": found.conflicts,
         "differences": found.differences,
         "lines": audit_lines(found),

@@ -152,7 +152,12 @@ def _name_axes(results: PositionData, ax: Axes) -> None:
     lines = max(1, int(np.ceil(10 * (L + _strips(results)) / (72 * high))))
     layers = [_layer_name(results, layer) for layer in results.positions[0].layers]
     strips = ["majority" if results.meta["n_classes"] else "mean", "test texts"][: _strips(results)]
-    ax.set_yticks([*range(0, L, lines), -1.1, -1.95][: len(layers[::lines]) + len(strips)], [*layers[::lines], *strips], fontsize=SIZE, **PLAIN)
+    ax.set_yticks(
+        [*range(0, L, lines), -1.1, -1.95][: len(layers[::lines]) + len(strips)],
+        [*layers[::lines], *strips],
+        fontsize=SIZE,
+        **PLAIN,
+    )
     ax.tick_params(length=0, pad=4)
     ax.set_xlim(-0.5, P - 0.5)
     ax.set_ylim(-2.4 if strips else -0.5, L - 0.5)

@@ -22,7 +22,8 @@ class Column:
     """One place in the texts, or one head.
 
     Attributes:
-        name: "0", "1", ... from the first token, "-1", "-2", ... from the last, or the selection that was kept; a head's number.
+        name: "0", "1", ... from the first token, "-1", "-2", ... from the last, or the selection that was kept; or the
+            number of a head.
         texts: the texts that have it, int64 [n].
         rows: the row of each of them, int64 [n].
         classes: numbers of the classes that are probed there, int64, rising; None is all of them.

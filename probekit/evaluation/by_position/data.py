@@ -17,8 +17,8 @@ class PositionCurve:
     """The probes of one place in the text, or of one head, one for each layer, all on the texts that have the place.
 
     Attributes:
-        position: "0", "1", ... from the first token, "-1", "-2", ... from the last, or a selection such as "last"; by head
-            the number of the head.
+        position: "0", "1", ... from the first token, "-1", "-2", ... from the last, or a selection such as "last";
+            by head, the number of the head.
         n: split -> how many texts have the place.
         chance: the headline on test of the majority class of train (of the mean, for a regression).
         layers: in the order of the curve; `p_value` is of each cell on its own.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from probekit.evaluation.by_position.data import PositionCurve, PositionData, best_layer, noun_of, nothing_selected
+from probekit.evaluation.by_position.data import PositionCurve, PositionData, best_layer, nothing_selected, noun_of
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text
 from probekit.options.probe import BY_HEAD, FROM_END
@@ -85,7 +85,14 @@ def _score(data: PositionData) -> str:
 
 
 def _rows(data: PositionData) -> list[list[str]]:
-    header = [f"   {noun_of(data)}", "token", "test texts", "majority" if data.meta["n_classes"] else "mean", "best layer", "C"]
+    header = [
+        f"   {noun_of(data)}",
+        "token",
+        "test texts",
+        "majority" if data.meta["n_classes"] else "mean",
+        "best layer",
+        "C",
+    ]
     header += ["validation", f"test {metric_name(data.headline)}", "95% interval", "corrected p", "lowest", "highest"]
     return without_empty_columns([header, *(_row(data, one) for one in _shown(data))])
 
@@ -133,8 +140,8 @@ def _best_note(data: PositionData) -> str:
     p = "" if layer.p_value is None else f"; permutation test of this cell alone: p = {layer.p_value:.2g}"
     differ = any(each.n != one.n for each in data.positions)
     return (
-        f"Best ({SELECTED}): {noun_of(data)} {one.position}, {layer.place}, {_score(data)}{p}. It has the highest validation "
-        f"score of {counted(cells, 'cell')}; test was used once."
+        f"Best ({SELECTED}): {noun_of(data)} {one.position}, {layer.place}, {_score(data)}{p}. It has the highest "
+        f"validation score of {counted(cells, 'cell')}; test was used once."
         f"{' Not all texts have every position, so positions differ in their texts.' if differ else ''}"
     )
 

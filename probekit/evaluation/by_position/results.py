@@ -65,8 +65,8 @@ class PositionResults(PositionData):
     def save(self, folder: str | Path) -> Path:
         """Write results.csv, probes/ and, last, positions.json or heads.json into `folder`; returns the folder.
 
-        The probes are those of the layer that validation selects at each position or for each head. Earlier results there, pictures
-        included, are deleted first.
+        The probes are those of the layer that validation selects at each position or for each head. Earlier results
+        there, pictures included, are deleted first.
 
         Raises:
             StorageError: the disk refused, or the folder holds something else.
