@@ -1,4 +1,4 @@
-"""Layers against positions or heads as a heatmap, coloured by the distance from chance; cells not above chance are grey."""
+"""Layers against positions or heads as a heatmap, coloured by the distance from chance; grey is not above chance."""
 
 from pathlib import Path
 
@@ -57,7 +57,7 @@ def plot_positions(results: PositionData, ax: Axes | None = None, *, title: str 
 
 
 def save_positions_plot(results: PositionData, folder: str | Path, *, title: str | None = None) -> Path:
-    """Write positions.png (heads.png for heads) and .svg into `folder`, the same bytes for the same results; returns the PNG's path.
+    """Write positions.png or heads.png, and .svg, the same bytes for the same results; returns the PNG's path.
 
     Raises:
         StorageError: the disk refused.

@@ -65,7 +65,7 @@ def _row(
 
 
 def save_positions(data: PositionData, folder: Path) -> None:
-    """Write results.csv, probes/ and, last, positions.json or heads.json into `folder`; earlier results are deleted first.
+    """Write results.csv, probes/ and, last, positions.json or heads.json into `folder`; earlier results go first.
 
     Raises:
         StorageError: the disk refused, or the folder holds something else.
