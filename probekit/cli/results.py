@@ -38,7 +38,12 @@ NAME_ORDER = (
 )
 """Options in the order of a folder's name; those of later versions follow, and the seed is last."""
 
-RESULT_FILES = {"curve": "results.json", "curves": "curves.json", "positions": "positions.json"}
+RESULT_FILES = {
+    "curve": "results.json",
+    "curves": "curves.json",
+    "positions": "positions.json",
+    "heads": "heads.json",
+}
 """Kind of results -> the file that is written last."""
 
 _ALWAYS_NAMED = ("label", "point", "probe")  # always part of the name
@@ -107,9 +112,10 @@ def check_out(out: Path, activations: Mapping[str, Any], question: Mapping[str, 
         StorageError: something other than results is there.
         ResumeMismatch: results of another question.
     """
-    from probekit.evaluation import check_curves, check_folder, check_position_folder
+    from probekit.evaluation import check_curves, check_folder, check_head_folder, check_position_folder
 
-    {"curve": check_folder, "curves": check_curves, "positions": check_position_folder}[kind](out)
+    checks = {"curve": check_folder, "curves": check_curves}
+    (checks | {"positions": check_position_folder, "heads": check_head_folder})[kind](out)
     try:
         meta = parse_json(read_bytes(out / RESULT_FILES[kind], MAX_RESULTS))["meta"]
         stored, read = meta["asked"], meta["activations"]

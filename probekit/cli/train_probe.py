@@ -16,6 +16,7 @@ from probekit.manifest import newest_manifest, stores_in
 from probekit.options import ProbeOptions, parse
 from probekit.options.check import check_reading
 from probekit.options.option import option
+from probekit.options.probe import BY_HEAD
 from probekit.progress import parts_line
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
     The best layer is chosen on validation; test decides nothing. Texts that are in several splits are reported. Writes
     accuracy_by_layer.png and .svg, results.json, results.csv and the probes. Several points or label sets have a table
     with a line for each curve, one curves.png, one results.csv, and a folder for each curve. With --by position there
-    is a line for each place in the text, and positions.png is a heatmap of layers and positions.
+    is a line for each place in the text, and positions.png is a heatmap of layers and positions. With --by head there
+    is a line for each attention head, and the heatmap is heads.png.
 
     \b
     Examples:
@@ -64,6 +66,7 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
         probekit train-probe runs/gpt2-sst2 --drop-leaks --baseline random-init
         probekit train-probe runs/gpt2-sst2 --point resid_pre,attn_out --label all
         probekit train-probe runs/gpt2-sst2-all --by position
+        probekit train-probe runs/gpt2-sst2-heads --by head --point z
         probekit train-probe runs/gpt2-sst2 --probe k-sparse --set train-probe.probe.k=4
     """
     if job.baseline is not None and options.by is not None:
@@ -152,7 +155,8 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob, show: bool 
 
 def _kind(options: ProbeOptions, several: dict[str, Any]) -> str:
     """The kind of results that the options ask for, a key of `RESULT_FILES`."""
-    return "positions" if options.by is not None else "curves" if several else "curve"
+    by = {None: "curves" if several else "curve", BY_HEAD: "heads"}
+    return by.get(options.by, "positions")
 
 
 def _first_label(several: dict[str, Any], options: ProbeOptions, store: "Store") -> str | None:

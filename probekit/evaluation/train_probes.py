@@ -11,6 +11,7 @@ from typing import Any
 
 from probekit.activations.activations import Activations
 from probekit.activations.labelled import label, with_task
+from probekit.evaluation.by_head.train import train_by_head
 from probekit.evaluation.by_position.results import PositionResults
 from probekit.evaluation.by_position.train import train_by_position
 from probekit.evaluation.compare.baselines import Baseline, embedding_baseline
@@ -35,6 +36,7 @@ from probekit.evaluation.scores.score import score, score_intervals
 from probekit.evaluation.surface.nuisance import fit_residual, nuisance_record
 from probekit.options import CurvesArguments
 from probekit.options.option import keywords_of_three
+from probekit.options.probe import BY_HEAD
 from probekit.options.probe_forms import OneCurveArguments, OnePositionArguments
 from probekit.points import Place
 from probekit.threads import one_thread
@@ -62,7 +64,7 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
 
     Returns:
         `ProbeResults`, the curve of one point and label set; with `points` or several `labels`, `ProbeCurves`;
-        with `by`, `PositionResults`.
+        with `by`, `PositionResults`, or `HeadResults` with by="head".
 
     Raises:
         UsageError: an unknown probe, point, label or metric, a layer that is not there, a C that is not positive and
@@ -73,7 +75,7 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
     if options.joined is not None:
         acts, options = _labelled(acts, options)
     if options.by is not None:
-        return train_by_position(acts, options)
+        return (train_by_head if options.by == BY_HEAD else train_by_position)(acts, options)
     requests = check_requests(acts, options)
     places = list(dict.fromkeys(place for request in requests[0] for place in request.places))
     noise = options.random_init

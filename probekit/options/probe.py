@@ -21,6 +21,7 @@ ControlC = Literal["label", "own"]
 DATA_FILES = (".csv", ".tsv", ".jsonl", ".parquet")
 FULL = {"controls": 3, "codelength": True, "baselines": True}  # what is computed unless it is a quick look
 BY_POSITION, FROM_END = "position", "position-from-end"  # a curve for each place in the text, counted from either end
+BY_HEAD = "head"
 LEAST_TEXTS = 10
 LEAST_FOLDS = 3  # one tests, one chooses, the rest are fitted
 METRIC_NAMES = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "r2", "spearman")
@@ -113,9 +114,11 @@ class ProbeOptions(CurveOptions):
     )
     by: str | None = option(
         None,
-        "position: a curve for each place in the text, counted from the first token; position-from-end: from the last.",
-        notes="Each place is probed on the texts that have it, and each selection that was kept on all texts. Control "
-        "tasks and code length are left out unless asked for by name; the baseline is the majority class.",
+        "position: a curve for each place in the text, counted from the first token; position-from-end: from the last; "
+        "head: a curve for each attention head.",
+        notes="Each place is probed on the texts that have it, and each selection that was kept on all texts. A head "
+        "is its part of z, q, k, v or result, at one token of each text. Control tasks and code length are left out unless "
+        "asked for by name; the baseline is the majority class.",
         metavar="WHAT",
     )
     least_texts: int = option(
@@ -145,13 +148,13 @@ class ProbeOptions(CurveOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_among("by", self.by, (None, BY_POSITION, FROM_END))
+        check_among("by", self.by, (None, BY_POSITION, FROM_END, BY_HEAD))
         object.__setattr__(self, "least_texts", check_whole("least_texts", self.least_texts))
         check_among("aggregate", self.aggregate, (None, *AGGREGATES))
         if self.by is not None and self.of_sequences:
             raise UsageError(
-                "--by position (by=) reads one token of each text at a time, and a probe over a sequence takes all of "
-                "them; leave one of the two out"
+                f"--by {self.by} (by=) reads one token of each text at a time, and a probe over a sequence takes all "
+                "of them; leave one of the two out"
             )
         less = {"controls": 0, "codelength": False}
         usual = less if self.quick or self.by is not None else FULL | less if self.of_sequences else FULL
@@ -176,9 +179,11 @@ class ProbeOptions(CurveOptions):
             _check_surface(self, "nuisance")
         if self.by is not None:
             _refuse_with_by(self, ("folds", "concatenate"))
-        elif isinstance(self.position, list) and len(self.position) == 1:
+        if self.by in (BY_POSITION, FROM_END) or not isinstance(self.position, list):
+            return
+        if len(self.position) == 1:
             object.__setattr__(self, "position", self.position[0])
-        elif isinstance(self.position, list):
+        else:
             raise UsageError(
                 f"a probe reads one position of each text, and {len(self.position)} were given (--position, in Python "
                 "position=); name one, or make a curve for each of them with --by position (by='position')"

@@ -12,6 +12,7 @@ PROBE_RESULTS = re.compile(
 )
 TRANSFER_RESULTS = re.compile(r"transfer\.(json|csv|png|svg)")
 POSITION_RESULTS = re.compile(r"positions\.(json|png|svg)|results\.csv|probes")
+HEAD_RESULTS = re.compile(r"heads\.(json|png|svg)|results\.csv|probes")
 CURVES = re.compile(r"curves\.(json|png|svg)|results\.csv")
 _PROBES = re.compile(r"\w+(\.\w+)*\.(json|safetensors)")
 
@@ -50,6 +51,15 @@ def check_position_folder(folder: str | Path) -> None:
         StorageError: it is a file, or holds a file that is not of results by position.
     """
     check_folder(folder, POSITION_RESULTS)
+
+
+def check_head_folder(folder: str | Path) -> None:
+    """Check that results by head may be written to `folder`, as `check_folder` does.
+
+    Raises:
+        StorageError: it is a file, or holds a file that is not of results by head.
+    """
+    check_folder(folder, HEAD_RESULTS)
 
 
 def check_curves(folder: str | Path) -> None:
