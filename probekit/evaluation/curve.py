@@ -41,11 +41,13 @@ class FittedPlace:
         result: the numbers.
         fit: the chosen fit.
         width: D of the place.
+        validation: the saved probe's predictions for the validation rows; None with folds and without such rows.
     """
 
     result: LayerResult
     fit: ChosenFit
     width: int
+    validation: Predictions | None = None
 
 
 Fitted = dict[Place, FittedPlace]
@@ -151,13 +153,14 @@ def scored_place(place: Place, fits: LayerFits, plan: CurvePlan) -> FittedPlace:
     if coding:
         certificates["code"] = certified(coding)
     converged, gap = _worst(list(certificates.values()))
+    metrics, validation = _metrics(fits, fit, plan.headline)
     control, selectivity = compare_with_controls(fit.test, [each.test for each in controls], plan.headline)
     result = LayerResult(
         point=place[0],
         layer=place[1],
         C=fit.C,
         converged=converged,
-        metrics=_metrics(fits, fit, plan.headline),
+        metrics=metrics,
         intervals=score_intervals(plan.bootstrap, fit.test),
         tried=fit.tried,
         probe=fit.probe,
@@ -168,7 +171,7 @@ def scored_place(place: Place, fits: LayerFits, plan: CurvePlan) -> FittedPlace:
         codelength=code,
         outputs=_by_output(fit.test),
     )
-    return FittedPlace(result, fit, fits.X.shape[1])
+    return FittedPlace(result, fit, fits.X.shape[1], validation)
 
 
 def _by_output(test: Predictions) -> list[float | None]:
@@ -185,11 +188,16 @@ def _worst(certificates: Sequence[tuple[bool, float | None]]) -> tuple[bool, flo
     return all(converged for converged, _ in certificates), max(gaps) if len(gaps) == len(certificates) else None
 
 
-def _metrics(fits: LayerFits, fit: ChosenFit, headline: str) -> dict[str, dict[str, float]]:
+def _metrics(fits: LayerFits, fit: ChosenFit, headline: str) -> tuple[dict[str, dict[str, float]], Predictions | None]:
+    """The metrics of each split, and the predictions for the validation rows."""
     grid, test = fits.grid, score(fit.test)
     if grid.protocol.folds is not None:
-        return {"validation": {headline: dict(fit.tried)[fit.C]}, "test": test}
-    labels, metrics = grid.label_sets[0], {}
-    for split in (split for split in grid.protocol.rows if split != "test"):
-        metrics[split] = metrics_of(predict(fit.probe, fits.X, grid.protocol.rows[split], labels, grid.n_classes))
-    return {**metrics, "test": test}
+        return {"validation": {headline: dict(fit.tried)[fit.C]}, "test": test}, None
+    labels = grid.label_sets[0]
+    others = {
+        split: predict(fit.probe, fits.X, rows, labels, grid.n_classes)
+        for split, rows in grid.protocol.rows.items()
+        if split != "test"
+    }
+    metrics = {split: metrics_of(predictions) for split, predictions in others.items()}
+    return {**metrics, "test": test}, others.get("validation")

@@ -27,6 +27,7 @@ from probekit.evaluation.request import Request, check_requests, random_init_act
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.data import EMBEDDING, LayerResult
 from probekit.evaluation.results.results import ProbeResults
+from probekit.evaluation.scored_rows import scored_rows
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.options import CurvesArguments
@@ -131,7 +132,8 @@ def _curve(
     noisy = [noise[place] for place in request.places if place in noise]
     random = [replace(place.result, probe=None) for place in noisy]
     rows = pooled_results(pooled, request.places)
-    results = ProbeResults(layers, [baseline.result for baseline in baselines], meta, random, rows)
+    scored = scored_rows(request.acts, plan, fitted)
+    results = ProbeResults(layers, [baseline.result for baseline in baselines], meta, random, rows, scored)
     quoted, meta["procedure"] = _quoted(results, fitted, plan)
     meta |= {"lead": None, "optimism": None}
     if quoted is not None:

@@ -131,7 +131,7 @@ class ProbeCurves(Mapping[tuple[str, ...], ProbeResults]):
         """
         curves, meta = load_curves(Path(folder))
         return cls(
-            (ProbeResults(each.layers, each.baselines, each.meta, each.random_init, each.pooled) for each in curves),
+            (ProbeResults(**vars(each)) for each in curves),
             meta,
         )
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError, UsageError
+from probekit.evaluation.results.row_scores import RowScores
 from probekit.points import place_name
 
 # Selectivity needs at least this share of test rows whose type also occurs in train: a probe that memorised every type
@@ -110,6 +111,7 @@ class ProbeData:
         random_init: the same layers of the same architecture with random weights, numbers only; may be empty.
         pooled: of a probe over a sequence, the same layers with one row for each text, numbers only: "mean" of the
             tokens and "last" token; otherwise empty. `meta["pooled"]` has the paired differences on test.
+        rows: the rows that chose and tested, with each place's scores; None in results of older versions.
     """
 
     layers: list[LayerResult]
@@ -117,6 +119,7 @@ class ProbeData:
     meta: dict[str, Any]
     random_init: list[LayerResult] = field(default_factory=list)
     pooled: dict[str, list[LayerResult]] = field(default_factory=dict)
+    rows: RowScores | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.layers:

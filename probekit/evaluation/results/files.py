@@ -14,6 +14,7 @@ from probekit.evaluation.results.data import BaselineResult, LayerResult, ProbeD
 from probekit.evaluation.results.folders import TRANSFER_RESULTS, clear_folder
 from probekit.evaluation.results.form import has_form
 from probekit.evaluation.results.frames import probe_frame, transfer_frame
+from probekit.evaluation.results.row_scores import ROWS_FILE, read_row_scores, row_scores_bytes
 from probekit.evaluation.scores.metrics import HEADLINES
 from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
 from probekit.probes import load_probe
@@ -26,9 +27,9 @@ TRANSFER_FORMAT = "probekit.transfer/1"
 
 
 def save_results(data: ProbeData, folder: Path) -> None:
-    """Write results.csv, probes/ and, last, results.json into `folder`; earlier results there are deleted first.
+    """Write results.csv, predictions.parquet, probes/ and, last, results.json; earlier results there are deleted first.
 
-    results.json holds the hash of every probe.
+    results.json holds the hash of every probe and of predictions.parquet.
 
     Raises:
         StorageError: the disk refused, or the folder holds something else.
@@ -45,10 +46,14 @@ def save_results(data: ProbeData, folder: Path) -> None:
     body |= {"pooled": {how: [as_entry(layer) for layer in layers] for how, layers in data.pooled.items()}}
     json.dumps(body, allow_nan=False)  # fails before anything is deleted
     table = probe_frame(data).to_csv(index=False, lineterminator="\n").encode()
+    rows = None if data.rows is None else row_scores_bytes(data.rows)
     clear_folder(folder)
     for entry, layer in zip(layers, data.layers, strict=True):
         entry["probe"] = _save_probe(layer, folder)
     write_as(folder / "results.csv", table)
+    if rows is not None:
+        write_as(folder / ROWS_FILE, rows)
+        body["predictions"] = {"file": ROWS_FILE, "sha256": hashlib.sha256(rows).hexdigest()}
     write_as(folder / "results.json", json.dumps(body, indent=1, allow_nan=False).encode())
 
 
@@ -71,7 +76,8 @@ def load_results(folder: Path) -> ProbeData:
             for how, entries in body.get("pooled", {}).items()
         }
         _check_headline(body["meta"]["headline"], layers, path)
-        return ProbeData(layers, baselines, body["meta"], random_init, pooled)
+        rows = None if "predictions" not in body else read_row_scores(folder, body["predictions"]["sha256"])
+        return ProbeData(layers, baselines, body["meta"], random_init, pooled, rows)
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{str(path)!a} is not a complete file of results: {error!a}") from None
 

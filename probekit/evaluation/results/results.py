@@ -54,7 +54,7 @@ class ProbeResults(ProbeData):
         return summary(self)
 
     def save(self, folder: str | Path) -> Path:
-        """Write results.csv, probes/ and, last, results.json into `folder`; returns the folder.
+        """Write results.csv, predictions.parquet, probes/ and, last, results.json into `folder`; returns the folder.
 
         Earlier results there, pictures included, are deleted first, so that all files are of one run.
 
@@ -74,7 +74,7 @@ class ProbeResults(ProbeData):
         """
         path = check_path("folder", folder)
         data = load_results(path)
-        loaded = cls(data.layers, data.baselines, data.meta, data.random_init, data.pooled)
+        loaded = cls(data.layers, data.baselines, data.meta, data.random_init, data.pooled, data.rows)
         with complete_results(path):
             loaded.summary()  # reads everything that the record holds
         return loaded
