@@ -52,8 +52,8 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
 
     The best layer is chosen on validation; test decides nothing. Texts that are in several splits are reported. Writes
     accuracy_by_layer.png and .svg, results.json, results.csv and the probes. Several points, label sets or probes have
-    a table with a line for each curve, one curves.png, one results.csv, and a folder for each curve. With --by position there
-    is a line for each place in the text, and positions.png is a heatmap of layers and positions.
+    a table with a line for each curve, one curves.png, one results.csv, and a folder for each curve. With --by position
+    there is a line for each place in the text, and positions.png is a heatmap of layers and positions.
 
     \b
     Examples:

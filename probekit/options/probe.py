@@ -153,10 +153,7 @@ class ProbeOptions(CurveOptions):
         if isinstance(self.probe, dict) and "," in str(self.probe.get("name")):
             raise UsageError(f"several probes take no parameters, got {dict(self.probe)!a:.80}; name one probe")
         super().__post_init__()
-        if len({_is_of_sequences(probe) for probe in self.each_probe}) > 1 and self.aggregate is None:
-            raise UsageError(
-                "a probe over a sequence takes all tokens of a text, and the others one row; train them in two calls"
-            )
+        _check_each_probe(self)
         check_among("by", self.by, (None, BY_POSITION, FROM_END))
         object.__setattr__(self, "least_texts", check_whole("least_texts", self.least_texts))
         check_among("aggregate", self.aggregate, (None, *AGGREGATES))
@@ -247,8 +244,8 @@ class CurvesArguments(ProbeArguments):
         None,
         'Several label sets, a curve for each: a list of names, or "all" of the task. Or labels by id, which are '
         "joined first: a dict id -> label, a Series, a DataFrame, or the path of a file.",
-        notes="With `points`, `probes` or names of label sets the call returns `ProbeCurves`, even for one curve. Options for "
-        "labels by id are those of `label`.",
+        notes="With `points`, `probes` or names of label sets the call returns `ProbeCurves`, even for one curve. "
+        "Options for labels by id are those of `label`.",
         flag=None,
     )
 
@@ -269,7 +266,7 @@ class CurvesArguments(ProbeArguments):
             if several != "probes":
                 object.__setattr__(self, several, given if given == "all" else _names(several, given))
         if self.by is not None:
-            _refuse_with_by(self, ("points", "probes", "random_init", *(["labels"] if self.joined is None else [])))
+            _refuse_with_by(self, ("points", "random_init", *(["labels"] if self.joined is None else [])))
 
     @property
     def several(self) -> bool:
@@ -285,6 +282,17 @@ class CurvesArguments(ProbeArguments):
     def joined(self) -> Any:
         """Labels by id, to be joined; None where `labels` names label sets."""
         return self.labels if self.labels is not None and _are_labels(self.labels) else None
+
+
+def _check_each_probe(options: "ProbeOptions") -> None:
+    """Refuse several probes that read different rows, or a curve of each with a curve at each position."""
+    several = options.each_probe
+    if len({_is_of_sequences(probe) for probe in several}) > 1 and options.aggregate is None:
+        raise UsageError(
+            "a probe over a sequence takes all tokens of a text, and the others one row; train them in two calls"
+        )
+    if options.by is not None and len(several) > 1:
+        raise UsageError(f"--by (by=) takes one probe, got {len(several)}; train the others in calls of their own")
 
 
 def _is_of_sequences(probe: Any) -> bool:

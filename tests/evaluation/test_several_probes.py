@@ -1,4 +1,4 @@
-"""Several probes in one call: each curve is that of a call of its own, on the same rows, and shared work is done once."""
+"""Several probes in one call: each curve is that of a call of its own, on the same rows; shared work is done once."""
 
 import dataclasses
 from pathlib import Path
@@ -130,7 +130,7 @@ def test_a_row_of_panels_for_each_label_set_and_one_y_axis_in_it(curves: ProbeCu
         ({"probe": ["lda", "ridge"]}, "give several as probes="),
         ({"probes": [GaussianNB(), GaussianNB()]}, "two of the probes for 'kind' are"),
         ({"probes": ["attention", "lda"]}, "a probe over a sequence takes all tokens"),
-        ({"probes": ["lda", "ridge"], "by": "position"}, "without probes="),
+        ({"probes": ["lda", "ridge"], "by": "position"}, "takes one probe, got 2"),
     ],
 )
 def test_what_cannot_be_is_named(acts: ActivationSet, how: dict[str, Any], message: str) -> None:

@@ -1,6 +1,6 @@
 """Curves of several points and label sets on disk: `probekit.curves/1`, a folder of results for each curve.
 
-curves.json lists label, point, probe, folder and sha256 of results.json for each curve; results.csv is the table of all.
+curves.json lists label, point, probe, folder and sha256 of results.json for each curve; results.csv is the table.
 """
 
 import hashlib
