@@ -72,6 +72,8 @@ def results_folder(store: Path, meta: Mapping[str, Any], question: Mapping[str, 
 
 
 def _probe_tag(probe: Any, name: str) -> str:
+    if isinstance(probe, list):
+        return "-".join(probe)
     if not isinstance(probe, dict):
         return name
     return "-".join([probe["name"], *(f"{key}-{value}" for key, value in probe.items() if key != "name")])

@@ -54,10 +54,10 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
     """Train a probe at each layer and plot accuracy by layer.
 
     The best layer is chosen on validation; test decides nothing. Texts that are in several splits are reported. Writes
-    accuracy_by_layer.png and .svg, results.json, results.csv and the probes. Several points or label sets have a table
-    with a line for each curve, one curves.png, one results.csv, and a folder for each curve. With --by position there
-    is a line for each place in the text, and positions.png is a heatmap of layers and positions. With --by head there
-    is a line for each attention head, and the heatmap is heads.png.
+    accuracy_by_layer.png and .svg, results.json, results.csv and the probes. Several points, label sets or probes have
+    a table with a line for each curve, one curves.png, one results.csv, and a folder for each curve. With --by position
+    there is a line for each place in the text, and positions.png is a heatmap of layers and positions. With --by head
+    there is a line for each attention head, and the heatmap is heads.png.
 
     \b
     Examples:
@@ -65,6 +65,7 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
         probekit train-probe runs/gpt2-sst2 --layer 2-6 --probe ridge --C 0.01,1,100
         probekit train-probe runs/gpt2-sst2 --drop-leaks --baseline random-init
         probekit train-probe runs/gpt2-sst2 --point resid_pre,attn_out --label all
+        probekit train-probe runs/gpt2-sst2 --probe logistic,mean-diff
         probekit train-probe runs/gpt2-sst2-all --by position
         probekit train-probe runs/gpt2-sst2-heads --by head --point z
         probekit train-probe runs/gpt2-sst2 --probe k-sparse --set train-probe.probe.k=4
@@ -101,8 +102,11 @@ def _train_checkpoint(options: ProbeOptions, job: TrainProbeJob, path: Path) -> 
 
 
 def several_of(options: ProbeOptions, store: "Store") -> dict[str, Any]:
-    """`points` and `labels` where --point and --label name several or all; a name that exists is taken whole."""
-    found: dict[str, Any] = {}
+    """`points`, `labels` and `probes` where --point, --label and --probe name several.
+
+    For points and labels also "all"; a name that exists is taken whole.
+    """
+    found: dict[str, Any] = {"probe": None, "probes": options.probe} if len(options.each_probe) > 1 else {}
     for one, known in (("point", store.points), ("label", store.labels)):
         given = getattr(options, one)
         if given is None or given in known:
@@ -132,7 +136,7 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob, show: bool 
         several = several_of(options, store)
         first = dataclasses.replace(options, label=_first_label(several, options, store))
         probe = probes.check_parameters(first, store)
-        question = {**question_of(options), "probe": probe, "random_init": job.baseline is not None}
+        question = {**question_of(options), "probe": _plain(probe), "random_init": job.baseline is not None}
         known = record_of_labels(store, _labels(several, options, store))
         if job.out is not None:
             check_out(job.out, known, question, _kind(options, several))
@@ -157,6 +161,11 @@ def _kind(options: ProbeOptions, several: dict[str, Any]) -> str:
     """The kind of results that the options ask for, a key of `RESULT_FILES`."""
     by = {None: "curves" if several else "curve", BY_HEAD: "heads"}
     return by.get(options.by, "positions")
+
+
+def _plain(probe: Any) -> Any:
+    """A probe, or several, as JSON has them."""
+    return [*probe] if isinstance(probe, tuple) else probe
 
 
 def _first_label(several: dict[str, Any], options: ProbeOptions, store: "Store") -> str | None:

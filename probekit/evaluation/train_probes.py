@@ -46,7 +46,7 @@ from probekit.threads import one_thread
     (OnePositionArguments, PositionResults), (OneCurveArguments, ProbeResults), (CurvesArguments, ProbeCurves)
 )
 def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | ProbeCurves | PositionResults:
-    """Train and test a probe at every layer of one point, or of several points and label sets.
+    """Train and test a probe at every layer of one point, or of several points, label sets and kinds of probe.
 
     C and the best layer are chosen on the headline of validation (`metric`, or accuracy; AUROC where a class has more
     than 80% of the training labels; R2 for numbers). Ties go to the smaller C and the earlier layer. Test decides
@@ -63,8 +63,8 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
             `label(acts, labels)` does it.
 
     Returns:
-        `ProbeResults`, the curve of one point and label set; with `points` or several `labels`, `ProbeCurves`;
-        with `by`, `PositionResults`, or `HeadResults` with by="head".
+        `ProbeResults`, the curve of one point and label set; with `points`, `probes` or several `labels`,
+        `ProbeCurves`; with `by`, `PositionResults`, or `HeadResults` with by="head".
 
     Raises:
         UsageError: an unknown probe, point, label or metric, a layer that is not there, a C that is not positive and
@@ -99,11 +99,22 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
         without = fit_residual(sets, places, done)
     begin("comparing layers")
     curves = [
-        _curve(each, request, (own, noisy, rows, left), options)
-        for each, own, noisy, rows, left in zip(sets, fitted, random, pooled, without, strict=True)
-        for request in each.requests
+        _curve(
+            sets[number],
+            sets[number].requests[point],
+            (fitted[number], random[number], pooled[number], without[number]),
+            options,
+        )
+        for number, point in _in_order(sets)
     ]
     return ProbeCurves(curves) if options.several else curves[0]
+
+
+def _in_order(sets: Sequence[LabelSetPlan]) -> list[tuple[int, int]]:
+    """The numbers of label set and point of each curve: label by label, in it point by point, then probe by probe."""
+    labels = [each.requests[0].label for each in sets]
+    every = [(number, point) for number, each in enumerate(sets) for point in range(len(each.requests))]
+    return sorted(every, key=lambda pair: (labels.index(labels[pair[0]]), pair[1], pair[0]))
 
 
 def _labelled(acts: Activations, options: CurvesArguments) -> tuple[Activations, CurvesArguments]:

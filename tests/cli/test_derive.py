@@ -31,6 +31,7 @@ TYPED: dict[Any, tuple[str, Any]] = {
     parse.positive_numbers: ("2,0.5", (0.5, 2.0)),
     parse.stacked_layers: ("4,2-3", [4, 2, 3]),
     parse.ids: ("3,5", [3, 5]),
+    parse.probes: ("lda,ridge", ("lda", "ridge")),
     int: ("7", 7),
     float: ("0.25", 0.25),
     Path: ("there", Path("there")),
