@@ -138,9 +138,7 @@ def _density(values: np.ndarray, every: np.ndarray) -> tuple[np.ndarray, np.ndar
     return at, gaussian_kde(values)(at) * len(values) / len(every)
 
 
-def _draw_values(
-    found: Projection, shown: np.ndarray, ax: Axes, margins: tuple[Axes, Axes], label: str
-) -> None:
+def _draw_values(found: Projection, shown: np.ndarray, ax: Axes, margins: tuple[Axes, Axes], label: str) -> None:
     _draw_densities(found, np.ones(len(found.x), dtype=bool), GREY, margins)
     look = {"s": 13, "alpha": 0.8, "linewidths": 0, "cmap": COLOURS, "rasterized": True}
     points = ax.scatter(found.x[shown], found.y[shown], c=found.labels[shown], **look)
