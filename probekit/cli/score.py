@@ -42,10 +42,6 @@ class ScoreJob(Output):
         None, "File of the scores: .csv, .jsonl or .parquet.  [default: a table on stdout]", metavar="FILE"
     )
 
-    def __post_init__(self) -> None:
-        if (self.dataset is None) == (not self.text):
-            raise UsageError("give either --dataset with a file of texts, or --text with a text")
-
 
 @dataclass
 class _Tally:
@@ -70,6 +66,8 @@ def score(job: ScoreJob, where: ProbeDeviceOptions, data: TextOptions, options: 
         probekit score --probe RESULTS:resid_pre.5 --model gpt2 --dataset new.csv --fpr 0.01 --out scores.csv
         probekit score --probe RESULTS --model gpt2 --text "The sky is green." --tokens
     """
+    if (job.dataset is None) == (not job.text):
+        raise UsageError("give either --dataset with a file of texts, or --text with a text")
     from probekit.scoring.find import find_results, split_name
     from probekit.scoring.write import check_scores_file
 

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+<<<<<<< HEAD
     from probekit.models.base import LanguageModel
     from probekit.report.tokens.notebook import TokenView
+=======
+>>>>>>> score
     from probekit.scoring.results import Scores
 
 
@@ -24,7 +27,7 @@ class PlaceResults(LayerResult):
     __slots__ = ("_of",)  # the curve, kept out of the fields
     _of: "ProbeResults"
 
-    def score(self, model: "LanguageModel", texts: Any, **options: Any) -> "Scores":
+    def score(self, model: Any, texts: Any, **options: Any) -> "Scores":
         """Score new texts with this place's probe: see `ProbeResults.score`."""
         return self._of.score(model, texts, place=self.place, **options)
 
@@ -53,7 +56,7 @@ class ProbeResults(ProbeData):
         """
         return cast("PlaceResults", super().best)
 
-    def score(self, model: "LanguageModel", texts: Any, place: str | None = None, **options: Any) -> "Scores":
+    def score(self, model: Any, texts: Any, place: str | None = None, **options: Any) -> "Scores":
         """Score new texts: the model runs as for training, the probe reads its activations, only scores are kept.
 
         Args:
