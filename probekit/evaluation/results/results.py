@@ -13,11 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-<<<<<<< HEAD
-    from probekit.models.base import LanguageModel
     from probekit.report.tokens.notebook import TokenView
-=======
->>>>>>> score
     from probekit.scoring.results import Scores
 
 
