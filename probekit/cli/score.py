@@ -10,8 +10,9 @@ from probekit.cli.derive import command
 from probekit.cli.extract import DATASET, MODEL
 from probekit.cli.fields import Output, required
 from probekit.errors import UsageError
-from probekit.options import ProbeDeviceOptions, ScoreOptions, TaskOptions, TextOptions
+from probekit.options import ScoreOptions, TaskOptions
 from probekit.options.option import option
+from probekit.options.score import ProbeDeviceOptions, TextOptions
 from probekit.text import counted
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from probekit.options.label import LabelArguments, LabelOptions
 from probekit.options.load import DeviceOptions, ModelArguments, ModelOptions
 from probekit.options.probe import CurvesArguments, ProbeArguments, ProbeOptions
 from probekit.options.report import ReportOptions
-from probekit.options.score import ProbeDeviceOptions, ScoreOptions, TextOptions
+from probekit.options.score import ScoreOptions
 from probekit.options.task import TaskOptions
 from probekit.options.train import TrainingSettings
 
@@ -36,13 +36,11 @@ __all__ = [
     "ModelArguments",
     "ModelOptions",
     "ProbeArguments",
-    "ProbeDeviceOptions",
     "ProbeOptions",
     "ReportOptions",
     "Sampling",
     "ScoreOptions",
     "TaskOptions",
-    "TextOptions",
     "TrainingSettings",
     "TransferArguments",
     "TransferOptions",
