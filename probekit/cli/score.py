@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from probekit.cli import console
 from probekit.cli.derive import command
@@ -95,16 +95,18 @@ def _load(
 ) -> "tuple[Task, LanguageModel]":
     """The texts, and the model as the probe's activations were computed; its name is looked up first."""
     from probekit.models.load import check_model, load_model
-    from probekit.tasks.load_texts import load_texts
+    from probekit.tasks.load_texts import load_texts, typed_texts
 
     origin, reading = results.meta.get("activations", {}), results.meta.get("reading") or {}
     dtype = where.dtype or origin.get("compute_dtype") or "float32"
     chosen = {"via": origin.get("via", where.via), "quantize": where.quantize or origin.get("quantize")}
     where = replace(where, dtype=dtype, **chosen)
     check_model(job.model, where)
-    source: Any = {"text": job.text} if job.text else job.dataset
-    how = TaskOptions(**vars(data), keep_blanks=bool(reading.get("keep_blanks")))
-    task = load_texts(source, how)
+    keep_blanks = bool(reading.get("keep_blanks"))
+    if job.text:
+        task = typed_texts(job.text if keep_blanks else [text.rstrip() for text in job.text])
+    else:
+        task = load_texts(job.dataset, TaskOptions(**vars(data), keep_blanks=keep_blanks))
     return task, load_model(job.model, **vars(where), progress=console.bars(job.quiet))
 
 
