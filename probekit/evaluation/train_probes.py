@@ -27,10 +27,12 @@ from probekit.evaluation.request import Request, check_requests, random_init_act
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.data import EMBEDDING, LayerResult
 from probekit.evaluation.results.results import ProbeResults
+from probekit.evaluation.results.transfer_results import TransferResults
 from probekit.evaluation.scored_rows import scored_rows
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.evaluation.surface.nuisance import fit_residual, nuisance_record
+from probekit.evaluation.surface.shift import train_by_shift
 from probekit.options import CurvesArguments
 from probekit.options.option import keywords_of_three
 from probekit.options.probe_forms import OneCurveArguments, OnePositionArguments
@@ -41,7 +43,9 @@ from probekit.threads import one_thread
 @keywords_of_three(
     (OnePositionArguments, PositionResults), (OneCurveArguments, ProbeResults), (CurvesArguments, ProbeCurves)
 )
-def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | ProbeCurves | PositionResults:
+def train_probes(
+    acts: Activations, options: CurvesArguments
+) -> ProbeResults | ProbeCurves | PositionResults | TransferResults:
     """Train and test a probe at every layer of one point, or of several points and label sets.
 
     C and the best layer are chosen on the headline of validation (`metric`, or accuracy; AUROC where a class has more
@@ -60,7 +64,7 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
 
     Returns:
         `ProbeResults`, the curve of one point and label set; with `points` or several `labels`, `ProbeCurves`;
-        with `by`, `PositionResults`.
+        with `by`, `PositionResults`; with `shift_column`, `TransferResults`.
 
     Raises:
         UsageError: an unknown probe, point, label or metric, a layer that is not there, a C that is not positive and
@@ -72,6 +76,8 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
         acts, options = _labelled(acts, options)
     if options.by is not None:
         return train_by_position(acts, options)
+    if options.shift_column is not None:
+        return train_by_shift(acts, options)
     requests = check_requests(acts, options)
     places = list(dict.fromkeys(place for request in requests[0] for place in request.places))
     noise = options.random_init
