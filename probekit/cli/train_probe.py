@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from probekit.evaluation import ProbeCurves
 
 ORDER = """
-    store layer point probe aggregate label position on_bad_row by least_texts nuisance C quick controls control_type
-    control_C no_codelength no_intervals folds drop_leaks baseline metric check seed out title
+    store layer point probe aggregate label position on_bad_row by least_texts nuisance shift_column C quick controls
+    control_type control_C no_codelength no_intervals folds drop_leaks baseline metric check seed out title
 """
 
 
@@ -70,8 +70,9 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
         probekit train-probe runs/gpt2-sst2-heads --by head --point z
         probekit train-probe runs/gpt2-sst2 --probe k-sparse --set train-probe.probe.k=4
     """
-    if job.baseline is not None and options.by is not None:
-        raise UsageError("--by has no random-init baseline; leave --baseline out")
+    if job.baseline is not None and (options.by is not None or options.shift_column is not None):
+        which = "--by" if options.by is not None else "--shift-column"
+        raise UsageError(f"{which} has no random-init baseline; leave --baseline out")
     if job.baseline not in (None, "random-init"):
         raise UsageError(f"unknown baseline {job.baseline!a}; give --baseline random-init, or leave it out")
     check_reading(job.check)
@@ -131,7 +132,7 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob, show: bool 
             line.part("loading libraries")
             from probekit.activations import random_init_of, record_of_labels
             from probekit.evaluation import ProbeCurves, train_probes
-            from probekit.plots import save_plot, save_positions_plot
+            from probekit.plots import save_plot, save_positions_plot, save_transfer_plot
 
         several = several_of(options, store)
         first = dataclasses.replace(options, label=_first_label(several, options, store))
@@ -150,15 +151,19 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob, show: bool 
         results.meta.update(asked=question, activations=record | {key: known[key] for key in record if key in known})
     named = {key: getattr(options, key) or curve.meta[key] for key in ("label", "point")} if several else {}
     folder = job.out or results_folder(store.path, {**curve.meta, **named}, question)
-    draw = save_positions_plot if options.by is not None else _draw_curves if several else save_plot
-    file = RESULT_FILES[_kind(options, several)]
+    kind = _kind(options, several)
+    curves = {"positions": save_positions_plot, "curves": _draw_curves, "curve": save_plot}
+    draw = save_transfer_plot if kind == "shift" else partial(curves[kind], title=job.title)
+    file = RESULT_FILES[kind]
     where = {"store": str(store.path)}
-    save_and_show(results, folder, partial(draw, title=job.title), file, where, complete, job if show else None)
+    save_and_show(results, folder, draw, file, where, complete, job if show else None)
     return folder
 
 
 def _kind(options: ProbeOptions, several: dict[str, Any]) -> str:
     """The kind of results that the options ask for, a key of `RESULT_FILES`."""
+    if options.shift_column is not None:
+        return "shift"
     by = {None: "curves" if several else "curve", BY_HEAD: "heads"}
     return by.get(options.by, "positions")
 

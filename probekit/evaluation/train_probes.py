@@ -30,10 +30,12 @@ from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.data import EMBEDDING, LayerResult, ProbeData
 from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.results.spread import TrainingSpread
+from probekit.evaluation.results.transfer_results import TransferResults
 from probekit.evaluation.scored_rows import rates_of, scored_rows
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.evaluation.surface.nuisance import fit_residual, nuisance_record
+from probekit.evaluation.surface.shift import train_by_shift
 from probekit.options import CurvesArguments
 from probekit.options.option import keywords_of_three
 from probekit.options.probe import BY_HEAD
@@ -45,7 +47,9 @@ from probekit.threads import one_thread
 @keywords_of_three(
     (OnePositionArguments, PositionResults), (OneCurveArguments, ProbeResults), (CurvesArguments, ProbeCurves)
 )
-def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | ProbeCurves | PositionResults:
+def train_probes(
+    acts: Activations, options: CurvesArguments
+) -> ProbeResults | ProbeCurves | PositionResults | TransferResults:
     """Train and test a probe at every layer of one point, or of several points, label sets and kinds of probe.
 
     C and the best layer are chosen on the headline of validation (`metric`, or accuracy; AUROC where a class has more
@@ -64,7 +68,8 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
 
     Returns:
         `ProbeResults`, the curve of one point and label set; with `points`, `probes` or several `labels`,
-        `ProbeCurves`; with `by`, `PositionResults`, or `HeadResults` with by="head".
+        `ProbeCurves`; with `by`, `PositionResults`, or `HeadResults` with by="head"; with `shift_column`,
+        `TransferResults`.
 
     Raises:
         UsageError: an unknown probe, point, label or metric, a layer that is not there, a C that is not positive and
@@ -76,6 +81,8 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
         acts, options = _labelled(acts, options)
     if options.by is not None:
         return (train_by_head if options.by == BY_HEAD else train_by_position)(acts, options)
+    if options.shift_column is not None:
+        return train_by_shift(acts, options)
     requests = check_requests(acts, options)
     places = list(dict.fromkeys(place for request in requests[0] for place in request.places))
     noise = options.random_init

@@ -137,7 +137,8 @@ class ProbeOptions(CurveOptions):
     )
     least_texts: int = option(
         LEAST_TEXTS,
-        "Texts of each class that a position needs in each split, with --by.",
+        "Texts of each class that a position needs in each split, with --by; or a value in train and test, with "
+        "--shift-column.",
         notes="Positions with fewer are left out, and the results name them. Where tokens have labels, classes with "
         "fewer are left out at that position, if two remain. A regression needs as many in all.",
         metavar="N",
@@ -152,6 +153,14 @@ class ProbeOptions(CurveOptions):
         "place in its text. In Python also a list.",
         metavar="NAMES",
         parse=parse.names,
+    )
+    shift_column: str | None = option(
+        None,
+        "Train on the rows with one value of this column, test on those with each: a matrix of values.",
+        notes="A kept column, another label set, length (in words) or tokens; many numbers are cut at the quartiles of "
+        "train. C and layer are chosen on validation rows of the training values. With three values or more the last "
+        "row is trained on all values but the tested one. The call returns `TransferResults`.",
+        metavar="NAME",
     )
     baselines: bool | None = option(
         None,
@@ -175,9 +184,8 @@ class ProbeOptions(CurveOptions):
                 f"--by {self.by} (by=) reads one token of each text at a time, and a probe over a sequence takes all "
                 "of them; leave one of the two out"
             )
-        less = {"controls": 0, "codelength": False}
-        usual = less if self.quick or self.by is not None else FULL | less if self.of_sequences else FULL
-        for name, value in usual.items():
+        _check_surface(self)
+        for name, value in _usual(self).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         object.__setattr__(self, "controls", check_whole("controls", self.controls, 0))
@@ -186,16 +194,9 @@ class ProbeOptions(CurveOptions):
             if given not in get_args(known):
                 what = name.replace("_", " ")
                 raise UsageError(f"unknown {what} {given!a}; {nearest(str(given), get_args(known))}")
-        if self.metric in LOSSES:
-            known = listed(METRIC_NAMES)
-            raise UsageError(f"lower {self.metric} is better, and the highest score is selected; take {known}")
-        if self.metric is not None and self.metric not in METRIC_NAMES:
-            raise UsageError(f"unknown metric {self.metric!a}; {nearest(str(self.metric), METRIC_NAMES)}")
+        _check_metric_name(self.metric)
         if self.folds is not None:
             object.__setattr__(self, "folds", _checked_folds(self.folds, self.drop_leaks))
-        if self.nuisance is not None:
-            object.__setattr__(self, "nuisance", check_names("nuisance", self.nuisance))
-            _check_surface(self, "nuisance")
         if self.by is not None:
             _refuse_with_by(self, ("folds", "concatenate"))
         if self.by in (BY_POSITION, FROM_END) or not isinstance(self.position, list):
@@ -283,6 +284,11 @@ class CurvesArguments(ProbeArguments):
                 raise UsageError(f"both {one}= and {several}= were given; give {several}= alone")
             if several != "probes":
                 object.__setattr__(self, several, given if given == "all" else _names(several, given))
+        if self.shift_column is not None and (self.several or self.random_init is not None):
+            raise UsageError(
+                "shift_column (--shift-column) makes one matrix of one point, one label set and one probe: without "
+                "points=, labels=, probes= and random_init=; leave them out"
+            )
         if self.by is not None:
             _refuse_with_by(self, ("points", "random_init", *(["labels"] if self.joined is None else [])))
 
@@ -356,15 +362,35 @@ def _refuse_with_by(options: "ProbeOptions", names: Iterable[str]) -> None:
         )
 
 
-def _check_surface(options: "ProbeOptions", name: str) -> None:
-    """Refuse what surface controls do not go together with."""
-    taken = [one for one in ("folds", "by", "aggregate") if getattr(options, one) is not None]
-    if taken or options.of_sequences:
-        what = taken[0] if taken else "probe"
-        raise UsageError(
-            f"--{name.replace('_', '-')} ({name}=) reads one row of each text on the task's splits: without "
-            f"{what}={getattr(options, what)!r:.40}; leave one of the two out"
-        )
+def _usual(options: "ProbeOptions") -> dict[str, Any]:
+    """What is computed where it is neither asked for nor left out by name."""
+    less = {"controls": 0, "codelength": False}
+    if options.quick or options.by is not None or options.shift_column is not None:
+        return less
+    return FULL | less if options.of_sequences else FULL
+
+
+def _check_metric_name(metric: str | None) -> None:
+    if metric in LOSSES:
+        raise UsageError(f"lower {metric} is better, and the highest score is selected; take {listed(METRIC_NAMES)}")
+    if metric is not None and metric not in METRIC_NAMES:
+        raise UsageError(f"unknown metric {metric!a}; {nearest(str(metric), METRIC_NAMES)}")
+
+
+def _check_surface(options: "ProbeOptions") -> None:
+    """Check the names of nuisances, and refuse what surface controls do not go together with."""
+    if options.nuisance is not None:
+        object.__setattr__(options, "nuisance", check_names("nuisance", options.nuisance))
+    apart = {"nuisance": ["folds", "by", "aggregate"]}
+    apart["shift_column"] = [*apart["nuisance"], "nuisance", "controls", "codelength", "baselines"]
+    for name in (name for name in apart if getattr(options, name) is not None):
+        taken = [one for one in apart[name] if getattr(options, one) not in (None, False)]
+        if taken or options.of_sequences:
+            what = taken[0] if taken else "probe"
+            raise UsageError(
+                f"--{name.replace('_', '-')} ({name}=) reads one row of each text on the task's splits: without "
+                f"{what}={getattr(options, what)!r:.40}; leave one of the two out"
+            )
 
 
 def _names(what: str, given: Any) -> tuple[str, ...]:

@@ -153,7 +153,7 @@ def test_what_is_typed_is_what_python_passes(tmp_path: Path, name: str, one: Cli
             assert got == {one.field.name: value}
         else:
             assert getattr(got, one.field.name) == value
-            changes_defaults = one.name in ("quick", "by", "aggregate")
+            changes_defaults = one.name in ("quick", "by", "aggregate", "shift_column")
             named = {} if changes_defaults else vars(usual)
             assert got == type(usual)(**{**named, one.field.name: value})
 

@@ -237,7 +237,8 @@ class TransferData:
 
     Attributes:
         cells: one per train task, test task and layer, in this order.
-        meta: JSON-able: tasks, labels, headline, chance, model, point, position, probe, seed, n, notes and more.
+        meta: JSON-able: tasks, labels, headline, chance, model, point, position, probe, seed, n, notes and more; of
+            `shift_column` the tasks are its values, and "shift" says what is lost between them.
     """
 
     cells: list[TransferCell]
@@ -254,12 +255,17 @@ class TransferData:
         return self.meta["headline"]
 
     @property
+    def rows(self) -> list[str]:
+        """What was trained on: the tasks or, of a shift, values of a column and "all others"."""
+        return self.meta.get("rows", self.tasks)
+
+    @property
     def chosen(self) -> list[list[TransferCell]]:
-        """[T][T]: train task, test task, at the train task's best layer on its own validation split."""
+        """[rows][T]: train task, test task, at the train task's best layer on its own validation split."""
         cells = {(cell.train_task, cell.test_task): cell for cell in self.cells if cell.chosen}
-        return [[cells[train, test] for test in self.tasks] for train in self.tasks]
+        return [[cells[train, test] for test in self.tasks] for train in self.rows]
 
     @property
     def matrix(self) -> np.ndarray:
-        """The headline of `chosen`, float64 [T, T]; nan where it is undefined."""
+        """The headline of `chosen`, float64 [rows, T]; nan where it is undefined."""
         return np.array([[cell.metrics.get(self.headline, np.nan) for cell in row] for row in self.chosen])

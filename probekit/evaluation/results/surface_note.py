@@ -1,4 +1,7 @@
-"""What nuisance columns give alone, and what is left of a curve without them, in one line for a reader."""
+"""What nuisances give alone, what is left without them, and what a shift costs: each in one line for a reader."""
+
+from collections.abc import Mapping
+from typing import Any
 
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.wording import interval_text, metric_name
@@ -31,3 +34,11 @@ def nuisance_note(data: ProbeData) -> str:
 def _residual_of(data: ProbeData, layer: LayerResult) -> float:
     own = next(one for one in data.residual if one.place == layer.place)
     return own.metrics["test"].get(data.headline, float("nan"))
+
+
+def shift_text(shift: Mapping[str, Any]) -> str:
+    """The means over values when trained on the same value and on others, and the change between them."""
+    within = "" if shift["interval"] is None else ", 95% interval [{:+z.3f}, {:+z.3f}]".format(*shift["interval"])
+    what = "all other values" if shift["several"] else "the other value"
+    means = f"trained on the same value {shift['same']:.3f}, on {what} {shift['others']:.3f}"
+    return f"{means}: {shift['change']:+z.3f}{within}"
