@@ -6,11 +6,13 @@ The keyword arguments of the public functions, the options of the command line, 
 
 from probekit.options.causal import CausalArguments, CausalOptions
 from probekit.options.curve import CurveOptions, TransferArguments, TransferOptions
+from probekit.options.export import ExportOptions
 from probekit.options.extract import ExtractArguments, ExtractOptions
 from probekit.options.generate import ContinuationOptions, GenerateOptions, Sampling
 from probekit.options.imports import ImportArguments, ImportOptions
 from probekit.options.label import LabelArguments, LabelOptions
 from probekit.options.load import DeviceOptions, ModelArguments, ModelOptions
+from probekit.options.monitor import MonitorOptions
 from probekit.options.probe import CurvesArguments, ProbeArguments, ProbeOptions
 from probekit.options.score import ProbeDeviceOptions, ScoreOptions, TextOptions
 from probekit.options.task import TaskOptions
@@ -23,6 +25,7 @@ __all__ = [
     "CurveOptions",
     "CurvesArguments",
     "DeviceOptions",
+    "ExportOptions",
     "ExtractArguments",
     "ExtractOptions",
     "GenerateOptions",
@@ -32,6 +35,7 @@ __all__ = [
     "LabelOptions",
     "ModelArguments",
     "ModelOptions",
+    "MonitorOptions",
     "ProbeArguments",
     "ProbeDeviceOptions",
     "ProbeOptions",
