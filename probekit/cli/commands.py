@@ -16,6 +16,7 @@ SUMMARIES = {
     "label": "Join labels to the texts of a store, by id.",
     "train-probe": "Train a probe at each layer and plot accuracy by layer.",
     "score": "Score new texts with a trained probe.",
+    "export": "Write a probe or a table of results for other programs.",
     "causal": "Edit what probes read, and watch the model's next token.",
     "transfer": "Train probes on each task and test them on all tasks.",
     "report": "Write results as one HTML file that opens anywhere.",

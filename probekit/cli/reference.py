@@ -34,6 +34,8 @@ FUNCTIONS: dict[str, type] = {
     "transfer(activations)": options.TransferArguments,
     "causal_curve(model, acts, results)": options.CausalArguments,
     "model.generate(prompt)": options.GenerateOptions,
+    "Monitor(model, probe)": options.MonitorOptions,
+    "results.export(place)": options.ExportOptions,
     "TrainingSettings()": options.TrainingSettings,
 }
 """Public functions and classes with their options."""

@@ -17,7 +17,8 @@ def probe_arrays(layer: LayerResult) -> dict[str, np.ndarray]:
     Raises:
         DataError: the results hold no fitted probe of this place.
     """
-    return {name.removesuffix("_"): np.array(getattr(fitted(layer), name), order="C") for name in layer.probe.ARRAYS}
+    probe = fitted(layer)
+    return {name.removesuffix("_"): np.array(getattr(probe, name), order="C") for name in probe.ARRAYS}
 
 
 def fitted(layer: LayerResult) -> Any:

@@ -5,7 +5,6 @@ quote data, have every ASCII punctuation mark escaped.
 """
 
 import re
-import string
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from probekit.tables import markdown_table
 from probekit.text import counted, printable
 
 MOST_CLASSES = 20
-_ESCAPED = str.maketrans({mark: f"\\{mark}" for mark in string.punctuation})
+_ESCAPED = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>#|~$&!@:+="})
 
 
 def code(text: object, in_table: bool = False) -> str:
@@ -32,8 +31,11 @@ def code(text: object, in_table: bool = False) -> str:
 
 
 def sentence(text: object) -> str:
-    """`text` as plain words of a paragraph or a table."""
-    return printable(text).translate(_ESCAPED)
+    """`text` as plain words of a paragraph, of an item of a list or of a cell."""
+    shown = printable(text).translate(_ESCAPED)
+    if shown.startswith("-"):
+        shown = f"\\{shown}"
+    return re.sub(r"^(\d+)(?=[.)])|(?<=www)(?=\.)", lambda match: f"{match[0]}\\", shown)
 
 
 def card(data: ProbeData, layer: LayerResult, file: str | None) -> str:
@@ -108,14 +110,17 @@ def _figures(data: ProbeData, layer: LayerResult) -> list[str]:
     lines = [markdown_table(("metric on test", "value", "95% interval"), metrics), ""]
     name = metric_name(data.headline)
     rows = [("this probe", *_pair(layer, data.headline))]
-    rows += [(one.name, *_pair(one, data.headline)) for one in data.baselines]
+    rows += [(sentence(one.name), *_pair(one, data.headline)) for one in data.baselines]
     noise = [one for one in data.random_init if one.place == layer.place]
     rows += [("same place, random weights", *_pair(one, data.headline)) for one in noise]
     if len(rows) > 1:
         lines += [markdown_table((f"compared by {name}", "test", "95% interval"), rows), ""]
     if (lead := data.meta.get("lead")) is not None and layer is data.selected:
         ends = "" if lead["interval"] is None else " (95% interval [{:+.3f}, {:+.3f}])".format(*lead["interval"])
-        lines += [f"Over the best baseline, {lead['baseline']}: {lead['over']:+.3f}{ends}, paired on test.", ""]
+        lines += [
+            f"Over the best baseline, {sentence(lead['baseline'])}: {lead['over']:+.3f}{ends}, paired on test.",
+            "",
+        ]
     return [*lines, f"The complete curve: {sentence(short_text(data))}."]
 
 

@@ -41,7 +41,7 @@ def sklearn_bytes(data: ProbeData, layer: LayerResult) -> bytes:
     numbers = probe.predicts == "numbers"
     if probe.of_sequences or "coef_" not in probe.ARRAYS:
         raise UsageError(
-            f"{type(probe).__name__} is not linear in one row, so that no linear model of scikit-learn equals it; write "
+            f"{type(probe).__name__} is not linear in one row, so no linear model of scikit-learn equals it; write "
             "--to safetensors"
         )
     body: dict[str, Any] = {

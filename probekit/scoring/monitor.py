@@ -7,7 +7,7 @@ model reads a token in the forward after it wrote it: its score is there before 
 Axes: B batch, L position, T tokens, D features, R rows of weights.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -15,22 +15,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.errors import DataError, UsageError, nearest
+from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
 from probekit.interventions import TextTokens
 from probekit.models.base import LanguageModel
-from probekit.options.check import is_real
-from probekit.points import PointSpec, place_name
+from probekit.options import MonitorOptions
+from probekit.options.option import keywords
+from probekit.points import place_name
 from probekit.scoring.running import Fold
-from probekit.scoring.stations import Station, read_tokens, stations_of, watched_probe
+from probekit.scoring.stations import Station, read_tokens, stations_of
+from probekit.scoring.watch import probabilities_of, watched_probes
 from probekit.scoring.watched import Alarm, Running, WatchedProbe, WatchedText
 from probekit.text import counted, listed, printable
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-
-OnAlarm = Callable[[Alarm], object]
 
 
 class Monitor:
@@ -49,48 +49,26 @@ class Monitor:
         probes: `WatchedProbe` of each probe.
     """
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        probe: Any,
-        place: PointSpec | None = None,
-        *,
-        threshold: float | Mapping[str, float] | None = None,
-        on_alarm: OnAlarm | None = None,
-        each: bool = False,
-        prompt: bool = False,
-        target: Any = None,
-    ):
+    @keywords(MonitorOptions)
+    def __init__(self, model: LanguageModel, probe: Any, options: MonitorOptions) -> None:
         """Check that the probes can read the model's places; nothing is attached before the context is entered.
 
         Args:
             model: any model, hand-written or adapted.
-            probe: results of `train_probes` (the best place, or `place`), the result of one place, or a fitted probe.
-                Several go by name, with their places: `{"lie": results, "angry": (probe, "resid_pre.5")}`.
-            place: of a fitted probe; of results, the place to take.
-            threshold: a score of at least this raises an alarm; several by name. None: no alarms.
-            on_alarm: called with each alarm; if it returns True, the text ends before its next token is chosen.
-            each: whether every token at the threshold raises an alarm, rather than the first of each text and probe.
-            prompt: whether tokens of the prompt raise alarms and count in `running`; they are scored in any case.
-            target: the class whose score is watched, by name; by default the second of two.
+            probe: results of `train_probes`, the result of one place, or a fitted probe. Several go by name, with their
+                places: `{"lie": results, "angry": (probe, "resid_pre.5")}`.
+            options: as keyword arguments.
 
         Raises:
             UsageError: something else as a probe, a probe that does not fit the place, an unknown name or class, or a
-                model that does not generate at this place.
+                place that generation does not reach.
+            ResumeMismatch: results of a model with other weights.
+            DataError: `fpr` without validation rows in the results.
         """
-        self.model = model
-        self.on_alarm, self.each, self.prompt = on_alarm, each, prompt
-        named = probe if isinstance(probe, Mapping) else {None: probe}
-        if isinstance(probe, Mapping) and place is not None:
-            raise UsageError("several probes have their own places; give (probe, place) for each, and leave place out")
-        if not named:
-            raise UsageError("expected one probe or more to watch with, got none")
-        thresholds = _thresholds(threshold, [str(name) for name in named] if isinstance(probe, Mapping) else None)
-        self.probes = [watched_probe(name, one, place, thresholds) for name, one in named.items()]
-        if on_alarm is not None and not any(one.threshold is not None for one in self.probes):
-            raise UsageError("on_alarm is called at a threshold; give threshold= too")
+        self.model, self.options = model, options
+        self.probes = watched_probes(model, probe, options)
         self.texts: list[WatchedText] = []
-        self._stations = stations_of(model, self.probes, target)
+        self._stations = stations_of(model, self.probes)
         self._source: object = None  # the generation, or the forward, whose texts are watched
         self._current: dict[int, tuple[WatchedText, dict[str, Fold]]] = {}
         self._context = ExitStack()
@@ -118,13 +96,15 @@ class Monitor:
         self._source, self._current = None, {}
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per text, probe and scored token: text, index, token, piece, generated, probe, score, alarm.
+        """One row per text, probe and scored token.
 
-        `piece` is the token's text; it needs a tokenizer.
+        Columns: text, index, token, piece (its text, with a tokenizer), generated, probe, score, probability and alarm.
+        The probability is calibrated on validation rows; it is nan for a fitted probe and for other than two classes.
         """
         import pandas as pd
 
-        columns = ["text", "index", "token", "piece", "generated", "probe", "score", "alarm"]
+        columns = ["text", "index", "token", "piece", "generated", "probe", "score"]
+        columns += ["probability", "alarm"]
         return pd.DataFrame([row for i, text in enumerate(self.texts) for row in self._rows(i, text)], columns=columns)
 
     def plot(self, text: int = -1, ax: "Axes | None" = None) -> "Axes":
@@ -143,10 +123,11 @@ class Monitor:
     def _rows(self, number: int, text: WatchedText) -> Iterator[tuple[Any, ...]]:
         pieces = self._pieces(text)
         at = {(alarm.name, alarm.index) for alarm in text.alarms}
-        for name, scores in text.scores.items():
-            for i, score in enumerate(scores):
+        for watched in self.probes:
+            name, scores = watched.name, text.scores[watched.name]
+            for i, (score, p) in enumerate(zip(scores, probabilities_of(watched, scores), strict=True)):
                 token = text.tokens[i] if text.tokens else None
-                yield number, i, token, pieces[i], i >= text.n_prompt, name, score, (name, i) in at
+                yield number, i, token, pieces[i], i >= text.n_prompt, name, score, p, (name, i) in at
 
     def _pieces(self, text: WatchedText) -> list[str]:
         n = max(map(len, text.scores.values()))
@@ -199,20 +180,21 @@ class Monitor:
         for score in scores_T.tolist():
             index = len(known)
             known.append(score)
-            if index < text.n_prompt and not self.prompt:
+            if index < text.n_prompt and not self.options.prompt:
                 continue
             _count(running, score)
             if watched.threshold is not None and score >= watched.threshold:
                 self._alarm(text, watched, index, here)
 
     def _alarm(self, text: WatchedText, watched: WatchedProbe, index: int, here: TextTokens) -> None:
-        if not self.each and any(alarm.name == watched.name for alarm in text.alarms):
+        if not self.options.each and any(alarm.name == watched.name for alarm in text.alarms):
             return
         token = text.tokens[index] if text.tokens else None
         score, threshold = text.scores[watched.name][index], cast(float, watched.threshold)
         alarm = Alarm(text.number, watched.name, index, token, score, threshold, index >= text.n_prompt)
         text.alarms.append(alarm)
-        if self.on_alarm is not None and self.on_alarm(alarm) is True and here.writing is not None:
+        heard = self.options.on_alarm
+        if heard is not None and heard(alarm) is True and here.writing is not None:
             here.writing.stopped.add(text.number)
 
 
@@ -220,22 +202,3 @@ def _count(running: Running, score: float) -> None:
     running.n += 1
     running.last, running.max = score, max(running.max, score)
     running.mean = score if running.n == 1 else running.mean + (score - running.mean) / running.n
-
-
-def _thresholds(given: object, names: list[str] | None) -> Callable[[str], float | None]:
-    """The threshold of each probe by its name; `names` are those of several probes.
-
-    Raises:
-        UsageError: not a finite number, or the name of no probe.
-    """
-    by_name = given if isinstance(given, Mapping) else None
-    for one in [given] if by_name is None else by_name.values():
-        if one is not None and not (is_real(one) and np.isfinite(one)):
-            raise UsageError(f"a threshold is a finite number, got {one!a:.60}; give the score that raises an alarm")
-    if by_name is None:
-        return lambda _: None if given is None else float(cast(float, given))
-    known = names or []
-    if unknown := [str(name) for name in by_name if name not in known]:
-        hint = ascii(nearest(unknown[0], known))[1:-1]
-        raise UsageError(f"a threshold for {unknown[0]!a:.60}, which is the name of no probe; {hint}")
-    return lambda name: by_name.get(name)

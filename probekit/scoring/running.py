@@ -44,6 +44,7 @@ class TokenRule:
             decisions [T, K] of the text so far; None where the products are the decisions.
         decide: takes activations [T, D] and returns the decisions; None where there are weights.
         output: takes decisions [T, K] and returns the score of each token, [T].
+        sign: 1 or -1 where the score is the decision of two classes or its negative; 0 otherwise.
     """
 
     weights: np.ndarray | None
@@ -51,6 +52,7 @@ class TokenRule:
     fold: Callable[[np.ndarray, Fold], np.ndarray] | None
     decide: Callable[[np.ndarray], np.ndarray] | None
     output: Callable[[np.ndarray], np.ndarray]
+    sign: int = 0
 
 
 def token_rule(probe: Probe, target: object = None) -> TokenRule:
@@ -65,15 +67,16 @@ def token_rule(probe: Probe, target: object = None) -> TokenRule:
         UsageError: a probe of several numbers, an unknown class, or none given where there are more than two.
     """
     output = _output(probe, target)
+    sign = {_only: 1, _opposite: -1}.get(output, 0) if isinstance(probe, ClassifierProbe) else 0
     if isinstance(probe, AttentionProbe):
-        return TokenRule(*_attention(probe), None, output)
+        return TokenRule(*_attention(probe), None, output, sign)
     if isinstance(probe, AggregateProbe):
-        return TokenRule(probe.coef_, probe.intercept_, _aggregate(probe), None, output)
+        return TokenRule(probe.coef_, probe.intercept_, _aggregate(probe), None, output, sign)
     if hasattr(probe, "coef_"):
         coef: Any = getattr(probe, "coef_")  # noqa: B009  (set by the subclass)
         shift: Any = getattr(probe, "intercept_")  # noqa: B009
-        return TokenRule(np.atleast_2d(coef), np.atleast_1d(shift), None, None, output)
-    return TokenRule(None, None, None, lambda x_TD: _decisions(probe, x_TD), output)
+        return TokenRule(np.atleast_2d(coef), np.atleast_1d(shift), None, None, output, sign)
+    return TokenRule(None, None, None, lambda x_TD: _decisions(probe, x_TD), output, sign)
 
 
 def _decisions(probe: Any, x_TD: np.ndarray) -> np.ndarray:

@@ -4,25 +4,18 @@ Axes: B batch, L position, T tokens, D features, R rows of weights.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from probekit.devices import has_float64
 from probekit.errors import UsageError
-from probekit.evaluation.results.data import ProbeData
 from probekit.models.base import LanguageModel
-from probekit.points import PointSpec, place_name, split_point
-from probekit.probes import Probe
-from probekit.scoring.probe import result_at
-from probekit.scoring.running import TokenRule, token_rule
+from probekit.points import place_name
+from probekit.scoring.running import TokenRule
 from probekit.scoring.watched import WatchedProbe
-from probekit.text import kind_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,16 +53,16 @@ def read_tokens(station: Station, x_T: Tensor) -> list[np.ndarray]:
     return found
 
 
-def stations_of(model: LanguageModel, probes: list[WatchedProbe], target: Any) -> dict[str, Station]:
+def stations_of(model: LanguageModel, probes: list[WatchedProbe]) -> dict[str, Station]:
     """The probes by the full name of their point."""
     by_point: dict[str, list[WatchedProbe]] = {}
     for watched in probes:
         by_point.setdefault(_point_of(model, watched), []).append(watched)
-    return {name: _station(own, target) for name, own in by_point.items()}
+    return {name: _station(own) for name, own in by_point.items()}
 
 
-def _station(probes: list[WatchedProbe], target: Any) -> Station:
-    rules = [token_rule(watched.probe, target) for watched in probes]
+def _station(probes: list[WatchedProbe]) -> Station:
+    rules = [watched.rule for watched in probes]
     affine = [(rule.weights, rule.shift) for rule in rules if rule.weights is not None]
     D = probes[0].probe.n_features_in_
     weights = np.concatenate([np.zeros((0, D)), *(each for each, _ in affine)])
@@ -93,27 +86,3 @@ def _point_of(model: LanguageModel, watched: WatchedProbe) -> str:
             "give the model and the place that it was trained on"
         )
     return name
-
-
-def watched_probe(
-    name: object, given: Any, place: PointSpec | None, thresholds: Callable[[str], float | None]
-) -> WatchedProbe:
-    """One probe at its place, from whatever was given for it."""
-    if isinstance(given, tuple) and len(given) == 2:
-        given, place = given
-    if isinstance(given, ProbeData):
-        given = (
-            given.best
-            if place is None
-            else result_at(given, place if isinstance(place, str) else place_name(split_point(place)))
-        )
-    elif isinstance(given, Probe) and place is None:
-        raise UsageError('a fitted probe needs its place, such as place="resid_pre.5"; results know theirs')
-    if not isinstance(given, Probe):
-        place, given = getattr(given, "place", None), getattr(given, "probe", given)
-    if not isinstance(given, Probe) or place is None:
-        raise UsageError(f"expected results of train_probes or a fitted probe, got {kind_of(given)}; train one first")
-    check_is_fitted(given)
-    at = split_point(place)
-    name = place_name(at) if name is None else str(name)
-    return WatchedProbe(name, given, at, thresholds(name))

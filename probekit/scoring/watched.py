@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 
 from probekit.points import Place
+from probekit.scoring.calibrate import Calibration
+from probekit.scoring.running import TokenRule
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,16 @@ class WatchedProbe:
         name: under which its scores are kept.
         probe: fitted.
         place: point and layer.
+        rule: how activations become scores.
         threshold: at which a score raises an alarm; None for no alarms.
+        calibration: of scores of two classes, towards the second; None for a fitted probe.
+        sign: 1 where high scores mean the second class, or a high number; -1 where they mean the first.
     """
 
     name: str
     probe: Any
     place: Place
+    rule: TokenRule
     threshold: float | None
+    calibration: Calibration | None
+    sign: int

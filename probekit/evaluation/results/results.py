@@ -77,6 +77,22 @@ class ProbeResults(ProbeData):
         """
         return probe_frame(self)
 
+    def export(self, place: str | None = None, **options: Any) -> Path:
+        """Write a probe for another program, or the table of the curve, or a card; returns the path.
+
+        Args:
+            place: "resid_pre.5"; None is the best place. A table takes none.
+            options: of `probekit.options.ExportOptions`: to ("numpy", "sklearn-json", "latex", "card", ...) and out.
+
+        Raises:
+            UsageError: an unknown kind or place, or a probe that has no such form.
+            DataError: no fitted probe of the place.
+            StorageError: the disk refused.
+        """
+        from probekit.export.export import export_results
+
+        return export_results(self, place, **options)
+
     def plot(
         self,
         ax: "Axes | None" = None,
