@@ -46,6 +46,7 @@ _HOME = {
     "fit_eraser": "causal.erasure.erase",
     "fresh_probes": "causal.erasure.completeness",
     "read_after_edit": "causal.erasure.recovery",
+    "write_report": "report.build",
     "ProbekitError": "errors",
 }
 __all__ = [
@@ -82,6 +83,7 @@ __all__ = [
     "steering_vectors",
     "train_probes",
     "transfer",
+    "write_report",
 ]
 
 if TYPE_CHECKING:
@@ -109,6 +111,7 @@ if TYPE_CHECKING:
     from probekit.evaluation import PositionResults, ProbeCurves, ProbeResults, TransferResults, train_probes, transfer
     from probekit.models import load_model
     from probekit.probes import load_probe
+    from probekit.report.build import write_report
     from probekit.tasks import Task, load_task
     from probekit.verification import SelfTest, selftest
 

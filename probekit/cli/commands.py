@@ -17,6 +17,7 @@ SUMMARIES = {
     "train-probe": "Train a probe at each layer and plot accuracy by layer.",
     "causal": "Edit what probes read, and watch the model's next token.",
     "transfer": "Train probes on each task and test them on all tasks.",
+    "report": "Write results as one HTML file that opens anywhere.",
     "points": "List a model's named points with their shapes.",
     "params": "Count a model's parameters, memory and FLOPs.",
     "train-model": "Train and test the model of a synthetic world.",

@@ -12,6 +12,7 @@ from probekit.options.imports import ImportArguments, ImportOptions
 from probekit.options.label import LabelArguments, LabelOptions
 from probekit.options.load import DeviceOptions, ModelArguments, ModelOptions
 from probekit.options.probe import CurvesArguments, ProbeArguments, ProbeOptions
+from probekit.options.report import ReportOptions
 from probekit.options.task import TaskOptions
 from probekit.options.train import TrainingSettings
 
@@ -33,6 +34,7 @@ __all__ = [
     "ModelOptions",
     "ProbeArguments",
     "ProbeOptions",
+    "ReportOptions",
     "Sampling",
     "TaskOptions",
     "TrainingSettings",

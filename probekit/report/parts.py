@@ -55,7 +55,7 @@ class Picture:
     caption: str = ""
     narrow: Markup | None = None
     legend: Sequence[tuple[str, str, str]] = ()
-    hint: str = "Point at the picture, or use Tab and the arrow keys, to read the values."
+    hint: str = "Point at a mark for its values, or use Tab and the arrow keys."
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,14 @@ def draw_histogram(one: Histogram, width: float = 344, height: float = 250) -> M
             name, color, counts = kind
             ends = sorted((pixel(up, 0), pixel(up, sign * counts[i])))
             inside.append(
-                element("rect", class_=f"{color} block", x=left, y=ends[0], width=max(right - left - 1, 0.5), height=ends[1] - ends[0])
+                element(
+                    "rect",
+                    class_=f"{color} block",
+                    x=left,
+                    y=ends[0],
+                    width=max(right - left - 1, 0.5),
+                    height=ends[1] - ends[0],
+                )
             )
             tip += f"\n{name}: {counts[i]:,}"
         bars.append(hot(tip, inside, is_first=i == 0))
@@ -98,7 +105,8 @@ def draw_reliability(one: Reliability, width: float = 344, height: float = 344) 
     parts.append(element("path", class_="blue line thin", d=path_of(points)))
     for i, ((x, y), (low, high), n) in enumerate(zip(points, one.ends, one.counts, strict=True)):
         top = pixel(tall, n)
-        tip = f"{one.x_name}: {one.x[i]:.3f}\n{one.y_name}: {one.y[i]:.3f}, 95% interval [{low:.3f}, {high:.3f}]\nrows: {n:,}"
+        share = f"{one.y_name}: {one.y[i]:.3f}, 95% interval [{low:.3f}, {high:.3f}]"
+        tip = f"{one.x_name}: {one.x[i]:.3f}\n{share}\nrows: {n:,}"
         inside = [
             element("rect", class_="hit", x=x - 8, y=TOP, width=16.0, height=height - BOTTOM - TOP),
             element("path", class_="blue whisker", d=path_of([(x, pixel(up, low)), (x, pixel(up, high))])),

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from probekit.report.svg.element import element, hot, svg, text_room, together
 
-CELL = (30.0, 46.0)  # pixels: height, least width
+CELL = (34.0, 62.0)  # pixels: height, least width
 DARKEST = 0.7  # opacity of a full cell; more would leave too little contrast to its text
 NAME = 24  # letters of a row or column
 
@@ -58,15 +58,23 @@ def draw_grid(grid: CellGrid) -> Markup:
     under = 30 + (0.64 * max(map(text_room, map(_short, grid.columns))) + 12 if slanted else 18)
     width = max(left + wide * len(grid.columns), left + text_room(grid.x_name)) + 40 * slanted + 8
     bottom = 6 + high * len(rows)
-    parts = [_cell(grid, i, j, (left + wide * j, 6 + high * k), wide) for k, i in enumerate(order) for j in range(len(grid.columns))]
+    parts = [
+        _cell(grid, i, j, (left + wide * j, 6 + high * k), wide)
+        for k, i in enumerate(order)
+        for j in range(len(grid.columns))
+    ]
     parts += [
         element("text", _short(rows[i]), class_="tick end", x=left - 7, y=6 + high * (k + 0.5) + 4)
         for k, i in enumerate(order)
     ]
-    parts += [_column_name(_short(name), left + wide * (j + 0.5), bottom + 16, slanted) for j, name in enumerate(grid.columns)]
+    parts += [
+        _column_name(_short(name), left + wide * (j + 0.5), bottom + 16, slanted) for j, name in enumerate(grid.columns)
+    ]
     middle = left + wide * len(grid.columns) / 2
     parts.append(element("text", grid.x_name, class_="axis mid", x=middle, y=bottom + under - 6))
-    parts.append(element("text", grid.y_name, class_="axis mid", transform=f"translate(13 {(6 + bottom) / 2:g}) rotate(-90)"))
+    parts.append(
+        element("text", grid.y_name, class_="axis mid", transform=f"translate(13 {(6 + bottom) / 2:g}) rotate(-90)")
+    )
     return svg(grid.name, width, bottom + under, [together(parts)], "grid-chart")
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from markupsafe import Markup
 
@@ -114,12 +115,8 @@ def _x_axis(chart: LineChart, across: Span, up: Span) -> Markup:
     room = max(text_room(chart.x_ticks[x]) for x in xs) + 6
     step = next((s for s in (1, 2, 4, 5, 10, 20, 50) if room * len(xs) / s <= across.end - across.start), 100)
     shown = [x for i, x in enumerate(xs) if i % step == 0]
-    names = [
-        element("text", chart.x_ticks[x], class_="tick mid", x=pixel(across, x), y=up.start + 17) for x in shown
-    ]
-    name = element(
-        "text", chart.x_name, class_="axis mid", x=(across.start + across.end) / 2, y=up.start + BOTTOM - 9
-    )
+    names = [element("text", chart.x_ticks[x], class_="tick mid", x=pixel(across, x), y=up.start + 17) for x in shown]
+    name = element("text", chart.x_name, class_="axis mid", x=(across.start + across.end) / 2, y=up.start + BOTTOM - 9)
     line = element("path", class_="base", d=path_of([(across.start, up.start), (across.end, up.start)]))
     return together([line, *names, name])
 
@@ -166,13 +163,15 @@ def _tied(chart: LineChart, across: Span, up: Span) -> Markup:
 def _columns(chart: LineChart, across: Span, up: Span) -> list[Markup]:
     """For each layer a column that shows its values when it is pointed at or has the focus."""
     xs = sorted(chart.tips)
-    edges = [across.start, *[(pixel(across, a) + pixel(across, b)) / 2 for a, b in zip(xs, xs[1:], strict=False)]]
+    edges = [across.start, *[(pixel(across, a) + pixel(across, b)) / 2 for a, b in pairwise(xs)]]
     edges.append(across.end)
     found = []
     for i, x in enumerate(xs):
         at = pixel(across, x)
         inside = [
-            element("rect", class_="hit", x=edges[i], y=up.end, width=edges[i + 1] - edges[i], height=up.start - up.end),
+            element(
+                "rect", class_="hit", x=edges[i], y=up.end, width=edges[i + 1] - edges[i], height=up.start - up.end
+            ),
             element("path", class_="guide", d=path_of([(at, up.end), (at, up.start)])),
             *_dots(chart, x, at, up),
         ]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 def tick_text(value: float, values: Sequence[float]) -> str:
     """A tick with as many decimals as its neighbours need."""
-    steps = [b - a for a, b in zip(values, values[1:], strict=False)]
+    steps = [b - a for a, b in pairwise(values)]
     size = max(map(abs, values), default=0.0)
     if size >= 100_000 or (steps and min(steps) < 1e-4):
         return f"{value:.3g}"
