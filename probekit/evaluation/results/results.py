@@ -1,7 +1,7 @@
 """`ProbeResults`: what `train_probes` returns, with its table, picture and files."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.files import complete_results, load_results, save_results
@@ -12,6 +12,8 @@ from probekit.options.check import check_path
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+
+    from probekit.report.tokens.notebook import TokenView
 
 
 class ProbeResults(ProbeData):
@@ -48,6 +50,22 @@ class ProbeResults(ProbeData):
         from probekit.plots.curve import plot_accuracy_by_layer
 
         return plot_accuracy_by_layer(self, ax, label=label, color=color, title=title)
+
+    def tokens(self, model: Any, texts: Any, *, threshold: float = 0.0) -> "TokenView":
+        """The score of every token of some texts at every layer; shows itself in a notebook.
+
+        Args:
+            model: the one that the probes were trained on.
+            texts: a list of texts, or a task, whose labels are then shown.
+            threshold: scores above it mean the second of two classes.
+
+        Raises:
+            UsageError: another model, or probes that were not saved.
+            DataError: texts that the model cannot take.
+        """
+        from probekit.report.tokens.notebook import token_view
+
+        return token_view(self, model, texts, threshold)
 
     def summary(self) -> str:
         """The results as a plain table, with at most six footnotes."""
