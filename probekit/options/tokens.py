@@ -12,7 +12,8 @@ class TokenOptions:
 
     tokens: bool = option(
         True,
-        "",
+        "Show the score of every token at every layer, of some test texts.",
+        flag="--no-tokens",
         off="Leave out the view of every token's score by layer.",
         notes="Unless the store has all tokens, the model is run over the texts.",
     )

@@ -26,6 +26,8 @@ from probekit.report.sections.grids import positions_section, transfer_section
 from probekit.report.sections.provenance import provenance_section
 from probekit.report.sections.scores import scores_section
 from probekit.report.sections.summary import summary_section
+from probekit.report.tokens.run import tokens_of_run
+from probekit.report.tokens.section import SCRIPTS, STYLES
 from probekit.text import counted
 
 DEFAULT = "report.html"
@@ -81,23 +83,24 @@ def report_html(runs: Sequence[Run], options: ReportOptions) -> str:
     """
     if not runs:
         raise DataError("a report needs one run or more; give a folder of results or a store")
-    groups = [Group(f"run-{i + 1}", run_name(run), _sections(run)) for i, run in enumerate(runs)]
+    groups = [Group(f"run-{i + 1}", run_name(run), _sections(run, options)) for i, run in enumerate(runs)]
     if len(runs) > 1:
         groups = [Group(one.name, one.title, _prefixed(one)) for one in groups]
         if together := _together(runs):
             groups.insert(0, Group("all-runs", "All runs", together))
     title = options.title or (run_name(runs[0]) if len(runs) == 1 else counted(len(runs), "run"))
     subtitle = curve_title(runs[0].results) if len(runs) == 1 and isinstance(runs[0].results, ProbeResults) else ""
-    return page_html(Page(title, subtitle, groups))
+    return page_html(Page(title, subtitle, groups), *(STYLES, SCRIPTS) if options.tokens else ())
 
 
-def _sections(run: Run) -> list[Section]:
+def _sections(run: Run, options: ReportOptions) -> list[Section]:
     data = run.results
     if isinstance(data, ProbeResults):
         causal = [one.data for one in run.causal.values()]
         found = [summary_section(data, causal), curve_section(data), table_section(data)]
         found += [confusion_section(data), scores_section(data), controls_section(data), audit_section(data, run.store)]
         found += [causal_section(one, number) for number, one in enumerate(causal)]
+        found.append(tokens_of_run(data, run.store, options))
     elif isinstance(data, PositionResults):
         found = [positions_section(data), audit_section(data, run.store)]
     elif isinstance(data, TransferResults):
