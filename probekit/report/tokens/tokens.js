@@ -6,7 +6,7 @@
 	const GLYPHS = { "\n": "⏎", "\t": "⇥", "\u00a0": "⍽", " ": "·" };
 	const isJoiner = (c) => c === "\u200c" || c === "\u200d"; // parts of words in some scripts
 	const code = (c) => GLYPHS[c] || "U+" + c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
-	const plain = (text) => text.replace(/\p{C}/gu, (c) => (isJoiner(c) ? c : code(c)));
+	const plain = (text) => text.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (c) => (isJoiner(c) ? c : code(c)));
 	const make = (tag, name, ...inside) => {
 		const e = document.createElement(tag);
 		if (name) e.className = name;
@@ -194,16 +194,16 @@
 			parent.postMessage({ probekit: { text: s.text, place, token: s.token } }, "*");
 		}
 		function follow() {
-			const hash = decodeURIComponent(location.hash.slice(1)), given = new URLSearchParams(hash.slice(prefix.length));
-			if (!hash.startsWith(prefix) || !(given.has("text") || given.has("layer"))) return false;
-			const layer = given.get("layer"), p = d.places.indexOf(layer), text = +given.get("text");
+			const hash = location.hash.slice(1), own = hash.startsWith(prefix) ? hash.slice(prefix.length) : "";
+			if (!/^(text|layer)=/.test(own)) return false;
+			const given = new URLSearchParams(own), layer = given.get("layer"), p = d.places.indexOf(layer), text = +given.get("text");
 			s.p = p < 0 ? d.layers.findIndex((x) => String(x) === layer) : p;
 			if (s.p < 0) s.p = d.best;
 			if (texts[text]) s.text = text;
 			s.token = read(s.text);
 			return true;
 		}
-		// the last token of a text that the probe reads
+		// the last trained token
 		function read(i) {
 			let t = first(i + 1) - 1;
 			while (t >= first(i) && !(marks[t] & TRAINED)) t--;

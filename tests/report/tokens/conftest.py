@@ -67,5 +67,6 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(programs["chromedriver"]))
+    driver.get("about:blank")  # leaves the page of a new tab
     yield driver
     driver.quit()
