@@ -30,7 +30,6 @@ from probekit.report.tokens.run import tokens_of_run
 from probekit.report.tokens.section import SCRIPTS, STYLES
 from probekit.text import counted
 
-DEFAULT = "report.html"
 _MARK = b'<meta name="generator" content="probekit '
 _HEAD = 400  # bytes of a report that hold the mark
 

@@ -31,12 +31,14 @@ class Rows:
         left: how many columns are flush left; the others are flush right.
         bold: rows of the body in bold, counted from 0.
         caption: over the table.
+        wraps: whether cells hold sentences, which go on in the next line.
     """
 
     rows: Sequence[Sequence[str]]
     left: int = 1
     bold: Collection[int] = ()
     caption: str = ""
+    wraps: bool = False
 
 
 @dataclass(frozen=True)

@@ -50,13 +50,13 @@ def audit_section(data: Any, store: Store | None) -> Section:
     else:
         parts.append(Lines(["The audit found nothing: no leaks, no contradictory labels, no splits that differ."]))
     if audit.get("splits"):
-        parts += [Heading("Splits"), Rows(_splits(audit["splits"]))]
+        parts += [Heading("Splits"), Rows(_splits(audit["splits"]), left=2, wraps=True)]
     parts += _texts(data, audit, store)
     return Section("data", "Data audit", html_of(parts), {"findings": findings})
 
 
 def _splits(splits: dict[str, dict[str, Any]]) -> list[list[str]]:
-    rows = [["split", "rows", "leaks", "labels", "median length"]]
+    rows = [["split", "labels", "rows", "leaks", "median length"]]
     for name, one in splits.items():
         classes = one.get("classes")
         if classes:
@@ -65,7 +65,7 @@ def _splits(splits: dict[str, dict[str, Any]]) -> list[list[str]]:
         else:
             labels = f"mean {one['mean']:.3g}, std {one['std']:.3g}" if "mean" in one and "std" in one else ""
         length = "" if one.get("median_length") is None else f"{one['median_length']:g} {one.get('unit', '')}"
-        rows.append([name, f"{one['n']:,}", f"{one.get('leaks', 0):,}", labels, length])
+        rows.append([name, labels, f"{one['n']:,}", f"{one.get('leaks', 0):,}", length])
     return rows
 
 
@@ -86,7 +86,7 @@ def _texts(data: Any, audit: dict[str, Any], store: Store | None) -> list[Part]:
         if pairs:
             more = f", the first {MOST} of them" if len(pairs) > MOST else ""
             title = f"{title[:1].upper()}{title[1:]}: {counted(len(pairs), 'pair')}{more}"
-            parts.append(More(title, [Rows(_pair_rows(pairs[:MOST]), left=5)]))
+            parts.append(More(title, [Rows(_pair_rows(pairs[:MOST]), left=5, wraps=True)]))
     return parts
 
 

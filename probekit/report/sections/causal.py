@@ -59,7 +59,7 @@ def _picture(data: CausalData) -> Picture:
     values = [y for one in series for y in one.ys] + [end for one in series for ends in one.band for end in ends]
     low, high = padded(max(min([*values, 0.0]), -0.5), min(max([*values, 1.0]), 2.0), 0.5)
     ringed = [
-        (xs[place], effect.effect)
+        (xs[place], effect.effect, "red")
         for method in methods[:1]
         if (place := selected_place(data, method)) in xs
         if (effect := curve_effects(data, method).get(place))

@@ -90,11 +90,15 @@ def _picture(chart: LineChart, legend: list[tuple[str, str, str]]) -> Picture:
 def _chart(curves: Sequence[Curve]) -> tuple[LineChart, list[tuple[str, str, str]]]:
     others = comparisons(curves)
     low, high = y_limits(curves, others)
-    series = [one for curve in curves for one in _series(curve)] + [_other(each) for each in others if each.xs]
+    series = [one for curve in curves for one in _series(curve)] + [_other(each, curves) for each in others if each.xs]
     rules = [Rule(each.name, each.values[0], COLORS[each.color]) for each in others if not each.xs]
     places = {x: name for curve in reversed(curves) for x, name in ticks_of(curve.results).items()}
     ringed = [
-        (float(x_of(curve.results, best)), test_value(curve.results, best))
+        (
+            float(x_of(curve.results, best)),
+            test_value(curve.results, best),
+            "red" if curve.is_alone else COLORS[curve.color],
+        )
         for curve in curves
         if (best := chosen(curve.results))
     ]
@@ -126,9 +130,12 @@ def _series(curve: Curve) -> list[Series]:
     return found
 
 
-def _other(each: Comparison) -> Series:
+def _other(each: Comparison, curves: Sequence[Curve]) -> Series:
+    """A comparison; of several curves it has the colour and the name of its own."""
     look = LOOKS.get(each.name, "dotted")
-    return Series(each.name, COLORS[each.color], [float(x) for x in each.xs], each.values, look, dots=False)
+    owners = [curve.name for curve in curves if curve.color == each.color and not curve.is_alone]
+    name = f"{each.name} ({owners[0]})" if owners else each.name
+    return Series(name, COLORS[each.color], [float(x) for x in each.xs], each.values, look, dots=False)
 
 
 def _legend(chart: LineChart, curves: Sequence[Curve]) -> list[tuple[str, str, str]]:
@@ -136,7 +143,7 @@ def _legend(chart: LineChart, curves: Sequence[Curve]) -> list[tuple[str, str, s
     if any(has_intervals(curve.results) for curve in curves):
         entries.append((bands(curves[0].results)[1], COLORS[curves[0].color], "band"))
     if chart.ringed:
-        entries.append(("selected on validation", "red", "ring"))
+        entries.append(("selected on validation", chart.ringed[0][2], "ring"))
     if chart.tied:
         entries.append(("statistically tied with the best", "blue", "tied"))
     if any(one.hollow for one in chart.series):

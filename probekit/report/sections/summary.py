@@ -48,8 +48,19 @@ def _answer(data: ProbeData) -> str:
     what = f"The probe of {data.best.place} predicts {label} with test {metric} {value:.3f}{within}."
     if len(data.layers) == 1:
         return what
+    what += _lead(data)
     others = f" Statistically tied with the best on test: {listed(tied, most=6)}." if tied else ""
     return f"{what} Validation selected this layer; test was used once.{others}"
+
+
+def _lead(data: ProbeData) -> str:
+    """Whether the score is ahead of the best baseline, as a sentence; none without intervals."""
+    lead = data.meta.get("lead")
+    if not lead or lead["interval"] is None:
+        return ""
+    low, high = lead["interval"]
+    how = "ahead of" if low > 0 else "behind" if high < 0 else "not distinguishable from"
+    return f" It is {how} the best baseline, {lead['baseline']}."
 
 
 def _used(data: CausalData) -> str:
@@ -91,6 +102,6 @@ def unchecked(data: ProbeData, causal: Sequence[CausalData]) -> list[str]:
         missing.append("A control task, and so selectivity: there was none for this task or probe.")
     if meta.get("no_texts"):
         missing.append("Leaks and duplicates: the activations came without texts.")
-    elif (meta.get("audit") or {}).get("near", 0) is None and "near-duplicates" not in left_out:
+    elif (meta.get("audit") or {}).get("near", 0) is None and not left_out:
         missing.append("Near-duplicates: only exact duplicates were looked for.")
     return [*missing, "Other data than this task: probekit transfer."]

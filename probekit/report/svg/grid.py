@@ -10,7 +10,8 @@ from markupsafe import Markup
 
 from probekit.report.svg.element import element, hot, svg, text_room, together
 
-CELL = (34.0, 62.0)  # pixels: height, least width
+CELL = (34.0, 62.0, 40.0)  # pixels: height, least width, least width of many columns
+MANY = 12  # columns
 DARKEST = 0.7  # opacity of a full cell; more would leave too little contrast to its text
 NAME = 24  # letters of a row or column
 
@@ -52,7 +53,7 @@ def draw_grid(grid: CellGrid) -> Markup:
     rows = list(grid.rows)
     order = list(range(len(rows)))[:: -1 if grid.first_at_bottom else 1]
     longest = max(text_room(cell.text) for row in grid.cells for cell in row) + 10
-    wide, high = max(CELL[1], longest), CELL[0]
+    wide, high = max(CELL[1 if len(grid.columns) < MANY else 2], longest), CELL[0]
     left = max(map(text_room, map(_short, rows))) + 34
     slanted = max(map(text_room, map(_short, grid.columns))) > wide - 6
     under = 30 + (0.64 * max(map(text_room, map(_short, grid.columns))) + 12 if slanted else 18)

@@ -61,7 +61,7 @@ class LineChart:
         y_name: of the axis.
         y_limits: of the axis.
         tips: layer -> what is said of it, in lines.
-        ringed: (layer, value) of the selected places.
+        ringed: (layer, value, color) of the selected places.
         tied: layers that are tied with the best.
     """
 
@@ -73,7 +73,7 @@ class LineChart:
     y_limits: tuple[float, float]
     tips: dict[float, str]
     rules: Sequence[Rule] = ()
-    ringed: Sequence[tuple[float, float]] = ()
+    ringed: Sequence[tuple[float, float, str]] = ()
     tied: Sequence[float] = ()
 
 
@@ -186,5 +186,9 @@ def _dots(chart: LineChart, x: float, at: float, up: Span) -> list[Markup]:
             if own == x and (one.dots or len(one.xs) == 1):
                 kind = "hollow" if x in one.hollow else "dot"
                 found.append(element("circle", class_=f"{one.color} {kind}", cx=at, cy=pixel(up, y), r=3.5))
-    rings = [element("circle", class_="red ring", cx=at, cy=pixel(up, y), r=8.0) for own, y in chart.ringed if own == x]
+    rings = [
+        element("circle", class_=f"{color} ring", cx=at, cy=pixel(up, y), r=8.0)
+        for own, y, color in chart.ringed
+        if own == x
+    ]
     return found + rings
