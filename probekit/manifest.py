@@ -26,7 +26,7 @@ class StoredPlaces(NamedPlaces):
         return [str(one) for one in (kept if isinstance(kept, list) else [kept])]
 
 
-def checkis_store(path: Path) -> None:
+def check_is_store(path: Path) -> None:
     """Raise a DataError if there is neither a plan nor a manifest at `path`."""
     if not is_store(path):
         raise DataError(f"no store at {str(path)!a}; make one with probekit extract")
@@ -54,7 +54,7 @@ def stored_places(path: Path) -> StoredPlaces | None:
     Raises:
         DataError: no store there.
     """
-    checkis_store(path)
+    check_is_store(path)
     try:
         body, _ = unseal(path / "manifest.json", MAX_JSON_BYTES)
     except (ProbekitError, OSError):
