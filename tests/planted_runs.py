@@ -44,7 +44,10 @@ def planted(
         place: torch.from_numpy((rng.normal(size=(n, D)) + s * directions[labels]).astype(np.float32))
         for place, s in zip(places, strength, strict=True)
     }
-    return ActivationSet(tensors, task, {"model": "tiny", "task": "planted", "n_layers": last, **meta})
+    tensors |= {("attn_out", i): 1.0 * tensors["resid_pre", last - 1 - i] for i in range(last)}
+    acts = ActivationSet(tensors, task)
+    acts.meta.update({"model": "tiny", "task": "planted", **meta})
+    return acts
 
 
 def trained(acts: ActivationSet, **options: Any) -> ProbeResults:
@@ -63,7 +66,7 @@ def made(
     **meta: Any,
 ) -> ProbeResults:
     """Results of one layer whose test predictions are these."""
-    predicted, truth = np.asarray(predicted), np.asarray(truth)
+    predicted, truth = np.array(predicted), np.array(truth)
     n = len(truth)
     values = np.asarray(predicted if scores is None else scores, dtype=np.float64)
     found = Predictions(truth, predicted, values, len(classes))

@@ -32,6 +32,7 @@ FUNCTIONS: dict[str, type] = {
     "train_probes(acts)": options.CurvesArguments,
     "results.best.score(model, texts)": options.ScoreOptions,
     "transfer(activations)": options.TransferArguments,
+    "compare(runs)": options.CompareOptions,
     "causal_curve(model, acts, results)": options.CausalArguments,
     "model.generate(prompt)": options.GenerateOptions,
     "Monitor(model, probe)": options.MonitorOptions,

@@ -11,7 +11,7 @@ from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.side_by_side.data import ComparedRun
 from probekit.side_by_side.describe import facts_of
-from probekit.side_by_side.rows import joint_groups, rows_of
+from probekit.side_by_side.rows import joint_groups, run_rows
 from probekit.side_by_side.runs import NamedRun
 from probekit.side_by_side.seeds import without_seed
 from probekit.side_by_side.steps import step_of
@@ -72,7 +72,7 @@ def _grid(data: ProbeData, classes: Sequence[str]) -> tuple[list[Predictions] | 
     if data.procedure is not None:
         return None, None, "with nested folds, predictions depend on the labels that a permutation would shuffle"
     for layer in data.layers:
-        rows, why = rows_of(data, layer, classes)
+        rows, why = run_rows(data, layer, classes)
         if rows is None:
             return None, None, why
         own.append(rows.predictions)

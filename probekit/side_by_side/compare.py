@@ -13,7 +13,7 @@ from probekit.side_by_side.data import ComparedRun
 from probekit.side_by_side.describe import compared_runs, shared_by_all
 from probekit.side_by_side.differences import Differences, corrected
 from probekit.side_by_side.results import Comparison
-from probekit.side_by_side.rows import rows_of
+from probekit.side_by_side.rows import run_rows
 from probekit.side_by_side.runs import NamedRun, find_runs
 from probekit.side_by_side.seeds import seed_groups
 from probekit.threads import one_thread
@@ -44,7 +44,7 @@ def compare(runs: Any, options: CompareOptions) -> Comparison:
         found = by_step(found)
     compared = compared_runs(found)
     classes = list(found[0].data.meta["classes"])
-    rows = [rows_of(run.data, _place(run, own), classes) for run, own in zip(found, compared, strict=True)]
+    rows = [run_rows(run.data, _place(run, own), classes) for run, own in zip(found, compared, strict=True)]
     differences = Differences(compared, rows, options.seed)
     pairs = options.pairs or ("previous" if options.by == "step" else "first")
     made = [differences.of(*pair) for pair in _pairs(len(found), pairs)]

@@ -32,7 +32,7 @@ from probekit.side_by_side.data import (
     ComparedRun,
     RunDifference,
 )
-from probekit.side_by_side.rows import RunRows, in_common, joint_groups, part_of, rows_digest
+from probekit.side_by_side.rows import RunRows, in_common, joint_groups, rows_digest, some_rows
 
 # Pairing needs this share of the smaller test split: the interval of fewer rows is mostly wider than that of the two
 # complete test splits taken as independent.
@@ -76,7 +76,7 @@ class Differences:
         least = min(len(own.keys), len(other.keys))
         if len(mine) < max(2, LEAST_SHARED * least):
             return None, f"{len(mine):,} of {least:,} test rows in common"
-        predictions = part_of(own.predictions, mine), part_of(other.predictions, theirs)
+        predictions = some_rows(own.predictions, mine), some_rows(other.predictions, theirs)
         if not np.isfinite([value_of(each, self._runs[run].headline) for each in predictions]).all():
             return None, "the rows in common have one class"
         groups = joint_groups(own.groups[mine], other.groups[theirs])

@@ -38,7 +38,7 @@ class RunRows:
     predictions: Predictions
 
 
-def rows_of(data: ProbeData, place: LayerResult | None, classes: Sequence[str]) -> tuple[RunRows | None, str]:
+def run_rows(data: ProbeData, place: LayerResult | None, classes: Sequence[str]) -> tuple[RunRows | None, str]:
     """The test rows of a run; or None, and why they cannot be paired.
 
     Args:
@@ -107,7 +107,7 @@ def joint_groups(one: np.ndarray, other: np.ndarray) -> np.ndarray | None:
     return np.asarray(one if np.array_equal(one, other) else components(one.tolist(), other.tolist()))
 
 
-def part_of(predictions: Predictions, which: np.ndarray) -> Predictions:
+def some_rows(predictions: Predictions, which: np.ndarray) -> Predictions:
     """The predictions of some rows; the same object for all of them, whose resamples are known."""
     if len(which) == len(predictions.truth) and np.array_equal(which, np.arange(len(which))):
         return predictions
