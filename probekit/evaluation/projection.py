@@ -92,7 +92,9 @@ def _weights(layer: LayerResult) -> np.ndarray:
         raise UsageError(f"the results have no probe of {layer.place} to project on; train again with a linear probe")
     weights = layer.probe.direction  # raises for probes without one
     if weights.ndim == 2 and not hasattr(layer.probe, "classes_"):
-        raise UsageError(f"the probe of {layer.place} predicts {len(weights)} numbers, and a projection shows one label")
+        raise UsageError(
+            f"the probe of {layer.place} predicts {len(weights)} numbers, and a projection shows one label"
+        )
     if weights.shape[-1] < 2:
         raise UsageError(f"{layer.place} holds one number for each example; a projection needs two or more")
     if not np.abs(weights).max() > 0:
@@ -116,8 +118,8 @@ def _split(results: ProbeData, acts: Activations) -> tuple[np.ndarray, np.ndarra
         names = results.rows.ids[results.rows.splits == "test"].tolist()
         if missing := [name for name in names if name not in known]:
             raise DataError(
-                f"{len(missing):,} of {len(names):,} test rows are not in these activations, such as {missing[0]!a:.60}; "
-                "give those that were probed"
+                f"{len(missing):,} of {len(names):,} test rows are not in these activations, such as "
+                f"{missing[0]!a:.60}; give those that were probed"
             )
         tested = np.array([known[name] for name in names], dtype=np.int64)
     others = np.ones(len(acts.ids), dtype=bool)
@@ -129,9 +131,7 @@ def _split(results: ProbeData, acts: Activations) -> tuple[np.ndarray, np.ndarra
     return tested, found
 
 
-def _check_scores(
-    results: ProbeData, layer: LayerResult, X: np.ndarray, acts: Activations, tested: np.ndarray
-) -> None:
+def _check_scores(results: ProbeData, layer: LayerResult, X: np.ndarray, acts: Activations, tested: np.ndarray) -> None:
     """Check that the probe gives these rows the scores that the results hold.
 
     With nested folds the saved probe is not the one that tested.
