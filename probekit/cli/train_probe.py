@@ -21,11 +21,10 @@ from probekit.progress import parts_line
 
 if TYPE_CHECKING:
     from probekit.activations import Store
-    from probekit.evaluation import ProbeCurves
 
 ORDER = """
     store layer point probe aggregate label position on_bad_row by least_texts nuisance shift_column C quick controls
-    control_type control_C no_codelength no_intervals folds drop_leaks baseline metric check seed out title
+    control_type control_C no_codelength no_intervals folds drop_leaks baseline metric check seed out title projection
 """
 
 
@@ -45,6 +44,10 @@ class TrainProbeJob(Output):
     )
     out: Path | None = option(
         None, "Where the results go.  [default: STORE/results/LABEL-POINT-PROBE...]", metavar="DIR"
+    )
+    projection: bool = option(
+        False,
+        "Also draw the test rows of the best layer along the probe, and along what varies most orthogonal to it.",
     )
     title: str | None = option(None, "Title of the picture.  [default: label, model and task]", metavar="TEXT")
 
@@ -68,6 +71,7 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
         probekit train-probe runs/gpt2-sst2 --probe logistic,mean-diff
         probekit train-probe runs/gpt2-sst2-all --by position
         probekit train-probe runs/gpt2-sst2-heads --by head --point z
+        probekit train-probe runs/gpt2-sst2 --probe mean-diff --projection
         probekit train-probe runs/gpt2-sst2 --probe k-sparse --set train-probe.probe.k=4
     """
     if job.baseline is not None and (options.by is not None or options.shift_column is not None):
@@ -75,6 +79,10 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
         raise UsageError(f"{which} has no random-init baseline; leave --baseline out")
     if job.baseline not in (None, "random-init"):
         raise UsageError(f"unknown baseline {job.baseline!a}; give --baseline random-init, or leave it out")
+    if job.projection and options.by is not None:
+        raise UsageError(
+            f"--projection draws one layer of one curve, and --by {options.by} makes several; leave it out"
+        )
     check_reading(job.check)
     if job.store is not None and (inside := stores_in(job.store)):
         for each in inside:
@@ -132,11 +140,14 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob, show: bool 
             line.part("loading libraries")
             from probekit.activations import random_init_of, record_of_labels
             from probekit.evaluation import ProbeCurves, train_probes
-            from probekit.plots import save_plot, save_positions_plot, save_transfer_plot
 
         several = several_of(options, store)
+        if job.projection and several:
+            raise UsageError("--projection draws one curve; name one point and one label, or leave it out")
         first = dataclasses.replace(options, label=_first_label(several, options, store))
         probe = probes.check_parameters(first, store)
+        if job.projection:
+            probes.check_linear(first, store)
         question = {**question_of(options), "probe": _plain(probe), "random_init": job.baseline is not None}
         known = record_of_labels(store, _labels(several, options, store))
         if job.out is not None:
@@ -151,10 +162,8 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob, show: bool 
         results.meta.update(asked=question, activations=record | {key: known[key] for key in record if key in known})
     named = {key: getattr(options, key) or curve.meta[key] for key in ("label", "point")} if several else {}
     folder = job.out or results_folder(store.path, {**curve.meta, **named}, question)
-    kind = _kind(options, several)
-    curves = {"positions": save_positions_plot, "curves": _draw_curves, "curve": save_plot}
-    draw = save_transfer_plot if kind == "shift" else partial(curves[kind], title=job.title)
-    file = RESULT_FILES[kind]
+    draw = partial(_draw, store=store, title=job.title, projection=job.projection)
+    file = RESULT_FILES[_kind(options, several)]
     where = {"store": str(store.path)}
     save_and_show(results, folder, draw, file, where, complete, job if show else None)
     return folder
@@ -185,10 +194,30 @@ def _labels(several: dict[str, Any], options: ProbeOptions, store: "Store") -> l
     return [*store.labels] if named == "all" else named
 
 
-def _draw_curves(curves: "ProbeCurves", folder: Path, title: str | None) -> Path:
-    from probekit.plots import save_curves_plot
+def _draw(results: Any, folder: Path, store: "Store", title: str | None, projection: bool) -> Path | list[Path]:
+    """Write the pictures of results into a folder."""
+    from probekit.evaluation import PositionResults, ProbeCurves, TransferResults
+    from probekit.plots import (
+        save_curves_plot,
+        save_plot,
+        save_positions_plot,
+        save_projection_plot,
+        save_transfer_plot,
+    )
 
-    return save_curves_plot(list(curves.values()), folder, title=title)
+    if isinstance(results, TransferResults):
+        return save_transfer_plot(results, folder)
+    if isinstance(results, ProbeCurves):
+        return save_curves_plot(list(results.values()), folder, title=title)
+    if isinstance(results, PositionResults):
+        return save_positions_plot(results, folder, title=title)
+    drawn = save_plot(results, folder, title=title)
+    if not projection:
+        return drawn
+    if results.selected is None:
+        console.note("no projection: no layer was selected, as the task has no validation split")
+        return drawn
+    return [drawn, save_projection_plot(results, store, folder)]
 
 
 def _newest(quiet: bool) -> Path:

@@ -118,8 +118,8 @@ def _split(results: ProbeData, acts: Activations) -> tuple[np.ndarray, np.ndarra
         names = results.rows.ids[results.rows.splits == "test"].tolist()
         if missing := [name for name in names if name not in known]:
             raise DataError(
-                f"{len(missing):,} of {len(names):,} test rows are not in these activations, such as {missing[0]!a:.60}; "
-                "give those that were probed"
+                f"{len(missing):,} of {len(names):,} test rows are not in these activations, such as "
+                f"{missing[0]!a:.60}; give those that were probed"
             )
         tested = np.array([known[name] for name in names], dtype=np.int64)
     others = np.ones(len(acts.ids), dtype=bool)

@@ -131,8 +131,8 @@ class ProbeOptions(CurveOptions):
         "position: a curve for each place in the text, counted from the first token; position-from-end: from the last; "
         "head: a curve for each attention head.",
         notes="Each place is probed on the texts that have it, and each selection that was kept on all texts. A head "
-        "is its part of z, q, k, v or result, at one token of each text. Control tasks and code length are left out unless "
-        "asked for by name; the baseline is the majority class.",
+        "is its part of z, q, k, v or result, at one token of each text. Control tasks and code length are left out "
+        "unless asked for by name; the baseline is the majority class.",
         metavar="WHAT",
     )
     least_texts: int = option(

@@ -29,9 +29,9 @@ from probekit.text import counted
 
 SIZE = (6.4, 5.6)  # inches
 MOST_POINTS = 3000  # more cannot be told apart, and an SVG of them takes megabytes
-MOST_CLASSES = 6  # with a colour of their own; the others share grey
+MOST_CLASSES = len(PALETTE)  # with a colour of their own; of more, the last ones share grey
 MARGIN, GAP = 0.13, 0.015  # of the axes: the densities, and the space between
-MARKERS = "o^sDvP"  # so that classes differ without their colours, too
+MARKERS = "o^sDvP*"  # so that classes differ without their colours, too
 COLOURS = "viridis"  # of a regression: readable for colour-blind people, and in grey
 OTHERS = "other classes"
 NAME = 22  # letters of a class
@@ -105,15 +105,16 @@ def _draw(found: Projection, results: ProbeData, ax: Axes) -> None:
 
 def _draw_classes(found: Projection, shown: np.ndarray, ax: Axes, margins: tuple[Axes, Axes]) -> None:
     counts = np.bincount(found.labels, minlength=len(found.names))
-    largest = sorted(np.argsort(-counts, kind="stable")[:MOST_CLASSES].tolist())
+    n = len(found.names) if len(found.names) <= MOST_CLASSES else MOST_CLASSES - 1
+    largest = sorted(np.argsort(-counts, kind="stable")[:n].tolist())
     groups: list[tuple[str, str, str, np.ndarray]] = [
         (short(found.names[k], NAME), PALETTE[i], MARKERS[i], found.labels == k) for i, k in enumerate(largest)
     ]
     if len(found.names) > len(largest):
-        groups.insert(0, (OTHERS, "#B5B5B5", "x", ~np.isin(found.labels, largest)))
+        groups.append((OTHERS, "#B5B5B5", "x", ~np.isin(found.labels, largest)))
     handles: list[PathCollection] = []
     for name, colour, marker, rows in groups:
-        _draw_densities(found, rows, colour, margins)
+        _draw_densities(found, rows, colour, margins, 0.3 if len(groups) <= 3 else 0.0)  # many fills hide each other
         own = shown[rows[shown]]
         look = {"s": 13, "alpha": 0.6, "marker": marker, "linewidths": 1.0 if marker == "x" else 0}
         label = f"{name}, {counted(int(rows.sum()), 'row')}"
@@ -121,11 +122,13 @@ def _draw_classes(found: Projection, shown: np.ndarray, ax: Axes, margins: tuple
     _write_legend(ax, handles)
 
 
-def _draw_densities(found: Projection, rows: np.ndarray, colour: str, margins: tuple[Axes, Axes]) -> None:
+def _draw_densities(
+    found: Projection, rows: np.ndarray, colour: str, margins: tuple[Axes, Axes], opacity: float
+) -> None:
     top, right = margins
     for values, every, draw in ((found.x, found.x, top.fill_between), (found.y, found.y, right.fill_betweenx)):
         if (line := _density(values[rows], every)) is not None:
-            draw(*line, color=colour, alpha=0.3, linewidth=0)
+            draw(*line, color=colour, alpha=opacity, linewidth=0)
             edge = line if draw == top.fill_between else line[::-1]
             (top if draw == top.fill_between else right).plot(*edge, color=colour, linewidth=1)
 
@@ -139,12 +142,12 @@ def _density(values: np.ndarray, every: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _draw_values(found: Projection, shown: np.ndarray, ax: Axes, margins: tuple[Axes, Axes], label: str) -> None:
-    _draw_densities(found, np.ones(len(found.x), dtype=bool), GREY, margins)
+    _draw_densities(found, np.ones(len(found.x), dtype=bool), GREY, margins, 0.3)
     look = {"s": 13, "alpha": 0.8, "linewidths": 0, "cmap": COLOURS, "rasterized": True}
     points = ax.scatter(found.x[shown], found.y[shown], c=found.labels[shown], **look)
     figure = ax.get_figure(root=True)
     assert figure is not None
-    bar = figure.colorbar(points, ax=ax, fraction=0.045, pad=MARGIN + 0.04)
+    bar = figure.colorbar(points, ax=ax, fraction=0.045, pad=0.02)
     bar.set_label(short(label), fontsize=SMALL, **PLAIN)
     bar.solids.set_alpha(1)  # pyright: ignore[reportOptionalMemberAccess]
     bar.ax.tick_params(labelsize=SMALL, length=2)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+    from probekit.activations.activations import Activations
+    from probekit.points import PointSpec
     from probekit.report.tokens.notebook import TokenView
     from probekit.scoring.results import Scores
 
@@ -133,6 +135,30 @@ class ProbeResults(ProbeData):
         from probekit.report.tokens.notebook import token_view
 
         return token_view(self, model, texts, threshold)
+
+    def plot_projection(
+        self,
+        acts: "Activations",
+        place: "PointSpec | None" = None,
+        ax: "Axes | None" = None,
+        *,
+        title: str | None = None,
+    ) -> "Axes":
+        """Draw the test rows along the probe and the first principal component orthogonal to it; returns the axes.
+
+        Args:
+            acts: the activations that were probed.
+            place: such as "resid_pre.5".  [default: the layer selected on validation]
+            ax: where to draw.
+            title: of the picture, as plain text.  [default: label, model, task and place]
+
+        Raises:
+            UsageError: no such place; a probe that is not linear.
+            DataError: other activations than those that were probed.
+        """
+        from probekit.plots.projection import plot_projection
+
+        return plot_projection(self, acts, place, ax, title=title)
 
     def summary(self) -> str:
         """The results as a plain table, with at most six footnotes."""
