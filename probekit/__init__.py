@@ -38,6 +38,8 @@ _HOME = {
     "ProbeCurves": "evaluation",
     "causal_curve": "causal.curve.causal_curve",
     "CausalResults": "causal.results.results",
+    "sweep": "sweeps",
+    "SweepResults": "sweeps",
     "transfer": "evaluation",
     "TransferResults": "evaluation",
     "selftest": "verification",
@@ -55,6 +57,7 @@ __all__ = [
     "ProbeResults",
     "ProbekitError",
     "SelfTest",
+    "SweepResults",
     "Task",
     "TransferResults",
     "__version__",
@@ -80,6 +83,7 @@ __all__ = [
     "selftest",
     "show_reading",
     "steering_vectors",
+    "sweep",
     "train_probes",
     "transfer",
 ]
@@ -109,6 +113,7 @@ if TYPE_CHECKING:
     from probekit.evaluation import PositionResults, ProbeCurves, ProbeResults, TransferResults, train_probes, transfer
     from probekit.models import load_model
     from probekit.probes import load_probe
+    from probekit.sweeps import SweepResults, sweep
     from probekit.tasks import Task, load_task
     from probekit.verification import SelfTest, selftest
 

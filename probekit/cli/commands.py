@@ -16,6 +16,7 @@ SUMMARIES = {
     "label": "Join labels to the texts of a store, by id.",
     "train-probe": "Train a probe at each layer and plot accuracy by layer.",
     "causal": "Edit what probes read, and watch the model's next token.",
+    "sweep": "Train probes for many tasks on many models, with one table.",
     "transfer": "Train probes on each task and test them on all tasks.",
     "points": "List a model's named points with their shapes.",
     "params": "Count a model's parameters, memory and FLOPs.",

@@ -30,6 +30,7 @@ FUNCTIONS: dict[str, type] = {
     "label(acts, labels)": options.LabelOptions,
     "label_store(path, labels)": options.LabelArguments,
     "train_probes(acts)": options.CurvesArguments,
+    "sweep(models, tasks)": options.SweepArguments,
     "transfer(activations)": options.TransferArguments,
     "causal_curve(model, acts, results)": options.CausalArguments,
     "model.generate(prompt)": options.GenerateOptions,

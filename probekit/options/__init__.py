@@ -12,6 +12,7 @@ from probekit.options.imports import ImportArguments, ImportOptions
 from probekit.options.label import LabelArguments, LabelOptions
 from probekit.options.load import DeviceOptions, ModelArguments, ModelOptions
 from probekit.options.probe import CurvesArguments, ProbeArguments, ProbeOptions
+from probekit.options.sweep import SweepArguments, SweepOptions
 from probekit.options.task import TaskOptions
 from probekit.options.train import TrainingSettings
 
@@ -34,6 +35,8 @@ __all__ = [
     "ProbeArguments",
     "ProbeOptions",
     "Sampling",
+    "SweepArguments",
+    "SweepOptions",
     "TaskOptions",
     "TrainingSettings",
     "TransferArguments",

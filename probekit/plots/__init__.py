@@ -7,6 +7,7 @@ from probekit.plots.panels import plot_curves, save_curves_plot
 from probekit.plots.params import plot_flop_shares, save_flop_shares
 from probekit.plots.positions import plot_positions, save_positions_plot
 from probekit.plots.reading import plot_reading, save_reading_plot
+from probekit.plots.sweep import plot_sweep, save_sweep_plot
 
 __all__ = [
     "plot_accuracy_by_layer",
@@ -15,6 +16,7 @@ __all__ = [
     "plot_loss",
     "plot_positions",
     "plot_reading",
+    "plot_sweep",
     "plot_transfer",
     "save_curves_plot",
     "save_flop_shares",
@@ -22,5 +24,6 @@ __all__ = [
     "save_plot",
     "save_positions_plot",
     "save_reading_plot",
+    "save_sweep_plot",
     "save_transfer_plot",
 ]
