@@ -40,6 +40,8 @@ _HOME = {
     "ProbeCurves": "evaluation",
     "causal_curve": "causal.curve.causal_curve",
     "CausalResults": "causal.results.results",
+    "sweep": "sweeps",
+    "SweepResults": "sweeps",
     "transfer": "evaluation",
     "compare": "side_by_side",
     "Comparison": "side_by_side",
@@ -64,6 +66,7 @@ __all__ = [
     "ProbeResults",
     "ProbekitError",
     "SelfTest",
+    "SweepResults",
     "Task",
     "TransferResults",
     "__version__",
@@ -91,6 +94,7 @@ __all__ = [
     "selftest",
     "show_reading",
     "steering_vectors",
+    "sweep",
     "train_probes",
     "transfer",
     "write_report",
@@ -124,6 +128,7 @@ if TYPE_CHECKING:
     from probekit.report.build import write_report
     from probekit.scoring.monitor import Monitor
     from probekit.side_by_side import Comparison, compare
+    from probekit.sweeps import SweepResults, sweep
     from probekit.tasks import Task, load_task
     from probekit.verification import SelfTest, selftest
 

@@ -18,6 +18,7 @@ SUMMARIES = {
     "score": "Score new texts with a trained probe.",
     "export": "Write a probe or a table of results for other programs.",
     "causal": "Edit what probes read, and watch the model's next token.",
+    "sweep": "Train probes for many tasks on many models, with one table.",
     "transfer": "Train probes on each task and test them on all tasks.",
     "report": "Write results as one HTML file that opens anywhere.",
     "compare": "Put runs side by side: models, seeds, points, checkpoints.",

@@ -9,6 +9,7 @@ from probekit.plots.positions import plot_positions, save_positions_plot
 from probekit.plots.projection import plot_projection, save_projection_plot
 from probekit.plots.reading import plot_reading, save_reading_plot
 from probekit.plots.side_by_side import plot_comparison, save_comparison_plot
+from probekit.plots.sweep import plot_sweep, save_sweep_plot
 
 __all__ = [
     "plot_accuracy_by_layer",
@@ -19,6 +20,7 @@ __all__ = [
     "plot_positions",
     "plot_projection",
     "plot_reading",
+    "plot_sweep",
     "plot_transfer",
     "save_comparison_plot",
     "save_curves_plot",
@@ -28,5 +30,6 @@ __all__ = [
     "save_positions_plot",
     "save_projection_plot",
     "save_reading_plot",
+    "save_sweep_plot",
     "save_transfer_plot",
 ]
