@@ -61,7 +61,7 @@ def probe_of(results: ProbeData, place: str | None, fpr: float | None = None) ->
         UsageError: no such place; none that was chosen; a rate that validation cannot hold.
         DataError: the probe was not saved, or read a token that new texts do not have.
     """
-    layer = results.best if place is None else _named(results, place)
+    layer = results.best if place is None else result_at(results, place)
     meta, reading = results.meta, results.meta.get("reading") or {}
     if layer.probe is None:
         raise DataError(
@@ -93,7 +93,7 @@ def probe_of(results: ProbeData, place: str | None, fpr: float | None = None) ->
     )
 
 
-def _named(results: ProbeData, place: str) -> LayerResult:
+def result_at(results: ProbeData, place: str) -> LayerResult:
     """The result of a place: "resid_pre.5", or its layer alone where the curve has it once."""
     known = {layer.place: layer for layer in results.layers}
     short = {name.removeprefix("encoder."): layer for name, layer in known.items()}

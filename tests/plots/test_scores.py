@@ -51,7 +51,7 @@ def test_histograms_are_of_the_test_rows_and_marks_of_the_new_texts() -> None:
     for k, color in enumerate((BLUE, RED)):
         stairs = [one for one in ax.patches if to_hex(one.get_edgecolor()) == color.lower()][-1]
         share, edges, _ = stairs.get_data()  # pyright: ignore[reportAttributeAccessIssue]
-        own = values[(SPLITS == "test") & (LABELS == k)]
+        own = values[(SPLITS == "test") & (k == LABELS)]
         np.testing.assert_allclose(share, np.histogram(own, edges)[0] / len(own))
     usual, far = ax.collections
     assert usual.get_offsets()[:, 0].tolist() == scores.scores[~np.array(scores.unusual)].tolist()  # pyright: ignore

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+    from probekit.activations.activations import Activations
+    from probekit.points import PointSpec
+    from probekit.report.tokens.notebook import TokenView
     from probekit.scoring.results import Scores
 
 
@@ -76,6 +79,22 @@ class ProbeResults(ProbeData):
         """
         return probe_frame(self)
 
+    def export(self, place: str | None = None, **options: Any) -> Path:
+        """Write a probe for another program, or the table of the curve, or a card; returns the path.
+
+        Args:
+            place: "resid_pre.5"; None is the best place. A table takes none.
+            options: of `probekit.options.ExportOptions`: to ("numpy", "sklearn-json", "latex", "card", ...) and out.
+
+        Raises:
+            UsageError: an unknown kind or place, or a probe that has no such form.
+            DataError: no fitted probe of the place.
+            StorageError: the disk refused.
+        """
+        from probekit.export.export import export_results
+
+        return export_results(self, place, **options)
+
     def plot(
         self,
         ax: "Axes | None" = None,
@@ -100,6 +119,46 @@ class ProbeResults(ProbeData):
         from probekit.plots.curve import plot_accuracy_by_layer
 
         return plot_accuracy_by_layer(self, ax, label=label, color=color, title=title)
+
+    def tokens(self, model: Any, texts: Any, *, threshold: float = 0.0) -> "TokenView":
+        """The score of every token of some texts at every layer; shows itself in a notebook.
+
+        Args:
+            model: the one that the probes were trained on.
+            texts: a list of texts, or a task, whose labels are then shown.
+            threshold: scores above it mean the second of two classes.
+
+        Raises:
+            UsageError: another model, or probes that were not saved.
+            DataError: texts that the model cannot take.
+        """
+        from probekit.report.tokens.notebook import token_view
+
+        return token_view(self, model, texts, threshold)
+
+    def plot_projection(
+        self,
+        acts: "Activations",
+        place: "PointSpec | None" = None,
+        ax: "Axes | None" = None,
+        *,
+        title: str | None = None,
+    ) -> "Axes":
+        """Draw the test rows along the probe and the first principal component orthogonal to it; returns the axes.
+
+        Args:
+            acts: the activations that were probed.
+            place: such as "resid_pre.5".  [default: the layer selected on validation]
+            ax: where to draw.
+            title: of the picture, as plain text.  [default: label, model, task and place]
+
+        Raises:
+            UsageError: no such place; a probe that is not linear.
+            DataError: other activations than those that were probed.
+        """
+        from probekit.plots.projection import plot_projection
+
+        return plot_projection(self, acts, place, ax, title=title)
 
     def summary(self) -> str:
         """The results as a plain table, with at most six footnotes."""
