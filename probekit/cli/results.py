@@ -42,6 +42,7 @@ RESULT_FILES = {
     "curve": "results.json",
     "curves": "curves.json",
     "positions": "positions.json",
+    "heads": "heads.json",
     "shift": "transfer.json",
 }
 """Kind of results -> the file that is written last."""
@@ -72,6 +73,8 @@ def results_folder(store: Path, meta: Mapping[str, Any], question: Mapping[str, 
 
 
 def _probe_tag(probe: Any, name: str) -> str:
+    if isinstance(probe, list):
+        return "-".join(probe)
     if not isinstance(probe, dict):
         return name
     return "-".join([probe["name"], *(f"{key}-{value}" for key, value in probe.items() if key != "name")])
@@ -113,10 +116,16 @@ def check_out(out: Path, activations: Mapping[str, Any], question: Mapping[str, 
         StorageError: something other than results is there.
         ResumeMismatch: results of another question.
     """
-    from probekit.evaluation import check_curves, check_folder, check_position_folder, check_transfer_folder
+    from probekit.evaluation import (
+        check_curves,
+        check_folder,
+        check_head_folder,
+        check_position_folder,
+        check_transfer_folder,
+    )
 
-    checks = {"curve": check_folder, "curves": check_curves, "positions": check_position_folder}
-    checks.get(kind, check_transfer_folder)(out)
+    checks = {"curve": check_folder, "curves": check_curves, "shift": check_transfer_folder}
+    (checks | {"positions": check_position_folder, "heads": check_head_folder})[kind](out)
     try:
         meta = parse_json(read_bytes(out / RESULT_FILES[kind], MAX_RESULTS))["meta"]
         stored, read = meta["asked"], meta["activations"]

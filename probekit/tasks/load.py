@@ -84,10 +84,10 @@ def load_task(source: Any, options: TaskOptions) -> Task:
         tuple(options.keep_columns or ()),
     )
     if isinstance(source, str | Path) and source in builtin.TASKS:
-        _check_builtin(str(source), named, options)
+        check_builtin(str(source), named, options)
         task = builtin.TASKS[str(source)](seed=options.seed)
     else:
-        name, tables, info = _open(source, named, options)
+        name, tables, info = open_tables(source, named, options)
         task = _assemble(name, tables, info, named, options)
     task = task if options.position is None else replace(task, position=options.position)
     if task.target:
@@ -101,7 +101,8 @@ def load_task(source: Any, options: TaskOptions) -> Task:
     return replace(task, name=name, info={**task.info, "limit": options.limit, **shared_by_splits(task)})
 
 
-def _check_builtin(name: str, named: NamedColumns, options: TaskOptions) -> None:
+def check_builtin(name: str, named: NamedColumns, options: TaskOptions) -> None:
+    """Refuse options of files for a built-in task. Raises UsageError."""
     if named != NamedColumns() or options.columns is not None:
         raise UsageError(
             f"{name!r} is built in and has no columns; name none of its texts, labels, groups, spans or splits, and "
@@ -113,7 +114,9 @@ def _check_builtin(name: str, named: NamedColumns, options: TaskOptions) -> None
         raise UsageError(f"{name!r} has classes, not numbers; leave regression out")
 
 
-def _open(source: Any, named: NamedColumns, options: TaskOptions) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
+def open_tables(
+    source: Any, named: NamedColumns, options: TaskOptions
+) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
     """The task's name, its tables by split, its source. An alias ("sst2") wins over a path, a path over a Hub id."""
     if not isinstance(source, str | Path):
         if options.columns is not None or not options.header or options.data_format is not None:

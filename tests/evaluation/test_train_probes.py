@@ -188,8 +188,10 @@ def test_one_place_is_read_at_a_time(world, monkeypatch):
     acts, read = world(), []
     plain = type(acts)._rows
     monkeypatch.setattr(type(acts), "_rows", lambda self, place: read.append(place) or plain(self, place))
-    train_probes(acts, probe="mean-diff", progress=lambda done, of: read.append(done))
-    assert read == [x for i, place in enumerate(acts.curve("resid_pre")) for x in (place, i + 1)]
+    results = train_probes(acts, probe="mean-diff", progress=lambda done, of: read.append(done))
+    *fits, spread = read
+    assert fits == [x for i, place in enumerate(acts.curve("resid_pre")) for x in (place, i + 1)]
+    assert spread == (results.best.point, results.best.layer)  # its training rows, from which new texts have a distance
 
 
 def test_baselines_stand_beside_the_probes(world):

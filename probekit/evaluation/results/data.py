@@ -7,6 +7,7 @@ import numpy as np
 
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.results.row_scores import RowScores
+from probekit.evaluation.results.spread import TrainingSpread
 from probekit.points import place_name
 
 # Selectivity needs at least this share of test rows whose type also occurs in train: a probe that memorised every type
@@ -70,6 +71,9 @@ class LayerResult:
         late: which fits did not converge: "probe", "control", "code".
         outputs: R2 on test of each output of a regression of several numbers, whose mean is the metric; None where one
             is undefined. Otherwise empty.
+        rates: of a threshold that validation chose for a false-positive rate of 1%, where there are two classes: "fpr",
+            "negatives" (rows that it was chosen on), "least" (the rate that so many can hold) and, unless that is more
+            than 1%, "threshold" and on test "tpr" and "test_fpr", each with "_low" and "_high" (Clopper-Pearson).
     """
 
     point: str
@@ -89,6 +93,7 @@ class LayerResult:
     codelength: dict[str, float] | None = None
     late: list[str] = field(default_factory=list)
     outputs: list[float | None] = field(default_factory=list)
+    rates: dict[str, float] | None = None
 
     @property
     def place(self) -> str:
@@ -116,6 +121,8 @@ class ProbeData:
         residual: the same layers after the columns of `nuisance` were regressed out of the activations, numbers only;
             empty if none were named. `meta["nuisance"]` has the paired differences on test.
         rows: the rows that chose and tested, with each place's scores; None in results of older versions.
+        spread: mean and covariance of the selected place's training activations, from which `score` says how unusual a
+            new text is; None where no place was selected, and in results of older versions.
     """
 
     layers: list[LayerResult]
@@ -124,6 +131,7 @@ class ProbeData:
     random_init: list[LayerResult] = field(default_factory=list)
     pooled: dict[str, list[LayerResult]] = field(default_factory=dict)
     rows: RowScores | None = field(default=None, compare=False, repr=False)
+    spread: TrainingSpread | None = field(default=None, compare=False, repr=False)
     residual: list[LayerResult] = field(default_factory=list)
 
     def __post_init__(self) -> None:

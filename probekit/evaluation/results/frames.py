@@ -3,7 +3,14 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from probekit.evaluation.results.data import BaselineResult, LayerResult, ProbeData, TransferCell, TransferData
+from probekit.evaluation.results.data import (
+    EMBEDDING,
+    BaselineResult,
+    LayerResult,
+    ProbeData,
+    TransferCell,
+    TransferData,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,9 +35,20 @@ def probe_frame(data: ProbeData) -> "pd.DataFrame":
 
 
 def curves_frame(curves: Sequence[ProbeData]) -> "pd.DataFrame":
-    """The rows of all curves, with the label set first; rows that several points share are listed once."""
-    rows = [(curve.meta["label"], *row) for curve in curves for row in _probe_rows(curve)]
-    return _typed(list(dict.fromkeys(rows)), ("label", *COLUMNS))
+    """The rows of all curves, with the label set first; rows that several points share are listed once.
+
+    Where several probes have the same label set and point, the probe is next; it is empty for the baselines, which the
+    probes share.
+    """
+    if len({(curve.meta["label"], curve.meta["point"]) for curve in curves}) == len(curves):
+        rows = [(curve.meta["label"], *row) for curve in curves for row in _probe_rows(curve)]
+        return _typed(list(dict.fromkeys(rows)), ("label", *COLUMNS))
+    rows = [
+        (curve.meta["label"], None if row[0] == "baseline" and row[1] != EMBEDDING else curve.meta["probe"], *row)
+        for curve in curves
+        for row in _probe_rows(curve)
+    ]
+    return _typed(list(dict.fromkeys(rows)), ("label", "probe", *COLUMNS))
 
 
 def _probe_rows(data: ProbeData) -> list[tuple[Any, ...]]:
@@ -104,9 +122,15 @@ def _extra_rows(data: ProbeData, layer: LayerResult) -> list[tuple[Any, ...]]:
     rows.append(("control", "control", data.headline, layer.control, _NO_MARKS))
     place = (layer.point, layer.layer, layer.place, layer.C, layer.converged, "test")
     ends = (*_NO_ENDS, *_NO_ENDS)
-    return [
+    found = [
         (kind, by, *place, name, value, *ends, *marks) for kind, by, name, value, marks in rows if value is not None
     ]
+    rates = layer.rates or {}
+    for name, shown in (("tpr", "tpr_at_fpr_0.01"), ("test_fpr", "fpr_at_fpr_0.01")):  # the threshold is validation's
+        if name in rates:
+            within = (rates[f"{name}_low"], rates[f"{name}_high"], *_NO_ENDS)
+            found.append(("probe", data.meta["probe"], *place, shown, rates[name], *within, *_marks(data, layer)))
+    return found
 
 
 def _change_rows(data: ProbeData) -> list[tuple[Any, ...]]:

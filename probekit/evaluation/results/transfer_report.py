@@ -2,7 +2,7 @@
 
 from probekit.evaluation.results.data import TransferCell, TransferData
 from probekit.evaluation.results.wording import interval_text, metric_name, position_name, selected
-from probekit.tables import html_page, html_table, text_table
+from probekit.tables import TableReport, html_page, html_table, text_table
 from probekit.text import listed, printable
 
 
@@ -15,6 +15,11 @@ def transfer_summary(data: TransferData) -> str:
 def transfer_html(data: TransferData) -> str:
     """The same as HTML."""
     return html_page(transfer_title(data), html_table(_rows(data)), transfer_notes(data))
+
+
+def transfer_report(data: TransferData) -> TableReport:
+    """The parts of `transfer_summary`."""
+    return TableReport(transfer_title(data), [], _rows(data), transfer_notes(data))
 
 
 def transfer_title(data: TransferData) -> str:
