@@ -11,10 +11,11 @@ from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.cli.results import RESULT_FILES, check_out, question_of, results_folder, save_and_show
 from probekit.errors import UsageError
+from probekit.logging_to.check import check_tracker
 from probekit.manifest import newest_manifest
-from probekit.options import ProbeOptions, parse
+from probekit.options import ProbeArguments, ProbeOptions, parse
 from probekit.options.check import check_reading
-from probekit.options.option import option
+from probekit.options.option import like, option
 from probekit.progress import parts_line
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 ORDER = """
     store layer point probe aggregate label position on_bad_row by least_texts C quick controls control_type control_C
-    no_codelength no_intervals folds drop_leaks baseline metric check seed out title
+    no_codelength no_intervals folds drop_leaks baseline metric check seed out title log_to
 """
 
 
@@ -44,6 +45,7 @@ class TrainProbeJob(Output):
         None, "Where the results go.  [default: STORE/results/LABEL-POINT-PROBE...]", metavar="DIR"
     )
     title: str | None = option(None, "Title of the picture.  [default: label, model and task]", metavar="TEXT")
+    log_to: str | None = like(ProbeArguments, "log_to", flag="--log-to")
 
 
 @command(ORDER)
@@ -69,6 +71,8 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
     if job.baseline not in (None, "random-init"):
         raise UsageError(f"unknown baseline {job.baseline!a}; give --baseline random-init, or leave it out")
     check_reading(job.check)
+    if job.log_to is not None:
+        check_tracker(job.log_to)
     path = job.store or newest_manifest(Path("runs"))
     stores.check_places(path, options)
     stores.check_results_out(job.out, path)
@@ -130,6 +134,10 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob, show: bool 
     file = RESULT_FILES[_kind(options, several)]
     where = {"store": str(store.path)}
     save_and_show(results, folder, partial(draw, title=job.title), file, where, complete, job if show else None)
+    if job.log_to is not None:
+        from probekit.logging_to.trackers import log_results
+
+        log_results(results, job.log_to)
     return folder
 
 

@@ -69,6 +69,8 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
         DataError: NaN or infinity in the activations; labels out of range; a class missing from a split or a fold, or
             once the leaks are left out.
     """
+    if options.log_to is not None:
+        return _logged(acts, options, options.log_to)
     if options.joined is not None:
         acts, options = _labelled(acts, options)
     if options.by is not None:
@@ -97,6 +99,17 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
         for request in each.requests
     ]
     return ProbeCurves(curves) if options.several else curves[0]
+
+
+def _logged(acts: Activations, options: CurvesArguments, tracker: str) -> Any:
+    """Train, and log the results; that the tracker is there is checked first."""
+    from probekit.logging_to.check import check_tracker
+    from probekit.logging_to.trackers import log_results
+
+    check_tracker(tracker)
+    results = train_probes(acts, **{**vars(options), "log_to": None})
+    log_results(results, tracker)
+    return results
 
 
 def _labelled(acts: Activations, options: CurvesArguments) -> tuple[Activations, CurvesArguments]:
