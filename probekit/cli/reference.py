@@ -32,6 +32,7 @@ FUNCTIONS: dict[str, type] = {
     "train_probes(acts)": options.CurvesArguments,
     "transfer(activations)": options.TransferArguments,
     "causal_curve(model, acts, results)": options.CausalArguments,
+    "write_report(runs, out)": options.ReportOptions,
     "model.generate(prompt)": options.GenerateOptions,
     "TrainingSettings()": options.TrainingSettings,
 }

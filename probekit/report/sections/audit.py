@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from probekit.activations import Store
-from probekit.report.parts import Heading, Items, Lines, More, Part, Rows
+from probekit.report.parts import Heading, Items, Lines, More, PageTable, Part
 from probekit.report.render import html_of
 from probekit.report.section import Section
 from probekit.tasks.base import Task
@@ -50,7 +50,7 @@ def audit_section(data: Any, store: Store | None) -> Section:
     else:
         parts.append(Lines(["The audit found nothing: no leaks, no contradictory labels, no splits that differ."]))
     if audit.get("splits"):
-        parts += [Heading("Splits"), Rows(_splits(audit["splits"]), left=2, wraps=True)]
+        parts += [Heading("Splits"), PageTable(_splits(audit["splits"]), left=2, wraps=True)]
     parts += _texts(data, audit, store)
     return Section("data", "Data audit", html_of(parts), {"findings": findings})
 
@@ -86,7 +86,7 @@ def _texts(data: Any, audit: dict[str, Any], store: Store | None) -> list[Part]:
         if pairs:
             more = f", the first {MOST} of them" if len(pairs) > MOST else ""
             title = f"{title[:1].upper()}{title[1:]}: {counted(len(pairs), 'pair')}{more}"
-            parts.append(More(title, [Rows(_pair_rows(pairs[:MOST]), left=5, wraps=True)]))
+            parts.append(More(title, [PageTable(_pair_rows(pairs[:MOST]), left=5, wraps=True)]))
     return parts
 
 

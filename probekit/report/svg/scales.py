@@ -7,7 +7,7 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True)
-class Span:
+class AxisSpan:
     """A range of values and the pixels that it covers.
 
     Attributes:
@@ -23,7 +23,7 @@ class Span:
     end: float
 
 
-def pixel(span: Span, value: float) -> float:
+def pixel(span: AxisSpan, value: float) -> float:
     """Where a value is; one beyond the ends is at the end."""
     share = (value - span.low) / ((span.high - span.low) or 1.0)
     return span.start + min(max(share, 0.0), 1.0) * (span.end - span.start)
@@ -55,16 +55,3 @@ def padded(low: float, high: float, least: float, share: float = 0.05) -> tuple[
     """The range at least `least` long, with a little room at both ends."""
     middle, half = (low + high) / 2, max(high - low, least) / 2
     return middle - half * (1 + 2 * share), middle + half * (1 + 2 * share)
-
-
-def spread(at: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Places for labels near the wanted ones, `gap` or more from one another, and between low and high if they fit."""
-    order = sorted(range(len(at)), key=lambda i: at[i])
-    places = [0.0] * len(at)
-    before = low - gap
-    for i in order:
-        before = places[i] = max(at[i], before + gap)
-    after = high + gap
-    for i in reversed(order):
-        after = places[i] = min(places[i], after - gap)
-    return places
