@@ -1,12 +1,12 @@
 "use strict";
 (() => {
-	// Text from data becomes text nodes alone; colours are classes.
+	// text from data becomes text nodes alone; colours are classes
 	const TRAINED = 1, SPECIAL = 2, CONTEXT = 4, NONE = -128;
 	const HIDDEN = /([\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Zl}\p{Zp}\u00a0]|^ +$| (?= )|^\p{M}+)/u;
-	const GLYPHS = { "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽", " ": "·" };
+	const GLYPHS = { "\n": "⏎", "\t": "⇥", "\u00a0": "⍽", " ": "·" };
 	const isJoiner = (c) => c === "\u200c" || c === "\u200d"; // parts of words in some scripts
 	const code = (c) => GLYPHS[c] || "U+" + c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
-	const plain = (text) => text.replace(/\p{C}/gu, (c) => (isJoiner(c) ? c : code(c)));
+	const plain = (text) => text.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (c) => (isJoiner(c) ? c : code(c)));
 	const make = (tag, name, ...inside) => {
 		const e = document.createElement(tag);
 		if (name) e.className = name;
@@ -44,7 +44,7 @@
 		const list = part("list"), side = part("token"), pattern = part("pattern");
 		const prefix = document.querySelector("[data-tokens]") === root ? "" : own + "&";
 		const s = { p: d.best, text: 0, token: 0, output: 0, placebo: false, mode: "texts", lens: false };
-		const texts = d.texts.map((_, i) => ({ i }));
+		const texts = d.texts.map((_, i) => ({ i, box: make("article", "tk-one") }));
 		let order = texts, hover = null;
 		if (lens) {
 			lens.T = d.offsets[lens.texts];
@@ -62,16 +62,15 @@
 		};
 		const name = (t) => d.pieces[ids[t]];
 		const first = (i = s.text) => d.offsets[i];
-		const size = (i = s.text) => first(i + 1) - first(i);
+		const size = (i) => first(i + 1) - first(i);
 		const textOf = (t) => d.offsets.findLastIndex((o) => o <= t);
 		const lensAt = (p, t) => (lens && t < lens.T ? lens.places.indexOf(d.places[p]) * lens.T + t : -1) * lens?.k;
 		const mark = (t) => (t === first() + s.token ? " at" : "");
-		const layerHead = (p) => {
+		const rowOf = (p) => {
 			const e = make("th", "", d.places[p]);
 			e._p = p;
-			return e;
+			return make("tr", p === s.p ? "on" : "", e);
 		};
-		const rowOf = (p) => make("tr", p === s.p ? "on" : "", layerHead(p));
 
 		function token(t, tag = "span", text = name(t)) {
 			const m = marks[t], kind = "t" + (m & CONTEXT ? " c" : "") + (m & TRAINED ? " r" : "") + (m & SPECIAL ? " s" : "");
@@ -80,26 +79,33 @@
 			e._kind = e.className;
 			return e;
 		}
-		const tokens = (i) => Array.from({ length: size(i) }, (_, k) => token(first(i) + k));
+		const tokensOf = (i, of) => Array.from({ length: size(i) }, (_, k) => of(first(i) + k));
 		function build(x) {
 			const [id, label, predicted, bad, why] = d.texts[x.i];
-			const head = make("div", "tk-head", `${x.i} · `, make("bdi", "", plain(id)));
+			const head = make("div", "tk-head"), add = (said, text) => text !== null && head.append(said, make("bdi", "", plain(text)));
 			head.lang = "en";
-			if (label !== null) head.append(" · label ", make("bdi", "", plain(label)));
-			if (predicted !== null) head.append(bad ? " · ✗ predicted " : " · predicted ", make("bdi", "", plain(predicted)));
-			if (why !== "given") head.append(" · " + why);
-			head.append((x.score = make("span")));
-			x.spans = tokens(x.i);
+			add(`${x.i} · `, id);
+			add(" · label ", label);
+			add(bad ? " · ✗ predicted " : " · predicted ", predicted);
+			head.append(why === "given" ? "" : " · " + why, (x.score = make("span")));
+			x.spans = tokensOf(x.i, (t) => token(t));
 			x.body = make("div", "tk-text", ...x.spans);
 			x.body.dir = "auto";
-			x.box = make("article", "tk-one" + (bad ? " bad" : ""), head, x.body);
+			x.box.classList.toggle("bad", bad);
+			x.box.append(head, x.body);
 		}
+		// texts are filled in when they come near the window
+		const watch = new IntersectionObserver((found) => found.forEach(({ target, isIntersecting }) => {
+			if ((target._x.near = isIntersecting)) paint(target._x);
+		}), { rootMargin: "500px" });
 		function paint(x) {
+			if (!x.spans) build(x);
 			for (const e of x.spans) e.className = e._kind + colour(at(s.p, e._t)) + mark(e._t);
 			const q = ofText(x.i, s.p);
 			x.score.textContent = q === NONE ? "" : " · " + score(q, s.p);
 			x.box.classList.toggle("on", x.i === s.text);
 		}
+		const paintNear = () => order.forEach((x) => x.near && paint(x));
 		function arrange() {
 			const only = field("only")?.value, find = field("find").value.toLowerCase();
 			const sure = (x) => Math.abs(z(ofText(x.i, d.best)));
@@ -107,18 +113,16 @@
 				up: sure, down: (x) => -sure(x), mistake: (x) => -(d.texts[x.i][3] ?? -1),
 				label: (x) => d.classes.indexOf(d.texts[x.i][1]), given: (x) => x.i,
 			}[field("sort").value];
-			const words = (x) => (x.words ??= Array.from({ length: size(x.i) }, (_, k) => name(first(x.i) + k)).join("").toLowerCase());
+			const words = (x) => (x.words ??= tokensOf(x.i, name).join("").toLowerCase());
 			order = texts.filter((x) => (!only || d.texts[x.i][3] === +only) && (!find || words(x).includes(find)));
 			order.sort((a, b) => key(a) - key(b) || a.i - b.i);
 			draw();
 		}
 		function draw() {
-			for (const x of [texts[s.text], ...(s.mode === "layers" ? [] : order)]) if (!x.box) build(x);
+			paint(texts[s.text]);
 			if (s.mode === "layers") list.replaceChildren(rows());
-			else if (order.length) {
-				list.replaceChildren(...order.map((x) => x.box));
-				order.forEach(paint);
-			} else list.replaceChildren(make("p", "", "No text matches."));
+			else list.replaceChildren(...(order.length ? order.map((x) => x.box) : ["No text matches."]));
+			paintNear();
 			tell();
 		}
 		// one text, a row for each layer
@@ -141,8 +145,8 @@
 		function tell() {
 			const t = hover?._t ?? first() + s.token, p = hover?._p ?? s.p, q = at(p, t), i = textOf(t);
 			const near = q === NONE ? 0 : (Math.cosh(q * d.step) * d.step * d.units[p]) / 2;
-			const how = marks[t] & CONTEXT ? "context token, not scored" : marks[t] & TRAINED ? "a token that the probe reads" : "extrapolation: not trained on such tokens";
-			part("now").textContent = `text ${i}, token ${t - first(i)} “${plain(name(t))}” at ${d.places[p]}: ` +
+			const how = marks[t] & CONTEXT ? "not scored" : marks[t] & TRAINED ? "trained token" : "extrapolation";
+			part("now").textContent = `text ${i}, token ${t - first(i)} “${plain(name(t))}”, ${d.places[p]}: ` +
 				(q === NONE ? "" : `${s.placebo ? "random direction, " : ""}${d.kind} ${score(q, p)} ± ${near.toPrecision(1)}; `) + how;
 			field("place").textContent = d.places[s.p] + (d.has_best && s.p === d.best ? " (best)" : "");
 			field("layer").value = s.p;
@@ -151,7 +155,8 @@
 			if (pattern) attend();
 		}
 		function panel(t) {
-			const table = make("table", "", make("tr", "", make("th", "", "layer"), make("th", "", s.placebo ? "random" : d.kind), make("th", "", lensAt(0, t) >= 0 ? "next tokens" : "")));
+			const heads = ["layer", s.placebo ? "random" : d.kind, lensAt(0, t) >= 0 ? "next tokens" : ""];
+			const table = make("table", "", make("tr", "", ...heads.map((text) => make("th", "", text))));
 			d.places.forEach((_, p) => {
 				const row = rowOf(p), j = lensAt(p, t), cell = make("td");
 				for (let k = 0; j >= 0 && k < lens.k; k++)
@@ -162,11 +167,11 @@
 			side.replaceChildren(make("h3", "", `Token ${s.token} `, write(make("bdi"), name(t))), table);
 		}
 		function attend() {
-			const a = d.attention, k = a.texts.indexOf(s.text), n = size();
+			const a = d.attention, k = a.texts.indexOf(s.text), n = size(s.text);
 			if (pattern._text !== s.text) {
 				pattern._text = s.text;
 				pattern.dir = "auto";
-				pattern.replaceChildren(...(k < 0 ? [`Patterns were kept of texts ${a.texts.join(", ")}.`] : tokens(s.text)));
+				pattern.replaceChildren(...(k < 0 ? [`Only texts ${a.texts.join(", ")} have patterns.`] : tokensOf(s.text, (t) => token(t))));
 				pattern._w = k < 0 ? null : bytes(a.patterns[k]);
 			}
 			if (k < 0) return;
@@ -182,23 +187,23 @@
 		function moved() {
 			hover = null;
 			tell();
-			const alone = d.layers.filter((x) => x === d.layers[s.p]).length === 1 && d.layers[s.p] !== null;
+			const place = d.places[s.p], n = d.layers[s.p];
 			try {
-				history.replaceState(null, "", `#${prefix}text=${s.text}&layer=${alone ? d.layers[s.p] : d.places[s.p]}`);
+				history.replaceState(null, "", `#${prefix}text=${s.text}&layer=${d.layers.indexOf(n) === s.p && n !== null ? n : place}`);
 			} catch { /* a frame without an address */ }
-			if (parent !== window) parent.postMessage({ probekit: { text: s.text, place: d.places[s.p], token: s.token } }, "*");
+			parent.postMessage({ probekit: { text: s.text, place, token: s.token } }, "*");
 		}
 		function follow() {
-			const hash = decodeURIComponent(location.hash.slice(1)), given = new URLSearchParams(hash.slice(prefix.length));
-			if (!hash.startsWith(prefix) || !(given.has("text") || given.has("layer"))) return false;
-			const layer = given.get("layer"), p = d.places.indexOf(layer), text = +given.get("text");
+			const hash = location.hash.slice(1), own = hash.startsWith(prefix) ? hash.slice(prefix.length) : "";
+			if (!/^(text|layer)=/.test(own)) return false;
+			const given = new URLSearchParams(own), layer = given.get("layer"), p = d.places.indexOf(layer), text = +given.get("text");
 			s.p = p < 0 ? d.layers.findIndex((x) => String(x) === layer) : p;
 			if (s.p < 0) s.p = d.best;
 			if (texts[text]) s.text = text;
 			s.token = read(s.text);
 			return true;
 		}
-		// the last token of a text that the probe reads
+		// the last trained token
 		function read(i) {
 			let t = first(i + 1) - 1;
 			while (t >= first(i) && !(marks[t] & TRAINED)) t--;
@@ -207,16 +212,16 @@
 		function choose(text, k, scroll) {
 			const before = texts[s.text];
 			s.text = text;
-			s.token = Math.max(0, Math.min(size() - 1, k));
+			s.token = Math.max(0, Math.min(size(text) - 1, k));
 			if (s.mode === "layers") list.replaceChildren(rows());
-			else for (const x of [before, texts[text]]) if (x.box) paint(x);
+			else paint(before), paint(texts[text]);
 			if (scroll) texts[text].box.scrollIntoView({ block: "nearest" });
 			moved();
 		}
 		function layer(p) {
 			s.p = Math.max(0, Math.min(P - 1, p));
 			if (s.mode === "layers") list.replaceChildren(rows());
-			else order.forEach(paint);
+			else paintNear();
 			moved();
 		}
 
@@ -242,27 +247,26 @@
 			const hit = e.target.closest(".t");
 			if (hit?._t !== undefined && hit !== hover) hover = hit, tell();
 		});
-		root.addEventListener("pointerleave", () => { hover = null; tell(); });
+		root.addEventListener("pointerleave", () => tell((hover = null)));
 		list.addEventListener("keydown", (e) => {
 			const k = order.indexOf(texts[s.text]), rtl = getComputedStyle(texts[s.text].body).direction === "rtl" ? -1 : 1;
-			const to = (i) => { const x = order[Math.max(0, Math.min(order.length - 1, i))]; if (x) choose(x.i, read(x.i), true); };
-			const step = {
-				ArrowLeft: () => choose(s.text, s.token - rtl, true), ArrowRight: () => choose(s.text, s.token + rtl, true),
-				ArrowUp: () => to(k - 1), ArrowDown: () => to(k + 1), Home: () => to(0), End: () => to(order.length - 1),
-				",": () => layer(s.p - 1), ".": () => layer(s.p + 1),
-			}[e.key];
-			if (!step || e.ctrlKey || e.metaKey || e.altKey) return;
+			const along = { ArrowLeft: -rtl, ArrowRight: rtl }[e.key], deep = { ",": -1, ".": 1 }[e.key];
+			const to = order[{ ArrowUp: k - 1, ArrowDown: k + 1, Home: 0, End: order.length - 1 }[e.key]];
+			if (!(along || deep || to) || e.ctrlKey || e.metaKey || e.altKey) return;
 			e.preventDefault();
-			step();
+			if (deep) layer(s.p + deep);
+			else to ? choose(to.i, read(to.i), true) : choose(s.text, s.token + along, true);
 		});
-		const show = () => { draw(); texts[s.text].box.scrollIntoView({ block: "center" }); };
+		const show = () => texts[s.text].box.scrollIntoView({ block: "center" }, draw());
 		addEventListener("hashchange", () => { if (follow()) show(); });
+		addEventListener("beforeprint", () => order.forEach(paint));
 
 		root.querySelectorAll("form").forEach((form) => form.reset());
 		if (pattern) {
 			field("at").append(...d.attention.layers.map((x) => make("option", "", x)));
 			field("head").append(...Array.from({ length: d.attention.heads }, (_, h) => make("option", "", h)));
 		}
+		texts.forEach((x) => { x.box._x = x; watch.observe(x.box); });
 		s.token = read(0);
 		const linked = follow();
 		arrange();
