@@ -49,7 +49,9 @@ def made_up(n_texts: int) -> TokenScores:
     weights = np.tril(rng.random((PLACES - 1, HEADS, TOKENS, TOKENS)))
     kept = PATTERN_BYTES // ((PLACES - 1) * HEADS * TOKENS**2)
     return TokenScores(
-        texts=[ScoredText(f"test:{i}", "yes", "no" if i % 7 == 0 else "yes", i % 7 == 0, "random") for i in range(n_texts)],
+        texts=[
+            ScoredText(f"test:{i}", "yes", "no" if i % 7 == 0 else "yes", i % 7 == 0, "random") for i in range(n_texts)
+        ],
         offsets=np.arange(0, T + 1, TOKENS),
         pieces=[f" w{i}" for i in ids],
         marks=marks,

@@ -7,10 +7,10 @@ from probekit.durable import refused
 from probekit.errors import StorageError
 
 # the files of a folder of results; any other file belongs to somebody else and is never touched
-PROBE_RESULTS = re.compile(r"results\.(json|csv)|\w+_by_layer\.(png|svg)|predictions\.parquet|probes")
-TRANSFER_RESULTS = re.compile(r"transfer\.(json|csv|png|svg)")
-POSITION_RESULTS = re.compile(r"positions\.(json|png|svg)|results\.csv|probes")
-CURVES = re.compile(r"curves\.(json|png|svg)|results\.csv")
+PROBE_RESULTS = re.compile(r"results\.(json|csv)|\w+_by_layer\.(png|svg)|predictions\.parquet|report\.html|probes")
+TRANSFER_RESULTS = re.compile(r"transfer\.(json|csv|png|svg)|report\.html")
+POSITION_RESULTS = re.compile(r"positions\.(json|png|svg)|results\.csv|report\.html|probes")
+CURVES = re.compile(r"curves\.(json|png|svg)|results\.csv|report\.html")
 _PROBES = re.compile(r"\w+(\.\w+)*\.(json|safetensors)")
 
 
