@@ -97,7 +97,7 @@
 		// texts are filled in when they come near the window
 		const watch = new IntersectionObserver((found) => found.forEach(({ target, isIntersecting }) => {
 			if ((target._x.near = isIntersecting)) paint(target._x);
-		}), { rootMargin: "500px" });
+		}), { root: list, rootMargin: "500px" });
 		function paint(x) {
 			if (!x.spans) build(x);
 			for (const e of x.spans) e.className = e._kind + colour(at(s.p, e._t)) + mark(e._t);
