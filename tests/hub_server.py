@@ -30,7 +30,7 @@ class HubServer:
     huggingface_hub reads HF_ENDPOINT when it is imported: run what uses this Hub in a process of its own.
 
     Args:
-        repos: "models/owner/name" or "datasets/owner/name" -> its files; "models/owner/name@step1" -> those of a branch.
+        repos: "models/owner/name" or "datasets/owner/name" -> its files; "models/owner/name@step1": of a branch.
         home: the folder that becomes HF_HOME, where the caches are.
     """
 
