@@ -46,3 +46,19 @@ def listed(names: Collection[object], most: int = MOST_LISTED, between: str = ",
     """The names with commas between them, as they are; after `most` of them "and N more"."""
     shown = between.join(str(name) for name, _ in zip(names, range(most), strict=False))
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
+
+
+def spreadsheet_cell(text: str) -> str:
+    """`text` as a cell of a CSV file that no spreadsheet takes for a formula: an apostrophe precedes a start like "=".
+
+    One that starts with an apostrophe gets another, so that `from_spreadsheet_cell` gives every text back.
+    """
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def from_spreadsheet_cell(cell: str) -> str:
+    """The text of which `spreadsheet_cell` made this cell."""
+    return cell.removeprefix("'")

@@ -36,7 +36,8 @@ DATASET = (
 ORDER = """
     model dataset points layers position generate temperature top_k top_p generate_seed stop no_stop limit out device
     dtype store_dtype batch_tokens seed bos keep_blanks on_long on_bad_row rare_classes max_classes text_column
-    messages_column label_column token_label_column id_column group_column span_column split_column columns header
+    messages_column label_column token_label_column id_column group_column span_column split_column keep_columns columns
+    header
     data_format validation regression chat_template add_generation_prompt revision via device_map quantize random_init
     model_seed stats
 """

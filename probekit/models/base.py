@@ -64,7 +64,7 @@ class LanguageModel(HookedModule):
     starts: bool = True
     _read: Tensor | None = None
     _start: tuple[int, Tensor] | None = None
-    _n_edited: int = 0
+    _n_followed: int = 0
     _told: tuple[TextTokens | None] | None = None
     _texts: TextTokens | None = None
 
@@ -121,7 +121,7 @@ class LanguageModel(HookedModule):
             raise UsageError(
                 f"token ids lie in 0..{self.cfg.d_vocab - 1}; got {int(tokens.min())}..{int(tokens.max())}"
             )
-        if self._n_edited:
+        if self._n_followed:
             self._texts = texts_in(tokens, attention_mask) if self._told is None else self._told[0]
         return tokens.to(self.device)
 
@@ -207,12 +207,20 @@ class LanguageModel(HookedModule):
             UsageError: an unknown point, one that has no row for each token, an edit of another width or for another
                 number of texts, or a position outside a text.
         """
-        self._n_edited += 1
+        with self.following() as texts, editing_texts(self, edits, positions, texts):
+            yield self
+
+    @contextmanager
+    def following(self) -> Iterator[Callable[[], TextTokens | None]]:
+        """Within the context, the function it gives says of which texts the tokens of the running forward are.
+
+        None where they are unknown, as in a packed block of extraction. Hooks may call it.
+        """
+        self._n_followed += 1
         try:
-            with editing_texts(self, edits, positions, lambda: self._texts):
-                yield self
+            yield lambda: self._texts
         finally:
-            self._n_edited -= 1
+            self._n_followed -= 1
             self._texts = None
 
     @contextmanager

@@ -8,11 +8,11 @@ from matplotlib.axes import Axes
 
 from probekit.plots.curves import Curve, test_value, x_of
 from probekit.plots.margin import MarginLabel, draw_margin, is_narrow
-from probekit.plots.style import GREEN, GREY, short
+from probekit.plots.style import GREEN, GREY, RED, short
 
-CONTROL, RANDOM = "control task", "random init"
+CONTROL, RANDOM, RESIDUAL = "control task", "random init", "residualised"
 POOLED = {"mean": "#CC79A7", "last": "#E69F00"}  # a probe over a sequence, against one row for each text
-LINES = {CONTROL: (0, (5, 2.5)), RANDOM: "-"} | {f"{how} token": "-" for how in POOLED}
+LINES = {CONTROL: (0, (5, 2.5)), RANDOM: "-", RESIDUAL: (0, (4, 1.5, 1, 1.5))} | {f"{how} token": "-" for how in POOLED}
 NAME = 16  # letters of a baseline
 
 
@@ -56,12 +56,13 @@ def _baselines(curve: Curve) -> list[Rival]:
 
 
 def _others(curve: Curve) -> list[Rival]:
-    """The curves of the control task, of random weights, and of one row for each text."""
+    """The curves of the control task, of random weights, without nuisances, and of one row for each text."""
     results = curve.results
-    colors = {CONTROL: GREY, RANDOM: GREEN} | {f"{how} token": color for how, color in POOLED.items()}
+    colors = {CONTROL: GREY, RANDOM: GREEN, RESIDUAL: RED} | {f"{how} token": color for how, color in POOLED.items()}
     found = {
         CONTROL: [(x_of(results, layer), layer.control) for layer in results.layers if layer.control is not None],
         RANDOM: [(x_of(results, layer), test_value(results, layer)) for layer in results.random_init],
+        RESIDUAL: [(x_of(results, layer), test_value(results, layer)) for layer in results.residual],
     }
     found |= {
         f"{how} token": [(x_of(results, layer), test_value(results, layer)) for layer in layers]

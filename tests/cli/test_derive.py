@@ -31,6 +31,7 @@ TYPED: dict[Any, tuple[str, Any]] = {
     parse.positive_numbers: ("2,0.5", (0.5, 2.0)),
     parse.stacked_layers: ("4,2-3", [4, 2, 3]),
     parse.ids: ("3,5", [3, 5]),
+    parse.probes: ("lda,ridge", ("lda", "ridge")),
     int: ("7", 7),
     float: ("0.25", 0.25),
     Path: ("there", Path("there")),
@@ -152,7 +153,7 @@ def test_what_is_typed_is_what_python_passes(tmp_path: Path, name: str, one: Cli
             assert got == {one.field.name: value}
         else:
             assert getattr(got, one.field.name) == value
-            changes_defaults = one.name in ("quick", "by", "aggregate")
+            changes_defaults = one.name in ("quick", "by", "aggregate", "shift_column")
             named = {} if changes_defaults else vars(usual)
             assert got == type(usual)(**{**named, one.field.name: value})
 
