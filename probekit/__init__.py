@@ -40,28 +40,38 @@ _HOME = {
     "ProbeCurves": "evaluation",
     "causal_curve": "causal.curve.causal_curve",
     "CausalResults": "causal.results.results",
+    "sweep": "sweeps",
+    "SweepResults": "sweeps",
     "transfer": "evaluation",
+    "compare": "side_by_side",
+    "Comparison": "side_by_side",
     "TransferResults": "evaluation",
     "selftest": "verification",
     "show_reading": "activations.plan.reading.show",
     "SelfTest": "verification",
+    "Monitor": "scoring.monitor",
     "fit_eraser": "causal.erasure.erase",
     "fresh_probes": "causal.erasure.completeness",
     "read_after_edit": "causal.erasure.recovery",
+    "write_report": "report.build",
     "ProbekitError": "errors",
 }
 __all__ = [
     "CausalResults",
+    "Comparison",
     "HeadResults",
+    "Monitor",
     "PositionResults",
     "ProbeCurves",
     "ProbeResults",
     "ProbekitError",
     "SelfTest",
+    "SweepResults",
     "Task",
     "TransferResults",
     "__version__",
     "causal_curve",
+    "compare",
     "direct_logit_attribution",
     "extract",
     "extract_statistics",
@@ -84,8 +94,10 @@ __all__ = [
     "selftest",
     "show_reading",
     "steering_vectors",
+    "sweep",
     "train_probes",
     "transfer",
+    "write_report",
 ]
 
 if TYPE_CHECKING:
@@ -113,6 +125,10 @@ if TYPE_CHECKING:
     from probekit.evaluation import PositionResults, ProbeCurves, ProbeResults, TransferResults, train_probes, transfer
     from probekit.models import load_model
     from probekit.probes import load_probe
+    from probekit.report.build import write_report
+    from probekit.scoring.monitor import Monitor
+    from probekit.side_by_side import Comparison, compare
+    from probekit.sweeps import SweepResults, sweep
     from probekit.tasks import Task, load_task
     from probekit.verification import SelfTest, selftest
 

@@ -6,7 +6,7 @@ from probekit.evaluation.by_position.data import PositionCurve, PositionData, be
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text
 from probekit.options.probe import BY_HEAD, FROM_END
-from probekit.tables import html_page, html_table, text_table, without_empty_columns
+from probekit.tables import TableReport, html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, listed, printable
 
 MOST_LINES = 40  # positions in the table; results.csv has all of them
@@ -26,6 +26,13 @@ def positions_html(data: PositionData) -> str:
     best = data.selected
     bold = [i for i, one in enumerate(_shown(data)) if best is not None and one is best[0]]
     return html_page(positions_title(data), html_table(_rows(data), bold=bold), [setting(data), *positions_notes(data)])
+
+
+def positions_report(data: PositionData) -> TableReport:
+    """The parts of `positions_summary`."""
+    bold = [i for i, one in enumerate(_shown(data)) if data.selected is not None and one is data.selected[0]]
+    left = 2 if any(one.token for one in data.positions) else 1
+    return TableReport(positions_title(data), [setting(data)], _rows(data), positions_notes(data), bold, left)
 
 
 def positions_title(data: PositionData) -> str:

@@ -8,7 +8,8 @@ from probekit.errors import StorageError
 
 # the files of a folder of results; any other file belongs to somebody else and is never touched
 PROBE_RESULTS = re.compile(
-    r"results\.(json|csv)|projection\.(png|svg)|\w+_by_layer\.(png|svg)|predictions\.parquet|probes"
+    r"results\.(json|csv)|projection\.(png|svg)|\w+_by_layer\.(png|svg)|predictions\.parquet|"
+    r"training_activations\.safetensors|probes"
 )
 TRANSFER_RESULTS = re.compile(r"transfer\.(json|csv|png|svg)")
 POSITION_RESULTS = re.compile(r"positions\.(json|png|svg)|results\.csv|probes")
