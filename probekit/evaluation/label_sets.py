@@ -6,14 +6,17 @@ from typing import Any
 
 from probekit.evaluation.compare.baselines import Baseline, LabelledInputs, model_free_baselines
 from probekit.evaluation.compare.controls import ControlTasks, draw_controls
+from probekit.evaluation.compare.lengths import length_features
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.plan import CurvePlan, plan_curve
 from probekit.evaluation.quick import left_out, reads_texts, searches_near_duplicates
 from probekit.evaluation.request import Request
+from probekit.evaluation.results.data import NUISANCE
 from probekit.evaluation.results.provenance import origin_of, random_origin
 from probekit.evaluation.rows import Comparisons, audited_protocol, types_read
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import check_metric
+from probekit.evaluation.surface.columns import Nuisance, nuisance_columns
 from probekit.options import CurvesArguments
 from probekit.tasks.chats.contents import compared_inputs
 from probekit.tasks.quality.audit import Audit
@@ -30,6 +33,7 @@ class SharedParts:
         controls: control tasks.
         baselines: those without a model; empty if none were requested.
         bootstrap: resamples of the test rows; None for no intervals.
+        nuisance: the columns that are regressed out of a second curve; None if none were named.
     """
 
     audit: Audit
@@ -37,6 +41,7 @@ class SharedParts:
     controls: ControlTasks
     baselines: list[Baseline]
     bootstrap: Bootstrap | None
+    nuisance: Nuisance | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +53,14 @@ class LabelSetPlan:
         plan: the fits and scores of every place.
         baselines: those without a model; empty if none were requested.
         origin: the `meta` of the results, but for the point and what depends on the curve.
+        nuisance: the columns that are regressed out of a second curve; None if none were named.
     """
 
     requests: list[Request]
     plan: CurvePlan
     baselines: list[Baseline]
     origin: dict[str, Any]
+    nuisance: Nuisance | None = None
 
 
 def plan_label_sets(
@@ -94,8 +101,11 @@ def _shared_parts(
     plan = plan_curve(request, protocol, options.seed, _metric(request, options), intervals=options.intervals)
     plan = replace(plan, bootstrap=_same(plan.bootstrap, known))
     begin("fitting baselines")
-    baselines = [] if options.baselines is False else _baselines(request, plan, options, texts)
-    return SharedParts(audit, protocol, controls, baselines, plan.bootstrap)
+    nuisance = None
+    if options.nuisance:
+        nuisance = nuisance_columns(request.acts, options.nuisance, request.label, protocol.train)
+    baselines = _baselines(request, plan, options, texts, nuisance)
+    return SharedParts(audit, protocol, controls, baselines, plan.bootstrap, nuisance)
 
 
 def _metric(request: Request, options: CurvesArguments) -> str | None:
@@ -110,16 +120,26 @@ def _planned(requests: list[Request], options: CurvesArguments, texts: Compariso
     origin = origin_of(first, plan, parts.audit, options.seed, options.drop_leaks, texts.fingerprint(first.acts))
     origin |= {"control": controls.record, "random_init": random_origin(options.random_init)}
     origin["left_out"] = left_out(first, options)
-    return LabelSetPlan(requests, plan, parts.baselines, origin)
+    return LabelSetPlan(requests, plan, parts.baselines, origin, parts.nuisance)
 
 
 @one_thread()
-def _baselines(request: Request, plan: CurvePlan, options: CurvesArguments, texts: Comparisons) -> list[Baseline]:
+def _baselines(
+    request: Request, plan: CurvePlan, options: CurvesArguments, texts: Comparisons, nuisance: Nuisance | None
+) -> list[Baseline]:
+    if options.baselines is False and nuisance is None:
+        return []
     task, words = request.acts.task, types_read(request.acts)
     inputs = compared_inputs(task) if options.baselines and reads_texts(task) else None
-    counts = texts.words(task) if words is None and inputs is not None else None
-    examples = LabelledInputs(inputs, counts, words, request.labels, request.n_classes)
-    return model_free_baselines(examples, plan.grid.protocol, plan.headline, plan.bootstrap)
+    counts = bigrams = lengths = None
+    if words is None and inputs is not None:
+        counts, bigrams = texts.words(task), texts.bigrams(task)
+        lengths = length_features(inputs, request.acts.layout.own_lengths)
+    examples = LabelledInputs(inputs, counts, words, request.labels, request.n_classes, bigrams, lengths)
+    if nuisance is not None:
+        examples = replace(examples, nuisance=nuisance.features)
+    found = model_free_baselines(examples, plan.grid.protocol, plan.headline, plan.bootstrap)
+    return [each for each in found if options.baselines is not False or each.result.name == NUISANCE]
 
 
 def _same(bootstrap: Bootstrap | None, known: Sequence[Bootstrap | None]) -> Bootstrap | None:

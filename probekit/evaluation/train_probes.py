@@ -11,6 +11,7 @@ from typing import Any
 
 from probekit.activations.activations import Activations
 from probekit.activations.labelled import label, with_task
+from probekit.evaluation.by_head.train import train_by_head
 from probekit.evaluation.by_position.results import PositionResults
 from probekit.evaluation.by_position.train import train_by_position
 from probekit.evaluation.compare.baselines import Baseline, embedding_baseline
@@ -19,19 +20,25 @@ from probekit.evaluation.compare.lead import lead, optimism
 from probekit.evaluation.compare.sequence import against_pooled, fit_pooled, pooled_results
 from probekit.evaluation.curve import Fitted, FittedPlace, announcer, fit_places, ticker
 from probekit.evaluation.fits.choose import layers_by_round
+from probekit.evaluation.fits.spread import training_spread
 from probekit.evaluation.label_sets import LabelSetPlan, plan_label_sets
 from probekit.evaluation.plan import CurvePlan, numbers_only
 from probekit.evaluation.quick import NO_P_VALUES
 from probekit.evaluation.reading import of_rows
 from probekit.evaluation.request import Request, check_requests, random_init_activations
 from probekit.evaluation.results.curves import ProbeCurves
-from probekit.evaluation.results.data import EMBEDDING, LayerResult
+from probekit.evaluation.results.data import EMBEDDING, LayerResult, ProbeData
 from probekit.evaluation.results.results import ProbeResults
-from probekit.evaluation.scored_rows import scored_rows
+from probekit.evaluation.results.spread import TrainingSpread
+from probekit.evaluation.results.transfer_results import TransferResults
+from probekit.evaluation.scored_rows import rates_of, scored_rows
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import score, score_intervals
+from probekit.evaluation.surface.nuisance import fit_residual, nuisance_record
+from probekit.evaluation.surface.shift import train_by_shift
 from probekit.options import CurvesArguments
 from probekit.options.option import keywords_of_three
+from probekit.options.probe import BY_HEAD
 from probekit.options.probe_forms import OneCurveArguments, OnePositionArguments
 from probekit.points import Place
 from probekit.threads import one_thread
@@ -40,7 +47,9 @@ from probekit.threads import one_thread
 @keywords_of_three(
     (OnePositionArguments, PositionResults), (OneCurveArguments, ProbeResults), (CurvesArguments, ProbeCurves)
 )
-def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | ProbeCurves | PositionResults:
+def train_probes(
+    acts: Activations, options: CurvesArguments
+) -> ProbeResults | ProbeCurves | PositionResults | TransferResults:
     """Train and test a probe at every layer of one point, or of several points, label sets and kinds of probe.
 
     C and the best layer are chosen on the headline of validation (`metric`, or accuracy; AUROC where a class has more
@@ -59,7 +68,8 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
 
     Returns:
         `ProbeResults`, the curve of one point and label set; with `points`, `probes` or several `labels`,
-        `ProbeCurves`; with `by`, `PositionResults`.
+        `ProbeCurves`; with `by`, `PositionResults`, or `HeadResults` with by="head"; with `shift_column`,
+        `TransferResults`.
 
     Raises:
         UsageError: an unknown probe, point, label or metric, a layer that is not there, a C that is not positive and
@@ -70,7 +80,9 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
     if options.joined is not None:
         acts, options = _labelled(acts, options)
     if options.by is not None:
-        return train_by_position(acts, options)
+        return (train_by_head if options.by == BY_HEAD else train_by_position)(acts, options)
+    if options.shift_column is not None:
+        return train_by_shift(acts, options)
     requests = check_requests(acts, options)
     places = list(dict.fromkeys(place for request in requests[0] for place in request.places))
     noise = options.random_init
@@ -79,7 +91,8 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
     begin = announcer(options.on_part)
     sets = plan_label_sets(requests, options, begin)
     begin("fitting probes")
-    done = ticker(options.progress, len(places) * (1 + (noise is not None) + options.of_sequences))
+    parts = 1 + (noise is not None) + options.of_sequences + bool(options.nuisance)
+    done = ticker(options.progress, len(places) * parts)
     plans, random = [each.plan for each in sets], [{}] * len(sets)
     fitted = fit_places([each.requests[0].features for each in sets], plans, places, done)
     pooled: list[dict[str, Fitted]] = [{}] * len(sets)
@@ -88,9 +101,17 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
     if noise is not None:
         noisy = [of_rows(noise, each.requests[0].rows) for each in sets]
         random = fit_places(noisy, [numbers_only(plan) for plan in plans], places, done)
+    without: list[Fitted] = [{}] * len(sets)
+    if options.nuisance:
+        without = fit_residual(sets, places, done)
     begin("comparing layers")
     curves = [
-        _curve(sets[number], sets[number].requests[point], (fitted[number], random[number], pooled[number]), options)
+        _curve(
+            sets[number],
+            sets[number].requests[point],
+            (fitted[number], random[number], pooled[number], without[number]),
+            options,
+        )
         for number, point in _in_order(sets)
     ]
     return ProbeCurves(curves) if options.several else curves[0]
@@ -115,14 +136,14 @@ def _labelled(acts: Activations, options: CurvesArguments) -> tuple[Activations,
 def _curve(
     label_set: LabelSetPlan,
     request: Request,
-    found: tuple[Fitted, Fitted, dict[str, Fitted]],
+    found: tuple[Fitted, Fitted, dict[str, Fitted], Fitted],
     options: CurvesArguments,
 ) -> ProbeResults:
     """The results of one point: its layers compared with one another, with chance and with the baselines.
 
-    `found` are the fits, those of random weights, and those of one row for each text.
+    `found` are the fits, those of random weights, those of one row for each text, and those without nuisances.
     """
-    places, noise, pooled = found
+    places, noise, pooled, without = found
     plan, fitted = label_set.plan, [places[place] for place in request.places]
     layers, chance = _compared(fitted, plan, None if options.folds or options.quick else options.seed)
     baselines = [*label_set.baselines, *([] if options.baselines is False else _embedding(fitted))]
@@ -133,7 +154,14 @@ def _curve(
     random = [replace(place.result, probe=None) for place in noisy]
     rows = pooled_results(pooled, request.places)
     scored = scored_rows(request.acts, plan, fitted)
-    results = ProbeResults(layers, [baseline.result for baseline in baselines], meta, random, rows, scored)
+    layers = [replace(layer, rates=rates_of(scored, layer.place)) for layer in layers]
+    spread = _spread(layers, request, plan, options)
+    left = [without[place] for place in request.places if place in without]
+    if left:
+        meta["nuisance"] = nuisance_record(label_set, fitted, left)
+    residual = [replace(place.result, probe=None) for place in left]
+    scores = [baseline.result for baseline in baselines]
+    results = ProbeResults(layers, scores, meta, random, rows, scored, spread, residual)
     quoted, meta["procedure"] = _quoted(results, fitted, plan)
     meta |= {"lead": None, "optimism": None}
     if quoted is not None:
@@ -141,8 +169,18 @@ def _curve(
         meta["lead"] = lead(quoted, others, plan.headline, plan.bootstrap)
         if pooled:
             meta["pooled"] = against_pooled(quoted, _chosen(pooled, request.places, plan), plan)
-        meta["optimism"] = optimism(layers, results.best, plan.headline, results.estimate[0])
+        meta["optimism"] = optimism(results.layers, results.best, plan.headline, results.estimate[0])
     return results
+
+
+def _spread(
+    layers: list[LayerResult], request: Request, plan: CurvePlan, options: CurvesArguments
+) -> TrainingSpread | None:
+    """The spread of the selected place's training activations, if one was selected."""
+    best = ProbeData(layers, [], {"headline": plan.headline}).selected
+    if best is None:
+        return None
+    return training_spread(request.features, (best.point, best.layer), plan.grid.protocol, options.seed)
 
 
 def _embedding(fitted: list[FittedPlace]) -> list[Baseline]:

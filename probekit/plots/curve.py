@@ -286,4 +286,6 @@ def _notes(curves: list[Curve], limits: Limits) -> list[str]:
     if beyond:
         value, place = min(beyond)
         notes.append(f"{metric_of(curves[0].results)} down to {value:.4g} ({place}) is below the axis")
+    nuisance = curves[0].results.meta.get("nuisance") if len(curves) == 1 else None
+    notes += [f"nuisance: {', '.join(short(name) for name in nuisance['names'])}"] if nuisance else []
     return [*notes, *(compression_note(curves[0].results) if len(curves) == 1 else [])]

@@ -107,6 +107,12 @@ class ProbeCurves(Mapping[tuple[str, ...], ProbeResults]):
 
         return plot_curves(list(self.values()), title=title)
 
+    def export(self, **options: Any) -> Path:
+        """Write one table of all curves (to="latex", "csv" or "parquet"); returns the path."""
+        from probekit.export.export import export_results
+
+        return export_results([*self.values()], None, **options)
+
     def summary(self) -> str:
         """A table with one line for each curve."""
         return curves_summary(list(self.values()))

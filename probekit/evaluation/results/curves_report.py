@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.data import NOT_SELECTED, LayerResult, ProbeData
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name, quick_note
-from probekit.tables import html_page, html_table, text_table, without_empty_columns
+from probekit.tables import TableReport, html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, listed, printable
 
 
@@ -22,6 +22,11 @@ def curves_html(curves: Sequence[ProbeData]) -> str:
         html_table(_rows(curves), left=4 if has_several_probes(curves) else 3),
         curves_notes(curves),
     )
+
+
+def curves_table(curves: Sequence[ProbeData]) -> TableReport:
+    """The parts of `curves_summary`."""
+    return TableReport(curves_title(curves), [], _rows(curves), curves_notes(curves), left=3)
 
 
 def curves_title(curves: Sequence[ProbeData]) -> str:
