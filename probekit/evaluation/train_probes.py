@@ -93,8 +93,7 @@ def train_probes(
     begin = announcer(options.on_part)
     sets = plan_label_sets(requests, options, begin)
     begin("fitting probes")
-    parts = 1 + (noise is not None) + options.of_sequences + bool(options.nuisance)
-    done = ticker(options.progress, len(places) * parts)
+    done = ticker(options.progress, len(places) * _passes(options))
     plans, random = [each.plan for each in sets], [{}] * len(sets)
     fitted = fit_places([each.requests[0].features for each in sets], plans, places, done)
     pooled: list[dict[str, Fitted]] = [{}] * len(sets)
@@ -103,9 +102,7 @@ def train_probes(
     if noise is not None:
         noisy = [of_rows(noise, each.requests[0].rows) for each in sets]
         random = fit_places(noisy, [numbers_only(plan) for plan in plans], places, done)
-    without: list[Fitted] = [{}] * len(sets)
-    if options.nuisance:
-        without = fit_residual(sets, places, done)
+    without: list[Fitted] = fit_residual(sets, places, done) if options.nuisance else [{}] * len(sets)
     begin("comparing layers")
     curves = [
         _curve(
@@ -117,6 +114,11 @@ def train_probes(
         for number, point in _in_order(sets)
     ]
     return ProbeCurves(curves) if options.several else curves[0]
+
+
+def _passes(options: CurvesArguments) -> int:
+    """How often the places are fitted: also of random weights, of one row for each text, and without nuisances."""
+    return 1 + (options.random_init is not None) + options.of_sequences + bool(options.nuisance)
 
 
 def _in_order(sets: Sequence[LabelSetPlan]) -> list[tuple[int, int]]:

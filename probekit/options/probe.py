@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError, nearest
 from probekit.options import parse
-from probekit.options.check import check_among, check_names, check_whole, is_whole
+from probekit.options.check import check_among, check_whole, is_whole
 from probekit.options.curve import (
     AGGREGATES,
     PROBE_NAMES,
@@ -17,8 +17,8 @@ from probekit.options.curve import (
     check_strengths_of,
 )
 from probekit.options.option import like, option
+from probekit.options.probe_checks import check_metric_name, check_surface
 from probekit.options.task import OnBadRow, TaskOptions
-from probekit.text import listed
 
 if TYPE_CHECKING:
     from probekit.activations import Activations
@@ -32,8 +32,6 @@ BY_HEAD = "head"
 TRACKERS = ("wandb", "tensorboard", "trackio")
 LEAST_TEXTS = 10
 LEAST_FOLDS = 3  # one tests, one chooses, the rest are fitted
-METRIC_NAMES = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "r2", "spearman")
-LOSSES = ("brier", "ece", "mae")  # metrics of which lower is better, so none selects
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +183,7 @@ class ProbeOptions(CurveOptions):
                 f"--by {self.by} (by=) reads one token of each text at a time, and a probe over a sequence takes all "
                 "of them; leave one of the two out"
             )
-        _check_surface(self)
+        check_surface(self)
         for name, value in _usual(self).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
@@ -195,7 +193,7 @@ class ProbeOptions(CurveOptions):
             if given not in get_args(known):
                 what = name.replace("_", " ")
                 raise UsageError(f"unknown {what} {given!a}; {nearest(str(given), get_args(known))}")
-        _check_metric_name(self.metric)
+        check_metric_name(self.metric)
         if self.folds is not None:
             object.__setattr__(self, "folds", _checked_folds(self.folds, self.drop_leaks))
         if self.by is not None:
@@ -377,29 +375,6 @@ def _usual(options: "ProbeOptions") -> dict[str, Any]:
     if options.quick or options.by is not None or options.shift_column is not None:
         return less
     return FULL | less if options.of_sequences else FULL
-
-
-def _check_metric_name(metric: str | None) -> None:
-    if metric in LOSSES:
-        raise UsageError(f"lower {metric} is better, and the highest score is selected; take {listed(METRIC_NAMES)}")
-    if metric is not None and metric not in METRIC_NAMES:
-        raise UsageError(f"unknown metric {metric!a}; {nearest(str(metric), METRIC_NAMES)}")
-
-
-def _check_surface(options: "ProbeOptions") -> None:
-    """Check the names of nuisances, and refuse what surface controls do not go together with."""
-    if options.nuisance is not None:
-        object.__setattr__(options, "nuisance", check_names("nuisance", options.nuisance))
-    apart = {"nuisance": ["folds", "by", "aggregate"]}
-    apart["shift_column"] = [*apart["nuisance"], "nuisance", "controls", "codelength", "baselines"]
-    for name in (name for name in apart if getattr(options, name) is not None):
-        taken = [one for one in apart[name] if getattr(options, one) not in (None, False)]
-        if taken or options.of_sequences:
-            what = taken[0] if taken else "probe"
-            raise UsageError(
-                f"--{name.replace('_', '-')} ({name}=) reads one row of each text on the task's splits: without "
-                f"{what}={getattr(options, what)!r:.40}; leave one of the two out"
-            )
 
 
 def _names(what: str, given: Any) -> tuple[str, ...]:

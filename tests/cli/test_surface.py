@@ -62,6 +62,7 @@ def test_the_same_question_goes_to_the_same_folder_and_another_one_does_not(stor
         ("s", ["--shift-column", "source", "--baseline", "random-init"], 2, "--shift-column has no random-init"),
         ("s", ["--shift-column", "source", "--least-texts", "1000"], 3, "needs two values of 'source'"),
         ("s", ["--shift-column", "size", "--controls", "1"], 2, "controls=1"),
+        ("s", ["--shift-column", "source", "--projection"], 2, "--projection needs a curve"),
     ],
 )
 @pytest.mark.usefixtures("store")
