@@ -94,7 +94,7 @@ def _trained(
 ) -> list[_Trained]:
     """The probes of each value and, of three or more, those of all but each tested one; a place is read once."""
     wanted: list[tuple[str, str | None, np.ndarray]] = [(one, None, values.of == one) for one in values.trained]
-    known = np.not_equal(values.of, None)
+    known = np.array([value is not None for value in values.of.tolist()])
     if len({*values.trained, *values.tested}) > 2:
         wanted += [(ALL_OTHERS, one, known & (values.of != one)) for one in values.tested]
     used = np.zeros(len(values.of), dtype=bool)

@@ -108,7 +108,7 @@ def _parts(numbers: np.ndarray, train: np.ndarray) -> tuple[np.ndarray, list[str
     """Which part of the range each number is in, between the quartiles of the training rows; and the parts."""
     known = numbers[train][~np.isnan(numbers[train])]
     cuts = np.unique(np.quantile(known, np.linspace(0, 1, PARTS + 1)[1:-1])) if len(known) else np.empty(0)
-    names = _part_names(cuts)
+    names = _part_names(cuts.tolist())
     part = np.searchsorted(cuts, numbers, side="left")  # a part holds its upper end
     out = np.empty(len(numbers), dtype=object)
     out[:] = [None if number != number else names[k] for number, k in zip(numbers, part, strict=True)]
@@ -116,7 +116,7 @@ def _parts(numbers: np.ndarray, train: np.ndarray) -> tuple[np.ndarray, list[str
 
 
 def _part_names(cuts: Sequence[float]) -> list[str]:
-    if not len(cuts):
+    if not cuts:
         return ["all"]
     inner = [f"over {low:g} to {high:g}" for low, high in itertools.pairwise(cuts)]
     return [f"up to {cuts[0]:g}", *inner, f"over {cuts[-1]:g}"]
