@@ -95,7 +95,7 @@ def _trained(
     """The probes of each value and, of three or more, those of all but each tested one; a place is read once."""
     wanted: list[tuple[str, str | None, np.ndarray]] = [(one, None, values.of == one) for one in values.trained]
     known = np.array([value is not None for value in values.of.tolist()])
-    if len({*values.trained, *values.tested}) > 2:
+    if len({*values.trained, *values.tested}) > 2 and all({*values.trained} - {one} for one in values.tested):
         wanted += [(ALL_OTHERS, one, known & (values.of != one)) for one in values.tested]
     used = np.zeros(len(values.of), dtype=bool)
     used[np.concatenate(list(protocol.rows.values()))] = True
