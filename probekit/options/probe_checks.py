@@ -82,9 +82,9 @@ def check_surface(options: Any) -> None:
     if options.nuisance is not None:
         object.__setattr__(options, "nuisance", check_names("nuisance", options.nuisance))
     excluded = {"nuisance": ["folds", "by", "aggregate"]}
-    excluded["shift_column"] = [*excluded["nuisance"], "nuisance", "controls", "codelength", "baselines"]
+    excluded["shift_column"] = [*excluded["nuisance"], "nuisance", "controls", "codelength", "baselines", "log_to"]
     for name in (name for name in excluded if getattr(options, name) is not None):
-        taken = [one for one in excluded[name] if getattr(options, one) not in (None, False)]
+        taken = [one for one in excluded[name] if getattr(options, one, None) not in (None, False)]
         if taken or options.of_sequences:
             what = taken[0] if taken else "probe"
             raise UsageError(
