@@ -4,11 +4,33 @@ Cells of the first two may come from data, so each one is escaped.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from probekit.text import printable
 
 Row = Sequence[str]
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """What a summary is made of.
+
+    Attributes:
+        title: in one line.
+        lines: over the table.
+        rows: header and body; the header alone where there is no table.
+        notes: under the table.
+        bold: rows of the body that are selected, counted from 0.
+        left: how many columns are flush left.
+    """
+
+    title: str
+    lines: Sequence[str]
+    rows: Sequence[Row]
+    notes: Sequence[str]
+    bold: Collection[int] = ()
+    left: int = 1
 
 
 def text_table(rows: Sequence[Row], left: int = 1, gap: str = "  ") -> str:

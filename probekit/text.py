@@ -1,5 +1,6 @@
 """Escape text that comes from data before it is shown; write counts, lists and large numbers."""
 
+import re
 from collections.abc import Collection
 
 MOST_LISTED = 10
@@ -21,6 +22,11 @@ def metric(n: float) -> str:
     prefix = prefixes[-1].strip()
     decimals = 0 if n >= 99.95 or not prefix else 1 if n >= 9.995 else 2
     return f"{n:.{decimals}f} {prefix}"
+
+
+def by_numbers(name: str) -> list[str | int]:
+    """For sorting names with numbers in them: step2 before step10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def counted(n: int, noun: str, plural: str = "") -> str:

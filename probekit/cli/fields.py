@@ -136,7 +136,7 @@ def _kind(field: "dataclasses.Field[Any]", known: OptionHelp) -> Any:
     if typing.get_origin(field.type) in (list, Literal):
         return field.type
     members = typing.get_args(field.type) or (field.type,)
-    if choices := [member for member in members if typing.get_origin(member) is Literal]:
+    if choices := [member for member in members if typing.get_origin(member) in (list, Literal)]:
         return choices[0]
     return next((kind for kind in (Path, bool, str, int, float) if kind in members), str)
 

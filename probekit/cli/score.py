@@ -3,15 +3,16 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.extract import DATASET, MODEL
 from probekit.cli.fields import Output, required
 from probekit.errors import UsageError
-from probekit.options import ProbeDeviceOptions, ScoreOptions, TaskOptions, TextOptions
+from probekit.options import ScoreOptions, TaskOptions
 from probekit.options.option import option
+from probekit.options.score import ProbeDeviceOptions, TextOptions
 from probekit.text import counted
 
 if TYPE_CHECKING:
@@ -42,10 +43,6 @@ class ScoreJob(Output):
         None, "File of the scores: .csv, .jsonl or .parquet.  [default: a table on stdout]", metavar="FILE"
     )
 
-    def __post_init__(self) -> None:
-        if (self.dataset is None) == (not self.text):
-            raise UsageError("give either --dataset with a file of texts, or --text with a text")
-
 
 @dataclass
 class _Tally:
@@ -70,6 +67,8 @@ def score(job: ScoreJob, where: ProbeDeviceOptions, data: TextOptions, options: 
         probekit score --probe RESULTS:resid_pre.5 --model gpt2 --dataset new.csv --fpr 0.01 --out scores.csv
         probekit score --probe RESULTS --model gpt2 --text "The sky is green." --tokens
     """
+    if (job.dataset is None) == (not job.text):
+        raise UsageError("give either --dataset with a file of texts, or --text with a text")
     from probekit.scoring.find import find_results, split_name
     from probekit.scoring.write import check_scores_file
 
@@ -96,16 +95,18 @@ def _load(
 ) -> "tuple[Task, LanguageModel]":
     """The texts, and the model as the probe's activations were computed; its name is looked up first."""
     from probekit.models.load import check_model, load_model
-    from probekit.tasks.load_texts import load_texts
+    from probekit.tasks.load_texts import load_texts, typed_texts
 
     origin, reading = results.meta.get("activations", {}), results.meta.get("reading") or {}
     dtype = where.dtype or origin.get("compute_dtype") or "float32"
     chosen = {"via": origin.get("via", where.via), "quantize": where.quantize or origin.get("quantize")}
     where = replace(where, dtype=dtype, **chosen)
     check_model(job.model, where)
-    source: Any = {"text": job.text} if job.text else job.dataset
-    how = TaskOptions(**vars(data), keep_blanks=bool(reading.get("keep_blanks")))
-    task = load_texts(source, how)
+    keep_blanks = bool(reading.get("keep_blanks"))
+    if job.text:
+        task = typed_texts(job.text if keep_blanks else [text.rstrip() for text in job.text])
+    else:
+        task = load_texts(job.dataset, TaskOptions(**vars(data), keep_blanks=keep_blanks))
     return task, load_model(job.model, **vars(where), progress=console.bars(job.quiet))
 
 

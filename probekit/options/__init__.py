@@ -5,6 +5,7 @@ The keyword arguments of the public functions, the options of the command line, 
 """
 
 from probekit.options.causal import CausalArguments, CausalOptions
+from probekit.options.compare import CompareOptions
 from probekit.options.curve import CurveOptions, TransferArguments, TransferOptions
 from probekit.options.export import ExportOptions
 from probekit.options.extract import ExtractArguments, ExtractOptions
@@ -14,13 +15,16 @@ from probekit.options.label import LabelArguments, LabelOptions
 from probekit.options.load import DeviceOptions, ModelArguments, ModelOptions
 from probekit.options.monitor import MonitorOptions
 from probekit.options.probe import CurvesArguments, ProbeArguments, ProbeOptions
-from probekit.options.score import ProbeDeviceOptions, ScoreOptions, TextOptions
+from probekit.options.report import ReportOptions
+from probekit.options.score import ScoreOptions
+from probekit.options.sweep import SweepArguments, SweepOptions
 from probekit.options.task import TaskOptions
 from probekit.options.train import TrainingSettings
 
 __all__ = [
     "CausalArguments",
     "CausalOptions",
+    "CompareOptions",
     "ContinuationOptions",
     "CurveOptions",
     "CurvesArguments",
@@ -37,12 +41,13 @@ __all__ = [
     "ModelOptions",
     "MonitorOptions",
     "ProbeArguments",
-    "ProbeDeviceOptions",
     "ProbeOptions",
+    "ReportOptions",
     "Sampling",
     "ScoreOptions",
+    "SweepArguments",
+    "SweepOptions",
     "TaskOptions",
-    "TextOptions",
     "TrainingSettings",
     "TransferArguments",
     "TransferOptions",

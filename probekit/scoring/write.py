@@ -1,6 +1,5 @@
 """Scores as CSV, JSONL or Parquet, written part by part; the file is complete or absent."""
 
-import csv
 import io
 import json
 import os
@@ -53,19 +52,21 @@ def write_scores(path: Path, parts: Iterable[ScoreRows]) -> None:
 
 def _csv(parts: Iterator[Columns]) -> Iterator[bytes]:
     for number, columns in enumerate(parts):
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        if not number:
-            writer.writerow([spreadsheet_cell(name) for name in columns])
+        rows = [] if number else [[spreadsheet_cell(name) for name in columns]]
         cells = [[_csv_cell(value) for value in values.tolist()] for values in columns.values()]
-        writer.writerows(zip(*cells, strict=True))
-        yield out.getvalue().encode("utf-8", "backslashreplace")
+        lines = [",".join(map(_quoted, row)) for row in [*rows, *zip(*cells, strict=True)]]
+        yield "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
 
 
-def _csv_cell(value: Any) -> Any:
+def _csv_cell(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return spreadsheet_cell(value) if isinstance(value, str) else value
+    return spreadsheet_cell(value) if isinstance(value, str) else str(value)
+
+
+def _quoted(cell: str) -> str:
+    """A cell in quotes where it needs them; the csv module of Python 3.11 leaves a lone carriage return bare."""
+    return '"' + cell.replace('"', '""') + '"' if any(c in cell for c in ',"\r\n') else cell
 
 
 def _jsonl(parts: Iterator[Columns]) -> Iterator[bytes]:

@@ -1,5 +1,6 @@
 """load_texts: the texts of a source, whatever labels it has, to be scored rather than probed."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,19 @@ from typing import Any
 import numpy as np
 
 from probekit import builtin
+from probekit.errors import UsageError
 from probekit.options import TaskOptions
 from probekit.tasks.base import Task
 from probekit.tasks.load import check_builtin, open_tables
 from probekit.tasks.tables.columns import NamedColumns, columns_of
 from probekit.tasks.tables.rows import Rows, collect
+
+
+def typed_texts(texts: Sequence[str]) -> Task:
+    """Texts that were typed, as a task. Raises UsageError where one is empty."""
+    if not all(texts):
+        raise UsageError(f"text {list(map(bool, texts)).index(False)} (--text) is empty; write one")
+    return Task("texts", list(texts))
 
 
 def load_texts(source: Any, options: TaskOptions) -> Task:

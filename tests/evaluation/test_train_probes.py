@@ -196,7 +196,13 @@ def test_one_place_is_read_at_a_time(world, monkeypatch):
 
 def test_baselines_stand_beside_the_probes(world):
     results = train_probes(world(inputs=[f"w{i % 7} kind" for i in range(300)]))
-    assert [baseline.name for baseline in results.baselines] == ["majority", "bag-of-words", "length", "embedding"]
+    assert [baseline.name for baseline in results.baselines] == [
+        "majority",
+        "bag-of-words",
+        "bag-of-bigrams",
+        "length",
+        "embedding",
+    ]
     for baseline in results.baselines:
         assert abs(baseline.metrics["test"]["accuracy"] - 0.5) < 0.2
         assert {"accuracy", "balanced_accuracy", "auroc"} <= set(baseline.intervals)

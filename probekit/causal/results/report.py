@@ -24,7 +24,7 @@ from probekit.causal.results.view import (
     selected_scale,
 )
 from probekit.evaluation.results.wording import metric_name, number_text, position_name
-from probekit.tables import html_page, html_table, text_table, without_empty_columns
+from probekit.tables import TableReport, html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, listed, printable
 
 SELECTED, USED, EDGE = "*", "+", "^"
@@ -57,6 +57,13 @@ def causal_html(data: CausalData) -> str:
     return html_page(
         causal_title(data), table, [*_setting(data), *_verdict(data), *_marks(data), *_notes(data), *_checklist(data)]
     )
+
+
+def causal_report(data: CausalData) -> TableReport:
+    """The parts of `causal_summary`, without the checklist."""
+    bold = [i for i, layer in enumerate(data.layers) if layer.place == _selected(data)]
+    lines, notes = [*_setting(data), *_verdict(data)], [*_marks(data), *_notes(data)]
+    return TableReport(causal_title(data), lines, _rows(data), notes, bold)
 
 
 def causal_title(data: CausalData) -> str:

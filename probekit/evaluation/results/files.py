@@ -36,7 +36,7 @@ def save_results(data: ProbeData, folder: Path) -> None:
         StorageError: the disk refused, or the folder holds something else.
     """
     layers = [as_entry(layer) for layer in data.layers]
-    lists = {"baselines": data.baselines, "random_init": data.random_init}
+    lists = {"baselines": data.baselines, "random_init": data.random_init, "residual": data.residual}
     body = {
         "format": FORMAT,
         "meta": data.meta,
@@ -80,12 +80,13 @@ def load_results(folder: Path) -> ProbeData:
             how: [LayerResult(**with_tuples(entry)) for entry in entries_of(entries, LayerResult)]
             for how, entries in body.get("pooled", {}).items()
         }
+        residual = [LayerResult(**with_tuples(one)) for one in entries_of(body.get("residual", []), LayerResult)]
         _check_headline(body["meta"]["headline"], layers, path)
         rows = None if "predictions" not in body else read_row_scores(folder, body["predictions"]["sha256"])
         spread = None
         if "training_activations" in body:
             spread = read_spread(folder, body["training_activations"]["sha256"])
-        return ProbeData(layers, baselines, body["meta"], random_init, pooled, rows, spread)
+        return ProbeData(layers, baselines, body["meta"], random_init, pooled, rows, spread, residual)
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{str(path)!a} is not a complete file of results: {error!a}") from None
 

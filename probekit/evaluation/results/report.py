@@ -17,6 +17,7 @@ from probekit.evaluation.results.data import (
     ProbeData,
     is_output,
 )
+from probekit.evaluation.results.surface_note import nuisance_note
 from probekit.evaluation.results.wording import (
     interval_text,
     metric_name,
@@ -26,7 +27,7 @@ from probekit.evaluation.results.wording import (
     selected,
 )
 from probekit.points import spans_of
-from probekit.tables import html_page, html_table, text_table, without_empty_columns
+from probekit.tables import TableReport, html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, printable
 
 MOST_NOTES = 6
@@ -117,6 +118,10 @@ def _rows(data: ProbeData) -> list[list[str]]:
             [*row, number_text(layer.metrics["test"].get(data.headline))]
             for row, layer in zip(rows, layers, strict=True)
         ]
+    if data.residual:
+        header.append("residualised")
+        left = {layer.place: layer.metrics["test"].get(data.headline) for layer in data.residual}
+        rows = [[*row, number_text(left.get(layer.place))] for row, layer in zip(rows, data.layers, strict=True)]
     rows += [_row(data, f"   {baseline.name}{_late(baseline)}", baseline) for baseline in data.baselines]
     return without_empty_columns([header, *([*row, *[""] * (len(header) - len(row))] for row in rows)])
 
@@ -169,8 +174,18 @@ def marks(data: ProbeData) -> list[str]:
 
 def footnotes(data: ProbeData) -> list[str]:
     """At most `MOST_NOTES` lines, the most important first; a last line names those that are left out."""
+    notes = every_note(data)
+    if len(notes) <= MOST_NOTES:
+        return list(notes.values())
+    kept, rest = list(notes.values())[: MOST_NOTES - 1], list(notes)[MOST_NOTES - 1 :]
+    return [*kept, f"More in results.json: {', '.join(rest)}."]
+
+
+def every_note(data: ProbeData) -> dict[str, str]:
+    """What there is to say of a curve, by its subject, the most important first."""
     parts: dict[str, Callable[[ProbeData], str]] = {
         "best layer": _best_note,
+        "nuisance": nuisance_note,
         "mean and last token": _pooled_note,
         "baselines": _lead_note,
         "true-positive rate": _rates_note,
@@ -184,11 +199,14 @@ def footnotes(data: ProbeData) -> list[str]:
         "selection on test": _test_selection_note,
         "compression": _code_note,
     }
-    notes = {name: note for name, part in parts.items() if (note := part(data))}
-    if len(notes) <= MOST_NOTES:
-        return list(notes.values())
-    kept, rest = list(notes.values())[: MOST_NOTES - 1], list(notes)[MOST_NOTES - 1 :]
-    return [*kept, f"More in results.json: {', '.join(rest)}."]
+    return {name: note for name, part in parts.items() if (note := part(data))}
+
+
+def curve_report(data: ProbeData) -> TableReport:
+    """The parts of `summary`, with every note."""
+    best = [i for i, layer in enumerate(data.layers) if _is_selected(data, layer)]
+    lines = [_setting(data), *quick_note(data.meta)]
+    return TableReport(title(data), lines, _rows(data), [*marks(data), *every_note(data).values()], best)
 
 
 def _best_note(data: ProbeData) -> str:

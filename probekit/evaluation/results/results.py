@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from probekit.models.base import LanguageModel
+    from probekit.activations.activations import Activations
+    from probekit.points import PointSpec
+    from probekit.report.tokens.notebook import TokenView
     from probekit.scoring.results import Scores
 
 
@@ -23,7 +25,7 @@ class PlaceResults(LayerResult):
     __slots__ = ("_of",)  # the curve, kept out of the fields
     _of: "ProbeResults"
 
-    def score(self, model: "LanguageModel", texts: Any, **options: Any) -> "Scores":
+    def score(self, model: Any, texts: Any, **options: Any) -> "Scores":
         """Score new texts with this place's probe: see `ProbeResults.score`."""
         return self._of.score(model, texts, place=self.place, **options)
 
@@ -52,7 +54,7 @@ class ProbeResults(ProbeData):
         """
         return cast("PlaceResults", super().best)
 
-    def score(self, model: "LanguageModel", texts: Any, place: str | None = None, **options: Any) -> "Scores":
+    def score(self, model: Any, texts: Any, place: str | None = None, **options: Any) -> "Scores":
         """Score new texts: the model runs as for training, the probe reads its activations, only scores are kept.
 
         Args:
@@ -117,6 +119,46 @@ class ProbeResults(ProbeData):
         from probekit.plots.curve import plot_accuracy_by_layer
 
         return plot_accuracy_by_layer(self, ax, label=label, color=color, title=title)
+
+    def tokens(self, model: Any, texts: Any, *, threshold: float = 0.0) -> "TokenView":
+        """The score of every token of some texts at every layer; shows itself in a notebook.
+
+        Args:
+            model: the one that the probes were trained on.
+            texts: a list of texts, or a task, whose labels are then shown.
+            threshold: scores above it mean the second of two classes.
+
+        Raises:
+            UsageError: another model, or probes that were not saved.
+            DataError: texts that the model cannot take.
+        """
+        from probekit.report.tokens.notebook import token_view
+
+        return token_view(self, model, texts, threshold)
+
+    def plot_projection(
+        self,
+        acts: "Activations",
+        place: "PointSpec | None" = None,
+        ax: "Axes | None" = None,
+        *,
+        title: str | None = None,
+    ) -> "Axes":
+        """Draw the test rows along the probe and the first principal component orthogonal to it; returns the axes.
+
+        Args:
+            acts: the activations that were probed.
+            place: such as "resid_pre.5".  [default: the layer selected on validation]
+            ax: where to draw.
+            title: of the picture, as plain text.  [default: label, model, task and place]
+
+        Raises:
+            UsageError: no such place; a probe that is not linear.
+            DataError: other activations than those that were probed.
+        """
+        from probekit.plots.projection import plot_projection
+
+        return plot_projection(self, acts, place, ax, title=title)
 
     def summary(self) -> str:
         """The results as a plain table, with at most six footnotes."""

@@ -1,0 +1,65 @@
+"""`probekit report`: results as one HTML file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from probekit.cli import console
+from probekit.cli.derive import command
+from probekit.cli.fields import Output, argument
+from probekit.manifest import newest_manifest
+from probekit.options import ReportOptions
+from probekit.options.option import option
+from probekit.progress import parts_line
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportJob(Output):
+    """The runs, and the file."""
+
+    runs: list[Path] | None = argument(
+        "Folders of results, or stores that hold them.  [default: the newest store under ./runs]",
+        metavar="[RUN]...",
+        default=None,
+    )
+    out: Path | None = option(
+        None, "The file.  [default: report.html in RUN; in the working folder for several]", metavar="FILE"
+    )
+
+
+@command("runs out")
+def report(job: ReportJob, options: ReportOptions) -> None:
+    """Write results as one HTML file that opens anywhere.
+
+    A run is a folder that train-probe, transfer or causal wrote, or a store, whose results are all shown. The page
+    holds the curve with its values, tables, confusion matrix, calibration, the audit with the texts found, causal
+    results, and where the numbers come from. It loads nothing, so it can be sent to others and opened offline.
+
+    \b
+    Examples:
+        probekit report
+        probekit report runs/STORE/results/label-resid_pre-logistic --out probe.html
+        probekit report runs/gpt2-sst2 runs/pythia-sst2 --title "SST-2 in two models"
+    """
+    runs = job.runs or [newest_manifest(Path("runs"))]
+    out = job.out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
+    make_report(runs, out, options, job)
+
+
+def make_report(runs: list[Path], out: Path, options: ReportOptions, output: Output) -> None:
+    """Write the report and print its path.
+
+    Raises:
+        DataError: no results there.
+        StorageError: `out` may not be written.
+    """
+    with parts_line(console.bars(output.quiet)) as line:
+        line.part("reading the results")
+        from probekit.report.build import write_report
+
+        path = write_report(runs, out, **vars(options))
+    if output.json:
+        console.result_json({"report": str(path), "bytes": path.stat().st_size, "runs": [str(run) for run in runs]})
+    elif output.quiet:
+        console.result(path)
+    else:
+        console.result(f"Report: {path} ({path.stat().st_size / 1000:,.0f} kB; open it in a browser)")

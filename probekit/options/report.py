@@ -1,0 +1,13 @@
+"""The options of `write_report` and `probekit report`."""
+
+from dataclasses import dataclass
+
+from probekit.options.option import option
+from probekit.options.tokens import TokenOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(TokenOptions):
+    """What the page shows."""
+
+    title: str | None = option(None, "Title of the page.  [default: label, point, probe and model]", metavar="TEXT")

@@ -1,0 +1,127 @@
+"""What a report is about: results in folders and stores, each with its store and causal results if they are there."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from probekit.activations import Store, load_activations
+from probekit.causal.results.results import CausalResults
+from probekit.errors import DataError, ProbekitError
+from probekit.evaluation import PositionResults, ProbeCurves, ProbeResults, TransferResults
+from probekit.evaluation.results.data import ProbeData
+from probekit.text import printable
+
+FILES = ("curves.json", "results.json", "positions.json", "transfer.json", "causal.json")
+"""The files that results of each kind end with; a folder of several curves has a folder with results.json for each."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Results of one kind, and what belongs to them.
+
+    Attributes:
+        folder: where they were.
+        results: `ProbeResults`, `PositionResults`, `TransferResults` or `CausalResults`.
+        causal: of a curve, folder -> what edits along its directions do.
+        store: the activations that they are of; None where they were not found, or are others now.
+    """
+
+    folder: Path
+    results: Any
+    causal: dict[Path, CausalResults] = field(default_factory=dict)
+    store: Store | None = None
+
+
+def load_runs(paths: Sequence[Path]) -> list[Run]:
+    """The results in folders of results and in stores, in this order; several curves of one folder are several runs.
+
+    Causal results come with the curve that they are of, or alone where it is not among the runs.
+
+    Raises:
+        DataError: no results at a path, or incomplete ones.
+    """
+    folders = list(dict.fromkeys(folder for path in paths for folder in _folders(path)))
+    runs = [run for folder in folders for run in _runs_in(folder)]
+    told = {folder for run in runs for folder in run.causal}
+    return [run for run in runs if run.folder not in told]
+
+
+def _folders(path: Path) -> Iterator[Path]:
+    """The folders of results at a path: itself, or those in a store."""
+    if any((path / name).is_file() for name in FILES):
+        yield path
+        return
+    if not (path / "plan.json").is_file():
+        raise DataError(
+            f"no results and no store at {str(path)!a}; give a folder that train-probe, transfer or causal wrote, or a "
+            "store that holds such folders"
+        )
+    inside = [folder for folder in _subfolders(path / "results") if any((folder / name).is_file() for name in FILES)]
+    if not inside:
+        raise DataError(f"the store {str(path)!a} holds no results; run probekit train-probe {path} first")
+    yield from sorted(inside, key=lambda folder: (folder / "causal.json").is_file())
+
+
+def _subfolders(path: Path) -> list[Path]:
+    return sorted(folder for folder in path.iterdir() if folder.is_dir()) if path.is_dir() else []
+
+
+def _runs_in(folder: Path) -> list[Run]:
+    store = _store_of(folder)
+    if (folder / "curves.json").is_file():
+        return [_of_curve(folder, curve, store) for curve in ProbeCurves.load(folder).values()]
+    if (folder / "results.json").is_file():
+        return [_of_curve(folder, ProbeResults.load(folder), store)]
+    if (folder / "positions.json").is_file():
+        found = PositionResults.load(folder)
+        return [Run(folder, found, store=_matching(store, found.meta))]
+    if (folder / "transfer.json").is_file():
+        return [Run(folder, TransferResults.load(folder))]
+    return [Run(folder, CausalResults.load(folder), store=store)]
+
+
+def _of_curve(folder: Path, curve: ProbeResults, store: Store | None) -> Run:
+    return Run(folder, curve, _causal_of(folder, curve), _matching(store, curve.meta))
+
+
+def _causal_of(folder: Path, curve: ProbeData) -> dict[Path, CausalResults]:
+    """The causal results next to a folder of results that name it as their probes."""
+    found = {}
+    for other in _subfolders(folder.parent):
+        if (other / "causal.json").is_file():
+            causal = CausalResults.load(other)
+            same = all(causal.meta.get(key) == curve.meta[key] for key in ("model", "label"))
+            if same and (causal.meta.get("asked") or {}).get("probes") == folder.name:
+                found[other] = causal
+    return found
+
+
+def _store_of(folder: Path) -> Store | None:
+    """The store that a folder of results is in, if it can be opened."""
+    path = (folder if len(folder.parts) > 2 else folder.resolve()).parents[1]
+    if not (path / "plan.json").is_file():
+        return None
+    try:
+        return load_activations(path, "size")
+    except ProbekitError:
+        return None
+
+
+def _matching(store: Store | None, meta: Mapping[str, Any]) -> Store | None:
+    """The store, unless its activations or its texts are others than those of the results."""
+    read = meta.get("activations") or {}
+    if store is None or any(store.meta.get(key, read[key]) != read[key] for key in read):
+        return None
+    return store
+
+
+def run_name(run: Run) -> str:
+    """What a run is of, in a few words."""
+    meta = run.results.meta
+    if isinstance(run.results, TransferResults):
+        return f"transfer in {printable(meta['model'])}: {printable(meta['point'])}"
+    parts = [str(meta[key]) for key in ("label", "point", "probe") if meta.get(key)]
+    if isinstance(run.results, PositionResults):
+        parts.append("by position")
+    return f"{', '.join(map(printable, parts))} in {printable(meta['model'])}"

@@ -1,0 +1,147 @@
+"""Whether the model uses what the probe reads: effects of edits by layer, the table, and the reviewer's checklist."""
+
+from probekit.causal.data import CausalData, Effect
+from probekit.causal.results.checklist import answered, reviewer_checklist
+from probekit.causal.results.report import causal_report, method_name
+from probekit.causal.results.view import (
+    curve_effects,
+    direction_name,
+    is_outside,
+    methods_of,
+    own_direction,
+    selected_place,
+)
+from probekit.report.parts import Items, Lines, More, Part, Picture, Rows
+from probekit.report.render import html_of
+from probekit.report.section import Section
+from probekit.report.svg.grid import Cell, CellGrid, draw_grid
+from probekit.report.svg.lines import LineChart, Series, draw_lines
+from probekit.report.svg.scales import padded
+
+NARROW = (360, 300)  # pixels of the picture for a phone
+METHODS = {"interchange": "red", "erase": "green", "steer": "pink"}
+
+
+def causal_section(data: CausalData, number: int = 0) -> Section:
+    """The section of one causal run; `number` counts those after the first."""
+    report = causal_report(data)
+    parts: list[Part] = [Lines(report.lines)]
+    if data.layers:
+        parts += [_picture(data), Rows(report.rows, bold=report.bold)]
+    parts += [_patching(data, i) for i in range(len(data.grids))]
+    parts.append(Lines(report.notes, "note"))
+    items = data.checklist or reviewer_checklist(data)
+    lines = [f"{'✓' if item.is_answered else '○'} {item.question} {item.answer}" for item in items]
+    parts.append(
+        More(f"Reviewer's checklist: {answered(items)} answered (✓ means answered, not passed)", [Items(lines)])
+    )
+    name = "causal" if number == 0 else f"causal-{number + 1}"
+    return Section(name, "Is it used?" if number == 0 else f"Is it used? ({number + 1})", html_of(parts))
+
+
+def _xs(data: CausalData) -> dict[str, float]:
+    """Where each place is on the layer axis: the output of the last block after all layers."""
+    point = data.meta.get("point", data.layers[0].point)
+    last = max((layer.layer or 0 for layer in data.layers), default=0)
+    n_layers = int(data.meta.get("n_layers", last + 1))
+    return {
+        layer.place: float(n_layers if layer.point != point or layer.layer is None else layer.layer)
+        for layer in data.layers
+    }
+
+
+def _picture(data: CausalData) -> Picture:
+    xs, methods = _xs(data), methods_of(data)
+    series = [one for method in methods for one in _of_method(data, xs, method, method == methods[0])]
+    baseline = _baseline(data)
+    scores = [(layer.score - baseline) / (1 - baseline) for layer in data.layers]
+    series.append(Series("decodability above the baseline, as a share", "blue", list(xs.values()), scores))
+    values = [y for one in series for y in one.ys] + [end for one in series for ends in one.band for end in ends]
+    low, high = padded(max(min([*values, 0.0]), -0.5), min(max([*values, 1.0]), 2.0), 0.5)
+    ringed = [
+        (xs[place], effect.effect, "red")
+        for method in methods[:1]
+        if (place := selected_place(data, method)) in xs
+        if (effect := curve_effects(data, method).get(place))
+    ]
+    names = {
+        x: "out" if layer.point != data.meta.get("point", layer.point) else str(layer.layer)
+        for layer, x in zip(data.layers, xs.values(), strict=True)
+    }
+    chart = LineChart(
+        "Decodability and effect by layer", series, names, "layer", "share", (low, high), _tips(data, xs), ringed=ringed
+    )
+    legend = list(dict.fromkeys((one.name, one.color, one.look) for one in series))
+    legend += [("95% interval", series[0].color, "band")] if series[0].band else []
+    legend += [("selected on validation", "red", "ring")] if ringed else []
+    legend += [("not larger than the placebos", "grey", "hollow")] if any(one.hollow for one in series) else []
+    caption = "Effects are shares: 0 is no effect, 1 is all of the way; values beyond the axis are in the table."
+    return Picture(draw_lines(chart), caption, draw_lines(chart, *NARROW), legend)
+
+
+def _baseline(data: CausalData) -> float:
+    value = float((data.meta.get("baseline") or {}).get("value", 0.0))
+    return value if value < 1 - 1e-9 else 0.0
+
+
+def _of_method(data: CausalData, xs: dict[str, float], method: str, is_headline: bool) -> list[Series]:
+    """The effects of a method; of the headline also the placebos' band."""
+    effects = {place: effect for place, effect in curve_effects(data, method).items() if place in xs}
+    if not effects:
+        return []
+    at, values = [xs[place] for place in effects], [effect.effect for effect in effects.values()]
+    used = {layer.place: layer.is_used.get(method) for layer in data.layers}
+    hollow = frozenset(xs[place] for place, effect in effects.items() if not _counts(effect, used.get(place)))
+    name = f"{method_name(data, method)} ({direction_name(own_direction(data, method) or '')})"
+    color = METHODS.get(method, "ink")
+    bands = [effect.interval or (effect.effect, effect.effect) for effect in effects.values()] if is_headline else []
+    found = [Series(name, color, at, values, "solid" if is_headline else "dashed", bands, hollow)]
+    placebo = [(xs[place], effect.placebo_band) for place, effect in effects.items() if effect.placebo_band]
+    if is_headline and placebo:
+        columns = [x for x, _ in placebo]
+        found += [
+            Series("placebos", "grey", columns, [ends[k] for _, ends in placebo], "dotted", dots=False) for k in (0, 1)
+        ]
+    return found
+
+
+def _counts(effect: Effect, known: bool | None) -> bool:
+    return is_outside(effect) if known is None else known
+
+
+def _tips(data: CausalData, xs: dict[str, float]) -> dict[float, str]:
+    tips = {}
+    for layer in data.layers:
+        lines = [f"{layer.place}: {layer.quadrant}", f"probe {layer.score:.3f}"]
+        for method in methods_of(data):
+            effect = curve_effects(data, method).get(layer.place)
+            if effect is not None:
+                ends = "" if effect.interval is None else f" [{effect.interval[0]:.2f}, {effect.interval[1]:.2f}]"
+                p = "" if effect.p_adjusted is None else f", corrected p = {effect.p_adjusted:.2g}"
+                lines.append(f"{method_name(data, method)}: {effect.effect:z.2f}{ends}{p}")
+        tips[xs[layer.place]] = "\n".join(lines)
+    return tips
+
+
+def _patching(data: CausalData, number: int) -> Picture:
+    """A grid of activation patching: how much of the clean run's answer a cell brings back."""
+    grid = data.grids[number]
+    inside = grid.within_placebo
+    cells = [
+        [
+            Cell(
+                f"{value:z.2f}",
+                f"layer {grid.layers[i]}, {grid.by} {grid.columns[j]}\nrecovery {value:z.3f} "
+                f"[{grid.interval[i, j, 0]:z.2f}, {grid.interval[i, j, 1]:z.2f}]",
+                value,
+                muted=inside is not None and bool(inside[i, j]),
+            )
+            for j, value in enumerate(row)
+        ]
+        for i, row in enumerate(grid.recovery.tolist())
+    ]
+    picture = draw_grid(
+        CellGrid(f"Patching {grid.point}", list(map(str, grid.layers)), grid.columns, cells, "layer", grid.by, True)
+    )
+    muted = "; grey cells are inside the placebos" if inside is not None else ""
+    return Picture(picture, f"Activation patching at {grid.point}: recovery of the clean run's answer{muted}.")

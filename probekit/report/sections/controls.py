@@ -1,0 +1,92 @@
+"""How much of the score could be memory, and how short the labels become: selectivity and code length by layer."""
+
+from collections.abc import Sequence
+
+from probekit.evaluation.results.data import LayerResult, ProbeData
+from probekit.evaluation.results.report import every_note
+from probekit.evaluation.results.wording import metric_name, number_text
+from probekit.plots.curves import x_of
+from probekit.report.parts import Lines, Part, Picture, Side
+from probekit.report.render import html_of
+from probekit.report.section import Section
+from probekit.report.sections.names import ticks_of
+from probekit.report.svg.lines import LineChart, Rule, Series, draw_lines
+from probekit.report.svg.scales import padded
+
+SIZE = (344, 260)  # pixels
+NOTES = ("control task", "compression")
+
+
+def controls_section(data: ProbeData) -> Section | None:
+    """Selectivity and code length; None where neither was measured."""
+    pictures = [*_selectivity(data), *_codelength(data)]
+    if not pictures:
+        return None
+    notes = every_note(data)
+    parts: list[Part] = [Side(pictures), Lines([notes[name] for name in NOTES if name in notes], "note")]
+    return Section("controls", "Control task and code length", html_of(parts))
+
+
+def _selectivity(data: ProbeData) -> list[Picture]:
+    layers = [layer for layer in data.layers if layer.control is not None]
+    if not layers:
+        return []
+    xs, metric = [float(x_of(data, layer)) for layer in layers], metric_name(data.headline)
+    tests = [layer.metrics["test"][data.headline] for layer in layers]
+    controls = [layer.control or 0.0 for layer in layers]
+    tips = {
+        x: f"{layer.place}\n{metric} {number_text(test)}, control task {number_text(layer.control)}"
+        + ("" if layer.selectivity is None else f"\nselectivity {number_text(layer.selectivity)}")
+        for x, layer, test in zip(xs, layers, tests, strict=True)
+    }
+    series = [Series("label", "blue", xs, tests), Series("control task", "grey", xs, controls, "dashed")]
+    chart = LineChart(
+        "Label and control task by layer", series, _ticks(data, xs), "layer", metric, _limits([*tests, *controls]), tips
+    )
+    caption = "Selectivity is the distance between the lines: small where the probe could have memorised."
+    return [_picture(chart, caption)]
+
+
+def _codelength(data: ProbeData) -> list[Picture]:
+    layers = [layer for layer in data.layers if layer.codelength is not None]
+    if not layers:
+        return []
+    xs = [float(x_of(data, layer)) for layer in layers]
+    codes = [layer.codelength or {} for layer in layers]
+    bits = [code["bits"] / 1000 for code in codes]
+    uniform, prior = codes[0]["uniform_bits"] / 1000, codes[0]["prior_bits"] / 1000
+    tips = {x: _code_tip(layer, code) for x, layer, code in zip(xs, layers, codes, strict=True)}
+    rules = [Rule("uniform code", uniform)] + (
+        [Rule("class frequencies", prior)] if abs(prior - uniform) > 0.005 * uniform else []
+    )
+    top = max(*bits, uniform, prior)
+    chart = LineChart(
+        "Code length of the training labels by layer",
+        [Series("online code", "green", xs, bits)],
+        _ticks(data, xs),
+        "layer",
+        "thousand bits",
+        (0.0, 1.08 * top),
+        tips,
+        rules,
+    )
+    return [_picture(chart, "Online code of the training labels, given the activations: shorter is easier to read.")]
+
+
+def _code_tip(layer: LayerResult, code: dict[str, float]) -> str:
+    than = f"compression {code['compression']:.2f}, against class frequencies {code['gain']:.2f}"
+    return f"{layer.place}\n{code['bits']:,.0f} bits; {than}"
+
+
+def _picture(chart: LineChart, caption: str) -> Picture:
+    legend = [(one.name, one.color, one.look) for one in chart.series]
+    legend += [(rule.name, rule.color, "rule") for rule in chart.rules]
+    return Picture(draw_lines(chart, *SIZE), caption, legend=legend)
+
+
+def _ticks(data: ProbeData, xs: Sequence[float]) -> dict[float, str]:
+    return {x: name for x, name in ticks_of(data).items() if x in xs}
+
+
+def _limits(values: Sequence[float]) -> tuple[float, float]:
+    return padded(max(min(values), -0.25), max(values), 0.2)

@@ -1,0 +1,212 @@
+"""The curve: test score by layer with its band, what it is compared with, and the table."""
+
+from collections.abc import Sequence
+
+from probekit.evaluation.results.data import LayerResult, ProbeData
+from probekit.evaluation.results.report import curve_report
+from probekit.evaluation.results.wording import interval_text, number_text
+from probekit.plots import style
+from probekit.plots.comparisons import CONTROL, RANDOM, Comparison, comparisons
+from probekit.plots.curves import (
+    Curve,
+    bands,
+    chosen,
+    has_intervals,
+    metric_of,
+    own_names,
+    place_text,
+    test_value,
+    validation_values,
+    x_of,
+)
+from probekit.plots.limits import layer_axis_name, y_limits
+from probekit.report.parts import Lines, Part, Picture, Rows
+from probekit.report.render import html_of
+from probekit.report.section import Section
+from probekit.report.sections.names import ticks_of
+from probekit.report.svg.lines import LineChart, Rule, Series, draw_lines
+from probekit.tables import without_empty_columns
+from probekit.text import printable
+
+NARROW = (360, 300)  # pixels of the picture for a phone
+COLORS = {
+    style.BLUE: "blue",
+    style.RED: "red",
+    style.GREEN: "green",
+    style.GREY: "grey",
+    style.INK: "ink",
+    "#CC79A7": "pink",
+    "#E69F00": "orange",
+    "#56B4E9": "sky",
+}
+"""Colours of the pictures -> classes of the page."""
+LOOKS = {CONTROL: "dashed", RANDOM: "solid"}
+
+
+def curve_section(data: ProbeData) -> Section:
+    """The picture of a curve, and its numbers as JSON."""
+    chart, legend = _chart([Curve(data, "", style.PALETTE[0])])
+    return Section("curve", "Curve", html_of([_picture(chart, legend)]), {"curve": _numbers(data)})
+
+
+def table_section(data: ProbeData) -> Section:
+    """The table of a curve with every note."""
+    report = curve_report(data)
+    parts: list[Part] = [Lines(report.lines), Rows(report.rows, bold=report.bold), Lines(report.notes, "note")]
+    return Section("table", "Table", html_of(parts))
+
+
+def together_section(several: Sequence[ProbeData], number: int = 0) -> Section:
+    """Several curves of one metric on the same axes, with the score to quote of each; `number` counts metrics."""
+    names, metric = own_names(several), metric_of(several[0])
+    curves = [
+        Curve(data, name, style.PALETTE[i % len(style.PALETTE)], i, is_alone=False)
+        for i, (data, name) in enumerate(zip(several, names, strict=True))
+    ]
+    chart, legend = _chart(curves)
+    rows = [["run", "selected layer", f"test {metric}", "95% interval", "over best baseline"]]
+    for data, name in zip(several, names, strict=True):
+        row = [name, "", "", "", ""]
+        if data.procedure is not None or data.selected is not None:
+            value, ends = data.estimate
+            lead = data.meta.get("lead")
+            where = "nested folds" if data.procedure is not None else data.best.place
+            row = [
+                name,
+                where,
+                number_text(value),
+                interval_text(ends),
+                "" if lead is None else f"{lead['over']:+z.3f}",
+            ]
+        rows.append(row)
+    name = "curves" if number == 0 else f"curves-{number + 1}"
+    return Section(name, f"Curves by {metric}", html_of([_picture(chart, legend), Rows(without_empty_columns(rows))]))
+
+
+def _picture(chart: LineChart, legend: list[tuple[str, str, str]]) -> Picture:
+    return Picture(draw_lines(chart), narrow=draw_lines(chart, *NARROW), legend=legend)
+
+
+def _chart(curves: Sequence[Curve]) -> tuple[LineChart, list[tuple[str, str, str]]]:
+    others = comparisons(curves)
+    low, high = y_limits(curves, others)
+    series = [one for curve in curves for one in _series(curve)] + [_other(each, curves) for each in others if each.xs]
+    rules = [Rule(each.name, each.values[0], COLORS[each.color]) for each in others if not each.xs]
+    places = {x: name for curve in reversed(curves) for x, name in ticks_of(curve.results).items()}
+    ringed = [
+        (
+            float(x_of(curve.results, best)),
+            test_value(curve.results, best),
+            "red" if curve.is_alone else COLORS[curve.color],
+        )
+        for curve in curves
+        if (best := chosen(curve.results))
+    ]
+    first = curves[0]
+    tied = [float(x) for x, layer in zip(first.xs, first.results.layers, strict=True) if layer.in_best_set]
+    metric = f"test {metric_of(first.results)}"
+    chart = LineChart(
+        name=f"{metric} by layer",
+        series=series,
+        x_ticks=places,
+        x_name=layer_axis_name(curves),
+        y_name=metric,
+        y_limits=(low, high),
+        tips={x: "\n".join(_tip(curves, x)) for x in places},
+        rules=rules,
+        ringed=ringed,
+        tied=tied if len(curves) == 1 and len(places) > 1 else [],
+    )
+    return chart, _legend(chart, curves)
+
+
+def _series(curve: Curve) -> list[Series]:
+    data, xs, color = curve.results, [float(x) for x in curve.xs], COLORS[curve.color]
+    low, high = bands(data)[0], has_intervals(data)
+    late = frozenset(x for x, layer in zip(xs, data.layers, strict=True) if not layer.converged)
+    found = [Series(curve.name or "test", color, xs, curve.values, band=low if high else (), hollow=late)]
+    if curve.is_alone and (values := validation_values(data)):
+        found.append(Series("validation", "sky", xs, values, "dashed", dots=False))
+    return found
+
+
+def _other(each: Comparison, curves: Sequence[Curve]) -> Series:
+    """A comparison; of several curves it has the colour and the name of its own."""
+    look = LOOKS.get(each.name, "dotted")
+    owners = [curve.name for curve in curves if curve.color == each.color and not curve.is_alone]
+    name = f"{each.name} ({owners[0]})" if owners else each.name
+    return Series(name, COLORS[each.color], [float(x) for x in each.xs], each.values, look, dots=False)
+
+
+def _legend(chart: LineChart, curves: Sequence[Curve]) -> list[tuple[str, str, str]]:
+    entries = [(printable(one.name), one.color, one.look) for one in chart.series]
+    if any(has_intervals(curve.results) for curve in curves):
+        entries.append((bands(curves[0].results)[1], COLORS[curves[0].color], "band"))
+    if chart.ringed:
+        entries.append(("selected on validation", chart.ringed[0][2], "ring"))
+    if chart.tied:
+        entries.append(("statistically tied with the best", "blue", "tied"))
+    if any(one.hollow for one in chart.series):
+        entries.append(("not converged", "blue", "hollow"))
+    low, high = chart.y_limits
+    for rule in chart.rules:
+        beyond = " (below the axis)" if rule.value < low else " (above the axis)" if rule.value > high else ""
+        entries.append((f"{printable(rule.name)} {rule.value:z.3f}{beyond}", rule.color, "rule"))
+    return entries
+
+
+def _tip(curves: Sequence[Curve], x: float) -> list[str]:
+    """What is said of a layer, in lines."""
+    lines = []
+    for curve in curves:
+        for layer in curve.results.layers:
+            if x_of(curve.results, layer) != x:
+                continue
+            if curve.is_alone:
+                return [place_text(curve.results, layer), *_facts(curve.results, layer)]
+            lines.append(f"{curve.name}: {_score(curve.results, layer)}")
+    return lines
+
+
+def _score(data: ProbeData, layer: LayerResult) -> str:
+    ends = layer.intervals.get(data.headline)
+    return f"{number_text(test_value(data, layer))}{'' if ends is None else f', 95% interval {interval_text(ends)}'}"
+
+
+def _facts(data: ProbeData, layer: LayerResult) -> list[str]:
+    metric, validation = data.headline, layer.metrics.get("validation", {}).get(data.headline)
+    random = [one for one in data.random_init if one.place == layer.place]
+    lines = [f"test {metric_of(data)} {_score(data, layer)}"]
+    lines += [f"simultaneous band {interval_text(layer.band)}"] if layer.band else []
+    parts = [] if validation is None else [f"validation {number_text(validation)}"]
+    parts += [] if layer.C is None else [f"C = {layer.C:g}"]
+    parts += [] if layer.control is None else [f"control task {number_text(layer.control)}"]
+    parts += [] if layer.selectivity is None else [f"selectivity {number_text(layer.selectivity)}"]
+    parts += [f"random init {number_text(one.metrics['test'][metric])}" for one in random]
+    parts += [f"compression {layer.codelength['compression']:.2f}"] if layer.codelength else []
+    parts += [
+        f"{how} token {number_text(test_value(data, one))}"
+        for how, own in data.pooled.items()
+        for one in own
+        if one.place == layer.place
+    ]
+    marks = ["selected on validation"] * (layer is chosen(data))
+    marks += ["statistically tied with the best"] * bool(layer.in_best_set) + ["not converged"] * (not layer.converged)
+    return [*lines, *(["; ".join(parts)] if parts else []), *(["; ".join(marks)] if marks else [])]
+
+
+def _numbers(data: ProbeData) -> dict[str, object]:
+    """What the picture shows, for other programs."""
+    layers = [
+        {
+            "place": layer.place,
+            "test": test_value(data, layer),
+            "interval": layer.intervals.get(data.headline),
+            "band": layer.band,
+            "validation": layer.metrics.get("validation", {}).get(data.headline),
+            "control": layer.control,
+        }
+        for layer in data.layers
+    ]
+    baselines = {one.name: one.metrics["test"].get(data.headline) for one in data.baselines}
+    return {"metric": data.headline, "layers": layers, "baselines": baselines}

@@ -1,0 +1,84 @@
+"""Results that are grids: layers by positions, and tasks by tasks."""
+
+from probekit.evaluation.by_position.data import PositionCurve, PositionData, is_above_chance
+from probekit.evaluation.by_position.report import axis_name, positions_report
+from probekit.evaluation.results.data import LayerResult, TransferData
+from probekit.evaluation.results.transfer_report import transfer_report
+from probekit.evaluation.results.wording import interval_text, metric_name, number_text
+from probekit.report.parts import Lines, Part, Picture, Rows
+from probekit.report.render import html_of
+from probekit.report.section import Section
+from probekit.report.svg.grid import Cell, CellGrid, draw_grid
+from probekit.tables import TableReport
+
+
+def positions_section(data: PositionData) -> Section:
+    """Layers by positions as a heatmap, with the table."""
+    metric, level = metric_name(data.headline), data.meta.get("above_chance")
+    chance = [0.0 if one.chance is None else one.chance for one in data.positions]
+    most = max(0.05, 1 - min(chance))
+    cells = [
+        [_position_cell(data, one, i, base, most) for one, base in zip(data.positions, chance, strict=True)]
+        for i in range(len(data.places))
+    ]
+    columns = [
+        one.position if one.token is None else f"{one.token.strip() or one.token!r} {one.position}"
+        for one in data.positions
+    ]
+    grid = CellGrid(f"Test {metric} by layer and position", data.places, columns, cells, "layer", axis_name(data), True)
+    base = "majority class" if data.meta["n_classes"] else "mean"
+    legend = [
+        (f"above the {base}", "blue", "cell"),
+        (f"below the {base}", "red", "cell"),
+        ("selected on validation", "", "frame"),
+    ]
+    if level is not None:
+        legend.append((f"not above chance (corrected p > {level:g})", "muted", "cell"))
+    picture = Picture(
+        draw_grid(grid), f"Test {metric} of each layer and position; the page's own colour is chance.", legend=legend
+    )
+    return _with_table("positions", "Layer by position", picture, positions_report(data))
+
+
+def _position_cell(data: PositionData, one: PositionCurve, i: int, base: float, most: float) -> Cell:
+    layer: LayerResult = one.layers[i]
+    value, ends = layer.metrics["test"][data.headline], layer.intervals.get(data.headline)
+    p, level = one.corrected[i], data.meta.get("above_chance")
+    lines = [
+        f"position {one.position}, {layer.place}",
+        f"test {metric_name(data.headline)} {number_text(value)}{'' if ends is None else ' ' + interval_text(ends)}",
+        f"chance {number_text(one.chance)}; {one.n['test']:,} test texts"
+        + ("" if p is None else f"; corrected p = {p:.2g}"),
+    ]
+    is_best = data.selected is not None and data.selected[1] is layer
+    muted = level is not None and is_above_chance(one, i, level) is False
+    return Cell(f"{value:z.2f}", "\n".join(lines), (value - base) / most, muted, is_best)
+
+
+def transfer_section(data: TransferData) -> Section:
+    """Train on the rows, test on the columns."""
+    metric = metric_name(data.headline)
+    chance = 0.5 if data.headline in ("accuracy", "auroc", "balanced_accuracy") else 0.0
+    cells = []
+    for row in data.chosen:
+        cells.append([])
+        for cell in row:
+            value = cell.metrics.get(data.headline)
+            ends = cell.intervals.get(data.headline)
+            tip = f"trained on {cell.train_task}, tested on {cell.test_task}\n{cell.place}, test {metric} "
+            tip += "undefined" if value is None else f"{value:z.3f}{'' if ends is None else ' ' + interval_text(ends)}"
+            level = 0.0 if value is None else (value - chance) / (1 - chance)
+            cells[-1].append(Cell("none" if value is None else f"{value:z.3f}", tip, level))
+    grid = CellGrid(f"Test {metric} of each pair of tasks", data.tasks, data.tasks, cells, "trained on", "tested on")
+    below = f"below {chance:g}"
+    legend = [(f"above {chance:g}", "blue", "cell"), (below, "red", "cell")]
+    caption = (
+        f"Test {metric} of the probe of one task on another, at the layer that the training task's validation selected."
+    )
+    return _with_table("transfer", "Transfer", Picture(draw_grid(grid), caption, legend=legend), transfer_report(data))
+
+
+def _with_table(name: str, title: str, picture: Picture, report: TableReport) -> Section:
+    parts: list[Part] = [Lines([report.title], "lead"), Lines(report.lines), picture]
+    parts += [Rows(report.rows, report.left, report.bold), Lines(report.notes, "note")]
+    return Section(name, title, html_of(parts))

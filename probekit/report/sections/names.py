@@ -1,0 +1,52 @@
+"""What sections share: the places of a curve on its axis, shares with their intervals, and the rows that tested."""
+
+import math
+
+import numpy as np
+
+from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
+from probekit.evaluation.results.row_scores import RowScores
+from probekit.plots.curves import x_of
+
+OLDER = "These results have no scores of rows, as those of older versions; train again to see this."
+Z = 1.959963984540054  # of a 95% interval of a normal distribution
+
+
+def ticks_of(data: ProbeData) -> dict[float, str]:
+    """The places of a curve on the layer axis, with their names."""
+    return {float(x_of(data, layer)): tick_of(data, layer) for layer in data.layers}
+
+
+def tick_of(data: ProbeData, layer: LayerResult) -> str:
+    """The name of a place under the axis."""
+    if is_output(data, layer):
+        return "out"
+    return layer.point if layer.layer is None else str(layer.layer)
+
+
+def share_ends(hits: int, rows: int) -> tuple[float, float]:
+    """The 95% interval of a share (Wilson 1927); (0, 1) of no rows."""
+    if rows == 0:
+        return 0.0, 1.0
+    share, spread = hits / rows, Z * Z / rows
+    middle = (share + spread / 2) / (1 + spread)
+    half = Z * math.sqrt(share * (1 - share) / rows + spread / (4 * rows)) / (1 + spread)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def shown_layer(data: ProbeData) -> LayerResult | None:
+    """The place whose rows are shown: the selected one, if its scores were saved."""
+    best = data.selected
+    return best if best is not None and data.rows is not None and best.place in data.rows.scores else None
+
+
+def test_rows(rows: RowScores) -> np.ndarray:
+    """Which rows are of test, bool [N]."""
+    return rows.splits == "test"
+
+
+def why_not_shown(data: ProbeData) -> str:
+    """Why no rows can be shown."""
+    if data.selected is None:
+        return "No layer was selected, as the task has no validation split, so the rows of none are shown."
+    return OLDER

@@ -1,0 +1,107 @@
+"""The answer in words: the best layer, what it is ahead of, what speaks against it, and what was not checked."""
+
+from collections.abc import Sequence
+
+from probekit.causal.data import CausalData
+from probekit.causal.results.report import place_ranges, quadrant_counts
+from probekit.evaluation.results.cautions import cautions
+from probekit.evaluation.results.data import NOT_SELECTED, ProbeData
+from probekit.evaluation.results.report import every_note
+from probekit.evaluation.results.wording import interval_text, metric_name, position_name
+from probekit.report.parts import Facts, Heading, Items, Lines, Part
+from probekit.report.render import html_of
+from probekit.report.section import Section
+from probekit.text import counted, listed
+
+TOLD = ("best layer", "mean and last token", "baselines", "permutation test", "selection on test", "convergence")
+"""The notes of a curve that belong to its summary."""
+CLASSES = 8  # class names in one line
+
+
+def summary_section(data: ProbeData, causal: Sequence[CausalData]) -> Section:
+    """The summary of a curve; `causal` are results that tell whether the model uses what is read."""
+    notes = every_note(data)
+    warned = cautions(data)
+    parts: list[Part] = [Lines([_answer(data)], "lead")]
+    parts += [Lines([f"Caution: {phrase}."], "caution") for phrase in warned]
+    parts.append(Lines([notes[name] for name in TOLD if name in notes and name != "best layer"]))
+    parts += [Lines([_used(one)]) for one in causal if one.layers]
+    parts.append(Facts(_facts(data)))
+    if missing := unchecked(data, causal):
+        parts += [Heading("Not checked"), Items(missing)]
+    return Section("summary", "Summary", html_of(parts))
+
+
+def _answer(data: ProbeData) -> str:
+    """One or two sentences: the score to quote, where, and how sure it is."""
+    label, model, metric = data.meta["label"], data.meta["model"], metric_name(data.headline)
+    tied = [layer.place for layer in data.layers if layer.in_best_set and layer is not data.selected]
+    if data.procedure is None and data.selected is None:
+        return f"{NOT_SELECTED[:1].upper()}{NOT_SELECTED[1:]}; the curve below shows all layers on test."
+    value, ends = data.estimate
+    within = "" if ends is None else f" (95% interval {interval_text(ends)})"
+    if data.procedure is not None:
+        return (
+            f"Nested cross-validation predicts {label} from {model} with {metric} {value:.3f}{within}; layer and C are "
+            "selected inside each fold."
+        )
+    what = f"The probe of {data.best.place} predicts {label} with test {metric} {value:.3f}{within}."
+    if len(data.layers) == 1:
+        return what
+    what += _lead(data)
+    others = f" Statistically tied with the best on test: {listed(tied, most=6)}." if tied else ""
+    return f"{what} Validation selected this layer; test was used once.{others}"
+
+
+def _lead(data: ProbeData) -> str:
+    """Whether the score is ahead of the best baseline, as a sentence; none without intervals."""
+    lead = data.meta.get("lead")
+    if not lead or lead["interval"] is None:
+        return ""
+    low, high = lead["interval"]
+    how = "ahead of" if low > 0 else "behind" if high < 0 else "not distinguishable from"
+    return f" It is {how} the best baseline, {lead['baseline']}."
+
+
+def _used(data: CausalData) -> str:
+    """What the edits say, in one line."""
+    found = [f"{name}: {listed(place_ranges(layers))}" for name, layers in quadrant_counts(data).items()]
+    return f"Edits of the model, compared with placebos: {'; '.join(found)}."
+
+
+def _facts(data: ProbeData) -> list[tuple[str, str]]:
+    meta, n = data.meta, data.meta["n"]
+    classes = [str(name) for name in meta.get("classes") or []]
+    labels = f"{meta['label']} ({counted(len(classes), 'class', 'classes')}: {listed(classes, most=CLASSES)})"
+    rows = ", ".join(f"{n[split]:,} {split}" for split in n)
+    folds = meta.get("folds")
+    texts = meta.get("n_texts")
+    rows += f", tokens of {', '.join(f'{count:,}' for count in texts.values())} texts" if texts else ""
+    return [
+        ("Model", str(meta["model"])),
+        ("Task", str(meta["task"])),
+        ("Label", labels if classes else f"{meta['label']} (a number)"),
+        ("Read at", f"{meta['point']}, {position_name(meta['position'])}"),
+        ("Probe", str(meta["probe"])),
+        ("Rows", f"{rows}; {folds} nested folds" if folds else rows),
+    ]
+
+
+def unchecked(data: ProbeData, causal: Sequence[CausalData]) -> list[str]:
+    """What a reviewer would ask for that these results do not hold, with the command that gives it."""
+    meta = data.meta
+    left_out = [str(one) for one in meta.get("left_out") or []]
+    missing = [f"A quick look left out: {', '.join(left_out)}. Run train-probe without --quick."] if left_out else []
+    if not data.random_init:
+        missing.append("Untrained weights of the same architecture: train-probe --baseline random-init.")
+    if not causal:
+        missing.append("Whether the model uses what the probe reads: probekit causal.")
+    if meta.get("interval") is None:
+        missing.append("Intervals and ties: train-probe without --no-intervals.")
+    if not left_out and not (meta.get("control") or {}).get("draws"):
+        missing.append("A control task, and so selectivity: there was none for this task or probe.")
+    if meta.get("no_texts"):
+        missing.append("Leaks and duplicates: the activations came without texts.")
+    elif (meta.get("audit") or {}).get("near", 0) is None and not left_out:
+        missing.append("Near-duplicates: only exact duplicates were looked for.")
+    return [*missing, "Other data than this task: probekit transfer."]

@@ -1,0 +1,70 @@
+"""Axes as numbers: from values to pixels, and round ticks."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True)
+class Span:
+    """A range of values and the pixels that it covers.
+
+    Attributes:
+        low: the value at `start`.
+        high: the value at `end`.
+        start: pixel.
+        end: pixel; less than `start` for an axis that points upwards.
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+
+def pixel(span: Span, value: float) -> float:
+    """Where a value is; one beyond the ends is at the end."""
+    share = (value - span.low) / ((span.high - span.low) or 1.0)
+    return span.start + min(max(share, 0.0), 1.0) * (span.end - span.start)
+
+
+def ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round values between low and high, at most `most` + 1: steps of 1, 2 or 5 times a power of ten."""
+    room = high - low
+    if not room > 0 or not math.isfinite(room):
+        return [low]
+    rough = room / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if step >= rough * (1 - 1e-9))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(i * step, 12) for i in range(first, last + 1)]
+
+
+def tick_text(value: float, values: Sequence[float]) -> str:
+    """A tick with as many decimals as its neighbours need."""
+    steps = [b - a for a, b in pairwise(values)]
+    size = max(map(abs, values), default=0.0)
+    if size >= 100_000 or (steps and min(steps) < 1e-4):
+        return f"{value:.3g}"
+    decimals = max(0, -math.floor(math.log10(min(steps)) + 1e-9)) if steps else 2
+    return f"{value:z,.{decimals}f}"
+
+
+def padded(low: float, high: float, least: float, share: float = 0.05) -> tuple[float, float]:
+    """The range at least `least` long, with a little room at both ends."""
+    middle, half = (low + high) / 2, max(high - low, least) / 2
+    return middle - half * (1 + 2 * share), middle + half * (1 + 2 * share)
+
+
+def spread(at: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Places for labels near the wanted ones, `gap` or more from one another, and between low and high if they fit."""
+    order = sorted(range(len(at)), key=lambda i: at[i])
+    places = [0.0] * len(at)
+    before = low - gap
+    for i in order:
+        before = places[i] = max(at[i], before + gap)
+    after = high + gap
+    for i in reversed(order):
+        after = places[i] = min(places[i], after - gap)
+    return places

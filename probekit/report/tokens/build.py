@@ -1,0 +1,247 @@
+"""Make the token by layer view of texts: pieces, marks, scores, a placebo, and what the texts' labels are.
+
+Axes: N texts, R tokens without context tokens, T tokens with them, P places, O outputs.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.activations.activations import Activations
+from probekit.errors import UsageError
+from probekit.evaluation.results.data import LayerResult, ProbeData
+from probekit.models.tokenizer import Tokenizer
+from probekit.probes.base import predicted_labels
+from probekit.report.tokens.data import CONTEXT, SPECIAL, TRAINED, ScoredText, TokenScores
+from probekit.report.tokens.read import TokenRows
+from probekit.report.tokens.score import (
+    by_output,
+    placebo_scores,
+    random_weights,
+    text_decisions,
+    token_decisions,
+)
+
+SEED = 0  # of the placebo
+MOST_CLASSES = 8  # whose scores are kept; the most frequent ones
+
+
+def token_scores(
+    data: ProbeData,
+    rows: TokenRows,
+    why: list[str] | None = None,
+    centre: float = 0.0,
+    tokenizer: Tokenizer | None = None,
+) -> TokenScores:
+    """The scores of the fitted probes at every token of some texts.
+
+    Args:
+        data: the curve.
+        rows: the tokens of the texts.
+        why: why each text was chosen.
+        centre: the threshold of a probe of two classes.
+        tokenizer: of the model, which spells tokens where the characters of each are unknown.
+
+    Raises:
+        UsageError: no place has both a fitted probe and activations.
+    """
+    acts, layout = rows.acts, rows.acts.layout
+    fitted = [one for one in data.layers if one.probe is not None and (one.point, one.layer) in acts]
+    if not fitted:
+        raise UsageError("no fitted probe was saved for the places of these activations, so no token can be scored")
+    kept, best = _outputs(data, fitted[0].probe), _best(data, fitted)
+    weights = random_weights(len(rows.read), SEED)
+    each = [_of_place(one.probe, acts._rows((one.point, one.layer)), rows, kept, weights) for one in fitted]
+    scores, placebo, of_texts = (np.stack(some, axis=1) for some in list(zip(*each, strict=True))[:3])
+    own_T, n_all = _own_tokens(acts), int(layout.lengths.sum())
+    predicted = _predicted(data, each[best].decided, each[best].has, len(acts.task), centre)
+    return TokenScores(
+        texts=_texts(data, acts, predicted, why),
+        offsets=np.concatenate([[0], np.cumsum(layout.lengths)]),
+        pieces=_with_context(pieces_of(acts, tokenizer), rows, own_T),
+        marks=_marks(rows, own_T, n_all),
+        places=[one.place for one in fitted],
+        layers=[one.layer for one in fitted],
+        best=best,
+        outputs=_names(data, kept),
+        scores=_spread(scores, own_T, n_all),
+        placebo=_spread(placebo, own_T, n_all),
+        text_scores=of_texts,
+        centre=_centre(data, scores, rows.read, centre),
+        units=_units(fitted[0].probe, scores, rows.read),
+        meta=_meta(data, fitted[0].probe, rows),
+    )
+
+
+class _PlaceScores(NamedTuple):
+    """The scores of one place: [O, R], [O, R] and [O, N]; the decision for each text that has one, and which have."""
+
+    scores: np.ndarray
+    placebo: np.ndarray
+    of_texts: np.ndarray
+    decided: np.ndarray
+    has: np.ndarray
+
+
+def _of_place(probe: Any, x: Tensor, rows: TokenRows, kept: np.ndarray, weights: np.ndarray) -> _PlaceScores:
+    own = by_output(token_decisions(probe, x), probe)[kept]
+    decided, has = _of_texts(probe, x, rows)
+    of_texts = np.full((len(kept), len(rows.acts.task)), np.nan)
+    if len(has):
+        of_texts[:, has] = by_output(decided, probe)[kept]
+    return _PlaceScores(own, placebo_scores(x, own, rows.read, weights), of_texts, decided, has)
+
+
+def _best(data: ProbeData, fitted: list[LayerResult]) -> int:
+    chosen = data.selected
+    places = [one.place for one in fitted]
+    return places.index(chosen.place) if chosen is not None and chosen.place in places else len(fitted) - 1
+
+
+def _outputs(data: ProbeData, probe: Any) -> np.ndarray:
+    """Which outputs are kept: the most frequent classes of train, in their order."""
+    classes = data.meta.get("classes") or []
+    if len(classes) <= 2:
+        n = probe.predicts == "numbers" and getattr(getattr(probe, "coef_", None), "ndim", 1) == 2
+        return np.arange(len(probe.coef_) if n else 1)
+    counts = data.meta.get("counts", {}).get("train", {})
+    often = np.argsort([-counts.get(name, 0) for name in classes], kind="stable")[:MOST_CLASSES]
+    return np.sort(often)
+
+
+def _names(data: ProbeData, kept: np.ndarray) -> list[str]:
+    classes = data.meta.get("classes") or []
+    if len(classes) == 2:
+        return [str(classes[1])]
+    if classes:
+        return [str(classes[k]) for k in kept]
+    label = str(data.meta["label"])
+    return [label] if len(kept) == 1 else [f"{label} {k}" for k in kept]
+
+
+def _of_texts(probe: Any, x: Tensor, rows: TokenRows) -> tuple[np.ndarray, np.ndarray]:
+    """The decision for each text that has trained tokens, and which texts these are."""
+    lengths = rows.acts.layout.own_lengths
+    of = np.repeat(np.arange(len(lengths)), lengths)[rows.read]
+    counts = np.bincount(of, minlength=len(lengths))
+    has = np.flatnonzero(counts)
+    if not len(has):
+        return np.zeros(0), has
+    return text_decisions(probe, x[torch.from_numpy(np.flatnonzero(rows.read)).to(x.device)], counts[has]), has
+
+
+def _predicted(data: ProbeData, decided: np.ndarray, has: np.ndarray, n: int, centre: float) -> list[str | None]:
+    classes, found = data.meta.get("classes") or [], [None] * n
+    shift = centre if decided.ndim == 1 and classes else 0.0
+    values = predicted_labels(decided - shift) if classes else decided
+    for i, value in zip(has.tolist(), values, strict=True):
+        found[i] = str(classes[int(value)]) if classes else _number(value)
+    return found
+
+
+def _number(value: Any) -> str:
+    return ", ".join(f"{one:.4g}" for one in np.atleast_1d(value))
+
+
+def _texts(data: ProbeData, acts: Activations, predicted: list[str | None], why: list[str] | None) -> list[ScoredText]:
+    classes, labels = data.meta.get("classes") or [], acts.task.labels.get(data.meta["label"])
+    found = []
+    for i, name in enumerate(acts.task.ids):
+        label = None
+        if labels is not None:
+            known = labels[i] >= 0 if classes else np.isfinite(labels[i]).all()
+            label = (str(classes[int(labels[i])]) if classes else _number(labels[i])) if known else None
+        guess = predicted[i]
+        is_mistake = label != guess if classes and label is not None and guess is not None else None
+        found.append(ScoredText(str(name), label, guess, is_mistake, why[i] if why else "given"))
+    return found
+
+
+def pieces_of(acts: Activations, tokenizer: Tokenizer | None = None) -> list[str]:
+    """The characters of each own token, with the blanks before it.
+
+    Joined, those of a text are the text up to its last token. Of the tokens that are bytes of one character the first
+    has it and the others have none. Where the characters are unknown, the tokens as the vocabulary spells them, or ids.
+    """
+    layout, task = acts.layout, acts.task
+    texts: Any = task.targets if acts.points[0].startswith("decoder.") else task.inputs
+    if layout.characters is None or not isinstance(texts[0], str):
+        ids = [] if layout.tokens is None else layout.tokens.tolist()
+        return tokenizer.tokens(ids) if tokenizer is not None else [str(i) for i in ids]
+    found, offsets = [], layout.offsets(("", None)).tolist()
+    for text, first, last in zip(texts, offsets, offsets[1:], strict=False):
+        end = 0
+        for start, stop in layout.characters[first:last].tolist():
+            found.append(text[end:stop] if stop > end else "")
+            end = max(end, start, stop)
+    return found
+
+
+def _own_tokens(acts: Activations) -> np.ndarray:
+    """Where own tokens are among all tokens, int64 [R]."""
+    layout = acts.layout
+    starts = np.cumsum(layout.lengths) - layout.lengths + layout.n_bos
+    own = layout.own_lengths
+    return np.repeat(starts - (np.cumsum(own) - own), own) + np.arange(own.sum())
+
+
+def _with_context(own: list[str], rows: TokenRows, where: np.ndarray) -> list[str]:
+    layout = rows.acts.layout
+    found = [""] * int(layout.lengths.sum())
+    for piece, at in zip(own, where.tolist(), strict=True):
+        found[at] = piece
+    ends = np.cumsum(layout.lengths).tolist()
+    for start, end in zip([0, *ends], ends, strict=False):
+        for i, name in enumerate(rows.context[0]):
+            found[start + i] = name
+        for i, name in enumerate(rows.context[1]):
+            found[end - layout.n_end + i] = name
+    return found
+
+
+def _marks(rows: TokenRows, own: np.ndarray, n: int) -> np.ndarray:
+    marks = np.full(n, CONTEXT | SPECIAL, dtype=np.uint8)
+    marks[own] = np.where(rows.read, TRAINED, 0)
+    if rows.special is not None:
+        marks[own] |= np.where(rows.special, SPECIAL, 0).astype(np.uint8)
+    return marks
+
+
+def _spread(scores: np.ndarray, own: np.ndarray, n: int) -> np.ndarray:
+    found = np.full((*scores.shape[:2], n), np.nan)
+    found[:, :, own] = scores
+    return found
+
+
+def _centre(data: ProbeData, scores: np.ndarray, read: np.ndarray, centre: float) -> float:
+    """The threshold; of a regression the mean score of the tokens like those that the probe was trained on."""
+    if data.meta.get("classes"):
+        return float(centre)
+    return float(scores[..., read if read.any() else slice(None)].mean())
+
+
+def _units(probe: Any, scores: np.ndarray, read: np.ndarray) -> np.ndarray:
+    """1 for log odds; otherwise standard deviations of the trained tokens' scores.
+
+    Values of a regression have one unit at all places, and scores that are no log odds one at each place.
+    """
+    if probe.log_odds:
+        return np.ones(scores.shape[1])
+    some = scores[..., read if read.sum() > 1 else slice(None)]
+    spread = np.full(scores.shape[1], some.std()) if probe.predicts == "numbers" else some.std(axis=(0, 2))
+    return np.where(spread > 0, spread, 1.0)
+
+
+def _meta(data: ProbeData, probe: Any, rows: TokenRows) -> dict[str, Any]:
+    kind = "value" if probe.predicts == "numbers" else "log odds" if probe.log_odds else "score"
+    names = ("model", "task", "label", "probe", "point", "position")
+    return {
+        **{name: str(data.meta.get(name)) for name in names},
+        "kind": kind,
+        "classes": [str(one) for one in data.meta.get("classes") or []],
+        "of_sequences": bool(probe.of_sequences),
+        "has_best": data.selected is not None,
+        "notes": list(rows.notes),
+    }

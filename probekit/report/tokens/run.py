@@ -1,0 +1,46 @@
+"""The view as a section of the report of a run; where it cannot be made, the section says what it needs."""
+
+from markupsafe import Markup
+
+from probekit.activations.activations import Activations
+from probekit.errors import ProbekitError
+from probekit.evaluation.results.data import ProbeData
+from probekit.models.base import LanguageModel
+from probekit.options.tokens import TokenOptions
+from probekit.report.section import Section
+from probekit.report.tokens.find import Shown, view_of_results
+from probekit.report.tokens.section import TITLE, token_section
+from probekit.text import printable
+
+
+def tokens_of_run(data: ProbeData, acts: Activations | None, options: TokenOptions) -> Section | None:
+    """The section of one curve.
+
+    Args:
+        data: the curve.
+        acts: the activations that it was trained on; None where they were not found.
+        options: which texts, and the model.
+
+    Returns:
+        The section; None if it was not asked for.
+    """
+    if not options.tokens:
+        return None
+    try:
+        if acts is None:
+            return _without("the store that the probes were trained on was not found, and it holds the texts")
+        model = None if options.model is None else _loaded(options.model)
+        shown = Shown(options.texts, int(data.meta.get("seed") or 0))
+        return token_section(view_of_results(data, acts, model, shown))
+    except ProbekitError as error:
+        return _without(str(error))
+
+
+def _loaded(name: str) -> LanguageModel:
+    from probekit.models import load_model
+
+    return load_model(name, progress=False)
+
+
+def _without(why: str) -> Section:
+    return Section("tokens", TITLE, Markup("<p>No scores of single tokens here: {}.</p>").format(printable(why)))

@@ -1,0 +1,72 @@
+"""Curves of a tiny model, made once, and a browser."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_configs import tiny_model
+
+from probekit.activations import extract
+from probekit.evaluation import ProbeResults, train_probes
+from probekit.models import load_model
+from probekit.models.base import LanguageModel
+from probekit.tasks import load_task
+from probekit.tasks.base import Task
+
+QUICK: dict[str, Any] = {"quick": True, "baselines": False}
+
+
+def numbers_task(n: int = 120, n_classes: int = 2, regression: bool = False, **more: Any) -> Task:
+    """Lists of token ids; the class is how often a token below 10 occurs."""
+    rng = np.random.default_rng(3)
+    inputs = [rng.integers(1, 50, size=rng.integers(3, 12)).tolist() for _ in range(n)]
+    counts = np.array([sum(i < 10 for i in ids) for ids in inputs])
+    noisy = np.where(rng.random(n) < 0.1, rng.integers(n_classes, size=n), counts % n_classes)
+    labels: Any = counts + 0.5 if regression else noisy
+    names = {} if regression else {"label_names": {"kind": [f"class {k}" for k in range(n_classes)]}}
+    return Task("numbers", inputs, {"kind": labels}, **names, **more)
+
+
+@pytest.fixture(scope="session")
+def curve_of() -> Callable[..., tuple[ProbeResults, Any, Task]]:
+    """A function (family, position, probe, task options) -> the curve, the activations and the task."""
+
+    def make(family: str = "gpt2", position: str | int = "last", probe: Any = None, **task: Any) -> Any:
+        given = numbers_task(**task)
+        acts = extract(tiny_model(family), given, position=position)
+        return train_probes(acts, **({} if probe is None else {"probe": probe}), **QUICK), acts, given
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def agreement() -> tuple[ProbeResults, LanguageModel, Task]:
+    """A curve of the model that comes with probekit, the model, and some texts."""
+    model, task = load_model("agreement-gpt2"), load_task("agreement", limit=300)
+    return train_probes(extract(model, task), **QUICK), model, task.subset(np.flatnonzero(task.splits == "test")[:12])
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Chromium without a window, driven by selenium; skips where one of them is missing."""
+    programs = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
+    if None in programs.values():
+        pytest.skip("chromium and chromedriver are not installed")
+    webdriver = pytest.importorskip("selenium.webdriver")
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = programs["chromium"]
+    flags = (
+        "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+        "--disable-component-update --disable-sync --window-size=1200,900"
+    )
+    for flag in [*flags.split(), f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(programs["chromedriver"]))
+    driver.get("about:blank")  # leaves the page of a new tab
+    yield driver
+    driver.quit()
