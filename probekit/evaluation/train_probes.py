@@ -219,7 +219,8 @@ def _quoted(
     protocol = plan.grid.protocol
     if protocol.folds is None:
         selected = results.selected
-        return None if selected is None else fitted[results.layers.index(selected)].fit.test, None
+        chosen = [each for each in fitted if selected is not None and each.result.place == selected.place]
+        return chosen[0].fit.test if chosen else None, None
     quoted, chosen = layers_by_round([place.fit for place in fitted], protocol.rounds)
     intervals = {name: list(ends) for name, ends in score_intervals(plan.bootstrap, quoted).items()}
     layers = [fitted[i].result.place for i in chosen]
