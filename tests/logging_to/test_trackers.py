@@ -188,3 +188,8 @@ def test_a_tracker_that_is_not_installed(
 def test_an_unknown_tracker_is_refused(acts: ActivationSet) -> None:
     with pytest.raises(UsageError, match="unknown tracker 'mlflow'; take wandb, tensorboard, trackio"):
         pk.train_probes(acts, log_to="mlflow")
+
+
+def test_what_is_no_curve_is_refused(acts: ActivationSet, wandb: Any) -> None:
+    with pytest.raises(UsageError, match="--by head makes none"):
+        pk.train_probes(acts, log_to="wandb", by="head")
