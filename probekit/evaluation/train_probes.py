@@ -119,6 +119,13 @@ def train_probes(
     return ProbeCurves(curves) if options.several else curves[0]
 
 
+def _in_order(sets: Sequence[LabelSetPlan]) -> list[tuple[int, int]]:
+    """The numbers of label set and point of each curve: label by label, in it point by point, then probe by probe."""
+    labels = [each.requests[0].label for each in sets]
+    every = [(number, point) for number, each in enumerate(sets) for point in range(len(each.requests))]
+    return sorted(every, key=lambda pair: (labels.index(labels[pair[0]]), pair[1], pair[0]))
+
+
 def _logged(acts: Activations, options: CurvesArguments, tracker: str) -> Any:
     """Train, and log the results; that the tracker is there is checked first."""
     from probekit.logging_to.check import check_tracker
@@ -128,13 +135,6 @@ def _logged(acts: Activations, options: CurvesArguments, tracker: str) -> Any:
     results = train_probes(acts, **{**vars(options), "log_to": None})
     log_results(results, tracker)
     return results
-
-
-def _in_order(sets: Sequence[LabelSetPlan]) -> list[tuple[int, int]]:
-    """The numbers of label set and point of each curve: label by label, in it point by point, then probe by probe."""
-    labels = [each.requests[0].label for each in sets]
-    every = [(number, point) for number, each in enumerate(sets) for point in range(len(each.requests))]
-    return sorted(every, key=lambda pair: (labels.index(labels[pair[0]]), pair[1], pair[0]))
 
 
 def _labelled(acts: Activations, options: CurvesArguments) -> tuple[Activations, CurvesArguments]:
