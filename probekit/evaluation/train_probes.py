@@ -95,7 +95,7 @@ def _logged(acts: Activations, options: CurvesArguments, tracker: str) -> Any:
     from probekit.logging_to.check import check_tracker
     from probekit.logging_to.trackers import log_results
 
-    check_tracker(tracker)
+    check_tracker(tracker, options)
     results = train_probes(acts, **{**vars(options), "log_to": None})
     log_results(results, tracker)
     return results
