@@ -20,10 +20,16 @@ from probekit.report.tokens.model_views import LENS_TOKENS, LISTED, PATTERN_BYTE
 from probekit.report.tokens.section import token_page
 
 TOKENS, PLACES, HEADS, VOCABULARY = 40, 13, 12, 50_257
-FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
+FLAGS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 # each is timed to the next frame, when the page has been laid out and painted
 CHANGE = """
 const [name, value, done] = arguments, field = document.querySelector(`[name="${name}"]`), start = performance.now();
@@ -66,8 +72,12 @@ def made_up(n_texts: int) -> TokenScores:
         units=np.ones(PLACES),
         meta={
             **{name: name for name in ("model", "task", "label", "probe", "point")},
-            **{"position": "last", "kind": "log odds", "classes": ["no", "yes"], "of_sequences": False},
-            **{"has_best": True, "notes": []},
+            "position": "last",
+            "kind": "log odds",
+            "classes": ["no", "yes"],
+            "of_sequences": False,
+            "has_best": True,
+            "notes": [],
         },
         lens=Lens(lens_texts, places, top, rng.random(top.shape), {int(i): f" w{i}" for i in words[np.unique(top)]}),
         attention=Attention([*range(PLACES - 1)], [*range(kept)], [weights / weights.sum(-1, keepdims=True)] * kept),

@@ -35,14 +35,21 @@ _HOME = {
     "train_probes": "evaluation",
     "ProbeResults": "evaluation",
     "PositionResults": "evaluation",
+    "HeadResults": "evaluation",
+    "plot_projection": "plots.projection",
     "ProbeCurves": "evaluation",
     "causal_curve": "causal.curve.causal_curve",
     "CausalResults": "causal.results.results",
+    "sweep": "sweeps",
+    "SweepResults": "sweeps",
     "transfer": "evaluation",
+    "compare": "side_by_side",
+    "Comparison": "side_by_side",
     "TransferResults": "evaluation",
     "selftest": "verification",
     "show_reading": "activations.plan.reading.show",
     "SelfTest": "verification",
+    "Monitor": "scoring.monitor",
     "fit_eraser": "causal.erasure.erase",
     "fresh_probes": "causal.erasure.completeness",
     "read_after_edit": "causal.erasure.recovery",
@@ -51,15 +58,20 @@ _HOME = {
 }
 __all__ = [
     "CausalResults",
+    "Comparison",
+    "HeadResults",
+    "Monitor",
     "PositionResults",
     "ProbeCurves",
     "ProbeResults",
     "ProbekitError",
     "SelfTest",
+    "SweepResults",
     "Task",
     "TransferResults",
     "__version__",
     "causal_curve",
+    "compare",
     "direct_logit_attribution",
     "extract",
     "extract_statistics",
@@ -76,11 +88,13 @@ __all__ = [
     "load_task",
     "logit_lens",
     "patch_pairs",
+    "plot_projection",
     "random_init_of",
     "read_after_edit",
     "selftest",
     "show_reading",
     "steering_vectors",
+    "sweep",
     "train_probes",
     "transfer",
     "write_report",
@@ -112,6 +126,9 @@ if TYPE_CHECKING:
     from probekit.models import load_model
     from probekit.probes import load_probe
     from probekit.report.build import write_report
+    from probekit.scoring.monitor import Monitor
+    from probekit.side_by_side import Comparison, compare
+    from probekit.sweeps import SweepResults, sweep
     from probekit.tasks import Task, load_task
     from probekit.verification import SelfTest, selftest
 

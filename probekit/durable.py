@@ -186,7 +186,7 @@ def refused(path: Path, error: OSError) -> StorageError:
     return StorageError(f"{str(path)!a}: {error.strerror or error}")
 
 
-def sweep(folder: Path) -> None:
+def remove_stale(folder: Path) -> None:
     """Remove temporary files of runs that died; recent ones may be in use by another run."""
     for path in folder.glob(TEMPORARY + "*"):
         with contextlib.suppress(OSError):

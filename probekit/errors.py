@@ -32,7 +32,7 @@ class StorageError(ProbekitError):
 
 
 class ResumeMismatch(ProbekitError):
-    """The store at this path was made with other settings."""
+    """The store or results here were made with other settings, or a probe with another model."""
 
     exit_code = 5
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from probekit.durable import MAX_JSON_BYTES, matches, unseal
 from probekit.errors import DataError, ProbekitError
 from probekit.places import NamedPlaces
+from probekit.text import by_numbers
 
 _FORM = {"places": [(str, int | None)], "points": [str], "n_layers": int, "output?": str}
 
@@ -27,8 +28,24 @@ class StoredPlaces(NamedPlaces):
 
 def check_is_store(path: Path) -> None:
     """Raise a DataError if there is neither a plan nor a manifest at `path`."""
-    if not any(os.path.lexists(path / name) for name in ("plan.json", "manifest.json")):
+    if not is_store(path):
         raise DataError(f"no store at {str(path)!a}; make one with probekit extract")
+
+
+def stores_in(folder: Path) -> list[Path]:
+    """The stores directly in a folder that is none itself, such as those of several checkpoints, step2 before step10.
+
+    None for a store, and where no folder is.
+    """
+    if is_store(folder) or not folder.is_dir():
+        return []
+    inside = [each for each in folder.iterdir() if each.is_dir() and is_store(each)]
+    return sorted(inside, key=lambda each: by_numbers(each.name))
+
+
+def is_store(path: Path) -> bool:
+    """Whether a plan or a manifest is at `path`."""
+    return any(os.path.lexists(path / name) for name in ("plan.json", "manifest.json"))
 
 
 def stored_places(path: Path) -> StoredPlaces | None:

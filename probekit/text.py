@@ -1,5 +1,6 @@
 """Escape text that comes from data before it is shown; write counts, lists and large numbers."""
 
+import re
 from collections.abc import Collection
 
 MOST_LISTED = 10
@@ -23,6 +24,11 @@ def metric(n: float) -> str:
     return f"{n:.{decimals}f} {prefix}"
 
 
+def by_numbers(name: str) -> list[str | int]:
+    """For sorting names with numbers in them: step2 before step10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+
+
 def counted(n: int, noun: str, plural: str = "") -> str:
     """1 -> "1 text", 12_000 -> "12,000 texts"."""
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
@@ -40,3 +46,19 @@ def listed(names: Collection[object], most: int = MOST_LISTED, between: str = ",
     """The names with commas between them, as they are; after `most` of them "and N more"."""
     shown = between.join(str(name) for name, _ in zip(names, range(most), strict=False))
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
+
+
+def spreadsheet_cell(text: str) -> str:
+    """`text` as a cell of a CSV file that no spreadsheet takes for a formula: an apostrophe precedes a start like "=".
+
+    One that starts with an apostrophe gets another, so that `from_spreadsheet_cell` gives every text back.
+    """
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def from_spreadsheet_cell(cell: str) -> str:
+    """The text of which `spreadsheet_cell` made this cell."""
+    return cell.removeprefix("'")

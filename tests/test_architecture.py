@@ -25,7 +25,7 @@ BASE: dict[str, set[str]] = {  # small tools without a room; every room may impo
     "points": {"errors"},
     "selections": {"errors"},
     "places": {"errors", "text", "points", "selections"},
-    "manifest": {"errors", "durable", "places"},
+    "manifest": {"errors", "text", "durable", "places"},
     "builtin": set(),
     "published": set(),
     "options": {"errors", "text", "points", "selections", "activations"},  # activations for type checkers alone
@@ -42,11 +42,11 @@ ROOMS: dict[str, set[str]] = {
     # results score new texts, draw themselves and write themselves for other programs
     "evaluation": {"tasks", "activations", "probes", "plots", "scoring", "export", "report", "logging_to"},
     "causal": {"hooks", "interventions", "models", "tasks", "activations", "probes", "evaluation", "plots"},
-    "plots": {"evaluation", "models", "causal", "activations", "side_by_side", "sweep"},
-    "scoring": {"hooks", "interventions", "models", "tasks", "activations", "probes", "evaluation"},
+    "plots": {"evaluation", "models", "causal", "activations", "scoring", "side_by_side", "sweeps"},
+    "scoring": {"hooks", "interventions", "models", "tasks", "activations", "probes", "evaluation", "plots"},
     "export": {"activations", "probes", "evaluation", "causal", "scoring"},
-    "side_by_side": {"activations", "probes", "evaluation", "plots"},
-    "sweep": {"models", "tasks", "activations", "probes", "evaluation", "plots"},
+    "side_by_side": {"tasks", "activations", "probes", "evaluation", "plots"},
+    "sweeps": {"models", "tasks", "activations", "probes", "evaluation", "plots"},
     "logging_to": {"evaluation", "plots"},
     "report": {
         "hooks",
@@ -77,7 +77,7 @@ ROOMS: dict[str, set[str]] = {
         "scoring",
         "export",
         "side_by_side",
-        "sweep",
+        "sweeps",
         "logging_to",
         "report",
     },

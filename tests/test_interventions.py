@@ -378,7 +378,7 @@ def test_edits_are_gone_after_an_exception():
     assert torch.equal(model(tokens), plain)
     with editing(model, {("resid_pre", 1): add(torch.ones(D))}):
         assert not torch.equal(model(tokens), plain)
-    assert not model._n_edited
+    assert not model._n_followed
 
 
 @pytest.mark.parametrize(

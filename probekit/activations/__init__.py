@@ -1,7 +1,7 @@
 """Activations of a model at named points on the inputs of a task, in memory or in a store on disk."""
 
 from probekit.activations.activations import Activations, ActivationSet
-from probekit.activations.default_path import default_path
+from probekit.activations.default_path import checkpoints_path, default_path
 from probekit.activations.estimate import Estimate, describe_estimate, estimate
 from probekit.activations.extract import extract, extract_statistics, run_plan, run_statistics
 from probekit.activations.imports.plan import ImportPlan, plan_import
@@ -34,6 +34,7 @@ __all__ = [
     "Store",
     "StoreInfo",
     "Verification",
+    "checkpoints_path",
     "default_path",
     "describe_estimate",
     "describe_import",

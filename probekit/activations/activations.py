@@ -269,7 +269,8 @@ class _EachToken(Activations):
         own = replace(layout, positions=[PER_EXAMPLE], lengths=np.repeat(layout.lengths, rows), picked=None)
         points = [point for point in source.points if point not in PAIR_POINTS]
         places = [place for place in source if place[0] not in PAIR_POINTS]
-        super().__init__(places, task, {**source.meta, "points": points, "position": ALL}, own)
+        meta = {**source.meta, "points": points, "position": ALL, "selection": layout.positions[0]}
+        super().__init__(places, task, meta, own)
 
     def __repr__(self) -> str:
         return f"{self._source!r}.at({ALL!r})"

@@ -18,6 +18,12 @@ _CONFIG = typer.Option(
     callback=config_callback,
     is_eager=True,
 )
+_CONFIG_FIRST = typer.Argument(
+    metavar="[CONFIG]",
+    help="A YAML file, as of --config.",
+    callback=config_callback,
+    is_eager=True,
+)
 _SET = typer.Option(
     "--set",
     metavar="COMMAND.KEY=VALUE",
@@ -36,11 +42,12 @@ class Command:
     function: Callable[..., None]
 
 
-def command(order: str = "") -> Callable[[Callable[..., None]], Command]:
+def command(order: str = "", config_first: bool = False) -> Callable[[Callable[..., None]], Command]:
     """Make a command of a function whose parameters are options objects.
 
     Args:
         order: names of options in the order of `--help`; the others follow in the order of their fields.
+        config_first: whether a file of values may be the first argument, in place of `--config`.
     """
 
     def derive(run: Callable[..., None]) -> Command:
@@ -51,7 +58,7 @@ def command(order: str = "") -> Callable[[Callable[..., None]], Command]:
             run(**build_arguments(run, options, values))
 
         function.__name__, function.__doc__ = run.__name__, run.__doc__
-        function.__signature__ = _signature(run, options.values())  # pyright: ignore[reportFunctionMemberAccess]
+        function.__signature__ = _signature(run, options.values(), config_first)  # pyright: ignore[reportFunctionMemberAccess]
         return Command(run, options, function)
 
     return derive
@@ -68,11 +75,13 @@ def help_text(run: Callable[..., None], one: CliOption) -> str:
     return f"{text} Parameters: --set {section}.{one.key}.NAME=VALUE.{bracket}{default}"
 
 
-def _signature(run: Callable[..., None], own: Iterable[CliOption]) -> inspect.Signature:
+def _signature(run: Callable[..., None], own: Iterable[CliOption], config_first: bool) -> inspect.Signature:
     keyword = inspect.Parameter.KEYWORD_ONLY
+    file = inspect.Parameter("config_file", keyword, default=None, annotation=Annotated[Path | None, _CONFIG_FIRST])
     return inspect.Signature(
         [
             inspect.Parameter("ctx", keyword, annotation=typer.Context),
+            *([file] if config_first else []),
             *(inspect.Parameter(one.name, keyword, default=_default(one), annotation=_hint(run, one)) for one in own),
             inspect.Parameter("config", keyword, default=None, annotation=Annotated[Path | None, _CONFIG]),
             inspect.Parameter("set", keyword, default=None, annotation=Annotated[list[str] | None, _SET]),

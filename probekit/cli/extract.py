@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from probekit import worlds
 from probekit.cli import console
+from probekit.cli.checkpoints import at, revisions_of, store_name, summary_line
 from probekit.cli.continuations import NO_STOP, continued_plan, sketched_plan, stops_of
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, required
 from probekit.cli.stores import check_out, check_via, make_store, saved_rows
-from probekit.errors import UsageError
+from probekit.errors import ProbekitError, UsageError
 from probekit.options import ExtractArguments, ModelOptions, TaskOptions
 from probekit.options.option import option
 
@@ -35,7 +36,8 @@ DATASET = (
 ORDER = """
     model dataset points layers position generate temperature top_k top_p generate_seed stop no_stop limit out device
     dtype store_dtype batch_tokens seed bos keep_blanks on_long on_bad_row rare_classes max_classes text_column
-    messages_column label_column token_label_column id_column group_column span_column split_column columns header
+    messages_column label_column token_label_column id_column group_column span_column split_column keep_columns columns
+    header
     data_format validation regression chat_template add_generation_prompt revision via device_map quantize random_init
     model_seed stats
 """
@@ -63,6 +65,7 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
     Examples:
         probekit extract --model gpt2 --dataset sst2
         probekit extract --model gpt2 --dataset cities.csv --points resid_pre,attn_out --layers 4-8 --dry-run
+        probekit extract --model EleutherAI/pythia-70m --revision step1000,step8000,step143000 --dataset sst2
         probekit extract --model gpt2 --dataset prompts.csv --generate 64 --position last@generated
         probekit extract --model gpt2 --dataset en_ewt-ud-dev.conllu --label-column upos --limit 500
     """
@@ -77,8 +80,16 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
     if job.no_stop and options.generate is None:
         raise UsageError("--no-stop is for texts that the model continues; give --generate N too")
     options = replace(options, on_bad_row=task.on_bad_row, stop_tokens=stops_of(options.stop_tokens, job.no_stop))
+    revisions = revisions_of(model)
+    if revisions and options.generate is not None:
+        raise UsageError("--generate takes one --revision: each checkpoint would continue the texts in its own way")
     if job.dry_run:
-        _dry_run(job, model, task, options, sums)
+        _dry_run(job, replace(model, revision=revisions[0]) if revisions else model, task, options, sums)
+        if revisions and not (job.json or job.quiet):
+            console.note(summary_line(revisions))
+        return
+    if revisions:
+        _extract_each(job, model, task, options, (revisions, sums))
         return
     plan = planned(job, model, task, options)
     path = write_store(plan, options.out, job.quiet, sums)
@@ -86,6 +97,40 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
         console.result_json({"store": str(path), **_as_dict(plan, sums)})
     else:
         console.result(path)
+
+
+def _extract_each(
+    job: ExtractJob, model: ModelOptions, task: TaskOptions, options: ExtractArguments, what: tuple[list[str], Sums]
+) -> None:
+    """A store for each revision, under one folder; one model is in memory at a time."""
+    from probekit.activations import checkpoints_path, plan_extraction
+    from probekit.models.load import check_model, load_model
+    from probekit.tasks import load_task
+
+    (revisions, sums), made = what, dict[str, Path]()
+    for revision in revisions:
+        check_model(job.model, replace(model, revision=revision))
+    loaded = load_task(job.dataset, **vars(task))
+
+    def one(revision: str) -> dict[str, Any]:
+        found = load_model(job.model, **{**vars(model), "revision": revision}, progress=console.bars(job.quiet))
+        plan = plan_extraction(found, loaded, options)
+        folder = Path(options.out) if options.out else next((path.parent for path in made.values()), None)
+        path = (folder or checkpoints_path(plan)) / store_name(revision)
+        text = f"{_describe(plan, sums)}\n{summary_line(revisions)}" if not made else ""
+        made[revision] = write_store(plan, path, job.quiet, sums, f"{text}\n{revision}: {path}".strip())
+        return {"revision": revision, "store": str(path), **_as_dict(plan, sums)}
+
+    stores: list[dict[str, Any]] = []
+    for revision in revisions:
+        try:
+            stores.append(one(revision))
+        except ProbekitError as error:
+            raise at(revision, len(stores), len(revisions), error) from error
+        if not job.json:
+            console.result(stores[-1]["store"])
+    if job.json:
+        console.result_json({"folder": str(Path(stores[0]["store"]).parent), "stores": stores})
 
 
 def planned(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: ExtractArguments) -> "ExtractionPlan":
@@ -109,8 +154,18 @@ def load(job: ExtractJob, model: ModelOptions, task: TaskOptions) -> "tuple[Lang
     return load_model(job.model, **vars(model), progress=console.bars(job.quiet)), loaded
 
 
-def write_store(plan: "ExtractionPlan", out: str | Path | None, quiet: bool, sums: Sums = None) -> Path:
-    """Run a plan; the path of the finished store. Plan and progress go to stderr; errors as `make_store`."""
+def write_store(
+    plan: "ExtractionPlan", out: str | Path | None, quiet: bool, sums: Sums = None, text: str | None = None
+) -> Path:
+    """Run a plan; the path of the finished store. Plan and progress go to stderr; errors as `make_store`.
+
+    Args:
+        plan: what is extracted.
+        out: the store; None for a name under ./runs.
+        quiet: show neither.
+        sums: as well as activations, or instead of them.
+        text: shown in place of the plan.
+    """
     from probekit.activations import Store, default_path, run_plan, run_statistics, statistics_progress
 
     path, show = Path(out or default_path(plan)), console.bars(quiet)
@@ -119,7 +174,7 @@ def write_store(plan: "ExtractionPlan", out: str | Path | None, quiet: bool, sum
     else:
         write, progress = partial(run_plan, plan, path, show, stats=sums == "also"), Store.progress
     saved = partial(saved_rows, partial(progress, path), len(plan.task), "texts", path)
-    make_store(_describe(plan, sums), write, saved, quiet)
+    make_store(_describe(plan, sums) if text is None else text, write, saved, quiet)
     if sums and not quiet:
         console.note(f"statistics: {path / 'statistics'} (in Python: pk.load_statistics({str(path)!a}))")
     return path

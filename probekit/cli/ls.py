@@ -13,7 +13,7 @@ from probekit.text import counted, listed, printable
 if TYPE_CHECKING:
     from probekit.activations import StoreInfo
 
-RESULTS = ("results.json", "curves.json", "positions.json", "causal.json")
+RESULTS = ("results.json", "curves.json", "positions.json", "heads.json", "causal.json")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,6 +40,14 @@ def make_probe(probe: Any, options: "CurveOptions", activations: "Activations") 
     return _class_of(probe["name"], options, activations)(**parameters)
 
 
+def check_linear(options: "CurveOptions", activations: "Activations") -> None:
+    """Raise a UsageError unless the probe has one direction for each class, which a projection shows."""
+    name = options.probe.get("name") if isinstance(options.probe, dict) else options.probe
+    name = name or ("logistic" if _classes(options, activations) else "ridge")
+    if getattr(options, "of_sequences", False) or not getattr(_class_of(name, options, activations), "linear", False):
+        raise UsageError(f"--projection needs a linear probe of one row for each text, not {name}; name one: logistic")
+
+
 def _classes(options: "CurveOptions", activations: "Activations") -> int:
     """The number of classes of the label; 0 if its labels are numbers, or there is no such label."""
     return len(activations.label_names.get(options.label or activations.target, ()))

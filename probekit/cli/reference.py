@@ -30,10 +30,15 @@ FUNCTIONS: dict[str, type] = {
     "label(acts, labels)": options.LabelOptions,
     "label_store(path, labels)": options.LabelArguments,
     "train_probes(acts)": options.CurvesArguments,
+    "results.best.score(model, texts)": options.ScoreOptions,
+    "sweep(models, tasks)": options.SweepArguments,
     "transfer(activations)": options.TransferArguments,
+    "compare(runs)": options.CompareOptions,
     "causal_curve(model, acts, results)": options.CausalArguments,
     "write_report(runs, out)": options.ReportOptions,
     "model.generate(prompt)": options.GenerateOptions,
+    "Monitor(model, probe)": options.MonitorOptions,
+    "results.export(place)": options.ExportOptions,
     "TrainingSettings()": options.TrainingSettings,
 }
 """Public functions and classes with their options."""

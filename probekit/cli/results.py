@@ -38,7 +38,13 @@ NAME_ORDER = (
 )
 """Options in the order of a folder's name; those of later versions follow, and the seed is last."""
 
-RESULT_FILES = {"curve": "results.json", "curves": "curves.json", "positions": "positions.json"}
+RESULT_FILES = {
+    "curve": "results.json",
+    "curves": "curves.json",
+    "positions": "positions.json",
+    "heads": "heads.json",
+    "shift": "transfer.json",
+}
 """Kind of results -> the file that is written last."""
 
 _ALWAYS_NAMED = ("label", "point", "probe")  # always part of the name
@@ -67,6 +73,8 @@ def results_folder(store: Path, meta: Mapping[str, Any], question: Mapping[str, 
 
 
 def _probe_tag(probe: Any, name: str) -> str:
+    if isinstance(probe, list):
+        return "-".join(probe)
     if not isinstance(probe, dict):
         return name
     return "-".join([probe["name"], *(f"{key}-{value}" for key, value in probe.items() if key != "name")])
@@ -74,8 +82,9 @@ def _probe_tag(probe: Any, name: str) -> str:
 
 def _tags(question: Mapping[str, Any]) -> list[str]:
     fields = {field.name: field for field in dataclasses.fields(ProbeOptions)}
-    usual = vars(ProbeOptions(**{name: question[name] for name in ("probe", "aggregate", "quick", "by")}))
-    usual |= {"quick": False, "by": None}
+    forms = ("probe", "aggregate", "quick", "by", "shift_column")  # which decide the defaults of others
+    usual = vars(ProbeOptions(**{name: question[name] for name in forms if name in question}))
+    usual |= {"quick": False, "by": None, "shift_column": None}
     if isinstance(question["probe"], dict):
         usual["aggregate"] = None  # otherwise the probe's name says it
     later = [name for name in question if name not in (*_ALWAYS_NAMED, *NAME_ORDER, "seed")]
@@ -107,9 +116,16 @@ def check_out(out: Path, activations: Mapping[str, Any], question: Mapping[str, 
         StorageError: something other than results is there.
         ResumeMismatch: results of another question.
     """
-    from probekit.evaluation import check_curves, check_folder, check_position_folder
+    from probekit.evaluation import (
+        check_curves,
+        check_folder,
+        check_head_folder,
+        check_position_folder,
+        check_transfer_folder,
+    )
 
-    {"curve": check_folder, "curves": check_curves, "positions": check_position_folder}[kind](out)
+    checks = {"curve": check_folder, "curves": check_curves, "shift": check_transfer_folder}
+    (checks | {"positions": check_position_folder, "heads": check_head_folder})[kind](out)
     try:
         meta = parse_json(read_bytes(out / RESULT_FILES[kind], MAX_RESULTS))["meta"]
         stored, read = meta["asked"], meta["activations"]

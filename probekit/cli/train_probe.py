@@ -7,23 +7,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from probekit.cli import console, probes, stores
+from probekit.cli.checkpoints import train_each
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.cli.results import RESULT_FILES, check_out, question_of, results_folder, save_and_show
 from probekit.errors import UsageError
-from probekit.manifest import newest_manifest
-from probekit.options import ProbeOptions, parse
+from probekit.logging_to.check import check_tracker
+from probekit.manifest import newest_manifest, stores_in
+from probekit.options import ProbeArguments, ProbeOptions, parse
 from probekit.options.check import check_reading
-from probekit.options.option import option
+from probekit.options.option import like, option
+from probekit.options.probe import BY_HEAD
 from probekit.progress import parts_line
 
 if TYPE_CHECKING:
     from probekit.activations import Store
-    from probekit.evaluation import ProbeCurves
 
 ORDER = """
-    store layer point probe aggregate label position on_bad_row by least_texts C quick controls control_type control_C
-    no_codelength no_intervals folds drop_leaks baseline metric check seed out title
+    store layer point probe aggregate label position on_bad_row by least_texts nuisance shift_column C quick controls
+    control_type control_C no_codelength no_intervals folds drop_leaks baseline metric check seed out title projection
+    log_to
 """
 
 
@@ -32,7 +35,8 @@ class TrainProbeJob(Output):
     """The store and how its files are checked, the baseline, the folder for the results, and the picture's title."""
 
     store: Path | None = argument(
-        "A store made by `probekit extract`.  [default: the newest complete one under ./runs]", default=None
+        "A store made by `probekit extract`, or a folder of them.  [default: the newest complete store under ./runs]",
+        default=None,
     )
     baseline: str | None = option(
         None, "random-init: add the curve of the same architecture with random weights.", metavar="NAME"
@@ -43,7 +47,12 @@ class TrainProbeJob(Output):
     out: Path | None = option(
         None, "Where the results go.  [default: STORE/results/LABEL-POINT-PROBE...]", metavar="DIR"
     )
+    projection: bool = option(
+        False,
+        "Also draw the test rows of the best layer along the probe, and along what varies most orthogonal to it.",
+    )
     title: str | None = option(None, "Title of the picture.  [default: label, model and task]", metavar="TEXT")
+    log_to: str | None = like(ProbeArguments, "log_to", flag="--log-to")
 
 
 @command(ORDER)
@@ -51,9 +60,10 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
     """Train a probe at each layer and plot accuracy by layer.
 
     The best layer is chosen on validation; test decides nothing. Texts that are in several splits are reported. Writes
-    accuracy_by_layer.png and .svg, results.json, results.csv and the probes. Several points or label sets have a table
-    with a line for each curve, one curves.png, one results.csv, and a folder for each curve. With --by position there
-    is a line for each place in the text, and positions.png is a heatmap of layers and positions.
+    accuracy_by_layer.png and .svg, results.json, results.csv and the probes. Several points, label sets or probes have
+    a table with a line for each curve, one curves.png, one results.csv, and a folder for each curve. With --by position
+    there is a line for each place in the text, and positions.png is a heatmap of layers and positions. With --by head
+    there is a line for each attention head, and the heatmap is heads.png.
 
     \b
     Examples:
@@ -61,14 +71,29 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
         probekit train-probe runs/gpt2-sst2 --layer 2-6 --probe ridge --C 0.01,1,100
         probekit train-probe runs/gpt2-sst2 --drop-leaks --baseline random-init
         probekit train-probe runs/gpt2-sst2 --point resid_pre,attn_out --label all
+        probekit train-probe runs/gpt2-sst2 --probe logistic,mean-diff
         probekit train-probe runs/gpt2-sst2-all --by position
+        probekit train-probe runs/gpt2-sst2-heads --by head --point z
+        probekit train-probe runs/gpt2-sst2 --probe mean-diff --projection
         probekit train-probe runs/gpt2-sst2 --probe k-sparse --set train-probe.probe.k=4
     """
-    if job.baseline is not None and options.by is not None:
-        raise UsageError("--by has no random-init baseline; leave --baseline out")
+    if job.baseline is not None and (options.by is not None or options.shift_column is not None):
+        which = "--by" if options.by is not None else "--shift-column"
+        raise UsageError(f"{which} has no random-init baseline; leave --baseline out")
     if job.baseline not in (None, "random-init"):
         raise UsageError(f"unknown baseline {job.baseline!a}; give --baseline random-init, or leave it out")
+    if job.projection and options.by is not None:
+        raise UsageError(
+            f"--projection draws one layer of one curve, and --by {options.by} makes several; leave it out"
+        )
     check_reading(job.check)
+    if job.log_to is not None:
+        check_tracker(job.log_to)
+    if job.store is not None and (inside := stores_in(job.store)):
+        for each in inside:
+            stores.check_places(each, options)
+        train_each(inside, partial(_train_checkpoint, options, job), job.json, job.quiet)
+        return
     path = job.store or newest_manifest(Path("runs"))
     stores.check_places(path, options)
     stores.check_results_out(job.out, path)
@@ -80,9 +105,22 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
     train(store, options, job)
 
 
+def _train_checkpoint(options: ProbeOptions, job: TrainProbeJob, path: Path) -> Path:
+    """Train on one of several stores, without printing; the folder of its results."""
+    from probekit.activations import load_activations
+
+    out = None if job.out is None else job.out / path.name
+    stores.check_results_out(out, path)
+    own = dataclasses.replace(job, store=path, out=out)
+    return train(load_activations(path, job.check), options, own, show=False)
+
+
 def several_of(options: ProbeOptions, store: "Store") -> dict[str, Any]:
-    """`points` and `labels` where --point and --label name several or all; a name that exists is taken whole."""
-    found: dict[str, Any] = {}
+    """`points`, `labels` and `probes` where --point, --label and --probe name several.
+
+    For points and labels also "all"; a name that exists is taken whole.
+    """
+    found: dict[str, Any] = {"probe": None, "probes": options.probe} if len(options.each_probe) > 1 else {}
     for one, known in (("point", store.points), ("label", store.labels)):
         given = getattr(options, one)
         if given is None or given in known:
@@ -107,12 +145,15 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob, show: bool 
             line.part("loading libraries")
             from probekit.activations import random_init_of, record_of_labels
             from probekit.evaluation import ProbeCurves, train_probes
-            from probekit.plots import save_plot, save_positions_plot
 
         several = several_of(options, store)
+        if job.projection and several:
+            raise UsageError("--projection draws one curve; name one point and one label, or leave it out")
         first = dataclasses.replace(options, label=_first_label(several, options, store))
         probe = probes.check_parameters(first, store)
-        question = {**question_of(options), "probe": probe, "random_init": job.baseline is not None}
+        if job.projection:
+            probes.check_linear(first, store)
+        question = {**question_of(options), "probe": _plain(probe), "random_init": job.baseline is not None}
         known = record_of_labels(store, _labels(several, options, store))
         if job.out is not None:
             check_out(job.out, known, question, _kind(options, several))
@@ -126,16 +167,28 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob, show: bool 
         results.meta.update(asked=question, activations=record | {key: known[key] for key in record if key in known})
     named = {key: getattr(options, key) or curve.meta[key] for key in ("label", "point")} if several else {}
     folder = job.out or results_folder(store.path, {**curve.meta, **named}, question)
-    draw = save_positions_plot if options.by is not None else _draw_curves if several else save_plot
+    draw = partial(_draw, store=store, title=job.title, projection=job.projection)
     file = RESULT_FILES[_kind(options, several)]
     where = {"store": str(store.path)}
-    save_and_show(results, folder, partial(draw, title=job.title), file, where, complete, job if show else None)
+    save_and_show(results, folder, draw, file, where, complete, job if show else None)
+    if job.log_to is not None:
+        from probekit.logging_to.trackers import log_results
+
+        log_results(results, job.log_to)
     return folder
 
 
 def _kind(options: ProbeOptions, several: dict[str, Any]) -> str:
     """The kind of results that the options ask for, a key of `RESULT_FILES`."""
-    return "positions" if options.by is not None else "curves" if several else "curve"
+    if options.shift_column is not None:
+        return "shift"
+    by = {None: "curves" if several else "curve", BY_HEAD: "heads"}
+    return by.get(options.by, "positions")
+
+
+def _plain(probe: Any) -> Any:
+    """A probe, or several, as JSON has them."""
+    return [*probe] if isinstance(probe, tuple) else probe
 
 
 def _first_label(several: dict[str, Any], options: ProbeOptions, store: "Store") -> str | None:
@@ -150,10 +203,30 @@ def _labels(several: dict[str, Any], options: ProbeOptions, store: "Store") -> l
     return [*store.labels] if named == "all" else named
 
 
-def _draw_curves(curves: "ProbeCurves", folder: Path, title: str | None) -> Path:
-    from probekit.plots import save_curves_plot
+def _draw(results: Any, folder: Path, store: "Store", title: str | None, projection: bool) -> Path | list[Path]:
+    """Write the pictures of results into a folder."""
+    from probekit.evaluation import PositionResults, ProbeCurves, TransferResults
+    from probekit.plots import (
+        save_curves_plot,
+        save_plot,
+        save_positions_plot,
+        save_projection_plot,
+        save_transfer_plot,
+    )
 
-    return save_curves_plot(list(curves.values()), folder, title=title)
+    if isinstance(results, TransferResults):
+        return save_transfer_plot(results, folder)
+    if isinstance(results, ProbeCurves):
+        return save_curves_plot(list(results.values()), folder, title=title)
+    if isinstance(results, PositionResults):
+        return save_positions_plot(results, folder, title=title)
+    drawn = save_plot(results, folder, title=title)
+    if not projection:
+        return drawn
+    if results.selected is None:
+        console.note("no projection: no layer was selected, as the task has no validation split")
+        return drawn
+    return [drawn, save_projection_plot(results, store, folder)]
 
 
 def _newest(quiet: bool) -> Path:

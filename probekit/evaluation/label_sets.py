@@ -1,44 +1,74 @@
-"""What the curves of one label set share, whatever the point: audit, rows, control tasks, baselines and provenance."""
+"""What the curves of one label set share, whatever point and probe: audit, rows, control tasks, baselines."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from probekit.evaluation.compare.baselines import Baseline, LabelledInputs, model_free_baselines
-from probekit.evaluation.compare.controls import draw_controls
+from probekit.evaluation.compare.controls import ControlTasks, draw_controls
+from probekit.evaluation.compare.lengths import length_features
+from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.plan import CurvePlan, plan_curve
 from probekit.evaluation.quick import left_out, reads_texts, searches_near_duplicates
 from probekit.evaluation.request import Request
+from probekit.evaluation.results.data import NUISANCE
 from probekit.evaluation.results.provenance import origin_of, random_origin
 from probekit.evaluation.rows import Comparisons, audited_protocol, types_read
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import check_metric
+from probekit.evaluation.surface.columns import Nuisance, nuisance_columns
 from probekit.options import CurvesArguments
 from probekit.tasks.chats.contents import compared_inputs
+from probekit.tasks.quality.audit import Audit
 from probekit.threads import one_thread
 
 
 @dataclass(frozen=True, eq=False)
+class SharedParts:
+    """What the probes of one label set have in common.
+
+    Attributes:
+        audit: of the task's rows and labels.
+        protocol: the rows that are fitted, choose and test.
+        controls: control tasks.
+        baselines: those without a model; empty if none were requested.
+        bootstrap: resamples of the test rows; None for no intervals.
+        nuisance: the columns that are regressed out of a second curve; None if none were named.
+    """
+
+    audit: Audit
+    protocol: Protocol
+    controls: ControlTasks
+    baselines: list[Baseline]
+    bootstrap: Bootstrap | None
+    nuisance: Nuisance | None
+
+
+@dataclass(frozen=True, eq=False)
 class LabelSetPlan:
-    """One label set.
+    """One label set and one probe for it.
 
     Attributes:
         requests: one for each point.
         plan: the fits and scores of every place.
         baselines: those without a model; empty if none were requested.
         origin: the `meta` of the results, but for the point and what depends on the curve.
+        nuisance: the columns that are regressed out of a second curve; None if none were named.
     """
 
     requests: list[Request]
     plan: CurvePlan
     baselines: list[Baseline]
     origin: dict[str, Any]
+    nuisance: Nuisance | None = None
 
 
 def plan_label_sets(
     requests: Sequence[list[Request]], options: CurvesArguments, begin: Callable[[str], None]
 ) -> list[LabelSetPlan]:
-    """A plan for each label set; texts are compared once for all of them, and they share their resamples.
+    """A plan for each label set and probe; texts are compared once for all of them, and they share their resamples.
+
+    The probes of a label set share all but their fits.
 
     `begin` is called with the name of each part.
 
@@ -46,38 +76,70 @@ def plan_label_sets(
         DataError: a split or fold without all classes.
     """
     texts, sets = Comparisons(near=searches_near_duplicates(options)), []
+    shared: dict[str, SharedParts] = {}
     for own in requests:
-        made = _planned(own, options, texts, begin)
-        known = [each.plan.bootstrap for each in sets]
-        sets.append(replace(made, plan=replace(made.plan, bootstrap=_same(made.plan.bootstrap, known))))
+        first = own[0]
+        if first.label not in shared:
+            known = [each.bootstrap for each in shared.values()]
+            shared[first.label] = _shared_parts(first, options, texts, begin, known)
+        sets.append(_planned(own, options, texts, shared[first.label]))
     return sets
 
 
-def _planned(
-    requests: list[Request], options: CurvesArguments, texts: Comparisons, begin: Callable[[str], None]
-) -> LabelSetPlan:
-    first = requests[0]
-    metric = None if options.metric is None else check_metric(options.metric, first.n_classes)
+def _shared_parts(
+    request: Request,
+    options: CurvesArguments,
+    texts: Comparisons,
+    begin: Callable[[str], None],
+    known: Sequence[Bootstrap | None],
+) -> SharedParts:
+    """What the probes of a label set share; `known` are the resamples of other label sets."""
     begin("comparing texts")
-    audit, protocol = audited_protocol(first, options, texts)
+    audit, protocol = audited_protocol(request, options, texts)
     begin("drawing control tasks")
-    controls = draw_controls(first, protocol, options)
-    plan = plan_curve(first, protocol, options.seed, metric, controls, bool(options.codelength), options.intervals)
+    controls = draw_controls(request, protocol, options)
+    plan = plan_curve(request, protocol, options.seed, _metric(request, options), intervals=options.intervals)
+    plan = replace(plan, bootstrap=_same(plan.bootstrap, known))
     begin("fitting baselines")
-    baselines = [] if options.baselines is False else _baselines(first, plan, options, texts)
-    origin = origin_of(first, plan, audit, options.seed, options.drop_leaks, texts.fingerprint(first.acts))
+    nuisance = None
+    if options.nuisance:
+        nuisance = nuisance_columns(request.acts, options.nuisance, request.label, protocol.train)
+    baselines = _baselines(request, plan, options, texts, nuisance)
+    return SharedParts(audit, protocol, controls, baselines, plan.bootstrap, nuisance)
+
+
+def _metric(request: Request, options: CurvesArguments) -> str | None:
+    return None if options.metric is None else check_metric(options.metric, request.n_classes)
+
+
+def _planned(requests: list[Request], options: CurvesArguments, texts: Comparisons, parts: SharedParts) -> LabelSetPlan:
+    first, controls = requests[0], parts.controls
+    code, metric = bool(options.codelength), _metric(first, options)
+    plan = plan_curve(first, parts.protocol, options.seed, metric, controls, code, options.intervals)
+    plan = replace(plan, bootstrap=parts.bootstrap)
+    origin = origin_of(first, plan, parts.audit, options.seed, options.drop_leaks, texts.fingerprint(first.acts))
     origin |= {"control": controls.record, "random_init": random_origin(options.random_init)}
     origin["left_out"] = left_out(first, options)
-    return LabelSetPlan(requests, plan, baselines, origin)
+    return LabelSetPlan(requests, plan, parts.baselines, origin, parts.nuisance)
 
 
 @one_thread()
-def _baselines(request: Request, plan: CurvePlan, options: CurvesArguments, texts: Comparisons) -> list[Baseline]:
+def _baselines(
+    request: Request, plan: CurvePlan, options: CurvesArguments, texts: Comparisons, nuisance: Nuisance | None
+) -> list[Baseline]:
+    if options.baselines is False and nuisance is None:
+        return []
     task, words = request.acts.task, types_read(request.acts)
     inputs = compared_inputs(task) if options.baselines and reads_texts(task) else None
-    counts = texts.words(task) if words is None and inputs is not None else None
-    examples = LabelledInputs(inputs, counts, words, request.labels, request.n_classes)
-    return model_free_baselines(examples, plan.grid.protocol, plan.headline, plan.bootstrap)
+    counts = bigrams = lengths = None
+    if words is None and inputs is not None:
+        counts, bigrams = texts.words(task), texts.bigrams(task)
+        lengths = length_features(inputs, request.acts.layout.own_lengths)
+    examples = LabelledInputs(inputs, counts, words, request.labels, request.n_classes, bigrams, lengths)
+    if nuisance is not None:
+        examples = replace(examples, nuisance=nuisance.features)
+    found = model_free_baselines(examples, plan.grid.protocol, plan.headline, plan.bootstrap)
+    return [each for each in found if options.baselines is not False or each.result.name == NUISANCE]
 
 
 def _same(bootstrap: Bootstrap | None, known: Sequence[Bootstrap | None]) -> Bootstrap | None:

@@ -90,9 +90,10 @@ def check_request(acts: Activations, options: CurveOptions) -> Request:
 
 
 def check_requests(acts: Activations, options: CurvesArguments) -> list[list[Request]]:
-    """For each label set, a request for each point.
+    """For each label set and in it for each probe, a request for each point.
 
-    Where C is chosen, without folds and without validation rows, some of train become validation.
+    Where C is chosen, without folds and without validation rows, some of train become validation; the probes of a label
+    set have the same rows, so that they can be compared.
 
     Args:
         acts: activations of one task.
@@ -108,10 +109,36 @@ def check_requests(acts: Activations, options: CurvesArguments) -> list[list[Req
     curves = curves_of(acts, options)
     if options.concatenate:
         acts, curves = _side_by_side(acts, curves)
-    requests = _with_the_same_rows([_of_label(acts, options, label) for label in labels])
+    sets = [_of_probes(acts, options, label) for label in labels]
+    requests = _with_the_same_rows([each for own in sets for each in own])
     if options.folds is None:
-        requests = [_carved(each, options.seed) if len(each.strengths) > 1 else each for each in requests]
+        requests = _carved_by_label(requests, options.seed)
     return [[replace(each, point=point, places=places) for point, places in curves] for each in requests]
+
+
+def _of_probes(acts: Activations, options: CurvesArguments, label: str) -> list[Request]:
+    """The request of each probe for one label set, without its places.
+
+    Raises:
+        UsageError: as `_of_label`; two probes of one name.
+    """
+    several = options.each_probe
+    read, rows = _labelled_rows(acts, label)
+    made = [_of_probe(read, rows, label, options, probe) for probe in several]
+    names = [probe_name(request.probe) for request in made]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"two of the probes for {label!a} are {twice[0]}; give each once")
+    return made
+
+
+def _carved_by_label(requests: Sequence[Request], seed: int) -> list[Request]:
+    """The requests with validation rows where one of their label set chooses its C."""
+    choose = {each.label for each in requests if len(each.strengths) > 1}
+    known: dict[str, Activations] = {}
+    for each in requests:
+        if each.label in choose and each.label not in known:
+            known[each.label] = _carved(each, seed).acts
+    return [replace(each, acts=known.get(each.label, each.acts)) for each in requests]
 
 
 def position_request(acts: Activations, options: CurvesArguments) -> Request:
@@ -145,20 +172,31 @@ def _side_by_side(acts: Activations, curves: Curves) -> tuple[Activations, Curve
 
 def _of_label(acts: Activations, options: CurveOptions, label: str) -> Request:
     """The request for one label set, without its places; of the examples that have a label in it."""
+    return _of_probe(*_labelled_rows(acts, label), label, options, options.probe)
+
+
+def _labelled_rows(acts: Activations, label: str) -> tuple[Activations, np.ndarray | None]:
+    """The activations of the examples that have a label, and these examples; None is all."""
+    missing = unlabelled_rows(acts.task, label)
+    if not missing.any():
+        return acts, None
+    rows = np.flatnonzero(~missing)
+    _check_labelled(acts.task, label, rows)
+    return RowsOf(acts, rows), rows
+
+
+def _of_probe(acts: Activations, rows: np.ndarray | None, label: str, options: CurveOptions, given: Any) -> Request:
+    """The request for one label set and probe, without its places; `acts` and `rows` are from `_labelled_rows`."""
     n_classes = len(acts.label_names[label])
-    probe = find_probe(options.probe, n_classes, label, getattr(options, "aggregate", None))
-    missing, rows = unlabelled_rows(acts.task, label), None
-    if missing.any():
-        rows = np.flatnonzero(~missing)
-        _check_labelled(acts.task, label, rows)
-        acts = RowsOf(acts, rows)
+    probe = find_probe(given, n_classes, label, getattr(options, "aggregate", None))
     labels = np.asarray(acts.labels[label])
     if labels.ndim == 2 and not probe.several_outputs:
         raise UsageError(
             f"the probe {probe_name(probe)} predicts one number, and {label!a} holds {labels.shape[1]} for each "
             "example; take ridge (--probe ridge)"
         )
-    strengths = probe_strengths(probe, options.C)
+    is_one = given is options.probe  # of several probes, those that have a C take it
+    strengths = probe_strengths(probe, options.C if is_one or probe.has_C else None)
     return Request(acts, acts, label, labels, n_classes, probe, strengths, "", [], rows)
 
 

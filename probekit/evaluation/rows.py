@@ -47,6 +47,10 @@ class Comparisons:
         """How often each word occurs in each text."""
         return self._once("words", task, lambda task: word_counts(compared_inputs(task)))
 
+    def bigrams(self, task: Task) -> Any:
+        """How often each word and each pair of neighbouring words occurs in each text."""
+        return self._once("bigrams", task, lambda task: word_counts(compared_inputs(task), 2))
+
     def fingerprint(self, acts: Activations) -> str | None:
         """The task's fingerprint, if the activations do not record it."""
         return self._once("fingerprint", acts.task, lambda _: task_fingerprint(acts))

@@ -10,6 +10,7 @@ from probekit.evaluation.plan import CurvePlan
 from probekit.evaluation.results.row_scores import RowScores, digests_of
 from probekit.evaluation.rows import resampling_units
 from probekit.evaluation.scores.metrics import Predictions
+from probekit.evaluation.scores.rates import rates_at, threshold_for
 
 
 def scored_rows(acts: Activations, plan: CurvePlan, fitted: Sequence[FittedPlace]) -> RowScores:
@@ -31,6 +32,20 @@ def scored_rows(acts: Activations, plan: CurvePlan, fitted: Sequence[FittedPlace
         if plan.grid.n_classes
         else {},
     )
+
+
+def rates_of(rows: RowScores, place: str) -> dict[str, float] | None:
+    """The rates of a threshold that validation chose at a place, as `LayerResult.rates`; None without two classes."""
+    chosen, scores = rows.splits == "validation", rows.scores[place]
+    if place not in rows.predicted or scores.ndim != 1 or not chosen.any():
+        return None
+    found = threshold_for(scores[chosen], rows.labels[chosen])
+    about: dict[str, float] = {"fpr": found.fpr, "negatives": found.negatives, "least": found.least}
+    if found.value is None:
+        return about
+    both = zip(("tpr", "test_fpr"), rates_at(found.value, scores[~chosen], rows.labels[~chosen]), strict=True)
+    parts = [{name: rate.value, f"{name}_low": rate.low, f"{name}_high": rate.high} for name, rate in both if rate]
+    return about | {"threshold": found.value} | {key: value for part in parts for key, value in part.items()}
 
 
 def _parts(place: FittedPlace) -> list[Predictions]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from probekit.activations.activations import Activations
 from probekit.activations.labelled import label, with_task
+from probekit.evaluation.by_head.train import train_by_head
 from probekit.evaluation.by_position.results import PositionResults
 from probekit.evaluation.by_position.train import train_by_position
 from probekit.evaluation.compare.baselines import Baseline, embedding_baseline
@@ -19,19 +20,25 @@ from probekit.evaluation.compare.lead import lead, optimism
 from probekit.evaluation.compare.sequence import against_pooled, fit_pooled, pooled_results
 from probekit.evaluation.curve import Fitted, FittedPlace, announcer, fit_places, ticker
 from probekit.evaluation.fits.choose import layers_by_round
+from probekit.evaluation.fits.spread import training_spread
 from probekit.evaluation.label_sets import LabelSetPlan, plan_label_sets
 from probekit.evaluation.plan import CurvePlan, numbers_only
 from probekit.evaluation.quick import NO_P_VALUES
 from probekit.evaluation.reading import of_rows
 from probekit.evaluation.request import Request, check_requests, random_init_activations
 from probekit.evaluation.results.curves import ProbeCurves
-from probekit.evaluation.results.data import EMBEDDING, LayerResult
+from probekit.evaluation.results.data import EMBEDDING, LayerResult, ProbeData
 from probekit.evaluation.results.results import ProbeResults
-from probekit.evaluation.scored_rows import scored_rows
+from probekit.evaluation.results.spread import TrainingSpread
+from probekit.evaluation.results.transfer_results import TransferResults
+from probekit.evaluation.scored_rows import rates_of, scored_rows
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import score, score_intervals
+from probekit.evaluation.surface.nuisance import fit_residual, nuisance_record
+from probekit.evaluation.surface.shift import train_by_shift
 from probekit.options import CurvesArguments
 from probekit.options.option import keywords_of_three
+from probekit.options.probe import BY_HEAD
 from probekit.options.probe_forms import OneCurveArguments, OnePositionArguments
 from probekit.points import Place
 from probekit.threads import one_thread
@@ -40,8 +47,10 @@ from probekit.threads import one_thread
 @keywords_of_three(
     (OnePositionArguments, PositionResults), (OneCurveArguments, ProbeResults), (CurvesArguments, ProbeCurves)
 )
-def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | ProbeCurves | PositionResults:
-    """Train and test a probe at every layer of one point, or of several points and label sets.
+def train_probes(
+    acts: Activations, options: CurvesArguments
+) -> ProbeResults | ProbeCurves | PositionResults | TransferResults:
+    """Train and test a probe at every layer of one point, or of several points, label sets and kinds of probe.
 
     C and the best layer are chosen on the headline of validation (`metric`, or accuracy; AUROC where a class has more
     than 80% of the training labels; R2 for numbers). Ties go to the smaller C and the earlier layer. Test decides
@@ -58,8 +67,9 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
             `label(acts, labels)` does it.
 
     Returns:
-        `ProbeResults`, the curve of one point and label set; with `points` or several `labels`, `ProbeCurves`;
-        with `by`, `PositionResults`.
+        `ProbeResults`, the curve of one point and label set; with `points`, `probes` or several `labels`,
+        `ProbeCurves`; with `by`, `PositionResults`, or `HeadResults` with by="head"; with `shift_column`,
+        `TransferResults`.
 
     Raises:
         UsageError: an unknown probe, point, label or metric, a layer that is not there, a C that is not positive and
@@ -67,10 +77,14 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
         DataError: NaN or infinity in the activations; labels out of range; a class missing from a split or a fold, or
             once the leaks are left out.
     """
+    if options.log_to is not None:
+        return _logged(acts, options, options.log_to)
     if options.joined is not None:
         acts, options = _labelled(acts, options)
     if options.by is not None:
-        return train_by_position(acts, options)
+        return (train_by_head if options.by == BY_HEAD else train_by_position)(acts, options)
+    if options.shift_column is not None:
+        return train_by_shift(acts, options)
     requests = check_requests(acts, options)
     places = list(dict.fromkeys(place for request in requests[0] for place in request.places))
     noise = options.random_init
@@ -79,7 +93,8 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
     begin = announcer(options.on_part)
     sets = plan_label_sets(requests, options, begin)
     begin("fitting probes")
-    done = ticker(options.progress, len(places) * (1 + (noise is not None) + options.of_sequences))
+    parts = 1 + (noise is not None) + options.of_sequences + bool(options.nuisance)
+    done = ticker(options.progress, len(places) * parts)
     plans, random = [each.plan for each in sets], [{}] * len(sets)
     fitted = fit_places([each.requests[0].features for each in sets], plans, places, done)
     pooled: list[dict[str, Fitted]] = [{}] * len(sets)
@@ -88,13 +103,38 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
     if noise is not None:
         noisy = [of_rows(noise, each.requests[0].rows) for each in sets]
         random = fit_places(noisy, [numbers_only(plan) for plan in plans], places, done)
+    without: list[Fitted] = [{}] * len(sets)
+    if options.nuisance:
+        without = fit_residual(sets, places, done)
     begin("comparing layers")
     curves = [
-        _curve(each, request, (own, noisy, rows), options)
-        for each, own, noisy, rows in zip(sets, fitted, random, pooled, strict=True)
-        for request in each.requests
+        _curve(
+            sets[number],
+            sets[number].requests[point],
+            (fitted[number], random[number], pooled[number], without[number]),
+            options,
+        )
+        for number, point in _in_order(sets)
     ]
     return ProbeCurves(curves) if options.several else curves[0]
+
+
+def _in_order(sets: Sequence[LabelSetPlan]) -> list[tuple[int, int]]:
+    """The numbers of label set and point of each curve: label by label, in it point by point, then probe by probe."""
+    labels = [each.requests[0].label for each in sets]
+    every = [(number, point) for number, each in enumerate(sets) for point in range(len(each.requests))]
+    return sorted(every, key=lambda pair: (labels.index(labels[pair[0]]), pair[1], pair[0]))
+
+
+def _logged(acts: Activations, options: CurvesArguments, tracker: str) -> Any:
+    """Train, and log the results; that the tracker is there is checked first."""
+    from probekit.logging_to.check import check_tracker
+    from probekit.logging_to.trackers import log_results
+
+    check_tracker(tracker)
+    results = train_probes(acts, **{**vars(options), "log_to": None})
+    log_results(results, tracker)
+    return results
 
 
 def _labelled(acts: Activations, options: CurvesArguments) -> tuple[Activations, CurvesArguments]:
@@ -109,14 +149,14 @@ def _labelled(acts: Activations, options: CurvesArguments) -> tuple[Activations,
 def _curve(
     label_set: LabelSetPlan,
     request: Request,
-    found: tuple[Fitted, Fitted, dict[str, Fitted]],
+    found: tuple[Fitted, Fitted, dict[str, Fitted], Fitted],
     options: CurvesArguments,
 ) -> ProbeResults:
     """The results of one point: its layers compared with one another, with chance and with the baselines.
 
-    `found` are the fits, those of random weights, and those of one row for each text.
+    `found` are the fits, those of random weights, those of one row for each text, and those without nuisances.
     """
-    places, noise, pooled = found
+    places, noise, pooled, without = found
     plan, fitted = label_set.plan, [places[place] for place in request.places]
     layers, chance = _compared(fitted, plan, None if options.folds or options.quick else options.seed)
     baselines = [*label_set.baselines, *([] if options.baselines is False else _embedding(fitted))]
@@ -127,7 +167,14 @@ def _curve(
     random = [replace(place.result, probe=None) for place in noisy]
     rows = pooled_results(pooled, request.places)
     scored = scored_rows(request.acts, plan, fitted)
-    results = ProbeResults(layers, [baseline.result for baseline in baselines], meta, random, rows, scored)
+    layers = [replace(layer, rates=rates_of(scored, layer.place)) for layer in layers]
+    spread = _spread(layers, request, plan, options)
+    left = [without[place] for place in request.places if place in without]
+    if left:
+        meta["nuisance"] = nuisance_record(label_set, fitted, left)
+    residual = [replace(place.result, probe=None) for place in left]
+    scores = [baseline.result for baseline in baselines]
+    results = ProbeResults(layers, scores, meta, random, rows, scored, spread, residual)
     quoted, meta["procedure"] = _quoted(results, fitted, plan)
     meta |= {"lead": None, "optimism": None}
     if quoted is not None:
@@ -135,8 +182,18 @@ def _curve(
         meta["lead"] = lead(quoted, others, plan.headline, plan.bootstrap)
         if pooled:
             meta["pooled"] = against_pooled(quoted, _chosen(pooled, request.places, plan), plan)
-        meta["optimism"] = optimism(layers, results.best, plan.headline, results.estimate[0])
+        meta["optimism"] = optimism(results.layers, results.best, plan.headline, results.estimate[0])
     return results
+
+
+def _spread(
+    layers: list[LayerResult], request: Request, plan: CurvePlan, options: CurvesArguments
+) -> TrainingSpread | None:
+    """The spread of the selected place's training activations, if one was selected."""
+    best = ProbeData(layers, [], {"headline": plan.headline}).selected
+    if best is None:
+        return None
+    return training_spread(request.features, (best.point, best.layer), plan.grid.protocol, options.seed)
 
 
 def _embedding(fitted: list[FittedPlace]) -> list[Baseline]:
@@ -162,7 +219,8 @@ def _quoted(
     protocol = plan.grid.protocol
     if protocol.folds is None:
         selected = results.selected
-        return None if selected is None else fitted[results.layers.index(selected)].fit.test, None
+        chosen = [each for each in fitted if selected is not None and each.result.place == selected.place]
+        return chosen[0].fit.test if chosen else None, None
     quoted, chosen = layers_by_round([place.fit for place in fitted], protocol.rounds)
     intervals = {name: list(ends) for name, ends in score_intervals(plan.bootstrap, quoted).items()}
     layers = [fitted[i].result.place for i in chosen]

@@ -47,7 +47,7 @@ SAME = {
     "bos": "another use of the BOS token",
     "compute_dtype": "another type to compute in",
 }
-CHANCE = {"auroc": 0.5, "r2": 0.0}  # for accuracy it is 1 / n_classes
+CHANCE = {"auroc": 0.5, "r2": 0.0, "spearman": 0.0}  # for accuracy it is 1 / n_classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +198,7 @@ def _cells(tasks: Sequence[TrainedTask], numbers: Sequence[np.ndarray], seed: in
             for i, train in enumerate(tasks):
                 truth = _renumbered(request.labels[rows], numbers[j], numbers[i])
                 predictions = predictions_of(truth, decided[i], request.n_classes, probes[i])
-                cells[i, j, k] = _cell(train, test.name, k, predictions, bootstrap)
+                cells[i, j, k] = transfer_cell((train.name, test.name), train.results, k, predictions, bootstrap)
     return [cells[at] for at in sorted(cells)]
 
 
@@ -207,11 +207,22 @@ def _renumbered(labels: np.ndarray, own: np.ndarray, other: np.ndarray) -> np.nd
     return np.argsort(other)[own[labels]] if len(own) else labels
 
 
-def _cell(train: TrainedTask, test: str, k: int, predictions: Predictions, bootstrap: Bootstrap) -> TransferCell:
-    results, layer = train.results, train.results.layers[k]
+def transfer_cell(
+    names: tuple[str, str], results: ProbeResults, k: int, predictions: Predictions, bootstrap: Bootstrap
+) -> TransferCell:
+    """The scores of one probe on one set of test rows.
+
+    Args:
+        names: of what it was trained on, and of what it is tested on.
+        results: of what it was trained on.
+        k: number of the layer.
+        predictions: for the test rows.
+        bootstrap: their resamples.
+    """
+    layer = results.layers[k]
     return TransferCell(
-        train_task=train.name,
-        test_task=test,
+        train_task=names[0],
+        test_task=names[1],
         point=layer.point,
         layer=layer.layer,
         C=layer.C,

@@ -17,7 +17,7 @@ from probekit.interventions.edits import (
 )
 from probekit.interventions.make import add, affine, project_out, replace, swap
 from probekit.interventions.record import edits_in_words, one_place_in_words, record_of_edits
-from probekit.interventions.where import Positions, TextTokens, check_positions, texts_in, tokens_at
+from probekit.interventions.where import Positions, TextTokens, Writing, check_positions, texts_in, tokens_at
 
 __all__ = [
     "Add",
@@ -29,6 +29,7 @@ __all__ = [
     "Replace",
     "Swap",
     "TextTokens",
+    "Writing",
     "add",
     "affine",
     "apply_edit",

@@ -4,7 +4,7 @@ Axes: B batch, L position in the row, N rows of the edits' tensors.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -21,6 +21,19 @@ Positions = Word | int | slice | Tensor | np.ndarray | Sequence[Any]
 
 
 @dataclass(frozen=True, eq=False)
+class Writing:
+    """One call of generation, which all of its forwards share.
+
+    Attributes:
+        tokens: number of a prompt -> the ids that the model reads: the prompt's, and those generated so far.
+        stopped: numbers of the prompts that a hook wants no more tokens for; they end before the next one is chosen.
+    """
+
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+    stopped: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, eq=False)
 class TextTokens:
     """The tokens of a forward, as tokens of texts.
 
@@ -31,6 +44,7 @@ class TextTokens:
         row_B: the row of the edits' tensors that belongs to each text, int64.
         n_rows: how many rows there are in all: of this forward, or of all prompts or examples.
         column_BL: where a mask of positions has its entry for each token.
+        writing: the generation that runs the forward; None outside of one.
     """
 
     index_BL: Tensor
@@ -38,6 +52,7 @@ class TextTokens:
     row_B: Tensor
     n_rows: int
     column_BL: Tensor
+    writing: Writing | None = None
 
 
 def texts_in(tokens: Tensor, mask: Tensor | None) -> TextTokens | None:

@@ -40,6 +40,7 @@ class LanguageModel(HookedModule):
         packages: other packages whose code computes, for a store's record.
         source: arguments of `load_model` that load the model again: name_or_path, revision, random_init, seed, dtype;
             via, device_map and quantize where they are not the default.
+        revision: that was asked for, such as the name of a checkpoint; None for the only or the main one.
         placement: the devices of its parts, if it is spread over several.
         stays: whether the weights stay on the devices and in the type in which they were loaded.
         starts: whether a forward can start at a later block (`starting`).
@@ -55,6 +56,7 @@ class LanguageModel(HookedModule):
     end_ids: tuple[int, ...] | None = None
     folder: Path | None = None
     source: dict[str, Any] | None = None
+    revision: str | None = None
     reader: Callable[..., Any] | None = None
     packages: tuple[str, ...] = ()
     placement: Placement | None = None
@@ -62,7 +64,7 @@ class LanguageModel(HookedModule):
     starts: bool = True
     _read: Tensor | None = None
     _start: tuple[int, Tensor] | None = None
-    _n_edited: int = 0
+    _n_followed: int = 0
     _told: tuple[TextTokens | None] | None = None
     _texts: TextTokens | None = None
 
@@ -119,7 +121,7 @@ class LanguageModel(HookedModule):
             raise UsageError(
                 f"token ids lie in 0..{self.cfg.d_vocab - 1}; got {int(tokens.min())}..{int(tokens.max())}"
             )
-        if self._n_edited:
+        if self._n_followed:
             self._texts = texts_in(tokens, attention_mask) if self._told is None else self._told[0]
         return tokens.to(self.device)
 
@@ -205,12 +207,20 @@ class LanguageModel(HookedModule):
             UsageError: an unknown point, one that has no row for each token, an edit of another width or for another
                 number of texts, or a position outside a text.
         """
-        self._n_edited += 1
+        with self.following() as texts, editing_texts(self, edits, positions, texts):
+            yield self
+
+    @contextmanager
+    def following(self) -> Iterator[Callable[[], TextTokens | None]]:
+        """Within the context, the function it gives says of which texts the tokens of the running forward are.
+
+        None where they are unknown, as in a packed block of extraction. Hooks may call it.
+        """
+        self._n_followed += 1
         try:
-            with editing_texts(self, edits, positions, lambda: self._texts):
-                yield self
+            yield lambda: self._texts
         finally:
-            self._n_edited -= 1
+            self._n_followed -= 1
             self._texts = None
 
     @contextmanager

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from probekit.durable import open_plain, sweep, write_as
+from probekit.durable import open_plain, remove_stale, write_as
 from probekit.errors import ResumeMismatch, StorageError
 from probekit.safetensors_header import read_header
 
@@ -34,7 +34,7 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], identity: dict[str, 
     """
     tensors = {name: x.cpu().contiguous() for name, x in tensors.items()}
     about = json.dumps(identity, sort_keys=True)
-    sweep(path.parent)
+    remove_stale(path.parent)
     write_as(path, save(tensors, {"run": about, "sha256": _digest(tensors, about)}))
 
 

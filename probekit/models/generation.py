@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probekit.errors import UsageError
-from probekit.interventions import TextTokens
+from probekit.interventions import TextTokens, Writing
 from probekit.models.cache import KeyValueCache
 from probekit.models.layers import causal_mask
 from probekit.models.tokenizer import Tokenizer
@@ -56,17 +56,21 @@ class GenerativeModel(Protocol):
 
 @dataclass(frozen=True)
 class Continuation:
-    """New token ids, the stop token included, and why generation ended."""
+    """New token ids, the stop token included, and why generation ended; "stopped" by a hook, as a `Monitor` does."""
 
     tokens: list[int]
-    ended: Literal["stop token", "max_new_tokens", "context"]
+    ended: Literal["stop token", "max_new_tokens", "context", "stopped"]
 
 
 class Among(NamedTuple):
-    """Which of `n` prompts in all those of a batch are: they choose the rows of edits, and the seeds of draws."""
+    """Which of `n` prompts in all those of a batch are: they choose the rows of edits, and the seeds of draws.
+
+    `writing` is what the forwards of this call share; the caller leaves it out.
+    """
 
     numbers: Sequence[int]
     n: int
+    writing: Writing | None = None
 
 
 @keywords(GenerateOptions)
@@ -183,8 +187,10 @@ def continuations(
     if not is_whole(max_new_tokens) or max_new_tokens < 1:
         raise UsageError(f"max_new_tokens is a whole number of at least 1; got {max_new_tokens!a}")
     _check_prompts(model, prompts)
-    among = among or Among(range(len(prompts)), len(prompts))
-    choose = _chooser(sampling or Sampling(), among.numbers)
+    numbers, n, _ = among or Among(range(len(prompts)), len(prompts))
+    writing = Writing({number: _first_tokens(model, ids) for number, ids in zip(numbers, prompts, strict=True)})
+    among = Among(numbers, n, writing)
+    choose = _chooser(sampling or Sampling(), numbers)
     reader = _reader(model, prompts, use_cache, among)
     room = [model.cfg.n_ctx + 1 - used for used in reader.used]
     made: list[list[int]] = [[] for _ in prompts]
@@ -193,16 +199,25 @@ def continuations(
     while active:
         next_B = choose(reader.logits(next_B), active)
         for row, token in zip(active, next_B.tolist(), strict=True):
+            if numbers[row] in writing.stopped:
+                ended[row] = "stopped"
+                continue
             made[row].append(token)
+            writing.tokens[numbers[row]].append(token)
             ended[row] = _end(token, len(made[row]), stops, max_new_tokens, room[row])
         stay = _filled([ended[row] is None for row in active])
         if advance:
-            advance(len(active), len(active) - len(stay))
+            advance(sum(ended[row] != "stopped" for row in active), len(active) - len(stay))
         if stay and len(stay) < len(active):
             reader.keep(stay)
             next_B = next_B[stay]
         active = [active[i] for i in stay]
     return [Continuation(tokens, why) for tokens, why in zip(made, ended, strict=True)]
+
+
+def _first_tokens(model: Any, prompt: list[int]) -> list[int]:
+    """What the model reads before the first new token: the prompt, or a decoder's start token."""
+    return [model.cfg.decoder_start_token_id] if hasattr(model, "decode") else list(prompt)
 
 
 def _filled(stays: list[bool]) -> list[int]:
@@ -281,8 +296,8 @@ def _reader(model: GenerativeModel, prompts: Sequence[list[int]], use_cache: boo
 
 def prompt_tokens(index_BL: Tensor, lengths: Sequence[int], among: Among | None = None) -> TextTokens:
     """The tokens of a forward as those of prompts of these lengths, of which they may be the continuation."""
-    numbers, n = among or Among(range(len(lengths)), len(lengths))
-    return TextTokens(index_BL, torch.tensor(lengths), torch.tensor(numbers), n, index_BL)
+    numbers, n, writing = among or Among(range(len(lengths)), len(lengths))
+    return TextTokens(index_BL, torch.tensor(lengths), torch.tensor(numbers), n, index_BL, writing)
 
 
 class _Reader:
@@ -319,7 +334,7 @@ class _Reader:
     def keep(self, rows: list[int]) -> None:
         """Go on with these rows alone."""
         self.used = [self.used[row] for row in rows]
-        self.among = Among([self.among.numbers[row] for row in rows], self.among.n)
+        self.among = self.among._replace(numbers=[self.among.numbers[row] for row in rows])
         self.tokens_BM, self.mask_BM = self.tokens_BM[rows], self.mask_BM[rows]
         if self.cache is not None:
             self.cache.keep(rows)

@@ -3,6 +3,7 @@
 torch and the families are imported once the model is found, so a wrong name is answered without them.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from probekit.options import DeviceOptions, ModelArguments, ModelOptions
 from probekit.options.check import check_path
 from probekit.options.load import Via
 from probekit.options.option import keywords
+from probekit.text import by_numbers, listed
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from probekit.models.base import LanguageModel
     from probekit.models.family import Family
 
+_CHECKPOINT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+=-]*")  # a folder in the model's folder, and never outside it
 BUILTIN_MODELS = ("agreement-gpt2",)
 BUILTIN = Path(__file__).parent / "builtin"
 HUB_ALIASES = ALIASES["model"]
@@ -60,6 +63,7 @@ def load_model(name_or_path: str | Path, options: ModelArguments) -> "LanguageMo
     model.tokenizer = load_tokenizer(found.folder, _bos_token_id(hf), model.cfg.d_vocab, model.causal)
     model.end_ids = end_ids(found.folder, model.cfg.d_vocab)
     model.folder = None if random_init else found.folder
+    model.revision = found.requested
     model.source = {**_source(found), "random_init": random_init, "seed": seed, "dtype": dtype, **_as_chosen(options)}
     return model.eval()
 
@@ -108,19 +112,49 @@ class _Found:
         folder: has config.json and the tokenizer; the weights too, unless they are still on the Hub.
         repo: the repository of the Hub that it comes from.
         has_own_name: whether the name identifies the model without a path, as for built-in ones.
+        requested: the revision that was asked for: a branch, tag or commit of the Hub, or a checkpoint in a folder.
     """
 
     name: str
     folder: Path
     repo: HubRepo | None = None
     has_own_name: bool = False
+    requested: str | None = None
 
 
 def _source(found: _Found) -> dict[str, Any]:
     """What identifies the same model from any current folder: a name, a commit of the Hub, or an absolute path."""
     if found.repo:
         return {"name_or_path": found.repo.id, "revision": found.folder.name}
+    if found.requested is not None:
+        return {"name_or_path": str(found.folder.parent.resolve()), "revision": found.requested}
     return {"name_or_path": found.name if found.has_own_name else str(found.folder.resolve()), "revision": None}
+
+
+def _not_a_model(folder: Path) -> str:
+    inside = _checkpoints(folder)
+    what = f"; it holds {listed(inside)}, name one with --revision" if inside else "; name another"
+    return f"{str(folder)!a} is not the folder of a model, as it has no config.json{what}"
+
+
+def _checkpoints(folder: Path) -> list[str]:
+    """The names of the folders in it that hold a model, step2 before step10, escaped."""
+    names = [each.parent.name for each in folder.glob("*/config.json")]
+    return [ascii(name) for name in sorted(names, key=by_numbers)]
+
+
+def checkpoint_folder(folder: Path, revision: str) -> Path:
+    """The checkpoint of this name in a folder that holds several, such as step1000/ or checkpoint-500/.
+
+    Raises:
+        UsageError: there is none; the message names those that there are.
+    """
+    inside = folder / revision
+    if _CHECKPOINT.fullmatch(revision) and (inside / "config.json").is_file():
+        return inside
+    known = _checkpoints(folder)
+    why = f"it holds {listed(known)}" if known else "it holds no folders of checkpoints, each with a config.json"
+    raise UsageError(f"{str(folder)!a} has no checkpoint {revision!a:.80} (--revision): {why}")
 
 
 def check_model(name: str, options: DeviceOptions) -> None:
@@ -131,9 +165,9 @@ def check_model(name: str, options: DeviceOptions) -> None:
             of a model that is not of the Hub; `via` of a model that is made here.
         DataError: a folder without a config.json.
     """
-    check_model_name(name)
-    if name in builtin.MODELS or name in BUILTIN_MODELS or _exists(name):
-        _check_no_revision(name, options.revision, "is a folder here" if _exists(name) else "is built in")
+    check_model_name(name, options.revision)
+    if name in builtin.MODELS or name in BUILTIN_MODELS:
+        _check_no_revision(name, options.revision, "is built in")
     _check_via(name, options)
     if options.device not in ("auto", "cpu"):
         from probekit.devices import find_device  # torch
@@ -141,36 +175,41 @@ def check_model(name: str, options: DeviceOptions) -> None:
         find_device(options.device)
 
 
-def check_model_name(name: str) -> None:
+def check_model_name(name: str, revision: str | None = None) -> None:
     """Raise unless there is such a model here, or the name is one of the Hub's; asks no network.
 
     Raises:
-        UsageError: neither a built-in name nor a folder nor owner/name.
+        UsageError: neither a built-in name nor a folder nor owner/name; a folder without this revision.
         DataError: a folder without a config.json.
     """
     if name in builtin.MODELS or name in BUILTIN_MODELS:
         return
     if _exists(name):
-        if not (Path(name) / "config.json").is_file():
-            raise DataError(f"{name!a} is not the folder of a model, as it has no config.json; name another")
+        if revision is not None:
+            checkpoint_folder(Path(name), revision)
+        elif not (Path(name) / "config.json").is_file():
+            raise DataError(_not_a_model(Path(name)))
     elif not (name in HUB_ALIASES or (REPO_ID.fullmatch(name) and ".." not in name)):
         near = nearest(name, [*BUILTIN_MODELS, *builtin.MODELS, *HUB_ALIASES])
         raise UsageError(f"no model {name!a}: neither a folder nor owner/name on the Hub; {near}")
 
 
 def _find(name: str, revision: str | None, weights: bool = True, progress: bool | None = None) -> _Found:
-    check_model_name(name)
+    check_model_name(name, revision)
     if name in builtin.MODELS:
         _check_no_revision(name, revision, "is trained here")
         return _Found(name, builtin.MODELS[name](weights, progress), has_own_name=True)
     is_shipped = name in BUILTIN_MODELS
     if is_shipped or _exists(name):
         folder = BUILTIN / name if is_shipped else Path(name)
-        _check_no_revision(name, revision, "is a folder here")
-        return _Found(name if is_shipped else folder.resolve().name, folder, has_own_name=is_shipped)
+        if is_shipped:
+            _check_no_revision(name, revision, "is built in")
+            return _Found(name, folder, has_own_name=True)
+        inside = folder if revision is None else checkpoint_folder(folder, revision)
+        return _Found(folder.resolve().name, inside, requested=revision)
     repo = find_repo(name, "model", revision)
     files = ["config.json", GENERATION_CONFIG, *FILES, *template_files(repo.files)]
-    return _Found(name, fetch(repo, files), repo)
+    return _Found(name, fetch(repo, files), repo, requested=revision)
 
 
 def _check_no_revision(name: str, revision: str | None, why: str) -> None:

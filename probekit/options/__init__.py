@@ -5,24 +5,31 @@ The keyword arguments of the public functions, the options of the command line, 
 """
 
 from probekit.options.causal import CausalArguments, CausalOptions
+from probekit.options.compare import CompareOptions
 from probekit.options.curve import CurveOptions, TransferArguments, TransferOptions
+from probekit.options.export import ExportOptions
 from probekit.options.extract import ExtractArguments, ExtractOptions
 from probekit.options.generate import ContinuationOptions, GenerateOptions, Sampling
 from probekit.options.imports import ImportArguments, ImportOptions
 from probekit.options.label import LabelArguments, LabelOptions
 from probekit.options.load import DeviceOptions, ModelArguments, ModelOptions
+from probekit.options.monitor import MonitorOptions
 from probekit.options.probe import CurvesArguments, ProbeArguments, ProbeOptions
 from probekit.options.report import ReportOptions
+from probekit.options.score import ScoreOptions
+from probekit.options.sweep import SweepArguments, SweepOptions
 from probekit.options.task import TaskOptions
 from probekit.options.train import TrainingSettings
 
 __all__ = [
     "CausalArguments",
     "CausalOptions",
+    "CompareOptions",
     "ContinuationOptions",
     "CurveOptions",
     "CurvesArguments",
     "DeviceOptions",
+    "ExportOptions",
     "ExtractArguments",
     "ExtractOptions",
     "GenerateOptions",
@@ -32,10 +39,14 @@ __all__ = [
     "LabelOptions",
     "ModelArguments",
     "ModelOptions",
+    "MonitorOptions",
     "ProbeArguments",
     "ProbeOptions",
     "ReportOptions",
     "Sampling",
+    "ScoreOptions",
+    "SweepArguments",
+    "SweepOptions",
     "TaskOptions",
     "TrainingSettings",
     "TransferArguments",

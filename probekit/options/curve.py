@@ -80,7 +80,10 @@ class CurveOptions:
             object.__setattr__(self, "layers", _listed(self.layers))
         elif isinstance(self.layers, str) and self.layers.strip() not in ("out", "output"):  # these get a hint later
             check_layers(self.layers)
-        _check_probe_name(self.probe.get("name") if isinstance(self.probe, dict) else self.probe, self.C)
+        several = self.probe if isinstance(self.probe, tuple) else (self.probe,)
+        for probe in several:
+            check_probe_name(probe.get("name") if isinstance(probe, dict) else probe)
+        check_strengths_of([probe.get("name") if isinstance(probe, dict) else probe for probe in several], self.C)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,13 +145,20 @@ def _rising(C: float | Iterable[float]) -> tuple[float, ...]:
     return tuple(sorted({check_strength("C", value) for value in several}))
 
 
-def _check_probe_name(name: Any, C: Any) -> None:
-    """Refuse an unknown name, and a C that the named probe does not take; other kinds of probes are checked later."""
-    if not isinstance(name, str):
-        return
-    if name not in PROBE_NAMES:
+def check_probe_name(name: Any) -> None:
+    """Refuse an unknown name; other kinds of probes are checked later."""
+    if isinstance(name, str) and name not in PROBE_NAMES:
         raise UsageError(f"unknown probe {name!a}; {nearest(name, PROBE_NAMES)}")
-    if C is not None and name in WITHOUT_C:
-        raise UsageError(f"the probe {name} has no C; leave it out")
-    if C is not None and math.inf in C and name != "ridge":
-        raise UsageError(f"the probe {name} needs a finite C (--C), got inf; only ridge may go without a penalty")
+
+
+def check_strengths_of(probes: Sequence[Any], C: Any) -> None:
+    """Refuse a C that none of the named probes takes; of several probes, those without a C are fitted without one."""
+    names = [name for name in probes if isinstance(name, str)]
+    if C is None or len(names) < len(probes):
+        return
+    if all(name in WITHOUT_C for name in names):
+        which = f"probe {names[0]} has" if len(names) == 1 else f"probes {' and '.join(names)} have"
+        raise UsageError(f"the {which} no C; leave it out")
+    for name in names:
+        if math.inf in C and name not in ("ridge", *WITHOUT_C):
+            raise UsageError(f"the probe {name} needs a finite C (--C), got inf; only ridge may go without a penalty")

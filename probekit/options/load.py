@@ -29,7 +29,12 @@ class DeviceOptions:
         metavar="TYPE",
         parse=parse.dtype,
     )
-    revision: str | None = option(None, "Branch, tag or commit of the model on the Hub.", metavar="REV")
+    revision: str | None = option(
+        None,
+        "Branch, tag or commit of the model on the Hub, or a checkpoint in a local folder that holds several.",
+        notes="A local checkpoint is a folder in the model's folder, such as step1000/, with its own config.json.",
+        metavar="REV",
+    )
     _: KW_ONLY
     via: Via = option(
         "probekit",

@@ -12,6 +12,12 @@ def names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def probes(text: str) -> str | tuple[str, ...]:
+    """`"logistic"` as it is; `"logistic, mean-diff"` -> `("logistic", "mean-diff")`, each once."""
+    several = tuple(dict.fromkeys(names(text)))
+    return several if len(several) > 1 else "".join(several) or text
+
+
 def dtype(text: str) -> str:
     """`"fp32"` or `"float32"` -> `"float32"`, and so on. Raises UsageError that names the nearest."""
     name = DTYPES.get(text, text)

@@ -1,13 +1,21 @@
 """Options of `train_probes`."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError, nearest
-from probekit.options.check import check_among, check_whole, is_whole
-from probekit.options.curve import AGGREGATES, SEQUENCE_NAMES, CurveOptions
+from probekit.options import parse
+from probekit.options.check import check_among, check_names, check_whole, is_whole
+from probekit.options.curve import (
+    AGGREGATES,
+    PROBE_NAMES,
+    SEQUENCE_NAMES,
+    CurveOptions,
+    check_probe_name,
+    check_strengths_of,
+)
 from probekit.options.option import like, option
 from probekit.options.task import OnBadRow, TaskOptions
 from probekit.text import listed
@@ -20,6 +28,8 @@ ControlC = Literal["label", "own"]
 DATA_FILES = (".csv", ".tsv", ".jsonl", ".parquet")
 FULL = {"controls": 3, "codelength": True, "baselines": True}  # what is computed unless it is a quick look
 BY_POSITION, FROM_END = "position", "position-from-end"  # a curve for each place in the text, counted from either end
+BY_HEAD = "head"
+TRACKERS = ("wandb", "tensorboard", "trackio")
 LEAST_TEXTS = 10
 LEAST_FOLDS = 3  # one tests, one chooses, the rest are fitted
 METRIC_NAMES = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "r2", "spearman")
@@ -39,6 +49,13 @@ class ProbeOptions(CurveOptions):
         CurveOptions,
         "label",
         "Label set to predict; on the command line also several with commas, or all.  [default: the task's target]",
+    )
+    probe: Any = like(
+        CurveOptions,
+        "probe",
+        f"{', '.join(PROBE_NAMES[:-1])} or {PROBE_NAMES[-1]}; on the command line also several with commas.  "
+        "[default: logistic; ridge where labels are numbers]",
+        parse=parse.probes,
     )
     on_bad_row: OnBadRow = like(TaskOptions, "on_bad_row", "What to do with texts without the token to read.")
     aggregate: str | None = option(
@@ -112,18 +129,39 @@ class ProbeOptions(CurveOptions):
     )
     by: str | None = option(
         None,
-        "position: a curve for each place in the text, counted from the first token; position-from-end: from the last.",
-        notes="Each place is probed on the texts that have it, and each selection that was kept on all texts. Control "
-        "tasks and code length are left out unless asked for by name; the baseline is the majority class.",
+        "position: a curve for each place in the text, counted from the first token; position-from-end: from the last; "
+        "head: a curve for each attention head.",
+        notes="Each place is probed on the texts that have it, and each selection that was kept on all texts. A head "
+        "is its part of z, q, k, v or result, at one token of each text. Control tasks and code length are left out "
+        "unless asked for by name; the baseline is the majority class.",
         metavar="WHAT",
     )
     least_texts: int = option(
         LEAST_TEXTS,
-        "Texts of each class that a position needs in each split, with --by.",
+        "Texts of each class that a position needs in each split, with --by; or a value in train and test, with "
+        "--shift-column.",
         notes="Positions with fewer are left out, and the results name them. Where tokens have labels, classes with "
         "fewer are left out at that position, if two remain. A regression needs as many in all.",
         metavar="N",
         least=1,
+    )
+    nuisance: str | Sequence[str] | None = option(
+        None,
+        "Columns that the probe may be reading instead: length, tokens, position, kept columns or label sets.",
+        notes="A model of these alone is a baseline, with the probe's protocol and budget; a second curve shows the "
+        "probes after the columns are regressed out of the activations, linearly and on the training rows. `extract "
+        "--keep-columns` keeps columns. Length is in characters, words, sentences and tokens; position is the token's "
+        "place in its text. In Python also a list.",
+        metavar="NAMES",
+        parse=parse.names,
+    )
+    shift_column: str | None = option(
+        None,
+        "Train on the rows with one value of this column, test on those with each: a matrix of values.",
+        notes="A kept column, another label set, length (in words) or tokens; many numbers are cut at the quartiles of "
+        "train. C and layer are chosen on validation rows of the training values. With three values or more the last "
+        "row is trained on all values but the tested one. The call returns `TransferResults`.",
+        metavar="NAME",
     )
     baselines: bool | None = option(
         None,
@@ -133,18 +171,22 @@ class ProbeOptions(CurveOptions):
     )
 
     def __post_init__(self) -> None:
+        if isinstance(self.probe, list):
+            object.__setattr__(self, "probe", tuple(self.probe))
+        if isinstance(self.probe, dict) and "," in str(self.probe.get("name")):
+            raise UsageError(f"several probes take no parameters, got {dict(self.probe)!a:.80}; name one probe")
         super().__post_init__()
-        check_among("by", self.by, (None, BY_POSITION, FROM_END))
+        _check_each_probe(self)
+        check_among("by", self.by, (None, BY_POSITION, FROM_END, BY_HEAD))
         object.__setattr__(self, "least_texts", check_whole("least_texts", self.least_texts))
         check_among("aggregate", self.aggregate, (None, *AGGREGATES))
         if self.by is not None and self.of_sequences:
             raise UsageError(
-                "--by position (by=) reads one token of each text at a time, and a probe over a sequence takes all of "
-                "them; leave one of the two out"
+                f"--by {self.by} (by=) reads one token of each text at a time, and a probe over a sequence takes all "
+                "of them; leave one of the two out"
             )
-        less = {"controls": 0, "codelength": False}
-        usual = less if self.quick or self.by is not None else FULL | less if self.of_sequences else FULL
-        for name, value in usual.items():
+        _check_surface(self)
+        for name, value in _usual(self).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         object.__setattr__(self, "controls", check_whole("controls", self.controls, 0))
@@ -153,18 +195,16 @@ class ProbeOptions(CurveOptions):
             if given not in get_args(known):
                 what = name.replace("_", " ")
                 raise UsageError(f"unknown {what} {given!a}; {nearest(str(given), get_args(known))}")
-        if self.metric in LOSSES:
-            known = listed(METRIC_NAMES)
-            raise UsageError(f"lower {self.metric} is better, and the highest score is selected; take {known}")
-        if self.metric is not None and self.metric not in METRIC_NAMES:
-            raise UsageError(f"unknown metric {self.metric!a}; {nearest(str(self.metric), METRIC_NAMES)}")
+        _check_metric_name(self.metric)
         if self.folds is not None:
             object.__setattr__(self, "folds", _checked_folds(self.folds, self.drop_leaks))
         if self.by is not None:
             _refuse_with_by(self, ("folds", "concatenate"))
-        elif isinstance(self.position, list) and len(self.position) == 1:
+        if self.by in (BY_POSITION, FROM_END) or not isinstance(self.position, list):
+            return
+        if len(self.position) == 1:
             object.__setattr__(self, "position", self.position[0])
-        elif isinstance(self.position, list):
+        else:
             raise UsageError(
                 f"a probe reads one position of each text, and {len(self.position)} were given (--position, in Python "
                 "position=); name one, or make a curve for each of them with --by position (by='position')"
@@ -173,9 +213,12 @@ class ProbeOptions(CurveOptions):
     @property
     def of_sequences(self) -> bool:
         """Whether the probe takes all tokens of a text."""
-        probe = self.probe.get("name") if isinstance(self.probe, dict) else self.probe
-        by_name = probe in SEQUENCE_NAMES if isinstance(probe, str) else getattr(probe, "of_sequences", False)
-        return self.aggregate is not None or by_name
+        return self.aggregate is not None or any(_is_of_sequences(probe) for probe in self.each_probe)
+
+    @property
+    def each_probe(self) -> tuple[Any, ...]:
+        """The probes, mostly one."""
+        return self.probe if isinstance(self.probe, tuple) else (self.probe,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +227,14 @@ class ProbeArguments(ProbeOptions):
 
     random_init: "Activations | None" = option(
         None, "Activations of the same places from the same model with random weights, as a baseline.", flag=None
+    )
+    log_to: str | None = option(
+        None,
+        f"Log numbers, picture and settings to {', '.join(TRACKERS[:-1])} or {TRACKERS[-1]}, where it is installed.",
+        notes="A run named after model, task, label and probe in the project probekit; the step is the layer. An "
+        "active run of wandb is continued; tensorboard writes to ./tensorboard.",
+        metavar="TRACKER",
+        flag=None,
     )
     progress: Callable[[int, int], None] | None = option(
         None, "Called with (places done, places) after each place.", flag=None
@@ -211,36 +262,90 @@ class CurvesArguments(ProbeArguments):
         "curves end at their own last place. Layers are those of the points that have layers.",
         flag=None,
     )
+    probes: Sequence[Any] | None = option(
+        None,
+        "Several probes, a curve for each: a list of names, classes or instances.",
+        notes="They read each place once, and share rows, control tasks and baselines. C is for those that have one.",
+        flag=None,
+    )
     labels: Any = option(
         None,
         'Several label sets, a curve for each: a list of names, or "all" of the task. Or labels by id, which are '
         "joined first: a dict id -> label, a Series, a DataFrame, or the path of a file.",
-        notes="With `points` or names of label sets the call returns `ProbeCurves`, even for one curve. Options for "
-        "labels by id are those of `label`.",
+        notes="With `points`, `probes` or names of label sets the call returns `ProbeCurves`, even for one curve. "
+        "Options for labels by id are those of `label`.",
         flag=None,
     )
 
     def __post_init__(self) -> None:
+        if self.probes is not None:
+            object.__setattr__(self, "probes", _several_probes(self.probes))
         super().__post_init__()
-        for one, several in (("point", "points"), ("label", "labels")):
+        if isinstance(self.probe, tuple):
+            raise UsageError(f"probe= takes one probe, got {len(self.probe)}; give several as probes=")
+        if self.probes is not None:
+            check_strengths_of(self.probes, self.C)
+        for one, several in (("point", "points"), ("label", "labels"), ("probe", "probes")):
             given = getattr(self, several)
             if given is None or (several == "labels" and _are_labels(given)):
                 continue
             if getattr(self, one) is not None:
                 raise UsageError(f"both {one}= and {several}= were given; give {several}= alone")
-            object.__setattr__(self, several, given if given == "all" else _names(several, given))
+            if several != "probes":
+                object.__setattr__(self, several, given if given == "all" else _names(several, given))
+        if self.shift_column is not None and (self.several or self.random_init is not None):
+            raise UsageError(
+                "shift_column (--shift-column) makes one matrix of one point, one label set and one probe: without "
+                "points=, labels=, probes= and random_init=; leave them out"
+            )
         if self.by is not None:
             _refuse_with_by(self, ("points", "random_init", *(["labels"] if self.joined is None else [])))
 
     @property
     def several(self) -> bool:
         """Whether several curves were requested, rather than one."""
-        return self.points is not None or (self.labels is not None and self.joined is None)
+        return self.points is not None or self.probes is not None or (self.labels is not None and self.joined is None)
+
+    @property
+    def each_probe(self) -> tuple[Any, ...]:
+        """The probes, mostly one."""
+        return super().each_probe if self.probes is None else tuple(self.probes)
 
     @property
     def joined(self) -> Any:
         """Labels by id, to be joined; None where `labels` names label sets."""
         return self.labels if self.labels is not None and _are_labels(self.labels) else None
+
+
+def _check_each_probe(options: "ProbeOptions") -> None:
+    """Refuse several probes that read different rows, or a curve of each with a curve at each position."""
+    several = options.each_probe
+    if len({_is_of_sequences(probe) for probe in several}) > 1 and options.aggregate is None:
+        raise UsageError(
+            "a probe over a sequence takes all tokens of a text, and the others one row; train them in two calls"
+        )
+    if options.by is not None and len(several) > 1:
+        raise UsageError(f"--by (by=) takes one probe, got {len(several)}; train the others in calls of their own")
+
+
+def _is_of_sequences(probe: Any) -> bool:
+    """Whether a probe, or the probe of a name, takes all tokens of a text."""
+    name = probe.get("name") if isinstance(probe, dict) else probe
+    return name in SEQUENCE_NAMES if isinstance(name, str) else getattr(name, "of_sequences", False)
+
+
+def _several_probes(given: Any) -> tuple[Any, ...]:
+    """Probes in their order, each name once; names are checked."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise UsageError(f"probes= takes a list, such as ['logistic', 'mean-diff']; got {given!a:.80}")
+    probes: list[Any] = []
+    for probe in given:
+        check_probe_name(probe)
+        if not isinstance(probe, str) or probe not in probes:
+            probes.append(probe)
+    if not probes:
+        raise UsageError("the list of probes is empty; name one or more")
+    return tuple(probes)
 
 
 def _are_labels(given: Any) -> bool:
@@ -264,6 +369,37 @@ def _refuse_with_by(options: "ProbeOptions", names: Iterable[str]) -> None:
             f"by={options.by!r} (--by) makes curves of one point and one label set on the task's splits, one token "
             f"at a time: without {name}={given!r:.40}{what}"
         )
+
+
+def _usual(options: "ProbeOptions") -> dict[str, Any]:
+    """What is computed where it is neither asked for nor left out by name."""
+    less = {"controls": 0, "codelength": False}
+    if options.quick or options.by is not None or options.shift_column is not None:
+        return less
+    return FULL | less if options.of_sequences else FULL
+
+
+def _check_metric_name(metric: str | None) -> None:
+    if metric in LOSSES:
+        raise UsageError(f"lower {metric} is better, and the highest score is selected; take {listed(METRIC_NAMES)}")
+    if metric is not None and metric not in METRIC_NAMES:
+        raise UsageError(f"unknown metric {metric!a}; {nearest(str(metric), METRIC_NAMES)}")
+
+
+def _check_surface(options: "ProbeOptions") -> None:
+    """Check the names of nuisances, and refuse what surface controls do not go together with."""
+    if options.nuisance is not None:
+        object.__setattr__(options, "nuisance", check_names("nuisance", options.nuisance))
+    apart = {"nuisance": ["folds", "by", "aggregate"]}
+    apart["shift_column"] = [*apart["nuisance"], "nuisance", "controls", "codelength", "baselines"]
+    for name in (name for name in apart if getattr(options, name) is not None):
+        taken = [one for one in apart[name] if getattr(options, one) not in (None, False)]
+        if taken or options.of_sequences:
+            what = taken[0] if taken else "probe"
+            raise UsageError(
+                f"--{name.replace('_', '-')} ({name}=) reads one row of each text on the task's splits: without "
+                f"{what}={getattr(options, what)!r:.40}; leave one of the two out"
+            )
 
 
 def _names(what: str, given: Any) -> tuple[str, ...]:

@@ -49,6 +49,13 @@ class TaskOptions:
         'is; `info["groups_across_splits"]` counts the groups that span splits.',
         metavar="NAME",
     )
+    keep_columns: str | Sequence[str] | None = option(
+        None,
+        "Other columns to keep with the texts, for train-probe --nuisance and --shift-column: source,domain.",
+        notes="Numbers or texts; a cell may be missing. In Python also a list.",
+        metavar="NAMES",
+        parse=parse.names,
+    )
     limit: int | None = option(
         None,
         "Keep at most N texts of each split; where examples are words, all words of N texts.",
@@ -156,5 +163,7 @@ class TaskOptions:
         check_whole("max_classes", self.max_classes, least=2)
         if self.columns is not None:
             object.__setattr__(self, "columns", check_names("columns", self.columns))
+        if self.keep_columns is not None:
+            object.__setattr__(self, "keep_columns", check_names("keep-columns", self.keep_columns))
         if self.limit is not None and self.limit < 1:
             raise UsageError(f"limit must be 1 or more, got {self.limit}")

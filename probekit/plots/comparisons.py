@@ -8,16 +8,16 @@ from matplotlib.axes import Axes
 
 from probekit.plots.curves import Curve, test_value, x_of
 from probekit.plots.margin import MarginLabel, draw_margin, is_narrow
-from probekit.plots.style import GREEN, GREY, short
+from probekit.plots.style import GREEN, GREY, RED, short
 
-CONTROL, RANDOM = "control task", "random init"
+CONTROL, RANDOM, RESIDUAL = "control task", "random init", "residualised"
 POOLED = {"mean": "#CC79A7", "last": "#E69F00"}  # a probe over a sequence, against one row for each text
-LINES = {CONTROL: (0, (5, 2.5)), RANDOM: "-"} | {f"{how} token": "-" for how in POOLED}
+LINES = {CONTROL: (0, (5, 2.5)), RANDOM: "-", RESIDUAL: (0, (4, 1.5, 1, 1.5))} | {f"{how} token": "-" for how in POOLED}
 NAME = 16  # letters of a baseline
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Rival:
     """Scores to compare a curve with.
 
     Attributes:
@@ -37,38 +37,39 @@ class Comparison:
         return any(low <= value <= high for value in self.values)
 
 
-def comparisons(curves: Sequence[Curve]) -> list[Comparison]:
+def comparisons(curves: Sequence[Curve]) -> list[Rival]:
     """What all curves are compared with; a comparison that several curves share is there once, in grey."""
     several = [[*_baselines(curve), *_others(curve)] for curve in curves]
-    owners: dict[tuple[object, ...], list[Comparison]] = {}
+    owners: dict[tuple[object, ...], list[Rival]] = {}
     for each in (comparison for own in several for comparison in own):
         key = (each.name, each.xs, tuple(round(value, 3) for value in each.values))
         owners.setdefault(key, []).append(each)
-    shared = [Comparison(**{**vars(same[0]), "color": GREY}) for same in owners.values() if len(same) > 1]
+    shared = [Rival(**{**vars(same[0]), "color": GREY}) for same in owners.values() if len(same) > 1]
     return shared + [same[0] for same in owners.values() if len(same) == 1]
 
 
-def _baselines(curve: Curve) -> list[Comparison]:
+def _baselines(curve: Curve) -> list[Rival]:
     name = curve.results.headline
     found = [(short(b.name, NAME), b.metrics["test"].get(name)) for b in curve.results.baselines]
     color = GREY if curve.is_alone else curve.color
-    return [Comparison(text, (value,), (), color) for text, value in found if value is not None]
+    return [Rival(text, (value,), (), color) for text, value in found if value is not None]
 
 
-def _others(curve: Curve) -> list[Comparison]:
-    """The curves of the control task, of random weights, and of one row for each text."""
+def _others(curve: Curve) -> list[Rival]:
+    """The curves of the control task, of random weights, without nuisances, and of one row for each text."""
     results = curve.results
-    colors = {CONTROL: GREY, RANDOM: GREEN} | {f"{how} token": color for how, color in POOLED.items()}
+    colors = {CONTROL: GREY, RANDOM: GREEN, RESIDUAL: RED} | {f"{how} token": color for how, color in POOLED.items()}
     found = {
         CONTROL: [(x_of(results, layer), layer.control) for layer in results.layers if layer.control is not None],
         RANDOM: [(x_of(results, layer), test_value(results, layer)) for layer in results.random_init],
+        RESIDUAL: [(x_of(results, layer), test_value(results, layer)) for layer in results.residual],
     }
     found |= {
         f"{how} token": [(x_of(results, layer), test_value(results, layer)) for layer in layers]
         for how, layers in results.pooled.items()
     }
     return [
-        Comparison(
+        Rival(
             name,
             tuple(value for _, value in points),
             tuple(x for x, _ in points),
@@ -79,7 +80,7 @@ def _others(curve: Curve) -> list[Comparison]:
     ]
 
 
-def draw_comparisons(ax: Axes, several: Sequence[Comparison], is_alone: bool) -> dict[str, Artist]:
+def draw_comparisons(ax: Axes, several: Sequence[Rival], is_alone: bool) -> dict[str, Artist]:
     """Draw them on axes with their final y limits; returns the legend's entries.
 
     What leaves the axis at any layer is named at that end, with an arrow and its farthest value; what is beyond it
@@ -105,7 +106,7 @@ def draw_comparisons(ax: Axes, several: Sequence[Comparison], is_alone: bool) ->
     return entries
 
 
-def _labels(ax: Axes, each: Comparison, is_alone: bool) -> list[MarginLabel]:
+def _labels(ax: Axes, each: Rival, is_alone: bool) -> list[MarginLabel]:
     """Its name at its right end, and a note at each end of the axis that it leaves, at whatever layer."""
     low, high = ax.get_ylim()
     end, labels = each.values[-1], []
@@ -119,7 +120,7 @@ def _labels(ax: Axes, each: Comparison, is_alone: bool) -> list[MarginLabel]:
     return labels
 
 
-def _beyond(each: Comparison, to: str, low: float, high: float) -> str:
+def _beyond(each: Rival, to: str, low: float, high: float) -> str:
     """Its values, if all are beyond one end of the axis; else only the farthest, after `to`."""
     first, last = min(each.values), max(each.values)
     if first > high or last < low:

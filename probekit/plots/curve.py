@@ -107,14 +107,24 @@ def plot_accuracy_by_layer(
 
 
 def draw_panel(
-    ax: Axes, several: Sequence[ProbeData], names: Sequence[str | None], title: str | None = None
+    ax: Axes,
+    several: Sequence[ProbeData],
+    names: Sequence[str | None],
+    title: str | None = None,
+    y: Limits | None = None,
 ) -> Entries:
-    """Draw curves on new axes without the legend of their marks; returns its entries."""
+    """Draw curves on new axes, which show at least `y`, without the legend of their marks; returns its entries."""
     picture = _picture_on(ax, None)
     picture.asked = [_Asked(results, name, None) for results, name in zip(several, names, strict=True)]
-    picture.title, picture.marks = title, []
+    picture.title, picture.marks, picture.theirs = title, [], (None, y)
     _draw_anew(picture, ax)
     return picture.marks
+
+
+def panel_limits(several: Sequence[ProbeData]) -> Limits:
+    """The ends of the y axis of these curves on axes of their own."""
+    curves = _curves([_Asked(results, None, None) for results in several])
+    return y_limits(curves, comparisons(curves))
 
 
 def save_plot(results: ProbeData, folder: str | Path, *, title: str | None = None) -> Path:
@@ -276,4 +286,6 @@ def _notes(curves: list[Curve], limits: Limits) -> list[str]:
     if beyond:
         value, place = min(beyond)
         notes.append(f"{metric_of(curves[0].results)} down to {value:.4g} ({place}) is below the axis")
+    nuisance = curves[0].results.meta.get("nuisance") if len(curves) == 1 else None
+    notes += [f"nuisance: {', '.join(short(name) for name in nuisance['names'])}"] if nuisance else []
     return [*notes, *(compression_note(curves[0].results) if len(curves) == 1 else [])]

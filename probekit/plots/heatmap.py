@@ -11,6 +11,7 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.patches import Rectangle
 
 from probekit.evaluation.results.data import TransferCell, TransferData
+from probekit.evaluation.results.surface_note import short_shift_text
 from probekit.evaluation.results.wording import metric_name, position_name
 from probekit.plots.style import GREY, INK, PLAIN, inches, new_figure, short, write_figure, write_headings
 from probekit.text import printable
@@ -56,8 +57,8 @@ def _has_majority(results: TransferData) -> bool:
 
 
 def _size(results: TransferData) -> tuple[float, float]:
-    n = len(results.tasks)
-    return max(5.6, AROUND[0] + CELL[0] * n), AROUND[1] + CELL[1] * (n + _has_majority(results))
+    wide, high = len(results.tasks), len(results.rows)
+    return max(5.6, AROUND[0] + CELL[0] * wide), AROUND[1] + CELL[1] * (high + _has_majority(results))
 
 
 def _draw_cells(results: TransferData, ax: Axes) -> None:
@@ -71,7 +72,7 @@ def _draw_cells(results: TransferData, ax: Axes) -> None:
 
 
 def _fills(results: TransferData) -> np.ndarray:
-    """A colour for each cell, [T, T, 4]: white at chance level, grey where there is no value."""
+    """A colour for each cell, [rows, T, 4]: white at chance level, grey where there is no value."""
     least = -1.0 if results.headline == "r2" else 0.0
     norm = TwoSlopeNorm(results.meta["chance"], vmin=least, vmax=1)
     values = np.clip(results.matrix, least, 1)
@@ -83,8 +84,8 @@ def _fills(results: TransferData) -> np.ndarray:
 def _font_size(results: TransferData, ax: Axes) -> float:
     """Size of the numbers, in points, that fits the cells."""
     wide, high = inches(ax)
-    n = len(results.tasks)
-    return min(11.0, 72 * wide * 0.8 / n / 4.2, 72 * high * 0.7 / (n + 1) / 2.6)
+    columns, rows = len(results.tasks), len(results.rows)
+    return min(11.0, 72 * wide * 0.8 / columns / 4.2, 72 * high * 0.7 / (rows + 1) / 2.6)
 
 
 def _write_cell(ax: Axes, at: tuple[int, int], cell: TransferCell, metric: str, colour: str, size: float) -> None:
@@ -110,7 +111,7 @@ def is_dark(colour: Sequence[float] | np.ndarray) -> bool:
 
 def _draw_majority(results: TransferData, ax: Axes) -> None:
     """The score on each test split of always predicting the largest class of its train split."""
-    y = len(results.tasks) + _GAP
+    y = len(results.rows) + _GAP
     size = _font_size(results, ax)
     for j, share in enumerate(results.meta["majority"]):
         ax.add_patch(Rectangle((j - 0.5, y - 0.5), 1, 0.6, facecolor="#F1F1F1", edgecolor="white", linewidth=1.5))
@@ -118,10 +119,10 @@ def _draw_majority(results: TransferData, ax: Axes) -> None:
 
 
 def _name_axes(results: TransferData, ax: Axes) -> None:
-    tasks, n = results.tasks, len(results.tasks)
-    rows = [f"{short(row[0].train_task, NAME)}\nat {row[0].place}" for row in results.chosen]
+    tasks, n, n_rows = results.tasks, len(results.tasks), len(results.rows)
+    rows = [f"{short(row[0].train_task, NAME)}\n{_at(row)}" for row in results.chosen]
     has_majority = _has_majority(results)
-    ys = [*range(n), *([n + _GAP - 0.2] if has_majority else [])]
+    ys = [*range(n_rows), *([n_rows + _GAP - 0.2] if has_majority else [])]
     ax.set_yticks(ys, [*rows, *(["majority class"] if has_majority else [])], fontsize="small", **PLAIN)
     names = [short(task, NAME) for task in tasks]
     fits = max(map(len, names)) * 0.075 < 0.8 * inches(ax)[0] / n
@@ -129,11 +130,16 @@ def _name_axes(results: TransferData, ax: Axes) -> None:
     ax.set_xticks(range(n), names, fontsize="small", **rotated, **PLAIN)
     ax.tick_params(length=0, pad=4)
     ax.set_xlim(-0.5, n - 0.5)
-    ax.set_ylim(n - 0.5 + (_GAP + 0.6 if has_majority else 0), -0.5)
+    ax.set_ylim(n_rows - 0.5 + (_GAP + 0.6 if has_majority else 0), -0.5)
     ax.set_ylabel("trained on")
     ax.set_xlabel("tested on")
     ax.spines[:].set_visible(False)
     _write_headings(results, ax)
+
+
+def _at(row: Sequence[TransferCell]) -> str:
+    """The layer of a row, which is another one for each tested value where each leaves out another value."""
+    return f"at {row[0].place}" if len({cell.place for cell in row}) == 1 else "each at its own layer"
 
 
 def _write_headings(results: TransferData, ax: Axes) -> None:
@@ -141,4 +147,8 @@ def _write_headings(results: TransferData, ax: Axes) -> None:
     read = f"{printable(meta['point'])}, {position_name(meta['position'])}; {printable(meta['probe'])} probe"
     shown = f"test {metric_name(results.headline)}, 95% interval; white: chance level, {meta['chance']:.2f}"
     title = f"Transfer between tasks in {short(meta['model'])}"
-    write_headings(ax, title, [read, shown], start=7)
+    notes = [read, shown]
+    if shift := meta.get("shift"):
+        notes += [short_shift_text(shift)] if shift["change"] is not None else []
+        title = f"{short(meta['label'])}: shift over {short(shift['column'])} in {short(meta['model'])}"
+    write_headings(ax, title, notes, start=7)

@@ -1,34 +1,50 @@
-"""Several curves in one picture: those that can be compared on the same axes, the others in panels side by side."""
+"""Several curves in one picture: those that can be compared on the same axes, the others in panels side by side.
+
+With several probes at several points there is a row of panels for each label set, and in it a panel for each point,
+with a curve for each probe. The panels of a row have the same y axis.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from probekit.evaluation.results.curves_report import has_several_probes
 from probekit.evaluation.results.data import ProbeData
-from probekit.plots.curve import draw_panel, plot_accuracy_by_layer
+from probekit.plots.curve import Limits, draw_panel, panel_limits, plot_accuracy_by_layer
 from probekit.plots.curves import BAND, POINTWISE
 from probekit.plots.headings import Entries, write_under
-from probekit.plots.style import new_figure, write_figure, write_figure_title
+from probekit.plots.style import new_figure, short, write_figure, write_figure_title
 from probekit.text import printable
 
 PANEL_SIZE = (8.0, 4.8)  # inches
+SMALL_PANEL = (6.0, 4.4)  # inches, of a panel in a row for each label set
 COLUMNS = 2
+MOST_COLUMNS = 4  # of a row; more points go on in the next
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """Curves on axes of their own, with a title and the ends of the y axis at least; None leaves them to the curves."""
+
+    curves: list[ProbeData]
+    title: str | None = None
+    y: Limits | None = None
 
 
 def plot_curves(curves: Sequence[ProbeData], *, title: str | None = None) -> Figure:
     """Draw curves on a new pyplot figure, which a notebook shows: a panel for those that can be compared.
 
     Args:
-        curves: of several label sets and points.
+        curves: of several label sets, points and probes.
         title: over all panels, or of the only one, as plain text.
     """
     from matplotlib import pyplot as plt
 
-    panels = panels_of(curves)
-    figure = plt.figure(figsize=_size(panels), layout="constrained")
-    _draw(panels, figure, title)
+    figure = plt.figure(figsize=_size(curves), layout="constrained")
+    _draw(curves, figure, title)
     return figure
 
 
@@ -38,48 +54,84 @@ def save_curves_plot(curves: Sequence[ProbeData], folder: str | Path, *, title: 
     Raises:
         StorageError: the disk refused.
     """
-    panels = panels_of(curves)
-    with new_figure(_size(panels)) as figure:
-        _draw(panels, figure, title)
+    with new_figure(_size(curves)) as figure:
+        _draw(curves, figure, title)
         return write_figure(figure, Path(folder) / "curves.png")
 
 
 def panels_of(curves: Sequence[ProbeData]) -> list[list[ProbeData]]:
-    """The curves of each panel: those of one label set; with one point, those of one metric.
+    """The curves of each panel.
 
-    Curves of one label set have the same test rows and the same chance level.
+    They are those of one label set, with several probes at several points of one point of it, and with one point and
+    one probe those of one metric. Curves of one label set have the same test rows and the same chance level.
     """
     one_point = len({curve.meta["point"] for curve in curves}) == 1
-    panels: dict[str, list[ProbeData]] = {}
+    panels: dict[tuple[str, ...], list[ProbeData]] = {}
     for curve in curves:
-        panels.setdefault(curve.headline if one_point else curve.meta["label"], []).append(curve)
+        key = (curve.headline,) if one_point and not has_several_probes(curves) else (curve.meta["label"],)
+        panels.setdefault((*key, curve.meta["point"]) if _is_grid(curves) else key, []).append(curve)
     return list(panels.values())
 
 
-def _size(panels: Sequence[Sequence[ProbeData]]) -> tuple[float, float]:
-    columns = min(COLUMNS, len(panels))
-    return PANEL_SIZE[0] * columns, PANEL_SIZE[1] * -(-len(panels) // columns)
+def _is_grid(curves: Sequence[ProbeData]) -> bool:
+    """Whether there is a row for each label set, with a panel for each point."""
+    return has_several_probes(curves) and len({curve.meta["point"] for curve in curves}) > 1
 
 
-def _draw(panels: Sequence[Sequence[ProbeData]], figure: Figure, title: str | None) -> None:
+def _panels(curves: Sequence[ProbeData]) -> list[_Panel]:
+    """The panels with their titles and the ends of their y axes."""
+    panels = panels_of(curves)
+    if not _is_grid(curves):
+        return [_Panel(own) for own in panels]
+    ends: dict[str, Limits] = {}
+    for own in panels:
+        label, (low, high) = own[0].meta["label"], panel_limits(own)
+        before = ends.get(label, (low, high))
+        ends[label] = min(low, before[0]), max(high, before[1])
+    return [_Panel(own, _grid_title(own[0]), ends[own[0].meta["label"]]) for own in panels]
+
+
+def _grid_title(curve: ProbeData) -> str:
+    return f"{short(curve.meta['label'])}: {short(curve.meta['point'])}"
+
+
+def _columns(curves: Sequence[ProbeData]) -> int:
+    if _is_grid(curves):
+        return min(MOST_COLUMNS, len({curve.meta["point"] for curve in curves}))
+    return min(COLUMNS, len(panels_of(curves)))
+
+
+def _size(curves: Sequence[ProbeData]) -> tuple[float, float]:
+    columns = _columns(curves)
+    width, height = SMALL_PANEL if _is_grid(curves) else PANEL_SIZE
+    return width * columns, height * -(-len(panels_of(curves)) // columns)
+
+
+def _draw(curves: Sequence[ProbeData], figure: Figure, title: str | None) -> None:
+    panels, columns = _panels(curves), _columns(curves)
+    if title is None and _is_grid(curves):
+        title = f"{short(curves[0].meta['model'])} on {short(curves[0].meta['task'])}"
     if title and len(panels) > 1:
         write_figure_title(figure, printable(title))
-    columns = min(COLUMNS, len(panels))
     axes = figure.subplots(-(-len(panels) // columns), columns, squeeze=False).ravel().tolist()
     for ax in axes[len(panels) :]:
         ax.remove()
     if len(panels) == 1 or not _draw_with_one_legend(panels, figure, axes):
-        for ax, curves in zip(axes, panels, strict=False):
+        for ax, panel in zip(axes, panels, strict=False):
             ax.clear()
-            for curve, name in zip(curves, _names(curves), strict=True):
-                plot_accuracy_by_layer(curve, ax, label=name, title=title if len(panels) == 1 else None)
+            for curve, name in zip(panel.curves, _names(panel.curves), strict=True):
+                own = title if len(panels) == 1 else panel.title
+                plot_accuracy_by_layer(curve, ax, label=name, title=own)
 
 
-def _draw_with_one_legend(panels: Sequence[Sequence[ProbeData]], figure: Figure, axes: Sequence[Axes]) -> bool:
+def _draw_with_one_legend(panels: Sequence[_Panel], figure: Figure, axes: Sequence[Axes]) -> bool:
     """Draw the panels with the legend of their marks under all of them; False if their marks mean different things."""
-    entries = [draw_panel(ax, curves, _names(curves)) for ax, curves in zip(axes, panels, strict=False)]
+    entries = [
+        draw_panel(ax, panel.curves, _names(panel.curves), panel.title, panel.y)
+        for ax, panel in zip(axes, panels, strict=False)
+    ]
     marks: Entries = list({variants[0]: (variants, mark) for own in entries for variants, mark in own}.values())
-    is_alone = {len(curves) == 1 for curves in panels}
+    is_alone = {len(panel.curves) == 1 for panel in panels}
     if len(is_alone) > 1 or {BAND, POINTWISE} <= {variants[0] for variants, _ in marks}:  # one look, two meanings
         return False
     if marks:
@@ -88,5 +140,8 @@ def _draw_with_one_legend(panels: Sequence[Sequence[ProbeData]], figure: Figure,
 
 
 def _names(curves: Sequence[ProbeData]) -> list[str | None]:
-    by_point = len({curve.meta["point"] for curve in curves}) > 1
-    return [str(curve.meta["point" if by_point else "label"]) if len(curves) > 1 else None for curve in curves]
+    """What the curves of a panel differ in: point, label set or probe."""
+    if len(curves) == 1:
+        return [None]
+    by = next(key for key in ("point", "label", "probe") if key == "probe" or len({c.meta[key] for c in curves}) > 1)
+    return [str(curve.meta[by]) for curve in curves]

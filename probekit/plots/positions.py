@@ -1,4 +1,4 @@
-"""Layers against positions as a heatmap, coloured by the distance from chance; cells not above chance are grey."""
+"""Layers against positions or heads as a heatmap, coloured by the distance from chance; grey is not above chance."""
 
 from pathlib import Path
 
@@ -9,10 +9,11 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
-from probekit.evaluation.by_position.data import PositionCurve, PositionData
+from probekit.evaluation.by_position.data import PositionCurve, PositionData, noun_of
 from probekit.evaluation.by_position.report import axis_name, positions_title
 from probekit.evaluation.results.data import LayerResult
-from probekit.evaluation.results.wording import metric_name
+from probekit.evaluation.results.wording import metric_name, position_name
+from probekit.options.probe import BY_HEAD
 from probekit.plots.heatmap import is_dark
 from probekit.plots.style import GREY, INK, PLAIN, inches, new_figure, short, text_width, write_figure, write_headings
 
@@ -29,9 +30,9 @@ TOO_SMALL = 4.5  # points; smaller numbers are left out
 
 
 def plot_positions(results: PositionData, ax: Axes | None = None, *, title: str | None = None) -> Axes:
-    """Draw the headline of every layer and position on test.
+    """Draw the headline of every layer and position, or head, on test.
 
-    White is chance: the score of the majority class of train at that position, or of the mean. Cells that are not above
+    White is chance: the score of the majority class of train there, or of the mean. Cells that are not above
     chance after the correction for all cells are grey. The cell that validation selects has a frame.
 
     Args:
@@ -56,23 +57,28 @@ def plot_positions(results: PositionData, ax: Axes | None = None, *, title: str 
 
 
 def save_positions_plot(results: PositionData, folder: str | Path, *, title: str | None = None) -> Path:
-    """Write positions.png and .svg into `folder`, the same bytes for the same results; returns the PNG's path.
+    """Write positions.png or heads.png, and .svg, the same bytes for the same results; returns the PNG's path.
 
     Raises:
         StorageError: the disk refused.
     """
     with new_figure(_size(results)) as figure:
         plot_positions(results, figure.subplots(), title=title)
-        return write_figure(figure, Path(folder) / "positions.png")
+        return write_figure(figure, Path(folder) / f"{noun_of(results)}s.png")
 
 
 def _size(results: PositionData) -> tuple[float, float]:
-    sizes = (len(results.positions), len(results.places) + 2)
+    sizes = (len(results.positions), len(results.places) + _strips(results))
     wanted = [around + cell * n for around, cell, n in zip(AROUND, CELL, sizes, strict=True)]
     if not _are_numbers(results):
         wanted[1] += SLANTED
     width, height = (min(max(least, one), most) for least, one, most in zip(LEAST, wanted, MOST, strict=True))
     return width, height
+
+
+def _strips(results: PositionData) -> int:
+    """Rows under the layers, of chance and of the number of texts; heads have the same ones."""
+    return 0 if noun_of(results) == BY_HEAD else 2
 
 
 def _chance(one: PositionCurve) -> float:
@@ -101,7 +107,7 @@ def _write_numbers(results: PositionData, ax: Axes, fills: np.ndarray) -> None:
     """The scores, the chance level and the number of test texts, where they fit."""
     L, P = results.matrix.shape
     wide, high = inches(ax)
-    size = min(SIZE, 72 * wide / P * 0.86 / (text_width("0.00", 1.0)), 72 * high / (L + 2) * 0.62)
+    size = min(SIZE, 72 * wide / P * 0.86 / (text_width("0.00", 1.0)), 72 * high / (L + _strips(results)) * 0.62)
     if size < TOO_SMALL:
         return
     for j, one in enumerate(results.positions):
@@ -109,6 +115,8 @@ def _write_numbers(results: PositionData, ax: Axes, fills: np.ndarray) -> None:
             grey = one.corrected[i] is not None and one.corrected[i] > results.meta["above_chance"]
             colour = GREY if grey else "white" if is_dark(fills[i, j]) else INK
             _write(ax, j, i, _short_number(layer.metrics["test"][results.headline]), size, colour)
+        if not _strips(results):
+            continue
         chance = "" if one.chance is None else _short_number(one.chance)
         for row, text in ((-1.1, chance), (-1.95, f"{one.n['test']:,}" if one.n["test"] < 10_000 else "")):
             _write(ax, j, row, text, 0.92 * size, GREY)
@@ -130,7 +138,7 @@ def _frame_selected(results: PositionData, ax: Axes) -> None:
     one, layer = results.selected
     at = next(i for i, each in enumerate(one.layers) if each is layer)
     j = next(j for j, each in enumerate(results.positions) if each is one)
-    ax.add_patch(Rectangle((j - 0.5, at - 0.5), 1, 1, fill=False, edgecolor=INK, linewidth=2, zorder=3))
+    ax.add_patch(Rectangle((j - 0.5, at - 0.5), 1, 1, fill=False, edgecolor=INK, linewidth=2, zorder=3, clip_on=False))
 
 
 def _name_axes(results: PositionData, ax: Axes) -> None:
@@ -141,13 +149,18 @@ def _name_axes(results: PositionData, ax: Axes) -> None:
     rotated = {} if _are_numbers(results) else {"rotation": 50, "ha": "right", "rotation_mode": "anchor"}
     step = max(1, int(np.ceil((14 if rotated else longest) * P / (72 * wide))))
     ax.set_xticks(range(0, P, step), names[::step], fontsize=SIZE, **rotated, **PLAIN)
-    lines = max(1, int(np.ceil(10 * (L + 2) / (72 * high))))
+    lines = max(1, int(np.ceil(10 * (L + _strips(results)) / (72 * high))))
     layers = [_layer_name(results, layer) for layer in results.positions[0].layers]
-    strips = ["majority" if results.meta["n_classes"] else "mean", "test texts"]
-    ax.set_yticks([*range(0, L, lines), -1.1, -1.95], [*layers[::lines], *strips], fontsize=SIZE, **PLAIN)
+    strips = ["majority" if results.meta["n_classes"] else "mean", "test texts"][: _strips(results)]
+    ax.set_yticks(
+        [*range(0, L, lines), -1.1, -1.95][: len(layers[::lines]) + len(strips)],
+        [*layers[::lines], *strips],
+        fontsize=SIZE,
+        **PLAIN,
+    )
     ax.tick_params(length=0, pad=4)
     ax.set_xlim(-0.5, P - 0.5)
-    ax.set_ylim(-2.4, L - 0.5)
+    ax.set_ylim(-2.4 if strips else -0.5, L - 0.5)
     ax.set_xlabel(axis_name(results), fontsize=SIZE + 1, **PLAIN)
     ax.set_ylabel(f"layer, {short(results.meta['point'])}", fontsize=SIZE + 1, **PLAIN)
     ax.spines[:].set_visible(False)
@@ -182,7 +195,13 @@ def _add_scale(results: PositionData, ax: Axes) -> None:
 
 
 def _write_headings(results: PositionData, ax: Axes, title: str | None) -> None:
-    lines = [f"{short(results.meta['probe'])} probe; white: chance; frame: selected on validation"]
+    chance = results.positions[0].chance
+    if _strips(results) or chance is None:
+        read, level = "", "chance"
+    else:
+        base = "majority class" if results.meta["n_classes"] else "mean"
+        read, level = f", {position_name(results.meta['position'])}", f"{base}, {chance:.2f}"
+    lines = [f"{short(results.meta['probe'])} probe{read}; white: {level}; frame: selected on validation"]
     if results.meta.get("above_chance") is not None:
         lines.append("grey: not above chance (permutation test, corrected for all cells)")
     else:

@@ -12,6 +12,7 @@ from probekit.tasks.chats.messages import checked_chats
 from probekit.tasks.digest import task_digest
 from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS, UNLABELLED, VALIDATION_CARVED
 from probekit.tasks.regions import Region, check_regions
+from probekit.tasks.side_columns import side_columns
 from probekit.tasks.splitting.same_text import text_numbers
 from probekit.tasks.splitting.splits import carve, carve_missing, components
 from probekit.tasks.task_checks import (
@@ -76,6 +77,8 @@ class Task:
         regions: of each text its named parts, such as the contents of a chat's messages, in order; or None.
         token_ids: N lists of the token ids that each text is run as, context tokens left out; None asks the tokenizer.
         generated: int64 [N], how many tokens at the end of each text the model wrote itself; or None.
+        columns: other columns of the examples by name, numbers or texts, None where one is missing: surface features
+            that a probe may be reading instead (`train_probes(acts, nuisance=...)`).
         rows_made: what `token_rows` gave last, so that it is made once: the tokens of each text, and the task.
 
     Raises:
@@ -101,6 +104,7 @@ class Task:
     regions: list[list[Region]] | None = None
     token_ids: list[list[int]] | None = None
     generated: np.ndarray | None = None
+    columns: dict[str, np.ndarray] = field(default_factory=dict)
     rows_made: "tuple[np.ndarray, Task] | None" = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -121,6 +125,7 @@ class Task:
             self._set(groups=grouped(self.groups, self.ids))
         if self.targets is not None:
             self._set(targets=listed_inputs(self.targets, "targets"))
+        self._set(columns=side_columns(self.columns, self.ids))
         carve_splits = self.splits is None
         self._set(splits=np.full(len(self), "train") if carve_splits else array_of(self.splits, "splits"))
         self._check_fields()
@@ -239,6 +244,7 @@ class Task:
             regions=None if self.regions is None else [self.regions[i] for i in rows],
             token_ids=None if self.token_ids is None else [self.token_ids[i] for i in rows],
             generated=None if self.generated is None else self.generated[rows],
+            columns={name: values[rows] for name, values in self.columns.items()},
         )
 
     @property
@@ -308,7 +314,7 @@ class Task:
         return components(texts.tolist(), *([] if self.groups is None else [self.groups.tolist()]))
 
     def fingerprint(self) -> str:
-        """A sha256 over inputs, labels (of tokens too), class names, splits, ids, groups, position, spans, targets."""
+        """A sha256 over inputs, labels (of tokens too), class names, splits, ids, groups, spans, columns ..."""
         return task_digest(self)
 
     def check(self, label_set: str | None = None) -> None:

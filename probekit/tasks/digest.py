@@ -38,6 +38,13 @@ def task_digest(task: Any) -> str:
                 digest.update(lines)
     if task.generated is not None:
         digest.update(b"generated" + task.generated.astype("<i8").tobytes())
+    for name in sorted(task.columns):  # older stores have none
+        values = task.columns[name]
+        digest.update(repr(("column", name)).encode("utf-8", "surrogatepass"))
+        numbers = values.dtype == np.float64
+        digest.update(
+            values.astype("<f8").tobytes() if numbers else repr(plain(values)).encode("utf-8", "surrogatepass")
+        )
     return digest.hexdigest()
 
 

@@ -17,6 +17,7 @@ from probekit.options.option import keywords
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.info import CARVED_FROM_TRAIN
 from probekit.tasks.labels import as_labels, encode, is_unlabelled, refuse_unlabelled
+from probekit.tasks.side_columns import column_of
 from probekit.tasks.splitting.look_alikes import warn_of_look_alikes
 from probekit.tasks.splitting.overlap import shared_by_splits
 from probekit.tasks.splitting.rare import (
@@ -80,12 +81,13 @@ def load_task(source: Any, options: TaskOptions) -> Task:
         options.id_column,
         options.messages_column,
         options.token_label_column,
+        tuple(options.keep_columns or ()),
     )
     if isinstance(source, str | Path) and source in builtin.TASKS:
-        _check_builtin(str(source), named, options)
+        check_builtin(str(source), named, options)
         task = builtin.TASKS[str(source)](seed=options.seed)
     else:
-        name, tables, info = _open(source, named, options)
+        name, tables, info = open_tables(source, named, options)
         task = _assemble(name, tables, info, named, options)
     task = task if options.position is None else replace(task, position=options.position)
     if task.target:
@@ -99,16 +101,22 @@ def load_task(source: Any, options: TaskOptions) -> Task:
     return replace(task, name=name, info={**task.info, "limit": options.limit, **shared_by_splits(task)})
 
 
-def _check_builtin(name: str, named: NamedColumns, options: TaskOptions) -> None:
+def check_builtin(name: str, named: NamedColumns, options: TaskOptions) -> None:
+    """Refuse options of files for a built-in task. Raises UsageError."""
     if named != NamedColumns() or options.columns is not None:
-        raise UsageError(f"{name!r} is built in and has no columns; name no text, label, group, span or split column")
+        raise UsageError(
+            f"{name!r} is built in and has no columns; name none of its texts, labels, groups, spans or splits, and "
+            "none to keep"
+        )
     if not options.header or options.data_format is not None:
         raise UsageError(f"{name!r} is built in, not a file; leave --no-header and --data-format out")
     if options.regression:
         raise UsageError(f"{name!r} has classes, not numbers; leave regression out")
 
 
-def _open(source: Any, named: NamedColumns, options: TaskOptions) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
+def open_tables(
+    source: Any, named: NamedColumns, options: TaskOptions
+) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
     """The task's name, its tables by split, its source. An alias ("sst2") wins over a path, a path over a Hub id."""
     if not isinstance(source, str | Path):
         if options.columns is not None or not options.header or options.data_format is not None:
@@ -241,6 +249,7 @@ def _assemble(
         info=info | carving | _row_info(rows, tables, columns) | {"splits_from": origin},
         spans=None if columns.span is None else np.array(rows.spans, dtype=np.int64).reshape(-1, 2),
         chats=rows.chats if columns.has_chats else None,
+        columns={name: column_of(cells, name, rows.places) for name, cells in rows.kept.items()},
     )
     return with_token_cells(task, columns.token_label, rows.token_cells, _groups(rows, columns)[0], options)
 

@@ -89,3 +89,22 @@ def test_without_a_selected_layer_the_command_prints_all_of_them(here: Path, sto
     out = capsys.readouterr().out
     assert "No layer was selected: the task has no validation split." in out
     assert '"best": null' in out
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_probes_with_commas_make_a_folder_of_curves(
+    here: Path, store: Path, refused: Callable[..., str], capsys: Capture
+) -> None:
+    shutil.copytree(store, "store")
+    job = ["train-probe", "store", "--probe", "ridge,mean-diff", "--controls", "0", "--no-intervals"]
+    assert run(job) == 0
+    assert "1 label set, 1 point, 2 probes in" in capsys.readouterr().out
+    (folder,) = Path("store/results").iterdir()
+    assert "ridge-mean-diff" in folder.name
+    assert ProbeCurves.load(folder).probes == ["ridge", "mean-diff"]
+    assert run([*job, "--out", str(folder), "-q"]) == 0  # the same question
+    capsys.readouterr()
+    other = [*job[:3], "ridge,lda", *job[4:], "--out", str(folder)]
+    assert "different: probe" in refused(5, *other)
+    assert "several probes take no parameters" in refused(2, *job, "--set", "train-probe.probe.C=4")
+    assert "unknown probe 'mean-dif'" in refused(2, "train-probe", "store", "--probe", "lda,mean-dif")

@@ -18,6 +18,7 @@ from probekit.options import TaskOptions
 
 Capture = pytest.CaptureFixture[str]
 FILES = ("accuracy_by_layer.png", "accuracy_by_layer.svg", "results.json", "results.csv", "probes")
+FILES += ("predictions.parquet", "training_activations.safetensors")
 
 
 def test_results_are_in_a_folder_named_after_the_question(here: Path, store: Path, capsys: Capture) -> None:

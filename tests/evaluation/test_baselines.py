@@ -10,16 +10,18 @@ from sklearn.metrics import roc_auc_score
 from probekit.evaluation import train_probes
 from probekit.evaluation.compare import guesses
 from probekit.evaluation.compare.guesses import (
-    BAG_OF_WORDS_C,
+    BAG_OF_BIGRAMS,
+    BASELINE_C,
     WORD,
     Guess,
     bags_of_words,
-    length,
+    dense_fits,
     majority,
     mean,
     merit,
     word_counts,
 )
+from probekit.evaluation.compare.lengths import length_features, with_squares
 from probekit.evaluation.compare.sparse_fits import fit_path
 
 N = 240
@@ -31,6 +33,12 @@ def bag_of_words(inputs, labels, train, validation, n_classes, metric=None):
     """The one that validation chooses, as a curve's baseline is chosen."""
     tried = bags_of_words(word_counts(inputs), labels, train, n_classes)
     return max(tried, key=lambda guess: merit(guess, labels, validation, n_classes, metric))
+
+
+def length(inputs, labels, train, n_classes):
+    """Of the lengths alone, at the C that is taken where nothing chooses."""
+    features = with_squares(length_features(inputs), train)
+    return dense_fits("length", features, labels, train, n_classes, [1.0])[0]
 
 
 def word_task(as_ids: bool):
@@ -168,17 +176,17 @@ def rare_task():
 def test_the_words_are_chosen_by_the_metric_that_is_asked_for():
     texts, labels = rare_task()
     by = {metric: bag_of_words(texts, labels, TRAIN, VALIDATION, 2, metric) for metric in ("accuracy", "auroc")}
-    tried = [fitted(texts, labels, C) for C in BAG_OF_WORDS_C]
+    tried = [fitted(texts, labels, C) for C in BASELINE_C]
     areas = [roc_auc_score(labels[VALIDATION], guess.scores[VALIDATION]) for guess in tried]
     shares = [right(guess, labels, VALIDATION) for guess in tried]
-    assert BAG_OF_WORDS_C[int(np.argmax(areas))] == by["auroc"].C
-    assert BAG_OF_WORDS_C[int(np.argmax(shares))] == by["accuracy"].C
+    assert BASELINE_C[int(np.argmax(areas))] == by["auroc"].C
+    assert BASELINE_C[int(np.argmax(shares))] == by["accuracy"].C
     assert by["auroc"].C != by["accuracy"].C
 
 
 def fitted(texts, labels, C):
     features = TfidfVectorizer(token_pattern=WORD).fit([texts[i] for i in TRAIN]).transform(texts)
-    model = LogisticRegression(C=C, max_iter=1000, tol=1e-5).fit(features[TRAIN], labels[TRAIN])
+    model = LogisticRegression(C=C, solver="newton-cg", max_iter=1000, tol=1e-9).fit(features[TRAIN], labels[TRAIN])
     scores = model.decision_function(features)
     return Guess("bag-of-words", (scores > 0).astype(int), scores, C)
 
@@ -186,14 +194,14 @@ def fitted(texts, labels, C):
 def test_words_whose_fit_did_not_converge_lose_against_those_whose_did(monkeypatch):
     texts, labels = word_task(False)
     best = bag_of_words(texts, labels, TRAIN, VALIDATION, 2)
-    assert best.C != 0.1
+    assert BASELINE_C[0] != best.C
 
     def first_alone(*given):
         first, *others = fit_path(*given)
         return [first, *(replace(fit, converged=False) for fit in others)]
 
     monkeypatch.setattr("probekit.evaluation.compare.guesses.fit_path", first_alone)
-    assert bag_of_words(texts, labels, TRAIN, VALIDATION, 2).C == 0.1
+    assert BASELINE_C[0] == bag_of_words(texts, labels, TRAIN, VALIDATION, 2).C
 
 
 @pytest.mark.parametrize("most", [7, 1000])
@@ -212,7 +220,50 @@ def test_words_are_weighted_as_scikit_learn_weights_them(as_ids, most):
 
 def test_the_words_are_counted_once_for_all_folds_and_label_sets(world, monkeypatch):
     counted = []
-    monkeypatch.setattr("probekit.evaluation.rows.word_counts", lambda texts: counted.append(1) or word_counts(texts))
+    monkeypatch.setattr("probekit.evaluation.rows.word_counts", lambda *given: counted.append(1) or word_counts(*given))
     acts = world(n=60, strength=(1.0,) * 5)
     train_probes(acts, layers=[0], probe="mean-diff", labels="all", folds=3, controls=0, intervals=False)
-    assert len(counted) == 1
+    assert len(counted) == 2  # words, and words with bigrams
+
+
+@pytest.mark.parametrize("as_ids", [False, True])
+def test_bigrams_know_the_order_of_neighbours(as_ids):
+    texts, labels = order_task(as_ids)
+    tried = bags_of_words(word_counts(texts, 2), labels, TRAIN, 2, name=BAG_OF_BIGRAMS)
+    guess = max(tried, key=lambda guess: merit(guess, labels, VALIDATION, 2))
+    assert guess.name == "bag-of-bigrams"
+    assert right(guess, labels, TEST) > 0.9 or as_ids
+    assert right(guess, labels, TEST) > right(bag_of_words(texts, labels, TRAIN, VALIDATION, 2), labels, TEST)
+
+
+@pytest.mark.parametrize("as_ids", [False, True])
+def test_bigrams_are_weighted_as_scikit_learn_weights_them(as_ids):
+    texts: list[Any] = word_task(as_ids)[0]
+    words = [" ".join(f"w{i}" for i in one) for one in texts] if as_ids else texts
+    own = TfidfVectorizer(token_pattern=WORD, ngram_range=(1, 2)).fit([words[i] for i in TRAIN])
+    found = guesses._tf_idf(word_counts(texts, 2), TRAIN, 10_000)
+    assert found.shape == (N, len(own.vocabulary_))
+    expected = np.sort(own.transform(words).toarray(), axis=1)  # the columns of token ids are in another order
+    np.testing.assert_allclose(np.sort(found.toarray(), axis=1), expected, rtol=1e-14)
+
+
+def test_lengths_are_of_characters_words_sentences_and_tokens():
+    texts = ["One. Two words! Three?", "no end", "日本。日本。", ""]
+    expected = np.log1p([[22, 4, 3, 7], [6, 2, 1, 2], [6, 1, 2, 4], [0, 0, 1, 1]])
+    np.testing.assert_allclose(length_features(texts, np.array([7, 2, 4, 1])), expected)
+    np.testing.assert_allclose(length_features([[1, 2, 3], []]), np.log1p([[3], [0]]))
+
+
+def test_a_class_of_middle_length_is_known_by_its_length():
+    rng = np.random.default_rng(1)
+    sizes = rng.integers(1, 60, size=N)
+    labels = ((sizes > 6) & (sizes < 25)).astype(int)
+    assert right(length(["w " * int(n) for n in sizes], labels, TRAIN, 2), labels, TEST) > 0.9
+
+
+def test_every_baseline_has_the_grid_of_the_probe(world):
+    results = train_probes(world(n=120), layers=[0], probe="logistic", controls=0, codelength=False)
+    chosen = {each.name: each.C for each in results.baselines}
+    assert list(chosen) == ["majority", "bag-of-words", "bag-of-bigrams", "length"]
+    assert {C for name, C in chosen.items() if name != "majority"} <= set(results.meta["C"]) == set(BASELINE_C)
+    assert all("accuracy" in each.intervals for each in results.baselines)

@@ -95,8 +95,10 @@ def test_each_place_is_read_and_decomposed_once_for_all_label_sets(acts, monkeyp
     rows, path = ActivationSet._rows, RidgePath.__init__
     monkeypatch.setattr(ActivationSet, "_rows", lambda self, place: read.append(place) or rows(self, place))
     monkeypatch.setattr(RidgePath, "__init__", lambda self, *a: decomposed.append(1) or path(self, *a))
-    train_probes(acts, points="all", labels=["kind", "other"], probe="ridge", C=1, **QUICK)
-    assert len(read) == len(set(read)) == 8
+    curves = train_probes(acts, points="all", labels=["kind", "other"], probe="ridge", C=1, **QUICK)
+    selected = [(curve.best.point, curve.best.layer) for curve in curves.values()]
+    assert len(set(read[:8])) == 8
+    assert read[8:] == selected  # for the spread of its training activations
     assert len(decomposed) == 8
 
 

@@ -10,7 +10,7 @@ import torch
 from probekit.activations.activations import ActivationSet
 from probekit.errors import UsageError
 from probekit.evaluation import train_probes
-from probekit.evaluation.compare.guesses import BAG_OF_WORDS_C, bags_of_words, word_counts
+from probekit.evaluation.compare.guesses import BASELINE_C, bags_of_words, word_counts
 from probekit.evaluation.fits.predict import pooled
 from probekit.evaluation.fits.protocol import fold_protocol
 from probekit.evaluation.scores.bootstrap import Bootstrap
@@ -136,7 +136,7 @@ def test_the_bag_of_words_is_fitted_on_the_rows_that_the_probe_is(monkeypatch):
     assert all(set(np.flatnonzero(protocol.masks[each.mask]).tolist()) in seen for each in protocol.rounds)
     scores = np.empty(n)
     for each in protocol.rounds:
-        risks = np.zeros(len(BAG_OF_WORDS_C))
+        risks = np.zeros(len(BASELINE_C))
         for mask, part in each.choosers:
             rows = protocol.parts[part]
             guesses = bags_of_words(word_counts(texts), labels, np.flatnonzero(protocol.masks[mask]), 2)

@@ -159,7 +159,7 @@ def test_random_init_and_embedding_are_read_in_the_same_way():
     )
     results = train_probes(acts(), aggregate="max", C=0.1, random_init=noise)
     assert all(layer.metrics["test"]["accuracy"] < 0.7 for layer in results.random_init)
-    assert [b.name for b in results.baselines] == ["majority", "bag-of-words", "length", "embedding"]
+    assert [b.name for b in results.baselines] == ["majority", "bag-of-words", "bag-of-bigrams", "length", "embedding"]
 
 
 @pytest.fixture(scope="module")

@@ -188,13 +188,21 @@ def test_one_place_is_read_at_a_time(world, monkeypatch):
     acts, read = world(), []
     plain = type(acts)._rows
     monkeypatch.setattr(type(acts), "_rows", lambda self, place: read.append(place) or plain(self, place))
-    train_probes(acts, probe="mean-diff", progress=lambda done, of: read.append(done))
-    assert read == [x for i, place in enumerate(acts.curve("resid_pre")) for x in (place, i + 1)]
+    results = train_probes(acts, probe="mean-diff", progress=lambda done, of: read.append(done))
+    *fits, spread = read
+    assert fits == [x for i, place in enumerate(acts.curve("resid_pre")) for x in (place, i + 1)]
+    assert spread == (results.best.point, results.best.layer)  # its training rows, from which new texts have a distance
 
 
 def test_baselines_stand_beside_the_probes(world):
     results = train_probes(world(inputs=[f"w{i % 7} kind" for i in range(300)]))
-    assert [baseline.name for baseline in results.baselines] == ["majority", "bag-of-words", "length", "embedding"]
+    assert [baseline.name for baseline in results.baselines] == [
+        "majority",
+        "bag-of-words",
+        "bag-of-bigrams",
+        "length",
+        "embedding",
+    ]
     for baseline in results.baselines:
         assert abs(baseline.metrics["test"]["accuracy"] - 0.5) < 0.2
         assert {"accuracy", "balanced_accuracy", "auroc"} <= set(baseline.intervals)

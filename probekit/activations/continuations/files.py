@@ -12,7 +12,7 @@ from probekit.activations.continuations.plan import FORMAT, ContinuationPlan
 from probekit.activations.default_path import folder_name
 from probekit.activations.digest import identity_digest
 from probekit.activations.store.begin import CONTINUATIONS, ELSEWHERE, check_free
-from probekit.durable import make_folder, matches, seal, sweep, unseal, write_first
+from probekit.durable import make_folder, matches, remove_stale, seal, unseal, write_first
 from probekit.errors import ResumeMismatch, StorageError
 from probekit.models.generation import Continuation
 
@@ -46,7 +46,7 @@ def begin_folder(folder: Path, plan: ContinuationPlan) -> str:
     """
     _check_store(folder)
     make_folder(folder)
-    sweep(folder)
+    remove_stale(folder)
     data, _ = seal({"format": FORMAT, "identity": plan.identity})
     if not os.path.lexists(folder / PLAN):
         write_first(folder / PLAN, data)

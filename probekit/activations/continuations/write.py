@@ -165,7 +165,7 @@ def _record(plan: ContinuationPlan, made: dict[int, Continuation]) -> dict[str, 
     return {
         **{name: plan.identity[name] for name in names},
         "tokens": sum(len(one.tokens) for one in kept),
-        "ended": {why: ended[why] for why in ("stop token", "max_new_tokens", "context")},
+        "ended": {**dict.fromkeys(("stop token", "max_new_tokens", "context"), 0), **ended},
     }
 
 

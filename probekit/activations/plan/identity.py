@@ -100,6 +100,7 @@ def record_of_run(plan: ExtractionPlan) -> dict[str, Any]:
         **identity,
         **_chosen(plan.model, "device_map"),
         "model": plan.model.name,
+        **({} if plan.model.revision is None else {"revision": plan.model.revision}),
         "task": plan.task.name,
         "task_info": plan.task.info,
         "target": plan.task.target,

@@ -21,7 +21,7 @@ def written_in_words(task: Task) -> str:
     done = task.info.get(GENERATE)
     if task.generated is None or not isinstance(done, dict):
         return ""
-    why = {"stop token": "at a stop token", "context": "where the context was full"}
+    why = {"stop token": "at a stop token", "context": "where the context was full", "stopped": "by a monitor"}
     why["max_new_tokens"] = f"after {done.get('generate')} tokens"
     ends = [f"{n:,} {why.get(name, name)}" for name, n in done.get("ended", {}).items() if n]
     return f"{counted(int(task.generated.sum()), 'token')}, {how_in_words(done)}; ended {', '.join(ends)}"

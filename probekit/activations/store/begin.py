@@ -13,7 +13,7 @@ from probekit.activations.layout import Layout
 from probekit.activations.store.examples import check_examples
 from probekit.activations.store.format import FORMAT, PlanFile, read_plan
 from probekit.activations.store.write_examples import write_examples
-from probekit.durable import TEMPORARY, make_folder, refused, seal, sweep, write_first
+from probekit.durable import TEMPORARY, make_folder, refused, remove_stale, seal, write_first
 from probekit.errors import ResumeMismatch, StorageError
 from probekit.interventions import one_place_in_words
 from probekit.tasks.base import Task
@@ -64,7 +64,7 @@ def begin_store(path: Path, new: NewStore) -> PlanFile:
     check_free(path)
     for folder in (path, path / "shards", path / "records"):
         make_folder(folder)
-        sweep(folder)
+        remove_stale(folder)
     about = {key: value for key, value in new.meta.items() if key != "created"}
     body = {"format": FORMAT, "model": new.model, "task": new.task.name, "identity": new.identity}
     data, _ = seal({**body, "source": new.source, "meta": about})
@@ -73,7 +73,7 @@ def begin_store(path: Path, new: NewStore) -> PlanFile:
     plan = read_plan(path)
     check_same(path, plan, json.loads(data))
     if not os.path.lexists(path / "examples.json"):
-        sweep(path / "examples")
+        remove_stale(path / "examples")
         write_examples(path, new.task, new.layout, new.positions)
     else:
         check_examples(path, plan)  # with damaged examples, shards that are computed now would be lost

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,7 @@ _ROWS = {
     "picked?": [int],  # where a selection keeps several tokens of each text
     "token_index?": [int],  # older stores have none
     "characters?": [int],  # start and end of each token that is kept, where several of a text are
+    "columns?": {str: {"numbers": bool, "values": [str | int | float | NoneType]}},  # of tasks that keep some
     "token_labels?": {str: {"width": int | None, "lengths": [int], "values": list}},  # of tasks with labels of tokens
 }
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
@@ -216,6 +218,7 @@ def _task(head: ExamplesHead, common: dict[str, Any], columns: dict[Any, Any]) -
         regions=columns.get("regions"),
         token_ids=columns.get("token_ids"),
         generated=columns.get("generated"),
+        columns=sets("columns"),
     )
 
 
@@ -246,6 +249,7 @@ def _piece(body: dict[str, Any], label_names: dict[str, list[str]]) -> Piece:
         **{name: getattr(layout, name) for name in ("picked", "token_index", "characters")},
         **{key: _array(one, np.int64, n) for key, one in indices.items()},
         **{("labels", name): _labels(one, bool(label_names[name]), n) for name, one in body["labels"].items()},
+        **{("columns", name): _side_column(one, n) for name, one in (body.get("columns") or {}).items()},
         **{
             ("token_labels", name): _token_labels(one, bool(label_names[name]), inputs, layout)
             for name, one in of_tokens.items()
@@ -312,6 +316,17 @@ def _labels(labels: list[Any], are_classes: bool, n: int) -> np.ndarray:
         return _array(labels, np.float64, n)
     require(matches(labels, [int if are_classes else float]))
     return _array(labels, np.int64 if are_classes else np.float64, n)
+
+
+def _side_column(body: dict[str, Any], n: int) -> np.ndarray:
+    """Numbers float64 [n], or categories [n]; None is a missing one."""
+    values = body["values"]
+    require(len(values) == n, matches(values, [int | float | NoneType] if body["numbers"] else [str | NoneType]))
+    if body["numbers"]:
+        return np.array([math.nan if one is None else one for one in values], dtype=np.float64)
+    column = np.empty(n, dtype=object)
+    column[:] = values
+    return column
 
 
 def _token_labels(body: dict[str, Any], are_classes: bool, inputs: list[Any], layout: Layout) -> list[np.ndarray]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from probekit.activations.store.examples import StoredExamples
 from probekit.activations.store.format import MAX_EXAMPLES_BYTES, require, storage_errors
-from probekit.durable import TEMPORARY, make_folder, matches, seal, sweep, unseal, write_as, write_first
+from probekit.durable import TEMPORARY, make_folder, matches, remove_stale, seal, unseal, write_as, write_first
 from probekit.errors import ResumeMismatch, StorageError
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.join_labels import LabelledSplits, LabelSet, with_label_sets
@@ -146,7 +146,7 @@ def write_labels(
     """
     folder = path / FOLDER
     make_folder(folder)
-    sweep(folder)
+    remove_stale(folder)
     file = folder / file_name(label_set.name)
     if splits is not None:
         data = seal(_splits_body(examples.seal, splits), MAX_EXAMPLES_BYTES)[0]

@@ -75,6 +75,9 @@ def _own_bytes(task: Task, layout: Layout) -> list[int]:
         numbers += np.fromiter((one.size for one in labels), np.int64, len(task))
     if task.token_ids is not None:
         numbers += np.fromiter(map(len, task.token_ids), np.int64, len(task))
+    for values in task.columns.values():
+        is_text = values.dtype != np.float64
+        numbers += np.fromiter((len(one or "") // 4 if is_text else 1 for one in values), np.int64, len(task)) + 1
     if task.targets is not None:
         numbers += np.fromiter(map(len, task.targets), np.int64, len(task))
     return (_ROW_BYTES + _NUMBER_BYTES * numbers).tolist()
@@ -105,6 +108,7 @@ def _body(task: Task, layout: Layout, positions: Positions, rows: slice) -> dict
         **_optional(task, layout, rows),
         **_inputs_body(task, rows),
         **({} if task.targets is None else {"targets": task.targets[rows]}),
+        **({"columns": _columns_body(task, rows)} if task.columns else {}),
         **({"token_labels": _token_labels_body(task, rows)} if task.token_labels else {}),
     }
 
@@ -138,6 +142,16 @@ def _token_labels_body(task: Task, rows: slice) -> dict[str, Any]:
             "values": _values(np.concatenate(labels[rows]).ravel()),
         }
         for name, labels in task.token_labels.items()
+    }
+
+
+def _columns_body(task: Task, rows: slice) -> dict[str, Any]:
+    """The columns that are kept; None is a missing value."""
+    return {
+        name: {"numbers": True, "values": _values(values[rows])}
+        if values.dtype == np.float64
+        else {"numbers": False, "values": values[rows].tolist()}
+        for name, values in task.columns.items()
     }
 
 

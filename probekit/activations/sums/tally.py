@@ -33,7 +33,7 @@ from probekit.activations.sums.files import (
 )
 from probekit.activations.sums.moments import SplitMoments
 from probekit.activations.sums.statistics import Statistics, used_splits
-from probekit.durable import make_folder, sweep
+from probekit.durable import make_folder, remove_stale
 from probekit.errors import DataError, UsageError
 from probekit.points import PAIR_POINTS, Place, place_name
 from probekit.tasks.base import Task
@@ -135,7 +135,7 @@ class Tally:
         if self._folder is None:
             return None
         make_folder(self._folder)
-        sweep(self._folder)
+        remove_stale(self._folder)
         return read_newest(self._folder, self._load)
 
     def _load(self, record: Path, body: dict[str, Any]) -> CountProgress:

@@ -52,7 +52,7 @@ def export_directions(
     if target.suffix == ".safetensors":
         data = save({place_name(at): torch.from_numpy(x) for at, x in vectors.items()}, {"model": model})
     elif target.suffix == ".gguf":
-        data = control_vector(_by_block(vectors), model)
+        data = control_vector(vectors_by_block(vectors), model)
     else:
         raise UsageError(f"directions are written to a .safetensors or .gguf file; got {str(target)!a}")
     write_as(target, data)
@@ -121,8 +121,12 @@ def _vector(given: Any) -> np.ndarray:
     return narrow
 
 
-def _by_block(vectors: Mapping[Place, np.ndarray]) -> dict[int, np.ndarray]:
-    """The vectors by the block of llama.cpp that adds them to its output."""
+def vectors_by_block(vectors: Mapping[Place, np.ndarray]) -> dict[int, np.ndarray]:
+    """The vectors by the block of llama.cpp that adds them to its output.
+
+    Raises:
+        UsageError: a place that llama.cpp cannot steer, or two names of one place.
+    """
     blocks: dict[int, np.ndarray] = {}
     for place, vector in vectors.items():
         point, layer = place

@@ -1,5 +1,7 @@
 """The places in a text at which probes are trained, and the row of each text that has such a place.
 
+A column of a grid is such a place, or a head, whose part of each row is probed.
+
 Axes: N texts, R rows of a point's tensor, n texts that have a place.
 """
 
@@ -17,19 +19,22 @@ from probekit.text import counted
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """One place in the texts.
+    """One place in the texts, or one head.
 
     Attributes:
-        name: "0", "1", ... from the first token, "-1", "-2", ... from the last, or the selection that was kept.
+        name: "0", "1", ... from the first token, "-1", "-2", ... from the last, or the selection that was kept; or the
+            number of a head.
         texts: the texts that have it, int64 [n].
         rows: the row of each of them, int64 [n].
         classes: numbers of the classes that are probed there, int64, rising; None is all of them.
+        head: number of the head, and how many there are; None for the complete row.
     """
 
     name: str
     texts: np.ndarray
     rows: np.ndarray
     classes: np.ndarray | None = None
+    head: tuple[int, int] | None = None
 
 
 def position_columns(layout: Layout, from_end: bool) -> list[Column]:

@@ -1,4 +1,4 @@
-"""Results by position as data: a curve over the layers for each place in the text."""
+"""Results by position or head as data: a curve over the layers for each place in the text, or for each head."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,17 +7,18 @@ import numpy as np
 
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.results.data import LayerResult
+from probekit.options.probe import BY_HEAD, BY_POSITION
 
 SAME_TOKEN = 0.9  # share of the texts, from which a position is named by its token, as in a template
-NOTHING_SELECTED = "no position and layer were selected: the task has no validation split"
 
 
 @dataclass(frozen=True)
 class PositionCurve:
-    """The probes of one place in the text, one for each layer, all on the texts that have the place.
+    """The probes of one place in the text, or of one head, one for each layer, all on the texts that have the place.
 
     Attributes:
-        position: "0", "1", ... from the first token, "-1", "-2", ... from the last, or a selection such as "last".
+        position: "0", "1", ... from the first token, "-1", "-2", ... from the last, or a selection such as "last";
+            by head, the number of the head.
         n: split -> how many texts have the place.
         chance: the headline on test of the majority class of train (of the mean, for a regression).
         layers: in the order of the curve; `p_value` is of each cell on its own.
@@ -37,10 +38,10 @@ class PositionCurve:
 
 @dataclass(frozen=True)
 class PositionData:
-    """A grid of probes: a curve for each place in the text.
+    """A grid of probes: a curve for each place in the text, or for each head.
 
     Attributes:
-        positions: in the order of the text.
+        positions: in the order of the text, or of the heads.
         meta: JSON-able: model, task, label, point, probe, C (the grid), seed, headline, by, least_texts, left_out,
             few_texts (position -> what it has too few of), audit, versions and more.
     """
@@ -96,7 +97,7 @@ class PositionData:
         """
         if self.selected is None:
             raise UsageError(
-                f"{NOTHING_SELECTED}; read all of them (results.positions), or carve validation rows "
+                f"{nothing_selected(self)}; read all of them (results.positions), or carve validation rows "
                 "(task.with_validation)"
             )
         return self.selected
@@ -110,6 +111,16 @@ class PositionData:
         """
         layer = self.best[1]
         return layer.metrics["test"][self.headline], layer.intervals.get(self.headline)
+
+
+def noun_of(data: PositionData) -> str:
+    """What a curve of these results is of: "position" or "head"."""
+    return BY_HEAD if data.meta["by"] == BY_HEAD else BY_POSITION
+
+
+def nothing_selected(data: PositionData) -> str:
+    """That no cell was selected, and why."""
+    return f"no {noun_of(data)} and layer were selected: the task has no validation split"
 
 
 def best_layer(data: PositionData, one: PositionCurve) -> int | None:

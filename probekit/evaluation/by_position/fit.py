@@ -1,4 +1,4 @@
-"""The fits of every position at every layer; the rows of a layer are read once for all positions.
+"""The fits of every position, or head, at every layer; the rows of a layer are read once for all of them.
 
 Axes: R rows of a point's tensor, n texts of one position, D width.
 """
@@ -13,6 +13,7 @@ from torch import Tensor
 from probekit.activations.activations import Activations, selected_from
 from probekit.activations.store.reader import Store
 from probekit.devices import free_bytes
+from probekit.errors import UsageError
 from probekit.evaluation.by_position.columns import Column
 from probekit.evaluation.curve import FittedPlace, places_at_once, scored_place, wanted_fits
 from probekit.evaluation.fits.layer import checked_features, fit_layers
@@ -54,7 +55,8 @@ def fit_columns(
         done: for progress; called after each position of each place.
     """
     found: list[list[FittedPlace]] = [[] for _ in planned]
-    bootstraps = [one.plan.bootstrap for one in planned if one.plan.bootstrap is not None]
+    every = {id(one.plan): one.plan.bootstrap for one in planned}  # heads share one plan
+    bootstraps = [each for each in every.values() if each is not None]
     too_many = sum(each.n_units * each.resamples for each in bootstraps) > MOST_KEPT
     for place in places:
         for numbers in _passes(acts, place, planned):
@@ -70,11 +72,12 @@ def _fit_pass(
     acts: Activations, place: Place, planned: Sequence[PlannedColumn], done: Callable[[], None]
 ) -> list[FittedPlace]:
     """The fits of some positions at one place, whose rows are read together."""
-    rows = np.sort(np.concatenate([one.column.rows for one in planned]))
+    rows = np.unique(np.concatenate([one.column.rows for one in planned]))  # heads share theirs
     values = _read(acts, place, rows)
 
     def features(one: PlannedColumn) -> Tensor:
-        return values[torch.from_numpy(np.searchsorted(rows, one.column.rows)).to(values.device)]
+        own = values[torch.from_numpy(np.searchsorted(rows, one.column.rows)).to(values.device)]
+        return own if one.column.head is None else head_of(own, *one.column.head)
 
     def fitted(one: PlannedColumn) -> FittedPlace:
         (fits,) = fit_layers(checked_features(features(one), place, one.ids), [wanted_fits(one.plan)])
@@ -84,12 +87,21 @@ def _fit_pass(
     return in_threads(fitted, planned, places_at_once(features(largest).float(), [largest.plan]), done)
 
 
+def head_of(rows: Tensor, head: int, n_heads: int) -> Tensor:
+    """One head's part of rows [n, H * K]: [n, K]. Raises a UsageError if the rows cannot be divided."""
+    if rows.shape[1] % n_heads:
+        raise UsageError(f"rows of {rows.shape[1]} numbers are not those of {n_heads} heads; extract them again")
+    return rows.unflatten(1, (n_heads, -1))[:, head]
+
+
 def _passes(acts: Activations, place: Place, planned: Sequence[PlannedColumn]) -> list[list[int]]:
     """Numbers of the positions that are read together: all, or as many as `MOST_SHARE` of the free memory holds."""
     acts, _ = selected_from(acts, planned[0].column.rows)
     free = free_bytes(torch.device("cpu"))
     most = None if free is None or not isinstance(acts, Store) else free * MOST_SHARE
     width = acts.meta["widths"][list(acts).index(place)] if isinstance(acts, Store) else 0
+    if planned[0].column.head is not None:  # all heads are in the same rows
+        return [[*range(len(planned))]]
     passes: list[list[int]] = []
     held = 0.0
     for number, one in enumerate(planned):

@@ -1,11 +1,11 @@
-"""Results by position as text for a terminal and HTML for a notebook: a line for each position, and positions_notes."""
+"""Results by position or head as text for a terminal and HTML for a notebook: a line for each, and positions_notes."""
 
 from collections.abc import Iterable
 
-from probekit.evaluation.by_position.data import NOTHING_SELECTED, PositionCurve, PositionData, best_layer
+from probekit.evaluation.by_position.data import PositionCurve, PositionData, best_layer, nothing_selected, noun_of
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text
-from probekit.options.probe import FROM_END
+from probekit.options.probe import BY_HEAD, FROM_END
 from probekit.tables import TableReport, html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, listed, printable
 
@@ -39,11 +39,13 @@ def positions_title(data: PositionData) -> str:
     """Label, model, task and point."""
     meta = data.meta
     where = f"{printable(meta['model'])} on {printable(meta['task'])}"
-    return f"{printable(meta['label'])} in {where}: {printable(meta['point'])} by position"
+    return f"{printable(meta['label'])} in {where}: {printable(meta['point'])} by {noun_of(data)}"
 
 
 def axis_name(data: PositionData) -> str:
     """What the positions are, in words."""
+    if data.meta["by"] == BY_HEAD:
+        return "key-value head" if data.meta["key_value"] else "head"
     kept = data.meta["kept"]
     if len(kept) > 1 or data.positions[0].position in kept:
         return "selection"
@@ -55,8 +57,9 @@ def setting(data: PositionData) -> str:
     """Probe, size of the grid, and texts."""
     n = {split: max(one.n[split] for one in data.positions) for split in data.positions[0].n}
     texts = ", ".join(f"{count:,} {split}" for split, count in n.items())
-    grid = f"{counted(len(data.positions), 'position')} x {counted(len(data.places), 'layer')}"
-    return f"{printable(data.meta['probe'])} probe; {grid}; at most {texts} texts at a position"
+    grid = f"{counted(len(data.positions), noun_of(data))} x {counted(len(data.places), 'layer')}"
+    each = f"{texts} examples" if data.meta["by"] == BY_HEAD else f"at most {texts} texts at a position"
+    return f"{printable(data.meta['probe'])} probe; {grid}; {each}"
 
 
 def positions_notes(data: PositionData) -> list[str]:
@@ -67,17 +70,19 @@ def positions_notes(data: PositionData) -> list[str]:
     found = (data.meta.get("audit") or {}).get("findings", [])
     notes.append(f"Audit: {listed(found, most=3, between='; ')}." if found else "")
     if len(data.positions) > MOST_LINES:
-        notes.append(f"The table shows {MOST_LINES} of {len(data.positions)} positions; results.csv has all of them.")
+        every = counted(len(data.positions), noun_of(data))
+        notes.append(f"The table shows {MOST_LINES} of {every}; results.csv has all of them.")
     return [note for note in notes if note]
 
 
 def positions_short_text(data: PositionData) -> str:
     """One line for a prompt: the size of the grid, and the best cell."""
-    grid = f"{counted(len(data.positions), 'position')} x {counted(len(data.places), 'layer')}"
+    grid = f"{counted(len(data.positions), noun_of(data))} x {counted(len(data.places), 'layer')}"
     if data.selected is None:
         return f"{grid}; none selected, scored by test {metric_name(data.headline)}"
     one, layer = data.selected
-    return f"{grid}; best on validation {one.position}, {layer.place}; {_score(data)}"
+    where = f"head {one.position}" if data.meta["by"] == BY_HEAD else one.position
+    return f"{grid}; best on validation {where}, {layer.place}; {_score(data)}"
 
 
 def _score(data: PositionData) -> str:
@@ -87,7 +92,14 @@ def _score(data: PositionData) -> str:
 
 
 def _rows(data: PositionData) -> list[list[str]]:
-    header = ["   position", "token", "test texts", "majority" if data.meta["n_classes"] else "mean", "best layer", "C"]
+    header = [
+        f"   {noun_of(data)}",
+        "token",
+        "test texts",
+        "majority" if data.meta["n_classes"] else "mean",
+        "best layer",
+        "C",
+    ]
     header += ["validation", f"test {metric_name(data.headline)}", "95% interval", "corrected p", "lowest", "highest"]
     return without_empty_columns([header, *(_row(data, one) for one in _shown(data))])
 
@@ -126,16 +138,17 @@ def _row(data: PositionData, one: PositionCurve) -> list[str]:
 
 def _best_note(data: PositionData) -> str:
     if data.selected is None:
-        return f"{NOTHING_SELECTED[:1].upper()}{NOTHING_SELECTED[1:]}. Lowest and highest are over all layers, on test."
+        why = nothing_selected(data)
+        return f"{why[:1].upper()}{why[1:]}. Lowest and highest are over all layers, on test."
     one, layer = data.selected
     cells = len(data.positions) * len(data.places)
     if cells == 1:
-        return f"{_score(data).capitalize()}. One position, one layer: nothing was selected."
+        return f"{_score(data).capitalize()}. One {noun_of(data)}, one layer: nothing was selected."
     p = "" if layer.p_value is None else f"; permutation test of this cell alone: p = {layer.p_value:.2g}"
     differ = any(each.n != one.n for each in data.positions)
     return (
-        f"Best ({SELECTED}): position {one.position}, {layer.place}, {_score(data)}{p}. It has the highest validation "
-        f"score of {counted(cells, 'cell')}; test was used once."
+        f"Best ({SELECTED}): {noun_of(data)} {one.position}, {layer.place}, {_score(data)}{p}. It has the highest "
+        f"validation score of {counted(cells, 'cell')}; test was used once."
         f"{' Not all texts have every position, so positions differ in their texts.' if differ else ''}"
     )
 

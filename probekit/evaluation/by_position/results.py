@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from probekit.errors import ProbekitError, UsageError
-from probekit.evaluation.by_position.data import PositionCurve, PositionData
+from probekit.evaluation.by_position.data import PositionCurve, PositionData, noun_of
 from probekit.evaluation.by_position.files import load_positions, position_frame, save_positions
 from probekit.evaluation.by_position.report import positions_html, positions_short_text, positions_summary
 from probekit.evaluation.results.files import complete_results
 from probekit.options.check import check_path
+from probekit.options.probe import BY_POSITION
 from probekit.text import listed
 
 if TYPE_CHECKING:
@@ -17,13 +18,15 @@ if TYPE_CHECKING:
 
 
 class UnknownPosition(UsageError, KeyError):
-    """No such position; a KeyError too, as a mapping raises."""
+    """No such position or head; a KeyError too, as a mapping raises."""
 
     __str__ = ProbekitError.__str__
 
 
 class PositionResults(PositionData):
     """A curve for each place in the text, as `train_probes(by=...)` returns it; attributes as in `PositionData`."""
+
+    _noun = BY_POSITION  # of the files
 
     def __getitem__(self, position: str | int) -> PositionCurve:
         """The curve of one position: results[3], results[-1], results["last@assistant"].
@@ -35,17 +38,17 @@ class PositionResults(PositionData):
             if one.position == str(position):
                 return one
         known = listed([one.position for one in self.positions])
-        raise UnknownPosition(f"position {position!a} was not probed; there are {known}")
+        raise UnknownPosition(f"{noun_of(self)} {position!a} was not probed; there are {known}")
 
     def to_frame(self) -> "pd.DataFrame":
-        """A tidy table: one row per position, layer, split and metric.
+        """A tidy table: one row per position or head, layer, split and metric.
 
         `low` and `high` are the interval on test; `chance`, `p_value` and `p_corrected` are of the headline on test.
         """
         return position_frame(self)
 
     def plot(self, ax: "Axes | None" = None, *, title: str | None = None) -> "Axes":
-        """Draw layers against positions as a heatmap, on `ax` or on a new figure; returns the axes.
+        """Draw layers against positions or heads as a heatmap, on `ax` or on a new figure; returns the axes.
 
         Args:
             ax: where to draw.
@@ -56,14 +59,14 @@ class PositionResults(PositionData):
         return plot_positions(self, ax, title=title)
 
     def summary(self) -> str:
-        """A table with one line for each position, with footnotes."""
+        """A table with one line for each position or head, with footnotes."""
         return positions_summary(self)
 
     def save(self, folder: str | Path) -> Path:
-        """Write results.csv, probes/ and, last, positions.json into `folder`; returns the folder.
+        """Write results.csv, probes/ and, last, positions.json or heads.json into `folder`; returns the folder.
 
-        The probes are those of the layer that validation selects at each position. Earlier results there, pictures
-        included, are deleted first.
+        The probes are those of the layer that validation selects at each position or for each head. Earlier results
+        there, pictures included, are deleted first.
 
         Raises:
             StorageError: the disk refused, or the folder holds something else.
@@ -77,10 +80,10 @@ class PositionResults(PositionData):
         """Read what `save` wrote to `folder`.
 
         Raises:
-            DataError: no results by position there, or files that do not belong together.
+            DataError: no such results there, or files that do not belong together.
         """
         path = check_path("folder", folder)
-        data = load_positions(path)
+        data = load_positions(path, cls._noun)
         loaded = cls(data.positions, data.meta)
         with complete_results(path):
             loaded.summary()  # reads everything that the record holds
@@ -90,4 +93,4 @@ class PositionResults(PositionData):
         return positions_html(self)
 
     def __repr__(self) -> str:
-        return f"PositionResults({positions_short_text(self)})"
+        return f"{type(self).__name__}({positions_short_text(self)})"

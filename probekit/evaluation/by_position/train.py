@@ -1,12 +1,12 @@
-"""Train a probe for each place in the text at every layer.
+"""Train a probe for each place in the text at every layer; what it shares with a probe for each head.
 
-A position is probed on the texts that have it. Splits, leaks and the headline are those of all texts; C is chosen at
-each position and layer on validation.
+A position is probed on the texts that have it. Splits, leaks and the headline are those of all texts; C is chosen in
+each column and layer on validation.
 
 Axes: N texts, R rows of a point's tensor, n texts of one position.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,7 +39,7 @@ from probekit.evaluation.results.provenance import origin_of
 from probekit.evaluation.rows import Comparisons, audited_protocol, task_fingerprint
 from probekit.evaluation.scores.metrics import check_metric, default_metric
 from probekit.options import CurvesArguments
-from probekit.options.probe import FROM_END
+from probekit.options.probe import BY_HEAD, FROM_END
 from probekit.places import ALL
 from probekit.tasks.base import Task
 from probekit.tasks.tokens.stretches import no_label
@@ -47,8 +47,8 @@ from probekit.threads import one_thread
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
-    """The rows that all positions are taken from.
+class GridRows:
+    """The rows that all columns of a grid are taken from.
 
     Attributes:
         acts: with all rows.
@@ -65,6 +65,23 @@ class _Rows:
     splits: np.ndarray
 
 
+@dataclass(frozen=True, eq=False)
+class GridColumns:
+    """The columns of a grid.
+
+    Attributes:
+        columns: positions or heads.
+        planned: their fits, and the headline of the majority class of each.
+        tokens: the text of the token of each, where nearly all texts have the same.
+        origin: what `meta` holds of them.
+    """
+
+    columns: list[Column]
+    planned: list[tuple[PlannedColumn, float | None]]
+    tokens: list[str | None]
+    origin: dict[str, Any]
+
+
 def train_by_position(acts: Activations, options: CurvesArguments) -> PositionResults:
     """A curve for each place in the text; arguments and errors as in `train_probes`.
 
@@ -72,31 +89,53 @@ def train_by_position(acts: Activations, options: CurvesArguments) -> PositionRe
         DataError: no position has enough texts of each class in each split.
     """
     acts = positions_read(acts, options)
-    request = position_request(acts, options)
+
+    def columns(rows: GridRows, headline: str) -> GridColumns:
+        request, names = rows.request, rows.request.acts.label_names[rows.request.label]
+        every = [labelled(column, rows.used) for column in position_columns(acts.layout, options.by == FROM_END)]
+        least = options.least_texts
+        if names and request.label in acts.task.token_labels:
+            every = [with_common_classes(one, rows.labels, rows.splits, len(names), least) for one in every]
+        kept, few = usable(every, rows.labels, rows.splits, names, least)
+        texts = acts.task.targets if acts.points[0].startswith("decoder.") else acts.inputs
+        tokens = [token_of(column, acts.layout, texts or [], SAME_TOKEN) for column in kept]
+        origin = {"kept": list(acts.layout.positions), "few_texts": few}
+        return GridColumns(kept, [planned_column(column, rows, headline, options) for column in kept], tokens, origin)
+
+    return PositionResults(*train_grid(acts, position_request(acts, options), _all_rows, columns, options))
+
+
+def train_grid(
+    acts: Activations,
+    request: Request,
+    rows_of: Callable[[Activations, Request, dict[str, np.ndarray]], GridRows],
+    columns_of: Callable[[GridRows, str], GridColumns],
+    options: CurvesArguments,
+) -> tuple[list[PositionCurve], dict[str, Any]]:
+    """The curves of every column, compared with chance, and their `meta`.
+
+    Args:
+        acts: whose rows are read.
+        request: the labels, splits and places.
+        rows_of: the rows of a request whose protocol uses the given ones.
+        columns_of: the columns of the rows, for a headline.
+        options: of the curves.
+    """
     begin = announcer(options.on_part)
     begin("comparing texts")
     audit, protocol = audited_protocol(request, options, Comparisons(near=searches_near_duplicates(options)))
-    rows = _all_rows(acts, request, protocol.rows)
-    every = [labelled(column, rows.used) for column in position_columns(acts.layout, options.by == FROM_END)]
-    names = request.acts.label_names[request.label]
-    if names and request.label in acts.task.token_labels:
-        least = options.least_texts
-        every = [with_common_classes(one, rows.labels, rows.splits, len(names), least) for one in every]
-    columns, few = usable(every, rows.labels, rows.splits, names, options.least_texts)
-    begin("planning positions")
-    headline = _headline(request, protocol.train, options)
-    planned = [_planned(column, rows, headline, options) for column in columns]
+    rows, headline = rows_of(acts, request, protocol.rows), _headline(request, protocol.train, options)
+    begin(f"planning {options.by}s" if options.by == BY_HEAD else "planning positions")
+    grid = columns_of(rows, headline)
     begin("fitting probes")
-    done = ticker(options.progress, len(planned) * len(request.places))
-    fitted = fit_columns(acts, [each for each, _ in planned], request.places, done)
-    begin("comparing positions")
+    done = ticker(options.progress, len(grid.planned) * len(request.places))
+    fitted = fit_columns(acts, [each for each, _ in grid.planned], request.places, done)
+    begin("comparing with chance")
     plan = plan_curve(request, protocol, options.seed, headline, intervals=options.intervals)
     meta = origin_of(request, plan, audit, options.seed, options.drop_leaks, task_fingerprint(acts))
-    meta |= {"metric": options.metric, "by": options.by, "kept": list(acts.layout.positions), "few_texts": few}
-    meta |= {"least_texts": options.least_texts, "left_out": []}
-    texts = acts.task.targets if acts.points[0].startswith("decoder.") else acts.inputs
-    tokens = [token_of(column, acts.layout, texts or [], SAME_TOKEN) for column in columns]
-    return _results(planned, fitted, tokens, names, meta, options)
+    meta |= {"metric": options.metric, "by": options.by, "least_texts": options.least_texts, "left_out": []}
+    names = request.acts.label_names[request.label]
+    return _curves(grid, fitted, names, meta | grid.origin, options)
 
 
 def _headline(request: Request, train: np.ndarray, options: CurvesArguments) -> str:
@@ -107,7 +146,7 @@ def _headline(request: Request, train: np.ndarray, options: CurvesArguments) -> 
     return default_metric(np.bincount(labels, minlength=request.n_classes) if request.n_classes else [])
 
 
-def _all_rows(acts: Activations, request: Request, kept: dict[str, np.ndarray]) -> _Rows:
+def _all_rows(acts: Activations, request: Request, kept: dict[str, np.ndarray]) -> GridRows:
     """Labels and splits of every row; `kept` are the rows of the request that its protocol uses."""
     layout, label = acts.layout, request.label
     counts = layout.counts(request.places[0])
@@ -127,14 +166,14 @@ def _all_rows(acts: Activations, request: Request, kept: dict[str, np.ndarray]) 
         labels, used = np.stack(each, axis=1).reshape(len(text), *each[0].shape[1:]), ~dropped[text]
     else:
         labels, used = np.asarray(acts.labels[label])[text], ~dropped[text]
-    return _Rows(acts, request, labels, used & ~no_label(labels), splits)
+    return GridRows(acts, request, labels, used & ~no_label(labels), splits)
 
 
 @one_thread()
-def _planned(
-    column: Column, rows: _Rows, headline: str, options: CurvesArguments
+def planned_column(
+    column: Column, rows: GridRows, headline: str, options: CurvesArguments
 ) -> tuple[PlannedColumn, float | None]:
-    """The fits of one position, and the headline of its majority class."""
+    """The fits of one column, and the headline of its majority class."""
     request, layout = rows.request, rows.acts.layout
     labels, n_classes = rows.labels[column.rows], request.n_classes
     if column.classes is not None:
@@ -153,7 +192,7 @@ def _planned(
     return PlannedColumn(column, task.ids, plan), chance
 
 
-def _task_of(rows: _Rows, column: Column, labels: np.ndarray) -> Task:
+def _task_of(rows: GridRows, column: Column, labels: np.ndarray) -> Task:
     """The texts of a position as examples, with the labels and splits that are used there."""
     task = rows.acts.task.subset(column.texts)
     name = rows.request.label
@@ -163,14 +202,13 @@ def _task_of(rows: _Rows, column: Column, labels: np.ndarray) -> Task:
     return replace(task, labels={name: labels}, label_names=names, token_labels={}, target=name, splits=splits)
 
 
-def _results(
-    planned: Sequence[tuple[PlannedColumn, float | None]],
+def _curves(
+    grid: GridColumns,
     fitted: Sequence[Sequence[FittedPlace]],
-    tokens: Sequence[str | None],
     names: Sequence[str],
     meta: dict[str, Any],
     options: CurvesArguments,
-) -> PositionResults:
+) -> tuple[list[PositionCurve], dict[str, Any]]:
     tests = [[each.fit.test for each in own] for own in fitted]
     nothing: list[list[float | None]] = [[None] * len(own) for own in tests]
     p_values, corrected = nothing, nothing
@@ -178,23 +216,24 @@ def _results(
     if options.quick:
         meta["no_p_values"] = NO_P_VALUES
     if meta["no_p_values"] is None:
-        units = [one.plan.bootstrap.groups for one, _ in planned if one.plan.bootstrap is not None]
+        units = [one.plan.bootstrap.groups for one, _ in grid.planned if one.plan.bootstrap is not None]
         found = compare_with_chance(tests, meta["headline"], options.seed, units)
         p_values, corrected = found.p_values.tolist(), found.corrected.tolist()
         meta |= {"permutations": found.permutations, "above_chance": ABOVE_CHANCE}
+    cells = zip(grid.columns, grid.planned, fitted, p_values, corrected, grid.tokens, strict=True)
     curves = [
         PositionCurve(
-            position=one.column.name,
+            position=column.name,
             n={split: len(which) for split, which in one.plan.grid.protocol.rows.items()},
             chance=chance,
             layers=[replace(each.result, p_value=p) for each, p in zip(own, ps, strict=True)],
             corrected=list(after),
             token=token,
-            left_out=_left_out(one.column, names),
+            left_out=_left_out(column, names),
         )
-        for (one, chance), own, ps, after, token in zip(planned, fitted, p_values, corrected, tokens, strict=True)
+        for column, (one, chance), own, ps, after, token in cells
     ]
-    return PositionResults(curves, meta)
+    return curves, meta
 
 
 def _left_out(column: Column, names: Sequence[str]) -> tuple[str, ...]:

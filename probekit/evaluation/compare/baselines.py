@@ -1,6 +1,6 @@
 """The baselines of a curve, scored on the same rows and resamples as its probes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -8,23 +8,30 @@ from typing import Any
 import numpy as np
 
 from probekit.evaluation.compare.guesses import (
-    BAG_OF_WORDS_C,
+    BAG_OF_BIGRAMS,
+    BAG_OF_WORDS,
+    BASELINE_C,
+    UNCHOSEN_BAG_C,
     UNCHOSEN_C,
     Guess,
     bags_of_words,
-    length,
+    dense_fits,
     majority,
     mean,
     merit,
     word_type,
 )
+from probekit.evaluation.compare.lengths import with_squares
 from probekit.evaluation.fits.predict import pooled
 from probekit.evaluation.fits.protocol import Protocol, Round
-from probekit.evaluation.results.data import EMBEDDING, BaselineResult, LayerResult
+from probekit.evaluation.results.data import EMBEDDING, NUISANCE, BaselineResult, LayerResult
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.points import Place, base_name
+
+Fits = Callable[[np.ndarray, Sequence[float]], list[Guess]]
+"""Training rows and values of C -> a guess for each."""
 
 EMBEDDINGS: tuple[Place, ...] = (("resid_pre", 0), ("embed", None))  # of any stack
 
@@ -39,6 +46,9 @@ class LabelledInputs:
         words: N words, where the examples are words of their texts; else None.
         labels: int64 [N], or float64 [N] of a regression.
         n_classes: 0 for a regression.
+        bigrams: counts of words and bigrams, from `word_counts`; None where there are no words.
+        lengths: of the texts, from `length_features`, [N, V]; None where there are no texts.
+        nuisance: columns that a probe may be reading instead, [N, V]; None where none were named.
     """
 
     inputs: list[str] | list[list[int]] | None
@@ -46,6 +56,9 @@ class LabelledInputs:
     words: list[str] | None
     labels: np.ndarray
     n_classes: int
+    bigrams: Any = None
+    lengths: np.ndarray | None = None
+    nuisance: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,13 +72,13 @@ class Baseline:
 def model_free_baselines(
     examples: LabelledInputs, protocol: Protocol, metric: str, bootstrap: Bootstrap | None
 ) -> list[Baseline]:
-    """The majority class (or mean), and bag of words and length, or the word itself.
+    """The majority class (or mean); bags of words and bigrams, and length, or the word itself; and the nuisances.
 
-    Each is fitted on the rows that the round's probe is fitted on; the validation parts choose the C of the bag of
-    words, which is `UNCHOSEN_C` where there are none.
+    Each is fitted on the rows that the round's probe is fitted on, at each of `BASELINE_C`; the validation parts
+    choose, as for the probe. Without them C is `UNCHOSEN_C`, or `UNCHOSEN_BAG_C`.
     """
-    bags: dict[int, list[Guess]] = {}  # of each mask, for every C
-    rounds = [_guesses(examples, protocol, each, bags, metric) for each in protocol.rounds]
+    known: dict[tuple[str, int], list[Guess]] = {}  # of each mask, for every C
+    rounds = [_guesses(examples, protocol, each, known, metric) for each in protocol.rounds]
     return [_scored(list(guesses), examples, protocol, bootstrap) for guesses in zip(*rounds, strict=True)]
 
 
@@ -78,7 +91,7 @@ def embedding_baseline(first: LayerResult, test: Predictions) -> Baseline | None
 
 
 def _guesses(
-    examples: LabelledInputs, protocol: Protocol, each: Round, bags: dict[int, list[Guess]], metric: str
+    examples: LabelledInputs, protocol: Protocol, each: Round, known: dict[tuple[str, int], list[Guess]], metric: str
 ) -> list[Guess]:
     """The guesses of one round."""
     labels, n_classes = examples.labels, examples.n_classes
@@ -86,15 +99,40 @@ def _guesses(
     guesses = [majority(labels, train, n_classes) if n_classes else mean(labels, train)]
     if examples.words is not None:
         guesses.append(word_type(examples.words, labels, train, n_classes))
-    elif examples.inputs is not None:
-        bags_of = partial(_bags, examples, protocol, bags)
+    for name, (fits, unchosen) in _fitted(examples).items():
+        tried = partial(_tried, name, fits, BASELINE_C if protocol.chooses else (unchosen,), protocol, known)
         merits = [
-            [merit(guess, labels, protocol.parts[part], n_classes, metric) for guess in bags_of(mask)]
+            [merit(guess, labels, protocol.parts[part], n_classes, metric) for guess in tried(mask)]
             for mask, part in each.choosers
         ]
-        guesses.append(bags_of(each.mask)[_highest(merits) if merits else 0])
-        guesses.append(length(examples.inputs, labels, train, n_classes))
+        guesses.append(tried(each.mask)[_highest(merits) if merits else 0])
     return guesses
+
+
+def _fitted(examples: LabelledInputs) -> dict[str, tuple[Fits, float]]:
+    """The baselines that have a C: what fits them, and their C where nothing chooses."""
+    labels, n_classes = examples.labels, examples.n_classes
+    found: dict[str, tuple[Fits, float]] = {}
+
+    def of_bag(counts: Any, name: str) -> tuple[Fits, float]:
+        return lambda train, C: bags_of_words(counts, labels, train, n_classes, C, name), UNCHOSEN_BAG_C
+
+    def of_lengths(train: np.ndarray, C: Sequence[float]) -> list[Guess]:
+        assert examples.lengths is not None
+        return dense_fits("length", with_squares(examples.lengths, train), labels, train, n_classes, C)
+
+    def of_nuisance(train: np.ndarray, C: Sequence[float]) -> list[Guess]:
+        assert examples.nuisance is not None
+        return dense_fits(NUISANCE, examples.nuisance, labels, train, n_classes, C)
+
+    if examples.words is None and examples.inputs is not None:
+        found["words"] = of_bag(examples.counts, BAG_OF_WORDS)
+        found["bigrams"] = of_bag(examples.bigrams, BAG_OF_BIGRAMS)
+    if examples.lengths is not None:
+        found["length"] = of_lengths, UNCHOSEN_C
+    if examples.nuisance is not None:
+        found["nuisance"] = of_nuisance, UNCHOSEN_C
+    return found
 
 
 def _highest(merits: list[list[tuple[bool, float]]]) -> int:
@@ -103,13 +141,18 @@ def _highest(merits: list[list[tuple[bool, float]]]) -> int:
     return int(np.lexsort((-values, -sound))[0])
 
 
-def _bags(examples: LabelledInputs, protocol: Protocol, bags: dict[int, list[Guess]], mask: int) -> list[Guess]:
-    """The bags of words of every C for a mask, fitted once."""
-    if mask not in bags:
-        train = np.flatnonzero(protocol.masks[mask])
-        strengths = BAG_OF_WORDS_C if protocol.chooses else (UNCHOSEN_C,)
-        bags[mask] = bags_of_words(examples.counts, examples.labels, train, examples.n_classes, strengths)
-    return bags[mask]
+def _tried(
+    name: str,
+    fits: Fits,
+    strengths: Sequence[float],
+    protocol: Protocol,
+    known: dict[tuple[str, int], list[Guess]],
+    mask: int,
+) -> list[Guess]:
+    """The guesses of every C for a mask, fitted once."""
+    if (name, mask) not in known:
+        known[name, mask] = fits(np.flatnonzero(protocol.masks[mask]), strengths)
+    return known[name, mask]
 
 
 def _scored(

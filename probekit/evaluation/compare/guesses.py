@@ -1,4 +1,4 @@
-"""Baselines without a model: majority class, bag of words, length. A probe that does no better has shown nothing.
+"""Baselines without a model: majority class, bags of words and of bigrams, length. A probe must do better than these.
 
 Where the examples are words of texts, each word's most frequent class replaces bag of words and length. A regression
 (n_classes 0) has the mean, and ridge regressions on the same features.
@@ -6,6 +6,7 @@ Where the examples are words of texts, each word's most frequent class replaces 
 Axes: N examples, C classes.
 """
 
+import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,12 +18,14 @@ from probekit.evaluation.compare.sparse_fits import fit_path, sparse_loss
 from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.probes.base import predicted_labels, probabilities
 
-# Rows of TF-IDF have length 1, so the weights must be larger than those of standardised features.
-BAG_OF_WORDS_C = (0.1, 1.0, 10.0, 100.0)
-UNCHOSEN_C = 10.0  # of the bag of words, where no validation rows choose
-LENGTH_C = 1.0
+# The probe's default grid, so that baselines have its budget. Rows of TF-IDF have length 1, so the weights must be
+# larger than those of standardised features: on SST-2 the best C is 10 to 1000.
+BASELINE_C = tuple(10.0**k for k in range(-4, 5))
+UNCHOSEN_BAG_C = 10.0  # of bags of words, where no validation rows choose
+UNCHOSEN_C = 1.0  # of the others
+BAG_OF_WORDS, BAG_OF_BIGRAMS = "bag-of-words", "bag-of-bigrams"
 WORD = r"\w+|[^\w\s]"  # runs of letters and digits, and single punctuation marks: every text that is not blank has one
-MAX_WORDS = 50_000
+MAX_WORDS = 50_000  # of words; and again as many bigrams
 MAX_WEIGHTS = 10_000_000  # of all classes; with more than 200 classes, this allows fewer words
 
 
@@ -92,7 +95,8 @@ def bags_of_words(
     labels: np.ndarray,
     train: np.ndarray,
     n_classes: int,
-    strengths: Sequence[float] = BAG_OF_WORDS_C,
+    strengths: Sequence[float] = BASELINE_C,
+    name: str = BAG_OF_WORDS,
 ) -> list[Guess]:
     """Logistic (or ridge) regressions on the TF-IDF of a text's words (or token ids), smallest C first.
 
@@ -105,29 +109,38 @@ def bags_of_words(
         train: rows to fit on.
         n_classes: C, or 0 for a regression.
         strengths: values of C, rising.
+        name: of the baseline; with "bag-of-bigrams" the counts are of words and bigrams, and twice as many are used.
     """
-    features = None if counts is None else _tf_idf(counts, train, min(MAX_WORDS, MAX_WEIGHTS // max(1, n_classes)))
+    most = min(MAX_WORDS, MAX_WEIGHTS // max(1, n_classes)) * (1 if name == BAG_OF_WORDS else 2)
+    features = None if counts is None else _tf_idf(counts, train, most)
     if features is None:
         constant = majority(labels, train, n_classes) if n_classes else mean(labels, train)
-        return [replace(constant, name="bag-of-words")]
-    return _fits("bag-of-words", features, labels, train, strengths, n_classes)
+        return [replace(constant, name=name)]
+    return _fits(name, features, labels, train, strengths, n_classes)
 
 
-def length(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
-    """Logistic (or ridge) regression on the logarithms of a text's characters and words, or of its number of token ids.
+def dense_fits(
+    name: str,
+    features: np.ndarray,
+    labels: np.ndarray,
+    train: np.ndarray,
+    n_classes: int,
+    strengths: Sequence[float] = BASELINE_C,
+) -> list[Guess]:
+    """Logistic (or ridge) regressions on a few columns [N, V], standardised on `train`; smallest C first.
 
     Args:
-        inputs: N texts, or N lists of token ids.
+        name: of the baseline.
+        features: such as the lengths of texts (`compare.lengths`).
         labels: int64 [N], or float64 [N] of a regression.
         train: rows to fit on.
         n_classes: C, or 0 for a regression.
+        strengths: values of C, rising.
     """
-    sizes = [(len(one), len(one.split())) if isinstance(one, str) else (len(one),) for one in inputs]
-    features = np.log1p(np.array(sizes, dtype=np.float64))
-    features -= features[train].mean(axis=0)
+    features = features - features[train].mean(axis=0)
     spread = features[train].std(axis=0)
-    features /= np.where(spread > 1e-12, spread, 1)
-    return _fits("length", sparse.csr_array(features), labels, train, [LENGTH_C], n_classes)[0]
+    features /= np.where(spread > 1e-12, spread, np.inf)  # what does not vary in train decides nothing
+    return _fits(name, sparse.csr_array(features), labels, train, strengths, n_classes)
 
 
 def _values(name: str, values: np.ndarray, C: float | None = None, converged: bool = True) -> Guess:
@@ -181,11 +194,16 @@ def _fits_of_numbers(name: str, features: Any, X: Any, targets: np.ndarray, stre
     return guesses
 
 
-def word_counts(inputs: Sequence[Any]) -> Any:
-    """How often each word (or token id) occurs in each of N texts (or lists of token ids); None without any word."""
+def word_counts(inputs: Sequence[Any], longest: int = 1) -> Any:
+    """How often each word (or token id) occurs in each of N texts (or lists of token ids); None without any word.
+
+    With `longest` 2 the pairs of neighbouring words (bigrams) are counted too.
+    """
     from sklearn.feature_extraction.text import CountVectorizer  # with preprocessing 0.1 s, which a quick look saves
 
-    tokens: dict[str, Any] = {"token_pattern": WORD} if isinstance(inputs[0], str) else {"analyzer": _as_words}
+    tokens: dict[str, Any] = {"token_pattern": WORD, "ngram_range": (1, longest)}
+    if not isinstance(inputs[0], str):
+        tokens = {"analyzer": _as_words if longest == 1 else _as_words_and_pairs}
     try:
         return sparse.csr_array(CountVectorizer(**tokens).fit_transform(inputs))
     except ValueError as error:
@@ -218,3 +236,8 @@ def _rows(features: Any) -> np.ndarray:
 
 def _as_words(ids: Sequence[int]) -> list[str]:
     return [str(i) for i in ids]
+
+
+def _as_words_and_pairs(ids: Sequence[int]) -> list[str]:
+    words = _as_words(ids)
+    return words + [f"{one} {other}" for one, other in itertools.pairwise(words)]

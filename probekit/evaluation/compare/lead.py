@@ -17,8 +17,7 @@ def lead(
 ) -> dict[str, Any] | None:
     """How far the quoted predictions are ahead of the best baseline's on test, with a 95% interval.
 
-    The difference is taken within each resample, so that examples that both get right or wrong cancel; the interval is
-    Student's t times its standard error.
+    The difference is paired, so that examples that both get right or wrong cancel (`paired_difference`).
 
     Args:
         best: the predictions that are quoted.
@@ -30,17 +29,28 @@ def lead(
     values = [each for each in values if np.isfinite(each[0])]
     if not values:
         return None
-    value, name, predictions = max(values, key=lambda each: each[0])
-    ahead = value_of(best, metric) - value
+    _, name, predictions = max(values, key=lambda each: each[0])
+    ahead, interval = paired_difference(best, predictions, metric, bootstrap)
+    return {"baseline": name, "over": ahead, "interval": interval}
+
+
+def paired_difference(
+    one: Predictions, other: Predictions, metric: str, bootstrap: Bootstrap | None
+) -> tuple[float, list[float] | None]:
+    """How far one is ahead of the other on the same rows, and its 95% interval; None where there is none.
+
+    The difference is taken within each resample; the interval is Student's t times its standard error.
+    """
+    ahead = value_of(one, metric) - value_of(other, metric)
     if bootstrap is None:
-        return {"baseline": name, "over": ahead, "interval": None}
-    one, other = (bootstrap.resampled(for_metric(each, metric), metric) for each in (best, predictions))
-    difference = (one - other)[np.isfinite(one - other)]
+        return ahead, None
+    first, second = (bootstrap.resampled(for_metric(each, metric), metric) for each in (one, other))
+    difference = (first - second)[np.isfinite(first - second)]
     n = bootstrap.n_units
     if n < 2 or not len(difference):
-        return {"baseline": name, "over": ahead, "interval": None}
+        return ahead, None
     half = float(t.ppf((1 + LEVEL) / 2, n - 1) * difference.std() * np.sqrt(n / (n - 1)))
-    return {"baseline": name, "over": ahead, "interval": [ahead - half, ahead + half]}
+    return ahead, [ahead - half, ahead + half]
 
 
 def optimism(results: Sequence[LayerResult], best: LayerResult, metric: str, quoted: float) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""`ProbeCurves`: what `train_probes` returns for several points and label sets, with its table, picture and files."""
+"""`ProbeCurves`: what `train_probes` returns for several points, label sets and probes: table, picture and files."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from probekit.errors import ProbekitError, UsageError
-from probekit.evaluation.results.curves_files import load_curves, save_curves
+from probekit.evaluation.results.curves_files import curve_keys, load_curves, save_curves
 from probekit.evaluation.results.curves_report import curves_html, curves_summary
 from probekit.evaluation.results.frames import curves_frame
 from probekit.evaluation.results.results import ProbeResults
@@ -22,11 +22,13 @@ class UnknownCurve(UsageError, KeyError):
     __str__ = ProbekitError.__str__
 
 
-class ProbeCurves(Mapping[tuple[str, str], ProbeResults]):
-    """The curves of several points and label sets: (label, point) -> `ProbeResults`.
+class ProbeCurves(Mapping[tuple[str, ...], ProbeResults]):
+    """The curves of several points, label sets and probes: (label, point) -> `ProbeResults`.
+
+    With several probes for a label set the keys are (label, point, probe).
 
     Args:
-        curves: label set by label set, in each point by point.
+        curves: label set by label set, in each point by point, then probe by probe.
         meta: JSON-able, of all curves together; each curve has a `meta` of its own.
 
     Attributes:
@@ -34,24 +36,39 @@ class ProbeCurves(Mapping[tuple[str, str], ProbeResults]):
     """
 
     def __init__(self, curves: Iterable[ProbeResults], meta: dict[str, Any] | None = None):
-        self._curves = {(curve.meta["label"], curve.meta["point"]): curve for curve in curves}
+        several = list(curves)
+        self._curves = dict(zip(curve_keys(several), several, strict=True))
         self.meta = meta or {}
 
-    def __getitem__(self, key: tuple[str, str]) -> ProbeResults:
+    def __getitem__(self, key: tuple[str, ...]) -> ProbeResults:
         """The curve of a label set and a point, whose name may lack the "encoder." of an encoder's points.
+
+        With several probes the key has the probe's name too; without, it may.
 
         Raises:
             UnknownCurve: there is no such curve.
         """
-        if key not in self._curves and isinstance(key, tuple) and len(key) == 2:
-            label, point = key
-            key = (label, next((known for known in self.points if known == f"encoder.{point}"), point))
-        if key not in self._curves:
-            known = listed([f"({label!a}, {point!a})" for label, point in self])
-            raise UnknownCurve(f"no curve {key!a}; a curve is named by label set and point, here {known}")
-        return self._curves[key]
+        if key in self._curves:
+            return self._curves[key]
+        found = self._named(key) if isinstance(key, tuple) and len(key) in (2, 3) else []
+        if len(found) != 1:
+            known = listed([f"({', '.join(map(ascii, each))})" for each in self])
+            by = "label set, point and probe" if any(len(each) == 3 for each in self) else "label set and point"
+            raise UnknownCurve(f"no curve {key!a}; a curve is named by {by}, here {known}")
+        return found[0]
 
-    def __iter__(self) -> Iterator[tuple[str, str]]:
+    def _named(self, key: tuple[str, ...]) -> list[ProbeResults]:
+        """The curves of a label set, point and, where it is given, probe."""
+        label, point, *probe = key
+        return [
+            curve
+            for curve in self.values()
+            if curve.meta["label"] == label
+            and curve.meta["point"] in (point, f"encoder.{point}")
+            and probe in ([], [curve.meta["probe"]])
+        ]
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
         return iter(self._curves)
 
     def __len__(self) -> int:
@@ -61,15 +78,20 @@ class ProbeCurves(Mapping[tuple[str, str], ProbeResults]):
     @property
     def labels(self) -> list[str]:
         """The label sets, in the order of the call."""
-        return list(dict.fromkeys(label for label, _ in self))
+        return list(dict.fromkeys(key[0] for key in self))
 
     @property
     def points(self) -> list[str]:
         """The points, in the order of the call."""
-        return list(dict.fromkeys(point for _, point in self))
+        return list(dict.fromkeys(key[1] for key in self))
+
+    @property
+    def probes(self) -> list[str]:
+        """The names of the probes, in the order of the call."""
+        return list(dict.fromkeys(str(curve.meta["probe"]) for curve in self.values()))
 
     def to_frame(self) -> "pd.DataFrame":
-        """One tidy table: `label`, then the columns of `ProbeResults.to_frame`.
+        """One tidy table: `label`, with several probes `probe`, then the columns of `ProbeResults.to_frame`.
 
         The rows of a baseline that several points share, such as the majority class, are listed once.
         """
@@ -78,11 +100,18 @@ class ProbeCurves(Mapping[tuple[str, str], ProbeResults]):
     def plot(self, *, title: str | None = None) -> "Figure":
         """Draw the curves on a new figure, those that can be compared on the same axes; returns the figure.
 
-        Curves of one label set share axes, and so do label sets with the same metric where there is one point.
+        Curves of one label set share axes, and so do label sets with the same metric where there is one point. With
+        several probes and points there is a row of axes for each label set, and in it axes for each point.
         """
         from probekit.plots.panels import plot_curves
 
         return plot_curves(list(self.values()), title=title)
+
+    def export(self, **options: Any) -> Path:
+        """Write one table of all curves (to="latex", "csv" or "parquet"); returns the path."""
+        from probekit.export.export import export_results
+
+        return export_results([*self.values()], None, **options)
 
     def summary(self) -> str:
         """A table with one line for each curve."""
@@ -117,4 +146,5 @@ class ProbeCurves(Mapping[tuple[str, str], ProbeResults]):
 
     def __repr__(self) -> str:
         labels, points = (printable(listed(names)) for names in (self.labels, self.points))
-        return f"ProbeCurves({counted(len(self), 'curve')}; labels {labels}; points {points})"
+        probes = f"; probes {printable(listed(self.probes))}" if any(len(key) == 3 for key in self) else ""
+        return f"ProbeCurves({counted(len(self), 'curve')}; labels {labels}; points {points}{probes})"

@@ -1,6 +1,6 @@
 """Curves of several points and label sets on disk: `probekit.curves/1`, a folder of results for each curve.
 
-curves.json lists label, point, folder and sha256 of results.json for each curve; results.csv is the table of all.
+curves.json lists label, point, probe, folder and sha256 of results.json for each curve; results.csv is the table.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ def save_curves(curves: Sequence[ProbeData], meta: Mapping[str, Any], folder: Pa
     Raises:
         StorageError: the disk refused, or the folder holds something else.
     """
-    names = curve_folders([(curve.meta["label"], curve.meta["point"]) for curve in curves])
+    names = curve_folders(curve_keys(curves))
     table = curves_frame(curves).to_csv(index=False, lineterminator="\n").encode()
     json.dumps(meta, allow_nan=False)  # fails before anything is deleted
     clear_curves(folder)
@@ -37,7 +37,11 @@ def save_curves(curves: Sequence[ProbeData], meta: Mapping[str, Any], folder: Pa
         save_results(curve, folder / name)
     write_as(folder / "results.csv", table)
     entries = [
-        {"label": curve.meta["label"], "point": curve.meta["point"], "folder": name, "sha256": _hash(folder / name)}
+        {
+            **{key: curve.meta[key] for key in ("label", "point", "probe")},
+            "folder": name,
+            "sha256": _hash(folder / name),
+        }
         for name, curve in zip(names, curves, strict=True)
     ]
     body = {"format": CURVES_FORMAT, "meta": meta, "curves": entries}
@@ -62,17 +66,25 @@ def load_curves(folder: Path) -> tuple[list[ProbeData], dict[str, Any]]:
     return [_load(folder, *entry) for entry in entries], meta
 
 
-def curve_folders(names: Sequence[tuple[str, str]]) -> list[str]:
-    """A folder's name for each (label, point); with a digest where the plain name is long, altered or taken.
+def curve_keys(curves: Sequence[ProbeData]) -> list[tuple[str, ...]]:
+    """(label, point) of each curve; (label, point, probe) where several probes have the same label set and point."""
+    pairs = [(curve.meta["label"], curve.meta["point"]) for curve in curves]
+    if len(set(pairs)) == len(pairs):
+        return list(pairs)
+    return [(*pair, str(curve.meta["probe"])) for pair, curve in zip(pairs, curves, strict=True)]
+
+
+def curve_folders(keys: Sequence[tuple[str, ...]]) -> list[str]:
+    """A folder's name for each key; with a digest where the plain name is long, altered or taken.
 
     Names that differ in case alone count as one, as some file systems have it.
     """
     folders: list[str] = []
-    for label, point in names:
-        whole = f"{label}-{point}"
+    for key in keys:
+        whole = "-".join(key)
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", whole).lstrip(".-")[:_LONGEST]
         if plain != whole or plain.casefold() in {other.casefold() for other in folders}:
-            digest = hashlib.sha256(json.dumps([label, point]).encode()).hexdigest()[:8]
+            digest = hashlib.sha256(json.dumps(list(key)).encode()).hexdigest()[:8]
             plain = f"{plain}-{digest}".lstrip("-")
         folders.append(plain)
     return folders

@@ -11,13 +11,17 @@ from probekit.text import counted, listed, printable
 
 def curves_summary(curves: Sequence[ProbeData]) -> str:
     """Title, table and notes as text."""
-    table = text_table(_rows(curves), left=3).split("\n")
+    table = text_table(_rows(curves), left=4 if has_several_probes(curves) else 3).split("\n")
     return "\n".join(map(printable, [curves_title(curves), "", *table, "", *curves_notes(curves)]))
 
 
 def curves_html(curves: Sequence[ProbeData]) -> str:
     """The same as HTML."""
-    return html_page(curves_title(curves), html_table(_rows(curves), left=3), curves_notes(curves))
+    return html_page(
+        curves_title(curves),
+        html_table(_rows(curves), left=4 if has_several_probes(curves) else 3),
+        curves_notes(curves),
+    )
 
 
 def curves_table(curves: Sequence[ProbeData]) -> TableReport:
@@ -30,17 +34,27 @@ def curves_title(curves: Sequence[ProbeData]) -> str:
     meta = curves[0].meta
     labels, points = (len({curve.meta[key] for curve in curves}) for key in ("label", "point"))
     what = f"{counted(labels, 'label set')}, {counted(points, 'point')}"
+    what += f", {len({curve.meta['probe'] for curve in curves})} probes" if has_several_probes(curves) else ""
     probes = listed(dict.fromkeys(str(curve.meta["probe"]) for curve in curves))
     where = f"{printable(meta['model'])} on {printable(meta['task'])}"
     return f"{what} in {where}: {position_name(meta['position'])}; {printable(probes)} probe"
 
 
+def has_several_probes(curves: Sequence[ProbeData]) -> bool:
+    """Whether several probes have the same label set and point."""
+    return len({(curve.meta["label"], curve.meta["point"]) for curve in curves}) < len(curves)
+
+
 def curves_notes(curves: Sequence[ProbeData]) -> list[str]:
     """What selected the places, the cautions, what did not converge, and what the audits found; each said once."""
     warned = dict.fromkeys(phrase for curve in curves for phrase in cautions(curve))
-    notes = [*dict.fromkeys(note for curve in curves for note in quick_note(curve.meta)), _selection_note(curves)]
+    most = max(curves, key=lambda curve: len(curve.meta.get("left_out") or []))  # some have less to leave out
+    notes = [*quick_note(most.meta), _selection_note(curves)]
     notes += [f"Caution: {'; '.join(warned)}."] if warned else []
-    late = [f"{_name(curve)} at {layer.place}" for curve in curves for layer in curve.layers if not layer.converged]
+    several = has_several_probes(curves)
+    late = [
+        f"{_name(curve, several)} at {layer.place}" for curve in curves for layer in curve.layers if not layer.converged
+    ]
     notes += [f"Not converged: {listed(late)}; a smaller C helps."] if late else []
     found = [line for curve in curves for line in (curve.meta.get("audit") or {}).get("findings", [])]
     lines = dict.fromkeys(found)
@@ -63,12 +77,13 @@ def _rows(curves: Sequence[ProbeData]) -> list[list[str]]:
     """Header and rows, without empty columns."""
     metrics = {curve.headline for curve in curves}
     score = f"test {metric_name(next(iter(metrics)))}" if len(metrics) == 1 else "test"
-    header = ["label", "point", "best place", "metric", "C", score, "95% interval", "over best baseline"]
+    header = ["label", "point", "probe", "best place", "metric", "C", score, "95% interval", "over best baseline"]
     header += ["lowest", "highest"]
-    return without_empty_columns([header, *(_row(curve, len(metrics) > 1) for curve in curves)])
+    shown = len(metrics) > 1, has_several_probes(curves)
+    return without_empty_columns([header, *(_row(curve, *shown) for curve in curves)])
 
 
-def _row(curve: ProbeData, with_metric: bool) -> list[str]:
+def _row(curve: ProbeData, with_metric: bool, with_probe: bool) -> list[str]:
     metric, best, lead = curve.headline, curve.selected, curve.meta.get("lead")
     quoted = ["", "", ""]
     if curve.procedure is not None or best is not None:
@@ -80,6 +95,7 @@ def _row(curve: ProbeData, with_metric: bool) -> list[str]:
     return [
         str(curve.meta["label"]),
         str(curve.meta["point"]),
+        str(curve.meta["probe"]) if with_probe else "",
         "" if best is None or curve.procedure is not None else _place(best),
         metric_name(metric) if with_metric else "",
         *quoted,
@@ -92,5 +108,5 @@ def _place(layer: LayerResult) -> str:
     return layer.place + ("" if layer.converged else " !")
 
 
-def _name(curve: ProbeData) -> str:
-    return f"{curve.meta['label']!s}, {curve.meta['point']!s}"
+def _name(curve: ProbeData, with_probe: bool) -> str:
+    return ", ".join(str(curve.meta[key]) for key in ("label", "point", *(["probe"] if with_probe else [])))

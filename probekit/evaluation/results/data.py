@@ -7,6 +7,7 @@ import numpy as np
 
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.results.row_scores import RowScores
+from probekit.evaluation.results.spread import TrainingSpread
 from probekit.points import place_name
 
 # Selectivity needs at least this share of test rows whose type also occurs in train: a probe that memorised every type
@@ -14,6 +15,7 @@ from probekit.points import place_name
 LEAST_SEEN = 0.5
 NOT_SELECTED = "no layer was selected: the task has no validation split"
 EMBEDDING = "embedding"  # the baseline that is the first place of a curve
+NUISANCE = "nuisance"  # the baseline that sees nothing but the columns of --nuisance
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class BaselineResult:
     """The score of a baseline, which uses no activations, or only those before the first block.
 
     Attributes:
-        name: "majority" ("mean" for a regression), "bag-of-words", "length", "word-type" or "embedding".
+        name: "majority" ("mean" for a regression), "bag-of-words", "bag-of-bigrams", "length", "word-type", "nuisance"
+            or "embedding".
         C: the regularisation selected on validation, if there was a choice.
         converged: whether its solver reached its tolerance.
         metrics: split -> metric -> value; undefined metrics are left out.
@@ -68,6 +71,9 @@ class LayerResult:
         late: which fits did not converge: "probe", "control", "code".
         outputs: R2 on test of each output of a regression of several numbers, whose mean is the metric; None where one
             is undefined. Otherwise empty.
+        rates: of a threshold that validation chose for a false-positive rate of 1%, where there are two classes: "fpr",
+            "negatives" (rows that it was chosen on), "least" (the rate that so many can hold) and, unless that is more
+            than 1%, "threshold" and on test "tpr" and "test_fpr", each with "_low" and "_high" (Clopper-Pearson).
     """
 
     point: str
@@ -87,6 +93,7 @@ class LayerResult:
     codelength: dict[str, float] | None = None
     late: list[str] = field(default_factory=list)
     outputs: list[float | None] = field(default_factory=list)
+    rates: dict[str, float] | None = None
 
     @property
     def place(self) -> str:
@@ -111,7 +118,11 @@ class ProbeData:
         random_init: the same layers of the same architecture with random weights, numbers only; may be empty.
         pooled: of a probe over a sequence, the same layers with one row for each text, numbers only: "mean" of the
             tokens and "last" token; otherwise empty. `meta["pooled"]` has the paired differences on test.
+        residual: the same layers after the columns of `nuisance` were regressed out of the activations, numbers only;
+            empty if none were named. `meta["nuisance"]` has the paired differences on test.
         rows: the rows that chose and tested, with each place's scores; None in results of older versions.
+        spread: mean and covariance of the selected place's training activations, from which `score` says how unusual a
+            new text is; None where no place was selected, and in results of older versions.
     """
 
     layers: list[LayerResult]
@@ -120,6 +131,8 @@ class ProbeData:
     random_init: list[LayerResult] = field(default_factory=list)
     pooled: dict[str, list[LayerResult]] = field(default_factory=dict)
     rows: RowScores | None = field(default=None, compare=False, repr=False)
+    spread: TrainingSpread | None = field(default=None, compare=False, repr=False)
+    residual: list[LayerResult] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not self.layers:
@@ -224,7 +237,8 @@ class TransferData:
 
     Attributes:
         cells: one per train task, test task and layer, in this order.
-        meta: JSON-able: tasks, labels, headline, chance, model, point, position, probe, seed, n, notes and more.
+        meta: JSON-able: tasks, labels, headline, chance, model, point, position, probe, seed, n, notes and more; of
+            `shift_column` the tasks are its values, and "shift" says what is lost between them.
     """
 
     cells: list[TransferCell]
@@ -241,12 +255,17 @@ class TransferData:
         return self.meta["headline"]
 
     @property
+    def rows(self) -> list[str]:
+        """What was trained on: the tasks or, of a shift, values of a column and "all others"."""
+        return self.meta.get("rows", self.tasks)
+
+    @property
     def chosen(self) -> list[list[TransferCell]]:
-        """[T][T]: train task, test task, at the train task's best layer on its own validation split."""
+        """[rows][T]: train task, test task, at the train task's best layer on its own validation split."""
         cells = {(cell.train_task, cell.test_task): cell for cell in self.cells if cell.chosen}
-        return [[cells[train, test] for test in self.tasks] for train in self.tasks]
+        return [[cells[train, test] for test in self.tasks] for train in self.rows]
 
     @property
     def matrix(self) -> np.ndarray:
-        """The headline of `chosen`, float64 [T, T]; nan where it is undefined."""
+        """The headline of `chosen`, float64 [rows, T]; nan where it is undefined."""
         return np.array([[cell.metrics.get(self.headline, np.nan) for cell in row] for row in self.chosen])

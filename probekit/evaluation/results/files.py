@@ -15,6 +15,7 @@ from probekit.evaluation.results.folders import TRANSFER_RESULTS, clear_folder
 from probekit.evaluation.results.form import has_form
 from probekit.evaluation.results.frames import probe_frame, transfer_frame
 from probekit.evaluation.results.row_scores import ROWS_FILE, read_row_scores, row_scores_bytes
+from probekit.evaluation.results.spread import SPREAD_FILE, read_spread, spread_bytes
 from probekit.evaluation.scores.metrics import HEADLINES
 from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
 from probekit.probes import load_probe
@@ -27,15 +28,15 @@ TRANSFER_FORMAT = "probekit.transfer/1"
 
 
 def save_results(data: ProbeData, folder: Path) -> None:
-    """Write results.csv, predictions.parquet, probes/ and, last, results.json; earlier results there are deleted first.
+    """Write results.csv, predictions.parquet, training_activations.safetensors, probes/ and, last, results.json.
 
-    results.json holds the hash of every probe and of predictions.parquet.
+    Earlier results there are deleted first. results.json holds the hashes of the other files.
 
     Raises:
         StorageError: the disk refused, or the folder holds something else.
     """
     layers = [as_entry(layer) for layer in data.layers]
-    lists = {"baselines": data.baselines, "random_init": data.random_init}
+    lists = {"baselines": data.baselines, "random_init": data.random_init, "residual": data.residual}
     body = {
         "format": FORMAT,
         "meta": data.meta,
@@ -47,6 +48,7 @@ def save_results(data: ProbeData, folder: Path) -> None:
     json.dumps(body, allow_nan=False)  # fails before anything is deleted
     table = probe_frame(data).to_csv(index=False, lineterminator="\n").encode()
     rows = None if data.rows is None else row_scores_bytes(data.rows)
+    spread = None if data.spread is None else spread_bytes(data.spread)
     clear_folder(folder)
     for entry, layer in zip(layers, data.layers, strict=True):
         entry["probe"] = _save_probe(layer, folder)
@@ -54,6 +56,9 @@ def save_results(data: ProbeData, folder: Path) -> None:
     if rows is not None:
         write_as(folder / ROWS_FILE, rows)
         body["predictions"] = {"file": ROWS_FILE, "sha256": hashlib.sha256(rows).hexdigest()}
+    if spread is not None:
+        write_as(folder / SPREAD_FILE, spread)
+        body["training_activations"] = {"file": SPREAD_FILE, "sha256": hashlib.sha256(spread).hexdigest()}
     write_as(folder / "results.json", json.dumps(body, indent=1, allow_nan=False).encode())
 
 
@@ -75,9 +80,13 @@ def load_results(folder: Path) -> ProbeData:
             how: [LayerResult(**with_tuples(entry)) for entry in entries_of(entries, LayerResult)]
             for how, entries in body.get("pooled", {}).items()
         }
+        residual = [LayerResult(**with_tuples(one)) for one in entries_of(body.get("residual", []), LayerResult)]
         _check_headline(body["meta"]["headline"], layers, path)
         rows = None if "predictions" not in body else read_row_scores(folder, body["predictions"]["sha256"])
-        return ProbeData(layers, baselines, body["meta"], random_init, pooled, rows)
+        spread = None
+        if "training_activations" in body:
+            spread = read_spread(folder, body["training_activations"]["sha256"])
+        return ProbeData(layers, baselines, body["meta"], random_init, pooled, rows, spread, residual)
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{str(path)!a} is not a complete file of results: {error!a}") from None
 

@@ -7,9 +7,13 @@ from probekit.durable import refused
 from probekit.errors import StorageError
 
 # the files of a folder of results; any other file belongs to somebody else and is never touched
-PROBE_RESULTS = re.compile(r"results\.(json|csv)|\w+_by_layer\.(png|svg)|predictions\.parquet|report\.html|probes")
+PROBE_RESULTS = re.compile(
+    r"results\.(json|csv)|projection\.(png|svg)|\w+_by_layer\.(png|svg)|predictions\.parquet|"
+    r"training_activations\.safetensors|report\.html|probes"
+)
 TRANSFER_RESULTS = re.compile(r"transfer\.(json|csv|png|svg)|report\.html")
 POSITION_RESULTS = re.compile(r"positions\.(json|png|svg)|results\.csv|report\.html|probes")
+HEAD_RESULTS = re.compile(r"heads\.(json|png|svg)|results\.csv|report\.html|probes")
 CURVES = re.compile(r"curves\.(json|png|svg)|results\.csv|report\.html")
 _PROBES = re.compile(r"\w+(\.\w+)*\.(json|safetensors)")
 
@@ -48,6 +52,15 @@ def check_position_folder(folder: str | Path) -> None:
         StorageError: it is a file, or holds a file that is not of results by position.
     """
     check_folder(folder, POSITION_RESULTS)
+
+
+def check_head_folder(folder: str | Path) -> None:
+    """Check that results by head may be written to `folder`, as `check_folder` does.
+
+    Raises:
+        StorageError: it is a file, or holds a file that is not of results by head.
+    """
+    check_folder(folder, HEAD_RESULTS)
 
 
 def check_curves(folder: str | Path) -> None:

@@ -3,7 +3,14 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from probekit.evaluation.results.data import BaselineResult, LayerResult, ProbeData, TransferCell, TransferData
+from probekit.evaluation.results.data import (
+    EMBEDDING,
+    BaselineResult,
+    LayerResult,
+    ProbeData,
+    TransferCell,
+    TransferData,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,15 +28,27 @@ def probe_frame(data: ProbeData) -> "pd.DataFrame":
 
     The rows of the curve have the kinds "procedure" (the scores of nested folds), "lead" (the quoted score minus the
     best baseline's, whose name they have), "lead over pooled" (of a probe over a sequence: minus that of the mean or
-    the last token) and "curve" (the p-value of the best of all layers).
+    the last token), "change without nuisance" (of each place, after the columns were regressed out) and "curve" (the
+    p-value of the best of all layers).
     """
     return _typed(_probe_rows(data), COLUMNS)
 
 
 def curves_frame(curves: Sequence[ProbeData]) -> "pd.DataFrame":
-    """The rows of all curves, with the label set first; rows that several points share are listed once."""
-    rows = [(curve.meta["label"], *row) for curve in curves for row in _probe_rows(curve)]
-    return _typed(list(dict.fromkeys(rows)), ("label", *COLUMNS))
+    """The rows of all curves, with the label set first; rows that several points share are listed once.
+
+    Where several probes have the same label set and point, the probe is next; it is empty for the baselines, which the
+    probes share.
+    """
+    if len({(curve.meta["label"], curve.meta["point"]) for curve in curves}) == len(curves):
+        rows = [(curve.meta["label"], *row) for curve in curves for row in _probe_rows(curve)]
+        return _typed(list(dict.fromkeys(rows)), ("label", *COLUMNS))
+    rows = [
+        (curve.meta["label"], None if row[0] == "baseline" and row[1] != EMBEDDING else curve.meta["probe"], *row)
+        for curve in curves
+        for row in _probe_rows(curve)
+    ]
+    return _typed(list(dict.fromkeys(rows)), ("label", "probe", *COLUMNS))
 
 
 def _probe_rows(data: ProbeData) -> list[tuple[Any, ...]]:
@@ -38,6 +57,8 @@ def _probe_rows(data: ProbeData) -> list[tuple[Any, ...]]:
     rows += [row for layer in data.layers for row in _extra_rows(data, layer)]
     rows += [row for baseline in data.baselines for row in _metric_rows(data, "baseline", baseline.name, baseline)]
     rows += [row for layer in data.random_init for row in _metric_rows(data, "random-init", probe, layer)]
+    rows += [row for layer in data.residual for row in _metric_rows(data, "residual", probe, layer)]
+    rows += _change_rows(data)
     for how, layers in data.pooled.items():
         rows += [row for layer in layers for row in _metric_rows(data, "pooled", f"{how} token", layer)]
     return rows + _curve_rows(data)
@@ -101,9 +122,26 @@ def _extra_rows(data: ProbeData, layer: LayerResult) -> list[tuple[Any, ...]]:
     rows.append(("control", "control", data.headline, layer.control, _NO_MARKS))
     place = (layer.point, layer.layer, layer.place, layer.C, layer.converged, "test")
     ends = (*_NO_ENDS, *_NO_ENDS)
-    return [
+    found: list[tuple[Any, ...]] = [
         (kind, by, *place, name, value, *ends, *marks) for kind, by, name, value, marks in rows if value is not None
     ]
+    rates = layer.rates or {}
+    for name, shown in (("tpr", "tpr_at_fpr_0.01"), ("test_fpr", "fpr_at_fpr_0.01")):  # the threshold is validation's
+        if name in rates:
+            within = (rates[f"{name}_low"], rates[f"{name}_high"], *_NO_ENDS)
+            found.append(("probe", data.meta["probe"], *place, shown, rates[name], *within, *_marks(data, layer)))
+    return found
+
+
+def _change_rows(data: ProbeData) -> list[tuple[Any, ...]]:
+    """How far each place changes without the nuisances."""
+    changes = {each["place"]: each for each in (data.meta.get("nuisance") or {"changes": []})["changes"]}
+    kind, rest, rows = ("change without nuisance", data.meta["probe"]), (*_NO_ENDS, *_NO_MARKS), []
+    for layer in (layer for layer in data.residual if layer.place in changes):
+        place, each = (layer.point, layer.layer, layer.place, layer.C, layer.converged), changes[layer.place]
+        ends = each["interval"] or _NO_ENDS
+        rows.append((*kind, *place, "test", data.headline, each["change"], *ends, *rest))
+    return rows
 
 
 def _curve_rows(data: ProbeData) -> list[tuple[Any, ...]]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from probekit.activations.activations import Activations, RowsOf
+from probekit.activations.activations import Activations, RowsOf, SideBySide
 from probekit.activations.labelled import record_of_labels
 from probekit.activations.plan.reading.select_tokens import UNREAD
 from probekit.evaluation.compare.codelength import FRACTIONS
@@ -16,7 +16,7 @@ from probekit.evaluation.request import Request
 from probekit.evaluation.results.files import is_saved
 from probekit.evaluation.scores.bootstrap import LEVEL, RESAMPLES, Bootstrap
 from probekit.probes.find import probe_name
-from probekit.tasks.info import VALIDATION_CARVED
+from probekit.tasks.info import CHAT, VALIDATION_CARVED
 from probekit.tasks.join_labels import FINGERPRINTS
 from probekit.tasks.quality.audit import Audit, audit_dict
 from probekit.versions import versions_of
@@ -25,9 +25,11 @@ LONGEST = 200  # characters of a parameter that is no number
 PACKAGES = ("torch", "numpy", "scikit-learn", "scipy")
 # keys of the activations' record that are copied into the record of the results
 ORIGIN = ("model_fingerprint", "tokenizer_fingerprint", "task_fingerprint", "dtype", "compute_dtype", "bos", "cut")
+ORIGIN += ("revision",)  # of a model of the Hub, or a checkpoint, where one was named
 ORIGIN += ("kind", "source_fingerprint")  # of imports
 ORIGIN += (FINGERPRINTS,)  # of labels that were joined later
 ORIGIN += ("edits", "edit_positions", "edited")  # of a model that ran under edits
+ORIGIN += ("via", "quantize")  # of a model that this project's own code did not compute
 ORIGIN += ("check",)  # of a store whose checksums were not compared
 
 
@@ -76,6 +78,7 @@ def origin_of(
         "texts_cut": _texts_cut(acts),
         **({"unread": unread} if (unread := acts.task.info.get("skipped", {}).get(UNREAD)) else {}),
         "drop_leaks": drop_leaks,
+        "reading": _reading(acts),
         "activations": _activations(record_of_labels(acts, [request.label]), fingerprint),
         "versions": versions_of(*PACKAGES),
         "threads": torch.get_num_threads(),
@@ -170,6 +173,24 @@ def random_origin(acts: Activations | None) -> dict[str, Any] | None:
 def _position(acts: Activations) -> Any:
     position = acts.layout.positions[0] if acts.layout.is_ragged else acts.task.position
     return acts.meta.get("position", position if isinstance(position, str) else "per example")
+
+
+def _reading(acts: Activations) -> dict[str, Any]:
+    """How the rows were read, so that new texts can be read alike."""
+    source, info = acts, acts.task.info
+    while isinstance(source, RowsOf):
+        source = source.source
+    return {
+        "selection": acts.meta.get("selection", _position(acts)),
+        "each_token": acts.task.text_of is not None,
+        "words": acts.task.spans is not None,
+        "generated": acts.task.generated is not None,
+        "keep_blanks": bool(info.get("keep_blanks") or info.get("token_label_column")),
+        "skip_special": bool(acts.meta.get("skip_special")),
+        "on_long": acts.meta.get("on_long"),
+        "chat": info.get(CHAT),
+        "places": [list(place) for place in source.joined] if isinstance(source, SideBySide) else None,
+    }
 
 
 def _texts_cut(acts: Activations) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from probekit.evaluation.results.data import (
     ProbeData,
     is_output,
 )
+from probekit.evaluation.results.surface_note import nuisance_note
 from probekit.evaluation.results.wording import (
     interval_text,
     metric_name,
@@ -117,6 +118,10 @@ def _rows(data: ProbeData) -> list[list[str]]:
             [*row, number_text(layer.metrics["test"].get(data.headline))]
             for row, layer in zip(rows, layers, strict=True)
         ]
+    if data.residual:
+        header.append("residualised")
+        left = {layer.place: layer.metrics["test"].get(data.headline) for layer in data.residual}
+        rows = [[*row, number_text(left.get(layer.place))] for row, layer in zip(rows, data.layers, strict=True)]
     rows += [_row(data, f"   {baseline.name}{_late(baseline)}", baseline) for baseline in data.baselines]
     return without_empty_columns([header, *([*row, *[""] * (len(header) - len(row))] for row in rows)])
 
@@ -180,8 +185,10 @@ def every_note(data: ProbeData) -> dict[str, str]:
     """What there is to say of a curve, by its subject, the most important first."""
     parts: dict[str, Callable[[ProbeData], str]] = {
         "best layer": _best_note,
+        "nuisance": nuisance_note,
         "mean and last token": _pooled_note,
         "baselines": _lead_note,
+        "true-positive rate": _rates_note,
         "convergence": _convergence_note,
         "audit": _audit_note,
         "texts": _texts_note,
@@ -245,6 +252,18 @@ def _lead_note(data: ProbeData) -> str:
     if data.procedure is None and data.selected is data.layers[0] and EMBEDDING in {one.name for one in data.baselines}:
         line += " The embedding itself is the best place, so it does not count as a baseline here."
     return line
+
+
+def _rates_note(data: ProbeData) -> str:
+    """What a threshold for few false positives finds on test, at the selected layer."""
+    rates = None if data.selected is None or data.procedure is not None else data.selected.rates
+    if rates is None or "tpr" not in rates or "test_fpr" not in rates:
+        return ""
+    tpr, fpr = (
+        f"{rates[name]:.3f} {interval_text([rates[f'{name}_low'], rates[f'{name}_high']])}"
+        for name in ("tpr", "test_fpr")
+    )
+    return f"Threshold for {rates['fpr']:.0%} false positives, chosen on validation: test TPR {tpr}, FPR {fpr}."
 
 
 def _pooled_note(data: ProbeData) -> str:

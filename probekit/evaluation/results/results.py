@@ -1,9 +1,9 @@
 """`ProbeResults`: what `train_probes` returns, with its table, picture and files."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from probekit.evaluation.results.data import ProbeData
+from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.files import complete_results, load_results, save_results
 from probekit.evaluation.results.frames import probe_frame
 from probekit.evaluation.results.report import short_text, summary, summary_html
@@ -13,11 +13,64 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+    from probekit.activations.activations import Activations
+    from probekit.points import PointSpec
     from probekit.report.tokens.notebook import TokenView
+    from probekit.scoring.results import Scores
+
+
+class PlaceResults(LayerResult):
+    """The result of a place; its attributes are those of `LayerResult`."""
+
+    __slots__ = ("_of",)  # the curve, kept out of the fields
+    _of: "ProbeResults"
+
+    def score(self, model: Any, texts: Any, **options: Any) -> "Scores":
+        """Score new texts with this place's probe: see `ProbeResults.score`."""
+        return self._of.score(model, texts, place=self.place, **options)
 
 
 class ProbeResults(ProbeData):
     """The curve that `train_probes` returns; its attributes are those of `ProbeData`."""
+
+    layers: list[PlaceResults]  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "layers", [PlaceResults(**vars(layer)) for layer in self.layers])
+        for layer in self.layers:
+            object.__setattr__(layer, "_of", self)
+
+    @property
+    def best(self) -> PlaceResults:
+        """The layer with the highest headline on validation; ties go to the earlier one. Test plays no part.
+
+        `best.score(model, texts)` scores new texts with its probe. With nested folds every row took part in the
+        selection, so quote no score of this layer, but `estimate`. A layer whose fit did not converge is taken only if
+        none did.
+
+        Raises:
+            UsageError: several layers and no validation split, so that none was selected.
+        """
+        return cast("PlaceResults", super().best)
+
+    def score(self, model: Any, texts: Any, place: str | None = None, **options: Any) -> "Scores":
+        """Score new texts: the model runs as for training, the probe reads its activations, only scores are kept.
+
+        Args:
+            model: from `load_model`, with the weights and the tokenizer that the probe was trained on.
+            texts: a list of texts, of token ids or of chats, or a task; labels are not needed.
+            place: "resid_pre.5"; None is the best place.
+            options: of `probekit.options.ScoreOptions`: tokens, fpr, any_model and more.
+
+        Raises:
+            UsageError: no such place; a rate that validation cannot hold; an option that does not fit the probe.
+            DataError: a probe that is not saved; texts that cannot be read.
+            ResumeMismatch: another model or tokenizer.
+        """
+        from probekit.scoring.score import score_texts
+
+        return score_texts(self, model, texts, place=place, **options)
 
     def to_frame(self) -> "pd.DataFrame":
         """A tidy table: one row per probe, baseline, control task or random-weights probe, split and metric.
@@ -25,6 +78,22 @@ class ProbeResults(ProbeData):
         `low` and `high` are the interval on test; `band_low` and `band_high` the band of the headline.
         """
         return probe_frame(self)
+
+    def export(self, place: str | None = None, **options: Any) -> Path:
+        """Write a probe for another program, or the table of the curve, or a card; returns the path.
+
+        Args:
+            place: "resid_pre.5"; None is the best place. A table takes none.
+            options: of `probekit.options.ExportOptions`: to ("numpy", "sklearn-json", "latex", "card", ...) and out.
+
+        Raises:
+            UsageError: an unknown kind or place, or a probe that has no such form.
+            DataError: no fitted probe of the place.
+            StorageError: the disk refused.
+        """
+        from probekit.export.export import export_results
+
+        return export_results(self, place, **options)
 
     def plot(
         self,
@@ -67,12 +136,36 @@ class ProbeResults(ProbeData):
 
         return token_view(self, model, texts, threshold)
 
+    def plot_projection(
+        self,
+        acts: "Activations",
+        place: "PointSpec | None" = None,
+        ax: "Axes | None" = None,
+        *,
+        title: str | None = None,
+    ) -> "Axes":
+        """Draw the test rows along the probe and the first principal component orthogonal to it; returns the axes.
+
+        Args:
+            acts: the activations that were probed.
+            place: such as "resid_pre.5".  [default: the layer selected on validation]
+            ax: where to draw.
+            title: of the picture, as plain text.  [default: label, model, task and place]
+
+        Raises:
+            UsageError: no such place; a probe that is not linear.
+            DataError: other activations than those that were probed.
+        """
+        from probekit.plots.projection import plot_projection
+
+        return plot_projection(self, acts, place, ax, title=title)
+
     def summary(self) -> str:
         """The results as a plain table, with at most six footnotes."""
         return summary(self)
 
     def save(self, folder: str | Path) -> Path:
-        """Write results.csv, predictions.parquet, probes/ and, last, results.json into `folder`; returns the folder.
+        """Write results.csv, the probes, what scoring new texts needs and, last, results.json; returns the folder.
 
         Earlier results there, pictures included, are deleted first, so that all files are of one run.
 
@@ -92,7 +185,7 @@ class ProbeResults(ProbeData):
         """
         path = check_path("folder", folder)
         data = load_results(path)
-        loaded = cls(data.layers, data.baselines, data.meta, data.random_init, data.pooled, data.rows)
+        loaded = cls(**vars(data))
         with complete_results(path):
             loaded.summary()  # reads everything that the record holds
         return loaded

@@ -26,13 +26,15 @@ def transfer_title(data: TransferData) -> str:
     """Model, point, position, probe and metric in one line."""
     meta = data.meta
     read = f"{meta['point']}, {position_name(meta['position'])}; {meta['probe']} probe"
-    return printable(f"Transfer in {meta['model']}: {read}; test {metric_name(data.headline)}")
+    what = f"Shift over {shift['column']!a:.40}" if (shift := meta.get("shift")) else "Transfer"
+    return printable(f"{what} in {meta['model']}: {read}; test {metric_name(data.headline)}")
 
 
 def transfer_notes(data: TransferData) -> list[str]:
     """How layers were selected, what did not converge, and the notes that `transfer` made."""
     what = selected(len({cell.place for cell in data.cells}) > 1, len(data.meta["C"] or []) > 1)
-    note = f"{what[:1].upper()}{what[1:]} selected on the validation split of the training task; test selected nothing."
+    whose = "rows of the training values" if data.meta.get("shift") else "split of the training task"
+    note = f"{what[:1].upper()}{what[1:]} selected on the validation {whose}; test selected nothing."
     notes = [note if what else "One layer, one setting: nothing was selected."]
     if late := [row[0].train_task for row in data.chosen if not row[0].converged]:
         notes.append(f"! not converged: {listed(late)}; a smaller C helps.")
@@ -47,9 +49,11 @@ def _rows(data: TransferData) -> list[tuple[str, ...]]:
 
 
 def _row(data: TransferData, row: list[TransferCell]) -> tuple[str, ...]:
-    mark = "" if row[0].converged else " !"
-    C = "" if row[0].C is None else f"{row[0].C:g}"
-    return (row[0].train_task + mark, *[_value(cell, data.headline) for cell in row], row[0].place, C)
+    mark = "" if all(cell.converged for cell in row) else " !"
+    C = {"" if cell.C is None else f"{cell.C:g}" for cell in row}
+    places = {cell.place for cell in row}
+    what = [own.pop() if len(own) == 1 else "several" for own in (places, C)]
+    return (row[0].train_task + mark, *[_value(cell, data.headline) for cell in row], *what)
 
 
 def _value(cell: TransferCell, metric: str) -> str:

@@ -62,5 +62,5 @@ class TransferResults(TransferData):
         return transfer_html(self)
 
     def __repr__(self) -> str:
-        places = len(self.cells) // len(self.tasks) ** 2
+        places = len(self.cells) // (len(self.tasks) * len(self.rows))
         return f"TransferResults({counted(len(self.tasks), 'task')}, {counted(places, 'layer')})"

@@ -21,9 +21,9 @@ class RowReader:
     A row by itself needs no padding, so every class can generate. With the cache a token costs a forward of one token.
     """
 
-    def __init__(self, model: Any, prompts: list[list[int]], use_cache: bool, among: tuple[Sequence[int], int]):
+    def __init__(self, model: Any, prompts: list[list[int]], use_cache: bool, among: tuple[Sequence[int], int, Any]):
         self.model = model
-        self.numbers, self.n = among  # which of how many prompts these are
+        self.numbers, self.n, self.writing = among  # which of how many prompts these are, and their generation
         self.rows = [list(ids) for ids in prompts]
         self.used = [len(ids) for ids in prompts]
         self.new = [list(ids) for ids in prompts]
@@ -62,4 +62,4 @@ class RowReader:
         """The tokens of a row from `start` on, as those of its prompt."""
         index_1L = torch.arange(start, len(self.rows[row]))[None]
         number = torch.tensor([self.numbers[row]])
-        return TextTokens(index_1L, torch.tensor([self.used[row]]), number, self.n, index_1L)
+        return TextTokens(index_1L, torch.tensor([self.used[row]]), number, self.n, index_1L, self.writing)

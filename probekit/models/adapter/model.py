@@ -183,7 +183,7 @@ class AdaptedModel(LanguageModel):
         kept = {name: out[name] for name in CACHES if getattr(out, name, None) is not None}
         return out.logits[0, -1], kept if cache is not None else {}
 
-    def reader(self, prompts: list[list[int]], use_cache: bool, among: tuple[Sequence[int], int]) -> RowReader:
+    def reader(self, prompts: list[list[int]], use_cache: bool, among: tuple[Sequence[int], int, Any]) -> RowReader:
         """What generation reads logits from: each prompt by itself, with transformers' own cache.
 
         Raises:

@@ -28,6 +28,7 @@ class Columns(NamedTuple):
     id: str | None = None
     has_chats: bool = False  # the texts are lists of messages
     token_label: str | None = None
+    kept: tuple[str, ...] = ()  # others, for surface controls
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class NamedColumns:
     id: str | None = None
     messages: str | None = None
     token_label: str | None = None
+    kept: tuple[str, ...] = ()
 
 
 def columns_of(table: DataTable, named: NamedColumns, labelled: bool = False) -> Columns:
@@ -69,7 +71,8 @@ def columns_of(table: DataTable, named: NamedColumns, labelled: bool = False) ->
         raise UsageError("a span is in a text, and these rows are chats; leave --span-column out")
     if of_tokens is not None and span is not None:
         raise UsageError("the examples are words of texts, which have one label each; leave --token-label-column out")
-    return Columns(text, label, group, span, id=own_id, has_chats=messages is not None, token_label=of_tokens)
+    kept = tuple(choose_column(table, name, (), "keep") for name in named.kept)
+    return Columns(text, label, group, span, None, own_id, messages is not None, of_tokens, kept)
 
 
 def label_column_of(table: DataTable, named: NamedColumns, labelled: bool) -> str | None:

@@ -1,13 +1,14 @@
 """The usable rows of a task's tables, and the checks that each row must pass."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from probekit.errors import DataError
 from probekit.tasks.chats.messages import chat_flaw, is_chat, plain_lines
 from probekit.tasks.labels import NA, group_flaw, group_name, id_flaw, is_numeral, label_flaw
+from probekit.tasks.side_columns import cell_flaw
 from probekit.tasks.splitting.split_names import split_of_cell
 from probekit.tasks.tables.columns import Columns, split_flaw
 from probekit.tasks.tables.data_table import DataTable, flaw_of, quote
@@ -38,6 +39,7 @@ class Rows:
         dropped_blanks: number of texts that lost white space at their end.
         unlabelled: number of words left out because they do not have such a label.
         of_id: id -> its place, where there is a column of ids.
+        kept: column -> its cells, of other columns that are kept.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -53,6 +55,7 @@ class Rows:
     dropped_blanks: int = 0
     unlabelled: int = 0
     of_id: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, list[Any]] = field(default_factory=dict)
 
 
 def keep_rows(rows: Rows, kept: Sequence[int]) -> None:
@@ -60,6 +63,7 @@ def keep_rows(rows: Rows, kept: Sequence[int]) -> None:
     for name in ("texts", "cells", "groups", "splits", "ids", "places", "spans", "chats", "token_cells"):
         values = getattr(rows, name)
         setattr(rows, name, [values[i] for i in kept] if values else values)
+    rows.kept = {name: [cells[i] for i in kept] for name, cells in rows.kept.items()}
 
 
 def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_blanks: bool, skip: bool) -> None:
@@ -75,9 +79,9 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
     labels, groups, row_splits, own_ids = (nothing if one is None else table.column(one) for one in names)
     spans = nothing if columns.span is None else spans_in(table, columns.span)
     of_tokens, keep_blanks = token_cells(table, columns.token_label), keep_blanks or columns.token_label is not None
+    others = {name: table.column(name) for name in columns.kept}
     sound: set[str] = set()  # labels repeat
-    if not table.typed:
-        refuse_numbers(table, columns.text, texts)
+    refuse_numbers(table, columns.text, texts)
     for i, (text, label) in enumerate(zip(texts, labels, strict=True)):
         if table.span is not None and label is None and i not in table.bad:
             rows.unlabelled += 1
@@ -89,11 +93,10 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
             or _row_flaw(table, columns, text, label, sound)
             or _side_flaw(columns, kept, groups[i], spans[i], row_splits[i], of_tokens[i])
             or _id_flaw(rows, columns.id, own_ids[i])
+            or _others_flaw(others, i)
         )
         if flaw is not None:
-            if not skip:
-                raise DataError(f"{table.where(i)}: {flaw[1]}, {SKIP_HINT}")
-            rows.skipped[flaw[0]] += 1
+            _skip(rows, table.where(i), flaw, skip)
             continue
         rows.dropped_blanks += kept != text
         rows.texts.append(kept)
@@ -105,8 +108,26 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
         rows.splits.append(split if columns.split is None else str(split_of_cell(row_splits[i])))
         rows.ids.append(f"{table.stem}:{i}" if columns.id is None else group_name(own_ids[i]))
         rows.places.append(table.where(i))
+        _keep_others(rows, others, i)
         rows.of_id |= {} if columns.id is None else {rows.ids[-1]: rows.places[-1]}
     _check_left(rows, n_before, table, columns)
+
+
+def _skip(rows: Rows, place: str, flaw: tuple[str, str], skip: bool) -> None:
+    """Count a row that is left out; raises a DataError unless such rows are skipped."""
+    if not skip:
+        raise DataError(f"{place}: {flaw[1]}, {SKIP_HINT}")
+    rows.skipped[flaw[0]] += 1
+
+
+def _others_flaw(others: Mapping[str, list[Any]], row: int) -> tuple[str, str] | None:
+    """What is wrong with the row's cells in the columns that are kept."""
+    return next((flaw for name, cells in others.items() if (flaw := cell_flaw(cells[row], name))), None)
+
+
+def _keep_others(rows: Rows, others: Mapping[str, list[Any]], row: int) -> None:
+    for name, cells in others.items():
+        rows.kept.setdefault(name, []).append(cells[row])
 
 
 def _check_left(rows: Rows, n_before: int, table: DataTable, columns: Columns) -> None:
@@ -189,6 +210,8 @@ def text_flaw(cell: Any, typed: bool) -> tuple[str, str] | None:
 
 def refuse_numbers(table: DataTable, column: str, texts: list[str]) -> None:
     """Refuse a text column of nothing but numbers. A single one is fine: "1987" is a phrase of SST-2."""
+    if table.typed:
+        return
     present = [i for i, text in enumerate(texts) if i not in table.bad and text.strip() not in NA]
     if present and all(is_numeral(texts[i]) for i in present):
         there = listed([f"{name!a:.80}" for name in table.columns])

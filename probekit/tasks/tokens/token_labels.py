@@ -121,6 +121,7 @@ def token_rows(task: Task, lengths: np.ndarray | None = None, index: np.ndarray 
         groups=None if task.groups is None else task.groups[text],
         generated=None if task.generated is None else task.generated[text],
         info=_info_of_rows(task, of_tokens),
+        columns={name: values[text] for name, values in task.columns.items()},
         text_of=text,
         **{name: None if given is None else [given[i] for i in rows] for name, given in repeated.items()},
     )

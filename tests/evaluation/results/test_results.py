@@ -81,7 +81,7 @@ def test_saved_and_loaded_results_are_the_same(results, world, tmp_path):
     assert results.save(tmp_path / "r") == tmp_path / "r"
     names = sorted(str(p.relative_to(tmp_path / "r")) for p in (tmp_path / "r").rglob("*") if p.is_file())
     assert names == sorted(
-        ["results.json", "results.csv", "predictions.parquet"]
+        ["results.json", "results.csv", "predictions.parquet", "training_activations.safetensors"]
         + [f"probes/{layer.place}.{ending}" for layer in results.layers for ending in ("json", "safetensors")]
     )
     loaded = ProbeResults.load(tmp_path / "r")

@@ -1,0 +1,68 @@
+"""`probekit compare`: curves of several runs on one axis, and their differences on the same test rows."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from probekit.cli import console
+from probekit.cli.derive import command
+from probekit.cli.fields import Output, argument
+from probekit.cli.results import save_and_show
+from probekit.cli.stores import check_out
+from probekit.errors import UsageError
+from probekit.options import CompareOptions
+from probekit.options.option import option
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareJob(Output):
+    """The runs, the folder for the comparison, and the picture's title."""
+
+    runs: list[str] = argument(
+        "Folders of results, or stores with results; RESULTS:PLACE takes a place other than the selected one.",
+        metavar="RUN RUN...",
+    )
+    out: Path | None = option(None, "Where the comparison goes.  [default: runs/compare-...]", metavar="DIR")
+    title: str | None = option(
+        None, "Title of the picture.  [default: label, model and task, as far as all runs share them]", metavar="TEXT"
+    )
+
+
+@command("runs axis by pairs seed out title")
+def compare(job: CompareJob, options: CompareOptions) -> None:
+    """Put runs side by side: models, seeds, points, checkpoints.
+
+    Prints one table: each run's selected layer, its test score, and the difference to the first run on the same test
+    rows, with intervals. Runs that differ in their seed alone are averaged. A folder of checkpoints (extract
+    --revision step1000,step2000) counts as one run for each step. Writes comparison.png and .svg, comparison.json and
+    three tables.
+
+    \b
+    Examples:
+        probekit compare runs/gpt2-sst2 runs/pythia-sst2 --axis depth
+        probekit compare runs/STORE/results/label-resid_pre-logistic runs/STORE/results/label-attn_out-logistic
+        probekit compare runs/STORE:resid_pre.3 runs/STORE:resid_pre.9
+        probekit compare runs/pythia-steps --by step
+    """
+    check_out(job.out)
+    if job.runs is None or not job.runs:
+        raise UsageError("compare needs two runs or more; name their folders")
+    with console.interrupt_says("the runs are complete, no comparison was written; run the same command again"):
+        from probekit.plots import save_comparison_plot
+        from probekit.side_by_side import compare as put_side_by_side
+        from probekit.side_by_side.files import FILE, check_comparison_folder
+
+        if job.out is not None:
+            check_comparison_folder(job.out)
+        found = put_side_by_side(job.runs, **vars(options))
+    draw = partial(save_comparison_plot, title=job.title)
+    folder = job.out or _folder(job, options)
+    save_and_show(found, folder, draw, FILE, {}, "the runs are complete", job)
+
+
+def _folder(job: CompareJob, options: CompareOptions) -> Path:
+    """The default folder: the same for the same runs and options."""
+    text = json.dumps([[str(Path(run).resolve()) for run in job.runs], vars(options)], sort_keys=True)
+    return Path("runs") / f"compare-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"

@@ -1,0 +1,132 @@
+"""`probekit sweep`: many tasks, models, points and probes, with one table; a run that is killed goes on."""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from probekit.cli import console, stores
+from probekit.cli.derive import command
+from probekit.cli.extract import MODEL
+from probekit.cli.fields import Output, required
+from probekit.errors import DataError
+from probekit.options import SweepArguments, parse
+from probekit.options.option import option
+from probekit.progress import parts_line
+from probekit.text import counted, listed
+
+if TYPE_CHECKING:
+    from probekit.sweeps import SweepResults, SweepRun
+    from probekit.sweeps.run import SweepPlan
+
+ORDER = "model dataset point layer probe position limit quick out stores dry_run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepJob(Output):
+    """The models, the tasks, and whether anything is run."""
+
+    model: str = required(f"{MODEL[:-1]}; several with commas.", "NAMES|FOLDERS")
+    dataset: str = required(
+        "A folder with a table for each task, or names, files and folders as of extract, with commas.", "FOLDER|NAMES"
+    )
+    dry_run: bool = option(False, "Read the tasks, say what would be run, and stop.")
+
+
+@command(ORDER, config_first=True)
+def sweep(job: SweepJob, options: SweepArguments) -> None:
+    """Train probes for many tasks on many models, with one table.
+
+    A folder of 155 CSV files is 155 tasks. Each model is loaded once for all of them. A task that fails is one line
+    with its reason, and the rest goes on; the exit code is then 3. Killed at any moment, the same command goes on where
+    it was, and does nothing twice. Writes results.csv, a picture, and a folder of results for each run, as train-probe
+    does.
+
+    \b
+    Examples:
+        probekit sweep --model gpt2 --dataset tasks/ --quick
+        probekit sweep --model gpt2,pythia-70m --dataset tasks/ --point resid_pre,mlp_out --probe logistic,mean-diff
+        probekit sweep configs/sweep.yaml --dry-run
+    """
+    console.hush_downloads(job.quiet)
+    options = dataclasses.replace(options, out=options.out or _default_out(job, options))
+    stores.check_out(options.out)
+    from probekit.models.load import check_model
+    from probekit.options.sweep import model_options_of
+
+    for name in parse.names(job.model):
+        if not Path(job.model).exists():
+            check_model(name, model_options_of(options))
+    with parts_line(console.bars(job.quiet)) as line:
+        line.part("loading libraries")
+        from probekit.sweeps.run import plan_sweep, run_sweep
+
+        plan = plan_sweep(job.model, job.dataset, options)
+        if job.dry_run:
+            line.clear()
+            _dry_run(job, plan)
+            return
+        line.part("runs")
+        with console.interrupt_says(f"the runs that ended are in {options.out}; run the same command again to go on"):
+            more = {"progress": line.set, "on_run": lambda run: _note(job, plan, run)}
+            results = run_sweep(dataclasses.replace(plan, options=dataclasses.replace(options, **more)))
+    _show(job, Path(str(options.out)), results)
+
+
+def _show(job: SweepJob, out: Path, results: "SweepResults") -> None:
+    """Draw and print the results.
+
+    Raises:
+        DataError: runs failed, which the table lists.
+    """
+    from probekit.plots import save_sweep_plot
+    from probekit.sweeps.files import TABLE, table_rows
+
+    picture = save_sweep_plot(results, out) if any(run.rows for run in results.runs) else None
+    if job.json:
+        table = {"sweep": str(out), "table": str(out / TABLE), "picture": None if picture is None else str(picture)}
+        failed = [{"task": run.task, "model": run.model, "error": run.error} for run in results.failed]
+        rows = [row for row in table_rows(results) if not row["error"]]
+        console.result_json({**table, "rows": rows, "failed": failed, "meta": results.meta})
+    elif job.quiet:
+        console.result(out / TABLE)
+    else:
+        lines = [str(results.summary()), "", f"Table: {out / TABLE}"]
+        console.result("\n".join([*lines, *([] if picture is None else [f"Picture: {picture}"])]))
+    if results.failed:
+        names = listed([run.task for run in results.failed], most=3)
+        raise DataError(
+            f"{len(results.failed)} of {counted(len(results.runs), 'run')} failed ({names}); correct the data, and run "
+            "the same command again for these alone"
+        )
+
+
+def _note(job: SweepJob, plan: "SweepPlan", run: "SweepRun") -> None:
+    """Say at once that a run failed."""
+    from probekit.sweeps.report import failure_text
+
+    if run.error and not job.quiet:
+        console.note(f"failed: {failure_text(run, len(plan.models) > 1)}")
+
+
+def _dry_run(job: SweepJob, plan: "SweepPlan") -> None:
+    """Print the tasks, those that cannot be read, and how many runs there would be."""
+    from probekit.sweeps.preview import preview
+
+    found = preview(plan)
+    if job.json:
+        console.result_json({"out": str(plan.folder), **found.as_dict})
+    else:
+        console.result(str(found))
+
+
+def _default_out(job: SweepJob, options: SweepArguments) -> Path:
+    """A folder under runs for these models, tasks and options, so that the same command goes on with it."""
+    shown = {one.name: repr(getattr(options, one.name)) for one in dataclasses.fields(options)}
+    text = json.dumps([job.model, job.dataset, shown], sort_keys=True)
+    name: Any = Path(job.dataset).name if Path(job.dataset).exists() else "tasks"
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    plain = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in name)[:40].strip("-")
+    return Path("runs") / f"sweep-{plain or 'tasks'}-{digest}"

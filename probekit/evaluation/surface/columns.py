@@ -1,0 +1,140 @@
+"""The columns that a probe may be reading instead of the label, as numbers to fit: lengths, kept columns, label sets.
+
+Axes: N examples, V numbers of a column.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from probekit.activations.activations import Activations
+from probekit.errors import DataError, UsageError, nearest
+from probekit.evaluation.compare.lengths import length_features, with_squares
+from probekit.tasks.chats.contents import compared_inputs
+from probekit.tasks.tokens.stretches import no_label
+from probekit.text import listed
+
+LENGTH, TOKENS, POSITION = "length", "tokens", "position"
+BUILT_IN = (LENGTH, TOKENS, POSITION)
+MOST_COUNTED = 10  # different numbers in train up to which each is a category: a superset of the linear effect
+MOST_CATEGORIES = 100
+LEAST_ROWS = 2  # in train for a category of its own; rarer ones share one
+MISSING, OTHER = "(missing)", "(other)"
+
+
+@dataclass(frozen=True, eq=False)
+class Nuisance:
+    """Nuisance columns as a probe reads them.
+
+    Attributes:
+        names: as they were asked for.
+        features: one-hot categories and numbers with mean 0 and spread 1 on the training rows, float64 [N, V].
+        sizes: name -> how many of the V.
+    """
+
+    names: list[str]
+    features: np.ndarray
+    sizes: dict[str, int]
+
+
+def nuisance_columns(acts: Activations, names: Sequence[str], label: str, train: np.ndarray) -> Nuisance:
+    """The named columns of the examples.
+
+    Args:
+        acts: one row for each example.
+        names: "length", "tokens", "position", kept columns, or other label sets.
+        label: the label set that is predicted.
+        train: rows that categories, means and spreads are taken from, int64.
+
+    Raises:
+        UsageError: a name that is not there, the label itself, or a column of too many categories.
+        DataError: the length of inputs that have no texts.
+    """
+    parts = {name: _part(acts, name, label, train) for name in names}
+    features = np.concatenate(list(parts.values()), axis=1)
+    features = features - features[train].mean(axis=0)
+    spread = features[train].std(axis=0)
+    features /= np.where(spread > 1e-12, spread, np.inf)
+    return Nuisance(list(names), features, {name: part.shape[1] for name, part in parts.items()})
+
+
+def _part(acts: Activations, name: str, label: str, train: np.ndarray) -> np.ndarray:
+    if name not in acts.task.columns and name in BUILT_IN:
+        sizes = _built_in(acts, name)
+        return with_squares(sizes, train)
+    values = column_values(acts, name, label)
+    if values.dtype == np.float64:
+        present = values[train][~np.isnan(values[train])]
+        if len(np.unique(present)) > MOST_COUNTED:
+            missing = np.isnan(values)
+            filled = np.where(missing, present.mean(), values)
+            return np.stack([filled, missing.astype(np.float64)], axis=1)
+    return _one_hot(categories(values), name, train)
+
+
+def _built_in(acts: Activations, name: str) -> np.ndarray:
+    """Logarithms of lengths, or of where the token is in its text: [N, V]."""
+    tokens = acts.layout.own_lengths
+    if name == LENGTH:
+        if not acts.task.has_texts:
+            raise DataError(f"these activations have no texts, so their {name} is unknown; name kept columns instead")
+        return length_features(compared_inputs(acts.task), tokens)
+    if name == TOKENS:
+        return np.log1p(tokens[:, None].astype(np.float64))
+    index = acts.layout.token_index
+    index = acts.task.position if index is None and acts.task.text_of is not None else index
+    if not isinstance(index, np.ndarray) or len(index) != acts.n_examples or (index < 0).any():
+        raise UsageError(
+            "it is not known where in its text each token is (--nuisance position); leave it out, or extract again"
+        )
+    return np.log1p(index[:, None].astype(np.float64))
+
+
+def column_values(acts: Activations, name: str, label: str) -> np.ndarray:
+    """A column that the task keeps, or another label set: numbers float64 [N], or categories [N] with None.
+
+    Raises:
+        UsageError: there is none of this name, or it is the label itself.
+    """
+    task = acts.task
+    if name in task.columns:
+        return task.columns[name]
+    if name == label:
+        raise UsageError(f"{name!a} is the label that is predicted; name another column")
+    if name in task.labels and task.labels[name].ndim == 1:
+        values = task.labels[name]
+        if not task.label_names[name]:
+            return values.astype(np.float64)
+        found = np.array([*task.label_names[name], None], dtype=object)
+        return found[np.where(no_label(values), -1, values)]
+    known = [*task.columns, *(one for one in task.labels if one != label)]
+    there = f"there are {listed([ascii(one) for one in known])}" if known else "it keeps none"
+    near = nearest(name, [ascii(one) for one in known]) if known else ""
+    hint = f"{near.removesuffix('?')}, or " if near.startswith("did you mean") else ""
+    raise UsageError(
+        f"{task.name!a} has no column {name!a:.80}, {there} (and {listed(BUILT_IN)}); {hint}extract again with "
+        "--keep-columns, or join it: probekit label STORE FILE --label-column NAME"
+    )
+
+
+def categories(values: np.ndarray) -> np.ndarray:
+    """The category of each value as text, [N]: numbers as they are written, and `MISSING` where there is none."""
+    if values.dtype == np.float64:
+        return np.array([MISSING if value != value else f"{value:g}" for value in values.tolist()], dtype=object)
+    return np.array([MISSING if value is None else value for value in values.tolist()], dtype=object)
+
+
+def _one_hot(values: np.ndarray, name: str, train: np.ndarray) -> np.ndarray:
+    """A column of 0 and 1 for each category of train, [N, V]; rare ones share one, and so do those that train lacks."""
+    counts = Counter(values[train].tolist())
+    own = sorted(value for value, n in counts.items() if n >= LEAST_ROWS)
+    if len(counts) > MOST_CATEGORIES:
+        raise UsageError(
+            f"the column {name!a:.80} has {len(counts):,} different values in train, and a nuisance at most "
+            f"{MOST_CATEGORIES}; join some of them, or keep a column of numbers"
+        )
+    number = {value: k for k, value in enumerate([*own, OTHER])}
+    codes = np.array([number.get(value, len(own)) for value in values.tolist()], dtype=np.int64)
+    return (codes[:, None] == np.arange(len(own) + 1)).astype(np.float64)

@@ -1,0 +1,206 @@
+"""Train on the rows with one value of a column, and test on the rows with each: a matrix as `transfer` makes it.
+
+A probe that has found the label, and not something that goes with it in one source, keeps working on the others. The
+rows of each split are those of the task; C and layer are chosen on validation rows of the values that are trained on.
+
+Axes: N examples, T values.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.stats import t
+
+from probekit.activations.activations import Activations
+from probekit.evaluation.curve import FittedPlace, announcer, fit_places, ticker
+from probekit.evaluation.fits.layer import features_of
+from probekit.evaluation.fits.predict import decisions, predictions_of
+from probekit.evaluation.fits.protocol import Protocol, split_protocol
+from probekit.evaluation.plan import CurvePlan, plan_curve
+from probekit.evaluation.quick import searches_near_duplicates
+from probekit.evaluation.request import Request, check_request
+from probekit.evaluation.results.data import TransferCell
+from probekit.evaluation.results.provenance import origin_of
+from probekit.evaluation.results.results import ProbeResults
+from probekit.evaluation.results.surface_note import shift_text
+from probekit.evaluation.results.transfer_results import TransferResults
+from probekit.evaluation.rows import Comparisons, audited_protocol, resampling_units
+from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap
+from probekit.evaluation.scores.metrics import Predictions, check_metric
+from probekit.evaluation.scores.score import for_metric, value_of
+from probekit.evaluation.surface.values import ShiftValues, shift_values
+from probekit.evaluation.transfer import CHANCE, transfer_cell
+from probekit.options import CurvesArguments
+from probekit.tasks.quality.audit import Audit
+from probekit.text import listed
+from probekit.threads import one_thread
+
+ALL_OTHERS = "all others"
+
+
+@dataclass(frozen=True, eq=False)
+class _Trained:
+    """The probes that were trained on some values.
+
+    Attributes:
+        name: the value, or `ALL_OTHERS`.
+        without: the only value that was left out, for `ALL_OTHERS`.
+        fitted: its places.
+        results: their numbers.
+    """
+
+    name: str
+    without: str | None
+    fitted: list[FittedPlace]
+    results: ProbeResults
+
+
+def train_by_shift(acts: Activations, options: CurvesArguments) -> TransferResults:
+    """The matrix of a column: train on the rows, test on the columns; arguments and errors as in `train_probes`.
+
+    Its last row is trained on all values but the tested one, if there are three or more.
+
+    Raises:
+        DataError: fewer than two values with enough rows of each class.
+    """
+    column = options.shift_column
+    assert column is not None
+    request, begin = check_request(acts, options), announcer(options.on_part)
+    metric = None if options.metric is None else check_metric(options.metric, request.n_classes)
+    begin("comparing texts")
+    audit, protocol = audited_protocol(request, options, Comparisons(near=searches_near_duplicates(options)))
+    values = shift_values(request.acts, column, request.label, request.labels, protocol.rows, options.least_texts)
+    begin("fitting probes")
+    whole = plan_curve(request, protocol, options.seed, metric, intervals=False)
+    trained = _trained(request, values, protocol, whole, options)
+    begin("testing on all values")
+    cells, compared = _cells(request, values, trained, protocol, options.seed)
+    meta = _meta(request, whole, audit, options)
+    meta |= {"tasks": values.tested, "rows": list(dict.fromkeys(one.name for one in trained))}
+    meta |= {"majority": _majority(request, values, protocol) if request.n_classes else None}
+    several = ALL_OTHERS in meta["rows"]
+    shift = {"column": column, "left_out": values.left_out, "several": several, **_change(compared, whole.headline)}
+    notes = (
+        [f"Mean over the tested values: {shift_text(shift)}, paired on test."] if shift["change"] is not None else []
+    )
+    notes += _left_out_note(column, values, options)
+    notes += [f"Audit: {'; '.join(findings[:3])}."] if (findings := meta["audit"].get("findings")) else []
+    return TransferResults(cells, {**meta, "shift": shift, "notes": notes})
+
+
+def _trained(
+    request: Request, values: ShiftValues, protocol: Protocol, whole: CurvePlan, options: CurvesArguments
+) -> list[_Trained]:
+    """The probes of each value and, of three or more, those of all but each tested one; a place is read once."""
+    wanted: list[tuple[str, str | None, np.ndarray]] = [(one, None, values.of == one) for one in values.trained]
+    known = np.not_equal(values.of, None)
+    if len({*values.trained, *values.tested}) > 2:
+        wanted += [(ALL_OTHERS, one, known & (values.of != one)) for one in values.tested]
+    used = np.zeros(len(values.of), dtype=bool)
+    used[np.concatenate(list(protocol.rows.values()))] = True
+    splits, plans = request.acts.task.splits, []
+    for _, _, rows in wanted:
+        own = split_protocol(splits, rows & used)
+        plans.append(plan_curve(request, own, options.seed, whole.headline, intervals=False))
+    done = ticker(options.progress, len(request.places))
+    fitted = fit_places([request.features] * len(plans), plans, request.places, done)
+    return [
+        _Trained(name, without, list(own.values()), _results(own.values(), plan))
+        for (name, without, _), plan, own in zip(wanted, plans, fitted, strict=True)
+    ]
+
+
+def _results(fitted: Any, plan: CurvePlan) -> ProbeResults:
+    return ProbeResults([place.result for place in fitted], [], {"headline": plan.headline})
+
+
+Compared = list[tuple[Predictions, Predictions, Bootstrap]]
+
+
+@one_thread()
+def _cells(
+    request: Request, values: ShiftValues, trained: list[_Trained], protocol: Protocol, seed: int
+) -> tuple[list[TransferCell], Compared]:
+    """Every probe on the test rows of every value; and for each value its own probe and that of all others there."""
+    units = resampling_units(request.acts.task)
+    test = {one: protocol.test[values.of[protocol.test] == one] for one in values.tested}
+    draws = {
+        one: Bootstrap(len(rows), seed, None if units is None else np.asarray(units)[rows])
+        for one, rows in test.items()
+    }
+    cells: dict[tuple[str, str, int], TransferCell] = {}
+    chosen: dict[tuple[str, str], Predictions] = {}
+    for k, place in enumerate(request.places):
+        X = features_of(request.features, place)
+        for value, rows in test.items():
+            own = [one for one in trained if one.without in (None, value)]
+            probes = [one.fitted[k].fit.probe for one in own]
+            for one, decided in zip(own, decisions(probes, X, rows), strict=True):
+                predictions = predictions_of(request.labels[rows], decided, request.n_classes, one.fitted[k].fit.probe)
+                cells[one.name, value, k] = transfer_cell((one.name, value), one.results, k, predictions, draws[value])
+                if one.results.layers[k] is one.results.best:
+                    chosen[one.name, value] = predictions
+    order = {name: i for i, name in enumerate(dict.fromkeys(one.name for one in trained))}
+    columns = {name: i for i, name in enumerate(values.tested)}
+    cells = dict(sorted(cells.items(), key=lambda each: (order[each[0][0]], columns[each[0][1]], each[0][2])))
+    return list(cells.values()), _pairs(chosen, draws)
+
+
+def _pairs(chosen: dict[tuple[str, str], Predictions], draws: dict[str, Bootstrap]) -> Compared:
+    """For each value that has both, the predictions of its own probe and of the others'."""
+    others = any(name == ALL_OTHERS for name, _ in chosen)
+    found = []
+    for value, bootstrap in draws.items():
+        rival = [
+            one
+            for (name, on), one in chosen.items()
+            if on == value and name != value and others == (name == ALL_OTHERS)
+        ]
+        if (value, value) in chosen and rival:
+            found.append((chosen[value, value], rival[0], bootstrap))
+    return found
+
+
+def _change(compared: Compared, metric: str) -> dict[str, Any]:
+    """The mean over values of the score when trained on the same value, and on the others, and their paired change.
+
+    Values have different test rows, so the variance of the mean is that of its independent terms.
+    """
+    compared = [each for each in compared if all(np.isfinite(value_of(one, metric)) for one in each[:2])]
+    scores = np.array([[value_of(same, metric), value_of(other, metric)] for same, other, _ in compared])
+    if not len(scores):
+        return {"same": None, "others": None, "change": None, "interval": None}
+    same, others = scores.mean(axis=0).tolist()
+    variance, units = 0.0, 0
+    for one, other, bootstrap in compared:
+        drawn = [bootstrap.resampled(for_metric(each, metric), metric) for each in (one, other)]
+        difference = (drawn[1] - drawn[0])[np.isfinite(drawn[1] - drawn[0])]
+        n = bootstrap.n_units
+        variance += difference.var() * n / max(1, n - 1) if len(difference) else np.nan
+        units += n - 1
+    half = float(t.ppf((1 + LEVEL) / 2, max(1, units)) * np.sqrt(variance)) / len(compared)
+    interval = [others - same - half, others - same + half] if np.isfinite(half) else None
+    return {"same": same, "others": others, "change": others - same, "interval": interval}
+
+
+def _left_out_note(column: str, values: ShiftValues, options: CurvesArguments) -> list[str]:
+    if not values.left_out:
+        return []
+    names = listed([f"{name!a:.40} ({why})" for name, why in values.left_out.items()], most=4)
+    return [
+        f"Values of {column!a:.40} left out: {names}; --least-texts (now {options.least_texts}) sets how many it needs."
+    ]
+
+
+def _majority(request: Request, values: ShiftValues, protocol: Protocol) -> list[float]:
+    """The accuracy on the test rows of each value of always predicting the largest class of train."""
+    largest = np.bincount(request.labels[protocol.train]).argmax()
+    tested = request.labels[protocol.test]
+    return [float((tested[values.of[protocol.test] == one] == largest).mean()) for one in values.tested]
+
+
+def _meta(request: Request, whole: CurvePlan, audit: Audit, options: CurvesArguments) -> dict[str, Any]:
+    meta = origin_of(request, replace(whole, metric=options.metric), audit, options.seed, options.drop_leaks)
+    chance = CHANCE.get(whole.headline, 1 / max(1, request.n_classes))
+    return {**meta, "chance": chance, "labels": [request.label], "shared_texts": [], "shared_groups": []}

@@ -1,0 +1,1 @@
+"""Fitted probes and curves as files of other programs."""

@@ -1,0 +1,57 @@
+"""What a file says of the probe in it, and the probe's arrays."""
+
+from typing import Any
+
+import numpy as np
+
+from probekit.errors import DataError
+from probekit.evaluation.results.data import LayerResult, ProbeData
+
+EXPORT_FORMAT = "probekit.export/1"
+FINGERPRINTS = ("model_fingerprint", "tokenizer_fingerprint", "task_fingerprint")
+
+
+def probe_arrays(layer: LayerResult) -> dict[str, np.ndarray]:
+    """The fitted arrays by name: "coef", "intercept" and what else the class has.
+
+    Raises:
+        DataError: the results hold no fitted probe of this place.
+    """
+    probe = fitted(layer)
+    return {name.removesuffix("_"): np.array(getattr(probe, name), order="C") for name in probe.ARRAYS}
+
+
+def fitted(layer: LayerResult) -> Any:
+    """The fitted probe.
+
+    Raises:
+        DataError: the results hold none, as those of a scikit-learn estimator, which only a pickle could hold.
+    """
+    if layer.probe is None or not layer.probe.ARRAYS:
+        raise DataError(
+            f"there is no fitted probe of {layer.place} to write: a scikit-learn estimator has no arrays of its own; "
+            "train one of probekit's probes, or export the table (csv)"
+        )
+    return layer.probe
+
+
+def about_probe(data: ProbeData, layer: LayerResult) -> dict[str, Any]:
+    """Class, place, classes, model, data and test scores of a probe; JSON-able."""
+    meta, activations = data.meta, data.meta.get("activations", {})
+    return {
+        "format": EXPORT_FORMAT,
+        "probe": type(layer.probe).__name__,
+        "place": layer.place,
+        "point": layer.point,
+        "layer": layer.layer,
+        "position": str(meta["position"]),
+        "label": meta["label"],
+        "classes": list(meta["classes"]),
+        "C": None if layer.C is None else str(layer.C),
+        "model": meta["model"],
+        "task": meta["task"],
+        **{name: activations.get(name) for name in FINGERPRINTS},
+        "test": {name: layer.metrics["test"][name] for name in sorted(layer.metrics["test"])},
+        "intervals": {name: list(ends) for name, ends in sorted(layer.intervals.items())},
+        "versions": dict(meta.get("versions", {})),
+    }

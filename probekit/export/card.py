@@ -1,0 +1,193 @@
+"""A card for a probe that is published: what was trained on what, the figures, what was checked, and how to load it.
+
+Names come from data. They are shown as code, where Markdown gives no character a meaning; sentences of the audit, which
+quote data, have every ASCII punctuation mark escaped.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from probekit.evaluation.results.cautions import cautions
+from probekit.evaluation.results.data import BaselineResult, LayerResult, ProbeData
+from probekit.evaluation.results.report import short_text
+from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name, quick_text
+from probekit.export.about import FINGERPRINTS
+from probekit.tables import markdown_table
+from probekit.text import counted, printable
+
+MOST_CLASSES = 20
+_ESCAPED = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>#|~$&!@:+="})
+
+
+def code(text: object, in_table: bool = False) -> str:
+    """`text` as a code span, whatever it holds."""
+    shown = printable(text)
+    if not shown.strip():
+        return "(blank)"
+    fence = "`" * (max((len(run) for run in re.findall("`+", shown)), default=0) + 1)
+    padded = f" {shown} " if shown[0] in "` " or shown[-1] in "` " else shown
+    return f"{fence}{padded.replace('|', chr(92) + '|') if in_table else padded}{fence}"
+
+
+def sentence(text: object) -> str:
+    """`text` as plain words of a paragraph, of an item of a list or of a cell."""
+    shown = printable(text).translate(_ESCAPED)
+    if shown.startswith("-"):
+        shown = f"\\{shown}"
+    return re.sub(r"^(\d+)(?=[.)])|(?<=www)(?=\.)", lambda match: f"{match[0]}\\", shown)
+
+
+def card(data: ProbeData, layer: LayerResult, file: str | None) -> str:
+    """The card as Markdown with a YAML header.
+
+    Args:
+        data: the curve.
+        layer: the place whose probe is published.
+        file: the stem of the saved probe beside the card; None if it cannot be saved.
+    """
+    meta = data.meta
+    head = ["---", "library_name: probekit", "tags:", "- probe", "- interpretability", "---", ""]
+    title = f"# Probe of {code(meta['label'])} at {code(layer.place)} of {code(meta['model'])}"
+    parts = {
+        "What was trained on what": [_training(data, layer)],
+        "Figures": _figures(data, layer),
+        "Controls": _bullets(_controls(data, layer)),
+        "Audit of the data": _bullets(_audit(data)),
+        "Limits": _bullets(_limits(data, layer)),
+        "How to load it": _loading(data, layer, file),
+    }
+    body = [line for name, lines in parts.items() for line in (f"## {name}", "", *lines, "")]
+    return "\n".join([*head, title, "", _lead(data, layer), "", *body])
+
+
+def _lead(data: ProbeData, layer: LayerResult) -> str:
+    reads = sentence(position_name(data.meta["position"]))
+    probe, what = code(data.meta["probe"]), code(data.meta["task"])
+    return f"A {probe} probe, fitted by probekit to activations of the {reads} on {what}."
+
+
+def _training(data: ProbeData, layer: LayerResult) -> str:
+    meta = data.meta
+    activations, n = meta.get("activations", {}), meta["n"]
+    estimator = meta.get("estimator") or {}
+    rows: list[tuple[str, Any]] = [
+        ("model", meta["model"]),
+        *((name.replace("_", " "), activations.get(name)) for name in FINGERPRINTS),
+        ("dataset", meta["task"]),
+        ("label", meta["label"]),
+        *_classes(data),
+        ("examples", ", ".join(f"{n[split]:,} {split}" for split in n)),
+        ("place", layer.place),
+        ("token that is read", position_name(meta["position"])),
+        ("BOS before each text", activations.get("bos")),
+        ("number type", activations.get("dtype")),
+        ("edits", activations.get("edited")),
+        ("class of the probe", estimator.get("class")),
+        ("C", None if layer.C is None else f"{layer.C:g}"),
+        ("chosen on", meta.get("chosen_on")),
+        ("seed", meta.get("seed")),
+        ("versions", ", ".join(f"{name} {number}" for name, number in meta.get("versions", {}).items())),
+    ]
+    return markdown_table(("", ""), [(name, code(value, True)) for name, value in rows if value is not None])
+
+
+def _classes(data: ProbeData) -> list[tuple[str, Any]]:
+    """A row for each class, with its examples by split; one for numbers."""
+    counts, names = data.meta.get("counts", {}), list(data.meta["classes"])
+    if not names:
+        return [("target", "a number for each example")]
+    rows = [
+        (f"class {k}", f"{name}: " + ", ".join(f"{counts[split][name]:,} {split}" for split in counts))
+        for k, name in enumerate(names[:MOST_CLASSES])
+    ]
+    return rows + [("more classes", f"{len(names) - MOST_CLASSES:,}")] * (len(names) > MOST_CLASSES)
+
+
+def _figures(data: ProbeData, layer: LayerResult) -> list[str]:
+    """The test scores of this place with intervals, and the headline of the baselines."""
+    metrics = [(metric_name(name), *_pair(layer, name)) for name in layer.metrics["test"]]
+    lines = [markdown_table(("metric on test", "value", "95% interval"), metrics), ""]
+    name = metric_name(data.headline)
+    rows = [("this probe", *_pair(layer, data.headline))]
+    rows += [(sentence(one.name), *_pair(one, data.headline)) for one in data.baselines]
+    noise = [one for one in data.random_init if one.place == layer.place]
+    rows += [("same place, random weights", *_pair(one, data.headline)) for one in noise]
+    if len(rows) > 1:
+        lines += [markdown_table((f"compared by {name}", "test", "95% interval"), rows), ""]
+    if (lead := data.meta.get("lead")) is not None and layer is data.selected:
+        ends = "" if lead["interval"] is None else " (95% interval [{:+.3f}, {:+.3f}])".format(*lead["interval"])
+        lines += [
+            f"Over the best baseline, {sentence(lead['baseline'])}: {lead['over']:+.3f}{ends}, paired on test.",
+            "",
+        ]
+    return [*lines, f"The complete curve: {sentence(short_text(data))}."]
+
+
+def _pair(result: LayerResult | BaselineResult, metric: str) -> tuple[str, str]:
+    return number_text(result.metrics["test"].get(metric)), interval_text(result.intervals.get(metric))
+
+
+def _controls(data: ProbeData, layer: LayerResult) -> list[str]:
+    found = []
+    if layer.control is not None:
+        line = f"Control task (Hewitt and Liang 2019), random labels by type: {layer.control:.3f}"
+        found.append(line + ("" if layer.selectivity is None else f"; selectivity {layer.selectivity:+.3f}"))
+    if layer.codelength:
+        found.append(f"Online code length (Voita and Titov 2020): compression {layer.codelength['compression']:.2f}")
+    if layer.p_value is not None:
+        found.append(f"Permutation test of association with the test labels: p = {layer.p_value:.2g}")
+    if layer.gap is not None:
+        found.append(f"Certificate: the objective is at most {layer.gap:.1e} above the optimum, relative to it")
+    return found or ["None was run."]
+
+
+def _audit(data: ProbeData) -> list[str]:
+    audit = data.meta.get("audit") or {}
+    found = audit.get("findings", audit.get("lines", []))
+    return [sentence(line) for line in found] or ["Nothing was found."]
+
+
+def _limits(data: ProbeData, layer: LayerResult) -> list[str]:
+    """What the figures do not say, from the record of the results."""
+    meta = data.meta
+    reads = sentence(position_name(meta["position"]))
+    limits = [sentence(phrase) for phrase in cautions(data)]
+    if not layer.converged:
+        limits.append("A fit that the figures depend on did not converge.")
+    if left_out := quick_text(meta):
+        limits.append(f"{left_out[0].upper()}{left_out[1:]}.")
+    if data.procedure is not None:
+        limits.append("Layer and C were selected in nested folds, so the figures of this place are not an estimate.")
+    elif data.selected is None:
+        limits.append("No layer was selected on validation: this place was named.")
+    elif layer is not data.selected:
+        limits.append(f"Validation selected {code(data.selected.place)}; this place was named.")
+    limits += [
+        f"The figures are for texts like those of the dataset, at the {reads}. Elsewhere the scores are extrapolation.",
+        "The probe shows that the label can be read from the activations, not that the model uses it.",
+        "It fits these weights of the model alone; compare the fingerprints before you use it.",
+    ]
+    return limits
+
+
+def _loading(data: ProbeData, layer: LayerResult, file: str | None) -> list[str]:
+    if file is None:
+        return ["The fitted estimator is of another package and was not saved; train it again."]
+    of_texts = bool(layer.probe.of_sequences)
+    given = "a list of [tokens, features] arrays, one for each text" if of_texts else "activations [texts, features]"
+    predict = "predict" if layer.probe.predicts == "numbers" else "predict_labels"
+    return [
+        "```python",
+        "import probekit as pk",
+        "",
+        f"probe = pk.load_probe({file!a})  # {file}.json and {file}.safetensors, no pickle",
+        f"probe.{predict}(X)  # X: {given}, at {layer.place}",
+        "```",
+        "",
+        f"The probe takes {counted(layer.probe.n_features_in_, 'feature')}.",
+    ]
+
+
+def _bullets(lines: Iterable[str]) -> Sequence[str]:
+    return [f"- {line}" for line in lines]

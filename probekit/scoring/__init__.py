@@ -1,0 +1,1 @@
+"""Score new texts with a fitted probe: probabilities, thresholds, distances from the training activations."""

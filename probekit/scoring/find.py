@@ -1,0 +1,58 @@
+"""Find the results, and the place in them, that `RESULTS[:PLACE]` names."""
+
+from pathlib import Path
+
+from probekit.errors import DataError, UsageError
+from probekit.evaluation.results.curves import ProbeCurves
+from probekit.evaluation.results.results import ProbeResults
+from probekit.text import listed
+
+
+def split_name(name: str) -> tuple[Path, str | None]:
+    """The folder and the place of `RESULTS[:PLACE]`; a folder whose own name holds a colon is taken whole.
+
+    Raises:
+        DataError: no such folder.
+    """
+    folder, colon, place = name.rpartition(":")
+    if Path(name).is_dir() or not colon:
+        folder, place = name, ""
+    if not Path(folder).is_dir():
+        raise DataError(f"no folder of results {folder!a}; give one that train-probe wrote, or FOLDER:PLACE")
+    return Path(folder), place or None
+
+
+def find_results(folder: Path, place: str | None) -> tuple[ProbeResults, str | None]:
+    """The results in a folder, and their place; of several curves, `place` is LABEL/POINT or LABEL/POINT.LAYER.
+
+    Raises:
+        UsageError: a place that does not say which curve is meant.
+        DataError: no results, or those of another kind.
+    """
+    if (folder / "curves.json").is_file():
+        return _of_curves(ProbeCurves.load(folder), place)
+    for file, what in (("positions.json", "a probe for each position"), ("transfer.json", "results of transfer")):
+        if (folder / file).is_file():
+            raise DataError(f"{str(folder)!a} holds {what}; give results of one curve (train-probe --position last)")
+    if (folder / "manifest.json").is_file():
+        own = sorted(path.parent.name for path in folder.glob("results/*/*.json") if path.stem in ("results", "curves"))
+        hint = f"one of its folders of results: {listed(own, most=4)}" if own else "train a probe on it first"
+        raise DataError(f"{str(folder)!a} is a store; {hint}")
+    return ProbeResults.load(folder), place
+
+
+def _of_curves(curves: ProbeCurves, place: str | None) -> tuple[ProbeResults, str | None]:
+    found: list[tuple[ProbeResults, str | None]] = []
+    names = []
+    for curve in curves.values():
+        name = f"{curve.meta['label']}/{curve.meta['point']}"
+        names.append(name)
+        found += [(curve, None)] if place == name else []
+        found += [(curve, layer.place) for layer in curve.layers if place == f"{curve.meta['label']}/{layer.place}"]
+    if len(found) != 1:
+        given = "and no place was given" if place is None else f"got {place!a}"
+        raise UsageError(
+            f"these results hold several curves, {given}; write RESULTS:LABEL/POINT or RESULTS:LABEL/POINT.LAYER, with "
+            f"{listed([ascii(name)[1:-1] for name in names], most=6)}"
+        )
+    return found[0]

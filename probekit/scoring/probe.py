@@ -1,0 +1,169 @@
+"""A fitted probe with all that scoring new texts needs, taken from results."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from probekit.errors import DataError, ResumeMismatch, UsageError, nearest
+from probekit.evaluation.results.data import LayerResult, ProbeData
+from probekit.evaluation.results.spread import TrainingSpread
+from probekit.interventions import record_of_edits
+from probekit.models.base import LanguageModel
+from probekit.options import ExtractOptions, ScoreOptions
+from probekit.places import ALL
+from probekit.points import Place
+from probekit.scoring.calibrate import Calibration, calibration_of
+from probekit.scoring.threshold import ChosenThreshold, choose_threshold
+from probekit.selections import PER_EXAMPLE
+from probekit.text import printable
+
+OLDER = (
+    "these results are of an older version, which recorded neither the chat template nor --skip-special: the defaults "
+    "are taken"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoringProbe:
+    """A fitted probe, where it reads, and what its scores mean.
+
+    Attributes:
+        probe: the fitted probe.
+        place: "resid_pre.5".
+        places: whose activations it reads, one or several side by side.
+        selection: the tokens that it reads.
+        each_token: whether it was trained on every selected token, so that each is a row.
+        classes: names; none for a regression.
+        calibration: of its scores; None without validation rows, and for a regression.
+        threshold: for the wanted false-positive rate, if one is wanted.
+        spread: of its training activations; None where the results do not have it.
+        reading: how texts were read, as the results record it.
+        origin: of the activations: fingerprints, types, edits.
+    """
+
+    probe: Any
+    place: str
+    places: list[Place]
+    selection: str
+    each_token: bool
+    classes: list[str]
+    calibration: Calibration | None
+    threshold: ChosenThreshold | None
+    spread: TrainingSpread | None
+    reading: dict[str, Any]
+    origin: dict[str, Any]
+
+
+def probe_of(results: ProbeData, place: str | None, fpr: float | None = None) -> ScoringProbe:
+    """The probe of a place of results; None is the place that validation chose.
+
+    Raises:
+        UsageError: no such place; none that was chosen; a rate that validation cannot hold.
+        DataError: the probe was not saved, or read a token that new texts do not have.
+    """
+    layer = results.best if place is None else result_at(results, place)
+    meta, reading = results.meta, results.meta.get("reading") or {}
+    if layer.probe is None:
+        raise DataError(
+            f"the results hold no fitted probe of {layer.place}, as those of other packages are not saved; train one "
+            "of probekit's own probes, or score in the Python session that trained it"
+        )
+    selection = str(reading.get("selection", meta["position"]))
+    if selection == PER_EXAMPLE:
+        raise DataError("the probe was trained on a token of each text's own, which new texts do not name; train again")
+    if reading.get("generated"):
+        raise DataError(
+            "the probe was trained on texts that the model continued itself; write them first (extract --generate, "
+            "Monitor in Python)"
+        )
+    spread = results.spread if results.spread is not None and results.spread.place == layer.place else None
+    joined = reading.get("places")
+    return ScoringProbe(
+        probe=layer.probe,
+        place=layer.place,
+        places=[(layer.point, layer.layer)] if joined is None else [(point, number) for point, number in joined],
+        selection=selection,
+        each_token=bool(reading.get("each_token", selection == ALL and not layer.probe.of_sequences)),
+        classes=list(meta["classes"]),
+        calibration=calibration_of(results.rows, layer.place),
+        threshold=None if fpr is None else choose_threshold(results.rows, layer.place, fpr),
+        spread=spread,
+        reading=reading,
+        origin=meta.get("activations", {}),
+    )
+
+
+def result_at(results: ProbeData, place: str) -> LayerResult:
+    """The result of a place: "resid_pre.5", or its layer alone where the curve has it once."""
+    known = {layer.place: layer for layer in results.layers}
+    short = {name.removeprefix("encoder."): layer for name, layer in known.items()}
+    of_point = {str(layer.layer): layer for layer in results.layers if layer.point == results.meta["point"]}
+    found = known.get(place) or short.get(place) or of_point.get(place)
+    if found is None:
+        raise UsageError(f"no probe of {place!a} in these results; {nearest(place, known)}")
+    return found
+
+
+def compare_models(probe: ScoringProbe, model: LanguageModel, options: ScoreOptions, with_texts: bool) -> list[str]:
+    """Compare a model, its tokenizer and the edits with those of the probe's training.
+
+    Args:
+        probe: the probe.
+        model: the model that will run.
+        options: with the edits, and whether another model is allowed.
+        with_texts: whether the inputs are texts, which the tokenizer reads.
+
+    Returns:
+        Notes: what differs, where that is allowed, and what could not be compared.
+
+    Raises:
+        ResumeMismatch: something differs, and `any_model` is not set.
+    """
+    origin, notes, different = probe.origin, [] if probe.reading else [OLDER], []
+    own: dict[str, tuple[str, Callable[[], Any]]] = {
+        "compute_dtype": ("type", lambda: str(model.dtype).removeprefix("torch.")),
+        "model_fingerprint": ("weights", model.fingerprint),
+    }
+    if with_texts and model.tokenizer is not None:
+        tokenizer = model.tokenizer
+        own["tokenizer_fingerprint"] = "tokenizer", lambda: tokenizer.fingerprint
+    for key, (what, value) in own.items():
+        if origin.get(key) is None:
+            notes.append(f"the results do not record the model's {what}, so it was not compared")
+        elif not different and value() != origin[key]:
+            more = f" (trained in {origin[key]}, loaded in {value()}: --dtype)" if what == "type" else ""
+            different.append(f"{what}{more}")
+    edits = None if options.edits is None else record_of_edits(model, options.edits)
+    if edits != origin.get("edits"):
+        trained = origin.get("edited")
+        different.append(f"edits (trained {f'under: {trained}' if trained else 'without any'}; edits= in Python)")
+    if different and not options.any_model:
+        raise ResumeMismatch(
+            f"{printable(model.name)} is not the model that the probe was trained on: different {', '.join(different)}"
+            "; give that model, or score with this one all the same (--any-model, any_model=True)"
+        )
+    notes += [f"not the model that the probe was trained on: different {', '.join(different)}"] if different else []
+    return notes
+
+
+def extraction_of(probe: ScoringProbe, options: ScoreOptions, tokens: bool) -> ExtractOptions:
+    """The options of the extraction that reads texts as for training; with `tokens`, every token of them."""
+    reading, origin = probe.reading, probe.origin
+    points = list(dict.fromkeys(point for point, _ in probe.places))
+    layers = sorted({layer for _, layer in probe.places if layer is not None})
+    return ExtractOptions(
+        points=points,
+        layers=layers or "all",
+        position=ALL if tokens else probe.selection,
+        skip_special=bool(reading.get("skip_special")) and not tokens,
+        device=options.device,
+        dtype=origin.get("dtype") or "float32",
+        batch_tokens=options.batch_tokens,
+        bos=origin.get("bos"),
+        on_long=reading.get("on_long") or "cut",
+        on_bad_row=options.on_bad_row,
+        chat_template=options.chat_template,
+        add_generation_prompt=bool((reading.get("chat") or {}).get("add_generation_prompt")),
+        edits=options.edits,
+        edit_positions=origin.get("edit_positions") or "all",
+    )

@@ -1,0 +1,156 @@
+"""A probe's score of each token as the tokens come, and what it needs to remember of a text between them.
+
+Every probe of this package but the MLP is affine in the tokens, so a forward costs one matrix product for all probes
+of a place. A probe over a sequence then folds the products of a text's tokens into one score, of the text so far. A new
+token costs the same however long the text is.
+
+Axes: T tokens, D features, K outputs (1 for two classes, else C), R rows of weights.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from probekit.errors import UsageError, nearest
+from probekit.probes import AggregateProbe, AttentionProbe, Probe
+from probekit.probes.base import ClassifierProbe
+
+
+@dataclass(eq=False)
+class Fold:
+    """What is remembered of the tokens of one text.
+
+    Attributes:
+        best: the largest logit so far, float64 [K]; of a maximum, the largest score.
+        weight: the sum of exp(logit - best), float64 [K].
+        total: the sum of exp(logit - best) * score, float64 [K].
+    """
+
+    best: np.ndarray = field(default_factory=lambda: np.array(-np.inf))
+    weight: np.ndarray = field(default_factory=lambda: np.zeros(()))
+    total: np.ndarray = field(default_factory=lambda: np.zeros(()))
+
+
+@dataclass(frozen=True, eq=False)
+class TokenRule:
+    """How the activations of tokens become scores.
+
+    Attributes:
+        weights: float64 [R, D]; None for a probe that is not affine in the tokens.
+        shift: float64 [R].
+        fold: takes the products [T, R] of the next tokens and what is remembered of their text, and returns the
+            decisions [T, K] of the text so far; None where the products are the decisions.
+        decide: takes activations [T, D] and returns the decisions; None where there are weights.
+        output: takes decisions [T, K] and returns the score of each token, [T].
+        sign: 1 or -1 where the score is the decision of two classes or its negative; 0 otherwise.
+    """
+
+    weights: np.ndarray | None
+    shift: np.ndarray | None
+    fold: Callable[[np.ndarray, Fold], np.ndarray] | None
+    decide: Callable[[np.ndarray], np.ndarray] | None
+    output: Callable[[np.ndarray], np.ndarray]
+    sign: int = 0
+
+
+def token_rule(probe: Probe, target: object = None) -> TokenRule:
+    """The rule of a fitted probe.
+
+    Args:
+        probe: of classes or of one number.
+        target: the class for which scores are high, by name; by default the second of two. Of more than two, the score
+            is the class's own minus the highest of the others.
+
+    Raises:
+        UsageError: a probe of several numbers, an unknown class, or none given where there are more than two.
+    """
+    output = _output(probe, target)
+    sign = {_only: 1, _opposite: -1}.get(output, 0) if isinstance(probe, ClassifierProbe) else 0
+    if isinstance(probe, AttentionProbe):
+        return TokenRule(*_attention(probe), None, output, sign)
+    if isinstance(probe, AggregateProbe):
+        return TokenRule(probe.coef_, probe.intercept_, _aggregate(probe), None, output, sign)
+    if hasattr(probe, "coef_"):
+        coef: Any = getattr(probe, "coef_")  # noqa: B009  (set by the subclass)
+        shift: Any = getattr(probe, "intercept_")  # noqa: B009
+        return TokenRule(np.atleast_2d(coef), np.atleast_1d(shift), None, None, output, sign)
+    return TokenRule(None, None, None, lambda x_TD: _decisions(probe, x_TD), output, sign)
+
+
+def _decisions(probe: Any, x_TD: np.ndarray) -> np.ndarray:
+    decided = probe.decision_function(x_TD) if isinstance(probe, ClassifierProbe) else probe.predict(x_TD)
+    return np.asarray(decided, dtype=np.float64).reshape(len(x_TD), -1)
+
+
+def _output(probe: Probe, target: object) -> Callable[[np.ndarray], np.ndarray]:
+    """Decisions [T, K] as one score for each token."""
+    if not isinstance(probe, ClassifierProbe):
+        if np.ndim(getattr(probe, "coef_", np.zeros(1))) > 1:
+            raise UsageError("a monitor takes a probe of one number, got one of several; train one for each of them")
+        if target is not None:
+            raise UsageError(f"a probe of numbers has no class {target!a:.60}; leave target out")
+        return _only
+    names = [str(name) for name in probe.label_names_]
+    if target is None and len(names) > 2:
+        raise UsageError(f"name the class to watch for (target=): {nearest('', names)}")
+    if target is not None and str(target) not in names:
+        raise UsageError(f"the probe has no class {target!a:.60}; {ascii(nearest(str(target), names))[1:-1]}")
+    k = 1 if target is None else names.index(str(target))
+    if len(names) == 2:
+        return _only if k else _opposite
+    return lambda decided_TC: decided_TC[:, k] - np.delete(decided_TC, k, axis=1).max(axis=1)
+
+
+def _only(decided_T1: np.ndarray) -> np.ndarray:
+    return decided_T1[:, 0]
+
+
+def _opposite(decided_T1: np.ndarray) -> np.ndarray:
+    return -decided_T1[:, 0]
+
+
+def _attention(probe: AttentionProbe) -> tuple[np.ndarray, np.ndarray, Callable[[np.ndarray, Fold], np.ndarray]]:
+    """The query and the read-out as rows of weights, and their fold."""
+    K = len(probe.coef_)
+
+    def fold(products_TR: np.ndarray, kept: Fold) -> np.ndarray:
+        return _weighted(products_TR[:, :1].repeat(K, axis=1), products_TR[:, 1:], kept) + probe.intercept_
+
+    return np.concatenate([probe.query_[None], probe.coef_]), np.zeros(K + 1), fold
+
+
+def _aggregate(probe: AggregateProbe) -> Callable[[np.ndarray, Fold], np.ndarray]:
+    """The fold of a probe that aggregates the scores of tokens, and calibrates the aggregate."""
+
+    def fold(scores_TK: np.ndarray, kept: Fold) -> np.ndarray:
+        return probe.slope_ * aggregated(scores_TK, kept) + probe.shift_
+
+    def aggregated(scores_TK: np.ndarray, kept: Fold) -> np.ndarray:
+        if probe.aggregate == "last":
+            return scores_TK
+        if probe.aggregate == "max":
+            so_far_TK = np.maximum(np.maximum.accumulate(probe.side_ * scores_TK, axis=0), kept.best)
+            kept.best = so_far_TK[-1]
+            return probe.side_ * so_far_TK
+        sharpness = 0.0 if probe.aggregate == "mean" else probe.side_ / (probe.temperature * probe.spread_)
+        return _weighted(sharpness * scores_TK, scores_TK, kept)
+
+    return fold
+
+
+def _weighted(logits_TK: np.ndarray, scores_TK: np.ndarray, kept: Fold) -> np.ndarray:
+    """The mean of the scores so far with weights softmax(logits), after each token.
+
+    Sums are relative to the largest logit so far, so that no exponential overflows (as in online softmax).
+    """
+    found_TK = np.empty_like(scores_TK)
+    for t, (logit_K, score_K) in enumerate(zip(logits_TK, scores_TK, strict=True)):
+        best_K = np.maximum(kept.best, logit_K)
+        before_K, now_K = np.exp(kept.best - best_K), np.exp(logit_K - best_K)
+        kept.weight = kept.weight * before_K + now_K
+        kept.total = kept.total * before_K + now_K * score_K
+        kept.best = best_K
+        found_TK[t] = kept.total / kept.weight
+    return found_TK

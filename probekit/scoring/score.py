@@ -1,0 +1,209 @@
+"""Score new texts: extraction and probe in one pass, of which nothing is kept but the scores.
+
+Texts are read some thousand at a time, in their order, each with the plan and the shard loop of `extract`.
+
+Axes: N texts, R rows (texts, or tokens), D width.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.activations.plan.build import plan_extraction
+from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.plan.token_ids import has_texts
+from probekit.activations.run.loop import hooked_points, run_shards, unpacked
+from probekit.errors import DataError, ResumeMismatch
+from probekit.evaluation.fits.predict import decisions
+from probekit.evaluation.results.data import ProbeData
+from probekit.evaluation.results.spread import distances, usual_line
+from probekit.models.base import LanguageModel
+from probekit.options import ScoreOptions
+from probekit.options.option import keywords
+from probekit.probes.base import as_numpy, predicted_labels
+from probekit.probes.sequence.ragged import Ragged, in_memory
+from probekit.progress import progress_bar
+from probekit.scoring.calibrate import calibrated
+from probekit.scoring.explain import about_scores
+from probekit.scoring.probe import ScoringProbe, compare_models, extraction_of, probe_of
+from probekit.scoring.results import Scores
+from probekit.scoring.rows import ScoreRows, joined_rows
+from probekit.scoring.tokens import token_columns
+from probekit.tasks.base import Task
+from probekit.tasks.info import CHAT
+from probekit.tasks.tables.objects import task_of
+
+TEXTS_AT_ONCE = 4096  # tokenised and planned at once; the scores of as many are in memory
+
+
+@keywords(ScoreOptions)
+def score_texts(results: ProbeData, model: LanguageModel, texts: Any, options: ScoreOptions) -> Scores:
+    """Score new texts with the probe of a place of results; see `ProbeResults.score`.
+
+    Args:
+        results: of `train_probes`.
+        model: the model that the probe was trained on.
+        texts: a list of texts, of token ids or of chats, or a task.
+        options: as keyword arguments.
+    """
+    scoring = plan_scoring(results, model, task_of(texts), options)
+    return Scores(**joined_rows(list(score_parts(scoring)), scoring.meta))
+
+
+@dataclass(frozen=True, eq=False)
+class Scoring:
+    """One run: which texts, which probe, and what its scores mean.
+
+    Attributes:
+        probe: the probe.
+        model: the model that will run.
+        task: the texts.
+        options: as given.
+        by_token: whether each row is a token.
+        meta: of the scores.
+    """
+
+    probe: ScoringProbe
+    model: LanguageModel
+    task: Task
+    options: ScoreOptions
+    by_token: bool
+    meta: dict[str, Any]
+
+
+def plan_scoring(results: ProbeData, model: LanguageModel, task: Task, options: ScoreOptions) -> Scoring:
+    """Check everything that can be checked before the model runs.
+
+    Raises:
+        As `ProbeResults.score`.
+    """
+    probe = probe_of(results, options.place, options.fpr)
+    if not len(task):
+        raise DataError("expected one text or more, got none")
+    notes = [*compare_models(probe, model, options, has_texts(task)), *_check_kind(probe, task, options)]
+    by_token = options.tokens or probe.each_token
+    return Scoring(probe, model, task, options, by_token, about_scores(results, probe, options.tokens, notes))
+
+
+def _check_kind(probe: ScoringProbe, task: Task, options: ScoreOptions) -> list[str]:
+    """Check that the texts are of the kind that the probe was trained on: chats, words or plain texts."""
+    kinds = {
+        "chats": (task.chats is not None, bool(probe.reading.get("chat"))),
+        "words of texts (--span-column)": (task.spans is not None, bool(probe.reading.get("words"))),
+    }
+    notes = []
+    for what, (given, trained) in kinds.items():
+        if given == trained or not probe.reading:
+            continue
+        one, other = (what, "plain texts") if trained else ("plain texts", what)
+        difference = f"the probe was trained on {one}, and these are {other}"
+        if trained or not options.any_model:
+            raise DataError(f"{difference}; give {one}")
+        notes.append(difference)
+    return notes
+
+
+def score_parts(scoring: Scoring) -> Iterator[ScoreRows]:
+    """The scores of some thousand texts at a time, in the order of the task.
+
+    Raises:
+        DataError: texts that cannot be read; NaN or infinity in the activations.
+        ResumeMismatch: another chat template than the probe's.
+    """
+    n = len(scoring.task)
+    with progress_bar("score", "texts", n, scoring.options.progress) as bar:
+        for start in range(0, n, TEXTS_AT_ONCE):
+            rows = np.arange(start, min(n, start + TEXTS_AT_ONCE))
+            some = scoring.task if len(rows) == n else scoring.task.subset(rows)
+            yield _scored(scoring, some, bar.advance)
+
+
+def _scored(scoring: Scoring, task: Task, done: Callable[[int], None]) -> ScoreRows:
+    """The scores of the texts of one part."""
+    probe = scoring.probe
+    options = extraction_of(probe, scoring.options, scoring.options.tokens)
+    plan = plan_extraction(scoring.model, task, options)
+    _check_template(scoring, plan)
+    if hooked_points(scoring.model):
+        plan = unpacked(plan)
+    ids = np.array(plan.task.ids, dtype=object)
+    if scoring.by_token:
+        ids = np.repeat(ids, plan.layout.counts(plan.places[0]))
+    about = _Columns(len(ids), probe, scoring.by_token)
+    with closing(run_shards(plan, False)) as shards:
+        for _, rows, values in shards:
+            X = torch.cat([values[place] for place in probe.places], dim=1)
+            counts = plan.layout.counts(plan.places[0])[rows]
+            index = plan.layout.index(plan.places[0], rows) if scoring.by_token else rows
+            about.fill(index, X.to(torch.promote_types(X.dtype, torch.float32)), counts)
+            done(len(rows))
+    if skipped := len(task) - len(plan.task):
+        done(skipped)
+    tokens = token_columns(plan, probe, scoring.options.tokens) if scoring.by_token else {}
+    texts = None if scoring.by_token or not has_texts(plan.task) else np.array(plan.task.inputs, dtype=object)
+    return about.rows(ids, {**tokens, "texts": texts}, scoring.meta)
+
+
+def _check_template(scoring: Scoring, plan: ExtractionPlan) -> None:
+    """Raise if the chats became texts by another template than those that the probe was trained on."""
+    trained, own = (scoring.probe.reading.get("chat") or {}).get("template"), plan.task.info.get(CHAT, {})
+    if trained is not None and own.get("template") != trained and not scoring.options.any_model:
+        raise ResumeMismatch(
+            f"the chat template of {own.get('from')!a} is not the one that the probe was trained with; give that one "
+            "(--chat-template), or score all the same (--any-model, any_model=True)"
+        )
+
+
+class _Columns:
+    """The columns that the probe gives, filled shard by shard."""
+
+    def __init__(self, n: int, probe: ScoringProbe, by_token: bool):
+        self._probe, self._n = probe, n
+        self._as_texts = by_token and probe.probe.of_sequences  # each token is scored as a text of its own
+        self._scores: np.ndarray | None = None
+        self._predicted = np.zeros(n, dtype=np.int64)
+        has_distance = probe.spread is not None and not self._as_texts
+        self._distance = np.empty(n) if has_distance else None
+
+    def fill(self, index: np.ndarray, X: Tensor, counts: np.ndarray) -> None:
+        """Score the activations [R, D] of these rows; `counts` are the tokens of each text."""
+        probe = self._probe
+        own: Tensor | Ragged = X
+        if probe.probe.of_sequences:
+            own = in_memory(X, np.ones(len(X), dtype=np.int64) if self._as_texts else counts)
+        (found,) = decisions([probe.probe], own, np.arange(len(index)))
+        if self._scores is None:
+            self._scores = np.empty((self._n, *found.scores.shape[1:]))
+        self._scores[index] = found.scores
+        if probe.classes:
+            self._predicted[index] = predicted_labels(found.scores) if found.predicted is None else found.predicted
+        if self._distance is not None and probe.spread is not None:
+            rows = np.asarray(as_numpy(X), dtype=np.float64)
+            if probe.probe.of_sequences:
+                ends = np.cumsum(counts)
+                rows = np.add.reduceat(rows, ends - counts, axis=0) / counts[:, None]
+            self._distance[index] = distances(probe.spread, rows)
+
+    def rows(self, ids: np.ndarray, others: dict[str, Any], meta: dict[str, Any]) -> ScoreRows:
+        """The columns with the others."""
+        probe, scores = self._probe, self._scores
+        assert scores is not None
+        names = np.array(probe.classes, dtype=object)
+        line = None if probe.spread is None else usual_line(probe.spread)
+        is_calibrated = probe.calibration is not None and not self._as_texts
+        return ScoreRows(
+            ids=ids,
+            scores=scores,
+            predicted=names[self._predicted] if probe.classes else None,
+            probabilities=calibrated(probe.calibration, scores) if is_calibrated and probe.calibration else None,
+            flagged=None if probe.threshold is None else scores >= probe.threshold.value,
+            distance=self._distance,
+            unusual=None if self._distance is None or line is None else self._distance > line[0],
+            meta=meta,
+            **others,
+        )

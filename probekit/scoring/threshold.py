@@ -1,0 +1,78 @@
+"""A threshold on a probe's scores for a false-positive rate, from the rows that results keep."""
+
+from dataclasses import dataclass
+
+from probekit.errors import DataError, UsageError
+from probekit.evaluation.results.row_scores import RowScores
+from probekit.evaluation.scores.rates import INTERVAL, Rate, RateThreshold, rates_at, threshold_for
+from probekit.text import counted
+
+
+@dataclass(frozen=True)
+class ChosenThreshold:
+    """A threshold chosen on validation, and what it gives on test.
+
+    Attributes:
+        fpr: the wanted false-positive rate.
+        value: the score at and above which a row is flagged.
+        negatives: validation rows of the first class that it was chosen on.
+        flagged: how many of these it flags.
+        tpr: true-positive rate on test; None without rows of the second class.
+        test_fpr: false-positive rate on test; None without rows of the first class.
+    """
+
+    fpr: float
+    value: float
+    negatives: int
+    flagged: int
+    tpr: Rate | None
+    test_fpr: Rate | None
+
+
+def choose_threshold(rows: RowScores | None, place: str, fpr: float) -> ChosenThreshold:
+    """The threshold of a place's probe of two classes for a false-positive rate.
+
+    Raises:
+        UsageError: the probe has no two classes, or so few negatives chose that the rate cannot be reached.
+        DataError: the results hold no validation rows of the place.
+    """
+    if rows is None or place not in rows.scores or not (rows.splits == "validation").any():
+        raise DataError(
+            f"these results hold no scores of validation rows at {place}, so no threshold can be chosen; train again "
+            "on a task with a validation split, or leave --fpr (fpr=) out"
+        )
+    if place not in rows.predicted or rows.scores[place].ndim != 1:
+        raise UsageError("a false-positive rate (--fpr, fpr=) is for probes of two classes; leave it out")
+    scores, (chosen, tested) = rows.scores[place], (rows.splits == split for split in ("validation", "test"))
+    found = threshold_for(scores[chosen], rows.labels[chosen], fpr)
+    if found.value is None:
+        raise UsageError(unreachable(found))
+    tpr, test_fpr = rates_at(found.value, scores[tested], rows.labels[tested])
+    return ChosenThreshold(fpr, found.value, found.negatives, found.flagged, tpr, test_fpr)
+
+
+def unreachable(found: RateThreshold) -> str:
+    """Why no threshold was chosen, with the least rate that could be."""
+    if not found.negatives:
+        return "no validation row is of the first class, so no false-positive rate can be chosen; leave --fpr out"
+    return (
+        f"{counted(found.negatives, 'validation row')} of the first class can hold a false-positive rate of "
+        f"{found.least:.2%} at least, got {found.fpr:.2%} (--fpr, fpr=); give a higher one, or train with more "
+        "validation rows"
+    )
+
+
+def rate_text(rate: Rate | None) -> str:
+    """0.830 [0.700, 0.921], 83 of 100."""
+    if rate is None:
+        return "no rows"
+    return f"{rate.value:.3f} [{rate.low:.3f}, {rate.high:.3f}], {rate.hits:,} of {rate.rows:,}"
+
+
+def threshold_text(threshold: ChosenThreshold, positive: str) -> str:
+    """The threshold and its rates in one line; `positive` is the name of the second class."""
+    return (
+        f"flagged: score >= {threshold.value:.4g}, chosen on validation for a false-positive rate of "
+        f"{threshold.fpr:.2%}; on test it finds {rate_text(threshold.tpr)} of {positive}, and flags "
+        f"{rate_text(threshold.test_fpr)} of the others (95% intervals, {INTERVAL})"
+    )

@@ -1,0 +1,149 @@
+"""What a run is of, as facts; the names that tell several runs from one another; and its curve as numbers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
+from probekit.evaluation.results.wording import position_name
+from probekit.points import base_name
+from probekit.side_by_side.data import ComparedPlace, ComparedRun
+from probekit.side_by_side.runs import NamedRun
+from probekit.side_by_side.steps import step_of
+from probekit.text import printable
+
+LONGEST = 60  # characters of a run's name
+_NAMED = ("model", "revision", "task", "label", "point", "position", "probe", "place")
+_UNNAMED = ("weights", "examples")  # facts that no reader knows by their value
+# options that a fact of the results says already, or that decide no number
+_SAID = ("label", "point", "probe", "position", "seed", "layers", "by", "check", "title", "random_init", "aggregate")
+_INSIDE = {"resid_pre": 0.0, "resid_post": 1.0, "embed": 0.0, "pos_embed": 0.0}  # blocks done, from the layer's start
+
+
+def compared_runs(runs: Sequence[NamedRun]) -> list[ComparedRun]:
+    """The runs as numbers, each with a name of its own."""
+    facts = [facts_of(run) for run in runs]
+    names = _names(runs, facts)
+    return [_compared(run, own, name) for run, own, name in zip(runs, facts, names, strict=True)]
+
+
+def facts_of(run: NamedRun) -> dict[str, str]:
+    """What a run is of, by the name of the fact."""
+    meta = run.data.meta
+    known = meta.get("activations") or {}
+    facts = {key: str(meta[key]) for key in ("model", "task", "label", "point")}
+    facts |= {"position": position_name(meta["position"]), "probe": str(meta["probe"]), "seed": str(meta.get("seed"))}
+    if known.get("revision"):
+        facts["revision"] = str(known["revision"])
+    if run.place is not None:
+        facts["place"] = run.place.place
+    facts["weights"] = str(known.get("model_fingerprint", ""))[:8]
+    facts["examples"] = _examples(meta)
+    asked = meta.get("asked") or {}
+    return facts | {f"--{name}": f"{name} {_value(value)}" for name, value in asked.items() if name not in _SAID}
+
+
+def _examples(meta: Mapping[str, Any]) -> str:
+    """How many rows of each class there are in all splits: the same for other splits of the same data."""
+    totals: dict[str, int] = {}
+    for counts in (meta.get("counts") or {}).values():
+        for name, n in counts.items():
+            totals[name] = totals.get(name, 0) + n
+    return str(sorted(totals.items()) or sum(meta["n"].values()))
+
+
+def _value(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def shared_by_all(facts: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """The facts that all runs have in common."""
+    return {key: value for key, value in facts[0].items() if all(own.get(key) == value for own in facts)}
+
+
+def _names(runs: Sequence[NamedRun], facts: Sequence[Mapping[str, str]]) -> list[str]:
+    """The given name of each run, or the facts in which it differs from others; no name is given twice."""
+    shared = shared_by_all(facts)
+    names: list[str] = []
+    for number, (run, own) in enumerate(zip(runs, facts, strict=True)):
+        told = [key for key in _NAMED if key in own and key not in shared]
+        differs = [own[key] for key in told if key != "point" or "place" not in told]  # a place says its point
+        differs += [f"seed {own['seed']}"] if "seed" not in shared else []
+        differs += [value for key, value in own.items() if key.startswith("--") and key not in shared]
+        name = run.name or ", ".join(differs) or (run.path.name if run.path else f"run {number + 1}")
+        name = name if len(name) <= LONGEST else f"{name[: LONGEST // 2 - 1]}…{name[-(LONGEST // 2) :]}"
+        names.append(f"{name} ({number + 1})" if name in names else name)
+    return names
+
+
+def _compared(run: NamedRun, facts: dict[str, str], name: str) -> ComparedRun:
+    data, place = run.data, run.place or _selected(run.data)
+    estimate, interval = _estimate(data, run.place)
+    return ComparedRun(
+        name=name,
+        path=None if run.path is None else str(run.path),
+        facts=facts,
+        step=step_of(facts.get("revision")),
+        headline=data.headline,
+        n_layers=int(data.meta["n_layers"]),
+        n_test=int(data.meta["n"]["test"]),
+        places=[_place(data, layer) for layer in data.layers],
+        best=None if place is None else next(i for i, layer in enumerate(data.layers) if layer is place),
+        given=run.place is not None,
+        estimate=estimate,
+        interval=interval,
+        chance=_chance(data),
+        converged=place is None or place.converged,
+    )
+
+
+def _selected(data: ProbeData) -> LayerResult | None:
+    return None if data.procedure is not None else data.selected
+
+
+def _estimate(data: ProbeData, place: LayerResult | None) -> tuple[float | None, tuple[float, float] | None]:
+    if place is not None:
+        return place.metrics["test"][data.headline], place.intervals.get(data.headline)
+    if data.procedure is None and data.selected is None:
+        return None, None
+    return data.estimate
+
+
+def _place(data: ProbeData, layer: LayerResult) -> ComparedPlace:
+    low, high = layer.intervals.get(data.headline, (None, None))
+    value = layer.metrics["test"][data.headline]
+    x = layer_number(data, layer)
+    return ComparedPlace(layer.point, layer.layer, x, depth_of(data, layer), value, low, high, layer.band)
+
+
+def layer_number(data: ProbeData, layer: LayerResult) -> int:
+    """Where a place is on the layer axis; an embedding is before layer 0, the output after the last layer."""
+    if layer.layer is not None and not is_output(data, layer):
+        return layer.layer
+    return -1 if base_name(layer.point).endswith("embed") else int(data.meta["n_layers"])
+
+
+def depth_of(data: ProbeData, layer: LayerResult) -> float:
+    """The share of the blocks that come before a place: 0 at the first input, 1 at the last output.
+
+    A place inside a block, such as the output of its attention, counts half of that block.
+    """
+    n_layers = int(data.meta["n_layers"])
+    if layer.layer is None:
+        return 0.0 if base_name(layer.point).endswith("embed") else 1.0
+    return min(1.0, (layer.layer + _INSIDE.get(base_name(layer.point), 0.5)) / max(1, n_layers))
+
+
+def _chance(data: ProbeData) -> float | None:
+    """The headline of the baseline that ignores its input."""
+    for baseline in data.baselines:
+        if baseline.name in ("majority", "mean"):
+            return baseline.metrics["test"].get(data.headline)
+    return {"auroc": 0.5, "r2": 0.0}.get(data.headline)
+
+
+def heading(facts: Sequence[Mapping[str, str]], metric: str) -> str:
+    """Label, model and task as far as all runs share them: "number in gpt2 on agreement"."""
+    shared = shared_by_all(facts)
+    start = shared.get("label") or f"{metric[:1].upper()}{metric[1:]}"
+    between = {"model": " in ", "task": " on "}
+    return printable(start + "".join(f"{word}{shared[key]}" for key, word in between.items() if key in shared))

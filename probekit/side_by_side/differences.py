@@ -1,0 +1,178 @@
+"""The difference of two runs: on the same test rows where there are any, else of their two estimates.
+
+On the same rows, resamples are shared, so that rows which both runs get right or wrong cancel. The difference of two
+accuracies has the adjusted interval of Bonett and Price (2012); with groups, its n is the number of independent pairs
+that would have the same variance (Korn and Graubard 1998), and the quantile is Student's t. Without groups its p-value
+is McNemar's exact test (1947). Any other metric has Student's t times the standard error of the shared bootstrap, with
+degrees of freedom from the fourth moment of the units' influences (Satterthwaite 1946).
+
+Without common rows the two intervals are combined as those of independent estimates (Newcombe 1998, Zou and Donner
+2008). P-values are corrected over all differences of a comparison by Holm's method (1979).
+
+Axes: N rows, S resamples.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from scipy.stats import binomtest, norm, t
+
+from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap, satterthwaite
+from probekit.evaluation.scores.joint import ROUNDING
+from probekit.evaluation.scores.metrics import Predictions
+from probekit.evaluation.scores.score import value_of
+from probekit.side_by_side.data import (
+    BOOTSTRAP,
+    INDEPENDENT,
+    MCNEMAR,
+    PAIRED,
+    UNPAIRED,
+    ComparedRun,
+    RunDifference,
+)
+from probekit.side_by_side.rows import RunRows, in_common, joint_groups, rows_digest, some_rows
+
+# Pairing needs this share of the smaller test split: the interval of fewer rows is mostly wider than that of the two
+# complete test splits taken as independent.
+LEAST_SHARED = 0.5
+Ends = tuple[float, float]
+
+
+class Differences:
+    """Differences of runs; the resamples of equal rows are drawn once.
+
+    Args:
+        runs: what is compared.
+        rows: of each run, its test rows, or None and why there are none.
+        seed: of the resamples.
+    """
+
+    def __init__(self, runs: Sequence[ComparedRun], rows: Sequence[tuple[RunRows | None, str]], seed: int):
+        self._runs, self._rows, self._seed = runs, rows, seed
+        self._bootstraps: dict[str, Bootstrap] = {}
+
+    def of(self, run: int, minus: int) -> RunDifference | None:
+        """The estimate of one run minus that of another; None where one of them has none."""
+        one, other = self._runs[run], self._runs[minus]
+        if one.estimate is None or other.estimate is None:
+            return None
+        shared, why = self._shared(run, minus)
+        if shared is None:
+            ends, p = apart((one.estimate, one.interval), (other.estimate, other.interval))
+            return RunDifference(run, minus, one.estimate - other.estimate, ends, p, p, UNPAIRED, INDEPENDENT, 0, why)
+        mine, theirs, bootstrap = shared
+        difference, ends, p = self._paired(mine, theirs, bootstrap, (one, other))
+        test = MCNEMAR if one.headline == "accuracy" and bootstrap.groups is None else BOOTSTRAP
+        return RunDifference(run, minus, difference, ends, p, p, PAIRED, test, len(mine.truth), why)
+
+    def _shared(self, run: int, minus: int) -> tuple[tuple[Predictions, Predictions, Bootstrap] | None, str]:
+        """The predictions of both runs for the rows in common, with the resamples of these; or None, and why."""
+        (own, why), (other, why_not) = self._rows[run], self._rows[minus]
+        if own is None or other is None:
+            return None, why or why_not
+        mine, theirs = in_common(own, other)
+        least = min(len(own.keys), len(other.keys))
+        if len(mine) < max(2, LEAST_SHARED * least):
+            return None, f"{len(mine):,} of {least:,} test rows in common"
+        predictions = some_rows(own.predictions, mine), some_rows(other.predictions, theirs)
+        if not np.isfinite([value_of(each, self._runs[run].headline) for each in predictions]).all():
+            return None, "the rows in common have one class"
+        groups = joint_groups(own.groups[mine], other.groups[theirs])
+        part = "" if len(mine) == len(own.keys) == len(other.keys) else f"on the {len(mine):,} test rows in common"
+        return (*predictions, self._bootstrap(groups, mine)), part
+
+    def _bootstrap(self, groups: np.ndarray | None, which: np.ndarray) -> Bootstrap:
+        key = rows_digest(groups, which)
+        if key not in self._bootstraps:
+            self._bootstraps[key] = Bootstrap(len(which), self._seed, groups)
+        return self._bootstraps[key]
+
+    def _paired(
+        self, mine: Predictions, theirs: Predictions, bootstrap: Bootstrap, runs: tuple[ComparedRun, ComparedRun]
+    ) -> tuple[float, Ends | None, float | None]:
+        metric = runs[0].headline
+        if metric == "accuracy":
+            return accuracy_difference(mine, theirs, bootstrap)
+        difference = value_of(mine, metric) - value_of(theirs, metric)
+        error, freedom = _error(mine, theirs, metric, bootstrap)
+        if not math.isfinite(error):
+            return difference, None, None
+        if error <= ROUNDING:
+            if _are_same(mine, theirs):
+                return difference, (difference, difference), 1.0
+            # both are perfect, or fail, in every resample: the rows say no more than each run's own interval
+            return difference, *apart(*((run.estimate or 0.0, run.interval) for run in runs))
+        half = float(t.ppf((1 + LEVEL) / 2, freedom)) * error
+        return difference, (difference - half, difference + half), float(2 * t.sf(abs(difference) / error, freedom))
+
+
+def accuracy_difference(mine: Predictions, theirs: Predictions, bootstrap: Bootstrap) -> tuple[float, Ends, float]:
+    """The difference of two accuracies on the same rows, its 95% interval and its p-value."""
+    right, wrong = mine.predicted == mine.truth, theirs.predicted == theirs.truth
+    won, lost = int((right & ~wrong).sum()), int((~right & wrong).sum())
+    n = len(right)
+    if bootstrap.groups is None:
+        p = float(binomtest(won, won + lost).pvalue) if won + lost else 1.0
+        low, high, _ = _adjusted(won, lost, n, float(norm.ppf((1 + LEVEL) / 2)))
+        return (won - lost) / n, (low, high), p
+    error, freedom = _error(mine, theirs, "accuracy", bootstrap)
+    difference = (won - lost) / n
+    # of pairs that all have the same difference, as many as there are groups
+    pairs = float(bootstrap.n_units)
+    if math.isfinite(error) and error > ROUNDING:
+        pairs = max(1.0, ((won + lost) / n - difference**2) / error**2)
+    freedom = freedom if math.isfinite(freedom) else 1.0
+    low, high, z = _adjusted(won / n * pairs, lost / n * pairs, pairs, float(t.ppf((1 + LEVEL) / 2, freedom)))
+    return difference, (low, high), float(2 * t.sf(abs(z), freedom))
+
+
+def _adjusted(won: float, lost: float, n: float, quantile: float) -> tuple[float, float, float]:
+    """Bonett and Price's interval (one pair added to each of the two discordant cells), and difference over error."""
+    above, below = (won + 1) / (n + 2), (lost + 1) / (n + 2)
+    difference = above - below
+    error = math.sqrt(max(0.0, above + below - difference**2) / (n + 2))
+    half = quantile * error
+    return max(-1.0, difference - half), min(1.0, difference + half), difference / error if error else 0.0
+
+
+def _error(one: Predictions, other: Predictions, metric: str, bootstrap: Bootstrap) -> tuple[float, float]:
+    """The standard error of the difference over shared resamples, and its degrees of freedom."""
+    n = bootstrap.n_units
+    if n < 2:
+        return math.nan, math.nan
+    drawn = bootstrap.resampled(one, metric) - bootstrap.resampled(other, metric)
+    drawn = drawn[np.isfinite(drawn)]
+    left = bootstrap.jackknifed(one, metric) - bootstrap.jackknifed(other, metric)
+    left = left[np.isfinite(left)]
+    freedom = satterthwaite(left, n) if len(left) else float(n - 1)
+    return float(drawn.std() * math.sqrt(n / (n - 1))) if len(drawn) else math.nan, freedom
+
+
+def _are_same(one: Predictions, other: Predictions) -> bool:
+    return np.array_equal(one.predicted, other.predicted) and np.array_equal(one.scores, other.scores)
+
+
+def apart(one: tuple[float, Ends | None], other: tuple[float, Ends | None]) -> tuple[Ends | None, float | None]:
+    """The interval of the difference of two independent estimates, from their own intervals, and its p-value."""
+    (a, ends), (b, others) = one, other
+    if ends is None or others is None:
+        return None, None
+    low = (a - b) - math.hypot(a - ends[0], others[1] - b)
+    high = (a - b) + math.hypot(ends[1] - a, b - others[0])
+    # the half towards 0 decides whether 0 is inside, so the p-value agrees with the interval
+    half = (a - b) - low if a >= b else high - (a - b)
+    quantile = float(norm.ppf((1 + LEVEL) / 2))
+    return (low, high), 1.0 if half <= ROUNDING else float(2 * norm.sf(quantile * abs(a - b) / half))
+
+
+def corrected(found: Sequence[RunDifference]) -> list[RunDifference]:
+    """The differences with p-values corrected over all of them (Holm 1979)."""
+    known = sorted((each.p_value, i) for i, each in enumerate(found) if each.p_value is not None)
+    adjusted: dict[int, float] = {}
+    largest = 0.0
+    for rank, (p, i) in enumerate(known):
+        largest = max(largest, min(1.0, (len(known) - rank) * p))
+        adjusted[i] = largest
+    return [replace(each, corrected=adjusted.get(i)) for i, each in enumerate(found)]

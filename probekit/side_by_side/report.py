@@ -1,0 +1,196 @@
+"""A comparison as text for a terminal and HTML for a notebook: one table, and how its differences were made."""
+
+from collections.abc import Sequence
+
+from probekit.evaluation.results.wording import interval_text, metric_name, number_text
+from probekit.side_by_side.data import (
+    BOOTSTRAP,
+    INDEPENDENT,
+    MCNEMAR,
+    PAIRED,
+    UNPAIRED,
+    ComparedRun,
+    ComparisonData,
+    RunDifference,
+)
+from probekit.side_by_side.describe import heading
+from probekit.side_by_side.frames import difference_of
+from probekit.tables import html_page, html_table, text_table, without_empty_columns
+from probekit.text import counted, listed, printable
+
+MOST_NAMED = 4  # runs in one footnote
+_FACTS = ("model", "revision", "task", "point", "position", "probe", "seed")
+GIVEN, LATE = "#", "!"
+TESTS = {
+    MCNEMAR: "McNemar's exact test",
+    BOOTSTRAP: "paired bootstrap, by group where there are groups",
+    INDEPENDENT: "independent estimates",
+}
+MARKS = {GIVEN: "named, not selected on validation", LATE: "not converged"}
+
+
+def comparison_summary(data: ComparisonData) -> str:
+    """Title, table, marks and notes as text."""
+    parts = [
+        comparison_title(data),
+        shared_setting(data),
+        "",
+        *text_table(_rows(data), left=len(_text_columns(data)) + 1).split("\n"),
+        *_marks(data),
+        "",
+    ]
+    if data.groups:
+        parts += [*text_table(_group_rows(data)).split("\n"), ""]
+    return "\n".join(map(printable, [*parts, *comparison_notes(data)]))
+
+
+def comparison_html(data: ComparisonData) -> str:
+    """The same as HTML."""
+    tables = html_table(_rows(data)) + (html_table(_group_rows(data)) if data.groups else "")
+    return html_page(comparison_title(data), tables, [shared_setting(data), *_marks(data), *comparison_notes(data)])
+
+
+def comparison_title(data: ComparisonData) -> str:
+    """Label, model and task, as far as the runs share them."""
+    return heading([run.facts for run in data.runs], metric_name(data.headline))
+
+
+def shared_setting(data: ComparisonData) -> str:
+    """What all runs have in common."""
+    shared = data.meta["shared"]
+    parts = [shared[key] for key in ("point", "position") if key in shared]
+    parts += [f"{shared['probe']} probe"] if "probe" in shared else []
+    tests = {run.n_test for run in data.runs}
+    parts += [f"{tests.pop():,} test rows"] if len(tests) == 1 else []
+    return printable("; ".join([counted(len(data.runs), "run"), *parts]))
+
+
+def _rows(data: ComparisonData) -> list[list[str]]:
+    """Header and rows."""
+    first = _text_columns(data)
+    header = [*first, "best layer", "depth", f"test {metric_name(data.headline)}", "95% interval"]
+    header += [f"minus {'previous' if data.meta['pairs'] == 'previous' else 'first'}", "95% interval", "p", "rows"]
+    return without_empty_columns([header, *(_row(data, number, first) for number in range(len(data.runs)))])
+
+
+def _text_columns(data: ComparisonData) -> list[str]:
+    """What identifies a run: its step, or its name and the facts that not all runs share."""
+    if data.meta["by"] == "step":
+        return ["step"]
+    shared = data.meta["shared"]
+    facts = [key for key in _FACTS if key not in shared and any(key in run.facts for run in data.runs)]
+    if facts and all(run.name == ", ".join(_own(run, facts)) for run in data.runs):
+        return facts  # the name would only repeat them
+    return ["run", *facts]
+
+
+def _own(run: ComparedRun, facts: Sequence[str]) -> list[str]:
+    return [f"seed {run.facts[key]}" if key == "seed" else run.facts.get(key, "") for key in facts]
+
+
+def _row(data: ComparisonData, number: int, first: Sequence[str]) -> list[str]:
+    run, found = data.runs[number], difference_of(data, number)
+    place = run.quoted
+    cells = {"run": run.name, "step": "" if run.step is None else f"{run.step:,}", **run.facts}
+    best = "" if place is None else place.place + f" {GIVEN}" * run.given + f" {LATE}" * (not run.converged)
+    return [
+        *(cells.get(key, "") for key in first),
+        best,
+        "" if place is None else f"{place.depth:.2f}",
+        number_text(run.estimate),
+        interval_text(run.interval),
+        *_difference_texts(found),
+    ]
+
+
+def _difference_texts(found: RunDifference | None) -> list[str]:
+    if found is None:
+        return ["", "", "", ""]
+    return [
+        f"{found.difference:+z.3f}",
+        signed_interval(found.interval),
+        p_text(found.corrected),
+        "unpaired" if found.kind == UNPAIRED else f"{found.n:,}",
+    ]
+
+
+def signed_interval(ends: Sequence[float] | None) -> str:
+    """(-0.1, 0.2) -> "[-0.100, +0.200]"; empty for None."""
+    return "" if ends is None else f"[{ends[0]:+z.3f}, {ends[1]:+z.3f}]"
+
+
+def p_text(value: float | None, equals: str = "") -> str:
+    """A p-value with two digits; the smallest are "< 0.001"."""
+    if value is None or value < 0.001:
+        return "" if value is None else "< 0.001"
+    return equals + (f"{value:.2g}" if value < 0.1 else f"{value:.2f}")
+
+
+def _group_rows(data: ComparisonData) -> list[list[str]]:
+    header = ["seeds", "runs", f"mean test {metric_name(data.headline)}", "sd", "minus first", "95% interval"]
+    rows = [
+        [
+            group.name,
+            str(len(group.runs)),
+            number_text(group.mean),
+            number_text(group.spread),
+            "" if group.difference is None else f"{group.difference:+z.3f}",
+            signed_interval(group.interval),
+        ]
+        for group in data.groups
+    ]
+    return without_empty_columns([header, *rows])
+
+
+def _marks(data: ComparisonData) -> list[str]:
+    occurs = {GIVEN: any(run.given for run in data.runs), LATE: not all(run.converged for run in data.runs)}
+    shown = [f"{mark} {MARKS[mark]}" for mark in MARKS if occurs[mark]]
+    return [f"Marks: {'; '.join(shown)}"] if shown else []
+
+
+def comparison_notes(data: ComparisonData) -> list[str]:
+    """How layers were selected, how differences were made and corrected, and which are not paired."""
+    notes = [_selection_note(data), _difference_note(data), *_partial_notes(data), _seeds_note(data)]
+    return [note for note in [*notes, *data.meta["notes"]] if note]
+
+
+def _selection_note(data: ComparisonData) -> str:
+    without = [run.name for run in data.runs if run.estimate is None]
+    note = "Each run's layer was selected on its own validation rows; test selected nothing."
+    if any(run.given for run in data.runs):
+        every = all(run.given for run in data.runs)
+        note = "" if every else f"Layers without {GIVEN} were selected on the run's own validation rows."
+    return f"{note} No layer was selected: {listed(without, MOST_NAMED)}.".strip() if without else note
+
+
+def _difference_note(data: ComparisonData) -> str:
+    if not data.differences:
+        return ""
+    n = len(data.differences)
+    tests = listed([TESTS[test] for test in TESTS if any(each.test == test for each in data.differences)])
+    paired = "on the same test rows" if any(each.kind == PAIRED for each in data.differences) else "of the estimates"
+    over = f", corrected over {n} differences (Holm)" if n > 1 else ""
+    more = " The table shows those to the first run; differences.csv has every pair." * (data.meta["pairs"] == "all")
+    return f"Differences {paired}; p: {tests}{over}.{more}"
+
+
+def _partial_notes(data: ComparisonData) -> list[str]:
+    """Why some differences are not paired, or not on all rows; each reason once."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for each in data.differences:
+        if each.why:
+            reasons.setdefault((each.kind, each.why), []).append(data.runs[each.run].name)
+    notes = []
+    for (kind, why), names in reasons.items():
+        who = "" if len(names) == len(data.differences) else f" {listed(names, MOST_NAMED)}:"
+        if kind == UNPAIRED:
+            notes.append(f"Not paired:{who} {why}; the intervals were combined as of independent test rows.")
+        else:
+            notes.append(f"Paired in part:{who} {why}, so a difference is not that of the two estimates.")
+    return notes
+
+
+def _seeds_note(data: ComparisonData) -> str:
+    if not data.groups:
+        return ""
+    return "sd: standard deviation over seeds; differences between sets of seeds have Welch's interval over seeds."

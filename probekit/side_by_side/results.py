@@ -1,0 +1,81 @@
+"""`Comparison`: what `compare` returns, with its table, picture and files."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from probekit.evaluation.results.files import complete_results
+from probekit.options.check import check_path
+from probekit.side_by_side.data import ComparisonData
+from probekit.side_by_side.files import load_comparison, save_comparison
+from probekit.side_by_side.frames import difference_frame, place_frame, run_frame
+from probekit.side_by_side.report import comparison_html, comparison_summary
+from probekit.text import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+class Comparison(ComparisonData):
+    """Runs side by side, as `compare` returns them; its attributes are those of `ComparisonData`."""
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per run: what it is of, the quoted place, its estimate, and the difference to the first run.
+
+        With `pairs="previous"` the difference is to the run before; `differences_frame` has all of them.
+        """
+        return run_frame(self)
+
+    def differences_frame(self) -> "pd.DataFrame":
+        """One row per difference: the two runs, the difference, its interval, p-values and rows in common."""
+        return difference_frame(self)
+
+    def places_frame(self) -> "pd.DataFrame":
+        """One row per run and place: the complete curves."""
+        return place_frame(self)
+
+    def plot(self, *, title: str | None = None) -> "Figure":
+        """Draw the curves with the differences under them, or layers against steps, on a new figure; returns it.
+
+        Args:
+            title: as plain text.  [default: label, model and task, as far as the runs share them]
+        """
+        from probekit.plots.side_by_side import plot_comparison
+
+        return plot_comparison(self, title=title)
+
+    def summary(self) -> str:
+        """One table with a line for each run, and how the differences were made."""
+        return comparison_summary(self)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write comparison.csv, differences.csv, places.csv and, last, comparison.json into `folder`; returns it.
+
+        An earlier comparison there, pictures included, is deleted first.
+
+        Raises:
+            StorageError: the disk refused, or the folder holds something else.
+        """
+        folder = check_path("folder", folder)
+        save_comparison(self, folder)
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read what `save` wrote to `folder`.
+
+        Raises:
+            DataError: no comparison there, or an incomplete one.
+        """
+        path = check_path("folder", folder)
+        data = load_comparison(path)
+        loaded = cls(data.runs, data.differences, data.groups, data.meta)
+        with complete_results(path):
+            loaded.summary()  # reads everything that the record holds
+        return loaded
+
+    def _repr_html_(self) -> str:
+        return comparison_html(self)
+
+    def __repr__(self) -> str:
+        return f"Comparison({counted(len(self.runs), 'run')}, {counted(len(self.differences), 'difference')})"

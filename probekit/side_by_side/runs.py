@@ -1,0 +1,143 @@
+"""Find the runs that a comparison names: folders of results, stores, folders of either, and results in memory."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from probekit.errors import DataError, UsageError, nearest
+from probekit.evaluation.results.curves import ProbeCurves
+from probekit.evaluation.results.curves_files import curve_keys, load_curves
+from probekit.evaluation.results.data import LayerResult, ProbeData
+from probekit.evaluation.results.files import load_results
+from probekit.manifest import is_store, stores_in
+from probekit.text import kind_of, listed
+
+CURVE, CURVES = "results.json", "curves.json"
+OTHERS = {
+    "positions.json": "a grid of positions",
+    "transfer.json": "a transfer between tasks",
+    "causal.json": "a causal curve",
+}
+"""Kinds of results that have no curve of their own to compare."""
+
+
+@dataclass(frozen=True, eq=False)
+class NamedRun:
+    """A curve, and where it comes from.
+
+    Attributes:
+        data: the curve.
+        path: its folder; None where it was passed in Python.
+        name: given for it; None for the facts in which it differs.
+        place: named instead of the one that validation selects.
+    """
+
+    data: ProbeData
+    path: Path | None = None
+    name: str | None = None
+    place: LayerResult | None = None
+
+
+def find_runs(runs: Any) -> list[NamedRun]:
+    """The curves of every run, in the order given.
+
+    Args:
+        runs: folders ("runs/a", "runs/a:resid_pre.5") and results in a list, or a dictionary of them by name.
+
+    Raises:
+        UsageError: nothing that can be compared; a place that a run does not have.
+        DataError: no results there, damaged ones, or several where one is meant.
+    """
+    if isinstance(runs, str | os.PathLike | ProbeData | ProbeCurves):
+        runs = [runs]
+    if not isinstance(runs, Mapping | Sequence):
+        raise UsageError(f"compare takes a list of folders or results, or a dictionary by name; got {kind_of(runs)}")
+    named = runs.items() if isinstance(runs, Mapping) else ((None, run) for run in runs)
+    return [found for name, run in named for found in _of_one(run, name)]
+
+
+def _of_one(run: Any, name: Any) -> Iterable[NamedRun]:
+    name = None if name is None else str(name)
+    if isinstance(run, ProbeData):
+        return [NamedRun(run, name=name)]
+    if isinstance(run, ProbeCurves):
+        return _together(list(run.values()), None, name)
+    if not isinstance(run, str | os.PathLike) or isinstance(os.fspath(run), bytes):
+        raise UsageError(
+            f"compare takes folders of results, ProbeResults and ProbeCurves; got {kind_of(run)}, leave it out"
+        )
+    path, place = _parts(os.fspath(run))
+    found = [each for folder in _folders(path) for each in _loaded(folder, name)]
+    if place is None:
+        return found
+    if len(found) > 1:
+        raise UsageError(
+            f"{str(path)!a} holds {len(found)} curves, and {place!a} names a place of one; name its folder"
+        )
+    return [NamedRun(found[0].data, found[0].path, name, _place_of(found[0].data, place, path))]
+
+
+def _parts(text: str) -> tuple[Path, str | None]:
+    """A folder and the place after its last colon; a folder that exists is taken whole."""
+    path, colon, place = text.rpartition(":")
+    if not colon or Path(text).exists() or not path:
+        return Path(text), None
+    return Path(path), place
+
+
+def _place_of(data: ProbeData, name: str, path: Path) -> LayerResult:
+    known = {layer.place: layer for layer in data.layers}
+    if name not in known:
+        raise UsageError(f"{str(path)!a} has no place {name!a}; {nearest(name, known)}")
+    return known[name]
+
+
+def _folders(path: Path) -> list[Path]:
+    """The folders of results at `path`: itself, those of a store, or those of the stores or results in it."""
+    if not path.is_dir():
+        raise DataError(f"no folder {str(path)!a}; name a folder of results, or a store that has some")
+    if (path / CURVE).is_file() or (path / CURVES).is_file():
+        return [path]
+    for name, what in OTHERS.items():
+        if (path / name).is_file():
+            raise UsageError(f"{str(path)!a} holds {what}, which has no curve to compare; name results of train-probe")
+    if is_store(path):
+        return [_only_results(path)]
+    if inside := stores_in(path):
+        return [_only_results(each) for each in inside]
+    if own := _results_in(path):
+        return own
+    raise DataError(f"no results in {str(path)!a}; name a folder that train-probe wrote, or a store with results")
+
+
+def _results_in(path: Path) -> list[Path]:
+    names = (CURVE, CURVES)
+    return sorted(each for each in path.iterdir() if each.is_dir() and any((each / name).is_file() for name in names))
+
+
+def _only_results(store: Path) -> Path:
+    """The folder of the only results in a store."""
+    there = _results_in(store / "results") if (store / "results").is_dir() else []
+    if not there:
+        raise DataError(f"the store {str(store)!a} has no results; run probekit train-probe {str(store)!a} first")
+    if len(there) > 1:
+        names = listed([ascii(each.name) for each in there], most=4)
+        raise UsageError(f"{str(store)!a} has several results, {names}; name one of these folders in its results/")
+    return there[0]
+
+
+def _loaded(folder: Path, name: str | None) -> list[NamedRun]:
+    if (folder / CURVES).is_file() and not (folder / CURVE).is_file():
+        return _together(load_curves(folder)[0], folder, name)
+    return [NamedRun(load_results(folder), folder, name)]
+
+
+def _together(curves: Sequence[ProbeData], folder: Path | None, name: str | None) -> list[NamedRun]:
+    """The curves of one call; a name that was given for all of them gets what each one is of."""
+    keys = curve_keys(list(curves))
+    return [
+        NamedRun(each, folder, None if name is None else ", ".join([name, *key]))
+        for each, key in zip(curves, keys, strict=True)
+    ]

@@ -1,0 +1,84 @@
+"""Runs that differ in their seeds alone: the mean of their estimates, and how far it varies over seeds.
+
+The interval of a difference between two sets of seeds is Welch's (1947): seeds are the sample, since training with
+another seed gives another model or another split, whatever the number of test rows.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.stats import t
+
+from probekit.evaluation.scores.bootstrap import LEVEL
+from probekit.side_by_side.data import ComparedRun, SeedGroup
+
+# "pythia-160m-seed3", "multiberts-seed_3", "tiny-random7": models of one recipe and other random numbers
+_SEED = re.compile(r"[-_]?(?:seed|random)[-_]?\d+", re.IGNORECASE)
+_OF_SEEDS = ("seed", "model", "weights")
+
+
+def without_seed(model: str) -> str:
+    """The name of a model without the number of its seed."""
+    return _SEED.sub("", model) or model
+
+
+def seed_groups(runs: Sequence[ComparedRun]) -> list[SeedGroup]:
+    """The sets of runs with equal settings; none where every run has settings of its own."""
+    members: dict[tuple[object, ...], list[int]] = {}
+    for number, run in enumerate(runs):
+        if run.estimate is not None:
+            members.setdefault(_settings(run), []).append(number)
+    if all(len(numbers) == 1 for numbers in members.values()):
+        return []
+    names = _names(list(members))
+    groups: list[SeedGroup] = []
+    for numbers, name in zip(members.values(), names, strict=True):
+        values = [_estimate(runs[number]) for number in numbers]
+        mean, spread = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
+        if not groups:
+            groups.append(SeedGroup(name, numbers, mean, spread))
+            first = values
+        else:
+            groups.append(SeedGroup(name, numbers, mean, spread, mean - groups[0].mean, _welch(values, first)))
+    return groups
+
+
+def _estimate(run: ComparedRun) -> float:
+    assert run.estimate is not None  # runs without one are in no group
+    return run.estimate
+
+
+def _settings(run: ComparedRun) -> tuple[object, ...]:
+    """Everything but the seeds; a place that was named belongs to the settings."""
+    facts = {key: value for key, value in run.facts.items() if key not in _OF_SEEDS}
+    place = run.quoted.place if run.given and run.quoted is not None else ""
+    model = without_seed(run.facts["model"])
+    if model == run.facts["model"]:  # two models of one name are not two seeds of one recipe
+        facts["weights"] = run.facts.get("weights", "")
+    return model, *sorted(facts.items()), run.step, place
+
+
+def _names(settings: Sequence[tuple[object, ...]]) -> list[str]:
+    """What differs between the groups, or their number."""
+    names: list[str] = []
+    for number, own in enumerate(settings):
+        differs = [part for part in own if any(part not in other for other in settings)]
+        parts = [str(part[1]) if isinstance(part, tuple) else str(part) for part in differs if part not in ("", None)]
+        name = ", ".join(parts) or f"group {number + 1}"
+        names.append(f"{name} ({number + 1})" if name in names else name)
+    return names
+
+
+def _welch(values: Sequence[float], others: Sequence[float]) -> tuple[float, float] | None:
+    """The 95% interval of the difference of two means; None where the seeds do not vary, or there is only one."""
+    if len(values) < 2 or len(others) < 2:
+        return None
+    parts = [float(np.var(each, ddof=1)) / len(each) for each in (values, others)]
+    difference, variance = float(np.mean(values) - np.mean(others)), sum(parts)
+    if variance <= 0:
+        return None
+    freedom = variance**2 / sum(part**2 / (len(each) - 1) for part, each in zip(parts, (values, others), strict=True))
+    half = float(t.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(variance)
+    return difference - half, difference + half

@@ -1,0 +1,254 @@
+"""Run a sweep: each model is loaded once for all of its tasks, and every run that ends is kept at once."""
+
+import json
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from probekit.activations import extract
+from probekit.activations.activations import Activations
+from probekit.errors import ProbekitError, ResumeMismatch, UsageError
+from probekit.evaluation import ProbeCurves, train_probes
+from probekit.models import load_model
+from probekit.models.base import LanguageModel
+from probekit.options import SweepArguments
+from probekit.options.check import check_path
+from probekit.options.option import keywords
+from probekit.options.sweep import (
+    SweepOptions,
+    curves_options_of,
+    extract_options_of,
+    model_options_of,
+    task_options_of,
+)
+from probekit.sweeps.data import SweepData, SweepRun
+from probekit.sweeps.files import begin, read_body, read_runs, run_name, write_run, write_table
+from probekit.sweeps.results import SweepResults
+from probekit.sweeps.rows import row_of
+from probekit.sweeps.sources import SweepSource, file_digest, model_sources, task_sources
+from probekit.tasks import Task, load_task
+from probekit.text import kind_of
+from probekit.threads import one_thread
+from probekit.versions import versions_of
+
+SMALL_MODEL = 20_000_000  # weights; below, one thread extracts faster: on a busy machine two threads took 10x as long
+TABLE_SECONDS = 2.0  # between two writings of results.csv, which is made of the files of the runs
+NOT_ASKED = ("device", "batch_tokens")  # options that change no number beyond rounding
+PACKAGES = ("torch", "numpy", "scikit-learn", "scipy")
+
+
+@dataclass(frozen=True, eq=False)
+class SweepPlan:
+    """What a sweep will run.
+
+    Attributes:
+        models: in order.
+        tasks: in order.
+        options: as given.
+        folder: where results go; None keeps the table in memory.
+        settings: the options that decide the numbers, as JSON.
+    """
+
+    models: list[SweepSource]
+    tasks: list[SweepSource]
+    options: SweepArguments
+    folder: Path | None
+    settings: dict[str, Any]
+
+
+@keywords(SweepArguments)
+def sweep(models: Any, tasks: Any, options: SweepArguments) -> SweepResults:
+    """Train probes for many tasks on many models: one row for each task, model, point and probe.
+
+    A run is one task with one model. One that fails has its reason in the table, and the others go on. With `out`, each
+    run that ends is kept at once, and the same call goes on where an earlier one was stopped, by whatever; runs that
+    failed are tried again. More tasks and models can be added to a sweep; other options cannot.
+
+    Args:
+        models: names or folders as `load_model` takes them, with commas between them or in a list; or loaded models.
+        tasks: what `load_task` takes, with commas between names or in a list; a folder of many tables is a task for
+            each table. Or a dict name -> one of these.
+        options: as keyword arguments.
+
+    Raises:
+        UsageError: no task or no model; options that contradict one another.
+        StorageError: the folder holds something else; the disk refused.
+        ResumeMismatch: the folder holds a sweep with other settings, or of data that changed since.
+    """
+    return run_sweep(plan_sweep(models, tasks, options))
+
+
+def plan_sweep(models: Any, tasks: Any, options: SweepArguments) -> SweepPlan:
+    """What a sweep will run; nothing is loaded or written.
+
+    Raises:
+        UsageError: as `sweep`.
+        DataError: a folder without any table.
+    """
+    folder = None if options.out is None else check_path("out", options.out)
+    if options.stores and folder is None:
+        raise UsageError("stores need a folder (--out, in Python out=); name one, or leave stores out")
+    return SweepPlan(model_sources(models), task_sources(tasks), options, folder, settings_of(options))
+
+
+def settings_of(options: SweepOptions) -> dict[str, Any]:
+    """The options that decide the numbers, as JSON."""
+    known = {one.name: getattr(options, one.name) for one in fields(SweepOptions) if one.name not in NOT_ASKED}
+    return json.loads(json.dumps(known, default=lambda value: list(value) if _is_list(value) else repr(value)))
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Iterable) and not hasattr(value, "get_params")
+
+
+def known_runs(plan: SweepPlan) -> dict[tuple[str, str], SweepRun]:
+    """The runs of an earlier call that ended, by task and model.
+
+    Raises:
+        As `sweep`.
+    """
+    if plan.folder is None:
+        return {}
+    digests = {source.name: file_digest(source) for source in plan.tasks}
+    body = begin(plan.folder, plan.settings, digests, [source.name for source in plan.models])
+    return read_runs(plan.folder, body)
+
+
+def run_sweep(plan: SweepPlan) -> SweepResults:
+    """Carry out a plan; errors as `sweep`."""
+    known = known_runs(plan)
+    done = {key: run for key, run in known.items() if not run.error}
+    todo = {model: [task for task in plan.tasks if (task.name, model.name) not in done] for model in plan.models}
+    total, written = sum(map(len, todo.values())), 0.0
+    for ended, run in enumerate(_runs(plan, todo, done), start=1):
+        known[run.task, run.model] = run
+        if plan.folder is not None:
+            write_run(plan.folder, run)
+            if time.monotonic() - written > TABLE_SECONDS:
+                write_table(plan.folder, _data(plan, known))
+                written = time.monotonic()
+        if plan.options.on_run is not None:
+            plan.options.on_run(run)
+        if plan.options.progress is not None:
+            plan.options.progress(ended, total)
+    data = _data(plan, known)
+    if plan.folder is not None:
+        write_table(plan.folder, data)
+    return SweepResults(data.runs, data.meta)
+
+
+def _data(plan: SweepPlan, known: dict[tuple[str, str], SweepRun]) -> SweepData:
+    """The runs that ended, in the order of models and tasks."""
+    tasks, models = [source.name for source in plan.tasks], [source.name for source in plan.models]
+    if plan.folder is not None:
+        body = read_body(plan.folder)
+        tasks, models = [*body["tasks"]], body["models"]
+    ordered = [known[task, model] for model in models for task in tasks if (task, model) in known]
+    meta = {"tasks": tasks, "models": models, "settings": plan.settings, "versions": versions_of(*PACKAGES)}
+    return SweepData(tuple(ordered), meta)
+
+
+def _runs(
+    plan: SweepPlan, todo: dict[SweepSource, list[SweepSource]], done: dict[tuple[str, str], SweepRun]
+) -> Iterator[SweepRun]:
+    """Every run that is to be done, as it ends; a model is loaded before its first one."""
+    for source, tasks in todo.items():
+        if not tasks:
+            continue
+        model, error = _loaded(source, plan.options)
+        if model is None:
+            yield from (SweepRun(task.name, source.name, 0.0, error=error) for task in tasks)
+            continue
+        before = {run.model_fingerprint for (_, name), run in done.items() if name == source.name}
+        for task in tasks:
+            run = _run(task, source.name, model, plan)
+            if before and run.model_fingerprint and run.model_fingerprint not in before:
+                raise ResumeMismatch(
+                    f"the weights of {source.name!a} are not those of the runs in {str(plan.folder)!a}; name another "
+                    "folder (--out), or the model of that sweep"
+                )
+            yield run
+
+
+def _loaded(source: SweepSource, options: SweepArguments) -> tuple[LanguageModel | None, str]:
+    """The model, or why it could not be loaded."""
+    if isinstance(source.given, LanguageModel):
+        return source.given, ""
+    if not isinstance(source.given, str | Path):
+        return None, f"expected the name or folder of a model, or one from load_model; got {kind_of(source.given)}"
+    try:
+        return load_model(source.given, **vars(model_options_of(options)), progress=False), ""
+    except Exception as error:
+        return None, reason_of(error)
+
+
+def _run(task: SweepSource, model_name: str, model: LanguageModel, plan: SweepPlan) -> SweepRun:
+    """One task with one model, and the warnings that came; what fails, save the disk under the sweep, is recorded."""
+    start, name, folder = time.monotonic(), run_name(task.name, model_name), plan.folder
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            curves = _curves(task, model, plan, None if folder is None else folder / "stores" / name)
+        except Exception as error:
+            return SweepRun(task.name, model_name, _since(start), error=reason_of(error), warnings=_texts(caught))
+        rows = tuple(row_of(curve) for curve in curves.values())
+        if folder is not None:
+            _saved(curves, folder / "results" / name)
+    first = next(iter(curves.values()))
+    return SweepRun(
+        task=task.name,
+        model=model_name,
+        seconds=_since(start),
+        rows=rows,
+        warnings=_texts(caught),
+        results="" if folder is None else f"results/{name}",
+        model_fingerprint=str(first.meta["activations"].get("model_fingerprint", "")),
+    )
+
+
+def _curves(task: SweepSource, model: LanguageModel, plan: SweepPlan, store: Path | None) -> ProbeCurves:
+    """Read, extract and train; the store is used where the options keep one."""
+    made = task.given if isinstance(task.given, Task) else load_task(task.given, **vars(task_options_of(plan.options)))
+    if made.target == "":
+        raise UsageError("no labels: no column is named label or target; name it with --label-column")
+    training = curves_options_of(plan.options)
+    how = extract_options_of(plan.options)
+    if training.of_sequences:
+        how = replace(how, position="all")
+    out = store if plan.options.stores else None
+    with _threads_for(model):
+        acts: Activations = extract(model, made, **vars(how), out=out, progress=False)
+    return train_probes(acts, **{name: value for name, value in vars(training).items() if value is not None})
+
+
+def _threads_for(model: LanguageModel) -> AbstractContextManager[Any]:
+    """One thread for a small model on the CPU."""
+    weights = list(model.parameters())
+    is_small = all(weight.device.type == "cpu" for weight in weights) and sum(w.numel() for w in weights) < SMALL_MODEL
+    return one_thread() if is_small else nullcontext()
+
+
+def _saved(curves: ProbeCurves, folder: Path) -> None:
+    """Save one curve as `ProbeResults`, several as `ProbeCurves`."""
+    only = next(iter(curves.values()))
+    (only if len(curves) == 1 else curves).save(folder)
+
+
+def reason_of(error: Exception) -> str:
+    """The error in one line."""
+    text = " ".join(str(error).split())
+    if isinstance(error, ProbekitError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _texts(caught: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(" ".join(str(each.message).split()) for each in caught))
+
+
+def _since(start: float) -> float:
+    return round(time.monotonic() - start, 2)
