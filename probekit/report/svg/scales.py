@@ -43,11 +43,10 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 def tick_text(value: float, values: Sequence[float]) -> str:
     """A tick with as many decimals as its neighbours need."""
-    steps = [b - a for a, b in pairwise(values)]
-    size = max(map(abs, values), default=0.0)
-    if size >= 100_000 or (steps and min(steps) < 1e-4):
+    if max(map(abs, values), default=0.0) >= 100_000:
         return f"{value:.3g}"
-    decimals = max(0, -math.floor(math.log10(min(steps)) + 1e-9)) if steps else 2
+    step = min((b - a for a, b in pairwise(values)), default=0.01)
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     return f"{value:z,.{decimals}f}"
 
 

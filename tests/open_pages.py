@@ -23,6 +23,7 @@ class Pages:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features, "media": ""})
         shape = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size == PHONE}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", shape)
+        self.driver.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})  # of a hidden window
         self.driver.get(path.as_uri())
 
     def do(self, script: str, *args: Any) -> Any:
