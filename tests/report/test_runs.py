@@ -23,7 +23,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = "extract --model agreement-gpt2 --dataset agreement --limit 150 --seed 2 --points resid_pre,attn_out"
     assert run([*made.split(), "--position", "all", "--out", str(path), "--quiet"]) == 0
     train = ["train-probe", str(path), "--quick", "--quiet"]
-    assert run([*train, "--position", "last", "--probe", "ridge", "--C", "0.1,1", "--layer", "1-2", "--no-intervals"]) == 0
+    assert (
+        run([*train, "--position", "last", "--probe", "ridge", "--C", "0.1,1", "--layer", "1-2", "--no-intervals"]) == 0
+    )
     assert run([*train, "--position", "last", "--point", "resid_pre,attn_out", "--no-intervals"]) == 0
     assert run([*train, "--by", "position", "--no-intervals"]) == 0
     return path
