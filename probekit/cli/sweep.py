@@ -39,10 +39,10 @@ class SweepJob(Output):
 def sweep(job: SweepJob, options: SweepArguments) -> None:
     """Train probes for many tasks on many models, with one table.
 
-    A folder of 155 CSV files is 155 tasks. Each model is loaded once for all of them. A task that fails is one line with
-    its reason, and the rest goes on; the exit code is then 3. Killed at any moment, the same command goes on where it
-    was, and does nothing twice. Writes results.csv, a picture, and the results of each run, which report and compare
-    take.
+    A folder of 155 CSV files is 155 tasks. Each model is loaded once for all of them. A task that fails is one line
+    with its reason, and the rest goes on; the exit code is then 3. Killed at any moment, the same command goes on where
+    it was, and does nothing twice. Writes results.csv, a picture, and a folder of results for each run, as train-probe
+    does.
 
     \b
     Examples:

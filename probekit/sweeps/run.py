@@ -123,10 +123,9 @@ def run_sweep(plan: SweepPlan) -> SweepResults:
     known = known_runs(plan)
     done = {key: run for key, run in known.items() if not run.error}
     todo = {model: [task for task in plan.tasks if (task.name, model.name) not in done] for model in plan.models}
-    total, ended, written = sum(map(len, todo.values())), 0, 0.0
-    for run in _runs(plan, todo, done):
+    total, written = sum(map(len, todo.values())), 0.0
+    for ended, run in enumerate(_runs(plan, todo, done), start=1):
         known[run.task, run.model] = run
-        ended += 1
         if plan.folder is not None:
             write_run(plan.folder, run)
             if time.monotonic() - written > TABLE_SECONDS:
@@ -228,7 +227,7 @@ def _curves(task: SweepSource, model: LanguageModel, plan: SweepPlan, store: Pat
 
 def _threads_for(model: LanguageModel) -> AbstractContextManager[Any]:
     """One thread for a small model on the CPU."""
-    weights = [weight for weight in model.parameters()]
+    weights = list(model.parameters())
     is_small = all(weight.device.type == "cpu" for weight in weights) and sum(w.numel() for w in weights) < SMALL_MODEL
     return one_thread() if is_small else nullcontext()
 

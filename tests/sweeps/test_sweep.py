@@ -1,0 +1,194 @@
+"""`pk.sweep`: rows equal those of extract and train_probes, whatever the tasks are given as; the table and picture."""
+
+import copy
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_configs import tiny_model
+
+import probekit as pk
+from probekit.errors import DataError, ResumeMismatch, UsageError
+from probekit.plots import save_sweep_plot
+from probekit.sweeps import SweepResults
+from probekit.sweeps.data import SweepData, SweepRow, SweepRun
+from probekit.sweeps.files import begin, read_body, read_runs, run_name, table_rows, write_run, write_table
+from probekit.sweeps.sources import model_sources, task_sources
+from probekit.tasks import Task
+
+BRIEF: dict[str, Any] = {"quick": True, "intervals": False, "probe": "mean-diff"}
+HOSTILE = "=a $x_1$ <i>&\x1b[31m‮\udc80" + "n" * 80
+
+
+def token_task(name: str, seed: int = 0, numbers: bool = False) -> Task:
+    """Lists of token ids whose class is whether the last one is even, or whose number it is."""
+    rng = np.random.default_rng(seed)
+    inputs = [[int(t) for t in rng.integers(1, 20, size=5)] for _ in range(90)]
+    last = np.array([tokens[-1] for tokens in inputs])
+    splits = np.array((["train"] * 6 + ["validation"] * 2 + ["test"] * 2) * 9)
+    names = {"even": [] if numbers else ["no", "yes"]}
+    return Task(name, inputs, {"even": last * 1.5 if numbers else last % 2}, names, splits, "even")
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny_model("gpt2")
+
+
+def row(value: float | None = 0.8, **more: Any) -> SweepRow:
+    usual: dict[str, Any] = {
+        "label": "label",
+        "point": "resid_pre",
+        "probe": "logistic",
+        "metric": "accuracy",
+        "classes": 2,
+        "n_train": 10,
+        "n_test": 10,
+        "place": "resid_pre.1",
+        "layer": 1,
+        "depth": 0.5,
+        "C": 1.0,
+        "value": value,
+        "low": None if value is None else value - 0.1,
+        "high": None if value is None else value + 0.1,
+        "baseline": "majority",
+        "baseline_value": 0.5,
+        "lead": 0.3,
+        "lead_low": 0.1,
+        "lead_high": 0.5,
+        "flags": ("2 leaks",),
+    }
+    return SweepRow(**(usual | more))
+
+
+@pytest.mark.filterwarnings("error")
+def test_rows_are_those_of_extract_and_train_probes(model: Any) -> None:
+    tasks = {"classes": token_task("t"), "numbers": token_task("u", 1, numbers=True)}
+    found = pk.sweep(model, tasks, quick=True, points=["resid_pre", "mlp_out"])
+    assert [run.task for run in found.runs] == ["classes", "numbers"]
+    for run in found.runs:
+        acts = pk.extract(model, tasks[run.task], points=["resid_pre", "mlp_out"])
+        alone = pk.train_probes(acts, quick=True, points="all")
+        assert [(each.label, each.point) for each in run.rows] == list(alone)
+        for each, curve in zip(run.rows, alone.values(), strict=True):
+            assert each.value == curve.estimate[0]
+            assert (each.low, each.high) == (curve.estimate[1] or (None, None))
+            assert (each.place, each.layer, each.C) == (curve.best.place, curve.best.layer, curve.best.C)
+            assert each.metric == curve.headline
+            lead = curve.meta["lead"]
+            named = next(x for x in curve.baselines if x.name == lead["baseline"])
+            assert each.baseline_value == pytest.approx(named.metrics["test"][curve.headline])
+            assert each.lead == lead["over"]
+    frame = found.to_frame()
+    assert set(frame.probe) == {"logistic", "ridge"}  # by default, what suits the labels
+    assert frame.layer.dtype == "Int64"
+
+
+def test_what_fails_is_recorded_and_the_rest_goes_on(model: Any) -> None:
+    bad = Task("bad", [[1], [2]], {"even": np.array([0, 1])}, {"even": ["a", "b"]}, np.array(["train"] * 2), "even")
+    found = pk.sweep([model, "no such model"], {"bad": bad, "good": token_task("good")}, **BRIEF)
+    assert [(run.task, run.model == "no such model", bool(run.error)) for run in found.runs] == [
+        ("bad", False, True),
+        ("good", False, False),
+        ("bad", True, True),
+        ("good", True, True),
+    ]
+    assert "no model 'no such model'" in found.runs[-1].error
+    assert found.summary().count("\nFailed: ") == 3
+
+
+def test_warnings_are_kept_with_their_run(model: Any) -> None:
+    task = token_task("t")
+    rest = Task(
+        "t", task.inputs, task.labels, task.label_names, np.where(task.splits == "test", "test", "train"), "even"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = pk.sweep(model, [rest], quick=True, intervals=False)
+    (run,) = found.runs
+    assert "no validation split" in run.warnings[0]
+    assert "Warnings in 1 run: t: " in found.summary()
+
+
+def test_other_weights_of_the_same_name_are_refused(model: Any, tmp_path: Path) -> None:
+    pk.sweep(model, {"a": token_task("a")}, out=tmp_path / "s", **BRIEF)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        next(other.parameters()).add_(0.1)
+    with pytest.raises(ResumeMismatch, match="weights of"):
+        pk.sweep(other, {"a": token_task("a"), "b": token_task("b", 1)}, out=tmp_path / "s", **BRIEF)
+
+
+def test_stores_are_kept_where_asked_for(model: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="stores need a folder"):
+        pk.sweep(model, [token_task("a")], stores=True)
+    model = pk.load_model("agreement-gpt2")
+    found = pk.sweep(model, ["agreement"], limit=40, stores=True, out=tmp_path / "s", **BRIEF)
+    name = run_name("agreement", found.runs[0].model)
+    assert pk.load_activations(tmp_path / "s" / "stores" / name).task.name == "agreement"
+    assert pk.ProbeResults.load(tmp_path / "s" / found.runs[0].results).best.place == found.runs[0].rows[0].place
+
+
+def test_a_folder_of_tables_is_a_task_for_each_and_a_folder_of_splits_is_one(tmp_path: Path) -> None:
+    for name in ("many/b.csv", "many/a.csv", "many/c/train.csv", "many/c/test.csv", "many/d/x.csv", "one/train.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("text,label\n")
+    assert [source.name for source in task_sources(str(tmp_path / "many"))] == ["a", "b", "c"]
+    assert [source.name for source in task_sources(tmp_path / "one")] == ["one"]
+    both = task_sources([tmp_path / "many/a.csv", tmp_path / "many/d/x.csv", str(tmp_path / "many/a.csv"), "sst2"])
+    assert [source.name for source in both] == ["many/a", "x", "many/a (2)", "sst2"]
+    assert [source.name for source in task_sources("sst2, agreement")] == ["sst2", "agreement"]
+    assert [source.name for source in model_sources(f"{tmp_path / 'one'},gpt2")] == ["one", "gpt2"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="no tables of tasks"):
+        task_sources(tmp_path / "empty")
+    for nothing in ([], "", {}):
+        with pytest.raises(UsageError, match="a sweep needs one"):
+            task_sources(nothing)
+
+
+def test_runs_and_table_come_back_from_disk(tmp_path: Path) -> None:
+    runs = (
+        SweepRun(HOSTILE, "m", 1.5, (row(), row(None, low=None, high=None, place="", layer=None)), results="results/x"),
+        SweepRun("two", "m", 0.1, error="no"),
+    )
+    begin(tmp_path, {"seed": 0}, {HOSTILE: "", "two": "ab"}, ["m"])
+    for run in runs:
+        write_run(tmp_path, run)
+    assert tuple(read_runs(tmp_path, read_body(tmp_path)).values()) == runs
+    data = SweepData(runs, {"tasks": [HOSTILE, "two"], "models": ["m"]})
+    write_table(tmp_path, data)
+    lines = (tmp_path / "results.csv").read_text().splitlines()
+    assert len(lines) == 1 + len(table_rows(data)) == 4
+    assert lines[1].startswith("'=a ")
+    (tmp_path / "runs" / f"{run_name('two', 'm')}.json").write_text("{}")
+    with pytest.raises(DataError, match="remove it, and the run is done again"):
+        SweepResults.load(tmp_path)
+
+
+def test_pictures_and_tables_hold_hostile_names(tmp_path: Path) -> None:
+    runs = tuple(
+        SweepRun(f"{HOSTILE}{i}", HOSTILE, 1.0, (row(0.5 + i / 20), row(0.4, probe="lda"), row(-3.0, metric="r2")))
+        for i in range(6)
+    )
+    data = SweepResults(runs, {"tasks": [run.task for run in runs], "models": [HOSTILE]})
+    assert "\x1b" not in data.summary()
+    assert "<i>" not in data._repr_html_()
+    first = save_sweep_plot(data, tmp_path / "a").read_bytes()
+    assert first == save_sweep_plot(data, tmp_path / "b").read_bytes()
+
+
+def test_the_picture_sorts_tasks_and_marks_the_lead() -> None:
+    runs = tuple(
+        SweepRun(name, "m", 1.0, (row(value, lead_low=low),))
+        for name, value, low in (("low", 0.6, -0.1), ("high", 0.9, 0.2))
+    )
+    figure = SweepResults(runs, {"tasks": ["low", "high"], "models": ["m"]}).plot()
+    left = figure.axes[0]
+    assert [text.get_text() for text in left.get_yticklabels()] == ["high", "low"]
+    dots = [line for line in left.lines if line.get_marker() == "o"]
+    filled = {float(np.ravel(line.get_xdata())[0]): line.get_markerfacecolor() != "white" for line in dots}
+    assert filled == {0.9: True, 0.6: False}
