@@ -105,15 +105,8 @@ def train_probes(
     if options.nuisance:
         without = fit_residual(sets, places, done)
     begin("comparing layers")
-    curves = [
-        _curve(
-            sets[number],
-            sets[number].requests[point],
-            (fitted[number], random[number], pooled[number], without[number]),
-            options,
-        )
-        for number, point in _in_order(sets)
-    ]
+    found = list(zip(fitted, random, pooled, without, strict=True))
+    curves = [_curve(sets[i], sets[i].requests[point], found[i], options) for i, point in _in_order(sets)]
     return ProbeCurves(curves) if options.several else curves[0]
 
 

@@ -11,12 +11,11 @@ from probekit.options.check import check_among, check_names, check_whole, is_who
 from probekit.options.curve import (
     AGGREGATES,
     PROBE_NAMES,
-    SEQUENCE_NAMES,
     CurveOptions,
-    check_probe_name,
     check_strengths_of,
 )
 from probekit.options.option import like, option
+from probekit.options.several_probes import check_each_probe, is_of_sequences, several_probes
 from probekit.options.task import OnBadRow, TaskOptions
 from probekit.text import listed
 
@@ -175,7 +174,7 @@ class ProbeOptions(CurveOptions):
         if isinstance(self.probe, dict) and "," in str(self.probe.get("name")):
             raise UsageError(f"several probes take no parameters, got {dict(self.probe)!a:.80}; name one probe")
         super().__post_init__()
-        _check_each_probe(self)
+        check_each_probe(self.each_probe, self.aggregate, self.by)
         check_among("by", self.by, (None, BY_POSITION, FROM_END, BY_HEAD))
         object.__setattr__(self, "least_texts", check_whole("least_texts", self.least_texts))
         check_among("aggregate", self.aggregate, (None, *AGGREGATES))
@@ -212,7 +211,7 @@ class ProbeOptions(CurveOptions):
     @property
     def of_sequences(self) -> bool:
         """Whether the probe takes all tokens of a text."""
-        return self.aggregate is not None or any(_is_of_sequences(probe) for probe in self.each_probe)
+        return self.aggregate is not None or any(is_of_sequences(probe) for probe in self.each_probe)
 
     @property
     def each_probe(self) -> tuple[Any, ...]:
@@ -270,7 +269,7 @@ class CurvesArguments(ProbeArguments):
 
     def __post_init__(self) -> None:
         if self.probes is not None:
-            object.__setattr__(self, "probes", _several_probes(self.probes))
+            object.__setattr__(self, "probes", several_probes(self.probes))
         super().__post_init__()
         if isinstance(self.probe, tuple):
             raise UsageError(f"probe= takes one probe, got {len(self.probe)}; give several as probes=")
@@ -306,37 +305,6 @@ class CurvesArguments(ProbeArguments):
     def joined(self) -> Any:
         """Labels by id, to be joined; None where `labels` names label sets."""
         return self.labels if self.labels is not None and _are_labels(self.labels) else None
-
-
-def _check_each_probe(options: "ProbeOptions") -> None:
-    """Refuse several probes that read different rows, or a curve of each with a curve at each position."""
-    several = options.each_probe
-    if len({_is_of_sequences(probe) for probe in several}) > 1 and options.aggregate is None:
-        raise UsageError(
-            "a probe over a sequence takes all tokens of a text, and the others one row; train them in two calls"
-        )
-    if options.by is not None and len(several) > 1:
-        raise UsageError(f"--by (by=) takes one probe, got {len(several)}; train the others in calls of their own")
-
-
-def _is_of_sequences(probe: Any) -> bool:
-    """Whether a probe, or the probe of a name, takes all tokens of a text."""
-    name = probe.get("name") if isinstance(probe, dict) else probe
-    return name in SEQUENCE_NAMES if isinstance(name, str) else getattr(name, "of_sequences", False)
-
-
-def _several_probes(given: Any) -> tuple[Any, ...]:
-    """Probes in their order, each name once; names are checked."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise UsageError(f"probes= takes a list, such as ['logistic', 'mean-diff']; got {given!a:.80}")
-    probes: list[Any] = []
-    for probe in given:
-        check_probe_name(probe)
-        if not isinstance(probe, str) or probe not in probes:
-            probes.append(probe)
-    if not probes:
-        raise UsageError("the list of probes is empty; name one or more")
-    return tuple(probes)
 
 
 def _are_labels(given: Any) -> bool:
