@@ -30,7 +30,7 @@ class HubServer:
     huggingface_hub reads HF_ENDPOINT when it is imported: run what uses this Hub in a process of its own.
 
     Args:
-        repos: "models/owner/name" or "datasets/owner/name" -> its files.
+        repos: "models/owner/name" or "datasets/owner/name" -> its files; "models/owner/name@step1": of a branch.
         home: the folder that becomes HF_HOME, where the caches are.
     """
 
@@ -96,10 +96,13 @@ class _Handler(BaseHTTPRequestHandler):
         key = f"{kind}/{part['repo']}"
         if key in self.server_hub.refuse:
             return self._error(*self.server_hub.refuse[key])
-        files = self.server_hub.repos.get(key)
-        if files is None:
+        branches = {name.partition("@")[2]: files for name, files in self.server_hub.repos.items() if _is_of(name, key)}
+        if not branches:
             return self._error(404, "RepoNotFound")
-        if (part.get("rev") or "main") not in ("main", commit_of(files)):
+        rev = part.get("rev") or "main"
+        named = {name or "main": files for name, files in branches.items()}
+        files = named.get(rev) or {commit_of(each): each for each in branches.values()}.get(rev)
+        if files is None:
             return self._error(404, "RevisionNotFound")
         if match.re is RESOLVE:
             return self._file(files, part["path"])
@@ -145,6 +148,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+
+
+def _is_of(name: str, key: str) -> bool:
+    return name.partition("@")[0] == key
 
 
 def _wanted(body: bytes) -> list[str]:

@@ -8,8 +8,9 @@ from probekit.cli.causal import CausalJob, run_causal
 from probekit.cli.derive import command
 from probekit.cli.extract import ExtractJob, planned, write_store
 from probekit.cli.fields import Output
+from probekit.cli.report import DEFAULT, make_report
 from probekit.cli.train_probe import TrainProbeJob, train
-from probekit.options import CausalOptions, ExtractArguments, ModelOptions, ProbeOptions, TaskOptions
+from probekit.options import CausalOptions, ExtractArguments, ModelOptions, ProbeOptions, ReportOptions, TaskOptions
 from probekit.options.option import like, option
 
 
@@ -30,7 +31,7 @@ def demo(job: DemoJob) -> None:
 
     Needs no network and no data. The model learned English agreement: at which layer does the model know whether the
     verb's subject is singular or plural? The same as `probekit extract --model agreement-gpt2 --dataset agreement`,
-    then `probekit train-probe`.
+    then `probekit train-probe` and `probekit report`.
 
     \b
     Examples:
@@ -49,3 +50,4 @@ def demo(job: DemoJob) -> None:
     if job.causal:
         options = CausalOptions(answers=["is", "are"], seed=job.seed)
         run_causal(path, results, options, CausalJob(json=job.json, quiet=job.quiet))
+    make_report([results], path / DEFAULT, ReportOptions(), job, show=not job.json and not job.quiet)

@@ -35,6 +35,7 @@ FUNCTIONS: dict[str, type] = {
     "transfer(activations)": options.TransferArguments,
     "compare(runs)": options.CompareOptions,
     "causal_curve(model, acts, results)": options.CausalArguments,
+    "write_report(runs, out)": options.ReportOptions,
     "model.generate(prompt)": options.GenerateOptions,
     "Monitor(model, probe)": options.MonitorOptions,
     "results.export(place)": options.ExportOptions,

@@ -11,6 +11,8 @@ from probekit.options import ReportOptions
 from probekit.options.option import option
 from probekit.progress import parts_line
 
+DEFAULT = "report.html"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReportJob(Output):
@@ -41,12 +43,12 @@ def report(job: ReportJob, options: ReportOptions) -> None:
         probekit report runs/gpt2-sst2 runs/pythia-sst2 --title "SST-2 in two models"
     """
     runs = job.runs or [newest_manifest(Path("runs"))]
-    out = job.out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
+    out = job.out or (runs[0] if len(runs) == 1 else Path()) / DEFAULT
     make_report(runs, out, options, job)
 
 
-def make_report(runs: list[Path], out: Path, options: ReportOptions, output: Output) -> None:
-    """Write the report and print its path.
+def make_report(runs: list[Path], out: Path, options: ReportOptions, output: Output, show: bool = True) -> None:
+    """Write the report and, unless `show` is False, print its path.
 
     Raises:
         DataError: no results there.
@@ -57,6 +59,8 @@ def make_report(runs: list[Path], out: Path, options: ReportOptions, output: Out
         from probekit.report.build import write_report
 
         path = write_report(runs, out, **vars(options))
+    if not show:
+        return
     if output.json:
         console.result_json({"report": str(path), "bytes": path.stat().st_size, "runs": [str(run) for run in runs]})
     elif output.quiet:

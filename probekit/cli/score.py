@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from probekit.tasks import Task
 
 ORDER = """
-    probe model dataset text tokens fpr out any_model text_column messages_column id_column span_column columns header
-    data_format on_bad_row chat_template batch_tokens device dtype revision via device_map quantize
+    probe model dataset text tokens fpr out picture any_model text_column messages_column id_column span_column columns
+    header data_format on_bad_row chat_template batch_tokens device dtype revision via device_map quantize
 """
 
 
@@ -41,6 +41,9 @@ class ScoreJob(Output):
     text: list[str] | None = option(None, "A text; may be repeated.", metavar="TEXT", repeats=True)
     out: Path | None = option(
         None, "File of the scores: .csv, .jsonl or .parquet.  [default: a table on stdout]", metavar="FILE"
+    )
+    picture: Path | None = option(
+        None, "Draw the scores below those of the test rows by class; for two classes or one number.", metavar="PATH"
     )
 
 
@@ -78,16 +81,18 @@ def score(job: ScoreJob, where: ProbeDeviceOptions, data: TextOptions, options: 
     results, place = find_results(*split_name(job.probe))
     from probekit.scoring.probe import probe_of
 
-    probe_of(results, place, options.fpr)  # before the texts and the model are loaded
+    known = probe_of(results, place, options.fpr)  # before the texts and the model are loaded
+    if job.picture is not None:
+        _check_picture(job, results, known.place)
     task, model = _load(job, where, data, results)
     from probekit.scoring.score import plan_scoring
 
-    options = replace(options, on_bad_row=data.on_bad_row, progress=console.bars(job.quiet))
-    scoring = plan_scoring(results, model, task, place, options)
+    options = replace(options, place=place, on_bad_row=data.on_bad_row, progress=console.bars(job.quiet))
+    scoring = plan_scoring(results, model, task, options)
     if job.out is not None:
         _write(job, job.out, scoring)
     else:
-        _show(job, scoring)
+        _show(job, scoring, results)
 
 
 def _load(
@@ -110,6 +115,14 @@ def _load(
     return task, load_model(job.model, **vars(where), progress=console.bars(job.quiet))
 
 
+def _check_picture(job: ScoreJob, results: "ProbeResults", place: str) -> None:
+    from probekit.plots.scores import check_scores_picture
+
+    if job.out is not None:
+        raise UsageError("--picture draws what a table shows; leave --out out, or the picture")
+    check_scores_picture(results, place)
+
+
 def _write(job: ScoreJob, out: Path, scoring: "Scoring") -> None:
     from probekit.scoring.score import score_parts
     from probekit.scoring.write import write_scores
@@ -129,7 +142,7 @@ def _write(job: ScoreJob, out: Path, scoring: "Scoring") -> None:
         console.result(out)
 
 
-def _show(job: ScoreJob, scoring: "Scoring") -> None:
+def _show(job: ScoreJob, scoring: "Scoring", results: "ProbeResults") -> None:
     from probekit.scoring.results import Scores
     from probekit.scoring.rows import joined_rows, score_columns
     from probekit.scoring.score import score_parts
@@ -138,6 +151,12 @@ def _show(job: ScoreJob, scoring: "Scoring") -> None:
     tally = _Tally()
     with console.interrupt_says("nothing was written; run the same command again"):
         found = Scores(**joined_rows(list(_counted(score_parts(scoring), tally)), scoring.meta))
+    if job.picture is not None:
+        from probekit.plots import save_scores_plot
+
+        drawn = save_scores_plot(results, found, job.picture)
+        if not job.quiet and not job.json:
+            console.note(f"picture: {drawn}")
     if job.json:
         columns = score_columns(found)
         rows = zip(*(values.tolist() for values in columns.values()), strict=True)

@@ -12,10 +12,11 @@ from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.cli.results import RESULT_FILES, check_out, question_of, results_folder, save_and_show
 from probekit.errors import UsageError
+from probekit.logging_to.check import check_tracker
 from probekit.manifest import newest_manifest, stores_in
-from probekit.options import ProbeOptions, parse
+from probekit.options import ProbeArguments, ProbeOptions, parse
 from probekit.options.check import check_reading
-from probekit.options.option import option
+from probekit.options.option import like, option
 from probekit.options.probe import BY_HEAD
 from probekit.progress import parts_line
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 ORDER = """
     store layer point probe aggregate label position on_bad_row by least_texts nuisance shift_column C quick controls
     control_type control_C no_codelength no_intervals folds drop_leaks baseline metric check seed out title projection
+    log_to
 """
 
 
@@ -50,6 +52,7 @@ class TrainProbeJob(Output):
         "Also draw the test rows of the best layer along the probe, and along what varies most orthogonal to it.",
     )
     title: str | None = option(None, "Title of the picture.  [default: label, model and task]", metavar="TEXT")
+    log_to: str | None = like(ProbeArguments, "log_to", flag="--log-to")
 
 
 @command(ORDER)
@@ -84,6 +87,8 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
             f"--projection draws one layer of one curve, and --by {options.by} makes several; leave it out"
         )
     check_reading(job.check)
+    if job.log_to is not None:
+        check_tracker(job.log_to)
     if job.store is not None and (inside := stores_in(job.store)):
         for each in inside:
             stores.check_places(each, options)
@@ -166,6 +171,10 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob, show: bool 
     file = RESULT_FILES[_kind(options, several)]
     where = {"store": str(store.path)}
     save_and_show(results, folder, draw, file, where, complete, job if show else None)
+    if job.log_to is not None:
+        from probekit.logging_to.trackers import log_results
+
+        log_results(results, job.log_to)
     return folder
 
 

@@ -21,6 +21,7 @@ from probekit.evaluation.reading import checked_activations, one_position
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.points import PointSpec
 from probekit.tasks.tokens.token_labels import unlabelled_rows
+from probekit.text import listed
 
 MOST_OTHERS = 2000  # other rows; principal components of more cost seconds and look the same
 TOLERANCE = 1e-3  # of the spread of the scores; stores keep float16 at the least, extraction repeats within 1e-5
@@ -83,7 +84,7 @@ def _layer_of(results: ProbeData, acts: Activations, place: PointSpec) -> LayerR
     for layer in results.layers:
         if (layer.point, layer.layer) == (point, number):
             return layer
-    raise UsageError(f"{place!a:.80} was not probed; there are {', '.join(layer.place for layer in results.layers)}")
+    raise UsageError(f"{place!a:.80} was not probed; there are {listed([layer.place for layer in results.layers])}")
 
 
 def _weights(layer: LayerResult) -> np.ndarray:

@@ -77,6 +77,8 @@ def train_probes(
         DataError: NaN or infinity in the activations; labels out of range; a class missing from a split or a fold, or
             once the leaks are left out.
     """
+    if options.log_to is not None:
+        return _logged(acts, options, options.log_to)
     if options.joined is not None:
         acts, options = _labelled(acts, options)
     if options.by is not None:
@@ -115,6 +117,17 @@ def _in_order(sets: Sequence[LabelSetPlan]) -> list[tuple[int, int]]:
     labels = [each.requests[0].label for each in sets]
     every = [(number, point) for number, each in enumerate(sets) for point in range(len(each.requests))]
     return sorted(every, key=lambda pair: (labels.index(labels[pair[0]]), pair[1], pair[0]))
+
+
+def _logged(acts: Activations, options: CurvesArguments, tracker: str) -> Any:
+    """Train, and log the results; that the tracker is there is checked first."""
+    from probekit.logging_to.check import check_tracker
+    from probekit.logging_to.trackers import log_results
+
+    check_tracker(tracker)
+    results = train_probes(acts, **{**vars(options), "log_to": None})
+    log_results(results, tracker)
+    return results
 
 
 def _labelled(acts: Activations, options: CurvesArguments) -> tuple[Activations, CurvesArguments]:
@@ -199,7 +212,8 @@ def _quoted(
     protocol = plan.grid.protocol
     if protocol.folds is None:
         selected = results.selected
-        return None if selected is None else fitted[results.layers.index(selected)].fit.test, None
+        chosen = [each for each in fitted if selected is not None and each.result.place == selected.place]
+        return chosen[0].fit.test if chosen else None, None
     quoted, chosen = layers_by_round([place.fit for place in fitted], protocol.rounds)
     intervals = {name: list(ends) for name, ends in score_intervals(plan.bootstrap, quoted).items()}
     layers = [fitted[i].result.place for i in chosen]

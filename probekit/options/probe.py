@@ -28,6 +28,7 @@ DATA_FILES = (".csv", ".tsv", ".jsonl", ".parquet")
 FULL = {"controls": 3, "codelength": True, "baselines": True}  # what is computed unless it is a quick look
 BY_POSITION, FROM_END = "position", "position-from-end"  # a curve for each place in the text, counted from either end
 BY_HEAD = "head"
+TRACKERS = ("wandb", "tensorboard", "trackio")
 LEAST_TEXTS = 10
 LEAST_FOLDS = 3  # one tests, one chooses, the rest are fitted
 METRIC_NAMES = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "r2", "spearman")
@@ -225,6 +226,14 @@ class ProbeArguments(ProbeOptions):
 
     random_init: "Activations | None" = option(
         None, "Activations of the same places from the same model with random weights, as a baseline.", flag=None
+    )
+    log_to: str | None = option(
+        None,
+        f"Log numbers, picture and settings to {', '.join(TRACKERS[:-1])} or {TRACKERS[-1]}, where it is installed.",
+        notes="A run named after model, task, label and probe in the project probekit; the step is the layer. An "
+        "active run of wandb is continued; tensorboard writes to ./tensorboard.",
+        metavar="TRACKER",
+        flag=None,
     )
     progress: Callable[[int, int], None] | None = option(
         None, "Called with (places done, places) after each place.", flag=None

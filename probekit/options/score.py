@@ -55,6 +55,9 @@ class ProbeDeviceOptions(DeviceOptions):
 class ScoreOptions:
     """What is scored, what is flagged, and how the model runs."""
 
+    place: str | None = option(
+        None, 'Place whose probe is applied, such as "resid_pre.5"; None is the best.', flag=None
+    )
     tokens: bool = option(
         False,
         "Score every token, not only those that the probe was trained on.",

@@ -8,6 +8,7 @@ from probekit.plots.params import plot_flop_shares, save_flop_shares
 from probekit.plots.positions import plot_positions, save_positions_plot
 from probekit.plots.projection import plot_projection, save_projection_plot
 from probekit.plots.reading import plot_reading, save_reading_plot
+from probekit.plots.scores import plot_scores, save_scores_plot
 from probekit.plots.side_by_side import plot_comparison, save_comparison_plot
 from probekit.plots.sweep import plot_sweep, save_sweep_plot
 
@@ -20,6 +21,7 @@ __all__ = [
     "plot_positions",
     "plot_projection",
     "plot_reading",
+    "plot_scores",
     "plot_sweep",
     "plot_transfer",
     "save_comparison_plot",
@@ -30,6 +32,7 @@ __all__ = [
     "save_positions_plot",
     "save_projection_plot",
     "save_reading_plot",
+    "save_scores_plot",
     "save_sweep_plot",
     "save_transfer_plot",
 ]

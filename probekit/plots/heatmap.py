@@ -11,7 +11,7 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.patches import Rectangle
 
 from probekit.evaluation.results.data import TransferCell, TransferData
-from probekit.evaluation.results.surface_note import shift_text
+from probekit.evaluation.results.surface_note import short_shift_text
 from probekit.evaluation.results.wording import metric_name, position_name
 from probekit.plots.style import GREY, INK, PLAIN, inches, new_figure, short, write_figure, write_headings
 from probekit.text import printable
@@ -149,6 +149,6 @@ def _write_headings(results: TransferData, ax: Axes) -> None:
     title = f"Transfer between tasks in {short(meta['model'])}"
     notes = [read, shown]
     if shift := meta.get("shift"):
-        notes += [shift_text(shift)] if shift["change"] is not None else []
+        notes += [short_shift_text(shift)] if shift["change"] is not None else []
         title = f"{short(meta['label'])}: shift over {short(shift['column'])} in {short(meta['model'])}"
     write_headings(ax, title, notes, start=7)

@@ -34,6 +34,7 @@ MARGIN, GAP = 0.13, 0.015  # of the axes: the densities, and the space between
 MARKERS = "o^sDvP*"  # so that classes differ without their colours, too
 COLOURS = "viridis"  # of a regression: readable for colour-blind people, and in grey
 OTHERS = "other classes"
+OUTER = 0.04  # of the values' range, around the points
 NAME = 22  # letters of a class
 
 
@@ -137,7 +138,8 @@ def _density(values: np.ndarray, every: np.ndarray) -> tuple[np.ndarray, np.ndar
     """Where a Gaussian kernel estimate is computed, and the share of all rows there; None for too few values."""
     if len(values) < 3 or np.ptp(values) <= 1e-9 * max(1.0, np.abs(values).max()):
         return None
-    at = np.linspace(every.min(), every.max(), 200)
+    beyond = OUTER * np.ptp(every)  # as far as the axes go
+    at = np.linspace(every.min() - beyond, every.max() + beyond, 200)
     return at, gaussian_kde(values)(at) * len(values) / len(every)
 
 
@@ -178,7 +180,7 @@ def _name_axes(found: Projection, results: ProbeData, ax: Axes) -> None:
     ax.set_ylabel(names[1], fontsize=SMALL, **PLAIN)
     ax.tick_params(labelsize=SMALL, length=2)
     ax.spines[["top", "right"]].set_visible(False)
-    ax.margins(0.03)
+    ax.margins(OUTER)
 
 
 def _title(results: ProbeData, found: Projection) -> str:

@@ -23,7 +23,7 @@ class Items:
 
 
 @dataclass(frozen=True)
-class Rows:
+class PageTable:
     """A table whose first row is the header.
 
     Attributes:
@@ -61,7 +61,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Side:
+class Pictures:
     """Figures next to one another where there is room."""
 
     pictures: Sequence[Picture]
@@ -96,4 +96,4 @@ class Heading:
     text: str
 
 
-Part = Lines | Items | Rows | Picture | Side | Facts | Commands | More | Heading
+Part = Lines | Items | PageTable | Picture | Pictures | Facts | Commands | More | Heading

@@ -59,7 +59,7 @@ def _folders(path: Path) -> Iterator[Path]:
         )
     inside = [folder for folder in _subfolders(path / "results") if any((folder / name).is_file() for name in FILES)]
     if not inside:
-        raise DataError(f"the store {str(path)!a} holds no results; run probekit train-probe {path} first")
+        raise DataError(f"the store {str(path)!a} holds no results; run probekit train-probe on it first")
     yield from sorted(inside, key=lambda folder: (folder / "causal.json").is_file())
 
 

@@ -42,19 +42,16 @@ TEXTS_AT_ONCE = 4096  # tokenised and planned at once; the scores of as many are
 
 
 @keywords(ScoreOptions)
-def score_texts(
-    results: ProbeData, model: LanguageModel, texts: Any, place: str | None, options: ScoreOptions
-) -> Scores:
+def score_texts(results: ProbeData, model: LanguageModel, texts: Any, options: ScoreOptions) -> Scores:
     """Score new texts with the probe of a place of results; see `ProbeResults.score`.
 
     Args:
         results: of `train_probes`.
         model: the model that the probe was trained on.
         texts: a list of texts, of token ids or of chats, or a task.
-        place: "resid_pre.5"; None is the best place.
         options: as keyword arguments.
     """
-    scoring = plan_scoring(results, model, task_of(texts), place, options)
+    scoring = plan_scoring(results, model, task_of(texts), options)
     return Scores(**joined_rows(list(score_parts(scoring)), scoring.meta))
 
 
@@ -79,15 +76,13 @@ class Scoring:
     meta: dict[str, Any]
 
 
-def plan_scoring(
-    results: ProbeData, model: LanguageModel, task: Task, place: str | None, options: ScoreOptions
-) -> Scoring:
+def plan_scoring(results: ProbeData, model: LanguageModel, task: Task, options: ScoreOptions) -> Scoring:
     """Check everything that can be checked before the model runs.
 
     Raises:
         As `ProbeResults.score`.
     """
-    probe = probe_of(results, place, options.fpr)
+    probe = probe_of(results, options.place, options.fpr)
     if not len(task):
         raise DataError("expected one text or more, got none")
     notes = [*compare_models(probe, model, options, has_texts(task)), *_check_kind(probe, task, options)]

@@ -98,16 +98,17 @@ def _check_comparable(runs: Sequence[NamedRun]) -> None:
 
 def _check_different(runs: Sequence[NamedRun]) -> None:
     for one, other in itertools.combinations(runs, 2):
-        same_place = (one.place and one.place.place) == (other.place and other.place.place)
         same_data = one.data is other.data or (
             one.path is not None and other.path is not None and one.path.resolve() == other.path.resolve()
         )
-        same_curve = (one.data.meta["label"], one.data.meta["point"]) == (
-            other.data.meta["label"],
-            other.data.meta["point"],
-        )
-        if same_data and same_curve and same_place:
+        if same_data and _key(one) == _key(other):
             raise UsageError(f"{_name(one)} is given twice; give each run once, or name two of its places")
+
+
+def _key(run: NamedRun) -> tuple[Any, ...]:
+    """Which curve of a folder, and which place of it."""
+    curve = [run.data.meta[name] for name in ("label", "point", "probe")]
+    return (*curve, None if run.place is None else run.place.place)
 
 
 def _name(run: NamedRun) -> str:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probekit.durable import write_as
 from probekit.errors import DataError
@@ -13,6 +13,10 @@ from probekit.evaluation.results.folders import check_folder, clear_folder
 from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
 from probekit.side_by_side.data import ComparedPlace, ComparedRun, ComparisonData, RunDifference, SeedGroup
 from probekit.side_by_side.frames import difference_frame, place_frame, run_frame
+from probekit.text import spreadsheet_cell
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT = "probekit.comparison/1"
 FILE = "comparison.json"
@@ -43,11 +47,17 @@ def save_comparison(data: ComparisonData, folder: Path) -> None:
     }
     text = json.dumps(body, indent=1, allow_nan=False).encode()
     tables = {"comparison": run_frame(data), "differences": difference_frame(data), "places": place_frame(data)}
-    written = {name: frame.to_csv(index=False, lineterminator="\n").encode() for name, frame in tables.items()}
+    written = {name: _csv(frame) for name, frame in tables.items()}
     clear_folder(folder, COMPARISON_FILES)
     for name, content in written.items():
         write_as(folder / f"{name}.csv", content)
     write_as(folder / FILE, text)
+
+
+def _csv(frame: "pd.DataFrame") -> bytes:
+    """A table whose texts, which may come from data, are no formulas for a spreadsheet."""
+    safe = frame.map(lambda cell: spreadsheet_cell(cell) if isinstance(cell, str) else cell)
+    return safe.to_csv(index=False, lineterminator="\n").encode()
 
 
 def load_comparison(folder: Path) -> ComparisonData:

@@ -8,7 +8,7 @@ from typing import Any
 
 from probekit.errors import DataError, UsageError, nearest
 from probekit.evaluation.results.curves import ProbeCurves
-from probekit.evaluation.results.curves_files import load_curves
+from probekit.evaluation.results.curves_files import curve_keys, load_curves
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.files import load_results
 from probekit.manifest import is_store, stores_in
@@ -135,8 +135,9 @@ def _loaded(folder: Path, name: str | None) -> list[NamedRun]:
 
 
 def _together(curves: Sequence[ProbeData], folder: Path | None, name: str | None) -> list[NamedRun]:
-    """The curves of one call; a name that was given for all of them gets each one's point and label."""
+    """The curves of one call; a name that was given for all of them gets what each one is of."""
+    keys = curve_keys(list(curves))
     return [
-        NamedRun(each, folder, name if name is None else f"{name}, {each.meta['label']}, {each.meta['point']}")
-        for each in curves
+        NamedRun(each, folder, None if name is None else ", ".join([name, *key]))
+        for each, key in zip(curves, keys, strict=True)
     ]

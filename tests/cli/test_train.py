@@ -120,7 +120,8 @@ def test_the_demo_is_the_two_commands_in_one(here: Path, capsys: Capture, monkey
     out, err = capsys.readouterr()
     assert "agreement-gpt2" in err
     assert "selected on validation" in out
-    picture = Path(out.splitlines()[-1].removeprefix("Picture: "))
+    picture, report = (Path(line.split(": ")[1].split(" (")[0]) for line in out.splitlines()[-2:])
+    assert report.read_bytes().startswith(b"<!doctype html>")
     assert picture.read_bytes().startswith(b"\x89PNG")
     store = picture.parents[2]
     config = Path(probekit.__file__).parents[1] / "configs/demo.yaml"

@@ -294,7 +294,9 @@ def test_dtype_device_and_revision_are_checked(folder):
     for device in ("cuda:99", "meta", "cpu:3"):
         with pytest.raises(UsageError, match=r"cannot be used here.*; give auto, cpu"):
             load_model(folder, device=device)
-    with pytest.raises(UsageError, match="revision 'main' is for models of the Hub"):
+    with pytest.raises(
+        UsageError, match=r"has no checkpoint 'main' \(--revision\): it holds no folders of checkpoints"
+    ):
         load_model(folder, revision="main")
 
 

@@ -1,5 +1,6 @@
 """`pk.compare`: which rows are the same, what is averaged over seeds, what is refused, and what is saved."""
 
+import csv
 import json
 import math
 import re
@@ -17,6 +18,7 @@ from probekit.activations.labelled import with_task
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.evaluation import ProbeResults
 from probekit.evaluation.results.row_scores import RowScores
+from probekit.text import from_spreadsheet_cell
 
 HOSTILE = "=cmd|'/c calc'!A1\x1b[31m<script>$x_1$" + "q" * 90
 
@@ -293,6 +295,11 @@ def test_a_comparison_is_read_as_it_was_saved(runs, tmp_path):
     assert loaded.to_frame().equals(found.to_frame())
     assert "\x1b" not in found.summary()
     assert "<script>" not in found._repr_html_()
+    with (tmp_path / "c/comparison.csv").open(newline="") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert not any(cell.startswith(("=", "@", "\t")) for cell in cells)
+    assert any(from_spreadsheet_cell(cell) == found.runs[0].name for cell in cells)
+    assert found.runs[0].name.startswith("=cmd|")
     assert len(found.places_frame()) == sum(len(run.layers) for run in runs[:2])
     assert list(found.differences_frame()["difference"]) == [each.difference for each in found.differences]
     assert repr(found) == "Comparison(2 runs, 1 difference)"

@@ -21,7 +21,9 @@ from probekit.evaluation.results.form import has_form
 from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
 
 CAUSAL_FORMAT = "probekit.causal/1"
-CAUSAL_RESULTS = re.compile(r"causal\.json|(effects|layers|patching)\.csv|(causal_by_layer|patching)\.(png|svg)")
+CAUSAL_RESULTS = re.compile(
+    r"causal\.json|(effects|layers|patching)\.csv|(causal_by_layer|patching)\.(png|svg)|report\.html"
+)
 _LISTS: dict[str, type] = {"layers": CausalLayer, "effects": Effect, "checklist": ChecklistItem}
 _ARRAYS = {"recovery": np.float64, "interval": np.float64, "attribution": np.float64, "within_placebo": np.bool_}
 _NAMES = {"method": get_args(Method), "quadrant": get_args(Quadrant), "by": ("position", "head")}

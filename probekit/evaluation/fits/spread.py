@@ -55,7 +55,7 @@ def spread_of(X: np.ndarray, place: str) -> TrainingSpread:
         )  # a direction without variance has no vector
         vectors = centred.T @ (vectors[:, : kept.sum()] / np.sqrt(N * values[:K][kept]))
     variances, rest = _shrunk(values, vectors.shape[1], centred)
-    return TrainingSpread(place, N, mean, np.float32(vectors.T), variances, rest, np.empty(0))
+    return TrainingSpread(place, N, mean, vectors.T.astype(np.float32), variances, rest, np.empty(0))
 
 
 def _shrunk(values: np.ndarray, K: int, centred: np.ndarray) -> tuple[np.ndarray, float]:

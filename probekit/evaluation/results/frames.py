@@ -122,7 +122,7 @@ def _extra_rows(data: ProbeData, layer: LayerResult) -> list[tuple[Any, ...]]:
     rows.append(("control", "control", data.headline, layer.control, _NO_MARKS))
     place = (layer.point, layer.layer, layer.place, layer.C, layer.converged, "test")
     ends = (*_NO_ENDS, *_NO_ENDS)
-    found = [
+    found: list[tuple[Any, ...]] = [
         (kind, by, *place, name, value, *ends, *marks) for kind, by, name, value, marks in rows if value is not None
     ]
     rates = layer.rates or {}

@@ -70,7 +70,7 @@ class ProbeResults(ProbeData):
         """
         from probekit.scoring.score import score_texts
 
-        return score_texts(self, model, texts, place, **options)
+        return score_texts(self, model, texts, place=place, **options)
 
     def to_frame(self) -> "pd.DataFrame":
         """A tidy table: one row per probe, baseline, control task or random-weights probe, split and metric.

@@ -42,3 +42,10 @@ def shift_text(shift: Mapping[str, Any]) -> str:
     what = "all other values" if shift["several"] else "the other value"
     means = f"trained on the same value {shift['same']:.3f}, on {what} {shift['others']:.3f}"
     return f"{means}: {shift['change']:+z.3f}{within}"
+
+
+def short_shift_text(shift: Mapping[str, Any]) -> str:
+    """The same in few words, for a picture."""
+    within = "" if shift["interval"] is None else " [{:+z.2f}, {:+z.2f}]".format(*shift["interval"])
+    what = "all others" if shift["several"] else "the other"
+    return f"mean: same value {shift['same']:.2f}, {what} {shift['others']:.2f}; change {shift['change']:+z.2f}{within}"

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations import Store
-from probekit.report.parts import Heading, Items, Lines, More, Part, Rows
+from probekit.report.parts import Heading, Items, Lines, More, PageTable, Part
 from probekit.report.render import html_of
 from probekit.report.section import Section
 from probekit.tasks.base import Task
@@ -38,8 +37,8 @@ class FoundPair:
     similarity: float
 
 
-def audit_section(data: Any, store: Store | None) -> Section:
-    """What was found in the data of results, with the texts where the store is there."""
+def audit_section(data: Any, task: Task | None) -> Section:
+    """What was found in the data of results, with the texts where the task is there."""
     audit = data.meta.get("audit") or {}
     findings = [str(line) for line in audit.get("lines", [])]
     parts: list[Part] = []
@@ -50,8 +49,8 @@ def audit_section(data: Any, store: Store | None) -> Section:
     else:
         parts.append(Lines(["The audit found nothing: no leaks, no contradictory labels, no splits that differ."]))
     if audit.get("splits"):
-        parts += [Heading("Splits"), Rows(_splits(audit["splits"]), left=2, wraps=True)]
-    parts += _texts(data, audit, store)
+        parts += [Heading("Splits"), PageTable(_splits(audit["splits"]), left=2, wraps=True)]
+    parts += _texts(data, audit, task)
     return Section("data", "Data audit", html_of(parts), {"findings": findings})
 
 
@@ -69,14 +68,14 @@ def _splits(splits: dict[str, dict[str, Any]]) -> list[list[str]]:
     return rows
 
 
-def _texts(data: Any, audit: dict[str, Any], store: Store | None) -> list[Part]:
-    """The texts of leaks and contradictions; without the store, the first example of each is in the findings."""
+def _texts(data: Any, audit: dict[str, Any], task: Task | None) -> list[Part]:
+    """The texts of leaks and contradictions; without the task, the first example of each is in the findings."""
     shared = audit.get("shared", {}).values()
     if not (any(one["exact"] or one["near"] for one in shared) or (audit.get("conflicts") or {}).get("texts")):
         return []
-    if store is None:
+    if task is None:
         return [Lines(["The texts are listed where the results are still in their store (STORE/results)."], "note")]
-    task = as_compared(store.task)
+    task = as_compared(task)
     label = data.meta["label"]
     if label not in task.labels or not task.has_texts:
         return []
@@ -86,7 +85,7 @@ def _texts(data: Any, audit: dict[str, Any], store: Store | None) -> list[Part]:
         if pairs:
             more = f", the first {MOST} of them" if len(pairs) > MOST else ""
             title = f"{title[:1].upper()}{title[1:]}: {counted(len(pairs), 'pair')}{more}"
-            parts.append(More(title, [Rows(_pair_rows(pairs[:MOST]), left=5, wraps=True)]))
+            parts.append(More(title, [PageTable(_pair_rows(pairs[:MOST]), left=5, wraps=True)]))
     return parts
 
 

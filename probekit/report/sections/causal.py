@@ -11,7 +11,7 @@ from probekit.causal.results.view import (
     own_direction,
     selected_place,
 )
-from probekit.report.parts import Items, Lines, More, Part, Picture, Rows
+from probekit.report.parts import Items, Lines, More, PageTable, Part, Picture
 from probekit.report.render import html_of
 from probekit.report.section import Section
 from probekit.report.svg.grid import Cell, CellGrid, draw_grid
@@ -27,7 +27,7 @@ def causal_section(data: CausalData, number: int = 0) -> Section:
     report = causal_report(data)
     parts: list[Part] = [Lines(report.lines)]
     if data.layers:
-        parts += [_picture(data), Rows(report.rows, bold=report.bold)]
+        parts += [_picture(data), PageTable(report.rows, bold=report.bold)]
     parts += [_patching(data, i) for i in range(len(data.grids))]
     parts.append(Lines(report.notes, "note"))
     items = data.checklist or reviewer_checklist(data)

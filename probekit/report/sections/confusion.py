@@ -4,7 +4,7 @@ import numpy as np
 
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.wording import interval_text
-from probekit.report.parts import Lines, Part, Picture, Rows
+from probekit.report.parts import Lines, PageTable, Part, Picture
 from probekit.report.render import html_of
 from probekit.report.section import Section
 from probekit.report.sections.names import share_ends, shown_layer, test_rows, why_not_shown
@@ -44,7 +44,7 @@ def _parts(data: ProbeData, layer: LayerResult) -> list[Part]:
         what += " Each row is predicted by the probe of this place of the fold that held it out."
     shown, drawn = _largest(counts, names)
     grid = CellGrid("Confusion matrix", shown, shown, _cells(drawn, shown), "true class", "predicted class")
-    return [Lines([what]), Picture(draw_grid(grid)), Rows(_table(counts, names))]
+    return [Lines([what]), Picture(draw_grid(grid)), PageTable(_table(counts, names))]
 
 
 def _largest(counts: np.ndarray, names: list[str]) -> tuple[list[str], np.ndarray]:

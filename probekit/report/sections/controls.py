@@ -6,7 +6,7 @@ from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.report import every_note
 from probekit.evaluation.results.wording import metric_name, number_text
 from probekit.plots.curves import x_of
-from probekit.report.parts import Lines, Part, Picture, Side
+from probekit.report.parts import Lines, Part, Picture, Pictures
 from probekit.report.render import html_of
 from probekit.report.section import Section
 from probekit.report.sections.names import ticks_of
@@ -23,7 +23,7 @@ def controls_section(data: ProbeData) -> Section | None:
     if not pictures:
         return None
     notes = every_note(data)
-    parts: list[Part] = [Side(pictures), Lines([notes[name] for name in NOTES if name in notes], "note")]
+    parts: list[Part] = [Pictures(pictures), Lines([notes[name] for name in NOTES if name in notes], "note")]
     return Section("controls", "Control task and code length", html_of(parts))
 
 

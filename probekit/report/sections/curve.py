@@ -20,7 +20,7 @@ from probekit.plots.curves import (
     x_of,
 )
 from probekit.plots.limits import layer_axis_name, y_limits
-from probekit.report.parts import Lines, Part, Picture, Rows
+from probekit.report.parts import Lines, PageTable, Part, Picture
 from probekit.report.render import html_of
 from probekit.report.section import Section
 from probekit.report.sections.names import ticks_of
@@ -52,7 +52,7 @@ def curve_section(data: ProbeData) -> Section:
 def table_section(data: ProbeData) -> Section:
     """The table of a curve with every note."""
     report = curve_report(data)
-    parts: list[Part] = [Lines(report.lines), Rows(report.rows, bold=report.bold), Lines(report.notes, "note")]
+    parts: list[Part] = [Lines(report.lines), PageTable(report.rows, bold=report.bold), Lines(report.notes, "note")]
     return Section("table", "Table", html_of(parts))
 
 
@@ -80,7 +80,9 @@ def together_section(several: Sequence[ProbeData], number: int = 0) -> Section:
             ]
         rows.append(row)
     name = "curves" if number == 0 else f"curves-{number + 1}"
-    return Section(name, f"Curves by {metric}", html_of([_picture(chart, legend), Rows(without_empty_columns(rows))]))
+    return Section(
+        name, f"Curves by {metric}", html_of([_picture(chart, legend), PageTable(without_empty_columns(rows))])
+    )
 
 
 def _picture(chart: LineChart, legend: list[tuple[str, str, str]]) -> Picture:

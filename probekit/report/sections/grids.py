@@ -5,7 +5,7 @@ from probekit.evaluation.by_position.report import axis_name, positions_report
 from probekit.evaluation.results.data import LayerResult, TransferData
 from probekit.evaluation.results.transfer_report import transfer_report
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text
-from probekit.report.parts import Lines, Part, Picture, Rows
+from probekit.report.parts import Lines, PageTable, Part, Picture
 from probekit.report.render import html_of
 from probekit.report.section import Section
 from probekit.report.svg.grid import Cell, CellGrid, draw_grid
@@ -80,5 +80,5 @@ def transfer_section(data: TransferData) -> Section:
 
 def _with_table(name: str, title: str, picture: Picture, report: TableReport) -> Section:
     parts: list[Part] = [Lines([report.title], "lead"), Lines(report.lines), picture]
-    parts += [Rows(report.rows, report.left, report.bold), Lines(report.notes, "note")]
+    parts += [PageTable(report.rows, report.left, report.bold), Lines(report.notes, "note")]
     return Section(name, title, html_of(parts))

@@ -6,7 +6,7 @@ import numpy as np
 
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.probes.base import probabilities
-from probekit.report.parts import Lines, Part, Picture, Side
+from probekit.report.parts import Lines, Part, Picture, Pictures
 from probekit.report.render import html_of
 from probekit.report.section import Section
 from probekit.report.sections.names import share_ends, shown_layer, test_rows, why_not_shown
@@ -61,7 +61,7 @@ def _classes(data: ProbeData, layer: LayerResult) -> list[Part]:
         [(name, color, "block") for name, color, _ in (histogram.up, histogram.down) if name] if histogram.down else []
     )
     pictures.append(Picture(draw_histogram(histogram), caption, legend=legend))
-    return [Lines(lines), Side(pictures)]
+    return [Lines(lines), Pictures(pictures)]
 
 
 def _captioned(drawn: object, caption: str) -> Picture:
@@ -132,7 +132,7 @@ def _regression(data: ProbeData, layer: LayerResult) -> list[Part]:
         pictures.append(_residuals(truth[:, k], predicted[:, k], name))
     if truth.shape[1] > OUTPUTS:
         lines.append(f"The first {OUTPUTS} of {truth.shape[1]} outputs are drawn.")
-    return [Lines(lines), Side(pictures)]
+    return [Lines(lines), Pictures(pictures)]
 
 
 def _columns(values: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from probekit.report.svg.element import element, hot, path_of, svg
-from probekit.report.svg.scales import Span, pixel, tick_text, ticks
+from probekit.report.svg.scales import AxisSpan, pixel, tick_text, ticks
 
 LEFT, RIGHT, TOP, BOTTOM = 52.0, 12.0, 12.0, 44.0  # pixels around the axes
 COUNTS = 44.0  # pixels of the counts under a reliability diagram
@@ -58,9 +58,9 @@ class Reliability:
 
 def draw_histogram(one: Histogram, width: float = 344, height: float = 250) -> Markup:
     """The histogram as SVG."""
-    across = Span(one.edges[0], one.edges[-1], LEFT, width - RIGHT)
+    across = AxisSpan(one.edges[0], one.edges[-1], LEFT, width - RIGHT)
     most_down = max(one.down[2]) if one.down else 0
-    up = Span(-1.06 * most_down, max(1.06 * max(one.up[2]), 1), height - BOTTOM, TOP)
+    up = AxisSpan(-1.06 * most_down, max(1.06 * max(one.up[2]), 1), height - BOTTOM, TOP)
     bars = []
     for i, (a, b) in enumerate(zip(one.edges, one.edges[1:], strict=False)):
         left, right = pixel(across, a), pixel(across, b)
@@ -95,9 +95,9 @@ def draw_histogram(one: Histogram, width: float = 344, height: float = 250) -> M
 
 def draw_reliability(one: Reliability, width: float = 344, height: float = 344) -> Markup:
     """The diagram as SVG: the diagonal is perfect calibration; the bars under it are the rows in each bin."""
-    across = Span(0.0, 1.0, LEFT, width - RIGHT)
-    up = Span(0.0, 1.0, height - BOTTOM - COUNTS, TOP)
-    tall = Span(0.0, max(one.counts), height - BOTTOM, height - BOTTOM - COUNTS + 8)
+    across = AxisSpan(0.0, 1.0, LEFT, width - RIGHT)
+    up = AxisSpan(0.0, 1.0, height - BOTTOM - COUNTS, TOP)
+    tall = AxisSpan(0.0, max(one.counts), height - BOTTOM, height - BOTTOM - COUNTS + 8)
     parts = _frame(across, up, one.x_name, one.y_name, height)
     parts.append(element("path", class_="diagonal", d=path_of([(across.start, up.start), (across.end, up.end)])))
     parts.append(element("path", class_="base", d=path_of([(across.start, tall.start), (across.end, tall.start)])))
@@ -122,15 +122,15 @@ def draw_scatter(
 ) -> Markup:
     """Points with the diagonal: true values and predictions of a regression, both axes from and to the same ends."""
     width = height = 344.0
-    across = Span(*ends, LEFT, width - RIGHT)
-    up = Span(*ends, height - BOTTOM, TOP)
+    across = AxisSpan(*ends, LEFT, width - RIGHT)
+    up = AxisSpan(*ends, height - BOTTOM, TOP)
     parts = _frame(across, up, x_name, y_name, height)
     parts.append(element("path", class_="diagonal", d=path_of([(across.start, up.start), (across.end, up.end)])))
     parts += [element("circle", class_="blue point", cx=pixel(across, x), cy=pixel(up, y), r=2.5) for x, y in points]
     return svg(name, width, height, parts, "chart small")
 
 
-def _frame(across: Span, up: Span, x_name: str, y_name: str, height: float) -> list[Markup]:
+def _frame(across: AxisSpan, up: AxisSpan, x_name: str, y_name: str, height: float) -> list[Markup]:
     """Ticks and names of both axes; counts below 0 are written without their sign."""
     values, columns = ticks(up.low, up.high, 5), ticks(across.low, across.high, 5)
     shown = [abs(value) for value in values] if y_name == "rows" else values

@@ -6,8 +6,9 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
+from probekit.plots.margin import spread
 from probekit.report.svg.element import element, hot, path_of, svg, text_room, together
-from probekit.report.svg.scales import Span, pixel, spread, tick_text, ticks
+from probekit.report.svg.scales import AxisSpan, pixel, tick_text, ticks
 
 TOP, BOTTOM, LEFT, RIGHT = 12.0, 46.0, 52.0, 14.0  # pixels around the axes
 LINE = 14.0  # pixels from one small line of text to the next
@@ -82,8 +83,8 @@ def draw_lines(chart: LineChart, width: float = 720, height: float = 360) -> Mar
     xs = sorted(chart.x_ticks)
     margin = RIGHT if width < NARROW or not chart.rules else 12 + max(text_room(_label(rule)) for rule in chart.rules)
     around = max(0.5, 0.02 * (xs[-1] - xs[0]))
-    across = Span(xs[0] - around, xs[-1] + around, LEFT, width - margin)
-    up = Span(*chart.y_limits, height - BOTTOM, TOP)
+    across = AxisSpan(xs[0] - around, xs[-1] + around, LEFT, width - margin)
+    up = AxisSpan(*chart.y_limits, height - BOTTOM, TOP)
     parts = [_grid(chart, across, up), _x_axis(chart, across, up), *_rules(chart, across, up, width >= NARROW)]
     parts += [_band(one, across, up) for one in chart.series if one.band]
     parts += [_line(one, across, up) for one in reversed(chart.series)]
@@ -95,7 +96,7 @@ def _label(rule: Rule) -> str:
     return f"{rule.name} {rule.value:z.3f}"
 
 
-def _grid(chart: LineChart, across: Span, up: Span) -> Markup:
+def _grid(chart: LineChart, across: AxisSpan, up: AxisSpan) -> Markup:
     values = ticks(up.low, up.high)
     lines = [
         element("path", class_="grid", d=path_of([(across.start, y), (across.end, y)]))
@@ -110,7 +111,7 @@ def _grid(chart: LineChart, across: Span, up: Span) -> Markup:
     return together([*lines, *names, name])
 
 
-def _x_axis(chart: LineChart, across: Span, up: Span) -> Markup:
+def _x_axis(chart: LineChart, across: AxisSpan, up: AxisSpan) -> Markup:
     xs = sorted(chart.x_ticks)
     room = max(text_room(chart.x_ticks[x]) for x in xs) + 6
     step = next((s for s in (1, 2, 4, 5, 10, 20, 50) if room * len(xs) / s <= across.end - across.start), 100)
@@ -121,9 +122,9 @@ def _x_axis(chart: LineChart, across: Span, up: Span) -> Markup:
     return together([line, *names, name])
 
 
-def _rules(chart: LineChart, across: Span, up: Span, named: bool) -> list[Markup]:
+def _rules(chart: LineChart, across: AxisSpan, up: AxisSpan, named: bool) -> list[Markup]:
     """The baselines within the axis, with their names in the margin where there is room."""
-    shown = [rule for rule in chart.rules if up.low <= rule.value <= up.high]
+    shown = sorted((rule for rule in chart.rules if up.low <= rule.value <= up.high), key=lambda rule: -rule.value)
     ys = [pixel(up, rule.value) for rule in shown]
     found = [
         element("path", class_=f"{rule.color} rule", d=path_of([(across.start, y), (across.end, y)]))
@@ -137,7 +138,7 @@ def _rules(chart: LineChart, across: Span, up: Span, named: bool) -> list[Markup
     return found
 
 
-def _band(one: Series, across: Span, up: Span) -> Markup:
+def _band(one: Series, across: AxisSpan, up: AxisSpan) -> Markup:
     if len(one.xs) == 1:
         ends = [(pixel(across, one.xs[0]), pixel(up, end)) for end in one.band[0]]
         return element("path", class_=f"{one.color} bar", d=path_of(ends))
@@ -146,12 +147,12 @@ def _band(one: Series, across: Span, up: Span) -> Markup:
     return element("path", class_=f"{one.color} band", d=path_of([*low, *reversed(high)], closed=True))
 
 
-def _line(one: Series, across: Span, up: Span) -> Markup:
+def _line(one: Series, across: AxisSpan, up: AxisSpan) -> Markup:
     points = [(pixel(across, x), pixel(up, y)) for x, y in zip(one.xs, one.ys, strict=True)]
     return element("path", class_=f"{one.color} line {one.look}", d=path_of(points))
 
 
-def _tied(chart: LineChart, across: Span, up: Span) -> Markup:
+def _tied(chart: LineChart, across: AxisSpan, up: AxisSpan) -> Markup:
     """A thick rule over the axis under every layer that is tied with the best."""
     half = 0.4 * (across.end - across.start) / (across.high - across.low)
     ends = [(pixel(across, x) - half, pixel(across, x) + half) for x in chart.tied]
@@ -160,7 +161,7 @@ def _tied(chart: LineChart, across: Span, up: Span) -> Markup:
     )
 
 
-def _columns(chart: LineChart, across: Span, up: Span) -> list[Markup]:
+def _columns(chart: LineChart, across: AxisSpan, up: AxisSpan) -> list[Markup]:
     """For each layer a column that shows its values when it is pointed at or has the focus."""
     xs = sorted(chart.tips)
     edges = [across.start, *[(pixel(across, a) + pixel(across, b)) / 2 for a, b in pairwise(xs)]]
@@ -179,7 +180,7 @@ def _columns(chart: LineChart, across: Span, up: Span) -> list[Markup]:
     return found
 
 
-def _dots(chart: LineChart, x: float, at: float, up: Span) -> list[Markup]:
+def _dots(chart: LineChart, x: float, at: float, up: AxisSpan) -> list[Markup]:
     found = []
     for one in reversed(chart.series):
         for own, y in zip(one.xs, one.ys, strict=True):

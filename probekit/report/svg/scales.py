@@ -7,7 +7,7 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True)
-class Span:
+class AxisSpan:
     """A range of values and the pixels that it covers.
 
     Attributes:
@@ -23,7 +23,7 @@ class Span:
     end: float
 
 
-def pixel(span: Span, value: float) -> float:
+def pixel(span: AxisSpan, value: float) -> float:
     """Where a value is; one beyond the ends is at the end."""
     share = (value - span.low) / ((span.high - span.low) or 1.0)
     return span.start + min(max(share, 0.0), 1.0) * (span.end - span.start)
@@ -43,11 +43,10 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 def tick_text(value: float, values: Sequence[float]) -> str:
     """A tick with as many decimals as its neighbours need."""
-    steps = [b - a for a, b in pairwise(values)]
-    size = max(map(abs, values), default=0.0)
-    if size >= 100_000 or (steps and min(steps) < 1e-4):
+    if max(map(abs, values), default=0.0) >= 100_000:
         return f"{value:.3g}"
-    decimals = max(0, -math.floor(math.log10(min(steps)) + 1e-9)) if steps else 2
+    step = min((b - a for a, b in pairwise(values)), default=0.01)
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     return f"{value:z,.{decimals}f}"
 
 
@@ -55,16 +54,3 @@ def padded(low: float, high: float, least: float, share: float = 0.05) -> tuple[
     """The range at least `least` long, with a little room at both ends."""
     middle, half = (low + high) / 2, max(high - low, least) / 2
     return middle - half * (1 + 2 * share), middle + half * (1 + 2 * share)
-
-
-def spread(at: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Places for labels near the wanted ones, `gap` or more from one another, and between low and high if they fit."""
-    order = sorted(range(len(at)), key=lambda i: at[i])
-    places = [0.0] * len(at)
-    before = low - gap
-    for i in order:
-        before = places[i] = max(at[i], before + gap)
-    after = high + gap
-    for i in reversed(order):
-        after = places[i] = min(places[i], after - gap)
-    return places

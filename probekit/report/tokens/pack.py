@@ -34,8 +34,11 @@ def packed(view: TokenScores) -> dict[str, Any]:
         "best": view.best,
         "outputs": [cut(name, LABEL) for name in view.outputs],
         "texts": [
-            [cut(one.id, LABEL), _or_none(one.label), _or_none(one.predicted), _as_int(one.is_mistake), one.why]
-            for one in view.texts
+            [
+                None if one.id == str(i) else cut(one.id, LABEL),
+                *(_or_none(one.label), _or_none(one.predicted), _as_int(one.is_mistake), one.why),
+            ]
+            for i, one in enumerate(view.texts)
         ],
         "offsets": view.offsets.tolist(),
         "pieces": distinct,

@@ -82,9 +82,9 @@
 		const tokensOf = (i, of) => Array.from({ length: size(i) }, (_, k) => of(first(i) + k));
 		function build(x) {
 			const [id, label, predicted, bad, why] = d.texts[x.i];
-			const head = make("div", "tk-head"), add = (said, text) => text !== null && head.append(said, make("bdi", "", plain(text)));
+			const head = make("div", "tk-head", x.i), add = (said, text) => text !== null && head.append(said, make("bdi", "", plain(text)));
 			head.lang = "en";
-			add(`${x.i} · `, id);
+			add(" · ", id);
 			add(" · label ", label);
 			add(bad ? " · ✗ predicted " : " · predicted ", predicted);
 			head.append(why === "given" ? "" : " · " + why, (x.score = make("span")));
@@ -97,7 +97,7 @@
 		// texts are filled in when they come near the window
 		const watch = new IntersectionObserver((found) => found.forEach(({ target, isIntersecting }) => {
 			if ((target._x.near = isIntersecting)) paint(target._x);
-		}), { rootMargin: "500px" });
+		}), { root: list, rootMargin: "500px" });
 		function paint(x) {
 			if (!x.spans) build(x);
 			for (const e of x.spans) e.className = e._kind + colour(at(s.p, e._t)) + mark(e._t);

@@ -27,10 +27,15 @@ QUICK: dict[str, Any] = {"quick": True, "baselines": False}
 PLACE = ("resid_pre", 0)
 
 
+def task_of(*fields: Any, **named: Any) -> Task:
+    """A task from lists and arrays, which it takes in place of its own types."""
+    return Task(*fields, **named)
+
+
 def acts_of(X: np.ndarray, labels: np.ndarray = LABELS, **changes: Any) -> ActivationSet:
     columns: dict[str, Any] = {"source": SOURCE.tolist(), "size": SIZE.tolist()}
     fields: dict[str, Any] = {"columns": columns, **changes}
-    task = Task("t", [f"text {i}" for i in range(N)], labels, splits=SPLITS, **fields)
+    task = task_of("t", [f"text {i}" for i in range(N)], labels, splits=SPLITS, **fields)
     x = torch.from_numpy(np.asarray(X, dtype=np.float32))
     return ActivationSet({PLACE: x, ("resid_pre", 1): torch.roll(x, 1, dims=1)}, task)
 
@@ -163,7 +168,7 @@ def test_lengths_are_of_the_texts():
     inputs = ["w " * (1 + i % 9) for i in range(N)]
     labels = (np.arange(N) % 9 > 4).astype(int)
     acts = acts_of(mixed(), labels)
-    acts.task = Task("t", inputs, labels, splits=SPLITS)
+    acts.task = task_of("t", inputs, labels, splits=SPLITS)
     (alone,) = train_probes(acts, nuisance="length", **QUICK).baselines
     assert alone.metrics["test"]["accuracy"] == 1
 
@@ -183,7 +188,7 @@ def test_a_text_shares_its_columns_with_each_of_its_tokens():
     lengths = [2 + i % 3 for i in range(N)]
     ids = [[i % 11, *range(n - 1)] for i, n in enumerate(lengths)]
     total = sum(lengths)
-    task = Task("ids", ids, LABELS, splits=SPLITS, columns={"source": SOURCE.tolist()})
+    task = task_of("ids", ids, LABELS, splits=SPLITS, columns={"source": SOURCE.tolist()})
     from probekit.activations.layout import Layout
 
     X = torch.from_numpy(RNG.normal(size=(total, D)).astype(np.float32))

@@ -21,11 +21,16 @@ DOMAIN = np.array(["a", "b", "<c>"], dtype=object)[RNG.integers(3, size=N)]
 LABELS = RNG.integers(2, size=N)
 
 
+def task_of(*fields: Any, **named: Any) -> Task:
+    """A task from lists and arrays, which it takes in place of its own types."""
+    return Task(*fields, **named)
+
+
 def acts_of(columns: dict[str, Any] | None = None, labels: np.ndarray = LABELS, **changes: Any) -> ActivationSet:
     """The label is along one direction in a and b, and along the reverse of it in c."""
     sign = np.where(DOMAIN == "<c>", -1, 1)
     X = RNG.normal(size=(N, D)) + 5 * ((labels % 2 - 0.5) * sign)[:, None] * np.eye(D)[0]
-    task = Task(
+    task = task_of(
         "t",
         [f"text {i}" for i in range(N)],
         labels,
@@ -48,7 +53,7 @@ def subset(acts: ActivationSet, rows: np.ndarray, name: str) -> ActivationSet:
     own = {place: acts[place][torch.from_numpy(np.flatnonzero(rows))] for place in acts}
     return ActivationSet(
         own,
-        Task(name, task.inputs, task.labels, task.label_names, task.splits, task.target, ids=task.ids),
+        task_of(name, task.inputs, task.labels, task.label_names, task.splits, task.target, ids=task.ids),
         {**acts.meta, "task": name},
     )
 
@@ -111,7 +116,7 @@ def test_rare_values_values_of_one_class_and_missing_ones_are_left_out_and_named
 def test_a_value_of_test_alone_is_tested_and_not_trained():
     splits = np.where((DOMAIN == "b") & (SPLITS != "test"), "test", SPLITS)
     acts = acts_of()
-    acts.task = Task("t", acts.task.inputs, LABELS, splits=splits, columns=acts.task.columns)
+    acts.task = task_of("t", acts.task.inputs, LABELS, splits=splits, columns=acts.task.columns)
     found = shifted(acts, layers=[0])
     assert "b" in found.tasks
     assert "b" not in found.rows
@@ -127,14 +132,14 @@ def test_numbers_are_cut_at_the_quartiles_of_train_in_order():
     assert (sizes[train] <= first).mean() == pytest.approx(0.25, abs=0.02)
     words = ["w " * (1 + i % 40) for i in range(N)]
     acts = acts_of()
-    acts.task = Task("t", words, LABELS, splits=SPLITS)
+    acts.task = task_of("t", words, LABELS, splits=SPLITS)
     assert len(shifted(acts, "length", layers=[0]).tasks) == 4
 
 
 def test_a_regression_is_shifted_by_r2():
     numbers = LABELS + 0.1 * RNG.normal(size=N)
     acts = acts_of()
-    acts.task = Task("t", acts.task.inputs, numbers, {}, SPLITS, columns=acts.task.columns)
+    acts.task = task_of("t", acts.task.inputs, numbers, {}, SPLITS, columns=acts.task.columns)
     found = shifted(acts, layers=[0])
     assert found.headline == "r2"
     assert found.meta["shift"]["change"] < -0.5
@@ -185,5 +190,5 @@ def test_leaks_can_be_dropped():
     acts = acts_of()
     inputs = list(acts.task.inputs)
     inputs[0], inputs[4] = inputs[3], inputs[7]
-    acts.task = Task("t", inputs, LABELS, splits=SPLITS, columns=acts.task.columns)
+    acts.task = task_of("t", inputs, LABELS, splits=SPLITS, columns=acts.task.columns)
     assert shifted(acts, layers=[0], drop_leaks=True).meta["n"]["train"] == (SPLITS == "train").sum() - 2

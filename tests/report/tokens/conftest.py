@@ -1,7 +1,6 @@
-"""Curves of a tiny model, made once, and a browser."""
+"""Curves of a tiny model and of the model that comes with probekit, made once, and a browser."""
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -49,24 +48,6 @@ def agreement() -> tuple[ProbeResults, LanguageModel, Task]:
 
 
 @pytest.fixture(scope="session")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Chromium without a window, driven by selenium; skips where one of them is missing."""
-    programs = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
-    if None in programs.values():
-        pytest.skip("chromium and chromedriver are not installed")
-    webdriver = pytest.importorskip("selenium.webdriver")
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = programs["chromium"]
-    flags = (
-        "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-        "--disable-component-update --disable-sync --window-size=1200,900"
-    )
-    for flag in [*flags.split(), f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"]:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(programs["chromedriver"]))
-    driver.get("about:blank")  # leaves the page of a new tab
-    yield driver
-    driver.quit()
+def chromium(browser: Any) -> Any:
+    """The browser, driven by selenium."""
+    return browser.driver

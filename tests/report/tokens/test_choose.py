@@ -1,12 +1,13 @@
 """Which texts are shown."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probekit.report.tokens.choose import choose_texts, confidence_of
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(0, 60), st.integers(0, 5), st.data())
 def test_each_row_once_and_as_many_as_there_are(n, size, seed, data):
     sure = np.array(data.draw(st.lists(st.floats(0, 9), min_size=size, max_size=size)))

@@ -3,7 +3,7 @@
 import base64
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 
@@ -12,6 +12,7 @@ from probekit.report.tokens.pack import NONE, cut, levels, restored, step_of
 FINITE = st.floats(-1e9, 1e9)
 
 
+@settings(deadline=None)
 @given(of_numpy.arrays(np.float64, st.integers(1, 50), elements=st.one_of(FINITE, st.just(float("nan")))))
 def test_a_stored_score_is_within_half_a_step(scores):
     """Half a step of asinh: near 0 that is the error itself, far away its share of the score."""

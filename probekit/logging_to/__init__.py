@@ -1,0 +1,1 @@
+"""Results in experiment trackers, where one is installed."""

@@ -1,0 +1,109 @@
+"""`probekit report`: which results are found, the commands that make them again, and where the file may go."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from probekit.cli.main import run
+from probekit.errors import DataError, StorageError
+from probekit.evaluation import ProbeResults
+from probekit.report.build import check_report_file, write_report
+from probekit.report.runs import load_runs
+from probekit.report.sections.provenance import commands_of
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of the model that comes with probekit, with curves of two points and results by position."""
+    path = tmp_path_factory.mktemp("report") / "store"
+    made = "extract --model agreement-gpt2 --dataset agreement --limit 150 --seed 2 --points resid_pre,attn_out"
+    assert run([*made.split(), "--position", "all", "--out", str(path), "--quiet"]) == 0
+    train = ["train-probe", str(path), "--quick", "--quiet"]
+    assert (
+        run([*train, "--position", "last", "--probe", "ridge", "--C", "0.1,1", "--layer", "1-2", "--no-intervals"]) == 0
+    )
+    assert run([*train, "--position", "last", "--point", "resid_pre,attn_out", "--no-intervals"]) == 0
+    assert run([*train, "--by", "position", "--no-intervals"]) == 0
+    return path
+
+
+def test_a_store_stands_for_all_of_its_results(store: Path):
+    runs = load_runs([store])
+    assert [type(one.results).__name__ for one in runs].count("ProbeResults") == 3
+    assert [type(one.results).__name__ for one in runs].count("PositionResults") == 1
+    assert all(one.store is not None for one in runs)
+
+
+def test_results_apart_from_their_store_are_shown_without_it(store: Path, tmp_path: Path):
+    (folder,) = (path.parent for path in store.glob("results/*/results.json"))
+    ProbeResults.load(folder).save(tmp_path / "a" / "b")
+    (found,) = load_runs([tmp_path / "a" / "b"])
+    assert found.store is None
+
+
+def test_the_commands_make_the_same_numbers_again(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (one,) = [one for one in load_runs([store]) if (one.folder / "results.json").is_file()]
+    extract, train = (shlex.split(line)[1:] for line in commands_of(one))
+    assert "--seed" in extract
+    monkeypatch.chdir(tmp_path)
+    assert run([*extract, "--out", "again", "--quiet"]) == 0
+    train[1] = "again"
+    assert run([*train, "--quiet"]) == 0
+    (found,) = Path("again").glob("results/*/results.json")
+    mine, theirs = (json.loads(path.read_text()) for path in (found, one.folder / "results.json"))
+    assert mine["meta"]["asked"] == theirs["meta"]["asked"] | {"label": "number", "point": "resid_pre"}
+    assert [layer["metrics"] for layer in mine["layers"]] == [layer["metrics"] for layer in theirs["layers"]]
+
+
+def test_several_runs_have_their_curves_on_one_axis(store: Path, tmp_path: Path, capsys: Capture):
+    out = tmp_path / "all.html"
+    assert run(["report", str(store), "--no-tokens", "--title", "<all of them>", "--out", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bytes"] == out.stat().st_size
+    html = out.read_text(encoding="utf-8")
+    assert 'id="all-runs"' in html
+    assert 'id="run-3-curve"' in html
+    assert "<title>&lt;all of them&gt;</title>" in html
+
+
+def test_the_newest_store_is_taken_and_the_file_is_in_it(store: Path, tmp_path: Path, monkeypatch, capsys: Capture):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/link").symlink_to(store)
+    monkeypatch.chdir(tmp_path)
+    assert run(["report", "--no-tokens", "--quiet"]) == 3  # a link is not searched
+    assert "no complete store" in capsys.readouterr().err
+    assert run(["report", "--no-tokens", "--quiet", str(store)]) == 0
+    assert capsys.readouterr().out == f"{store / 'report.html'}\n"
+    assert run(["verify", str(store), "--quiet"]) == 0  # which does not mind
+
+
+def test_results_are_trained_again_over_a_report_in_their_folder(store: Path):
+    (folder,) = (path.parent for path in store.glob("results/*/results.json"))
+    results = ProbeResults.load(folder)
+    write_report(folder, folder / "report.html", tokens=False)
+    results.save(folder)
+    assert not (folder / "report.html").exists()
+
+
+def test_an_earlier_report_is_replaced_and_nothing_else(tmp_path: Path):
+    other = tmp_path / "notes.html"
+    other.write_text("<!doctype html><p>mine")
+    with pytest.raises(StorageError, match="is no report of probekit"):
+        check_report_file(other)
+    with pytest.raises(StorageError, match="a folder"):
+        check_report_file(tmp_path)
+    assert check_report_file(tmp_path / "new.html") == tmp_path / "new.html"
+
+
+def test_places_without_results_are_named(tmp_path: Path):
+    with pytest.raises(DataError, match="no results and no store"):
+        load_runs([tmp_path])
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(DataError, match="holds no results"):
+        load_runs([tmp_path])
+    (tmp_path / "results.json").write_text("{}")
+    with pytest.raises(DataError, match="expected format"):
+        load_runs([tmp_path])
