@@ -17,15 +17,13 @@ from probekit.options.option import like, option
 from probekit.options.probe_checks import (
     LEAST_FOLDS,
     are_labels,
-    check_each_probe,
     check_metric_name,
     check_surface,
     checked_folds,
-    is_of_sequences,
     refuse_with_by,
     several_names,
-    several_probes,
 )
+from probekit.options.several_probes import check_each_probe, is_of_sequences, several_probes
 from probekit.options.task import OnBadRow, TaskOptions
 
 if TYPE_CHECKING:
@@ -180,7 +178,7 @@ class ProbeOptions(CurveOptions):
         if isinstance(self.probe, dict) and "," in str(self.probe.get("name")):
             raise UsageError(f"several probes take no parameters, got {dict(self.probe)!a:.80}; name one probe")
         super().__post_init__()
-        check_each_probe(self)
+        check_each_probe(self.each_probe, self.aggregate, self.by)
         check_among("by", self.by, (None, BY_POSITION, FROM_END, BY_HEAD))
         object.__setattr__(self, "least_texts", check_whole("least_texts", self.least_texts))
         check_among("aggregate", self.aggregate, (None, *AGGREGATES))
