@@ -93,7 +93,7 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
             f"--shift-column makes a matrix, not a curve, and {which} needs a curve; leave one of them out"
         )
     if job.log_to is not None:
-        check_tracker(job.log_to)
+        check_tracker(job.log_to, options)
     if job.store is not None and (inside := stores_in(job.store)):
         for each in inside:
             stores.check_places(each, options)
