@@ -121,7 +121,7 @@ def _axis(results: PositionResults) -> str:
     return "head" if isinstance(results, HeadResults) else "position"
 
 
-def run_name(run: Run) -> str:
+def title_of_run(run: Run) -> str:
     """What a run is of, in a few words."""
     meta = run.results.meta
     if isinstance(run.results, TransferResults):
