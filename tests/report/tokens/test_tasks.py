@@ -1,6 +1,7 @@
 """Words of texts, labels of tokens, several tokens of a text, and runs without what the view needs."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from probekit.report.tokens.run import tokens_of_run
 from probekit.tasks.base import Task
 
 NOUNS = ["doctor", "doctors", "key", "keys", "girl", "girls", "boat", "boats"]
-QUICK = {"quick": True, "baselines": False}
+QUICK: dict[str, Any] = {"quick": True, "baselines": False}
 
 
 def texts(n: int = 80) -> list[str]:
