@@ -14,7 +14,7 @@ from probekit.side_by_side.describe import facts_of
 from probekit.side_by_side.rows import joint_groups, run_rows
 from probekit.side_by_side.runs import NamedRun
 from probekit.side_by_side.seeds import without_seed
-from probekit.side_by_side.steps import step_of
+from probekit.side_by_side.steps import training_step
 
 NO_TEST = "no test of chance: {}"
 
@@ -28,7 +28,7 @@ def by_step(runs: Sequence[NamedRun]) -> list[NamedRun]:
     facts = [facts_of(run) for run in runs]
     steps = []
     for run, own in zip(runs, facts, strict=True):
-        step = step_of(own.get("revision"))
+        step = training_step(own.get("revision"))
         if step is None:
             what = ascii(str(run.path or own["model"]))
             raise UsageError(

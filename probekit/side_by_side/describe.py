@@ -8,7 +8,7 @@ from probekit.evaluation.results.wording import position_name
 from probekit.points import base_name
 from probekit.side_by_side.data import ComparedPlace, ComparedRun
 from probekit.side_by_side.runs import NamedRun
-from probekit.side_by_side.steps import step_of
+from probekit.side_by_side.steps import training_step
 from probekit.text import printable
 
 LONGEST = 60  # characters of a run's name
@@ -84,7 +84,7 @@ def _compared(run: NamedRun, facts: dict[str, str], name: str) -> ComparedRun:
         name=name,
         path=None if run.path is None else str(run.path),
         facts=facts,
-        step=step_of(facts.get("revision")),
+        step=training_step(facts.get("revision")),
         headline=data.headline,
         n_layers=int(data.meta["n_layers"]),
         n_test=int(data.meta["n"]["test"]),

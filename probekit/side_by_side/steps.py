@@ -9,7 +9,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _LONGEST = 15  # digits
 
 
-def step_of(revision: str | None) -> int | None:
+def training_step(revision: str | None) -> int | None:
     """The step in the name of a revision: the number after "step" or "checkpoint", or else the last number."""
     if revision is None or _COMMIT.fullmatch(revision):
         return None

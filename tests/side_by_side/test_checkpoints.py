@@ -16,7 +16,7 @@ from probekit.models.examples import IGNORE, Example
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.training import train
 from probekit.options import TrainingSettings
-from probekit.side_by_side.steps import step_of
+from probekit.side_by_side.steps import training_step
 from probekit.tasks.base import Task
 
 CFG = GPT2Config(d_model=16, n_heads=2, d_mlp=32, n_layers=2, n_ctx=8, d_vocab=10, bos_token_id=0)
@@ -111,7 +111,7 @@ def test_steps_without_scores_of_rows_say_why_nothing_is_tested(runs):
     ],
 )
 def test_the_step_is_the_number_in_the_name(name, step):
-    assert step_of(name) == step
+    assert training_step(name) == step
 
 
 def of_step(step: int, **meta: Any) -> ProbeResults:
