@@ -42,9 +42,10 @@ def logged_run(results: Any) -> LoggedRun:
     for row, prefix, step in _rows(results):
         into = numbers if step is None else steps.setdefault(step, {})
         into |= _values(row, prefix)
-    first = results if isinstance(results, ProbeData | PositionData) else next(iter(results.values()))
+    is_one = isinstance(results, (ProbeData, PositionData))
+    first = results if is_one else next(iter(results.values()))
     about = [printable(first.meta[key]) for key in ("model", "task", "label", "probe")]
-    settings = first.meta if first is results else {"curves": [curve.meta for curve in results.values()]}
+    settings = first.meta if is_one else {"curves": [curve.meta for curve in dict(results).values()]}
     if isinstance(results, ProbeData) and (results.procedure is not None or results.selected is not None):
         numbers[f"estimate/{results.headline}"] = float(results.estimate[0])
     return LoggedRun(" ".join(about), json.loads(json.dumps(settings, default=str)), sorted(steps.items()), numbers)
@@ -52,7 +53,7 @@ def logged_run(results: Any) -> LoggedRun:
 
 def _rows(results: Any) -> list[tuple[dict[str, Any], str, int | None]]:
     """The rows of the tidy table with the prefix of their curve and their step."""
-    curves = {"": results} if isinstance(results, ProbeData | PositionData) else _named(results)
+    curves: dict[str, Any] = {"": results} if isinstance(results, ProbeData | PositionData) else _named(results)
     found = []
     for prefix, curve in curves.items():
         rows = curve.to_frame().to_dict("records")

@@ -67,7 +67,8 @@ def token_rule(probe: Probe, target: object = None) -> TokenRule:
         UsageError: a probe of several numbers, an unknown class, or none given where there are more than two.
     """
     output = _output(probe, target)
-    sign = {_only: 1, _opposite: -1}.get(output, 0) if isinstance(probe, ClassifierProbe) else 0
+    signs: dict[Any, int] = {_only: 1, _opposite: -1}
+    sign = signs.get(output, 0) if isinstance(probe, ClassifierProbe) else 0
     if isinstance(probe, AttentionProbe):
         return TokenRule(*_attention(probe), None, output, sign)
     if isinstance(probe, AggregateProbe):

@@ -5,6 +5,7 @@ Axes: B batch, L position, T tokens, D features, R rows of weights.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,10 +64,10 @@ def stations_of(model: LanguageModel, probes: list[WatchedProbe]) -> dict[str, S
 
 def _station(probes: list[WatchedProbe]) -> Station:
     rules = [watched.rule for watched in probes]
-    affine = [(rule.weights, rule.shift) for rule in rules if rule.weights is not None]
+    affine: list[Any] = [(rule.weights, rule.shift) for rule in rules if rule.weights is not None]
     D = probes[0].probe.n_features_in_
     weights = np.concatenate([np.zeros((0, D)), *(each for each, _ in affine)])
-    shift = np.concatenate([np.zeros(0), *(each for _, each in affine)])  # pyright: ignore[reportArgumentType]
+    shift = np.concatenate([np.zeros(0), *(each for _, each in affine)])
     return Station(probes, rules, torch.from_numpy(weights), torch.from_numpy(shift))
 
 
