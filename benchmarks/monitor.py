@@ -1,10 +1,10 @@
 """Generation under a monitor compared with generation alone, GPT-2 small's shape: python benchmarks/monitor.py
 
-Random weights, prompts of random ids, greedy, float32. The two run in turn, in an order that alternates; the cost is the
-median of the pairs' ratios minus 1, with the 95% interval of that median from its order statistics. Times are CPU time
-of the process, since other processes of a shared machine change the clock's. Both must write the same tokens. "1 probe"
-is logistic at resid_pre.6, "13 probes" one at each place of the stream, "attention" a probe over the text so far. Every
-token is compared with a threshold that none reaches.
+Random weights, prompts of random ids, greedy, float32. The two run in turn, in an order that alternates. The cost is
+the median of the pairs' ratios minus 1, with the 95% interval of that median from its order statistics. Times are CPU
+time of the process, since other processes of a shared machine change the clock's. Both must write the same tokens. "1
+probe" is logistic at resid_pre.6, "13 probes" one at each place of the stream, "attention" a probe over the text so
+far. Every token is compared with a threshold that none reaches.
 """
 
 import argparse

@@ -71,6 +71,7 @@ class Monitor:
         self._stations = stations_of(model, self.probes)
         self._source: object = None  # the generation, or the forward, whose texts are watched
         self._current: dict[int, tuple[WatchedText, dict[str, Fold]]] = {}
+        self._forward: tuple[TextTokens | None, Tensor | None, list[list[int]]] = None, None, []
         self._context = ExitStack()
 
     def __enter__(self) -> Self:
@@ -83,6 +84,7 @@ class Monitor:
 
     def __exit__(self, *error: object) -> None:
         self._context.close()
+        self._forward = None, None, []
         self._source, self._current = None, {}
 
     @property
@@ -148,20 +150,28 @@ class Monitor:
 
     def _take(self, station: Station, x: Tensor, here: TextTokens) -> None:
         """Score the tokens of one forward that were not scored before; without a cache it computes all of them."""
-        source = here.writing or here
-        if source is not self._source:
-            self._source, self._current = source, {}
-        real_BL = here.index_BL >= 0
-        found = read_tokens(station, x[real_BL.to(x.device)])
-        n_B = real_BL.sum(1)
-        first_B = here.index_BL.amax(1) + 1 - n_B  # index of the first token that this forward computes
+        if here is not self._forward[0]:  # once for all places of a forward
+            self._begin(here)
+        _, real, rows = self._forward
+        found = read_tokens(station, x.flatten(0, 1) if real is None else x[real.to(x.device)])
         start = 0
-        for number, length, first, n in torch.stack([here.row_B, here.length_B, first_B, n_B], 1).tolist():
+        for number, length, first, n in rows:
             text, folds = self._text(number, length, here)
             for watched, rule, values in zip(station.probes, station.rules, found, strict=True):
                 new = values[start + len(text.scores[watched.name]) - first : start + n]
                 self._add(text, watched, rule.output(rule.fold(new, folds[watched.name])) if rule.fold else new, here)
             start += n
+
+    def _begin(self, here: TextTokens) -> None:
+        """Note the texts of a forward: which of its tokens are no padding, and of each row the text and the tokens."""
+        source = here.writing or here
+        if source is not self._source:
+            self._source, self._current = source, {}
+        real_BL = here.index_BL >= 0
+        n_B = real_BL.sum(1)
+        first_B = here.index_BL.amax(1) + 1 - n_B  # index of the first token that this forward computes
+        rows = torch.stack([here.row_B, here.length_B, first_B, n_B], 1).tolist()
+        self._forward = here, None if bool(real_BL.all()) else real_BL, rows
 
     def _text(self, number: int, length: int, here: TextTokens) -> tuple[WatchedText, dict[str, Fold]]:
         if number not in self._current:

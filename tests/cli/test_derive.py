@@ -54,6 +54,7 @@ CHECKED = {  # options without a way to parse that take only some values
     "align": ("last", "last"),
     "by": ("position", "position"),
     "aggregate": ("max", "max"),
+    "to": ("csv", "csv"),
 }
 FIRST = {
     "top_k": ["--temperature", "1"],
