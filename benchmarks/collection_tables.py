@@ -105,10 +105,12 @@ def summary(records: list[dict[str, Any]], limit: int, model: str) -> list[str]:
         ("test would have picked another layer than validation", len(other)),
         ("the probe leads the best baseline only if test picks the layer", sum(map(flips, records))),
     ]
+    less = [one["curve"]["limit"] for one in records if one["curve"].get("limit", limit) < limit]
+    fewer = f" ({max(less):,} for the {len(less)} tasks with the longest texts)" if less else ""
     setting = (
         f"{len(records)} tasks ({', '.join(f'{n} {kind}' for kind, n in kinds.items())}), {texts:,} texts. Probes: "
-        f"{model}, last token, at most {limit:,} texts of each split; texts of {cut} tasks were cut at the context of "
-        f"512 tokens. Time: {hours:.1f} hours of one thread on a busy machine. {time.strftime('%Y-%m-%d')}."
+        f"{model}, last token, at most {limit:,} texts of each split{fewer}; texts of {cut} tasks were cut at the "
+        f"context of 512 tokens. Time: {hours:.1f} hours of one thread on a busy machine. {time.strftime('%Y-%m-%d')}."
     )
     claim = (
         f"The layer that test picks claims {over:.3f} more accuracy than the layer that validation selects, on average "

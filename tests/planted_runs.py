@@ -6,10 +6,11 @@ import numpy as np
 import torch
 
 import probekit as pk
-from probekit.activations.activations import ActivationSet
+from probekit.activations.activations import Activations, ActivationSet
 from probekit.evaluation import LayerResult, ProbeResults
 from probekit.evaluation.results.row_scores import RowScores
 from probekit.evaluation.scores.metrics import Predictions, metrics_of
+from probekit.points import Place
 from probekit.tasks.base import Task
 
 D = 6
@@ -29,7 +30,7 @@ def planted(
     rng = np.random.default_rng(seed)
     directions = np.eye(D)[: len(classes)]
     last = len(strength) - 1
-    places = [("resid_pre", i) for i in range(last)] + [("resid_post", last - 1)]
+    places: list[Place] = [("resid_pre", i) for i in range(last)] + [("resid_post", last - 1)]
     splits = np.array(["train", "train", "validation", "test"])[np.arange(n) % 4]
     splits = splits[np.random.default_rng(splits_seed).permutation(n)] if splits_seed else splits
     task = Task(
@@ -40,7 +41,7 @@ def planted(
         splits=splits,
         target="kind",
     )
-    tensors = {
+    tensors: dict[Place, torch.Tensor] = {
         place: torch.from_numpy((rng.normal(size=(n, D)) + s * directions[labels]).astype(np.float32))
         for place, s in zip(places, strength, strict=True)
     }
@@ -50,7 +51,7 @@ def planted(
     return acts
 
 
-def trained(acts: ActivationSet, **options: Any) -> ProbeResults:
+def trained(acts: Activations, **options: Any) -> ProbeResults:
     return pk.train_probes(acts, **{"C": 1.0, "controls": 0, "codelength": False, "quick": True, **options})
 
 

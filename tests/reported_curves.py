@@ -35,7 +35,7 @@ def curve(classes: tuple[str, ...] = ("no", "yes"), **meta: Any) -> ProbeResults
         "versions": {"probekit": "0"},
     }
     made = make(full=True, **{**known, **meta})
-    layers = [replace(layer, metrics=_with_ece(layer.metrics)) for layer in made.layers]
+    layers: list[Any] = [replace(layer, metrics=_with_ece(layer.metrics)) for layer in made.layers]
     found = ProbeResults(layers, made.baselines, json.loads(json.dumps(made.meta)), made.random_init)
     return ProbeResults(**{**vars(found), "rows": rows_of(found, len(classes))})
 

@@ -87,6 +87,11 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
             f"--projection draws one layer of one curve, and --by {options.by} makes several; leave it out"
         )
     check_reading(job.check)
+    if options.shift_column is not None and (job.projection or job.log_to is not None):
+        which = "--projection" if job.projection else "--log-to"
+        raise UsageError(
+            f"--shift-column makes a matrix, not a curve, and {which} needs a curve; leave one of them out"
+        )
     if job.log_to is not None:
         check_tracker(job.log_to, options)
     if job.store is not None and (inside := stores_in(job.store)):

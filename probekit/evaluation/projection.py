@@ -72,7 +72,7 @@ def project(results: ProbeData, acts: Activations, place: PointSpec | None = Non
     axes = _directions(layer, weights, X[others], np.asarray(acts.labels[label])[others])
     x, y = (X[tested] @ axis for axis in axes)
     total = X[tested].var(axis=0).sum()
-    shares = tuple(float(values.var() / total) if total > 0 else 0.0 for values in (x, y))
+    shares = (float(x.var() / total), float(y.var() / total)) if total > 0 else (0.0, 0.0)
     middle = X[others].mean(axis=0)
     x = x - middle @ axes[0] if len(weights.shape) == 2 else _along_probe(layer, weights, X[tested])
     names = list(acts.label_names[label])

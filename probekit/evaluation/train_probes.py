@@ -14,34 +14,19 @@ from probekit.activations.labelled import label, with_task
 from probekit.evaluation.by_head.train import train_by_head
 from probekit.evaluation.by_position.results import PositionResults
 from probekit.evaluation.by_position.train import train_by_position
-from probekit.evaluation.compare.baselines import Baseline, embedding_baseline
-from probekit.evaluation.compare.layers import compare_layers
-from probekit.evaluation.compare.lead import lead, optimism
-from probekit.evaluation.compare.sequence import against_pooled, fit_pooled, pooled_results
-from probekit.evaluation.curve import Fitted, FittedPlace, announcer, fit_places, ticker
-from probekit.evaluation.fits.choose import layers_by_round
-from probekit.evaluation.fits.spread import training_spread
+from probekit.evaluation.curve import announcer
+from probekit.evaluation.curve_results import curve_results
 from probekit.evaluation.label_sets import LabelSetPlan, plan_label_sets
-from probekit.evaluation.plan import CurvePlan, numbers_only
-from probekit.evaluation.quick import NO_P_VALUES
-from probekit.evaluation.reading import of_rows
-from probekit.evaluation.request import Request, check_requests, random_init_activations
+from probekit.evaluation.request import check_requests
 from probekit.evaluation.results.curves import ProbeCurves
-from probekit.evaluation.results.data import EMBEDDING, LayerResult, ProbeData
 from probekit.evaluation.results.results import ProbeResults
-from probekit.evaluation.results.spread import TrainingSpread
 from probekit.evaluation.results.transfer_results import TransferResults
-from probekit.evaluation.scored_rows import rates_of, scored_rows
-from probekit.evaluation.scores.metrics import Predictions
-from probekit.evaluation.scores.score import score, score_intervals
-from probekit.evaluation.surface.nuisance import fit_residual, nuisance_record
+from probekit.evaluation.set_fits import fit_sets
 from probekit.evaluation.surface.shift import train_by_shift
 from probekit.options import CurvesArguments
 from probekit.options.option import keywords_of_three
 from probekit.options.probe import BY_HEAD
 from probekit.options.probe_forms import OneCurveArguments, OnePositionArguments
-from probekit.points import Place
-from probekit.threads import one_thread
 
 
 @keywords_of_three(
@@ -86,34 +71,13 @@ def train_probes(
     if options.shift_column is not None:
         return train_by_shift(acts, options)
     requests = check_requests(acts, options)
-    places = list(dict.fromkeys(place for request in requests[0] for place in request.places))
-    noise = options.random_init
-    if noise is not None:
-        noise = random_init_activations(noise, acts.task, requests[0][0], places, options)
     begin = announcer(options.on_part)
     sets = plan_label_sets(requests, options, begin)
     begin("fitting probes")
-    parts = 1 + (noise is not None) + options.of_sequences + bool(options.nuisance)
-    done = ticker(options.progress, len(places) * parts)
-    plans, random = [each.plan for each in sets], [{}] * len(sets)
-    fitted = fit_places([each.requests[0].features for each in sets], plans, places, done)
-    pooled: list[dict[str, Fitted]] = [{}] * len(sets)
-    if options.of_sequences:
-        pooled = fit_pooled([each.requests[0].features for each in sets], plans, places, options, done)
-    if noise is not None:
-        noisy = [of_rows(noise, each.requests[0].rows) for each in sets]
-        random = fit_places(noisy, [numbers_only(plan) for plan in plans], places, done)
-    without: list[Fitted] = [{}] * len(sets)
-    if options.nuisance:
-        without = fit_residual(sets, places, done)
+    fits = fit_sets(acts, sets, options)
     begin("comparing layers")
     curves = [
-        _curve(
-            sets[number],
-            sets[number].requests[point],
-            (fitted[number], random[number], pooled[number], without[number]),
-            options,
-        )
+        curve_results(sets[number], sets[number].requests[point], fits[number], options)
         for number, point in _in_order(sets)
     ]
     return ProbeCurves(curves) if options.several else curves[0]
@@ -143,117 +107,3 @@ def _labelled(acts: Activations, options: CurvesArguments) -> tuple[Activations,
     if noise is not None and noise.task.fingerprint() == acts.task.fingerprint():
         noise = with_task(noise, made.task)
     return made, replace(options, labels=None, random_init=noise)
-
-
-@one_thread()
-def _curve(
-    label_set: LabelSetPlan,
-    request: Request,
-    found: tuple[Fitted, Fitted, dict[str, Fitted], Fitted],
-    options: CurvesArguments,
-) -> ProbeResults:
-    """The results of one point: its layers compared with one another, with chance and with the baselines.
-
-    `found` are the fits, those of random weights, those of one row for each text, and those without nuisances.
-    """
-    places, noise, pooled, without = found
-    plan, fitted = label_set.plan, [places[place] for place in request.places]
-    layers, chance = _compared(fitted, plan, None if options.folds or options.quick else options.seed)
-    baselines = [*label_set.baselines, *([] if options.baselines is False else _embedding(fitted))]
-    meta = {**label_set.origin, "point": request.point, **chance}
-    if options.quick and options.intervals and not options.folds:
-        meta["no_p_values"] = NO_P_VALUES
-    noisy = [noise[place] for place in request.places if place in noise]
-    random = [replace(place.result, probe=None) for place in noisy]
-    rows = pooled_results(pooled, request.places)
-    scored = scored_rows(request.acts, plan, fitted)
-    layers = [replace(layer, rates=rates_of(scored, layer.place)) for layer in layers]
-    spread = _spread(layers, request, plan, options)
-    left = [without[place] for place in request.places if place in without]
-    if left:
-        meta["nuisance"] = nuisance_record(label_set, fitted, left)
-    residual = [replace(place.result, probe=None) for place in left]
-    scores = [baseline.result for baseline in baselines]
-    results = ProbeResults(layers, scores, meta, random, rows, scored, spread, residual)
-    quoted, meta["procedure"] = _quoted(results, fitted, plan)
-    meta |= {"lead": None, "optimism": None}
-    if quoted is not None:
-        others = [*_rivals(results, baselines), *_random_baseline(noisy, plan)]
-        meta["lead"] = lead(quoted, others, plan.headline, plan.bootstrap)
-        if pooled:
-            meta["pooled"] = against_pooled(quoted, _chosen(pooled, request.places, plan), plan)
-        meta["optimism"] = optimism(results.layers, results.best, plan.headline, results.estimate[0])
-    return results
-
-
-def _spread(
-    layers: list[LayerResult], request: Request, plan: CurvePlan, options: CurvesArguments
-) -> TrainingSpread | None:
-    """The spread of the selected place's training activations, if one was selected."""
-    best = ProbeData(layers, [], {"headline": plan.headline}).selected
-    if best is None:
-        return None
-    return training_spread(request.features, (best.point, best.layer), plan.grid.protocol, options.seed)
-
-
-def _embedding(fitted: list[FittedPlace]) -> list[Baseline]:
-    """The first place as a baseline of the others, if it is the embedding."""
-    found = embedding_baseline(fitted[0].result, fitted[0].fit.test) if len(fitted) > 1 else None
-    return [] if found is None else [found]
-
-
-def _compared(fitted: list[FittedPlace], plan: CurvePlan, seed: int | None) -> tuple[list[LayerResult], dict[str, Any]]:
-    """The results with bands, best set and p-values, and the record of the permutation test."""
-    found = compare_layers([place.fit.test for place in fitted], plan.headline, plan.bootstrap, seed)
-    layers = [
-        replace(place.result, band=band, in_best_set=tied, p_value=p)
-        for place, band, tied, p in zip(fitted, found.bands, found.in_best_set, found.p_values, strict=True)
-    ]
-    return layers, found.chance
-
-
-def _quoted(
-    results: ProbeResults, fitted: list[FittedPlace], plan: CurvePlan
-) -> tuple[Predictions | None, dict[str, Any] | None]:
-    """The test predictions that are quoted, if any are; with folds, also the record of how well the procedure does."""
-    protocol = plan.grid.protocol
-    if protocol.folds is None:
-        selected = results.selected
-        chosen = [each for each in fitted if selected is not None and each.result.place == selected.place]
-        return chosen[0].fit.test if chosen else None, None
-    quoted, chosen = layers_by_round([place.fit for place in fitted], protocol.rounds)
-    intervals = {name: list(ends) for name, ends in score_intervals(plan.bootstrap, quoted).items()}
-    layers = [fitted[i].result.place for i in chosen]
-    return quoted, {"metrics": score(quoted), "intervals": intervals, "layers": layers}
-
-
-def _chosen(
-    pooled: dict[str, Fitted], places: Sequence[Place], plan: CurvePlan
-) -> dict[str, tuple[ProbeResults, Predictions | None]]:
-    """The curve of each kind of row, and its test predictions that would be quoted."""
-    found = {}
-    for how, fitted in pooled.items():
-        own = [fitted[place] for place in places]
-        results = ProbeResults([each.result for each in own], [], {"headline": plan.headline})
-        test, results.meta["procedure"] = _quoted(results, own, plan)
-        found[how] = results, test
-    return found
-
-
-def _random_baseline(random: list[FittedPlace], plan: CurvePlan) -> list[tuple[str, Predictions]]:
-    """The test predictions from random weights, if there are any, at the layer that validation chooses among theirs."""
-    if not random:
-        return []
-    results = ProbeResults([place.result for place in random], [], {"headline": plan.headline})
-    quoted = _quoted(results, random, plan)[0]
-    return [] if quoted is None else [("random init", quoted)]
-
-
-def _rivals(results: ProbeResults, baselines: list[Baseline]) -> list[tuple[str, Predictions]]:
-    """Name and test predictions of each baseline; where the embedding itself is quoted, it is no rival."""
-    is_quoted = results.procedure is None and results.selected is results.layers[0]
-    return [
-        (baseline.result.name, baseline.test)
-        for baseline in baselines
-        if not (is_quoted and baseline.result.name == EMBEDDING)
-    ]

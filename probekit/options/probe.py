@@ -1,39 +1,41 @@
 """Options of `train_probes`."""
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError, nearest
 from probekit.options import parse
-from probekit.options.check import check_among, check_names, check_whole, is_whole
+from probekit.options.check import check_among, check_whole
 from probekit.options.curve import (
     AGGREGATES,
     PROBE_NAMES,
-    SEQUENCE_NAMES,
     CurveOptions,
-    check_probe_name,
     check_strengths_of,
 )
 from probekit.options.option import like, option
+from probekit.options.probe_checks import (
+    LEAST_FOLDS,
+    are_labels,
+    check_metric_name,
+    check_surface,
+    checked_folds,
+    refuse_with_by,
+    several_names,
+)
+from probekit.options.several_probes import check_each_probe, is_of_sequences, several_probes
 from probekit.options.task import OnBadRow, TaskOptions
-from probekit.text import listed
 
 if TYPE_CHECKING:
     from probekit.activations import Activations
 
 ControlType = Literal["token", "text"]
 ControlC = Literal["label", "own"]
-DATA_FILES = (".csv", ".tsv", ".jsonl", ".parquet")
 FULL = {"controls": 3, "codelength": True, "baselines": True}  # what is computed unless it is a quick look
 BY_POSITION, FROM_END = "position", "position-from-end"  # a curve for each place in the text, counted from either end
 BY_HEAD = "head"
 TRACKERS = ("wandb", "tensorboard", "trackio")
 LEAST_TEXTS = 10
-LEAST_FOLDS = 3  # one tests, one chooses, the rest are fitted
-METRIC_NAMES = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "r2", "spearman")
-LOSSES = ("brier", "ece", "mae")  # metrics of which lower is better, so none selects
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +178,7 @@ class ProbeOptions(CurveOptions):
         if isinstance(self.probe, dict) and "," in str(self.probe.get("name")):
             raise UsageError(f"several probes take no parameters, got {dict(self.probe)!a:.80}; name one probe")
         super().__post_init__()
-        _check_each_probe(self)
+        check_each_probe(self.each_probe, self.aggregate, self.by)
         check_among("by", self.by, (None, BY_POSITION, FROM_END, BY_HEAD))
         object.__setattr__(self, "least_texts", check_whole("least_texts", self.least_texts))
         check_among("aggregate", self.aggregate, (None, *AGGREGATES))
@@ -185,7 +187,7 @@ class ProbeOptions(CurveOptions):
                 f"--by {self.by} (by=) reads one token of each text at a time, and a probe over a sequence takes all "
                 "of them; leave one of the two out"
             )
-        _check_surface(self)
+        check_surface(self)
         for name, value in _usual(self).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
@@ -195,11 +197,11 @@ class ProbeOptions(CurveOptions):
             if given not in get_args(known):
                 what = name.replace("_", " ")
                 raise UsageError(f"unknown {what} {given!a}; {nearest(str(given), get_args(known))}")
-        _check_metric_name(self.metric)
+        check_metric_name(self.metric)
         if self.folds is not None:
-            object.__setattr__(self, "folds", _checked_folds(self.folds, self.drop_leaks))
+            object.__setattr__(self, "folds", checked_folds(self.folds, self.drop_leaks))
         if self.by is not None:
-            _refuse_with_by(self, ("folds", "concatenate"))
+            refuse_with_by(self, ("folds", "concatenate"))
         if self.by in (BY_POSITION, FROM_END) or not isinstance(self.position, list):
             return
         if len(self.position) == 1:
@@ -213,7 +215,7 @@ class ProbeOptions(CurveOptions):
     @property
     def of_sequences(self) -> bool:
         """Whether the probe takes all tokens of a text."""
-        return self.aggregate is not None or any(_is_of_sequences(probe) for probe in self.each_probe)
+        return self.aggregate is not None or any(is_of_sequences(probe) for probe in self.each_probe)
 
     @property
     def each_probe(self) -> tuple[Any, ...]:
@@ -279,7 +281,7 @@ class CurvesArguments(ProbeArguments):
 
     def __post_init__(self) -> None:
         if self.probes is not None:
-            object.__setattr__(self, "probes", _several_probes(self.probes))
+            object.__setattr__(self, "probes", several_probes(self.probes))
         super().__post_init__()
         if isinstance(self.probe, tuple):
             raise UsageError(f"probe= takes one probe, got {len(self.probe)}; give several as probes=")
@@ -287,19 +289,19 @@ class CurvesArguments(ProbeArguments):
             check_strengths_of(self.probes, self.C)
         for one, several in (("point", "points"), ("label", "labels"), ("probe", "probes")):
             given = getattr(self, several)
-            if given is None or (several == "labels" and _are_labels(given)):
+            if given is None or (several == "labels" and are_labels(given)):
                 continue
             if getattr(self, one) is not None:
                 raise UsageError(f"both {one}= and {several}= were given; give {several}= alone")
             if several != "probes":
-                object.__setattr__(self, several, given if given == "all" else _names(several, given))
+                object.__setattr__(self, several, given if given == "all" else several_names(several, given))
         if self.shift_column is not None and (self.several or self.random_init is not None):
             raise UsageError(
                 "shift_column (--shift-column) makes one matrix of one point, one label set and one probe: without "
                 "points=, labels=, probes= and random_init=; leave them out"
             )
         if self.by is not None:
-            _refuse_with_by(self, ("points", "random_init", *(["labels"] if self.joined is None else [])))
+            refuse_with_by(self, ("points", "random_init", *(["labels"] if self.joined is None else [])))
 
     @property
     def several(self) -> bool:
@@ -314,61 +316,7 @@ class CurvesArguments(ProbeArguments):
     @property
     def joined(self) -> Any:
         """Labels by id, to be joined; None where `labels` names label sets."""
-        return self.labels if self.labels is not None and _are_labels(self.labels) else None
-
-
-def _check_each_probe(options: "ProbeOptions") -> None:
-    """Refuse several probes that read different rows, or a curve of each with a curve at each position."""
-    several = options.each_probe
-    if len({_is_of_sequences(probe) for probe in several}) > 1 and options.aggregate is None:
-        raise UsageError(
-            "a probe over a sequence takes all tokens of a text, and the others one row; train them in two calls"
-        )
-    if options.by is not None and len(several) > 1:
-        raise UsageError(f"--by (by=) takes one probe, got {len(several)}; train the others in calls of their own")
-
-
-def _is_of_sequences(probe: Any) -> bool:
-    """Whether a probe, or the probe of a name, takes all tokens of a text."""
-    name = probe.get("name") if isinstance(probe, dict) else probe
-    return name in SEQUENCE_NAMES if isinstance(name, str) else getattr(name, "of_sequences", False)
-
-
-def _several_probes(given: Any) -> tuple[Any, ...]:
-    """Probes in their order, each name once; names are checked."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise UsageError(f"probes= takes a list, such as ['logistic', 'mean-diff']; got {given!a:.80}")
-    probes: list[Any] = []
-    for probe in given:
-        check_probe_name(probe)
-        if not isinstance(probe, str) or probe not in probes:
-            probes.append(probe)
-    if not probes:
-        raise UsageError("the list of probes is empty; name one or more")
-    return tuple(probes)
-
-
-def _are_labels(given: Any) -> bool:
-    """Whether `labels` holds labels by id, rather than names of label sets."""
-    if isinstance(given, str):
-        return given.lower().endswith(DATA_FILES)
-    if isinstance(given, os.PathLike) or hasattr(given, "items") or hasattr(given, "column_names"):
-        return True  # a dict, a Series, a DataFrame, a Dataset
-    return isinstance(given, list | tuple) and bool(given) and isinstance(given[0], Mapping | tuple)
-
-
-def _refuse_with_by(options: "ProbeOptions", names: Iterable[str]) -> None:
-    """Refuse what a curve for each position does not do."""
-    for name in names:
-        given = getattr(options, name)
-        if given in (None, False):
-            continue
-        is_one = isinstance(given, tuple) and len(given) == 1  # labels=["answer"]
-        what = f"; give {name[:-1]}={given[0]!r:.40}" if is_one else "; leave one of the two out"
-        raise UsageError(
-            f"by={options.by!r} (--by) makes curves of one point and one label set on the task's splits, one token "
-            f"at a time: without {name}={given!r:.40}{what}"
-        )
+        return self.labels if self.labels is not None and are_labels(self.labels) else None
 
 
 def _usual(options: "ProbeOptions") -> dict[str, Any]:
@@ -377,47 +325,3 @@ def _usual(options: "ProbeOptions") -> dict[str, Any]:
     if options.quick or options.by is not None or options.shift_column is not None:
         return less
     return FULL | less if options.of_sequences else FULL
-
-
-def _check_metric_name(metric: str | None) -> None:
-    if metric in LOSSES:
-        raise UsageError(f"lower {metric} is better, and the highest score is selected; take {listed(METRIC_NAMES)}")
-    if metric is not None and metric not in METRIC_NAMES:
-        raise UsageError(f"unknown metric {metric!a}; {nearest(str(metric), METRIC_NAMES)}")
-
-
-def _check_surface(options: "ProbeOptions") -> None:
-    """Check the names of nuisances, and refuse what surface controls do not go together with."""
-    if options.nuisance is not None:
-        object.__setattr__(options, "nuisance", check_names("nuisance", options.nuisance))
-    apart = {"nuisance": ["folds", "by", "aggregate"]}
-    apart["shift_column"] = [*apart["nuisance"], "nuisance", "controls", "codelength", "baselines"]
-    for name in (name for name in apart if getattr(options, name) is not None):
-        taken = [one for one in apart[name] if getattr(options, one) not in (None, False)]
-        if taken or options.of_sequences:
-            what = taken[0] if taken else "probe"
-            raise UsageError(
-                f"--{name.replace('_', '-')} ({name}=) reads one row of each text on the task's splits: without "
-                f"{what}={getattr(options, what)!r:.40}; leave one of the two out"
-            )
-
-
-def _names(what: str, given: Any) -> tuple[str, ...]:
-    """Names in their order, each once."""
-    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else ()
-    if not names or not all(isinstance(name, str) for name in names):
-        raise UsageError(f'{what} takes a list of names, or "all"; got {given!a}')
-    return tuple(dict.fromkeys(names))
-
-
-def _checked_folds(folds: int, drop_leaks: bool) -> int:
-    if not is_whole(folds) or folds < LEAST_FOLDS:
-        raise UsageError(
-            f"nested folds must be {LEAST_FOLDS} or more (one to test, one to choose, the rest to fit); got {folds!a}"
-        )
-    if drop_leaks:
-        raise UsageError(
-            "drop_leaks (--drop-leaks) is for splits: folds keep repeated and nearly repeated texts together, so "
-            "nothing leaks; leave it out"
-        )
-    return int(folds)

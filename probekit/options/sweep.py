@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from probekit.options import parse
+from probekit.options.curve import CurveOptions
 from probekit.options.extract import ExtractOptions, OnLong
 from probekit.options.load import DeviceOptions, Via
 from probekit.options.option import like, option
@@ -58,6 +59,11 @@ class SweepOptions:
     seed: int = like(ProbeOptions, "seed")
 
     def __post_init__(self) -> None:
+        for name in ("points", "layers", "probe"):  # a list may come from an iterator, which can be read once
+            value = getattr(self, name)
+            if isinstance(value, Iterable) and not isinstance(value, str | list | tuple):
+                object.__setattr__(self, name, tuple(value))
+        object.__setattr__(self, "C", CurveOptions(C=self.C).C)
         for made in (model_options_of, task_options_of, extract_options_of, curves_options_of):
             made(self)  # each class checks its own
 

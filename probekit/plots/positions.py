@@ -175,7 +175,10 @@ def _position_name(one: PositionCurve) -> str:
     """The position, after the token that nearly all texts have there."""
     if one.token is None:
         return short(one.position, NAME)
-    return f"{short(one.token.strip() or repr(one.token), NAME)}  {one.position}"
+    word = one.token.strip()
+    if not any(letter.isalnum() for letter in word):  # a bracket next to a number would look like part of it
+        word = repr(word or one.token)
+    return f"{short(word, NAME)}  {one.position}"
 
 
 def _layer_name(results: PositionData, layer: LayerResult) -> str:

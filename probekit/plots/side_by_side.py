@@ -37,7 +37,7 @@ WIDTH, HEIGHT = 8.0, 4.0  # inches of the curves, without the headings
 LEGEND_ROW, ROW, AROUND = 0.2, 0.27, 0.75  # inches: of a name, of a difference, and around the differences
 MOST_ROWS = 15  # differences that are drawn; differences.csv has all of them
 NAME = 34  # letters of a run's name
-CHANCE, SPREAD = "chance level", "standard deviation over seeds"
+CHANCE, SPREAD = "chance level", "standard deviation"
 BAND, SELECTED, GIVEN = "95% band", "selected on validation", "named place"
 
 
@@ -94,7 +94,7 @@ def _draw(data: ComparisonData, figure: Figure, title: str | None) -> None:
         return
     low = AROUND + ROW * len(shown)
     # parts with margins of their own: the names and numbers of the lower one leave the curves their width
-    upper, lower = figure.subfigures(2, 1, height_ratios=[figure.get_figheight() - low, low])
+    upper, lower = np.ravel(figure.subfigures(2, 1, height_ratios=[figure.get_figheight() - low, low]))
     _draw_curves(data, upper.subplots(), name)
     _draw_differences(data, lower.subplots(), shown)
 
@@ -122,6 +122,9 @@ def _draw_curves(data: ComparisonData, ax: Axes, title: str) -> None:
     for line in lines:
         drawn = _draw_seeds(ax, line, data, marks) if line.group else _draw_run(ax, line, data, marks)
         entries.append((_legend_texts(line, data), drawn))
+    if BAND in marks and SPREAD in marks:  # one look in the legend
+        marks = {f"{BAND}; of seeds one {SPREAD}": marks.pop(SPREAD)} | marks
+        del marks[BAND]
     _draw_chance(data, ax, marks)
     _name_axes(data, ax)
     room = 72 * inches(ax)[0]

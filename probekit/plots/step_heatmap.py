@@ -86,7 +86,7 @@ def _frame_selected(data: ComparisonData, ax: Axes) -> None:
         if run.quoted is not None:
             i = data.place_names.index(run.quoted.place)
             look = {"fill": False, "edgecolor": INK, "linewidth": 1.6, "zorder": 3}
-            ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, **look))
+            ax.add_patch(Rectangle((j - 0.47, i - 0.47), 0.94, 0.94, **look))  # not on its neighbour's
 
 
 def _name_axes(data: ComparisonData, ax: Axes) -> None:

@@ -93,20 +93,16 @@ def report_html(runs: Sequence[Run], options: ReportOptions) -> str:
 
 
 def _sections(run: Run, options: ReportOptions) -> list[Section]:
-    data = run.results
+    data, task = run.results, None if run.store is None else run.store.task
+    found: list[Section | None]
     if isinstance(data, ProbeResults):
         causal = [one.data for one in run.causal.values()]
         found = [summary_section(data, causal), curve_section(data), table_section(data)]
-        found += [
-            confusion_section(data),
-            scores_section(data),
-            controls_section(data),
-            audit_section(data, None if run.store is None else run.store.task),
-        ]
+        found += [confusion_section(data), scores_section(data), controls_section(data), audit_section(data, task)]
         found += [causal_section(one, number) for number, one in enumerate(causal)]
         found.append(tokens_of_run(data, run.store, options))
     elif isinstance(data, PositionResults):
-        found = [positions_section(data), audit_section(data, None if run.store is None else run.store.task)]
+        found = [positions_section(data), audit_section(data, task)]
     elif isinstance(data, TransferResults):
         found = [transfer_section(data)]
     else:

@@ -8,11 +8,11 @@ from typing import Any
 from probekit.activations import Store, load_activations
 from probekit.causal.results.results import CausalResults
 from probekit.errors import DataError, ProbekitError
-from probekit.evaluation import PositionResults, ProbeCurves, ProbeResults, TransferResults
+from probekit.evaluation import HeadResults, PositionResults, ProbeCurves, ProbeResults, TransferResults
 from probekit.evaluation.results.data import ProbeData
 from probekit.text import printable
 
-FILES = ("curves.json", "results.json", "positions.json", "transfer.json", "causal.json")
+FILES = ("curves.json", "results.json", "positions.json", "heads.json", "transfer.json", "causal.json")
 """The files that results of each kind end with; a folder of several curves has a folder with results.json for each."""
 
 
@@ -73,9 +73,10 @@ def _runs_in(folder: Path) -> list[Run]:
         return [_of_curve(folder, curve, store) for curve in ProbeCurves.load(folder).values()]
     if (folder / "results.json").is_file():
         return [_of_curve(folder, ProbeResults.load(folder), store)]
-    if (folder / "positions.json").is_file():
-        found = PositionResults.load(folder)
-        return [Run(folder, found, store=_matching(store, found.meta))]
+    for name, kind in (("positions.json", PositionResults), ("heads.json", HeadResults)):
+        if (folder / name).is_file():
+            found = kind.load(folder)
+            return [Run(folder, found, store=_matching(store, found.meta))]
     if (folder / "transfer.json").is_file():
         return [Run(folder, TransferResults.load(folder))]
     return [Run(folder, CausalResults.load(folder), store=store)]
@@ -116,6 +117,10 @@ def _matching(store: Store | None, meta: Mapping[str, Any]) -> Store | None:
     return store
 
 
+def _axis(results: PositionResults) -> str:
+    return "head" if isinstance(results, HeadResults) else "position"
+
+
 def run_name(run: Run) -> str:
     """What a run is of, in a few words."""
     meta = run.results.meta
@@ -123,5 +128,5 @@ def run_name(run: Run) -> str:
         return f"transfer in {printable(meta['model'])}: {printable(meta['point'])}"
     parts = [str(meta[key]) for key in ("label", "point", "probe") if meta.get(key)]
     if isinstance(run.results, PositionResults):
-        parts.append("by position")
+        parts.append(f"by {_axis(run.results)}")
     return f"{', '.join(map(printable, parts))} in {printable(meta['model'])}"

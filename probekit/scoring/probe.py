@@ -15,7 +15,7 @@ from probekit.points import Place
 from probekit.scoring.calibrate import Calibration, calibration_of
 from probekit.scoring.threshold import ChosenThreshold, choose_threshold
 from probekit.selections import PER_EXAMPLE
-from probekit.text import printable
+from probekit.text import listed, printable
 
 OLDER = (
     "these results are of an older version, which recorded neither the chat template nor --skip-special: the defaults "
@@ -139,10 +139,10 @@ def compare_models(probe: ScoringProbe, model: LanguageModel, options: ScoreOpti
         different.append(f"edits (trained {f'under: {trained}' if trained else 'without any'}; edits= in Python)")
     if different and not options.any_model:
         raise ResumeMismatch(
-            f"{printable(model.name)} is not the model that the probe was trained on: different {', '.join(different)}"
+            f"{printable(model.name)} is not the model that the probe was trained on: different {listed(different)}"
             "; give that model, or score with this one all the same (--any-model, any_model=True)"
         )
-    notes += [f"not the model that the probe was trained on: different {', '.join(different)}"] if different else []
+    notes += [f"not the model that the probe was trained on: different {listed(different)}"] if different else []
     return notes
 
 

@@ -39,7 +39,9 @@ def facts_of(run: NamedRun) -> dict[str, str]:
     facts["weights"] = str(known.get("model_fingerprint", ""))[:8]
     facts["examples"] = _examples(meta)
     asked = meta.get("asked") or {}
-    return facts | {f"--{name}": f"{name} {_value(value)}" for name, value in asked.items() if name not in _SAID}
+    # None and False are defaults, which results of older versions do not list
+    given = {name: value for name, value in asked.items() if name not in _SAID and value not in (None, False)}
+    return facts | {f"--{name}": f"{name} {_value(value)}" for name, value in given.items()}
 
 
 def _examples(meta: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from probekit.evaluation.scores.bootstrap import LEVEL
 from probekit.side_by_side.data import ComparedRun, SeedGroup
 
 # "pythia-160m-seed3", "multiberts-seed_3", "tiny-random7": models of one recipe and other random numbers
-_SEED = re.compile(r"[-_]?(?:seed|random)[-_]?\d+", re.IGNORECASE)
+_SEED = re.compile(r"[-_]?seed[-_]?\d+|(?<=random)\d+", re.IGNORECASE)
 _OF_SEEDS = ("seed", "model", "weights")
 
 
@@ -26,22 +26,23 @@ def without_seed(model: str) -> str:
 
 def seed_groups(runs: Sequence[ComparedRun]) -> list[SeedGroup]:
     """The sets of runs with equal settings; none where every run has settings of its own."""
-    members: dict[tuple[object, ...], list[int]] = {}
+    members: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for number, run in enumerate(runs):
         if run.estimate is not None:
             members.setdefault(_settings(run), []).append(number)
     if all(len(numbers) == 1 for numbers in members.values()):
         return []
-    names = _names(list(members))
+    settings = [dict(own) for own in members]
+    names = _names(settings, [runs[numbers[0]].name if len(numbers) == 1 else "" for numbers in members.values()])
     groups: list[SeedGroup] = []
     for numbers, name in zip(members.values(), names, strict=True):
         values = [_estimate(runs[number]) for number in numbers]
         mean, spread = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
         if not groups:
             groups.append(SeedGroup(name, numbers, mean, spread))
-            first = values
-        else:
-            groups.append(SeedGroup(name, numbers, mean, spread, mean - groups[0].mean, _welch(values, first)))
+            continue
+        first = [_estimate(runs[number]) for number in groups[0].runs]
+        groups.append(SeedGroup(name, numbers, mean, spread, mean - groups[0].mean, _welch(values, first)))
     return groups
 
 
@@ -50,23 +51,22 @@ def _estimate(run: ComparedRun) -> float:
     return run.estimate
 
 
-def _settings(run: ComparedRun) -> tuple[object, ...]:
-    """Everything but the seeds; a place that was named belongs to the settings."""
+def _settings(run: ComparedRun) -> tuple[tuple[str, str], ...]:
+    """Everything but the seeds."""
     facts = {key: value for key, value in run.facts.items() if key not in _OF_SEEDS}
-    place = run.quoted.place if run.given and run.quoted is not None else ""
-    model = without_seed(run.facts["model"])
-    if model == run.facts["model"]:  # two models of one name are not two seeds of one recipe
+    facts["model"] = without_seed(run.facts["model"])
+    if facts["model"] == run.facts["model"]:  # two models of one name are not two seeds of one recipe
         facts["weights"] = run.facts.get("weights", "")
-    return model, *sorted(facts.items()), run.step, place
+    return tuple(sorted(facts.items()))
 
 
-def _names(settings: Sequence[tuple[object, ...]]) -> list[str]:
-    """What differs between the groups, or their number."""
+def _names(settings: Sequence[dict[str, str]], given: Sequence[str]) -> list[str]:
+    """The name of a run of its own; of several seeds, the settings that not all share, or their number."""
     names: list[str] = []
     for number, own in enumerate(settings):
-        differs = [part for part in own if any(part not in other for other in settings)]
-        parts = [str(part[1]) if isinstance(part, tuple) else str(part) for part in differs if part not in ("", None)]
-        name = ", ".join(parts) or f"group {number + 1}"
+        shown = [key for key in own if key not in ("weights", "examples")]
+        differs = [own[key] for key in shown if any(other.get(key) != own[key] for other in settings)]
+        name = given[number] or ", ".join(differs) or f"seeds {number + 1}"
         names.append(f"{name} ({number + 1})" if name in names else name)
     return names
 

@@ -28,7 +28,7 @@ LAST_COLUMNS = ("seconds", "results", "error")
 COLUMNS = (*RUN_COLUMNS, *(field.name for field in fields(SweepRow)), *LAST_COLUMNS)
 
 
-def run_name(task: str, model: str) -> str:
+def run_file_name(task: str, model: str) -> str:
     """The name of the files of a run."""
     digest = hashlib.sha256(json.dumps([task, model]).encode()).hexdigest()[:8]
     return f"{folder_name([task, model])}-{digest}"
@@ -104,7 +104,7 @@ def write_run(folder: Path, run: SweepRun) -> None:
         StorageError: the disk refused.
     """
     body = json.dumps(asdict(run), indent=1, allow_nan=False).encode()
-    write_as(folder / RUNS / f"{run_name(run.task, run.model)}.json", body)
+    write_as(folder / RUNS / f"{run_file_name(run.task, run.model)}.json", body)
 
 
 def read_runs(folder: Path, body: Mapping[str, Any]) -> dict[tuple[str, str], SweepRun]:
@@ -116,7 +116,7 @@ def read_runs(folder: Path, body: Mapping[str, Any]) -> dict[tuple[str, str], Sw
     found = {}
     for model in body["models"]:
         for task in body["tasks"]:
-            path = folder / RUNS / f"{run_name(task, model)}.json"
+            path = folder / RUNS / f"{run_file_name(task, model)}.json"
             if path.exists():
                 found[task, model] = _read_run(path)
     return found

@@ -26,7 +26,7 @@ from probekit.options.sweep import (
     task_options_of,
 )
 from probekit.sweeps.data import SweepData, SweepRun
-from probekit.sweeps.files import begin, read_body, read_runs, run_name, write_run, write_table
+from probekit.sweeps.files import begin, read_body, read_runs, run_file_name, write_run, write_table
 from probekit.sweeps.results import SweepResults
 from probekit.sweeps.rows import row_of
 from probekit.sweeps.sources import SweepSource, file_digest, model_sources, task_sources
@@ -188,7 +188,7 @@ def _loaded(source: SweepSource, options: SweepArguments) -> tuple[LanguageModel
 
 def _run(task: SweepSource, model_name: str, model: LanguageModel, plan: SweepPlan) -> SweepRun:
     """One task with one model, and the warnings that came; what fails, save the disk under the sweep, is recorded."""
-    start, name, folder = time.monotonic(), run_name(task.name, model_name), plan.folder
+    start, name, folder = time.monotonic(), run_file_name(task.name, model_name), plan.folder
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

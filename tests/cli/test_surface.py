@@ -42,6 +42,9 @@ def test_columns_go_from_a_file_to_the_results(store: Path, capsys: Capture) -> 
     loaded = TransferResults.load(told["results"])
     assert loaded.rows[-1] == "all others"
     assert "shift-column-source" in told["results"]
+    table = (Path(told["results"]) / "transfer.csv").read_text()
+    assert "'=cmd()," in table  # which no spreadsheet takes for a formula
+    assert "\n=cmd()" not in table
 
 
 @pytest.mark.usefixtures("blank_pictures")
@@ -62,6 +65,7 @@ def test_the_same_question_goes_to_the_same_folder_and_another_one_does_not(stor
         ("s", ["--shift-column", "source", "--baseline", "random-init"], 2, "--shift-column has no random-init"),
         ("s", ["--shift-column", "source", "--least-texts", "1000"], 3, "needs two values of 'source'"),
         ("s", ["--shift-column", "size", "--controls", "1"], 2, "controls=1"),
+        ("s", ["--shift-column", "source", "--projection"], 2, "--projection needs a curve"),
     ],
 )
 @pytest.mark.usefixtures("store")

@@ -21,6 +21,7 @@ from probekit.errors import DataError, UsageError
 from probekit.evaluation import ProbeResults, train_probes
 from probekit.evaluation.projection import orthogonal_component, project
 from probekit.plots import plot_projection, save_projection_plot
+from probekit.points import Place
 from probekit.tasks.base import Task
 
 N, D = 240, 12
@@ -31,7 +32,7 @@ HOW: dict[str, Any] = {"quick": True, "C": 1.0, "baselines": False}
 def world(C: int, names: list[str] | None = None, width: int = D, splits: Any = None) -> ActivationSet:
     """Two layers of noise with different spreads; the second holds the label, 0..C-1, or a number for C = 0."""
     rng = np.random.default_rng(C)
-    labels = rng.integers(0, C, N) if C else rng.standard_normal(N)
+    labels: Any = rng.integers(0, C, N) if C else rng.standard_normal(N)
     X = rng.standard_normal((2, N, width)) * np.linspace(3, 0.5, width)
     X[1] += (np.eye(C)[labels] if C else labels[:, None]) @ rng.standard_normal((C or 1, width)) * 1.5
     splits = np.array(["train", "train", "validation", "test"])[np.arange(N) % 4] if splits is None else splits
@@ -40,7 +41,7 @@ def world(C: int, names: list[str] | None = None, width: int = D, splits: Any = 
         name="made up", inputs=[[i] for i in range(N)], labels={"y": labels}, label_names={"y": names if C else []},
         splits=splits, target="y",
     )  # fmt: skip
-    tensors = {("resid_pre", i): torch.from_numpy(X[i].astype(np.float32)) for i in range(2)}
+    tensors: dict[Place, torch.Tensor] = {("resid_pre", i): torch.from_numpy(X[i].astype(np.float32)) for i in range(2)}
     return ActivationSet(tensors, task, None, Layout(["last"], np.ones(N, dtype=np.int64), 0))
 
 

@@ -41,8 +41,7 @@ def labelled(inputs: list[Any], **more: Any) -> Task:
     return Task("made", inputs, {"y": np.arange(n) % 2}, {"y": ["no", "yes"]}, SPLITS[np.arange(n) // 2 % 4], **more)
 
 
-@pytest.mark.parametrize("position", ["last", "last@user", "mean@assistant"])
-@pytest.mark.parametrize("prompt", [False, True])
+@pytest.mark.parametrize(("position", "prompt"), [("last", True), ("last@user", False), ("mean@assistant", True)])
 def test_chats_go_through_the_same_template(model: Any, position: str, prompt: bool) -> None:
     how: dict[str, Any] = {"position": position, "add_generation_prompt": prompt, "chat_template": TEMPLATE}
     task = labelled([""] * 40, chats=chats(40))
@@ -53,7 +52,7 @@ def test_chats_go_through_the_same_template(model: Any, position: str, prompt: b
     np.testing.assert_allclose(found.scores, expected, rtol=1e-6, atol=1e-6)
     with pytest.raises(ResumeMismatch, match="the chat template of 'this call' is not the one"):
         results.best.score(model, new, chat_template=OTHER)
-    assert len(results.best.score(model, new, chat_template=OTHER, any_model=True)) == 5
+    assert len(results.best.score(model, new[:1], chat_template=OTHER, any_model=True)) == 1
     with pytest.raises(DataError, match="the probe was trained on chats, and these are plain texts; give chats"):
         results.best.score(model, ["a text"])
 

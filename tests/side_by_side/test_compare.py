@@ -38,9 +38,13 @@ def rows_of(run: ProbeResults) -> RowScores:
 def with_rows(run: ProbeResults, which: Any) -> ProbeResults:
     """The same results with these rows alone, in this order."""
     rows = rows_of(run)
-    own = {name: getattr(rows, name)[which] for name in ("ids", "digests", "splits", "labels", "groups")}
-    each = {name: {place: x[which] for place, x in getattr(rows, name).items()} for name in ("scores", "predicted")}
-    return ProbeResults(run.layers, run.baselines, run.meta, rows=RowScores(**own, **each))
+    scores, predicted = ({place: x[which] for place, x in each.items()} for each in (rows.scores, rows.predicted))
+    own = rows.ids[which], rows.digests[which], rows.splits[which], rows.labels[which], rows.groups[which]
+    return results(run.layers, run.meta, RowScores(*own, scores, predicted), run.baselines)
+
+
+def results(layers: Any, meta: dict[str, Any], rows: RowScores | None, baselines: Any = ()) -> ProbeResults:
+    return ProbeResults(list(layers), list(baselines), meta, rows=rows)
 
 
 def test_a_difference_is_that_of_the_two_estimates_on_the_same_rows(runs):
@@ -100,7 +104,7 @@ def test_some_rows_in_common_are_compared_and_said(runs):
     best = part.best
     right = (rows.predicted[best.place] == rows.labels)[kept][rows_of(part).splits == "test"].mean()
     layers = [replace(x, metrics={**x.metrics, "test": {"accuracy": right}}) if x is best else x for x in part.layers]
-    found = pk.compare([runs[0], ProbeResults(layers, [], part.meta, rows=part.rows)])
+    found = pk.compare([runs[0], results(layers, part.meta, part.rows)])
     (each,) = found.differences
     assert (each.kind, each.n) == ("paired", len(test) - 12)
     assert each.why == f"on the {len(test) - 12} test rows in common"
@@ -149,13 +153,13 @@ def test_rows_that_either_run_resamples_together_are_resampled_together():
 def test_what_cannot_be_paired_is_compared_as_independent_and_said(runs, why):
     first, other = runs[0], runs[1]
     if why == "no rows":
-        other, says = ProbeResults(other.layers, other.baselines, other.meta), "hold no scores of their test rows"
+        other, says = results(other.layers, other.meta, None), "hold no scores of their test rows"
     elif why == "folds":
         other, says = trained(planted(strength=(0.0, 0.5, 1.0), seed=1), folds=3), "another layer in each fold"
     else:
         rows = rows_of(other)
         changed = {place: 1 - x for place, x in rows.predicted.items()}
-        other = ProbeResults(other.layers, [], other.meta, rows=replace(rows, predicted=changed))
+        other = results(other.layers, other.meta, replace(rows, predicted=changed))
         says = "do not give the estimate"
     found = pk.compare([first, other])
     (each,) = found.differences
@@ -177,6 +181,8 @@ def test_runs_of_one_recipe_and_other_seeds_are_averaged():
            for i in range(3)]  # fmt: skip
     found = pk.compare([*good, *bad])
     assert [group.name for group in found.groups] == ["tiny", "small"]
+    mixed = pk.compare([good[0], *[relabelled(run, f"tiny-random{i}") for i, run in enumerate(bad[:2])]])
+    assert [(group.name, group.runs) for group in mixed.groups] == [("tiny-seed0", [0]), ("tiny-random", [1, 2])]
     values = [[run.estimate[0] for run in several] for several in (good, bad)]
     for group, own in zip(found.groups, values, strict=True):
         assert (group.mean, group.spread) == (pytest.approx(np.mean(own)), pytest.approx(np.std(own, ddof=1)))
@@ -184,6 +190,20 @@ def test_runs_of_one_recipe_and_other_seeds_are_averaged():
     assert found.groups[1].interval == pytest.approx((known.low, known.high))
     assert found.groups[1].difference == pytest.approx(np.mean(values[1]) - np.mean(values[0]))
     assert "sd: standard deviation over seeds" in found.summary()
+
+
+def relabelled(run: ProbeResults, model: str) -> ProbeResults:
+    return results(run.layers, {**run.meta, "model": model}, run.rows)
+
+
+def test_an_option_that_older_results_do_not_list_makes_no_difference():
+    first, other = (
+        made([0, 1] * 20, [0, 1] * 20, asked={"C": None, "drop_leaks": False}),
+        made([0, 1] * 20, [0, 1] * 20),
+    )
+    assert [run.name for run in pk.compare([first, other]).runs] == ["run 1", "run 2"]
+    leaks = made([0, 1] * 20, [0, 1] * 20, asked={"drop_leaks": True})
+    assert [run.name for run in pk.compare([first, leaks]).runs] == ["run 1", "drop_leaks True"]
 
 
 def test_probe_seeds_are_seeds_and_two_models_of_one_name_are_not():
@@ -251,7 +271,7 @@ def test_depth_is_the_share_of_the_blocks_that_come_before():
 )
 def test_other_metrics_and_labels_are_refused(runs, change, says):
     other = made([0, 1] * 30, [0, 1] * 30, metric=change.get("headline", "accuracy"))
-    other = ProbeResults(other.layers, [], {**other.meta, **change}, rows=other.rows)
+    other = results(other.layers, {**other.meta, **change}, other.rows)
     with pytest.raises(UsageError, match=re.escape(says)):
         pk.compare([runs[0], other])
 
@@ -282,7 +302,7 @@ def test_a_run_that_is_given_twice_and_one_alone_are_refused(runs, tmp_path):
     with pytest.raises(UsageError, match=r"no place 'resid_pre\.9'; did you mean"):
         pk.compare([f"{tmp_path / 'a'}:resid_pre.9", runs[1]])
     with pytest.raises(UsageError, match="axis"):
-        pk.compare(runs, axis="width")
+        pk.compare(runs, axis="width")  # pyright: ignore[reportArgumentType]
 
 
 def test_a_comparison_is_read_as_it_was_saved(runs, tmp_path):

@@ -52,7 +52,7 @@ def test_independent_estimates_give_newcombes_interval():
     """56 of 70 and 48 of 80: 0.2, 95% interval 0.0524 to 0.3339 (Newcombe 1998, method 10)."""
 
     def wilson(x: int, n: int) -> tuple[float, tuple[float, float]]:
-        z, p = norm.ppf(0.975), x / n
+        z, p = float(norm.ppf(0.975)), x / n
         middle, half = p + z**2 / 2 / n, z * sqrt(p * (1 - p) / n + z**2 / 4 / n**2)
         return p, ((middle - half) / (1 + z**2 / n), (middle + half) / (1 + z**2 / n))
 

@@ -15,7 +15,7 @@ from probekit.errors import DataError, ResumeMismatch, UsageError
 from probekit.plots import save_sweep_plot
 from probekit.sweeps import SweepResults
 from probekit.sweeps.data import SweepData, SweepRow, SweepRun
-from probekit.sweeps.files import begin, read_body, read_runs, run_name, table_rows, write_run, write_table
+from probekit.sweeps.files import begin, read_body, read_runs, run_file_name, table_rows, write_run, write_table
 from probekit.sweeps.sources import model_sources, task_sources
 from probekit.tasks import Task
 
@@ -127,7 +127,7 @@ def test_stores_are_kept_where_asked_for(model: Any, tmp_path: Path) -> None:
         pk.sweep(model, [token_task("a")], stores=True)
     model = pk.load_model("agreement-gpt2")
     found = pk.sweep(model, ["agreement"], limit=40, stores=True, out=tmp_path / "s", **BRIEF)
-    name = run_name("agreement", found.runs[0].model)
+    name = run_file_name("agreement", found.runs[0].model)
     assert pk.load_activations(tmp_path / "s" / "stores" / name).task.name == "agreement"
     assert pk.ProbeResults.load(tmp_path / "s" / found.runs[0].results).best.place == found.runs[0].rows[0].place
 
@@ -164,7 +164,7 @@ def test_runs_and_table_come_back_from_disk(tmp_path: Path) -> None:
     lines = (tmp_path / "results.csv").read_text().splitlines()
     assert len(lines) == 1 + len(table_rows(data)) == 4
     assert lines[1].startswith("'=a ")
-    (tmp_path / "runs" / f"{run_name('two', 'm')}.json").write_text("{}")
+    (tmp_path / "runs" / f"{run_file_name('two', 'm')}.json").write_text("{}")
     with pytest.raises(DataError, match="remove it, and the run is done again"):
         SweepResults.load(tmp_path)
 

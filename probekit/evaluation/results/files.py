@@ -20,6 +20,7 @@ from probekit.evaluation.scores.metrics import HEADLINES
 from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
 from probekit.probes import load_probe
 from probekit.probes.load import SAVED
+from probekit.text import spreadsheet_cell
 
 FORMAT = "probekit.results/2"
 OLDER = ("probekit.results/1",)
@@ -99,7 +100,9 @@ def save_transfer(data: TransferData, folder: Path) -> None:
     """
     body = {"format": TRANSFER_FORMAT, "meta": data.meta, "cells": [as_entry(cell) for cell in data.cells]}
     text = json.dumps(body, indent=1, allow_nan=False)
-    table = transfer_frame(data).to_csv(index=False, lineterminator="\n").encode()
+    frame = transfer_frame(data)
+    frame[["train_task", "test_task"]] = frame[["train_task", "test_task"]].map(spreadsheet_cell)
+    table = frame.to_csv(index=False, lineterminator="\n").encode()
     clear_folder(folder, TRANSFER_RESULTS)
     write_as(folder / "transfer.csv", table)
     write_as(folder / "transfer.json", text.encode())

@@ -6,7 +6,7 @@ from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.report import curve_report
 from probekit.evaluation.results.wording import interval_text, number_text
 from probekit.plots import style
-from probekit.plots.comparisons import CONTROL, RANDOM, Comparison, comparisons
+from probekit.plots.comparisons import CONTROL, RANDOM, Rival, comparisons
 from probekit.plots.curves import (
     Curve,
     bands,
@@ -132,7 +132,7 @@ def _series(curve: Curve) -> list[Series]:
     return found
 
 
-def _other(each: Comparison, curves: Sequence[Curve]) -> Series:
+def _other(each: Rival, curves: Sequence[Curve]) -> Series:
     """A comparison; of several curves it has the colour and the name of its own."""
     look = LOOKS.get(each.name, "dotted")
     owners = [curve.name for curve in curves if curve.color == each.color and not curve.is_alone]

@@ -5,6 +5,7 @@ from probekit.evaluation.by_position.report import axis_name, positions_report
 from probekit.evaluation.results.data import LayerResult, TransferData
 from probekit.evaluation.results.transfer_report import transfer_report
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text
+from probekit.options.probe import BY_HEAD
 from probekit.report.parts import Lines, PageTable, Part, Picture
 from probekit.report.render import html_of
 from probekit.report.section import Section
@@ -13,7 +14,8 @@ from probekit.tables import TableReport
 
 
 def positions_section(data: PositionData) -> Section:
-    """Layers by positions as a heatmap, with the table."""
+    """Layers by positions, or by heads, as a heatmap, with the table."""
+    noun = "head" if data.meta.get("by") == BY_HEAD else "position"
     metric, level = metric_name(data.headline), data.meta.get("above_chance")
     chance = [0.0 if one.chance is None else one.chance for one in data.positions]
     most = max(0.05, 1 - min(chance))
@@ -25,7 +27,7 @@ def positions_section(data: PositionData) -> Section:
         one.position if one.token is None else f"{one.token.strip() or one.token!r} {one.position}"
         for one in data.positions
     ]
-    grid = CellGrid(f"Test {metric} by layer and position", data.places, columns, cells, "layer", axis_name(data), True)
+    grid = CellGrid(f"Test {metric} by layer and {noun}", data.places, columns, cells, "layer", axis_name(data), True)
     base = "majority class" if data.meta["n_classes"] else "mean"
     legend = [
         (f"above the {base}", "blue", "cell"),
@@ -35,9 +37,9 @@ def positions_section(data: PositionData) -> Section:
     if level is not None:
         legend.append((f"not above chance (corrected p > {level:g})", "muted", "cell"))
     picture = Picture(
-        draw_grid(grid), f"Test {metric} of each layer and position; the page's own colour is chance.", legend=legend
+        draw_grid(grid), f"Test {metric} of each layer and {noun}; the page's own colour is chance.", legend=legend
     )
-    return _with_table("positions", "Layer by position", picture, positions_report(data))
+    return _with_table(f"{noun}s", f"Layer by {noun}", picture, positions_report(data))
 
 
 def _position_cell(data: PositionData, one: PositionCurve, i: int, base: float, most: float) -> Cell:
@@ -45,7 +47,7 @@ def _position_cell(data: PositionData, one: PositionCurve, i: int, base: float, 
     value, ends = layer.metrics["test"][data.headline], layer.intervals.get(data.headline)
     p, level = one.corrected[i], data.meta.get("above_chance")
     lines = [
-        f"position {one.position}, {layer.place}",
+        f"{'head' if data.meta.get('by') == BY_HEAD else 'position'} {one.position}, {layer.place}",
         f"test {metric_name(data.headline)} {number_text(value)}{'' if ends is None else ' ' + interval_text(ends)}",
         f"chance {number_text(one.chance)}; {one.n['test']:,} test texts"
         + ("" if p is None else f"; corrected p = {p:.2g}"),

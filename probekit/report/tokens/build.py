@@ -133,7 +133,8 @@ def _of_texts(probe: Any, x: Tensor, rows: TokenRows) -> tuple[np.ndarray, np.nd
 
 
 def _predicted(data: ProbeData, decided: np.ndarray, has: np.ndarray, n: int, centre: float) -> list[str | None]:
-    classes, found = data.meta.get("classes") or [], [None] * n
+    classes = data.meta.get("classes") or []
+    found: list[str | None] = [None] * n
     shift = centre if decided.ndim == 1 and classes else 0.0
     values = predicted_labels(decided - shift) if classes else decided
     for i, value in zip(has.tolist(), values, strict=True):

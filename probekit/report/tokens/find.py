@@ -62,14 +62,15 @@ def view_of_results(
     if not acts.task.has_texts:
         raise DataError("these activations were imported without texts, so there is nothing to show")
     rows, why = chosen_rows(data, acts.task, shown)
+    position = _position(data, acts)
     whole = acts.layout.positions == [ALL] and all((one.point, one.layer) in acts for one in data.layers)
     model = model if model is not None or whole else model_of_store(acts)
     if model is None:
-        found = rows_from_store(acts, rows, data.meta.get("position"))
+        found = rows_from_store(acts, rows, position)
         return token_scores(data, found, why, shown.centre)
     check_same_model(data, model)
     task = acts.task.subset(rows)
-    found = rows_from_store(acts, rows, data.meta.get("position")) if whole else _run(data, model, task, acts)
+    found = rows_from_store(acts, rows, position) if whole else _run(data, model, task, acts, position)
     return _with_views(data, found, dict(zip(task.ids, why, strict=True)), model, shown.centre)
 
 
@@ -147,9 +148,18 @@ def _is_local(name: str) -> bool:
     return name in BUILTIN_MODELS or name in builtin.MODELS or Path(name).is_dir()
 
 
-def _run(data: ProbeData, model: LanguageModel, task: Task, acts: Activations) -> TokenRows:
+def _run(data: ProbeData, model: LanguageModel, task: Task, acts: Activations, position: Any) -> TokenRows:
     how = {key: acts.meta[key] for key in ("skip_special",) if acts.meta.get(key)}
-    return rows_from_model(model, task, data, how)
+    return rows_from_model(model, task, data, how, position)
+
+
+def _position(data: ProbeData, acts: Activations) -> Any:
+    """The tokens that the probes read; results call several tokens of a text "all", whichever they are."""
+    position = data.meta.get("position")
+    if position != ALL:
+        return position
+    asked = (data.meta.get("asked") or {}).get("position")
+    return asked or (position if acts.layout.picked is None else acts.layout.positions[0])
 
 
 def _with_views(

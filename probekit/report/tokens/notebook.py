@@ -101,7 +101,7 @@ class TokenView:
             UsageError: anywidget is not installed.
         """
         try:
-            import anywidget
+            import anywidget  # pyright: ignore[reportMissingImports]  (an extra)
             import traitlets
         except ImportError:
             raise UsageError("a widget needs anywidget: pip install 'probekit[jupyter]' from the checkout") from None

@@ -25,7 +25,7 @@ def packed(view: TokenScores) -> dict[str, Any]:
     unit = view.units[None, :, None]
     scores, placebo = ((x - view.centre) / unit for x in (view.scores, view.placebo))
     texts = (view.text_scores - view.centre) / unit
-    step = step_of(scores, placebo, texts)
+    step = common_step(scores, placebo, texts)
     distinct = list(dict.fromkeys(cut(piece, PIECE) for piece in view.pieces))
     number = {piece: i for i, piece in enumerate(distinct)}
     return {
@@ -56,7 +56,7 @@ def packed(view: TokenScores) -> dict[str, Any]:
     }
 
 
-def step_of(*scores: np.ndarray) -> float:
+def common_step(*scores: np.ndarray) -> float:
     """The step of the stored scores, so that the largest is the last level."""
     finite = [np.abs(x[np.isfinite(x)]).max(initial=0.0) for x in scores]
     return float(np.arcsinh(max(*finite, 1e-3)) / LEVELS)

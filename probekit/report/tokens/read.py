@@ -59,7 +59,7 @@ def rows_from_store(acts: Activations, rows: np.ndarray, position: Any) -> Token
 
 
 def rows_from_model(
-    model: LanguageModel, task: Task, data: ProbeData, how: Mapping[str, Any] | None = None
+    model: LanguageModel, task: Task, data: ProbeData, how: Mapping[str, Any] | None = None, position: Any = None
 ) -> TokenRows:
     """The tokens of all texts of a task, by running the model as it ran for the probes' training.
 
@@ -68,13 +68,14 @@ def rows_from_model(
         task: the texts.
         data: the probes.
         how: settings of the extraction that results do not record: skip_special, chat_template, ...
+        position: the tokens that the probes read; None takes it from the results.
 
     Raises:
         UsageError: probes of a place that cannot be computed again, such as several joined.
         DataError: texts that the model cannot take.
     """
     options: dict[str, Any] = {**_places(data), "bos": data.meta.get("activations", {}).get("bos"), **(how or {})}
-    read = _plan_of_read(model, task, data.meta.get("position"), options)
+    read = _plan_of_read(model, task, position or data.meta.get("position"), options)
     if read is not None and len(read.task) < len(task):
         left = set(read.task.ids)
         task = task.subset(np.array([i for i, name in enumerate(task.ids) if name in left], dtype=np.int64))

@@ -153,6 +153,7 @@ def test_a_regression_is_shifted_by_r2():
         ({"nuisance": "domain"}, "nuisance"),
         ({"controls": 2}, "controls"),
         ({"points": ["resid_pre"]}, "points="),
+        ({"log_to": "wandb"}, "log_to"),
         ({"probe": "attention"}, "attention"),
         ({"shift_column": "nowhere"}, "no column 'nowhere'"),
         ({"shift_column": "label"}, "is the label"),

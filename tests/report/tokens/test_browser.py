@@ -1,7 +1,7 @@
 """The view in chromium: it recolours, sorts, filters and follows links, and text from data stays text."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ def made_up(pieces: list[list[str]], n_places: int = 4, name: str = "plain") -> 
 
 
 @pytest.fixture
-def opened(chromium: Any, tmp_path: Path) -> Open:
+def opened(chromium: Any, tmp_path: Path) -> Iterator[Open]:
     """A function that opens a view and checks that it loads nothing and reports no error."""
 
     def open_page(view: TokenScores, anchor: str = "") -> Any:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 
-from probekit.report.tokens.pack import NONE, cut, levels, restored, step_of
+from probekit.report.tokens.pack import NONE, common_step, cut, levels, restored
 
 FINITE = st.floats(-1e9, 1e9)
 
@@ -16,7 +16,7 @@ FINITE = st.floats(-1e9, 1e9)
 @given(of_numpy.arrays(np.float64, st.integers(1, 50), elements=st.one_of(FINITE, st.just(float("nan")))))
 def test_a_stored_score_is_within_half_a_step(scores):
     """Half a step of asinh: near 0 that is the error itself, far away its share of the score."""
-    step = step_of(scores)
+    step = common_step(scores)
     stored = levels(scores, step)
     assert stored.dtype == np.int8
     back = restored(stored, step)
@@ -30,7 +30,7 @@ def test_a_stored_score_is_within_half_a_step(scores):
 
 def test_all_texts_and_layers_share_one_step():
     large, small = np.array([300.0, 1.0]), np.array([0.2])
-    step = step_of(large, small)
+    step = common_step(large, small)
     assert levels(large, step)[0] == 127
     assert abs(restored(levels(small, step), step)[0] - 0.2) < 0.03
     assert base64.b64encode(levels(large, step).tobytes())

@@ -1,0 +1,55 @@
+"""Every fit that the curves need: of the labels, of random weights, of one row for each text, without nuisances."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from probekit.activations.activations import Activations
+from probekit.evaluation.compare.sequence import fit_pooled
+from probekit.evaluation.curve import Fitted, fit_places, ticker
+from probekit.evaluation.label_sets import LabelSetPlan
+from probekit.evaluation.plan import numbers_only
+from probekit.evaluation.reading import of_rows
+from probekit.evaluation.request import random_init_activations
+from probekit.evaluation.surface.nuisance import fit_residual
+from probekit.options import CurvesArguments
+
+
+@dataclass(frozen=True, eq=False)
+class SetFits:
+    """The fits of one label set and probe, by place.
+
+    Attributes:
+        own: of the activations.
+        random: of the same architecture with random weights; may be empty.
+        pooled: of a probe over a sequence, those of one row for each text, by how it is made; may be empty.
+        residual: after the nuisance columns were regressed out; may be empty.
+    """
+
+    own: Fitted
+    random: Fitted = field(default_factory=dict)
+    pooled: dict[str, Fitted] = field(default_factory=dict)
+    residual: Fitted = field(default_factory=dict)
+
+
+def fit_sets(acts: Activations, sets: Sequence[LabelSetPlan], options: CurvesArguments) -> list[SetFits]:
+    """The fits of each label set; a place is read once for all of them.
+
+    Raises:
+        DataError: NaN or infinity in the activations, or random weights without a place that is probed.
+    """
+    first, plans = sets[0].requests[0], [each.plan for each in sets]
+    places = list(dict.fromkeys(place for request in sets[0].requests for place in request.places))
+    noise = options.random_init
+    if noise is not None:
+        noise = random_init_activations(noise, acts.task, first, places, options)
+    parts = 1 + (noise is not None) + options.of_sequences + bool(options.nuisance)
+    done = ticker(options.progress, len(places) * parts)
+    features = [each.requests[0].features for each in sets]
+    own = fit_places(features, plans, places, done)
+    pooled = fit_pooled(features, plans, places, options, done) if options.of_sequences else [{}] * len(sets)
+    random: list[Fitted] = [{}] * len(sets)
+    if noise is not None:
+        noisy = [of_rows(noise, each.requests[0].rows) for each in sets]
+        random = fit_places(noisy, [numbers_only(plan) for plan in plans], places, done)
+    residual = fit_residual(sets, places, done) if options.nuisance else [{}] * len(sets)
+    return [SetFits(*each) for each in zip(own, random, pooled, residual, strict=True)]
