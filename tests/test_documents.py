@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from probekit.cli.model_pages import readme_table, will_it_load_page
+from probekit.cli.model_pages import readme_models, will_it_load_page
 from probekit.cli.reference import commands_page, python_page
 from probekit.models.families import families
 
@@ -31,10 +31,10 @@ def test_the_reference_is_what_the_options_say(page, made):
 
 
 def test_the_pages_of_models_are_what_the_registry_says():
-    """`make docs` writes the page again; README's table is that of `python -m probekit.cli.reference readme-models`."""
+    """`make docs` writes the page again; README's list is that of `python -m probekit.cli.reference readme-models`."""
     page = (REPO / "docs/will-my-model-load.md").read_text(encoding="utf-8")
     assert page == will_it_load_page()
-    assert readme_table() in (REPO / "README.md").read_text(encoding="utf-8")
+    assert readme_models() in (REPO / "README.md").read_text(encoding="utf-8")
     assert all(f"`{model_type}`" in page for model_type in families())
 
 

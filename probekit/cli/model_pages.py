@@ -1,5 +1,6 @@
-"""Which models load, generated from the registry of families: a page of the documentation, and README's table."""
+"""Which models load, generated from the registry of families: a page of the documentation, and README's list."""
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from probekit.published import PUBLISHED
@@ -73,10 +74,10 @@ def will_it_load_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def readme_table() -> str:
-    """README's table of the families."""
-    rows = [(family.loads, f"[`{file}.py`]({FAMILIES}/{file}.py)") for file, family in _families().items()]
-    return markdown_table(("models", "file"), rows)
+def readme_models() -> str:
+    """README's list of the models, each with a link to the file of its family."""
+    links = [f"[{family.loads}]({FAMILIES}/{file}.py)" for file, family in _families().items()]
+    return textwrap.fill("; ".join(links) + ".", 160, break_long_words=False, break_on_hyphens=False)
 
 
 def _families() -> "dict[str, Family]":

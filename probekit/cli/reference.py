@@ -1,7 +1,7 @@
 """The reference pages in Markdown, generated from the options: `python -m probekit.cli.reference [commands]`.
 
 `python -m probekit.cli.reference python` prints the options of the Python functions, `... exit-codes` the exit codes,
-`... models` the page of the models that load, and `... readme-models` README's table of them.
+`... models` the page of the models that load, and `... readme-models` README's list of them.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from probekit import options
 from probekit.cli.commands import COMMANDS
 from probekit.cli.derive import Command, help_text
 from probekit.cli.fields import CliOption
-from probekit.cli.model_pages import readme_table, will_it_load_page
+from probekit.cli.model_pages import readme_models, will_it_load_page
 from probekit.errors import ProbekitError, UsageError, nearest
 from probekit.options.option import help_of
 from probekit.tables import markdown_table
@@ -81,7 +81,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "python": python_page,
     "exit-codes": exit_codes_page,
     "models": will_it_load_page,
-    "readme-models": lambda: f"{readme_table()}\n",
+    "readme-models": lambda: f"{readme_models()}\n",
 }
 
 

@@ -30,7 +30,7 @@ def code(text: object, in_table: bool = False) -> str:
     return f"{fence}{padded.replace('|', chr(92) + '|') if in_table else padded}{fence}"
 
 
-def sentence(text: object) -> str:
+def as_sentence(text: object) -> str:
     """`text` as plain words of a paragraph, of an item of a list or of a cell."""
     shown = printable(text).translate(_ESCAPED)
     if shown.startswith("-"):
@@ -62,7 +62,7 @@ def card(data: ProbeData, layer: LayerResult, file: str | None) -> str:
 
 
 def _lead(data: ProbeData, layer: LayerResult) -> str:
-    reads = sentence(position_name(data.meta["position"]))
+    reads = as_sentence(position_name(data.meta["position"]))
     probe, what = code(data.meta["probe"]), code(data.meta["task"])
     return f"A {probe} probe, fitted by probekit to activations of the {reads} on {what}."
 
@@ -110,7 +110,7 @@ def _figures(data: ProbeData, layer: LayerResult) -> list[str]:
     lines = [markdown_table(("metric on test", "value", "95% interval"), metrics), ""]
     name = metric_name(data.headline)
     rows = [("this probe", *_pair(layer, data.headline))]
-    rows += [(sentence(one.name), *_pair(one, data.headline)) for one in data.baselines]
+    rows += [(as_sentence(one.name), *_pair(one, data.headline)) for one in data.baselines]
     noise = [one for one in data.random_init if one.place == layer.place]
     rows += [("same place, random weights", *_pair(one, data.headline)) for one in noise]
     if len(rows) > 1:
@@ -118,10 +118,10 @@ def _figures(data: ProbeData, layer: LayerResult) -> list[str]:
     if (lead := data.meta.get("lead")) is not None and layer is data.selected:
         ends = "" if lead["interval"] is None else " (95% interval [{:+.3f}, {:+.3f}])".format(*lead["interval"])
         lines += [
-            f"Over the best baseline, {sentence(lead['baseline'])}: {lead['over']:+.3f}{ends}, paired on test.",
+            f"Over the best baseline, {as_sentence(lead['baseline'])}: {lead['over']:+.3f}{ends}, paired on test.",
             "",
         ]
-    return [*lines, f"The complete curve: {sentence(short_text(data))}."]
+    return [*lines, f"The complete curve: {as_sentence(short_text(data))}."]
 
 
 def _pair(result: LayerResult | BaselineResult, metric: str) -> tuple[str, str]:
@@ -145,14 +145,14 @@ def _controls(data: ProbeData, layer: LayerResult) -> list[str]:
 def _audit(data: ProbeData) -> list[str]:
     audit = data.meta.get("audit") or {}
     found = audit.get("findings", audit.get("lines", []))
-    return [sentence(line) for line in found] or ["Nothing was found."]
+    return [as_sentence(line) for line in found] or ["Nothing was found."]
 
 
 def _limits(data: ProbeData, layer: LayerResult) -> list[str]:
     """What the figures do not say, from the record of the results."""
     meta = data.meta
-    reads = sentence(position_name(meta["position"]))
-    limits = [sentence(phrase) for phrase in cautions(data)]
+    reads = as_sentence(position_name(meta["position"]))
+    limits = [as_sentence(phrase) for phrase in cautions(data)]
     if not layer.converged:
         limits.append("A fit that the figures depend on did not converge.")
     if left_out := quick_text(meta):

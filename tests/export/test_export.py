@@ -24,7 +24,7 @@ import probekit as pk
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.evaluation.results.data import ProbeData
-from probekit.export.card import card, code, sentence
+from probekit.export.card import as_sentence, card, code
 from probekit.export.latex import latex_text
 from probekit.probes import MLPProbe
 from probekit.tasks.base import Task
@@ -297,7 +297,7 @@ def test_code_and_sentences_print_what_they_are_given(text: str) -> None:
         return
     (code_span,) = parser.parse(code(shown))[1].children or []
     assert (code_span.type, code_span.content) == ("code_inline", shown)
-    item = parser.parse(f"- {sentence(shown)}")
+    item = parser.parse(f"- {as_sentence(shown)}")
     assert [token.type for token in item if token.type != "inline"] == [
         *("bullet_list_open", "list_item_open", "paragraph_open"),
         *("paragraph_close", "list_item_close", "bullet_list_close"),
