@@ -201,7 +201,7 @@ class _Columns:
             scores=scores,
             predicted=names[self._predicted] if probe.classes else None,
             probabilities=calibrated(probe.calibration, scores) if is_calibrated and probe.calibration else None,
-            flagged=None if probe.threshold is None else scores >= probe.threshold.value,
+            flagged=scores >= probe.threshold.value if probe.threshold is not None and not self._as_texts else None,
             distance=self._distance,
             unusual=None if self._distance is None or line is None else self._distance > line[0],
             meta=meta,
