@@ -124,6 +124,8 @@ def _load(
     if job.text:
         typed = job.text if keep_blanks else [text.rstrip() for text in job.text]
         task = typed_texts(typed, as_chats=bool(reading.get("chat")))
+        if task.chats is not None and not job.quiet:
+            console.note("the probe was trained on chats: each --text is taken as the message of a user")
     else:
         task = load_texts(job.dataset, TaskOptions(**vars(data), keep_blanks=keep_blanks))
     return task, load_model(job.model, **vars(where), progress=console.bars(job.quiet))

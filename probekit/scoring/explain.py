@@ -90,10 +90,8 @@ def unusual_note(rows: int, unusual: int, spread: TrainingSpread, unit: str) -> 
     """
     line = usual_line(spread)
     expected = 0.0 if line is None else line[1]
-    return (
-        f"{unusual:,} of {counted(rows, unit)} ({unusual / max(1, rows):.1%}) {'is' if unusual == 1 else 'are'} unusual;"
-        f" {_share(expected)} or fewer are expected of {unit}s like those of the training"
-    )
+    share = f"{unusual:,} of {counted(rows, unit)} ({unusual / max(1, rows):.1%})"
+    return f"unusual: {share}; {_share(expected)} are expected of {unit}s like those of the training"
 
 
 def _share(value: float) -> str:

@@ -13,6 +13,7 @@ from probekit.options import TaskOptions
 from probekit.tasks.base import Task
 from probekit.tasks.load import check_builtin, open_tables
 from probekit.tasks.tables.columns import NamedColumns, columns_of
+from probekit.tasks.tables.objects import task_of
 from probekit.tasks.tables.rows import Rows, collect
 
 
@@ -25,8 +26,7 @@ def typed_texts(texts: Sequence[str], as_chats: bool = False) -> Task:
     if not all(texts):
         raise UsageError(f"text {list(map(bool, texts)).index(False)} (--text) is empty; write one")
     if as_chats:
-        chats = [[{"role": "user", "content": text}] for text in texts]
-        return Task("texts", [""] * len(texts), chats=chats)
+        return task_of([[{"role": "user", "content": text}] for text in texts])
     return Task("texts", list(texts))
 
 

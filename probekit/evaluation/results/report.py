@@ -198,6 +198,7 @@ def every_note(data: ProbeData) -> dict[str, str]:
         "control task": _control_note,
         "selection on test": _test_selection_note,
         "compression": _code_note,
+        "few negatives": _few_negatives_note,
     }
     return {name: note for name, part in parts.items() if (note := part(data))}
 
@@ -264,6 +265,15 @@ def _rates_note(data: ProbeData) -> str:
         for name in ("tpr", "test_fpr")
     )
     return f"Threshold for {rates['fpr']:.0%} false positives, chosen on validation: test TPR {tpr}, FPR {fpr}."
+
+
+def _few_negatives_note(data: ProbeData) -> str:
+    """Why there is no true-positive rate."""
+    rates = None if data.selected is None or data.procedure is not None else data.selected.rates
+    if rates is None or "threshold" in rates:
+        return ""
+    rows = counted(int(rates["negatives"]), "validation row")
+    return f"No TPR at {rates['fpr']:.0%} FPR: {rows} of the first class can hold {rates['least']:.1%} at least."
 
 
 def _pooled_note(data: ProbeData) -> str:
