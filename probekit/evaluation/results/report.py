@@ -175,6 +175,8 @@ def marks(data: ProbeData) -> list[str]:
 def footnotes(data: ProbeData) -> list[str]:
     """At most `MOST_NOTES` lines, the most important first; a last line names those that are left out."""
     notes = every_note(data)
+    if len(notes) > MOST_NOTES:
+        notes.pop("few negatives", None)  # says only what is missing
     if len(notes) <= MOST_NOTES:
         return list(notes.values())
     kept, rest = list(notes.values())[: MOST_NOTES - 1], list(notes)[MOST_NOTES - 1 :]
