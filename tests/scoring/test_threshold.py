@@ -1,13 +1,18 @@
 """Thresholds for a false-positive rate: exact on validation, within the binomial interval on new rows."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from reported_curves import curve
 from scipy.stats import binomtest
 
 from probekit.errors import DataError, UsageError
+from probekit.evaluation import ProbeResults
+from probekit.evaluation.results.report import MOST_NOTES, every_note, footnotes
 from probekit.evaluation.results.row_scores import RowScores
+from probekit.evaluation.scored_rows import rates_of
 from probekit.evaluation.scores.rates import rate_of, rates_at, threshold_for
 from probekit.scoring.threshold import choose_threshold, threshold_text
 
@@ -120,3 +125,37 @@ def test_what_cannot_be_chosen_is_refused_with_the_least_rate() -> None:
         choose_threshold(rows_of(200, scores={"p.0": np.zeros((200, 3))}), "p.0", 0.05)
     with pytest.raises(DataError, match="no scores of validation rows"):
         choose_threshold(None, "p.0", 0.05)
+
+
+def with_rates(rows: RowScores) -> ProbeResults:
+    """Made-up results whose selected place has these rows."""
+    made = curve()
+    rates = rates_of(rows, "p.0")
+    return ProbeResults(**{**vars(made), "layers": [replace(layer, rates=rates) for layer in made.layers]})
+
+
+def test_results_hold_the_rates_of_a_threshold_for_one_percent() -> None:
+    rows = RowScores(**{**vars(rows_of(800)), "groups": np.arange(800) // 4})
+    found, rates = choose_threshold(rows, "p.0", 0.01), rates_of(rows, "p.0")
+    assert rates is not None
+    assert found.tpr is not None
+    assert found.test_fpr is not None
+    assert (rates["fpr"], rates["negatives"], rates["threshold"]) == (0.01, 200, found.value)
+    for name, rate in (("tpr", found.tpr), ("test_fpr", found.test_fpr)):
+        assert (rates[name], rates[f"{name}_low"], rates[f"{name}_high"]) == (rate.value, rate.low, rate.high)
+    results = with_rates(rows)
+    note = every_note(results)["true-positive rate"]
+    assert f"test TPR {found.tpr.value:.3f} [{found.tpr.low:.3f}, {found.tpr.high:.3f}]" in note
+    frame = results.to_frame()
+    own = frame[frame["metric"] == "tpr_at_fpr_0.01"]
+    assert own["value"].tolist() == [found.tpr.value] * len(results.layers)
+
+
+def test_too_few_negatives_are_said_where_no_other_note_gives_way() -> None:
+    results = with_rates(rows_of(200))
+    notes = every_note(results)
+    assert notes["few negatives"] == "No TPR at 1% FPR: 50 validation rows of the first class can hold 2.0% at least."
+    assert "true-positive rate" not in notes
+    without = [note for name, note in notes.items() if name != "few negatives"]
+    shown = footnotes(results)
+    assert shown == list(notes.values()) if len(notes) <= MOST_NOTES else shown[:5] == without[:5]
