@@ -13,12 +13,14 @@ from probekit.activations.activations import Activations, RowsOf, selected_from
 from probekit.activations.extract import extract
 from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.plan.prepare import rendered_task
 from probekit.errors import ProbekitError, UsageError
 from probekit.evaluation.results.data import ProbeData, is_output
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
 from probekit.places import ALL
 from probekit.points import POINTS
+from probekit.scoring.probe import check_template, options_as_trained
 from probekit.selections import PER_EXAMPLE, Selection, parse_selection, selection_text
 from probekit.tasks.base import Task
 
@@ -59,34 +61,44 @@ def rows_from_store(acts: Activations, rows: np.ndarray, position: Any) -> Token
 
 
 def rows_from_model(
-    model: LanguageModel, task: Task, data: ProbeData, how: Mapping[str, Any] | None = None, position: Any = None
+    model: LanguageModel, task: Task, data: ProbeData, how: Mapping[str, Any] | None = None
 ) -> TokenRows:
     """The tokens of all texts of a task, by running the model as it ran for the probes' training.
 
     Args:
         model: the one that the probes were trained on.
         task: the texts.
-        data: the probes.
-        how: settings of the extraction that results do not record: skip_special, chat_template, ...
-        position: the tokens that the probes read; None takes it from the results.
+        data: the probes, whose results record how texts were read.
+        how: options of `extract` that results do not hold, such as chat_template and edits, or in place of recorded
+            ones.
 
     Raises:
         UsageError: probes of a place that cannot be computed again, such as several joined.
         DataError: texts that the model cannot take.
+        ResumeMismatch: another chat template than that of the training.
     """
-    options: dict[str, Any] = {**_places(data), "bos": data.meta.get("activations", {}).get("bos"), **(how or {})}
-    read = _plan_of_read(model, task, position or data.meta.get("position"), options)
+    reading, how = data.meta.get("reading") or {}, dict(how or {})
+    options = {**_places(data), **options_as_trained(reading, data.meta.get("activations", {})), **how}
+    chat = {name: options.pop(name, None) for name in ("chat_template", "add_generation_prompt")}
+    if task.chats is not None or chat["chat_template"] is not None:
+        task = rendered_task(model, task, ExtractOptions(points=options["points"], **chat))
+        check_template(reading, task)
+    read = _plan_of_read(model, task, selection_of(data), options)
     if read is not None and len(read.task) < len(task):
         left = set(read.task.ids)
         task = task.subset(np.array([i for i, name in enumerate(task.ids) if name in left], dtype=np.int64))
     every = replace(task, spans=None, position=ALL) if task.spans is not None else task
-    arguments = {**options, "skip_special": False, "position": ALL}
-    acts = extract(model, every, **arguments, progress=False)
+    acts = extract(model, every, **{**options, "skip_special": False, "position": ALL}, progress=False)
     mask = np.zeros(int(acts.layout.own_lengths.sum()), dtype=bool)
     notes = [UNKNOWN_READ] if read is None else []
     if read is not None:
         mask[_own_rows(read)] = True
     return TokenRows(acts, mask, _special(model, acts), _context(model, acts), notes)
+
+
+def selection_of(data: ProbeData) -> Any:
+    """The tokens that the probes read, such as "last" or "-5:"; results of older versions may call several "all"."""
+    return (data.meta.get("reading") or {}).get("selection") or data.meta.get("position")
 
 
 def _places(data: ProbeData) -> dict[str, Any]:

@@ -55,7 +55,7 @@
 		const z = (q) => Math.sinh(q * d.step);
 		const at = (p, t) => scores[s.placebo][(s.output * P + p) * T + t];
 		const ofText = (i, p) => ofTexts[(s.output * P + p) * N + i];
-		const score = (q, p) => (q === NONE ? "no score" : fixed(z(q) * d.units[p] + d.centre));
+		const score = (q, p) => (q === NONE ? "no score" : fixed(z(q) * d.units[p] + d.centres[p]));
 		const colour = (q) => {
 			const x = q === NONE ? 0 : Math.round(8 * Math.tanh(z(q) / 2));
 			return x ? (x < 0 ? " n" : " p") + Math.abs(x) : "";

@@ -54,7 +54,7 @@ def made_up(pieces: list[list[str]], n_places: int = 4, name: str = "plain") -> 
         scores=scores,
         placebo=-scores,
         text_scores=scores[:, :, offsets[1:] - 1],
-        centre=0.0,
+        centres=np.zeros(n_places),
         units=np.ones(n_places),
         meta={
             **dict.fromkeys(kept, name),
@@ -63,6 +63,8 @@ def made_up(pieces: list[list[str]], n_places: int = 4, name: str = "plain") -> 
             "classes": ["no", name],
             "of_sequences": False,
             "has_best": True,
+            "fpr": None,
+            "calibrated_on": None,
             "notes": [name],
         },
     )
