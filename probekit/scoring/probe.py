@@ -196,11 +196,12 @@ def options_as_trained(reading: dict[str, Any], origin: dict[str, Any]) -> dict[
     }
 
 
-def check_template(reading: dict[str, Any], task: Task) -> None:
-    """Raise a ResumeMismatch if the chats became texts by another template than those of the probe's training."""
+def template_difference(reading: dict[str, Any], task: Task) -> str | None:
+    """What is wrong where chats became texts by another template than those of the probe's training."""
     trained, own = (reading.get("chat") or {}).get("template"), task.info.get(CHAT, {})
-    if trained is not None and own.get("template") != trained:
-        raise ResumeMismatch(
-            f"the chat template of {own.get('from')!a} is not the one that the probe was trained with; give that one "
-            "(--chat-template, chat_template=), or score all the same (--any-model, any_model=True)"
-        )
+    if trained is None or own.get("template") == trained:
+        return None
+    return (
+        f"the chat template of {own.get('from')!a} is not the one that the probe was trained with; give that one "
+        "(--chat-template, chat_template=)"
+    )

@@ -17,7 +17,7 @@ from torch import Tensor
 from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.token_ids import has_texts
 from probekit.activations.run.loop import hooked_points, run_shards, unpacked
-from probekit.errors import DataError
+from probekit.errors import DataError, ResumeMismatch
 from probekit.evaluation.fits.predict import decisions
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.spread import distances, usual_line
@@ -29,7 +29,7 @@ from probekit.probes.sequence.ragged import Ragged, in_memory
 from probekit.progress import progress_bar
 from probekit.scoring.calibrate import calibrated
 from probekit.scoring.explain import about_scores
-from probekit.scoring.probe import ScoringProbe, check_template, compare_models, extraction_of, probe_of
+from probekit.scoring.probe import ScoringProbe, compare_models, extraction_of, probe_of, template_difference
 from probekit.scoring.results import Scores
 from probekit.scoring.rows import ScoreRows, joined_rows
 from probekit.scoring.tokens import token_columns
@@ -126,8 +126,9 @@ def _scored(scoring: Scoring, task: Task, done: Callable[[int], None]) -> ScoreR
     probe = scoring.probe
     options = extraction_of(probe, scoring.options, scoring.options.tokens)
     plan = plan_extraction(scoring.model, task, options)
-    if not scoring.options.any_model:
-        check_template(scoring.probe.reading, plan.task)
+    other = template_difference(scoring.probe.reading, plan.task)
+    if other is not None and not scoring.options.any_model:
+        raise ResumeMismatch(f"{other}, or score all the same (--any-model, any_model=True)")
     if hooked_points(scoring.model):
         plan = unpacked(plan)
     ids = np.array(plan.task.ids, dtype=object)

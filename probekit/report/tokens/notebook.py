@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HEIGHT = 560  # pixels of the frame in a notebook
+# all that is left where a notebook's output may have no frames
+UNTRUSTED = "The view is shown in trusted notebooks; view.save(&quot;view.html&quot;) writes it as a file."
 # the page in a frame that may run its own script and reach nothing around it; the chosen token comes back as a message
-_WIDGET = """
+WIDGET = """
 export default { render({ model, el }) {
   const frame = document.createElement("iframe");
   frame.setAttribute("sandbox", "allow-scripts");
@@ -107,7 +109,7 @@ class TokenView:
             raise UsageError("a widget needs anywidget: pip install 'probekit[jupyter]' from the checkout") from None
 
         class TokenWidget(anywidget.AnyWidget):
-            _esm = _WIDGET
+            _esm = WIDGET
             page = traitlets.Unicode("").tag(sync=True)
             height = traitlets.Int(HEIGHT).tag(sync=True)
             chosen = traitlets.Dict({}).tag(sync=True)
@@ -117,7 +119,7 @@ class TokenView:
     def _repr_html_(self) -> str:
         page, title = (escape(text, quote=True) for text in (self.to_html(), printable(self.title)))
         frame = f'<iframe sandbox="allow-scripts" width="100%" height="{HEIGHT}" frameborder="0"'
-        return f'{frame} title="{title}" srcdoc="{page}"></iframe>'
+        return f'{frame} title="{title}" srcdoc="{page}">{UNTRUSTED}</iframe>'
 
     def __repr__(self) -> str:
         data = self.data

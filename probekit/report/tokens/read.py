@@ -14,17 +14,20 @@ from probekit.activations.extract import extract
 from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.prepare import rendered_task
-from probekit.errors import ProbekitError, UsageError
+from probekit.errors import ProbekitError, ResumeMismatch, UsageError
 from probekit.evaluation.results.data import ProbeData, is_output
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
 from probekit.places import ALL
 from probekit.points import POINTS
-from probekit.scoring.probe import check_template, options_as_trained
+from probekit.scoring.probe import options_as_trained, template_difference
 from probekit.selections import PER_EXAMPLE, Selection, parse_selection, selection_text
 from probekit.tasks.base import Task
+from probekit.tasks.info import CHAT
+from probekit.text import counted
 
-UNKNOWN_READ = "which tokens the probe was trained on is unknown for these texts"
+UNKNOWN_READ = "Which tokens the probe was trained on is unknown for these texts."
+OTHER_KIND = "Either the texts shown or those of the probe's training are chats, and the others are not."
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,15 +85,19 @@ def rows_from_model(
     chat = {name: options.pop(name, None) for name in ("chat_template", "add_generation_prompt")}
     if task.chats is not None or chat["chat_template"] is not None:
         task = rendered_task(model, task, ExtractOptions(points=options["points"], **chat))
-        check_template(reading, task)
+        if (other := template_difference(reading, task)) is not None:
+            raise ResumeMismatch(other)
+    notes = [OTHER_KIND] if reading and bool(reading.get("chat")) != (CHAT in task.info) else []
     read = _plan_of_read(model, task, selection_of(data), options)
-    if read is not None and len(read.task) < len(task):
-        left = set(read.task.ids)
-        task = task.subset(np.array([i for i, name in enumerate(task.ids) if name in left], dtype=np.int64))
+    if read is None:
+        notes.append(UNKNOWN_READ)
+    elif left_out := len(task) - len(read.task):
+        notes.append(f"{counted(left_out, 'text')} without the token that the probe reads left out.")
+        names = set(read.task.ids)
+        task = task.subset(np.array([i for i, name in enumerate(task.ids) if name in names], dtype=np.int64))
     every = replace(task, spans=None, position=ALL) if task.spans is not None else task
     acts = extract(model, every, **{**options, "skip_special": False, "position": ALL}, progress=False)
     mask = np.zeros(int(acts.layout.own_lengths.sum()), dtype=bool)
-    notes = [UNKNOWN_READ] if read is None else []
     if read is not None:
         mask[_own_rows(read)] = True
     return TokenRows(acts, mask, _special(model, acts), _context(model, acts), notes)
