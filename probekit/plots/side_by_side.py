@@ -1,5 +1,6 @@
 """Runs side by side: their curves on one axis, and under them the differences of their estimates."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,13 +106,15 @@ def _shown(data: ComparisonData) -> list[RunDifference]:
 
 def _lines(data: ComparisonData) -> list[_Line]:
     """A line for each run; for the runs of one set of seeds their mean."""
-    colors = [PALETTE[i % len(PALETTE)] for i in range(len(data.runs))]
-    if not data.groups:
-        return [_Line(run.name, color, [run]) for run, color in zip(data.runs, colors, strict=True)]
-    return [
-        _Line(group.name, color, [data.runs[number] for number in group.runs], group if len(group.runs) > 1 else None)
-        for group, color in zip(data.groups, colors, strict=False)
+    colors = itertools.cycle(PALETTE)
+    lines = [
+        _Line(group.name, next(colors), [data.runs[number] for number in group.runs], group)
+        if len(group.runs) > 1
+        else _Line(group.name, next(colors), [data.runs[group.runs[0]]])
+        for group in data.groups
     ]
+    grouped = {number for group in data.groups for number in group.runs}  # all, or those with an estimate
+    return lines + [_Line(run.name, next(colors), [run]) for i, run in enumerate(data.runs) if i not in grouped]
 
 
 def _draw_curves(data: ComparisonData, ax: Axes, title: str) -> None:
