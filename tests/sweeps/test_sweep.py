@@ -122,6 +122,12 @@ def test_other_weights_of_the_same_name_are_refused(model: Any, tmp_path: Path) 
         pk.sweep(other, {"a": token_task("a"), "b": token_task("b", 1)}, out=tmp_path / "s", **BRIEF)
 
 
+def test_other_data_of_the_same_name_are_refused(model: Any, tmp_path: Path) -> None:
+    pk.sweep(model, {"a": token_task("a")}, out=tmp_path / "s", **BRIEF)
+    with pytest.raises(ResumeMismatch, match="the data of a changed"):
+        pk.sweep(model, {"a": token_task("a", 1)}, out=tmp_path / "s", **BRIEF)
+
+
 def test_stores_are_kept_where_asked_for(model: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="stores need a folder"):
         pk.sweep(model, [token_task("a")], stores=True)
@@ -146,7 +152,7 @@ def test_a_folder_of_tables_is_a_task_for_each_and_a_folder_of_splits_is_one(tmp
     with pytest.raises(DataError, match="no tables of tasks"):
         task_sources(tmp_path / "empty")
     for nothing in ([], "", {}):
-        with pytest.raises(UsageError, match="a sweep needs one"):
+        with pytest.raises(UsageError, match="a sweep needs at least one task"):
             task_sources(nothing)
 
 
