@@ -120,6 +120,7 @@ def test_a_value_of_test_alone_is_tested_and_not_trained():
     found = shifted(acts, layers=[0])
     assert "b" in found.tasks
     assert "b" not in found.rows
+    assert any("Tested but not trained on, because of too few rows: 'b'." in note for note in found.meta["notes"])
     assert found.matrix.shape == (3, 3)
 
 
