@@ -44,7 +44,7 @@ def by_output(decision: np.ndarray, kind: str) -> np.ndarray:
         return decision[None]
     if kind == "value":
         return decision.T
-    against = logsumexp if kind == "log odds" else np.max
+    against: Any = logsumexp if kind == "log odds" else np.max
     others = [against(np.delete(decision, k, axis=1), axis=1) for k in range(decision.shape[1])]
     return decision.T - np.stack(others)
 

@@ -32,7 +32,7 @@ def task_of(*fields: Any, **named: Any) -> Task:
     return Task(*fields, **named)
 
 
-def acts_of(X: np.ndarray, labels: np.ndarray = LABELS, **changes: Any) -> ActivationSet:
+def acts_of(X: np.ndarray, labels: Any = LABELS, **changes: Any) -> ActivationSet:
     columns: dict[str, Any] = {"source": SOURCE.tolist(), "size": SIZE.tolist()}
     fields: dict[str, Any] = {"columns": columns, **changes}
     task = task_of("t", [f"text {i}" for i in range(N)], labels, splits=SPLITS, **fields)
