@@ -60,14 +60,15 @@ def _distance_line(probe: ScoringProbe, tokens: bool) -> str:
     if tokens and probe.probe.of_sequences:
         return "no distances: those of this probe are of complete texts"
     if spread is None:
-        return "no distances: the results keep the training activations' covariance for the selected place alone"
+        return "no distances: the results hold the covariance of activations for the selected place only"
     what = " of the mean token" if probe.probe.of_sequences else ""
     from_rows = f"Mahalanobis{what} from {spread.rows:,} training rows"
     line = usual_line(spread)
     if line is None:
         return f"distance: {from_rows}; no held-out rows say which are unusual"
     return (
-        f"distance: {from_rows}; unusual: above {line[0]:.4g}, as {_share(line[1])} of held-out rows are expected to be"
+        f"distance: {from_rows}; unusual: above {line[0]:.4g}, which {_share(line[1])} of rows like them are expected "
+        "to exceed (from validation rows)"
     )
 
 

@@ -18,7 +18,7 @@ from probekit.probes.base import as_numpy
 from probekit.probes.sequence.ragged import pooled_rows
 
 DIRECTIONS = 256  # 0.8 MB at D = 768
-WIDE = 2048  # the smaller side of the rows is at most this, whose eigenvectors take a second
+WIDE = 2048  # the smaller side of the rows is at most this, whose eigenvectors take two seconds of one core
 MOST_ROWS = 8192
 SMALLEST = 1e-12  # of the mean variance: rows without any variance have a distance all the same
 
@@ -49,11 +49,9 @@ def spread_of(X: np.ndarray, place: str) -> TrainingSpread:
     values, vectors = np.linalg.eigh(small)
     K = min(DIRECTIONS, D, len(values))
     values, vectors = np.maximum(values[::-1] / N, 0), vectors[:, ::-1][:, :K]
-    if N < D:
-        kept = values[:K] > SMALLEST * max(
-            values[0], np.finfo(float).tiny
-        )  # a direction without variance has no vector
-        vectors = centred.T @ (vectors[:, : kept.sum()] / np.sqrt(N * values[:K][kept]))
+    if N < D:  # the vectors of the rows' products give those of the covariance, but for directions without variance
+        varied = values[:K] > SMALLEST * max(values[0], np.finfo(float).tiny)
+        vectors = centred.T @ (vectors[:, : varied.sum()] / np.sqrt(N * values[:K][varied]))
     variances, rest = _shrunk(values, vectors.shape[1], centred)
     return TrainingSpread(place, N, mean, vectors.T.astype(np.float32), variances, rest, np.empty(0))
 
@@ -66,9 +64,9 @@ def _shrunk(values: np.ndarray, K: int, centred: np.ndarray) -> tuple[np.ndarray
     """
     N, D = centred.shape
     squares, average = float((values**2).sum()), float(values.sum() / D)
-    apart = squares - D * average**2
+    off_identity = squares - D * average**2
     error = (float((np.einsum("nd,nd->n", centred, centred) ** 2).sum()) / N - squares) / N
-    weight = 1.0 if apart <= 0 else min(1.0, max(0.0, error) / apart)
+    weight = 1.0 if off_identity <= 0 else min(1.0, max(0.0, error) / off_identity)
     least = max(SMALLEST * average, np.finfo(float).tiny)
     shrunk = np.maximum((1 - weight) * values[:K] + weight * average, least)
     others = D - K

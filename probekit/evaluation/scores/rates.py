@@ -112,7 +112,7 @@ def _independent_rows(flagged: np.ndarray, unit: np.ndarray, G: int) -> float:
     if variance == 0:
         return n
     wider = t.ppf((1 + LEVEL) / 2, G - 1) / t.ppf((1 + LEVEL) / 2, n - 1)  # the variance itself is an estimate
-    return min(n, share * (1 - share) / variance / wider**2)
+    return min(n, float(share * (1 - share) / variance / wider**2))
 
 
 def _exact_ends(share: float, n: float) -> tuple[float, float]:
