@@ -280,4 +280,11 @@ def test_results_come_back_with_the_residual_curve_and_say_it_in_one_line(tmp_pa
     assert {"residual", "change without nuisance"} <= set(frame["kind"])
     assert frame[frame["kind"] == "change without nuisance"]["value"].iloc[0] == change
     save_plot(loaded, tmp_path)
-    assert "residualised" in (tmp_path / "accuracy_by_layer.svg").read_text()
+    svg = (tmp_path / "accuracy_by_layer.svg").read_text()
+    assert "residualised" in svg
+    place, low, high = (
+        results.best.place,
+        *results.meta["nuisance"]["changes"][results.layers.index(results.best)]["interval"],
+    )
+    assert f"{place} without" in svg
+    assert f"[{low:+z.2f}, {high:+z.2f}]" in svg
