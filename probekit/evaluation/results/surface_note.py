@@ -39,7 +39,8 @@ def short_nuisance_text(data: ProbeData) -> str:
     if data.selected is None:
         return text
     change = _change_of(data, data.best)
-    return f"{text}; {data.best.place} without {change['change']:+z.2f}{_short_ends(change['interval'], '{:+z.2f}')}"
+    by = f"{change['change']:+z.2f}{_short_ends(change['interval'], '{:+z.2f}')}"
+    return f"{text}; residualised, {data.best.place} changes by {by}"
 
 
 def _short_ends(ends: Sequence[float] | None, form: str) -> str:
