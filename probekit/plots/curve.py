@@ -13,6 +13,7 @@ from matplotlib.gridspec import SubplotParams
 
 from probekit.errors import UsageError
 from probekit.evaluation.results.data import ProbeData
+from probekit.evaluation.results.surface_note import short_nuisance_text
 from probekit.evaluation.results.wording import metric_name
 from probekit.plots.comparisons import comparisons, draw_comparisons
 from probekit.plots.compression import compression_note, draw_compression, has_panel
@@ -23,6 +24,7 @@ from probekit.plots.limits import hidden, layer_axis_name, name_layers, x_limits
 from probekit.plots.lines import draw_curve
 from probekit.plots.margin import is_short
 from probekit.plots.style import PALETTE, PLAIN, inches, new_figure, short, wrapped, write_figure
+from probekit.text import listed
 
 SIZE = (8.0, 4.8)  # inches
 PANEL = 1.0  # inches that the lower panel adds
@@ -286,6 +288,7 @@ def _notes(curves: list[Curve], limits: Limits) -> list[str]:
     if beyond:
         value, place = min(beyond)
         notes.append(f"{metric_of(curves[0].results)} down to {value:.4g} ({place}) is below the axis")
-    nuisance = curves[0].results.meta.get("nuisance") if len(curves) == 1 else None
-    notes += [f"nuisance: {', '.join(short(name) for name in nuisance['names'])}"] if nuisance else []
+    if len(curves) == 1 and (nuisance := curves[0].results.meta.get("nuisance")):
+        names = listed([short(name) for name in nuisance["names"]], most=4)
+        notes.append(f"nuisance {names}: {short_nuisance_text(curves[0].results)}")
     return [*notes, *(compression_note(curves[0].results) if len(curves) == 1 else [])]

@@ -11,6 +11,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import ProbeResults, train_probes
+from probekit.evaluation.results.surface_note import short_nuisance_text
 from probekit.evaluation.surface.columns import nuisance_columns
 from probekit.evaluation.surface.residual import Residualised
 from probekit.plots import save_plot
@@ -280,4 +281,17 @@ def test_results_come_back_with_the_residual_curve_and_say_it_in_one_line(tmp_pa
     assert {"residual", "change without nuisance"} <= set(frame["kind"])
     assert frame[frame["kind"] == "change without nuisance"]["value"].iloc[0] == change
     save_plot(loaded, tmp_path)
-    assert "residualised" in (tmp_path / "accuracy_by_layer.svg").read_text()
+    svg = (tmp_path / "accuracy_by_layer.svg").read_text()
+    assert ": alone" in svg
+    text, layer = short_nuisance_text(loaded), results.layers.index(results.best)
+    low, high = results.meta["nuisance"]["changes"][layer]["interval"]
+    assert text.endswith(
+        f"residualised, {results.best.place} changes by {change_of(results):+z.2f} [{low:+z.2f}, {high:+z.2f}]"
+    )
+
+
+def change_of(results: ProbeResults) -> float:
+    """The score without the columns minus the score with them, at the selected layer."""
+    at = results.layers.index(results.best)
+    one, other = (layers[at].metrics["test"]["accuracy"] for layers in (results.layers, results.residual))
+    return other - one

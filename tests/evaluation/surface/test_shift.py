@@ -60,8 +60,8 @@ def subset(acts: ActivationSet, rows: np.ndarray, name: str) -> ActivationSet:
 
 def test_the_matrix_is_that_of_transfer_between_the_rows_as_tasks():
     acts = acts_of()
-    found = shifted(acts, probe="logistic")
-    by_hand = transfer([subset(acts, np.asarray(one == DOMAIN), one) for one in found.tasks], probe="logistic")
+    found = shifted(acts, C=(0.01, 1.0))
+    by_hand = transfer([subset(acts, np.asarray(one == DOMAIN), one) for one in found.tasks], C=(0.01, 1.0))
     np.testing.assert_allclose(found.matrix[:3], by_hand.matrix, atol=1e-12)
     for row, other in zip(found.chosen[:3], by_hand.chosen, strict=True):
         for one, two in zip(row, other, strict=True):
@@ -71,12 +71,12 @@ def test_the_matrix_is_that_of_transfer_between_the_rows_as_tasks():
 
 def test_the_last_row_is_trained_on_all_other_values():
     acts = acts_of()
-    found = shifted(acts, layers=[0])
+    found = shifted(acts, layers=[0], C=1.0)
     assert found.rows == [*found.tasks, ALL_OTHERS]
     for j, value in enumerate(found.tasks):
         rest = subset(acts, np.asarray(value != DOMAIN), "rest")
         own = subset(acts, np.asarray(value == DOMAIN), value)
-        expected = transfer([rest, own], layers=[0]).matrix[0, 1]
+        expected = transfer([rest, own], layers=[0], C=1.0).matrix[0, 1]
         assert found.matrix[3, j] == pytest.approx(expected)
 
 
@@ -126,7 +126,7 @@ def test_a_value_of_test_alone_is_tested_and_not_trained():
 
 def test_numbers_are_cut_at_the_quartiles_of_train_in_order():
     sizes = RNG.normal(size=N).round(2)
-    found = shifted(acts_of({"size": sizes.tolist()}), "size", layers=[0])
+    found = shifted(acts_of({"size": sizes.tolist()}), "size", layers=[0], C=1.0)
     assert [name.split()[0] for name in found.tasks] == ["up", "over", "over", "over"]
     train = SPLITS == "train"
     first = float(found.tasks[0].removeprefix("up to "))
@@ -134,7 +134,7 @@ def test_numbers_are_cut_at_the_quartiles_of_train_in_order():
     words = ["w " * (1 + i % 40) for i in range(N)]
     acts = acts_of()
     acts.task = task_of("t", words, LABELS, splits=SPLITS)
-    assert len(shifted(acts, "length", layers=[0]).tasks) == 4
+    assert len(shifted(acts, "length", layers=[0], C=1.0).tasks) == 4
 
 
 def test_a_regression_is_shifted_by_r2():
@@ -172,7 +172,7 @@ def test_a_column_of_one_value_is_refused():
 
 
 def test_it_is_saved_told_and_drawn(tmp_path: Path):
-    found = shifted(acts_of())
+    found = shifted(acts_of(), layers=[0], C=1.0)
     loaded = TransferResults.load(found.save(tmp_path / "r"))
     np.testing.assert_array_equal(loaded.matrix, found.matrix)
     assert loaded.rows == found.rows
