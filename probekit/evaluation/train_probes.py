@@ -93,7 +93,7 @@ def _in_order(sets: Sequence[LabelSetPlan]) -> list[tuple[int, int]]:
 
 
 def _logged(acts: Activations, options: CurvesArguments, tracker: str) -> Any:
-    """Train, and log the results; that the tracker is there is checked first, and a run that it refuses is warned of."""
+    """Train, and log the results; that the tracker is there is checked first. A run that it refuses is a warning."""
     from probekit.logging_to.check import check_tracker
     from probekit.logging_to.trackers import log_results
 
