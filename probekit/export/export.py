@@ -47,7 +47,7 @@ def export_results(curves: ProbeData | Sequence[ProbeData], place: Any, options:
     if options.to in TABLES:
         if place is not None:
             raise UsageError(f"{options.to} is a table of the complete curve; leave the place {place!a:.60} out")
-        path = options.out or Path(_name(several[0], "curve") + TABLES[options.to])
+        path = Path(options.out or _name(several[0], "curve") + TABLES[options.to])
         return _written(path, _table(several, options.to))
     if len(several) > 1:
         raise UsageError(
@@ -57,8 +57,8 @@ def export_results(curves: ProbeData | Sequence[ProbeData], place: Any, options:
     layer = data.best if place is None else result_at(data, place)
     name = _name(data, layer.place)
     if options.to == CARD:
-        return _write_card(data, layer, options.out or Path(name))
-    return _written(options.out or Path(name + WEIGHTS[options.to]), _WRITERS[options.to](data, layer))
+        return _write_card(data, layer, Path(options.out or name))
+    return _written(Path(options.out or name + WEIGHTS[options.to]), _WRITERS[options.to](data, layer))
 
 
 def _table(curves: Sequence[ProbeData], kind: str) -> bytes:

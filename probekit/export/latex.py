@@ -153,7 +153,7 @@ def _line(cells: Sequence[str], bold: bool = False) -> str:
 
 
 def _table(header: list[str], parts: list[list[str]], columns: int, left: int, caption: str, name: str) -> str:
-    """The environment with the label `tab:name`; a rule between parts of the body, the first `left` columns flush left."""
+    """The environment with the label `tab:name`; a rule between parts, the first `left` columns flush left."""
     body: list[str] = []
     for part in parts:
         body += [r"    \midrule", *part] if part else []

@@ -26,6 +26,7 @@ from probekit.errors import DataError, StorageError, UsageError
 from probekit.evaluation.results.data import ProbeData
 from probekit.export.card import as_sentence, card, code
 from probekit.export.latex import latex_text
+from probekit.points import Place
 from probekit.probes import MLPProbe
 from probekit.tasks.base import Task
 from probekit.text import from_spreadsheet_cell, printable
@@ -59,7 +60,7 @@ def acts_of(kind: str, label: str = "label") -> ActivationSet:
         splits=np.array(["train", "train", "validation", "test"])[np.arange(N) % 4],
         target=label,
     )
-    places = {("resid_pre", i): torch.from_numpy(x[i].astype(np.float32)) for i in x}
+    places: dict[Place, torch.Tensor] = {("resid_pre", i): torch.from_numpy(x[i].astype(np.float32)) for i in x}
     return ActivationSet(places, task)
 
 
@@ -343,7 +344,7 @@ def test_a_card_says_how_texts_were_read_and_what_was_not_searched(two: Any) -> 
     rates = {"fpr": 0.01} | dict(zip(("tpr", "tpr_low", "tpr_high"), (0.7, 0.6, 0.8), strict=True))
     rates |= dict(zip(("test_fpr", "test_fpr_low", "test_fpr_high"), (0.02, 0.0, 0.1), strict=True))
     best = dataclasses.replace(results.best, rates=rates)
-    text = card(pk.ProbeResults(results.layers, results.baselines, meta), best, "probe")
+    text = card(pk.ProbeResults([*results.layers], results.baselines, meta), best, "probe")
     for row in (
         "| chat template | `template: ab12` |",
         "| special tokens | `left out` |",

@@ -366,12 +366,12 @@ def test_results_are_of_this_model_type_and_edits(gpt2: Any, results: ProbeResul
                 Monitor(model, given)
         assert Monitor(model, results, any_model=True).texts == []
     origin = {**results.meta["activations"], "edited": "add at resid_pre.1"}
-    edited = ProbeResults(results.layers, [], {**results.meta, "activations": origin})
+    edited = ProbeResults([*results.layers], [], {**results.meta, "activations": origin})
     with pytest.raises(ResumeMismatch, match=r"trained under edits \(add at resid_pre.1\)"), Monitor(gpt2, edited):
         pass
     with gpt2.edited({"resid_pre.1": add(torch.ones(32))}), Monitor(gpt2, edited):
         pass
-    joined = ProbeResults(results.layers, [], {**results.meta, "reading": {"places": [["resid_pre", 0]]}})
+    joined = ProbeResults([*results.layers], [], {**results.meta, "reading": {"places": [["resid_pre", 0]]}})
     with pytest.raises(UsageError, match="several side by side"):
         Monitor(gpt2, joined)
 
@@ -383,9 +383,9 @@ def test_the_picture_has_the_scores_the_threshold_and_the_alarms(gpt2: Any, prob
     with Monitor(gpt2, probe, PLACE, threshold=max(new)) as monitor:
         gpt2.generate(PROMPTS[0], **SAMPLED, stop_tokens=[])
     curve, level, alarm = monitor.plot(ax=Figure().subplots()).lines
-    assert list(curve.get_ydata()) == monitor.texts[0].scores[PLACE]
-    assert set(level.get_ydata()) == {max(new)}
-    assert list(alarm.get_xdata()) == [monitor.alarms[0].index]
+    assert np.asarray(curve.get_ydata()).tolist() == monitor.texts[0].scores[PLACE]
+    assert set(np.asarray(level.get_ydata()).tolist()) == {max(new)}
+    assert np.asarray(alarm.get_xdata()).tolist() == [monitor.alarms[0].index]
 
 
 def test_a_text_is_followed_from_its_first_token(gpt2: Any, probe: Any) -> None:
