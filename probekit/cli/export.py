@@ -1,6 +1,7 @@
 """`probekit export`: a probe or a table of results in a format of another program."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from probekit.cli import console
 from probekit.cli.derive import command
@@ -36,7 +37,7 @@ def export(job: ExportJob, options: ExportOptions) -> None:
         probekit export RESULTS --to latex --out table.tex
         probekit export RESULTS --to card --out published
     """
-    check_out(options.out and options.out.parent)
+    check_out(options.out and Path(options.out).parent)
     from probekit.evaluation import ProbeCurves
     from probekit.export.export import export_results
     from probekit.scoring.find import find_results, split_name

@@ -5,12 +5,14 @@ several curves, a place is read once for all label sets, and what belongs to a l
 model-free baselines) is made once for all points.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from probekit.activations.activations import Activations
 from probekit.activations.labelled import label, with_task
+from probekit.errors import StorageError
 from probekit.evaluation.by_head.train import train_by_head
 from probekit.evaluation.by_position.results import PositionResults
 from probekit.evaluation.by_position.train import train_by_position
@@ -91,13 +93,16 @@ def _in_order(sets: Sequence[LabelSetPlan]) -> list[tuple[int, int]]:
 
 
 def _logged(acts: Activations, options: CurvesArguments, tracker: str) -> Any:
-    """Train, and log the results; that the tracker is there is checked first."""
+    """Train, and log the results; that the tracker is there is checked first. A run that it refuses is a warning."""
     from probekit.logging_to.check import check_tracker
     from probekit.logging_to.trackers import log_results
 
     check_tracker(tracker, options)
     results = train_probes(acts, **{**vars(options), "log_to": None})
-    log_results(results, tracker)
+    try:
+        log_results(results, tracker)
+    except StorageError as error:  # hours of fits are not lost to a tracker
+        warnings.warn(str(error), stacklevel=3)
     return results
 
 

@@ -8,7 +8,6 @@ from probekit.errors import DataError
 from probekit.evaluation.results.data import LayerResult, ProbeData
 
 EXPORT_FORMAT = "probekit.export/1"
-FINGERPRINTS = ("model_fingerprint", "tokenizer_fingerprint", "task_fingerprint")
 
 
 def probe_arrays(layer: LayerResult) -> dict[str, np.ndarray]:
@@ -36,8 +35,12 @@ def fitted(layer: LayerResult) -> Any:
 
 
 def about_probe(data: ProbeData, layer: LayerResult) -> dict[str, Any]:
-    """Class, place, classes, model, data and test scores of a probe; JSON-able."""
-    meta, activations = data.meta, data.meta.get("activations", {})
+    """Class, place, classes, model, data and test scores of a probe; JSON-able.
+
+    "activations" holds the fingerprints of model, tokenizer and data, types and edits; "reading" how texts were read;
+    "rates" the threshold for 1% false positives.
+    """
+    meta = data.meta
     return {
         "format": EXPORT_FORMAT,
         "probe": type(layer.probe).__name__,
@@ -50,8 +53,10 @@ def about_probe(data: ProbeData, layer: LayerResult) -> dict[str, Any]:
         "C": None if layer.C is None else str(layer.C),
         "model": meta["model"],
         "task": meta["task"],
-        **{name: activations.get(name) for name in FINGERPRINTS},
+        "activations": meta.get("activations", {}),
+        "reading": meta.get("reading"),
         "test": {name: layer.metrics["test"][name] for name in sorted(layer.metrics["test"])},
         "intervals": {name: list(ends) for name, ends in sorted(layer.intervals.items())},
+        "rates": layer.rates,
         "versions": dict(meta.get("versions", {})),
     }

@@ -10,13 +10,13 @@ from typing import Any
 
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.data import BaselineResult, LayerResult, ProbeData
-from probekit.evaluation.results.report import short_text
+from probekit.evaluation.results.report import rates_note, short_text
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name, quick_text
-from probekit.export.about import FINGERPRINTS
 from probekit.tables import markdown_table
-from probekit.text import counted, printable
+from probekit.text import printable
 
 MOST_CLASSES = 20
+FINGERPRINTS = ("model_fingerprint", "tokenizer_fingerprint", "task_fingerprint")
 _ESCAPED = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>#|~$&!@:+="})
 
 
@@ -44,7 +44,7 @@ def card(data: ProbeData, layer: LayerResult, file: str | None) -> str:
     Args:
         data: the curve.
         layer: the place whose probe is published.
-        file: the stem of the saved probe beside the card; None if it cannot be saved.
+        file: name of the saved probe in the card's folder, without a suffix; None if it cannot be saved.
     """
     meta = data.meta
     head = ["---", "library_name: probekit", "tags:", "- probe", "- interpretability", "---", ""]
@@ -81,8 +81,10 @@ def _training(data: ProbeData, layer: LayerResult) -> str:
         ("place", layer.place),
         ("token that is read", position_name(meta["position"])),
         ("BOS before each text", activations.get("bos")),
-        ("number type", activations.get("dtype")),
-        ("edits", activations.get("edited")),
+        *_reading(data),
+        ("model computed in", activations.get("compute_dtype")),
+        ("activations stored in", activations.get("dtype")),
+        ("edits of the model", activations.get("edited")),
         ("class of the probe", estimator.get("class")),
         ("C", None if layer.C is None else f"{layer.C:g}"),
         ("chosen on", meta.get("chosen_on")),
@@ -90,6 +92,18 @@ def _training(data: ProbeData, layer: LayerResult) -> str:
         ("versions", ", ".join(f"{name} {number}" for name, number in meta.get("versions", {}).items())),
     ]
     return markdown_table(("", ""), [(name, code(value, True)) for name, value in rows if value is not None])
+
+
+def _reading(data: ProbeData) -> list[tuple[str, Any]]:
+    """A row for each thing about how texts were read that is not the default."""
+    reading = data.meta.get("reading") or {}
+    chat = reading.get("chat") or {}
+    return [
+        ("chat template", ", ".join(f"{key}: {value}" for key, value in chat.items()) or None),
+        ("special tokens", "left out" if reading.get("skip_special") else None),
+        ("rows", "words" if reading.get("words") else "every token" if reading.get("each_token") else None),
+        ("texts", "continued by the model" if reading.get("generated") else None),
+    ]
 
 
 def _classes(data: ProbeData) -> list[tuple[str, Any]]:
@@ -108,6 +122,8 @@ def _figures(data: ProbeData, layer: LayerResult) -> list[str]:
     """The test scores of this place with intervals, and the headline of the baselines."""
     metrics = [(metric_name(name), *_pair(layer, name)) for name in layer.metrics["test"]]
     lines = [markdown_table(("metric on test", "value", "95% interval"), metrics), ""]
+    if note := rates_note(layer):
+        lines += [as_sentence(note), ""]
     name = metric_name(data.headline)
     rows = [("this probe", *_pair(layer, data.headline))]
     rows += [(as_sentence(one.name), *_pair(one, data.headline)) for one in data.baselines]
@@ -143,9 +159,12 @@ def _controls(data: ProbeData, layer: LayerResult) -> list[str]:
 
 
 def _audit(data: ProbeData) -> list[str]:
-    audit = data.meta.get("audit") or {}
-    found = audit.get("findings", audit.get("lines", []))
-    return [as_sentence(line) for line in found] or ["Nothing was found."]
+    audit = data.meta.get("audit")
+    if audit is None:
+        return ["The results hold none."]
+    found = [as_sentence(line) for line in audit.get("findings", audit.get("lines", []))] or ["Nothing was found."]
+    searched = audit.get("near", 0) is not None  # a record of an older version has no such entry
+    return found if searched else [*found, "Near-duplicates across splits were not searched for."]
 
 
 def _limits(data: ProbeData, layer: LayerResult) -> list[str]:
@@ -174,18 +193,18 @@ def _limits(data: ProbeData, layer: LayerResult) -> list[str]:
 def _loading(data: ProbeData, layer: LayerResult, file: str | None) -> list[str]:
     if file is None:
         return ["The fitted estimator is of another package and was not saved; train it again."]
-    of_texts = bool(layer.probe.of_sequences)
-    given = "a list of [tokens, features] arrays, one for each text" if of_texts else "activations [texts, features]"
+    width = f"{layer.probe.n_features_in_:,} features"
+    given = f"a list of [tokens, {width}], one for each text" if layer.probe.of_sequences else f"[rows, {width}]"
     predict = "predict" if layer.probe.predicts == "numbers" else "predict_labels"
     return [
         "```python",
         "import probekit as pk",
         "",
         f"probe = pk.load_probe({file!a})  # {file}.json and {file}.safetensors, no pickle",
-        f"probe.{predict}(X)  # X: {given}, at {layer.place}",
+        f"probe.{predict}(X)  # activations {given}, at {layer.place}",
         "```",
         "",
-        f"The probe takes {counted(layer.probe.n_features_in_, 'feature')}.",
+        "`pk.extract` gives the activations of new texts, and `pk.Monitor` scores the tokens that a model generates.",
     ]
 
 

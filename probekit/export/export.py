@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from probekit.durable import write_as
 from probekit.errors import StorageError, UsageError
@@ -29,12 +30,12 @@ CARD_FILE, PROBE_FILE = "README.md", "probe"
 
 
 @keywords(ExportOptions)
-def export_results(curves: ProbeData | Sequence[ProbeData], place: str | None, options: ExportOptions) -> Path:
+def export_results(curves: ProbeData | Sequence[ProbeData], place: Any, options: ExportOptions) -> Path:
     """Write one probe of a curve, or a table of one or several curves; returns the path.
 
     Args:
         curves: one curve, or several.
-        place: of the probe; None is the best one. A table is of complete curves and takes none.
+        place: of the probe, such as "resid_pre.5"; None is the best one. A table is of complete curves and takes none.
         options: as keyword arguments.
 
     Raises:
@@ -46,7 +47,7 @@ def export_results(curves: ProbeData | Sequence[ProbeData], place: str | None, o
     if options.to in TABLES:
         if place is not None:
             raise UsageError(f"{options.to} is a table of the complete curve; leave the place {place!a:.60} out")
-        path = options.out or Path(_name(several[0], "curve") + TABLES[options.to])
+        path = Path(options.out or _name(several[0], "curve") + TABLES[options.to])
         return _written(path, _table(several, options.to))
     if len(several) > 1:
         raise UsageError(
@@ -56,8 +57,8 @@ def export_results(curves: ProbeData | Sequence[ProbeData], place: str | None, o
     layer = data.best if place is None else result_at(data, place)
     name = _name(data, layer.place)
     if options.to == CARD:
-        return _write_card(data, layer, options.out or Path(name))
-    return _written(options.out or Path(name + WEIGHTS[options.to]), _WRITERS[options.to](data, layer))
+        return _write_card(data, layer, Path(options.out or name))
+    return _written(Path(options.out or name + WEIGHTS[options.to]), _WRITERS[options.to](data, layer))
 
 
 def _table(curves: Sequence[ProbeData], kind: str) -> bytes:
@@ -69,6 +70,8 @@ def _table(curves: Sequence[ProbeData], kind: str) -> bytes:
 def _write_card(data: ProbeData, layer: LayerResult, folder: Path) -> Path:
     """A folder with the card and the probe; a README.md that is no card is not replaced."""
     path = folder / CARD_FILE
+    if path.is_dir():
+        raise StorageError(f"{str(path)!a} is a folder, and the card is a file of that name; name another (--out)")
     if folder.exists() and not folder.is_dir():
         raise StorageError(f"{str(folder)!a} is a file, and a card is a folder; name another (--out)")
     if path.exists() and "library_name: probekit" not in path.read_text(encoding="utf-8", errors="replace")[:200]:

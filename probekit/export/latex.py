@@ -79,7 +79,8 @@ def latex_curve(data: ProbeData) -> str:
     bold = {i for i, layer in enumerate(data.layers) if layer is data.selected and data.procedure is None}
     body = [_line(row, i in bold) for i, row in enumerate(rows)]
     places, baselines = body[: len(data.layers)], body[len(data.layers) :]
-    return _table([_line(header)], [places, baselines], len(header), 1, f"{title(data)}. {_caption(data)}")
+    name = " ".join(str(data.meta[key]) for key in ("label", "point", "model"))
+    return _table([_line(header)], [places, baselines], len(header), 1, f"{title(data)}. {_caption(data)}", name)
 
 
 def latex_curves(curves: Sequence[ProbeData]) -> str:
@@ -89,7 +90,7 @@ def latex_curves(curves: Sequence[ProbeData]) -> str:
     lines = [_line(row) for row in rows]
     meta = curves[0].meta
     caption = f"Probes in {printable(meta['model'])} on {printable(meta['task'])}. {_caption(curves[0])}"
-    return _table([_line(header)], [lines], len(header), 3, caption)
+    return _table([_line(header)], [lines], len(header), 3, caption, f"probes {meta['task']} {meta['model']}")
 
 
 def _curve_row(curve: ProbeData) -> list[str]:
@@ -151,12 +152,12 @@ def _line(cells: Sequence[str], bold: bool = False) -> str:
     return "    " + " & ".join(written) + r" \\"
 
 
-def _table(header: list[str], parts: list[list[str]], columns: int, left: int, caption: str) -> str:
-    """The environment; parts of the body have a rule between them, and the first columns are flush left."""
+def _table(header: list[str], parts: list[list[str]], columns: int, left: int, caption: str, name: str) -> str:
+    """The environment with the label `tab:name`; a rule between parts, the first `left` columns flush left."""
     body: list[str] = []
     for part in parts:
         body += [r"    \midrule", *part] if part else []
-    label = re.sub("[^a-z0-9]+", "-", caption.lower())[:40].strip("-")
+    label = re.sub("[^a-z0-9]+", "-", name.lower())[:60].strip("-")
     lines = [
         r"% the preamble needs \usepackage{booktabs}",
         r"\begin{table}",

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from probekit.errors import StorageError
 from probekit.logging_to.check import check_tracker
 from probekit.logging_to.content import LAYER, LoggedRun, draw, logged_run
+from probekit.text import printable
 
 PROJECT = "probekit"
 TENSORBOARD = Path("tensorboard")  # not under ./runs, which is where tensorboard would look: stores are there
@@ -25,11 +27,17 @@ def log_results(results: Any, name: str) -> None:
 
     Raises:
         UsageError: it is not installed.
+        StorageError: it could not be imported, or did not take the run.
     """
     check_tracker(name)
     run = logged_run(results)
     with tempfile.TemporaryDirectory() as folder:
-        _WRITERS[name](run, draw(results, Path(folder)))
+        picture = draw(results, Path(folder))
+        try:
+            _WRITERS[name](run, picture)
+        except Exception as error:  # of another package: of any class
+            why = f"{type(error).__name__}: {printable(' '.join(str(error).split()))[:200]}"
+            raise StorageError(f"{name} did not take the run ({why}); the results are complete without it") from error
 
 
 def _wandb(run: LoggedRun, picture: Path) -> None:

@@ -23,7 +23,7 @@ class ExportOptions:
         "card a folder with a README.md and the probe, ready to be published.",
         metavar="KIND",
     )
-    out: Path | None = option(
+    out: str | Path | None = option(
         None, "File to write; for card, a folder.  [default: LABEL-PLACE in the current folder]", metavar="PATH"
     )
 

@@ -10,8 +10,9 @@ from probekit.evaluation.results.spread import TrainingSpread
 from probekit.interventions import record_of_edits
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions, ScoreOptions
+from probekit.options.check import is_whole
 from probekit.places import ALL
-from probekit.points import Place
+from probekit.points import Place, place_name, split_point
 from probekit.scoring.calibrate import Calibration, calibration_of
 from probekit.scoring.threshold import ChosenThreshold, choose_threshold
 from probekit.selections import PER_EXAMPLE
@@ -95,8 +96,14 @@ def probe_of(results: ProbeData, place: str | None, fpr: float | None = None) ->
     )
 
 
-def result_at(results: ProbeData, place: str) -> LayerResult:
-    """The result of a place: "resid_pre.5", or its layer alone where the curve has it once."""
+def result_at(results: ProbeData, place: Any) -> LayerResult:
+    """The result of a place: "resid_pre.5", ("resid_pre", 5), or its layer alone where the curve has it once.
+
+    Raises:
+        UsageError: no such place.
+    """
+    if not isinstance(place, str):
+        place = str(place) if is_whole(place) else place_name(split_point(place))
     known = {layer.place: layer for layer in results.layers}
     short = {name.removeprefix("encoder."): layer for name, layer in known.items()}
     of_point = {str(layer.layer): layer for layer in results.layers if layer.point == results.meta["point"]}
@@ -143,8 +150,25 @@ def differences(
         edits: those that it will run under.
         with_texts: whether the inputs are texts, which the tokenizer reads.
     """
-    different: list[str] = []
-    notes: list[str] = []
+    different, notes = model_differences(origin, model, with_texts)
+    record = None if edits is None else record_of_edits(model, edits)
+    if record != origin.get("edits"):
+        trained = origin.get("edited")
+        different.append(f"edits (trained {f'under: {trained}' if trained else 'without any'}; edits= in Python)")
+    return different, notes
+
+
+def model_differences(origin: dict[str, Any], model: LanguageModel, with_texts: bool) -> tuple[list[str], list[str]]:
+    """What of a model differs from the record `origin` of activations, and what could not be compared.
+
+    Args:
+        origin: `meta["activations"]` of results.
+        model: the model that will run.
+        with_texts: whether its tokenizer is compared too.
+
+    Returns:
+        The first difference, such as "weights", or none; and a note for each entry that the record lacks.
+    """
     own: dict[str, tuple[str, Callable[[], Any]]] = {
         "compute_dtype": ("type", lambda: str(model.dtype).removeprefix("torch.")),
         "model_fingerprint": ("weights", model.fingerprint),
@@ -152,16 +176,13 @@ def differences(
     if with_texts and model.tokenizer is not None:
         tokenizer = model.tokenizer
         own["tokenizer_fingerprint"] = "tokenizer", lambda: tokenizer.fingerprint
+    different, notes = [], []
     for key, (what, value) in own.items():
         if origin.get(key) is None:
             notes.append(f"the results do not record the model's {what}, so it was not compared")
         elif not different and value() != origin[key]:
             more = f" (trained in {origin[key]}, loaded in {value()}: --dtype)" if what == "type" else ""
             different.append(f"{what}{more}")
-    record = None if edits is None else record_of_edits(model, edits)
-    if record != origin.get("edits"):
-        trained = origin.get("edited")
-        different.append(f"edits (trained {f'under: {trained}' if trained else 'without any'}; edits= in Python)")
     return different, notes
 
 

@@ -116,8 +116,8 @@ def _attention(probe: AttentionProbe) -> tuple[np.ndarray, np.ndarray, Callable[
     """The query and the read-out as rows of weights, and their fold."""
     K = len(probe.coef_)
 
-    def fold(products_TR: np.ndarray, kept: Fold) -> np.ndarray:
-        return _weighted(products_TR[:, :1].repeat(K, axis=1), products_TR[:, 1:], kept) + probe.intercept_
+    def fold(products_TR: np.ndarray, so_far: Fold) -> np.ndarray:
+        return _weighted(products_TR[:, :1].repeat(K, axis=1), products_TR[:, 1:], so_far) + probe.intercept_
 
     return np.concatenate([probe.query_[None], probe.coef_]), np.zeros(K + 1), fold
 
@@ -125,33 +125,33 @@ def _attention(probe: AttentionProbe) -> tuple[np.ndarray, np.ndarray, Callable[
 def _aggregate(probe: AggregateProbe) -> Callable[[np.ndarray, Fold], np.ndarray]:
     """The fold of a probe that aggregates the scores of tokens, and calibrates the aggregate."""
 
-    def fold(scores_TK: np.ndarray, kept: Fold) -> np.ndarray:
-        return probe.slope_ * aggregated(scores_TK, kept) + probe.shift_
+    def fold(scores_TK: np.ndarray, so_far: Fold) -> np.ndarray:
+        return probe.slope_ * aggregated(scores_TK, so_far) + probe.shift_
 
-    def aggregated(scores_TK: np.ndarray, kept: Fold) -> np.ndarray:
+    def aggregated(scores_TK: np.ndarray, so_far: Fold) -> np.ndarray:
         if probe.aggregate == "last":
             return scores_TK
         if probe.aggregate == "max":
-            so_far_TK = np.maximum(np.maximum.accumulate(probe.side_ * scores_TK, axis=0), kept.best)
-            kept.best = so_far_TK[-1]
-            return probe.side_ * so_far_TK
+            best_TK = np.maximum(np.maximum.accumulate(probe.side_ * scores_TK, axis=0), so_far.best)
+            so_far.best = best_TK[-1]
+            return probe.side_ * best_TK
         sharpness = 0.0 if probe.aggregate == "mean" else probe.side_ / (probe.temperature * probe.spread_)
-        return _weighted(sharpness * scores_TK, scores_TK, kept)
+        return _weighted(sharpness * scores_TK, scores_TK, so_far)
 
     return fold
 
 
-def _weighted(logits_TK: np.ndarray, scores_TK: np.ndarray, kept: Fold) -> np.ndarray:
+def _weighted(logits_TK: np.ndarray, scores_TK: np.ndarray, so_far: Fold) -> np.ndarray:
     """The mean of the scores so far with weights softmax(logits), after each token.
 
     Sums are relative to the largest logit so far, so that no exponential overflows (as in online softmax).
     """
     found_TK = np.empty_like(scores_TK)
     for t, (logit_K, score_K) in enumerate(zip(logits_TK, scores_TK, strict=True)):
-        best_K = np.maximum(kept.best, logit_K)
-        before_K, now_K = np.exp(kept.best - best_K), np.exp(logit_K - best_K)
-        kept.weight = kept.weight * before_K + now_K
-        kept.total = kept.total * before_K + now_K * score_K
-        kept.best = best_K
-        found_TK[t] = kept.total / kept.weight
+        best_K = np.maximum(so_far.best, logit_K)
+        before_K, now_K = np.exp(so_far.best - best_K), np.exp(logit_K - best_K)
+        so_far.weight = so_far.weight * before_K + now_K
+        so_far.total = so_far.total * before_K + now_K * score_K
+        so_far.best = best_K
+        found_TK[t] = so_far.total / so_far.weight
     return found_TK

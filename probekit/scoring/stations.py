@@ -26,7 +26,7 @@ class Station:
     Attributes:
         probes: that read it.
         rules: of each.
-        weights: of all rules that have any, one below the other, float64 [R, D].
+        weights: of all rules that have any, one below the other, float64 [R, D], on the model's device.
         shift: float64 [R].
     """
 
@@ -59,16 +59,17 @@ def stations_of(model: LanguageModel, probes: list[WatchedProbe]) -> dict[str, S
     by_point: dict[str, list[WatchedProbe]] = {}
     for watched in probes:
         by_point.setdefault(_point_of(model, watched), []).append(watched)
-    return {name: _station(own) for name, own in by_point.items()}
+    device = model.device if has_float64(model.device) else torch.device("cpu")
+    return {name: _station(own, device) for name, own in by_point.items()}
 
 
-def _station(probes: list[WatchedProbe]) -> Station:
+def _station(probes: list[WatchedProbe], device: torch.device) -> Station:
     rules = [watched.rule for watched in probes]
     affine: list[Any] = [(rule.weights, rule.shift) for rule in rules if rule.weights is not None]
     D = probes[0].probe.n_features_in_
     weights = np.concatenate([np.zeros((0, D)), *(each for each, _ in affine)])
     shift = np.concatenate([np.zeros(0), *(each for _, each in affine)])
-    return Station(probes, rules, torch.from_numpy(weights), torch.from_numpy(shift))
+    return Station(probes, rules, torch.from_numpy(weights).to(device), torch.from_numpy(shift).to(device))
 
 
 def _point_of(model: LanguageModel, watched: WatchedProbe) -> str:

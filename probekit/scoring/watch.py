@@ -8,16 +8,18 @@ from sklearn.utils.validation import check_is_fitted
 
 from probekit.errors import ResumeMismatch, UsageError, nearest
 from probekit.evaluation.results.data import ProbeData
+from probekit.evaluation.results.results import PlaceResults
 from probekit.models.base import LanguageModel
 from probekit.options import MonitorOptions
+from probekit.options.check import is_whole
 from probekit.points import place_name, split_point
 from probekit.probes import Probe
 from probekit.scoring.calibrate import calibrated, calibration_of
-from probekit.scoring.probe import result_at
+from probekit.scoring.probe import model_differences, result_at
 from probekit.scoring.running import token_rule
 from probekit.scoring.threshold import choose_threshold
 from probekit.scoring.watched import WatchedProbe
-from probekit.text import kind_of, printable
+from probekit.text import kind_of, listed, printable
 
 
 def watched_probes(model: LanguageModel, given: Any, options: MonitorOptions) -> list[WatchedProbe]:
@@ -54,23 +56,33 @@ def _watched(model: LanguageModel, name: str | None, given: Any, options: Monito
     place, results = options.place, None
     if isinstance(given, tuple) and len(given) == 2:
         given, place = given
+    if isinstance(given, PlaceResults):
+        given, place = given.curve, given.place
     if isinstance(given, ProbeData):
         results = given
-        _check_weights(model, results, options)
-        given = results.best if place is None else result_at(results, place_name(split_point(place)))
+        _check_model(model, results, options)
+        if (results.meta.get("reading") or {}).get("places"):
+            raise UsageError("a monitor reads one place, and this probe was trained on several side by side")
+        at = place if place is None or is_whole(place) else place_name(split_point(place))
+        given = results.best if at is None else result_at(results, at)
     if isinstance(given, Probe) and place is None:
         raise UsageError('a fitted probe needs its place, such as place="resid_pre.5"; results know theirs')
     if not isinstance(given, Probe):
         place, given = getattr(given, "place", None), getattr(given, "probe", given)
     if not isinstance(given, Probe) or place is None:
-        raise UsageError(f"expected results of train_probes or a fitted probe, got {kind_of(given)}; train one first")
+        raise UsageError(
+            f"expected results of train_probes or a fitted probe, got {kind_of(given)}; train one, or load it with "
+            "ProbeResults.load or load_probe"
+        )
     check_is_fitted(given)
     at = split_point(place)
     name = place_name(at) if name is None else name
     rows, own = (None, place_name(at)) if results is None else (results.rows, place_name(at))
     rule = token_rule(given, options.target)
     calibration = calibration_of(rows, own) if rule.sign else None
-    return WatchedProbe(name, given, at, rule, _threshold(name, own, results, options), calibration, rule.sign or 1)
+    edited = None if results is None or options.any_model else results.meta.get("activations", {}).get("edited")
+    threshold = _threshold(name, own, results, options)
+    return WatchedProbe(name, given, at, rule, threshold, calibration, rule.sign or 1, edited)
 
 
 def _threshold(name: str, place: str, results: ProbeData | None, options: MonitorOptions) -> float | None:
@@ -83,11 +95,12 @@ def _threshold(name: str, place: str, results: ProbeData | None, options: Monito
     return options.threshold
 
 
-def _check_weights(model: LanguageModel, results: ProbeData, options: MonitorOptions) -> None:
-    trained = results.meta.get("activations", {}).get("model_fingerprint")
-    if options.any_model or trained is None or trained == model.fingerprint():
+def _check_model(model: LanguageModel, results: ProbeData, options: MonitorOptions) -> None:
+    if options.any_model:
         return
-    raise ResumeMismatch(
-        f"{printable(model.name)} has other weights than the model that the probe was trained on; give that model, or "
-        "watch this one all the same with any_model=True"
-    )
+    different, _ = model_differences(results.meta.get("activations", {}), model, with_texts=False)
+    if different:
+        raise ResumeMismatch(
+            f"{printable(model.name)} is not the model that the probe was trained on: different {listed(different)}; "
+            "give that model, or watch this one all the same (any_model=True)"
+        )

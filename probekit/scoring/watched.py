@@ -1,4 +1,4 @@
-"""What a monitor saw: the scores of each text, where they stand now, and its alarms."""
+"""What a monitor saw: the scores of each text, their running maximum and mean, and the alarms."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ class Alarm:
     """A score that reached the threshold.
 
     Attributes:
-        text: number of the prompt among those that were given.
+        text: index of the text in `Monitor.texts`.
         name: of the probe.
         index: of the token in its text, from 0, a BOS counted.
         token: its id; None in a forward outside of generation.
@@ -55,7 +55,8 @@ class WatchedText:
     """A text that a model wrote, or read, under a monitor.
 
     Attributes:
-        number: of the prompt among those that were given.
+        index: of the text in `Monitor.texts`.
+        number: of the prompt among those of its call.
         n_prompt: tokens of the prompt; of a forward outside of generation, of the text.
         tokens: ids, generated ones included; empty outside of generation.
         scores: probe -> the score of each token that the model has read, from the first one on. The last token that a
@@ -64,6 +65,7 @@ class WatchedText:
         alarms: in the order in which they were raised.
     """
 
+    index: int
     number: int
     n_prompt: int
     tokens: list[int]
@@ -77,13 +79,14 @@ class WatchedProbe:
     """A probe at its place.
 
     Attributes:
-        name: under which its scores are kept.
+        name: of its scores and alarms.
         probe: fitted.
         place: point and layer.
         rule: how activations become scores.
         threshold: at which a score raises an alarm; None for no alarms.
         calibration: of scores of two classes, towards the second; None for a fitted probe.
         sign: 1 where high scores mean the second class, or a high number; -1 where they mean the first.
+        edited: the edits that its training ran under, in words; None for none.
     """
 
     name: str
@@ -93,3 +96,4 @@ class WatchedProbe:
     threshold: float | None
     calibration: Calibration | None
     sign: int
+    edited: str | None = None

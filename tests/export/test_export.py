@@ -113,6 +113,9 @@ def test_numpy_and_safetensors_hold_the_weights_and_what_they_are(case: Any, tmp
     assert about["place"] == results.best.place
     assert about["classes"] == results.meta["classes"]
     assert about["test"] == results.best.metrics["test"]
+    assert about["rates"] == results.best.rates
+    assert about["reading"] == results.meta["reading"]
+    assert about["activations"] == results.meta["activations"]
     assert (about["model"], about["position"]) == (results.meta["model"], results.meta["position"])
 
 
@@ -273,11 +276,13 @@ def test_the_latex_table_has_the_numbers(two: Any, tmp_path: Path) -> None:
         assert (r"\textbf" in row) == (layer is results.best)
 
 
+MARKDOWN = MarkdownIt("gfm-like", {"linkify": False})  # tables and autolinks, as GitHub and the Hub render them
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_card_shows_names_as_code(two: Any, name: str) -> None:
-    """Of Markdown with tables and autolinks, as GitHub and the Hub render it."""
     results = with_names(two[0], name)
-    page = MarkdownIt("gfm-like", {"linkify": False}).render(card(results, results.best, "probe").split("---\n", 2)[2])
+    page = MARKDOWN.render(card(results, results.best, "probe").split("---\n", 2)[2])
     for tag in ("<img", "<a ", "<script", "<b>"):
         assert tag not in page
     assert page.count("<h1>") == 1
@@ -292,13 +297,12 @@ def test_a_card_shows_names_as_code(two: Any, name: str) -> None:
 @given(st.text(max_size=40))
 def test_code_and_sentences_print_what_they_are_given(text: str) -> None:
     """A page of Markdown with nothing but the text has nothing but the text, markup or not."""
-    parser = MarkdownIt("gfm-like", {"linkify": False})
     shown = " ".join(printable(text).split())
     if not shown:
         return
-    (code_span,) = parser.parse(code(shown))[1].children or []
+    (code_span,) = MARKDOWN.parse(code(shown))[1].children or []
     assert (code_span.type, code_span.content) == ("code_inline", shown)
-    item = parser.parse(f"- {as_sentence(shown)}")
+    item = MARKDOWN.parse(f"- {as_sentence(shown)}")
     assert [token.type for token in item if token.type != "inline"] == [
         *("bullet_list_open", "list_item_open", "paragraph_open"),
         *("paragraph_close", "list_item_close", "bullet_list_close"),
@@ -326,6 +330,32 @@ def test_a_card_holds_the_figures_and_its_probe_loads(case: Any, tmp_path: Path)
     with pytest.raises(StorageError, match="is no card of a probe"):
         results.export(to="card", out=tmp_path / "mine")
     assert (tmp_path / "mine" / "README.md").read_text() == "# My project"
+    (tmp_path / "odd" / "README.md").mkdir(parents=True)
+    with pytest.raises(StorageError, match="is a folder, and the card is a file"):
+        results.export(to="card", out=tmp_path / "odd")
+
+
+def test_a_card_says_how_texts_were_read_and_what_was_not_searched(two: Any) -> None:
+    results, _ = two
+    reading = {"chat": {"template": "ab12"}, "skip_special": True, "each_token": True}
+    audit = {**results.meta["audit"], "near": None}
+    activations = {"compute_dtype": "bfloat16", "edited": "add at resid_pre.1"}
+    meta = {**results.meta, "reading": reading, "audit": audit, "activations": activations}
+    rates = {"fpr": 0.01} | dict(zip(("tpr", "tpr_low", "tpr_high"), (0.7, 0.6, 0.8), strict=True))
+    rates |= dict(zip(("test_fpr", "test_fpr_low", "test_fpr_high"), (0.02, 0.0, 0.1), strict=True))
+    best = dataclasses.replace(results.best, rates=rates)
+    text = card(pk.ProbeResults([*results.layers], results.baselines, meta), best, "probe")
+    for row in (
+        "| chat template | `template: ab12` |",
+        "| special tokens | `left out` |",
+        "| rows | `every token` |",
+        "| model computed in | `bfloat16` |",
+        "| edits of the model | `add at resid_pre.1` |",
+    ):
+        assert row in text
+    assert "- Near-duplicates across splits were not searched for." in text
+    said = as_sentence("test TPR 0.700 [0.600, 0.800], FPR 0.020 [0.000, 0.100]")
+    assert said in text
 
 
 def test_what_cannot_be_exported(two: Any, tmp_path: Path) -> None:
@@ -336,6 +366,8 @@ def test_what_cannot_be_exported(two: Any, tmp_path: Path) -> None:
     refused: list[tuple[Callable[[], Any], type[Exception], str]] = [
         (lambda: results.export(to="pickle", out=out), UsageError, "unknown kind of export 'pickle'"),
         (lambda: results.export("resid_pre.9", to="numpy", out=out), UsageError, "no probe of 'resid_pre.9'"),
+        (lambda: results.export(9, to="numpy", out=out), UsageError, "no probe of '9'"),
+        (lambda: mlp.export("resid_pre.3", to="gguf-control-vector", out=out), UsageError, "MLPProbe.* has none"),
         (lambda: results.export("resid_pre.1", to="csv", out=out), UsageError, "leave the place"),
         (lambda: mlp.export(to="sklearn-json", out=out), UsageError, "is not linear in one row"),
         (lambda: sklearn.export(to="numpy", out=out), DataError, "no fitted probe"),
@@ -345,7 +377,7 @@ def test_what_cannot_be_exported(two: Any, tmp_path: Path) -> None:
         with pytest.raises(error, match=message):
             call()
     assert not out.exists()
-    mlp.export(to="numpy", out=out)
+    mlp.export(to="numpy", out=str(out))
     assert "hidden_coef" in np.load(io.BytesIO(out.read_bytes())).files
     assert "was not saved" in sklearn.export(to="card", out=tmp_path / "c").read_text()
 

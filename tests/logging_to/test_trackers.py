@@ -15,8 +15,9 @@ import torch
 import probekit as pk
 from probekit.activations.activations import ActivationSet
 from probekit.cli.main import run
-from probekit.errors import UsageError
+from probekit.errors import StorageError, UsageError
 from probekit.logging_to.content import LoggedRun, logged_run
+from probekit.logging_to.trackers import log_results
 from probekit.tasks.base import Task
 
 N, D = 120, 4
@@ -126,20 +127,36 @@ def test_wandb_gets_the_curve_the_picture_and_the_settings(acts: ActivationSet, 
     assert len(seen.named("finish")) == 1
 
 
-def test_an_active_run_of_wandb_goes_on(acts: ActivationSet, wandb: Any) -> None:
+def test_an_active_run_of_wandb_goes_on(results: pk.ProbeResults, wandb: Any) -> None:
     seen, made = wandb
     made.run = seen
-    pk.train_probes(acts, log_to="wandb", **OPTIONS)
+    log_results(results, "wandb")
     assert not seen.named("init")
     assert not seen.named("finish")
     assert seen.named("log")
 
 
-def test_trackio_gets_the_same(results: pk.ProbeResults, acts: ActivationSet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_outlive_a_tracker_that_fails(acts: ActivationSet, results: pk.ProbeResults, wandb: Any) -> None:
+    """In Python a warning, since an error would lose the fits; the command has written them, and says it on exit."""
+
+    def refuse(**_: Any) -> None:
+        raise ConnectionError("no route\nto host\x1b[31m")
+
+    wandb[1].init = refuse
+    says = r"wandb did not take the run \(ConnectionError: no route to host.*\); the results are complete without it"
+    with pytest.raises(StorageError, match=says) as caught:
+        log_results(results, "wandb")
+    assert "\x1b" not in str(caught.value)
+    with pytest.warns(UserWarning, match=says):
+        again = pk.train_probes(acts, log_to="wandb", quick=True, layers="0", C=1.0)
+    assert again.layers
+
+
+def test_trackio_gets_the_same(results: pk.ProbeResults, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = StandIn()
     made = module("trackio", init=seen.init, log=seen.log, finish=seen.finish, Image=lambda path: "image")
     monkeypatch.setitem(sys.modules, "trackio", made)
-    pk.train_probes(acts, log_to="trackio", **OPTIONS)
+    log_results(results, "trackio")
     ((_, how),) = seen.named("init")
     *steps, (last, at) = seen.named("log")
     numbers = dict(last[0])
@@ -151,7 +168,7 @@ def test_trackio_gets_the_same(results: pk.ProbeResults, acts: ActivationSet, mo
 
 
 def test_tensorboard_reads_back_what_was_logged(
-    results: pk.ProbeResults, acts: ActivationSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    results: pk.ProbeResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if importlib.util.find_spec("tensorboard") is None:
         pytest.skip("tensorboard is not installed")
@@ -161,7 +178,7 @@ def test_tensorboard_reads_back_what_was_logged(
 
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
-        pk.train_probes(acts, log_to="tensorboard", **OPTIONS)
+        log_results(results, "tensorboard")
     first, second = sorted((tmp_path / "tensorboard").iterdir())
     assert second.name == f"{first.name}-2"
     events = EventAccumulator(str(first)).Reload()

@@ -5,11 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from models.adapter.wrapped import wrapped
-from tiny_configs import tiny_configs, tiny_model
+from tiny_configs import new_model, tiny_configs, tiny_model
 
-from probekit import Monitor
-from probekit.errors import DataError, UsageError
+from probekit import Monitor, ProbeResults, extract, train_probes
+from probekit.errors import DataError, ResumeMismatch, UsageError
 from probekit.interventions import add
 from probekit.models.families import family_of
 from probekit.models.families.transformer import Transformer
@@ -21,7 +22,9 @@ from probekit.probes import (
     MLPProbe,
     RidgeRegressionProbe,
 )
+from probekit.scoring.calibrate import calibrated
 from probekit.scoring.watched import Alarm, WatchedText
+from probekit.tasks.base import Task
 
 PROMPTS = [[7, 3, 9, 9, 2], [4], [11, 30, 8, 1, 1, 6]]
 PLACE = "resid_pre.2"
@@ -132,13 +135,26 @@ def test_a_monitor_changes_nothing_and_leaves_nothing_behind(gpt2: Any, probe: A
     before = len(monitor.texts)
     gpt2.generate(PROMPTS, **SAMPLED, stop_tokens=[])
     assert len(monitor.texts) == before
+    broken = [(PLACE, lambda x, hook: x * float("nan"))]
+    with pytest.raises(DataError, match="NaN or infinity"), gpt2.hooks(broken), Monitor(gpt2, probe, PLACE):
+        gpt2.generate(PROMPTS, max_new_tokens=2)  # a comparison with NaN is false: no alarm would ever be raised
+    assert not any(point.hooked for point in gpt2.points.values())
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "opt"])
+def test_an_error_of_the_callback_ends_the_call(kind: str, probe: Any) -> None:
+    """An adapted model, which runs a row again where its class's cache fails, does not take it for such a failure."""
+    model = tiny_model(kind) if kind == "gpt2" else wrapped(kind)
 
     def fail(alarm: Alarm) -> None:
-        raise RuntimeError(alarm.name)
+        raise ValueError(alarm.name)
 
-    with pytest.raises(RuntimeError, match=PLACE), Monitor(gpt2, probe, PLACE, threshold=-1e9, on_alarm=fail):
-        gpt2.generate(PROMPTS, **SAMPLED)
-    assert not any(point.hooked for point in gpt2.points.values())
+    with Monitor(model, probe, PLACE, threshold=-1e9, on_alarm=fail) as monitor:
+        with pytest.raises(ValueError, match=PLACE):
+            model.generate(PROMPTS[0], max_new_tokens=4, stop_tokens=[])
+        with pytest.raises(ValueError, match=PLACE):
+            model.generate(PROMPTS[0], max_new_tokens=4, stop_tokens=[])
+    assert [alarm.text for alarm in monitor.alarms] == [0, 1]
 
 
 def test_several_probes_at_several_places(gpt2: Any) -> None:
@@ -265,7 +281,8 @@ def test_calls_follow_one_another_and_plain_forwards_count(gpt2: Any, probe: Any
     assert close(scores(monitor.texts[2]), probe.decision_function(activations(gpt2, [4, 5, 6])))
     with monitor:
         gpt2.generate([1], max_new_tokens=2, stop_tokens=[])
-    assert len(monitor.texts) == 5
+    assert [text.index for text in monitor.texts] == [0, 1, 2, 3, 4]
+    assert [text.number for text in monitor.texts] == [0, 0, 0, 1, 0]
     frame = monitor.to_frame()
     assert len(frame) == sum(len(text.scores[PLACE]) for text in monitor.texts)
     assert frame.score.tolist() == [score for text in monitor.texts for score in text.scores[PLACE]]
@@ -298,9 +315,85 @@ def test_what_cannot_be_watched(gpt2: Any, probe: Any) -> None:
         Monitor(gpt2, probe, PLACE).plot()
 
 
-def test_activations_that_are_not_finite_do_not_pass_in_silence(probe: Any) -> None:
-    """A comparison with NaN is false, so a monitor that went on would never raise an alarm."""
-    model = tiny_model("gpt2")
-    broken = [(PLACE, lambda x, hook: x * float("nan"))]
-    with pytest.raises(DataError, match="NaN or infinity"), model.hooks(broken), Monitor(model, probe, PLACE):
-        model.generate(PROMPTS, max_new_tokens=2)
+@pytest.fixture(scope="module")
+def results(gpt2: Any) -> ProbeResults:
+    """Whether the last id of a list is large."""
+    rng = np.random.default_rng(0)
+    ids = [rng.integers(3, 40, size=rng.integers(3, 6)).tolist() for _ in range(160)]
+    task = Task(
+        "made",
+        ids,
+        labels={"large": np.array([int(one[-1] > 20) for one in ids])},
+        label_names={"large": ["no", "yes"]},
+        splits=np.array(["train", "validation", "validation", "test"])[np.arange(160) % 4],
+    )
+    return train_probes(extract(gpt2, task), quick=True, intervals=False, baselines=False, C=1.0)
+
+
+def test_results_bring_place_threshold_and_probabilities(gpt2: Any, results: ProbeResults) -> None:
+    best = results.best
+    with Monitor(gpt2, {"all": results, "one": results.best, "no": (results, 1)}, fpr=0.1) as monitor:
+        gpt2.generate(PROMPTS, **SAMPLED, stop_tokens=[])
+    frame = monitor.to_frame()
+    assert [one.place for one in monitor.probes] == [(best.point, best.layer)] * 2 + [("resid_pre", 1)]
+    rows = results.rows
+    assert rows is not None
+    negatives = rows.scores[best.place][(rows.splits == "validation") & (rows.labels == 0)]
+    threshold = monitor.probes[0].threshold
+    assert threshold is not None
+    assert 0 < (negatives >= threshold).mean() <= 0.1
+    every = frame[frame.probe == "all"]
+    assert every.score.tolist() == frame[frame.probe == "one"].score.tolist()
+    calibration = monitor.probes[0].calibration
+    assert calibration is not None
+    assert np.allclose(every.probability, calibrated(calibration, every.score.to_numpy())[:, 1], rtol=0, atol=1e-12)
+    with Monitor(gpt2, results, target="no") as opposite:
+        gpt2.generate(PROMPTS, **SAMPLED, stop_tokens=[])
+    mirrored = opposite.to_frame()
+    assert np.allclose(mirrored.score, -every.score, rtol=0, atol=1e-12)
+    assert np.allclose(mirrored.probability, 1 - every.probability, rtol=0, atol=1e-12)
+    with pytest.raises(UsageError, match="no probe of '9'"):
+        Monitor(gpt2, results, 9)
+
+
+def test_results_are_of_this_model_type_and_edits(gpt2: Any, results: ProbeResults) -> None:
+    other, narrow = new_model("gpt2"), new_model("gpt2").to(torch.bfloat16)
+    with torch.no_grad():
+        other.embed.weight[0, 0] += 1
+    for model, what in ((other, "weights"), (narrow, "type .trained in float32, loaded in bfloat16")):
+        for given in (results, results.best):
+            with pytest.raises(ResumeMismatch, match=f"different {what}"):
+                Monitor(model, given)
+        assert Monitor(model, results, any_model=True).texts == []
+    origin = {**results.meta["activations"], "edited": "add at resid_pre.1"}
+    edited = ProbeResults([*results.layers], [], {**results.meta, "activations": origin})
+    with pytest.raises(ResumeMismatch, match=r"trained under edits \(add at resid_pre.1\)"), Monitor(gpt2, edited):
+        pass
+    with gpt2.edited({"resid_pre.1": add(torch.ones(32))}), Monitor(gpt2, edited):
+        pass
+    joined = ProbeResults([*results.layers], [], {**results.meta, "reading": {"places": [["resid_pre", 0]]}})
+    with pytest.raises(UsageError, match="several side by side"):
+        Monitor(gpt2, joined)
+
+
+def test_the_picture_has_the_scores_the_threshold_and_the_alarms(gpt2: Any, probe: Any) -> None:
+    with Monitor(gpt2, probe, PLACE) as silent:
+        gpt2.generate(PROMPTS[0], **SAMPLED, stop_tokens=[])
+    new = silent.texts[0].scores[PLACE][silent.texts[0].n_prompt :]
+    with Monitor(gpt2, probe, PLACE, threshold=max(new)) as monitor:
+        gpt2.generate(PROMPTS[0], **SAMPLED, stop_tokens=[])
+    curve, level, alarm = monitor.plot(ax=Figure().subplots()).lines
+    assert np.asarray(curve.get_ydata()).tolist() == monitor.texts[0].scores[PLACE]
+    assert set(np.asarray(level.get_ydata()).tolist()) == {max(new)}
+    assert np.asarray(alarm.get_xdata()).tolist() == [monitor.alarms[0].index]
+
+
+def test_a_text_is_followed_from_its_first_token(gpt2: Any, probe: Any) -> None:
+    def clear(alarm: Alarm) -> None:
+        monitor.clear()
+
+    with Monitor(gpt2, probe, PLACE, threshold=-1e9, on_alarm=clear) as monitor:
+        with pytest.raises(UsageError, match="clear it between generations"):
+            gpt2.generate(PROMPTS[0], max_new_tokens=4, stop_tokens=[])
+        gpt2.generate(PROMPTS[0], max_new_tokens=1, stop_tokens=[])
+    assert len(monitor.texts) == 1

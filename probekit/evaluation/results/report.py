@@ -258,8 +258,12 @@ def _lead_note(data: ProbeData) -> str:
 
 
 def _rates_note(data: ProbeData) -> str:
-    """What a threshold for few false positives finds on test, at the selected layer."""
-    rates = None if data.selected is None or data.procedure is not None else data.selected.rates
+    return "" if data.selected is None or data.procedure is not None else rates_note(data.selected)
+
+
+def rates_note(layer: LayerResult) -> str:
+    """What a threshold for few false positives finds on test, at one layer; empty without such a threshold."""
+    rates = layer.rates
     if rates is None or "tpr" not in rates or "test_fpr" not in rates:
         return ""
     tpr, fpr = (

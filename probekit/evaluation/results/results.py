@@ -27,6 +27,11 @@ class PlaceResults(LayerResult):
     __slots__ = ("_of",)  # the curve, kept out of the fields
     _of: "ProbeResults"
 
+    @property
+    def curve(self) -> "ProbeResults":
+        """The results that the place is of."""
+        return self._of
+
     def score(self, model: Any, texts: Any, **options: Any) -> "Scores":
         """Score new texts with this place's probe: see `ProbeResults.score`."""
         return self._of.score(model, texts, place=self.place, **options)
@@ -81,7 +86,7 @@ class ProbeResults(ProbeData):
         """
         return probe_frame(self)
 
-    def export(self, place: str | None = None, **options: Any) -> Path:
+    def export(self, place: Any = None, **options: Any) -> Path:
         """Write a probe for another program, or the table of the curve, or a card; returns the path.
 
         Args:
