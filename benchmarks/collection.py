@@ -4,7 +4,7 @@
 
 The script downloads the wheel of `sae-probes` with pip and takes the 155 task files out of it; nothing of them is
 written into the checkout. Each task is audited complete, twice: as `load_task` splits it, which keeps equal texts
-together, and under a random split of its rows, as is common. Then a probe is trained at every layer on at most
+together, and under a random split of its rows, as is common. `pk.sweep` trains a probe at every layer on at most
 `--limit` texts of each split. Figures go into OUT/collection.jsonl, a line for each task as it is done, so the same
 command resumes. `--report docs/collection.md` writes the page's tables and picture from them.
 """
@@ -27,6 +27,8 @@ from collection_tables import write_page
 
 import probekit as pk
 from probekit.evaluation.results.data import LayerResult
+from probekit.progress import parts_line
+from probekit.sweeps import SweepRun
 from probekit.tasks.quality.audit import audit, audit_lines
 
 PACKAGE, VERSION = "sae-probes", "0.4.2"
@@ -88,22 +90,21 @@ def audit_record(task: pk.Task) -> dict[str, Any]:
     }
 
 
-def curve_record(model: Any, file: Path, regression: bool, limit: int) -> dict[str, Any]:
-    """The figures of a probe at every layer, on at most `limit` texts of each split."""
-    task = pk.load_task(file, regression=regression, limit=limit)
-    acts = pk.extract(model, task, points="resid_pre", position="last", bos=True, progress=False)
-    results = pk.train_probes(acts, quick=True, baselines=True)
-    name, best, top = results.headline, results.best, results.meta["optimism"]
-    cut = (acts.meta.get("cut") or {}).get("texts", 0) if isinstance(acts.meta.get("cut"), dict) else acts.meta["cut"]
+def curve_record(run: SweepRun, sweep: Path, limit: int) -> dict[str, Any]:
+    """The figures of a probe at every layer, from the results of a run of the sweep; or why there are none."""
+    if run.error:
+        return {"error": run.error}
+    results = pk.ProbeResults.load(sweep / run.results)
+    name, best = results.headline, results.best
     return {
         "metric": name,
         "n": results.meta["n"],
         "limit": limit,
-        "cut": cut,
+        "cut": (results.meta.get("cut") or {}).get("texts", 0),
         "place": best.place,
         "value": results.estimate[0],
         "interval": results.estimate[1],
-        "on_test": top,
+        "on_test": results.meta["optimism"],
         "layers": [layer_record(layer, name) for layer in results.layers],
         "baselines": {
             one.name: {"value": one.metrics["test"].get(name), "interval": one.intervals.get(name)}
@@ -119,23 +120,22 @@ def layer_record(layer: LayerResult, name: str) -> list[Any]:
     return [layer.place, layer.metrics["validation"][name], layer.metrics["test"][name]]
 
 
-def measure(model: Any, file: Path, kind: str, limit: int) -> dict[str, Any]:
-    """All figures of one task, or the reason why there are none."""
-    record: dict[str, Any] = {"task": file.stem, "kind": kind}
-    regression, times, start = kind == "regression", {}, time.perf_counter()
-    steps = {
-        "audit": lambda: audit_record(pk.load_task(file, regression=regression)),
-        "random": lambda: audit_record(random_split(file, regression)),
-        "curve": lambda: curve_record(model, file, regression, limit),
+def audits(file: Path, regression: bool) -> dict[str, Any]:
+    """Both audits of one task, or why there are none, and their seconds."""
+    record: dict[str, Any] = {}
+    seconds: dict[str, float] = {}
+    splits = {
+        "audit": lambda: pk.load_task(file, regression=regression),
+        "random": lambda: random_split(file, regression),
     }
-    for name, step in steps.items():
+    for name, read in splits.items():
+        start = time.perf_counter()
         try:
-            record[name] = step()
+            record[name] = audit_record(read())
         except pk.ProbekitError as error:
             record[name] = {"error": str(error)}
-        times[name] = round(time.perf_counter() - start, 2)
-        start = time.perf_counter()
-    return record | {"seconds": times, "characters": median_length(file)}
+        seconds[name] = round(time.perf_counter() - start, 2)
+    return record | {"seconds": seconds}
 
 
 def median_length(file: Path) -> float:
@@ -143,21 +143,30 @@ def median_length(file: Path) -> float:
     return float(pd.read_csv(file, keep_default_na=False)["prompt"].astype(str).str.len().median())
 
 
-def run(model_path: str, out: Path, limit: int, only: str) -> None:
+def run(model: str, out: Path, limit: int, only: str) -> None:
     """Measure every task that OUT/collection.jsonl does not hold yet, short files first."""
     out.mkdir(parents=True, exist_ok=True)
-    kinds, figures = unpack(wheel(out), out / "tasks"), out / "collection.jsonl"
+    kinds, figures, folder = unpack(wheel(out), out / "tasks"), out / "collection.jsonl", out / f"sweep-{limit}"
     done = {json.loads(line)["task"] for line in figures.read_text().splitlines()} if figures.exists() else set()
-    model = pk.load_model(model_path)
-    warnings.simplefilter("ignore")  # what they say is in the audits
     files = sorted((out / "tasks").glob(f"{only}.csv"), key=lambda file: file.stat().st_size)
-    for number, file in enumerate(files, 1):
-        if file.stem in done:
-            continue
-        record = measure(model, file, kinds[file.stem], limit)
-        with figures.open("a") as stream:
-            stream.write(json.dumps(record, default=str) + "\n")
-        print(f"{number}/{len(files)} {file.stem}: {record['seconds']}", file=sys.stderr, flush=True)
+    todo = {file.stem: file for file in files if file.stem not in done}
+    if not todo:
+        return
+    numbers = [name for name in todo if kinds[name] == "regression"]
+    how: dict[str, Any] = {"quick": True, "baselines": True, "position": "last", "bos": True}
+    with parts_line() as line:
+        line.part("probes")
+        found = pk.sweep(model, todo, limit=limit, regression=numbers, out=folder, progress=line.set, **how)
+        runs = {run.task: run for run in found.runs}
+        line.part("audits")
+        warnings.simplefilter("ignore")  # what they say is in the audits
+        for number, (name, file) in enumerate(todo.items(), 1):
+            record = {"task": name, "kind": kinds[name], "curve": curve_record(runs[name], folder, limit)}
+            record |= {"characters": median_length(file), **audits(file, name in numbers)}
+            record["seconds"]["curve"] = runs[name].seconds
+            with figures.open("a") as stream:
+                stream.write(json.dumps(record, default=str) + "\n")
+            line.set(number, len(todo))
 
 
 def main() -> None:

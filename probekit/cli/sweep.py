@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,17 +57,21 @@ def sweep(job: SweepJob, options: SweepArguments) -> None:
     from probekit.models.load import check_model
     from probekit.options.sweep import model_options_of
 
-    for name in parse.names(job.model):
-        if not Path(job.model).exists():
-            check_model(name, model_options_of(options))
+    is_path = os.path.exists(job.model)  # noqa: PTH110 (of a name that is too long for a path this is False)
+    for name in [job.model] if is_path else parse.names(job.model):
+        check_model(name, model_options_of(options))
     with parts_line(console.bars(job.quiet)) as line:
         line.part("loading libraries")
         from probekit.sweeps.run import plan_sweep, run_sweep
 
         plan = plan_sweep(job.model, job.dataset, options)
         if job.dry_run:
+            from probekit.sweeps.preview import preview
+
+            line.part("reading tasks")
+            found = preview(plan, line.set)
             line.clear()
-            _dry_run(job, plan)
+            console.result_json({"out": str(plan.folder), **found.as_dict}) if job.json else console.result(str(found))
             return
         line.part("runs")
         with console.interrupt_says(f"the runs that ended are in {options.out}; run the same command again to go on"):
@@ -99,7 +104,7 @@ def _show(job: SweepJob, out: Path, results: "SweepResults") -> None:
         names = listed([run.task for run in results.failed], most=3)
         raise DataError(
             f"{len(results.failed)} of {counted(len(results.runs), 'run')} failed ({names}); correct the data, and run "
-            "the same command again for these alone"
+            "the same command again: it repeats only these"
         )
 
 
@@ -109,17 +114,6 @@ def _note(job: SweepJob, plan: "SweepPlan", run: "SweepRun") -> None:
 
     if run.error and not job.quiet:
         console.note(f"failed: {failure_text(run, len(plan.models) > 1)}")
-
-
-def _dry_run(job: SweepJob, plan: "SweepPlan") -> None:
-    """Print the tasks, those that cannot be read, and how many runs there would be."""
-    from probekit.sweeps.preview import preview
-
-    found = preview(plan)
-    if job.json:
-        console.result_json({"out": str(plan.folder), **found.as_dict})
-    else:
-        console.result(str(found))
 
 
 def _default_out(job: SweepJob, options: SweepArguments) -> Path:

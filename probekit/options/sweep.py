@@ -32,6 +32,14 @@ class SweepOptions:
         "Probe, or several with commas, as of train-probe.  [default: logistic; ridge where labels are numbers]",
         takes_parameters=False,
     )
+    regression: str | Iterable[str] | None = option(
+        None,
+        "Tasks whose whole-number labels, such as years, are numbers, not classes.",
+        notes="Names of tasks, as the table has them. Labels with fractions are always numbers. It may be given later "
+        "for a task that failed.",
+        metavar="TASKS",
+        parse=parse.names,
+    )
     position: str | int | None = like(
         ExtractOptions, "position", "Token to read, as of extract.  [default: each task's own]", parse=parse.position
     )
@@ -42,6 +50,7 @@ class SweepOptions:
     group_column: str | None = like(TaskOptions, "group_column")
     on_bad_row: OnBadRow = like(TaskOptions, "on_bad_row")
     rare_classes: RareClasses = like(TaskOptions, "rare_classes")
+    max_classes: int = like(TaskOptions, "max_classes")
     keep_blanks: bool = like(TaskOptions, "keep_blanks")
     bos: bool | None = like(ExtractOptions, "bos")
     on_long: OnLong = like(ExtractOptions, "on_long")
@@ -53,6 +62,7 @@ class SweepOptions:
     controls: int | None = like(ProbeOptions, "controls")
     codelength: bool | None = like(ProbeOptions, "codelength")
     intervals: bool = like(ProbeOptions, "intervals")
+    baselines: bool | None = like(ProbeOptions, "baselines")
     device: str = like(DeviceOptions, "device")
     dtype: str = like(DeviceOptions, "dtype")
     via: Via = like(DeviceOptions, "via")
@@ -63,6 +73,8 @@ class SweepOptions:
             value = getattr(self, name)
             if isinstance(value, Iterable) and not isinstance(value, str | list | tuple):
                 object.__setattr__(self, name, tuple(value))
+        names = parse.names(self.regression) if isinstance(self.regression, str) else self.regression or ()
+        object.__setattr__(self, "regression", [*names])
         object.__setattr__(self, "C", CurveOptions(C=self.C).C)
         for made in (model_options_of, task_options_of, extract_options_of, curves_options_of):
             made(self)  # each class checks its own
@@ -97,9 +109,9 @@ def model_options_of(options: SweepOptions) -> DeviceOptions:
     return DeviceOptions(**_shared(options, DeviceOptions))
 
 
-def task_options_of(options: SweepOptions) -> TaskOptions:
-    """How tasks are read; the token is chosen when they are extracted."""
-    return TaskOptions(**{**_shared(options, TaskOptions), "position": None})
+def task_options_of(options: SweepOptions, task: str = "") -> TaskOptions:
+    """How the task of this name is read; the token is chosen when it is extracted."""
+    return TaskOptions(**{**_shared(options, TaskOptions), "position": None, "regression": task in options.regression})
 
 
 def extract_options_of(options: SweepOptions) -> ExtractOptions:

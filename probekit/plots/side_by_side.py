@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -98,7 +99,8 @@ def _draw(data: ComparisonData, figure: Figure, title: str | None) -> None:
         return
     low = AROUND + ROW * len(shown)
     # parts with margins of their own: the names and numbers of the lower one leave the curves their width
-    upper, lower = np.ravel(figure.subfigures(2, 1, height_ratios=[figure.get_figheight() - low, low]))
+    parts: Any = figure.subfigures(2, 1, height_ratios=[figure.get_figheight() - low, low])
+    upper, lower = parts
     _draw_curves(data, upper.subplots(), name)
     _draw_differences(data, lower.subplots(), shown)
 

@@ -1,4 +1,4 @@
-"""The picture of a sweep: each task's estimate with its interval, sorted, and beside it the depth of the best layer.
+"""The picture of a sweep: each task's estimate with its interval, sorted, and the depth of its best layer.
 
 Tasks are in panels by metric. Several models, points or probes are dots of several colours in the row of a task.
 """
@@ -170,4 +170,5 @@ def _draw_dot(ax: Axes, y: float, row: SweepRow, color: str, bounds: tuple[float
 def _heading(dots: Sequence[_Dot]) -> str:
     tied = any(dot.row.lead_low is not None and dot.row.lead_low <= 0 for dot in dots)
     note = "; open dot: no lead over it, by its 95% interval" if tied else ""
-    return f"upright tick: best baseline{note}" if any(dot.row.baseline for dot in dots) else ""
+    names = {dot.row.baseline for dot in dots} - {""}
+    return f"upright tick: {names.pop() if len(names) == 1 else 'best baseline'}{note}" if names else ""

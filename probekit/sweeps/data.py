@@ -28,7 +28,8 @@ class SweepRow:
         lead: `value` minus `baseline_value`.
         lead_low: lower end of the 95% interval of the lead, paired on the test rows.
         lead_high: upper end.
-        flags: what the audit found, and fits that did not converge, in a few words each.
+        flags: what the audit found, whether the embedding was selected, and fits that did not converge, in a few words
+            each.
     """
 
     label: str

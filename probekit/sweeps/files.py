@@ -40,12 +40,13 @@ def begin(folder: Path, settings: Mapping[str, Any], tasks: Mapping[str, str], m
     Args:
         folder: of the sweep.
         settings: the options that decide the numbers.
-        tasks: name -> sha256 of its files, or "".
+        tasks: name -> digest of its data, or "".
         models: names.
 
     Raises:
         StorageError: something else is there, or the disk refused.
-        ResumeMismatch: a sweep with other settings, or a file of a task that changed since.
+        ResumeMismatch: a sweep with other settings, or data that changed since a run of it ended well.
+        DataError: a file of a run that cannot be read.
     """
     if folder.exists() and not folder.is_dir():
         raise StorageError(f"{str(folder)!a} is a file; a sweep needs a folder, name another (--out)")
@@ -72,7 +73,11 @@ def _joined(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> dict[s
             "(--out), or remove that one"
         )
     known = before["tasks"]
-    if changed := [name for name, digest in now["tasks"].items() if known.get(name, digest) != digest]:
+    changed = [name for name, digest in now["tasks"].items() if known.get(name, digest) != digest]
+    if changed:  # the data of a task whose runs all failed may be corrected
+        done = {run.task for run in read_runs(folder, before).values() if not run.error}
+        changed = [name for name in changed if name in done]
+    if changed:
         raise ResumeMismatch(
             f"the data of {listed(changed, most=3)} changed since the sweep in {str(folder)!a} began; name another "
             "folder (--out), or remove that one"

@@ -1,15 +1,14 @@
 """What a sweep would run: each task with its rows and classes, or why it cannot be read."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from probekit.options.sweep import task_options_of
 from probekit.sweeps.files import read_body, read_runs
-from probekit.sweeps.run import SweepPlan, reason_of
+from probekit.sweeps.run import SweepPlan, read_task, reason_of
 from probekit.sweeps.sources import SweepSource
 from probekit.tables import text_table
-from probekit.tasks import Task, load_task
 from probekit.text import counted, printable
 
 
@@ -56,25 +55,32 @@ class SweepPreview:
         return "\n".join([*table, "", f"{what}, {self.done} of them done"])
 
 
-def preview(plan: SweepPlan) -> SweepPreview:
-    """Read the tasks of a plan; no model is loaded, and nothing is written."""
+def preview(plan: SweepPlan, progress: Callable[[int, int], None] | None = None) -> SweepPreview:
+    """Read the tasks of a plan; no model is loaded, and nothing is written.
+
+    Args:
+        plan: of the sweep.
+        progress: called with (tasks read, tasks) after each task.
+    """
     done = 0
     if plan.folder is not None and (plan.folder / "sweep.json").exists():
         known = read_runs(plan.folder, read_body(plan.folder))
         wanted = {(task.name, model.name) for task in plan.tasks for model in plan.models}
         done = sum(not run.error for key, run in known.items() if key in wanted)
-    return SweepPreview([model.name for model in plan.models], [_task(plan, source) for source in plan.tasks], done)
+    tasks = []
+    for source in plan.tasks:
+        tasks.append(_task(plan, source))
+        if progress is not None:
+            progress(len(tasks), len(plan.tasks))
+    return SweepPreview([model.name for model in plan.models], tasks, done)
 
 
 def _task(plan: SweepPlan, source: SweepSource) -> TaskPreview:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            options = vars(task_options_of(plan.options))
-            task = source.given if isinstance(source.given, Task) else load_task(source.given, **options)
+            task = read_task(source, plan.options)
     except Exception as error:
         return TaskPreview(source.name, {}, 0, reason_of(error))
-    if not task.target:
-        return TaskPreview(source.name, {}, 0, "no labels")
     counts = {split: int((task.splits == split).sum()) for split in ("train", "validation", "test")}
     return TaskPreview(source.name, counts, len(task.label_names[task.target]))

@@ -9,7 +9,10 @@ from probekit.tables import html_page, html_table, text_table, without_empty_col
 from probekit.text import counted, listed, printable
 
 NAME = 40  # characters of a name in the table
-LEFT = 5
+QUICK = (
+    "Quick look: p-values are left out, and unless they were asked for by name control tasks, code length and the "
+    "bag-of-words and length baselines. Run a task again without --quick before you quote it."
+)
 NAMED = {"model": 1, "label": 2, "point": 3, "probe": 4}  # columns that are left out where all rows are the same
 
 
@@ -43,10 +46,9 @@ def sweep_notes(data: SweepData) -> list[str]:
     rows = [row for run in data.runs for row in run.rows]
     ahead = sum(row.lead_low is not None and row.lead_low > 0 for row in rows)
     known = sum(row.lead_low is not None for row in rows)
-    notes = [
-        f"{ahead} of {counted(known, 'curve')} with an interval lead over the best baseline (95%, each by itself)."
-    ]
-    notes = notes if known else []
+    corrected = "95% intervals, not corrected for the number of curves"
+    notes = [f"{ahead} of {counted(known, 'curve')} lead over the best baseline ({corrected})."] if known else []
+    notes += [QUICK] if (data.meta.get("settings") or {}).get("quick") and rows else []
     expected = len(data.meta["tasks"]) * len(data.meta["models"])
     notes += [f"Not finished: {len(data.runs)} of {expected} runs ended."] if len(data.runs) < expected else []
     warned = [run for run in data.runs if run.warnings and not run.error]
@@ -65,8 +67,9 @@ def _rows(data: SweepData) -> list[list[str]]:
     header = ["task", "model", "label", "point", "probe", "best place", "metric", "test", "95% interval"]
     header += ["best baseline", "lead", "found", "seconds"]
     body = [_cells(run, row) for run, row in pairs]
-    for column in NAMED.values():
-        if len({cells[column] for cells in body}) < 2:
+    for name, column in NAMED.items():
+        is_needed = name == "model" and len(data.meta["models"]) > 1  # one of them may have no row
+        if len({cells[column] for cells in body}) < 2 and not is_needed:
             for cells in body:
                 cells[column] = ""
     return without_empty_columns([header, *body])

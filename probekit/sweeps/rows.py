@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
+from probekit.evaluation.results.data import EMBEDDING, LayerResult, ProbeData, is_output
 from probekit.sweeps.data import SweepRow
 from probekit.text import counted
 
@@ -42,7 +42,7 @@ def row_of(curve: ProbeData) -> SweepRow:
 
 
 def flags_of(curve: ProbeData) -> list[str]:
-    """What the audit found, and fits that did not converge, in a few words each."""
+    """What the audit found, whether the embedding was selected, and fits that did not converge, in a few words each."""
     audit: dict[str, Any] = curve.meta.get("audit") or {}
     leaks = sum((audit.get("leaks") or {}).values())
     conflicts = (audit.get("conflicts") or {}).get("texts", 0)
@@ -52,6 +52,9 @@ def flags_of(curve: ProbeData) -> list[str]:
     found += [f"{train['share']:.0%} one class"] if any("imbalanced" in x for x in audit.get("findings", [])) else []
     found += ["groups span splits"] if audit.get("groups_across_splits") else []
     found += ["splits differ"] if audit.get("differences") else []
+    is_embedding = curve.procedure is None and curve.selected is curve.layers[0]
+    if is_embedding and any(baseline.name == EMBEDDING for baseline in curve.baselines):
+        found += ["embedding selected"]  # so it is no baseline of itself, and a lead is over the others
     late = [layer.place for layer in curve.layers if not layer.converged]
     return found + ([f"not converged: {counted(len(late), 'place')}"] if late else [])
 

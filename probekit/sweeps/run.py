@@ -11,7 +11,7 @@ from typing import Any
 
 from probekit.activations import extract
 from probekit.activations.activations import Activations
-from probekit.errors import ProbekitError, ResumeMismatch, UsageError
+from probekit.errors import ProbekitError, ResumeMismatch, UsageError, nearest
 from probekit.evaluation import ProbeCurves, train_probes
 from probekit.models import load_model
 from probekit.models.base import LanguageModel
@@ -37,7 +37,7 @@ from probekit.versions import versions_of
 
 SMALL_MODEL = 20_000_000  # weights; below, one thread extracts faster: on a busy machine two threads took 10x as long
 TABLE_SECONDS = 2.0  # between two writings of results.csv, which is made of the files of the runs
-NOT_ASKED = ("device", "batch_tokens")  # options that change no number beyond rounding
+NOT_SETTINGS = ("device", "batch_tokens", "regression")  # these change no number; `data_digest` holds the last
 PACKAGES = ("torch", "numpy", "scikit-learn", "scipy")
 
 
@@ -92,12 +92,24 @@ def plan_sweep(models: Any, tasks: Any, options: SweepArguments) -> SweepPlan:
     folder = None if options.out is None else check_path("out", options.out)
     if options.stores and folder is None:
         raise UsageError("stores need a folder (--out, in Python out=); name one, or leave stores out")
-    return SweepPlan(model_sources(models), task_sources(tasks), options, folder, settings_of(options))
+    sources = task_sources(tasks)
+    _check_regression(options.regression, sources)
+    return SweepPlan(model_sources(models), sources, options, folder, settings_of(options))
+
+
+def _check_regression(names: Iterable[str], sources: Sequence[SweepSource]) -> None:
+    """Refuse names that are not of a task that is read here."""
+    known = [source.name for source in sources if not isinstance(source.given, Task)]
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"--regression (regression=) names {name!a}, no task of this sweep; {nearest(name, known)}"
+            )
 
 
 def settings_of(options: SweepOptions) -> dict[str, Any]:
     """The options that decide the numbers, as JSON."""
-    known = {one.name: getattr(options, one.name) for one in fields(SweepOptions) if one.name not in NOT_ASKED}
+    known = {one.name: getattr(options, one.name) for one in fields(SweepOptions) if one.name not in NOT_SETTINGS}
     return json.loads(json.dumps(known, default=lambda value: list(value) if _is_list(value) else repr(value)))
 
 
@@ -113,9 +125,20 @@ def known_runs(plan: SweepPlan) -> dict[tuple[str, str], SweepRun]:
     """
     if plan.folder is None:
         return {}
-    digests = {source.name: file_digest(source) for source in plan.tasks}
+    digests = {source.name: data_digest(source, plan.options) for source in plan.tasks}
     body = begin(plan.folder, plan.settings, digests, [source.name for source in plan.models])
     return read_runs(plan.folder, body)
+
+
+def data_digest(source: SweepSource, options: SweepOptions) -> str:
+    """A digest of a task's data and of how its labels are read; "" where it is known by its name alone."""
+    if isinstance(source.given, str | Path):
+        numbers = " as numbers" if source.name in options.regression else ""
+        return f"{file_digest(source)}{numbers}"
+    try:
+        return read_task(source, options).fingerprint()
+    except Exception:  # the run will record why
+        return ""
 
 
 def run_sweep(plan: SweepPlan) -> SweepResults:
@@ -212,9 +235,7 @@ def _run(task: SweepSource, model_name: str, model: LanguageModel, plan: SweepPl
 
 def _curves(task: SweepSource, model: LanguageModel, plan: SweepPlan, store: Path | None) -> ProbeCurves:
     """Read, extract and train; the store is used where the options keep one."""
-    made = task.given if isinstance(task.given, Task) else load_task(task.given, **vars(task_options_of(plan.options)))
-    if made.target == "":
-        raise UsageError("no labels: no column is named label or target; name it with --label-column")
+    made = read_task(task, plan.options)
     training = curves_options_of(plan.options)
     how = extract_options_of(plan.options)
     if training.of_sequences:
@@ -223,6 +244,21 @@ def _curves(task: SweepSource, model: LanguageModel, plan: SweepPlan, store: Pat
     with _threads_for(model):
         acts: Activations = extract(model, made, **vars(how), out=out, progress=False)
     return train_probes(acts, **{name: value for name, value in vars(training).items() if value is not None})
+
+
+def read_task(source: SweepSource, options: SweepOptions) -> Task:
+    """The task of a source, which has labels.
+
+    Raises:
+        As `load_task`; UsageError where there are no labels.
+    """
+    if isinstance(source.given, Task):
+        task = source.given
+    else:
+        task = load_task(source.given, **vars(task_options_of(options, source.name)))
+    if not task.target:
+        raise UsageError("no labels: no column is named label or target; name it with --label-column")
+    return task
 
 
 def _threads_for(model: LanguageModel) -> AbstractContextManager[Any]:

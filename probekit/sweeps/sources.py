@@ -43,9 +43,9 @@ def task_sources(given: Any) -> list[SweepSource]:
         DataError: a folder without any table.
     """
     if isinstance(given, Mapping):
-        return _checked([SweepSource(str(name), one) for name, one in given.items()], "tasks")
+        return _checked([SweepSource(str(name), one) for name, one in given.items()], "task", "dataset")
     found = [source for one in _several(given) for source in _tasks_of(one)]
-    return _checked(_with_names(found), "tasks")
+    return _checked(_with_names(found), "task", "dataset")
 
 
 def model_sources(given: Any) -> list[SweepSource]:
@@ -55,7 +55,7 @@ def model_sources(given: Any) -> list[SweepSource]:
         UsageError: nothing to run over.
     """
     found = [SweepSource(_model_name(one), one) for one in _several(given)]
-    return _checked(_with_names(found), "models")
+    return _checked(_with_names(found), "model", "model")
 
 
 def file_digest(source: SweepSource) -> str:
@@ -154,7 +154,7 @@ def _with_names(found: list[SweepSource]) -> list[SweepSource]:
     return unique
 
 
-def _checked(found: list[SweepSource], what: str) -> list[SweepSource]:
+def _checked(found: list[SweepSource], what: str, option: str) -> list[SweepSource]:
     if not found:
-        raise UsageError(f"a sweep needs one of the {what} or more, got none; name them")
+        raise UsageError(f"a sweep needs at least one {what}, got none; name one (--{option})")
     return found

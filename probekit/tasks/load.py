@@ -251,6 +251,8 @@ def _assemble(
         chats=rows.chats if columns.has_chats else None,
         columns={name: column_of(cells, name, rows.places) for name, cells in rows.kept.items()},
     )
+    if columns.token_label is None:
+        return task
     return with_token_cells(task, columns.token_label, rows.token_cells, _groups(rows, columns)[0], options)
 
 

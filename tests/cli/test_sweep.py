@@ -178,6 +178,31 @@ def test_a_run_that_failed_is_tried_again(
     assert all(not row["error"] for row in rows_of(Path("out/results.csv")))
 
 
+@pytest.mark.usefixtures("blank_pictures")
+def test_the_data_of_a_task_that_failed_may_be_corrected(
+    tasks: Path, gpt2_folder: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    for name in ("=two", "three"):
+        (tasks / f"{name}.csv").unlink()
+    rows = [f"In {1900 + i} there was text {i},{1900 + i}" for i in range(60)]
+    (tasks / "years.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    job = ["sweep", "--model", str(gpt2_folder), "--dataset", "tasks", "--quick", "--no-intervals", "--out", "out"]
+    assert run(job) == 3
+    assert "2 of 3 runs failed (broken, years)" in capsys.readouterr().err
+    done = counted(monkeypatch)
+    write_task(tasks / "broken.csv")
+    assert "--regression (regression=) names 'year', no task of this sweep; did you mean years?" in refused(
+        2, *job, "--regression", "year"
+    )
+    job += ["--regression", "years", "-q"]
+    assert run(job) == 0
+    assert done == ["broken", "years"]
+    (years,) = [each for each in SweepResults.load("out").runs if each.task == "years"]
+    assert (years.rows[0].metric, years.rows[0].probe) == ("r2", "ridge")
+    capsys.readouterr()
+    assert "the data of years changed" in refused(5, *job[:-3])
+
+
 def test_a_dry_run_reads_the_tasks_and_writes_nothing(tasks: Path, gpt2_folder: Path, capsys: Capture) -> None:
     assert run(["sweep", "--model", str(gpt2_folder), "--dataset", "tasks", *JOB, "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -209,7 +234,13 @@ def test_a_file_of_values_may_come_first_and_json_is_complete(tasks: Path, gpt2_
 
 
 def test_what_cannot_be_is_refused_before_anything_is_loaded(tasks: Path, refused: Callable[..., str]) -> None:
-    assert "no model 'nope'" in refused(2, "sweep", "--model", "nope", "--dataset", "tasks")
+    for name in ("nope", "agreement-gpt2,nope", f"agreement-gpt2,{'x' * 300}"):
+        unknown = name.rpartition(",")[2]
+        assert f"no model '{unknown}'" in refused(2, "sweep", "--model", name, "--dataset", "tasks")
+    for nothing in ("model", "dataset"):
+        names = {"model": "agreement-gpt2", "dataset": "tasks", nothing: ""}
+        args = ["sweep", "--model", names["model"], "--dataset", names["dataset"]]
+        assert f"a sweep needs at least one {nothing.replace('dataset', 'task')}" in refused(2, *args)
     job = ["sweep", "--model", "agreement-gpt2", "--dataset", "tasks"]
     assert "unknown probe 'logistc'" in refused(2, *job, "--probe", "logistc")
     assert "has no tables of tasks" in refused(3, *job[:-1], ".")

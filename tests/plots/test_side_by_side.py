@@ -94,7 +94,7 @@ def test_no_text_lies_on_another_or_leaves_the_figure(data):
 def test_every_run_is_a_line_and_every_difference_a_row():
     data = make(4)
     upper, lower = draw(data).axes
-    drawn = [line.get_ydata() for line in upper.lines if len(np.asarray(line.get_xdata())) == 6]
+    drawn = [np.asarray(line.get_ydata()) for line in upper.lines if len(np.asarray(line.get_xdata())) == 6]
     assert np.allclose(drawn, [[place.value for place in run.places] for run in data.runs])
     points = [float(np.asarray(line.get_xdata())[0]) for line in lower.lines if line.get_marker() == "o"]
     assert points == [each.difference for each in data.differences]

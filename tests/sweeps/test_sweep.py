@@ -122,6 +122,22 @@ def test_other_weights_of_the_same_name_are_refused(model: Any, tmp_path: Path) 
         pk.sweep(other, {"a": token_task("a"), "b": token_task("b", 1)}, out=tmp_path / "s", **BRIEF)
 
 
+def test_other_data_of_the_same_name_are_refused(model: Any, tmp_path: Path) -> None:
+    pk.sweep(model, {"a": token_task("a")}, out=tmp_path / "s", **BRIEF)
+    with pytest.raises(ResumeMismatch, match="the data of a changed"):
+        pk.sweep(model, {"a": token_task("a", 1)}, out=tmp_path / "s", **BRIEF)
+
+
+def test_what_misleads_is_said(model: Any) -> None:
+    task = token_task("last")
+    found = pk.sweep([model, "no such model"], {"last": task}, quick=True, intervals=False)
+    assert found.runs[0].rows[0].place == "resid_pre.0"  # the token's own embedding has it
+    assert found.runs[0].rows[0].flags[-1] == "embedding selected"
+    text = found.summary()
+    assert "Quick look: p-values are left out" in text
+    assert model.name in text.splitlines()[3]  # with two models the table has a column of them
+
+
 def test_stores_are_kept_where_asked_for(model: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="stores need a folder"):
         pk.sweep(model, [token_task("a")], stores=True)
@@ -146,7 +162,7 @@ def test_a_folder_of_tables_is_a_task_for_each_and_a_folder_of_splits_is_one(tmp
     with pytest.raises(DataError, match="no tables of tasks"):
         task_sources(tmp_path / "empty")
     for nothing in ([], "", {}):
-        with pytest.raises(UsageError, match="a sweep needs one"):
+        with pytest.raises(UsageError, match="a sweep needs at least one task"):
             task_sources(nothing)
 
 
@@ -172,7 +188,7 @@ def test_runs_and_table_come_back_from_disk(tmp_path: Path) -> None:
 def test_pictures_and_tables_hold_hostile_names(tmp_path: Path) -> None:
     runs = tuple(
         SweepRun(f"{HOSTILE}{i}", HOSTILE, 1.0, (row(0.5 + i / 20), row(0.4, probe="lda"), row(-3.0, metric="r2")))
-        for i in range(6)
+        for i in range(2)
     )
     data = SweepResults(runs, {"tasks": [run.task for run in runs], "models": [HOSTILE]})
     assert "\x1b" not in data.summary()

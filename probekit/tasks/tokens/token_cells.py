@@ -53,13 +53,13 @@ def token_flaw(cell: Any, text: Any) -> tuple[str, str] | None:
 
 
 def with_token_cells(
-    task: Task, column: str | None, cells: Sequence[Any], keys: Sequence[Hashable], options: TaskOptions
+    task: Task, column: str, cells: Sequence[Any], keys: Sequence[Hashable], options: TaskOptions
 ) -> Task:
     """The task with these labels of tokens as its target; without labels of texts, missing splits are carved by them.
 
     Args:
         task: of N texts, all in the splits that were given.
-        column: the name of the labels of tokens; None where there are none, and the task stays as it is.
+        column: the name of the labels of tokens.
         cells: N.
         keys: N, equal for rows that must share a split.
         options: of the task.
@@ -68,8 +68,6 @@ def with_token_cells(
         DataError: labels that do not fit together.
         UsageError: too many classes.
     """
-    if column is None:
-        return task
     is_carved = bool(task.labels)
     names = {**task.label_names, **({column: []} if options.regression else {})}
     task = replace(task, token_labels={column: list(cells)}, label_names=names, target=column)
