@@ -13,6 +13,7 @@ from probekit.cli.derive import command
 from probekit.cli.fields import Output, required
 from probekit.cli.stores import check_out, check_via, make_store, saved_rows
 from probekit.errors import ProbekitError, UsageError
+from probekit.manifest import is_store
 from probekit.options import ExtractArguments, ModelOptions, TaskOptions
 from probekit.options.option import option
 
@@ -108,6 +109,10 @@ def _extract_each(
     from probekit.tasks import load_task
 
     (revisions, sums), made = what, dict[str, Path]()
+    if options.out is not None and is_store(Path(options.out)):
+        raise UsageError(
+            f"{str(options.out)!a} is a store, and several revisions have a store each; give another folder (--out)"
+        )
     for revision in revisions:
         check_model(job.model, replace(model, revision=revision))
     loaded = load_task(job.dataset, **vars(task))

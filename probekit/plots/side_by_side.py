@@ -38,6 +38,7 @@ from probekit.text import printable
 WIDTH, HEIGHT = 8.0, 4.0  # inches of the curves, without the headings
 LEGEND_ROW, ROW, AROUND = 0.2, 0.27, 0.75  # inches: of a name, of a difference, and around the differences
 MOST_ROWS = 15  # differences that are drawn; differences.csv has all of them
+MOST_BANDS = 5  # bands of more curves hide each other; places.csv has all of them
 DASHES = ("-", "--", ":")  # more runs than colours
 NAME = 34  # letters of a run's name
 CHANCE, SPREAD = "chance level", "standard deviation"
@@ -151,7 +152,7 @@ def _draw_run(ax: Axes, line: _Line, data: ComparisonData, marks: dict[str, Arti
         return _ring(ax, line, data, marks) or ax.plot([], [], color=line.color)[0]
     xs, values = [_x(data, place) for place in run.places], [place.value for place in run.places]
     ends = [_ends(place) for place in run.places]
-    if len(xs) > 1 and any(place.band for place in run.places):
+    if len(xs) > 1 and any(place.band for place in run.places) and len(_lines(data)) <= MOST_BANDS:
         low, high = zip(*ends, strict=True)
         look = {"color": line.color, "alpha": 0.13, "linewidth": 0, "label": BAND}
         marks.setdefault(BAND, ax.fill_between(xs, low, high, **look))

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize, to_rgba
 from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
 
 from probekit.evaluation.results.wording import metric_name
 from probekit.plots.heatmap import is_dark
@@ -86,7 +87,10 @@ def _frame_selected(data: ComparisonData, ax: Axes) -> None:
         if run.quoted is not None:
             i = data.place_names.index(run.quoted.place)
             look = {"fill": False, "edgecolor": INK, "linewidth": 1.6, "zorder": 3}
-            ax.add_patch(Rectangle((j - 0.47, i - 0.47), 0.94, 0.94, **look))  # not on its neighbour's
+            halo = [withStroke(linewidth=3.2, foreground="white")]  # seen on dark cells too
+            ax.add_patch(
+                Rectangle((j - 0.45, i - 0.43), 0.9, 0.86, path_effects=halo, **look)
+            )  # not on its neighbour's
 
 
 def _name_axes(data: ComparisonData, ax: Axes) -> None:

@@ -35,6 +35,18 @@ def by_step(runs: Sequence[NamedRun]) -> list[NamedRun]:
                 "leave it out, or leave --by step out"
             )
         steps.append(step)
+    _check_one_series(facts)
+    places = [[layer.place for layer in run.data.layers] for run in runs]
+    if any(own != places[0] for own in places):
+        raise UsageError("--by step takes checkpoints with the same layers; train all of them with one --layer")
+    twice = next((step for step in steps if steps.count(step) > 1), None)
+    if twice is not None:
+        raise UsageError(f"two runs are of step {twice}; give one for each step")
+    return [run for _, run in sorted(zip(steps, runs, strict=True), key=lambda pair: pair[0])]
+
+
+def _check_one_series(facts: Sequence[dict[str, str]]) -> None:
+    """Raise a UsageError unless the runs differ in the step alone."""
     settings = dict.fromkeys(key for own in facts for key in own if key.startswith("--"))
     for key in ("model", "task", "point", "position", "probe", *settings):
         values = list(dict.fromkeys(own.get(key, f"no {key}") for own in facts))
@@ -46,13 +58,6 @@ def by_step(runs: Sequence[NamedRun]) -> list[NamedRun]:
             f"--by step takes revisions that differ in the step alone; got {series[0]!a:.60} and {series[1]!a:.60} "
             "before the number; compare one series at a time"
         )
-    places = [[layer.place for layer in run.data.layers] for run in runs]
-    if any(own != places[0] for own in places):
-        raise UsageError("--by step takes checkpoints with the same layers; train all of them with one --layer")
-    twice = next((step for step in steps if steps.count(step) > 1), None)
-    if twice is not None:
-        raise UsageError(f"two runs are of step {twice}; give one for each step")
-    return [run for _, run in sorted(zip(steps, runs, strict=True), key=lambda pair: pair[0])]
 
 
 def onset_of(runs: list[ComparedRun], found: Sequence[NamedRun], seed: int) -> tuple[list[ComparedRun], list[str]]:

@@ -12,7 +12,7 @@ from probekit.evaluation.results.curves_files import curve_keys, load_curves
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.files import load_results
 from probekit.manifest import is_store, stores_in
-from probekit.text import kind_of, listed
+from probekit.text import by_numbers, kind_of, listed
 
 CURVE, CURVES = "results.json", "curves.json"
 OTHERS = {
@@ -115,7 +115,8 @@ def _folders(path: Path) -> list[Path]:
 
 def _results_in(path: Path) -> list[Path]:
     names = (CURVE, CURVES)
-    return sorted(each for each in path.iterdir() if each.is_dir() and any((each / name).is_file() for name in names))
+    inside = [each for each in path.iterdir() if each.is_dir() and any((each / name).is_file() for name in names)]
+    return sorted(inside, key=lambda each: by_numbers(each.name))  # step2 before step10
 
 
 def _only_results(store: Path) -> Path:

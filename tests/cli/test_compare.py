@@ -132,7 +132,7 @@ def test_checkpoints_go_from_a_folder_to_a_heatmap(checkpoints: Path, texts: Pat
 
 
 @pytest.mark.usefixtures("blank_pictures")
-def test_json_of_several_revisions(checkpoints: Path, texts: Path, capsys: Capture) -> None:
+def test_json_of_several_revisions(checkpoints: Path, texts: Path, refused, capsys: Capture) -> None:
     job = ["extract", "--model", str(checkpoints), "--dataset", str(texts), "--out", "there"]
     assert run([*job, "--revision", "step0,step5", "--json", "--quiet"]) == 0
     body = json.loads(capsys.readouterr().out)
@@ -149,6 +149,9 @@ def test_json_of_several_revisions(checkpoints: Path, texts: Path, capsys: Captu
     assert run([*job, "--revision", "step0,step5", "--dry-run", "--quiet"]) == 0
     assert run([*job[:-1], "one", "--revision", "step5", "--quiet"]) == 0
     assert json.loads(Path("one/manifest.json").read_text())
+    capsys.readouterr()
+    says = "'one' is a store, and several revisions have a store each; give another folder (--out)"
+    assert says in refused(2, *job[:-1], "one", "--revision", "step0,step5")
 
 
 def test_revisions_that_cannot_be_are_one_line(checkpoints: Path, texts: Path, refused, capsys: Capture) -> None:
