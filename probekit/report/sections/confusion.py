@@ -4,10 +4,11 @@ import numpy as np
 
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.wording import interval_text
+from probekit.evaluation.scores.rates import rate_of
 from probekit.report.parts import Lines, PageTable, Part, Picture
 from probekit.report.render import html_of
 from probekit.report.section import Section
-from probekit.report.sections.names import share_ends, shown_layer, test_rows, why_not_shown
+from probekit.report.sections.names import share_note, shown_layer, test_rows, why_not_shown
 from probekit.report.svg.grid import Cell, CellGrid, draw_grid
 
 MOST = 20  # classes in the picture; the others are counted together
@@ -44,19 +45,22 @@ def _parts(data: ProbeData, layer: LayerResult) -> list[Part]:
         what += " Each row is predicted by the probe of this place of the fold that held it out."
     shown, drawn = _largest(counts, names)
     grid = CellGrid("Confusion matrix", shown, shown, _cells(drawn, shown), "true class", "predicted class")
-    return [Lines([what]), Picture(draw_grid(grid)), PageTable(_table(counts, names))]
+    assert data.rows is not None
+    note = Lines([share_note(data.rows)], "note")
+    return [Lines([what]), Picture(draw_grid(grid)), PageTable(_table(counts, names)), note]
 
 
 def _largest(counts: np.ndarray, names: list[str]) -> tuple[list[str], np.ndarray]:
     """The commonest classes in their order, and one row and column for the others together."""
     if len(names) <= MOST:
         return names, counts
-    kept = np.sort(np.argsort(-counts.sum(axis=1), kind="stable")[: MOST - 1])
-    group = np.full(len(names), len(kept))
-    group[kept] = np.arange(len(kept))
-    merged = np.zeros((len(kept) + 1,) * 2, dtype=np.int64)
+    commonest = np.sort(np.argsort(-counts.sum(axis=1), kind="stable")[: MOST - 1])
+    n = len(commonest)
+    group = np.full(len(names), n)
+    group[commonest] = np.arange(n)
+    merged = np.zeros((n + 1, n + 1), dtype=np.int64)
     np.add.at(merged, (group[:, None], group[None, :]), counts)
-    return [*(names[i] for i in kept), f"{OTHERS} ({len(names) - len(kept)})"], merged
+    return [*(names[i] for i in commonest), f"{OTHERS} ({len(names) - n})"], merged
 
 
 def _cells(counts: np.ndarray, names: list[str]) -> list[list[Cell]]:
@@ -83,7 +87,7 @@ def _table(counts: np.ndarray, names: list[str]) -> list[list[str]]:
     for i in order[: 2 * MOST]:
         row = [names[i], f"{counts[i].sum():,}"]
         for total in (int(counts[i].sum()), int(counts[:, i].sum())):
-            hits = int(counts[i, i])
-            row += [f"{hits / total:.3f}", interval_text(share_ends(hits, total))] if total else ["", ""]
+            rate = rate_of(int(counts[i, i]), total) if total else None
+            row += ["", ""] if rate is None else [f"{rate.value:.3f}", interval_text((rate.low, rate.high))]
         rows.append(row)
     return rows

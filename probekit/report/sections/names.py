@@ -1,15 +1,14 @@
-"""What sections share: the places of a curve on its axis, shares with their intervals, and the rows that tested."""
-
-import math
+"""What sections share: the places of a curve on its axis, and the rows that tested."""
 
 import numpy as np
 
 from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
 from probekit.evaluation.results.row_scores import RowScores
+from probekit.evaluation.scores.rates import INTERVAL
 from probekit.plots.curves import x_of
+from probekit.text import counted
 
 OLDER = "These results have no scores of rows, as those of older versions; train again to see this."
-Z = 1.959963984540054  # of a 95% interval of a normal distribution
 
 
 def ticks_of(data: ProbeData) -> dict[float, str]:
@@ -24,16 +23,6 @@ def tick_of(data: ProbeData, layer: LayerResult) -> str:
     return layer.point if layer.layer is None else str(layer.layer)
 
 
-def share_ends(hits: int, rows: int) -> tuple[float, float]:
-    """The 95% interval of a share (Wilson 1927); (0, 1) of no rows."""
-    if rows == 0:
-        return 0.0, 1.0
-    share, spread = hits / rows, Z * Z / rows
-    middle = (share + spread / 2) / (1 + spread)
-    half = Z * math.sqrt(share * (1 - share) / rows + spread / (4 * rows)) / (1 + spread)
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
 def shown_layer(data: ProbeData) -> LayerResult | None:
     """The place whose rows are shown: the selected one, if its scores were saved."""
     best = data.selected
@@ -43,6 +32,15 @@ def shown_layer(data: ProbeData) -> LayerResult | None:
 def test_rows(rows: RowScores) -> np.ndarray:
     """Which rows are of test, bool [N]."""
     return rows.splits == "test"
+
+
+def share_note(rows: RowScores) -> str:
+    """How the intervals of shares are made, and that they are too narrow where rows of one group depend."""
+    groups = rows.groups[test_rows(rows)]
+    note = f"Intervals of shares are {INTERVAL} (95%), which takes rows as independent"
+    if (n := len(np.unique(groups))) < len(groups):
+        return f"{note}; here {counted(len(groups), 'row')} are in {counted(n, 'group')}, so they are too narrow."
+    return f"{note}."
 
 
 def why_not_shown(data: ProbeData) -> str:

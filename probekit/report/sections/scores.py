@@ -5,12 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from probekit.evaluation.results.data import LayerResult, ProbeData
+from probekit.evaluation.scores.classification import brier, calibration
+from probekit.evaluation.scores.predictions import Predictions
+from probekit.evaluation.scores.rates import rate_of
 from probekit.probes.base import probabilities
 from probekit.report.parts import Lines, Part, Picture, Pictures
 from probekit.report.render import html_of
 from probekit.report.section import Section
-from probekit.report.sections.names import share_ends, shown_layer, test_rows, why_not_shown
+from probekit.report.sections.names import share_note, shown_layer, test_rows, why_not_shown
 from probekit.report.svg.bins import Histogram, Reliability, draw_histogram, draw_reliability, draw_scatter
+from probekit.scoring.calibrate import calibrated, calibration_of
 from probekit.text import counted, printable
 
 BINS = 10  # of probabilities, of equal width
@@ -18,8 +22,8 @@ BARS = 32  # of a histogram
 POINTS = 1000  # rows drawn in a scatter plot
 OUTPUTS = 3  # of a regression of several numbers
 NO_ODDS = (
-    "No reliability diagram: the scores of this probe are no probabilities (logistic and LDA probes give "
-    "them on the splits of the task)."
+    "The scores of this probe are no log odds, so there is no reliability diagram of them as they are (logistic and "
+    "LDA probes give log odds on the splits of the task)."
 )
 
 
@@ -40,16 +44,17 @@ def _classes(data: ProbeData, layer: LayerResult) -> list[Part]:
     labels, scores = rows.labels[of_test].astype(np.int64), rows.scores[layer.place][of_test]
     names = [str(name) for name in data.meta["classes"]]
     pictures, lines = [], [f"{counted(len(labels), 'test row')}, {layer.place}."]
-    if (ece := layer.metrics["test"].get("ece")) is not None and data.procedure is None:
-        diagram = reliability(probabilities(scores), labels, names)
-        pictures.append(
-            _captioned(draw_reliability(diagram), f"Reliability: {BINS} bins of equal width; the bars count rows.")
-        )
-        brier = layer.metrics["test"].get("brier")
-        within = "" if brier is None else f", Brier score {brier:.3f}"
-        lines.append(f"Expected calibration error {ece:.3f}{within}. On the diagonal, probabilities are exact.")
+    if layer.metrics["test"].get("ece") is not None and data.procedure is None:
+        likely = probabilities(scores)
+        pictures.append(_reliability("Scores as they are", likely, labels, names))
+        lines.append(f"Scores as they are: {_errors(likely, labels)}.")
     else:
         lines.append(NO_ODDS)
+    fitted = calibration_of(rows, layer.place)
+    if fitted is not None:
+        likely = calibrated(fitted, scores)
+        pictures.append(_reliability("Calibrated", likely, labels, names))
+        lines.append(f"Calibrated ({fitted.method}), as probekit score gives them: {_errors(likely, labels)}.")
     if len(names) == 2:
         threshold = 0.0 if ((scores > 0) == (rows.predicted[layer.place][of_test] == 1)).all() else None
         histogram = of_two_classes(scores, labels, names, threshold)
@@ -61,11 +66,23 @@ def _classes(data: ProbeData, layer: LayerResult) -> list[Part]:
         [(name, color, "block") for name, color, _ in (histogram.up, histogram.down) if name] if histogram.down else []
     )
     pictures.append(Picture(draw_histogram(histogram), caption, legend=legend))
-    return [Lines(lines), Pictures(pictures)]
+    note = f"Calibration error: mean over bins of equal counts (Guo et al. 2017). {share_note(rows)}"
+    return [Lines(lines), Pictures(pictures), *([Lines([note], "note")] if len(pictures) > 1 else [])]
 
 
-def _captioned(drawn: object, caption: str) -> Picture:
-    return Picture(drawn, caption)  # pyright: ignore[reportArgumentType]
+def _reliability(what: str, likely: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> Picture:
+    drawn = draw_reliability(reliability(likely, labels, names))
+    return Picture(
+        drawn, f"{what}: on the diagonal, probabilities are exact. {BINS} bins of equal width; bars count rows."
+    )
+
+
+def _errors(likely: np.ndarray, labels: np.ndarray) -> str:
+    """The calibration error and the Brier score of probabilities [N, C], in words."""
+    made = Predictions(labels, likely.argmax(axis=1), likely, likely.shape[1], likely)
+    once = np.ones((len(labels), 1))
+    ece, square = (float(of(made, ())(once)[name][0]) for of, name in ((calibration, "ece"), (brier, "brier")))
+    return f"expected calibration error {ece:.3f}, Brier score {square:.3f}"
 
 
 def reliability(likely: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> Reliability:
@@ -81,11 +98,12 @@ def reliability(likely: np.ndarray, labels: np.ndarray, names: Sequence[str]) ->
     hits = np.bincount(of_bin, weights=is_so, minlength=BINS).astype(np.int64)
     sums = np.bincount(of_bin, weights=p, minlength=BINS)
     there = np.flatnonzero(counts).tolist()
+    rates = [rate_of(int(hits[i]), int(counts[i])) for i in there]
     return Reliability(
         "Reliability diagram",
         x=[float(sums[i] / counts[i]) for i in there],
-        y=[float(hits[i] / counts[i]) for i in there],
-        ends=[share_ends(int(hits[i]), int(counts[i])) for i in there],
+        y=[rate.value for rate in rates],
+        ends=[(rate.low, rate.high) for rate in rates],
         counts=[int(counts[i]) for i in there],
         x_name=_cut(x_name),
         y_name=_cut(y_name),
