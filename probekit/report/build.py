@@ -15,7 +15,7 @@ from probekit.options.option import keywords
 from probekit.options.report import ReportOptions
 from probekit.plain_files import open_regular
 from probekit.report.page import Group, Page, page_html
-from probekit.report.runs import Run, load_runs, title_of_run
+from probekit.report.runs import Run, load_runs, titles_of_runs
 from probekit.report.section import Section
 from probekit.report.sections.audit import audit_section
 from probekit.report.sections.causal import causal_section
@@ -82,12 +82,13 @@ def report_html(runs: Sequence[Run], options: ReportOptions) -> str:
     """
     if not runs:
         raise DataError("a report needs one run or more; give a folder of results or a store")
-    groups = [Group(f"run-{i + 1}", title_of_run(run), _sections(run, options)) for i, run in enumerate(runs)]
+    titles = titles_of_runs(runs)
+    groups = [Group(f"run-{i + 1}", titles[i], _sections(run, options)) for i, run in enumerate(runs)]
     if len(runs) > 1:
         groups = [Group(one.name, one.title, _prefixed(one)) for one in groups]
-        if together := _together(runs):
+        if together := _together(runs, titles):
             groups.insert(0, Group("all-runs", "All runs", together))
-    title = options.title or (title_of_run(runs[0]) if len(runs) == 1 else counted(len(runs), "run"))
+    title = options.title or (titles[0] if len(runs) == 1 else counted(len(runs), "run"))
     subtitle = curve_title(runs[0].results) if len(runs) == 1 and isinstance(runs[0].results, ProbeResults) else ""
     return page_html(Page(title, subtitle, groups), *(STYLES, SCRIPTS) if options.tokens else ())
 
@@ -116,11 +117,11 @@ def _prefixed(group: Group) -> list[Section]:
     return [replace(section, name=f"{group.name}-{section.name}") for section in group.sections]
 
 
-def _together(runs: Sequence[Run]) -> list[Section]:
+def _together(runs: Sequence[Run], titles: Sequence[str]) -> list[Section]:
     """Curves of one metric on the same axes."""
-    by_metric: dict[str, list[ProbeResults]] = defaultdict(list)
-    for run in runs:
+    by_metric: dict[str, list[tuple[str, ProbeResults]]] = defaultdict(list)
+    for run, title in zip(runs, titles, strict=True):
         if isinstance(run.results, ProbeResults):
-            by_metric[run.results.headline].append(run.results)
+            by_metric[run.results.headline].append((title, run.results))
     several = [curves for curves in by_metric.values() if len(curves) > 1]
     return [together_section(curves, number) for number, curves in enumerate(several)]

@@ -121,11 +121,21 @@ def _axis(results: PositionResults) -> str:
     return "head" if isinstance(results, HeadResults) else "position"
 
 
+def titles_of_runs(runs: Sequence[Run]) -> list[str]:
+    """What each run is of, in a few words; no title twice: the task is added where needed, then a number."""
+    titles = [title_of_run(run) for run in runs]
+    tasks = [f"{one} on {printable(run.results.meta.get('task'))}" for one, run in zip(titles, runs, strict=True)]
+    longer = [task if titles.count(one) > 1 else one for one, task in zip(titles, tasks, strict=True)]
+    return [f"{one} ({i + 1})" if longer.count(one) > 1 else one for i, one in enumerate(longer)]
+
+
 def title_of_run(run: Run) -> str:
     """What a run is of, in a few words."""
     meta = run.results.meta
     if isinstance(run.results, TransferResults):
-        return f"transfer in {printable(meta['model'])}: {printable(meta['point'])}"
+        shift = meta.get("shift")
+        what = f"shift over {printable(shift['column'])}" if shift else "transfer"
+        return f"{what} in {printable(meta['model'])}: {printable(meta['point'])}"
     parts = [str(meta[key]) for key in ("label", "point", "probe") if meta.get(key)]
     if isinstance(run.results, PositionResults):
         parts.append(f"by {_axis(run.results)}")

@@ -1,19 +1,27 @@
 """What the sections count and say, against scikit-learn, scipy and plain loops."""
 
+import re
+from dataclasses import replace
+from itertools import product
+
 import numpy as np
 import pytest
+from made_up_effects import made_up
 from reported_curves import curve
 from sklearn.calibration import calibration_curve
-from sklearn.metrics import confusion_matrix
+from sklearn.metrics import brier_score_loss, confusion_matrix
 
-from probekit.evaluation import ProbeResults
+from probekit.evaluation import HeadResults, LayerResult, PositionCurve, ProbeResults, TransferCell, TransferResults
+from probekit.evaluation.results.row_scores import RowScores
 from probekit.plots import style
 from probekit.probes.base import probabilities
 from probekit.report.render import FOLDER, asset
 from probekit.report.section import Section
 from probekit.report.sections.audit import found_pairs
+from probekit.report.sections.causal import causal_section
 from probekit.report.sections.confusion import MOST, confusion, confusion_section
 from probekit.report.sections.curve import COLORS, curve_section
+from probekit.report.sections.grids import positions_section, transfer_section
 from probekit.report.sections.scores import of_margins, of_two_classes, reliability, scores_section
 from probekit.report.sections.summary import summary_section, unchecked
 from probekit.report.svg.scales import AxisSpan, padded, pixel, tick_text, ticks
@@ -73,6 +81,21 @@ def test_diagrams_are_of_the_probe_and_of_its_calibration():
     assert "Calibrated" not in raw
 
 
+def test_scores_are_drawn_as_they_are_and_calibrated_on_validation():
+    results, rng = curve(), np.random.default_rng(0)
+    rows, place = results.rows, results.best.place
+    assert rows is not None
+    truth = rng.normal(size=60)
+    labels = (rng.random(60) < 1 / (1 + np.exp(-truth))).astype(int)
+    rows = replace(rows, labels=labels, scores={place: 30 * truth}, predicted={place: (truth > 0).astype(int)})
+    html = scores_section(replace_rows(results, rows)).html
+    test = rows.splits == "test"
+    raw, better = (float(x) for x in re.findall(r"Brier score (0\.\d+)", html))
+    assert raw == pytest.approx(brier_score_loss(labels[test], probabilities(30 * truth[test])[:, 1]), abs=5e-4)
+    assert better < raw
+    assert html.count('aria-label="Reliability diagram"') == 2
+
+
 def test_every_row_is_in_the_histograms():
     rng = np.random.default_rng(0)
     scores, labels = np.append(rng.normal(size=99), 1e6), rng.integers(2, size=100)
@@ -91,13 +114,16 @@ def test_scores_that_do_not_vary_are_drawn():
     assert sum(of_two_classes(np.zeros(9), np.arange(9) % 2, ["a", "b"], None).up[2]) == 4
 
 
+def replace_rows(results: ProbeResults, rows: RowScores) -> ProbeResults:
+    return ProbeResults(**{**vars(results), "rows": rows})
+
+
 def as_regression() -> ProbeResults:
     results = curve(())
     rows = results.rows
     assert rows is not None
     rng = np.random.default_rng(0)
-    rows = type(rows)(**{**vars(rows), "labels": rng.normal(size=60), "predicted": {}})
-    return ProbeResults(**{**vars(results), "rows": rows})
+    return replace_rows(results, replace(rows, labels=rng.normal(size=60), predicted={}))
 
 
 def test_a_regression_has_predictions_and_no_confusion_matrix():
@@ -138,6 +164,65 @@ def test_the_summary_names_what_was_not_checked():
         word in found for word in ("control tasks, p-values", "random-init", "causal", "without texts", "transfer")
     )
     assert "random-init" not in " ".join(unchecked(quick, []))
+
+
+def matrix(shift: bool, metric: str = "accuracy") -> TransferResults:
+    """Three tasks of three classes, or three values of a column with a row for all others."""
+    columns, others = ["a", "b", "<c>"], ["all others"] * shift
+    cells = [
+        TransferCell(train, test, "resid_pre", i, 0.1, True, 0.9, True, {metric: 0.4 + 0.01 * i}, {metric: (0.3, 0.6)})
+        for i, (train, test) in enumerate(product([*columns, *others], columns))
+    ]
+    meta = {"tasks": columns, "headline": metric, "chance": 1 / 3, "majority": [0.3, 0.4, 0.6], "model": "gpt2"}
+    meta |= {"point": "resid_pre", "position": "last", "probe": "logistic", "notes": [], "C": [0.1], "n_classes": 3}
+    meta |= {"rows": [*columns, *others], "shift": {"column": "<domain>"}} if shift else {}
+    return TransferResults(cells, meta)
+
+
+@pytest.mark.parametrize("shift", [False, True])
+def test_each_cell_of_a_matrix_is_coloured_from_what_a_guess_has_on_that_task(shift):
+    found = transfer_section(matrix(shift))
+    assert found.title == ("Shift" if shift else "Transfer")
+    assert ("value of &lt;domain&gt;" in found.html) is shift
+    tips = re.findall(
+        r'aria-label="trained on ([^,]+), tested on ([^\n]+)\n[^"]*; the majority class ([\d.]+)"', found.html
+    )
+    assert len(tips) == (12 if shift else 9)
+    assert {test: float(share) for _, test, share in tips} == {"a": 0.3, "b": 0.4, "&lt;c&gt;": 0.6}
+    assert ("all others" in {train for train, _, _ in tips}) is shift
+    fills = re.findall(r'class="(\w+) cell" x="[\d.]+" y="[\d.]+" width="[\d.]+" height="34"', found.html)
+    assert fills == ["blue", "blue", "red"] * (len(tips) // 3)
+
+
+def test_another_metric_is_coloured_from_its_chance():
+    assert "; chance 0.333" in transfer_section(matrix(False, "balanced_accuracy")).html
+
+
+def test_a_grid_of_heads_greys_what_is_not_above_chance_and_frames_the_selected_head():
+    def layer(i: int, value: float) -> LayerResult:
+        return LayerResult("z", i, 0.1, True, {key: {"accuracy": value} for key in ("validation", "test")}, {}, [])
+
+    n = {"train": 40, "validation": 20, "test": 20}
+    heads = [PositionCurve(str(h), n, 0.5, [layer(0, 0.5), layer(1, 0.9)], [0.6, 0.001]) for h in range(3)]
+    meta = {"headline": "accuracy", "point": "z", "probe": "logistic", "model": "m", "task": "t", "label": "y"}
+    meta |= {"n_classes": 2, "by": "head", "kept": ["last"], "few_texts": {}, "least_texts": 10, "above_chance": 0.05}
+    found = positions_section(HeadResults(heads, meta | {"no_p_values": None, "key_value": False}))
+    assert (found.name, found.title) == ("heads", "Layer by head")
+    fills = re.findall(r'class="(\w+) cell" x="[\d.]+" y="([\d.]+)" width="[\d.]+" height="34"', found.html)
+    assert fills == [("blue", "6")] * 3 + [("muted", "40")] * 3  # layer 1 is on top
+    assert found.html.count('class="frame" x="') == 2  # the cell and the legend
+
+
+def test_patching_is_drawn_with_the_cells_inside_the_placebos_grey():
+    data = made_up()
+    html = str(causal_section(data).html)
+    for grid in data.grids:
+        assert f"Activation patching at {grid.point}" in html
+        assert grid.within_placebo is not None
+    muted = sum(int(grid.within_placebo.sum()) for grid in data.grids if grid.within_placebo is not None)
+    assert html.count("muted cell") == muted
+    cells = sum(grid.recovery.size for grid in data.grids)
+    assert len(re.findall(r"recovery -?[\d.]+ \[", html)) == cells
 
 
 TEXTS = [

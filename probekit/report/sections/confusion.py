@@ -52,12 +52,13 @@ def _largest(counts: np.ndarray, names: list[str]) -> tuple[list[str], np.ndarra
     """The commonest classes in their order, and one row and column for the others together."""
     if len(names) <= MOST:
         return names, counts
-    kept = np.sort(np.argsort(-counts.sum(axis=1), kind="stable")[: MOST - 1])
-    group = np.full(len(names), len(kept))
-    group[kept] = np.arange(len(kept))
-    merged = np.zeros((len(kept) + 1,) * 2, dtype=np.int64)
+    commonest = np.sort(np.argsort(-counts.sum(axis=1), kind="stable")[: MOST - 1])
+    n = len(commonest)
+    group = np.full(len(names), n)
+    group[commonest] = np.arange(n)
+    merged = np.zeros((n + 1, n + 1), dtype=np.int64)
     np.add.at(merged, (group[:, None], group[None, :]), counts)
-    return [*(names[i] for i in kept), f"{OTHERS} ({len(names) - len(kept)})"], merged
+    return [*(names[i] for i in commonest), f"{OTHERS} ({len(names) - n})"], merged
 
 
 def _cells(counts: np.ndarray, names: list[str]) -> list[list[Cell]]:

@@ -13,7 +13,6 @@ from probekit.plots.curves import (
     chosen,
     has_intervals,
     metric_of,
-    own_names,
     place_text,
     test_value,
     validation_values,
@@ -56,33 +55,31 @@ def table_section(data: ProbeData) -> Section:
     return Section("table", "Table", html_of(parts))
 
 
-def together_section(several: Sequence[ProbeData], number: int = 0) -> Section:
-    """Several curves of one metric on the same axes, with the score to quote of each; `number` counts metrics."""
-    names, metric = own_names(several), metric_of(several[0])
+def together_section(several: Sequence[tuple[str, ProbeData]], number: int = 0) -> Section:
+    """Several curves of one metric, with their names, on the same axes; the score to quote of each.
+
+    `number` counts metrics.
+    Baselines and control tasks are in the table and in the section of each run: lines for all of them hide the curves.
+    """
+    metric = metric_of(several[0][1])
     curves = [
         Curve(data, name, style.PALETTE[i % len(style.PALETTE)], i, is_alone=False)
-        for i, (data, name) in enumerate(zip(several, names, strict=True))
+        for i, (name, data) in enumerate(several)
     ]
     chart, legend = _chart(curves)
-    rows = [["run", "selected layer", f"test {metric}", "95% interval", "over best baseline"]]
-    for data, name in zip(several, names, strict=True):
-        row = [name, "", "", "", ""]
+    rows = [["run", "task", "selected layer", f"test {metric}", "95% interval", "best baseline", "over it"]]
+    for name, data in several:
+        row = [name, str(data.meta["task"]), "", "", "", "", ""]
         if data.procedure is not None or data.selected is not None:
             value, ends = data.estimate
             lead = data.meta.get("lead")
             where = "nested folds" if data.procedure is not None else data.best.place
-            row = [
-                name,
-                where,
-                number_text(value),
-                interval_text(ends),
-                "" if lead is None else f"{lead['over']:+z.3f}",
-            ]
+            over = ["", ""] if lead is None else [str(lead["baseline"]), f"{lead['over']:+z.3f}"]
+            row[2:] = [where, number_text(value), interval_text(ends), *over]
         rows.append(row)
     name = "curves" if number == 0 else f"curves-{number + 1}"
-    return Section(
-        name, f"Curves by {metric}", html_of([_picture(chart, legend), PageTable(without_empty_columns(rows))])
-    )
+    table = PageTable(without_empty_columns(rows), left=3, wraps=True)
+    return Section(name, f"Curves by {metric}", html_of([_picture(chart, legend), table]))
 
 
 def _picture(chart: LineChart, legend: list[tuple[str, str, str]]) -> Picture:
@@ -90,9 +87,9 @@ def _picture(chart: LineChart, legend: list[tuple[str, str, str]]) -> Picture:
 
 
 def _chart(curves: Sequence[Curve]) -> tuple[LineChart, list[tuple[str, str, str]]]:
-    others = comparisons(curves)
+    others = comparisons(curves) if len(curves) == 1 else []
     low, high = y_limits(curves, others)
-    series = [one for curve in curves for one in _series(curve)] + [_other(each, curves) for each in others if each.xs]
+    series = [one for curve in curves for one in _series(curve)] + [_other(each) for each in others if each.xs]
     rules = [Rule(each.name, each.values[0], COLORS[each.color]) for each in others if not each.xs]
     places = {x: name for curve in reversed(curves) for x, name in ticks_of(curve.results).items()}
     ringed = [
@@ -132,12 +129,9 @@ def _series(curve: Curve) -> list[Series]:
     return found
 
 
-def _other(each: Rival, curves: Sequence[Curve]) -> Series:
-    """A comparison; of several curves it has the colour and the name of its own."""
+def _other(each: Rival) -> Series:
     look = LOOKS.get(each.name, "dotted")
-    owners = [curve.name for curve in curves if curve.color == each.color and not curve.is_alone]
-    name = f"{each.name} ({owners[0]})" if owners else each.name
-    return Series(name, COLORS[each.color], [float(x) for x in each.xs], each.values, look, dots=False)
+    return Series(each.name, COLORS[each.color], [float(x) for x in each.xs], each.values, look, dots=False)
 
 
 def _legend(chart: LineChart, curves: Sequence[Curve]) -> list[tuple[str, str, str]]:

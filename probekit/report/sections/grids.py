@@ -1,8 +1,8 @@
-"""Results that are grids: layers by positions, and tasks by tasks."""
+"""Results that are grids: layers by positions or heads, and tasks by tasks."""
 
 from probekit.evaluation.by_position.data import PositionCurve, PositionData, is_above_chance
 from probekit.evaluation.by_position.report import axis_name, positions_report
-from probekit.evaluation.results.data import LayerResult, TransferData
+from probekit.evaluation.results.data import LayerResult, TransferCell, TransferData
 from probekit.evaluation.results.transfer_report import transfer_report
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text
 from probekit.options.probe import BY_HEAD
@@ -11,6 +11,7 @@ from probekit.report.render import html_of
 from probekit.report.section import Section
 from probekit.report.svg.grid import Cell, CellGrid, draw_grid
 from probekit.tables import TableReport
+from probekit.text import printable
 
 
 def positions_section(data: PositionData) -> Section:
@@ -37,7 +38,7 @@ def positions_section(data: PositionData) -> Section:
     if level is not None:
         legend.append((f"not above chance (corrected p > {level:g})", "muted", "cell"))
     picture = Picture(
-        draw_grid(grid), f"Test {metric} of each layer and {noun}; the page's own colour is chance.", legend=legend
+        draw_grid(grid), f"Test {metric} of each layer and {noun}; a cell without colour is at chance.", legend=legend
     )
     return _with_table(f"{noun}s", f"Layer by {noun}", picture, positions_report(data))
 
@@ -58,26 +59,36 @@ def _position_cell(data: PositionData, one: PositionCurve, i: int, base: float, 
 
 
 def transfer_section(data: TransferData) -> Section:
-    """Train on the rows, test on the columns."""
-    metric = metric_name(data.headline)
-    chance = 0.5 if data.headline in ("accuracy", "auroc", "balanced_accuracy") else 0.0
-    cells = []
-    for row in data.chosen:
-        cells.append([])
-        for cell in row:
-            value = cell.metrics.get(data.headline)
-            ends = cell.intervals.get(data.headline)
-            tip = f"trained on {cell.train_task}, tested on {cell.test_task}\n{cell.place}, test {metric} "
-            tip += "undefined" if value is None else f"{value:z.3f}{'' if ends is None else ' ' + interval_text(ends)}"
-            level = 0.0 if value is None else (value - chance) / (1 - chance)
-            cells[-1].append(Cell("none" if value is None else f"{value:z.3f}", tip, level))
-    grid = CellGrid(f"Test {metric} of each pair of tasks", data.tasks, data.tasks, cells, "trained on", "tested on")
-    below = f"below {chance:g}"
-    legend = [(f"above {chance:g}", "blue", "cell"), (below, "red", "cell")]
-    caption = (
-        f"Test {metric} of the probe of one task on another, at the layer that the training task's validation selected."
-    )
-    return _with_table("transfer", "Transfer", Picture(draw_grid(grid), caption, legend=legend), transfer_report(data))
+    """Train on the rows, test on the columns: tasks or, of a shift, the values of a column."""
+    metric, shift = metric_name(data.headline), data.meta.get("shift")
+    chances, name = _chances(data)
+    cells = [
+        [_transfer_cell(data, cell, chance, name) for cell, chance in zip(row, chances, strict=True)]
+        for row in data.chosen
+    ]
+    what = f"value of {printable(shift['column'])}" if shift else "task"
+    grid = CellGrid(f"Test {metric} by {what}", data.rows, data.tasks, cells, "trained on", "tested on")
+    legend = [(f"above {name}", "blue", "cell"), (f"below {name}", "red", "cell")]
+    caption = f"Test {metric} on each {what}, at the layer that validation selected on what the probe was trained on."
+    title = "Shift" if shift else "Transfer"
+    return _with_table("transfer", title, Picture(draw_grid(grid), caption, legend=legend), transfer_report(data))
+
+
+def _chances(data: TransferData) -> tuple[list[float], str]:
+    """The score that a probe which learned nothing has on each column, and its name."""
+    if data.headline == "accuracy":
+        return [float(share) for share in data.meta["majority"]], "the majority class"
+    chance = float(data.meta["chance"])
+    return [chance] * len(data.tasks), "chance"
+
+
+def _transfer_cell(data: TransferData, cell: TransferCell, chance: float, name: str) -> Cell:
+    metric, value, ends = metric_name(data.headline), *(of.get(data.headline) for of in (cell.metrics, cell.intervals))
+    tip = f"trained on {cell.train_task}, tested on {cell.test_task}\n{cell.place}, test {metric} "
+    if value is None:
+        return Cell("-", f"{tip}undefined")
+    tip += f"{value:z.3f}{'' if ends is None else ' ' + interval_text(ends)}; {name} {chance:.3f}"
+    return Cell(f"{value:z.3f}", tip, (value - chance) / max(1 - chance, 0.05))
 
 
 def _with_table(name: str, title: str, picture: Picture, report: TableReport) -> Section:

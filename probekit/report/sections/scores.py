@@ -61,7 +61,8 @@ def _classes(data: ProbeData, layer: LayerResult) -> list[Part]:
         [(name, color, "block") for name, color, _ in (histogram.up, histogram.down) if name] if histogram.down else []
     )
     pictures.append(Picture(draw_histogram(histogram), caption, legend=legend))
-    return [Lines(lines), Pictures(pictures)]
+    note = "Calibration error: mean over bins of equal counts (Guo et al. 2017). Intervals of shares are Clopper-Pearson's."
+    return [Lines(lines), Pictures(pictures), *([Lines([note], "note")] if len(pictures) > 1 else [])]
 
 
 def _probabilities(data: ProbeData, layer: LayerResult, scores: np.ndarray) -> list[tuple[str, np.ndarray]]:

@@ -13,7 +13,15 @@ from probekit.report.render import html_of
 from probekit.report.section import Section
 from probekit.text import counted, listed
 
-TOLD = ("best layer", "mean and last token", "baselines", "permutation test", "selection on test", "convergence")
+TOLD = (
+    "nuisance",
+    "mean and last token",
+    "baselines",
+    "true-positive rate",
+    "permutation test",
+    "selection on test",
+    "convergence",
+)
 """The notes of a curve that belong to its summary."""
 CLASSES = 8  # class names in one line
 
@@ -24,7 +32,7 @@ def summary_section(data: ProbeData, causal: Sequence[CausalData]) -> Section:
     warned = cautions(data)
     parts: list[Part] = [Lines([_answer(data)], "lead")]
     parts += [Lines([f"Caution: {phrase}."], "caution") for phrase in warned]
-    parts.append(Lines([notes[name] for name in TOLD if name in notes and name != "best layer"]))
+    parts.append(Lines([notes[name] for name in TOLD if name in notes]))
     parts += [Lines([_used(one)]) for one in causal if one.layers]
     parts.append(Facts(_facts(data)))
     if missing := unchecked(data, causal):
