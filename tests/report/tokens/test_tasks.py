@@ -76,14 +76,18 @@ def test_a_run_without_its_store_says_so(agreement):
 def test_chats_are_read_as_the_probe_read_them(agreement):
     _, model, _ = agreement
     template = "{% for m in messages %}{{ m['content'] }} near {% endfor %}"
-    first = [NOUNS[i % 8] for i in range(60)]
-    chats = [[{"role": "user", "content": f"the {n}"}, {"role": "assistant", "content": "the old key"}] for n in first]
+    pairs = [*itertools.product(NOUNS, NOUNS)]
+    first = [user for user, _ in pairs]
+    chats = [
+        [{"role": "user", "content": f"the {user}"}, {"role": "assistant", "content": f"the old {answer}"}]
+        for user, answer in pairs
+    ]
     given = task_of(chats)
     task = Task("chats", given.inputs, [n.endswith("s") for n in first], chats=given.chats)  # pyright: ignore[reportArgumentType]
     acts = extract(model, task, position="last@user", chat_template=template)
     results = train_probes(acts, **QUICK)
     assert {words[0] for words in marked(view_of_results(results, acts, model, Shown(6)))} <= set(NOUNS)
-    given = view_of_texts(results, model, task_of(chats[:2]), chat_template=template)
+    given = view_of_texts(results, model, task_of(chats[::8][:2]), chat_template=template)
     assert marked(given) == [["doctor"], ["doctors"]]
     with pytest.raises(ResumeMismatch, match="chat template"):
         view_of_texts(results, model, task_of(chats[:2]), chat_template=template + "the")
