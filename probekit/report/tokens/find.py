@@ -155,7 +155,7 @@ def model_of_store(acts: Activations) -> LanguageModel:
             f"the tokens' scores need the model {source['name_or_path']!a:.80}, which is neither a folder here nor in "
             "the local cache of the Hub; give --model to load it"
         )
-    return load_model(**how, progress=False)
+    return load_model(how.pop("name_or_path"), **how, progress=False)
 
 
 def check_same_model(data: ProbeData, model: LanguageModel, edits: Mapping[Any, Any] | None = None) -> None:

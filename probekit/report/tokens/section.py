@@ -94,7 +94,7 @@ def _legend(view: TokenScores) -> dict[str, str]:
     if len(classes) == 2:
         low, high = (printable(cut(one, 40)) for one in classes)
         fpr = view.meta["fpr"]
-        middle = "even odds" if fpr is None else f"threshold for {fpr:.2%} false positives on validation"
+        middle = "even odds" if fpr is None else f"threshold for {100 * fpr:.3g}% false positives on validation"
         return {"low": low, "middle": middle, "high": high}
     return {"low": "another class", "middle": "even odds" if kind == "log odds" else "tie", "high": "the class"}
 

@@ -302,9 +302,7 @@ def test_the_widget_shows_the_page_and_sends_the_chosen_token(chromium, tmp_path
         chromium.find_elements("css selector", ".tk-one .t")[3].click()
     finally:
         chromium.switch_to.default_content()
-    wait = (
-        "const done = arguments[0]; const look = () => state.saved ? done(state.chosen) : setTimeout(look, 5); look()"
-    )
+    wait = "const done = arguments[0]; const look = () => state.done ? done(state.chosen) : setTimeout(look, 5); look()"
     assert chromium.execute_async_script(wait) == {"text": 1, "place": "resid_pre.1", "token": 0}
     assert chromium.get_log("browser") == []
 

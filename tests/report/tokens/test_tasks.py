@@ -5,15 +5,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from probekit.activations import extract
-from probekit.errors import UsageError
+from probekit.errors import DataError, ResumeMismatch, UsageError
 from probekit.evaluation import train_probes
+from probekit.interventions import add
+from probekit.models import load
+from probekit.models.load import source_here
 from probekit.options.tokens import TokenOptions
 from probekit.report.tokens.data import TRAINED, TokenScores
-from probekit.report.tokens.find import Shown, view_of_results
+from probekit.report.tokens.find import EDITED, Shown, view_of_results, view_of_texts
+from probekit.report.tokens.read import OTHER_KIND, UNKNOWN_READ
 from probekit.report.tokens.run import tokens_of_run
 from probekit.tasks.base import Task
+from probekit.tasks.tables.objects import task_of
 
 NOUNS = ["doctor", "doctors", "key", "keys", "girl", "girls", "boat", "boats"]
 QUICK: dict[str, Any] = {"quick": True, "baselines": False}
@@ -65,3 +71,54 @@ def test_a_run_without_its_store_says_so(agreement):
     assert "give --model" in hinted.html
     with pytest.raises(UsageError, match="texts"):
         TokenOptions(texts=0)
+
+
+def test_chats_are_read_as_the_probe_read_them(agreement):
+    _, model, _ = agreement
+    template = "{% for m in messages %}{{ m['content'] }} near {% endfor %}"
+    pairs = [*itertools.product(NOUNS, NOUNS)]
+    first = [user for user, _ in pairs]
+    chats = [
+        [{"role": "user", "content": f"the {user}"}, {"role": "assistant", "content": f"the old {answer}"}]
+        for user, answer in pairs
+    ]
+    given = task_of(chats)
+    task = Task("chats", given.inputs, [n.endswith("s") for n in first], chats=given.chats)  # pyright: ignore[reportArgumentType]
+    acts = extract(model, task, position="last@user", chat_template=template)
+    results = train_probes(acts, **QUICK)
+    assert {words[0] for words in marked(view_of_results(results, acts, model, Shown(6)))} <= set(NOUNS)
+    given = view_of_texts(results, model, task_of(chats[::8][:2]), chat_template=template)
+    assert marked(given) == [["doctor"], ["doctors"]]
+    with pytest.raises(ResumeMismatch, match="chat template"):
+        view_of_texts(results, model, task_of(chats[:2]), chat_template=template + "the")
+    plain = view_of_texts(results, model, task_of(["the doctors near"]))
+    assert plain.meta["notes"][:2] == [OTHER_KIND, UNKNOWN_READ]
+
+
+def test_probes_of_an_edited_model_have_a_view_under_the_same_edits(agreement):
+    _, model, _ = agreement
+    inputs, edits = texts(), {("resid_pre", 1): add(torch.ones(model.cfg.d_model))}
+    task = Task("texts", inputs, [text.split()[1].endswith("s") for text in inputs])  # pyright: ignore[reportArgumentType]
+    results = train_probes(extract(model, task, edits=edits), **QUICK)
+    view = view_of_texts(results, model, task_of(inputs[:2]), edits=edits)
+    assert (view.lens, view.attention) == (None, None)
+    expected = results.score(model, inputs[:2], tokens=True, edits=edits).probabilities
+    assert expected is not None
+    np.testing.assert_allclose(1 / (1 + np.exp(-view.scores[0, view.best])), expected[:, 1], atol=1e-5)
+    with pytest.raises(ResumeMismatch, match="different edits"):
+        view_of_texts(results, model, task_of(inputs[:2]))
+    with pytest.raises(DataError, match="position all"):
+        view_of_results(results, extract(model, task, edits=edits), model)
+    every = extract(model, task, position="all", edits=edits)
+    assert view_of_results(results, every, model, Shown(2)).meta["notes"] == [EDITED]
+
+
+def test_the_model_of_a_store_is_found_again_without_a_network(tmp_path, monkeypatch):
+    folder = tmp_path / "steps" / "step10"
+    folder.mkdir(parents=True)
+    here = {"name_or_path": str(tmp_path / "steps"), "revision": "step10", "dtype": "float32"}
+    assert source_here(here) == here
+    hub = {"name_or_path": "owner/tiny", "revision": "c0ffee"}
+    monkeypatch.setattr(load, "cached_model", lambda name, revision: folder if revision == "c0ffee" else None)
+    assert source_here(hub) == {"name_or_path": str(folder), "revision": None}
+    assert source_here({**hub, "revision": "other"}) is None
