@@ -98,12 +98,16 @@ def plan_sweep(models: Any, tasks: Any, options: SweepArguments) -> SweepPlan:
 
 
 def _check_regression(names: Iterable[str], sources: Sequence[SweepSource]) -> None:
-    """Refuse names that are not of a task that is read here."""
-    known = [source.name for source in sources if not isinstance(source.given, Task)]
+    """Refuse names that are not of a task that the sweep reads."""
+    given = {source.name: source.given for source in sources}
     for name in names:
-        if name not in known:
+        if name not in given:
+            hint = nearest(name, given)
+            raise UsageError(f"--regression (regression=) names {name!a}, no task of this sweep; {hint}")
+        if isinstance(given[name], Task):
             raise UsageError(
-                f"--regression (regression=) names {name!a}, no task of this sweep; {nearest(name, known)}"
+                f"--regression (regression=) names {name!a}, which is loaded already; give load_task(..., "
+                "regression=True) instead"
             )
 
 
