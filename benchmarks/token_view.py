@@ -68,7 +68,7 @@ def made_up(n_texts: int) -> TokenScores:
         scores=scores,
         placebo=rng.permutation(scores, axis=2),
         text_scores=scores[:, :, TOKENS - 1 :: TOKENS],
-        centre=0.0,
+        centres=np.zeros(PLACES),
         units=np.ones(PLACES),
         meta={
             **{name: name for name in ("model", "task", "label", "probe", "point")},
@@ -77,6 +77,8 @@ def made_up(n_texts: int) -> TokenScores:
             "classes": ["no", "yes"],
             "of_sequences": False,
             "has_best": True,
+            "fpr": None,
+            "calibrated_on": 500,
             "notes": [],
         },
         lens=Lens(lens_texts, places, top, rng.random(top.shape), {int(i): f" w{i}" for i in words[np.unique(top)]}),

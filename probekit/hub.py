@@ -92,7 +92,7 @@ def fetch(repo: HubRepo, names: Iterable[str]) -> Path:
     """
     from huggingface_hub import hf_hub_download
 
-    folder = _snapshot(repo.id, repo.requested) if repo.offline else None
+    folder = cached_model(repo.id, repo.requested) if repo.offline else None
     wanted = [] if repo.offline else [name for name in names if name in repo.files]
     for name in wanted:
         # The first by the name of the branch: so the cache records its commit and finds it offline.
@@ -187,14 +187,14 @@ def _instead(kind: Kind) -> str:
 
 def _is_cached(repo_id: str, kind: Kind, revision: str | None) -> bool:
     if kind == "model":
-        return _snapshot(repo_id, revision) is not None
+        return cached_model(repo_id, revision) is not None
     from huggingface_hub.constants import HF_HOME, HF_HUB_CACHE
 
     made = Path(os.environ.get("HF_DATASETS_CACHE", Path(HF_HOME) / "datasets")) / repo_id.replace("/", "___")
     return made.is_dir() or (Path(HF_HUB_CACHE) / f"datasets--{repo_id.replace('/', '--')}" / "snapshots").is_dir()
 
 
-def _snapshot(repo_id: str, revision: str | None) -> Path | None:
+def cached_model(repo_id: str, revision: str | None) -> Path | None:
     """The cached folder of a model repository at a revision, if its config.json is there."""
     from huggingface_hub import try_to_load_from_cache
 

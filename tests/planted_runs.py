@@ -30,7 +30,7 @@ def planted(
     rng = np.random.default_rng(seed)
     directions = np.eye(D)[: len(classes)]
     last = len(strength) - 1
-    places: list[Place] = [("resid_pre", i) for i in range(last)] + [("resid_post", last - 1)]
+    places: list[Place] = [*(("resid_pre", i) for i in range(last)), ("resid_post", last - 1)]
     splits = np.array(["train", "train", "validation", "test"])[np.arange(n) % 4]
     splits = splits[np.random.default_rng(splits_seed).permutation(n)] if splits_seed else splits
     task = Task(

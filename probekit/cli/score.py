@@ -38,7 +38,12 @@ class ScoreJob(Output):
     )
     model: str = required(MODEL, "NAME|FOLDER")
     dataset: str | None = option(None, f"The texts; labels are not needed: {DATASET}", metavar="NAME|PATH")
-    text: list[str] | None = option(None, "A text; may be repeated.", metavar="TEXT", repeats=True)
+    text: list[str] | None = option(
+        None,
+        "A text; may be repeated. For a probe of chats, the message of a user.",
+        metavar="TEXT",
+        repeats=True,
+    )
     out: Path | None = option(
         None, "File of the scores: .csv, .jsonl or .parquet.  [default: a table on stdout]", metavar="FILE"
     )
@@ -49,9 +54,17 @@ class ScoreJob(Output):
 
 @dataclass
 class _Tally:
-    """How many rows were scored, how many are unusual, how many are flagged."""
+    """How many rows were scored, and how many of them are unusual or flagged.
+
+    Attributes:
+        rows: texts or tokens.
+        trained: rows of the kind that the probe was trained on; all of them unless every token is scored.
+        unusual: of the trained ones.
+        flagged: of all rows.
+    """
 
     rows: int = 0
+    trained: int = 0
     unusual: int = 0
     flagged: int = 0
 
@@ -109,7 +122,10 @@ def _load(
     check_model(job.model, where)
     keep_blanks = bool(reading.get("keep_blanks"))
     if job.text:
-        task = typed_texts(job.text if keep_blanks else [text.rstrip() for text in job.text])
+        typed = job.text if keep_blanks else [text.rstrip() for text in job.text]
+        task = typed_texts(typed, as_chats=bool(reading.get("chat")))
+        if task.chats is not None and not job.quiet:
+            console.note("the probe was trained on chats: each --text is taken as the message of a user")
     else:
         task = load_texts(job.dataset, TaskOptions(**vars(data), keep_blanks=keep_blanks))
     return task, load_model(job.model, **vars(where), progress=console.bars(job.quiet))
@@ -171,9 +187,13 @@ def _show(job: ScoreJob, scoring: "Scoring", results: "ProbeResults") -> None:
 
 
 def _counted(parts: "Iterator[ScoreRows]", tally: _Tally) -> "Iterator[ScoreRows]":
+    import numpy as np
+
     for part in parts:
         tally.rows += len(part.ids)
-        tally.unusual += 0 if part.unusual is None else int(part.unusual.sum())
+        trained = np.ones(len(part.ids), dtype=bool) if part.trained is None else part.trained
+        tally.trained += int(trained.sum())
+        tally.unusual += 0 if part.unusual is None else int(part.unusual[trained].sum())
         tally.flagged += 0 if part.flagged is None else int(part.flagged.sum())
         yield part
 
@@ -187,5 +207,6 @@ def _note(job: ScoreJob, scoring: "Scoring", tally: _Tally) -> None:
     spread = scoring.probe.spread
     lines = [*scoring.meta["notes"]]
     if spread is not None and scoring.meta["unusual_above"] is not None and not scoring.meta["without_distance"]:
-        lines.append(unusual_note(tally.rows, tally.unusual, spread))
+        unit = "text" if not scoring.by_token else "trained token" if scoring.options.tokens else "token"
+        lines.append(unusual_note(tally.trained, tally.unusual, spread, unit))
     console.note("\n".join(lines))

@@ -43,7 +43,9 @@ def rates_of(rows: RowScores, place: str) -> dict[str, float] | None:
     about: dict[str, float] = {"fpr": found.fpr, "negatives": found.negatives, "least": found.least}
     if found.value is None:
         return about
-    both = zip(("tpr", "test_fpr"), rates_at(found.value, scores[~chosen], rows.labels[~chosen]), strict=True)
+    tested = ~chosen
+    rates = rates_at(found.value, scores[tested], rows.labels[tested], rows.groups[tested])
+    both = zip(("tpr", "test_fpr"), rates, strict=True)
     parts = [{name: rate.value, f"{name}_low": rate.low, f"{name}_high": rate.high} for name, rate in both if rate]
     return about | {"threshold": found.value} | {key: value for part in parts for key, value in part.items()}
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from probekit import builtin
 from probekit.dtypes import dtype_name
 from probekit.errors import DataError, UsageError, nearest
-from probekit.hub import ALIASES, REPO_ID, HubRepo, fetch, find_repo
+from probekit.hub import ALIASES, REPO_ID, HubRepo, cached_model, fetch, find_repo
 from probekit.models.adapter.fields import checked_fields
 from probekit.models.families import MODEL_TYPES, families
 from probekit.models.files import read_json
@@ -66,6 +66,15 @@ def load_model(name_or_path: str | Path, options: ModelArguments) -> "LanguageMo
     model.revision = found.requested
     model.source = {**_source(found), "random_init": random_init, "seed": seed, "dtype": dtype, **_as_chosen(options)}
     return model.eval()
+
+
+def source_here(source: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Arguments of `load_model` that load a recorded `model.source` without a network; None if it is not here."""
+    name, revision = str(source["name_or_path"]), source.get("revision")
+    if name in BUILTIN_MODELS or name in builtin.MODELS or Path(name).is_dir():
+        return dict(source)
+    cached = cached_model(name, revision) if REPO_ID.fullmatch(name) else None
+    return None if cached is None else {**source, "name_or_path": str(cached), "revision": None}
 
 
 def outline(name_or_path: str | Path, revision: str | None = None, via: Via = "probekit") -> "LanguageModel":

@@ -27,6 +27,12 @@ def check_positive(name: str, value: Any) -> float:
     return float(value)
 
 
+def check_fpr(value: Any) -> None:
+    """Raise a UsageError unless a false-positive rate is None or between 0 and 1."""
+    if value is not None and not (is_real(value) and 0 < float(value) < 1):
+        raise UsageError(f"fpr (--fpr) is a rate between 0 and 1, such as 0.01; got {value!a:.80}")
+
+
 def check_strength(name: str, value: Any, without_penalty: bool = True) -> float:
     """`value` as a float. Raises UsageError unless it is a C in `C_RANGE`, or infinity if `without_penalty`."""
     if not without_penalty:

@@ -1,14 +1,12 @@
 """The options of `score`."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probekit.errors import UsageError
 from probekit.options import parse
-from probekit.options.check import check_among, check_whole, is_real
+from probekit.options.check import check_among, check_fpr, check_whole
 from probekit.options.extract import ExtractOptions
 from probekit.options.load import DeviceOptions
 from probekit.options.option import like, option
@@ -89,8 +87,7 @@ class ScoreOptions:
     progress: bool | None = option(None, "Show a progress bar on stderr; None shows it on a terminal only.", flag=None)
 
     def __post_init__(self) -> None:
-        if self.fpr is not None and not (is_real(self.fpr) and 0 < float(self.fpr) < 1 and math.isfinite(self.fpr)):
-            raise UsageError(f"fpr (--fpr) is a rate between 0 and 1, such as 0.01; got {self.fpr!a}")
+        check_fpr(self.fpr)
         if self.batch_tokens is not None:
             check_whole("batch_tokens", self.batch_tokens)
         check_among("on_bad_row", self.on_bad_row, ("error", "skip"))

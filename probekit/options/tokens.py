@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from probekit.options.check import check_whole
+from probekit.options.check import check_fpr, check_whole
 from probekit.options.option import option
 
 
@@ -29,5 +29,13 @@ class TokenOptions:
         metavar="NAME",
     )
 
+    fpr: float | None = option(
+        None,
+        "Centre the token colours on the threshold chosen on validation for this false-positive rate, such as 0.01.",
+        notes="Mistakes are then those at this threshold.  [default: even odds]",
+        metavar="RATE",
+    )
+
     def __post_init__(self) -> None:
         check_whole("texts", self.texts, least=1)
+        check_fpr(self.fpr)

@@ -1,8 +1,10 @@
 """Runs side by side: their curves on one axis, and under them the differences of their estimates."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -36,6 +38,7 @@ from probekit.text import printable
 WIDTH, HEIGHT = 8.0, 4.0  # inches of the curves, without the headings
 LEGEND_ROW, ROW, AROUND = 0.2, 0.27, 0.75  # inches: of a name, of a difference, and around the differences
 MOST_ROWS = 15  # differences that are drawn; differences.csv has all of them
+DASHES = ("-", "--", ":")  # more runs than colours
 NAME = 34  # letters of a run's name
 CHANCE, SPREAD = "chance level", "standard deviation"
 BAND, SELECTED, GIVEN = "95% band", "selected on validation", "named place"
@@ -47,6 +50,7 @@ class _Line:
 
     name: str
     color: str
+    dashes: str
     runs: list[ComparedRun]
     group: SeedGroup | None = None
 
@@ -94,7 +98,8 @@ def _draw(data: ComparisonData, figure: Figure, title: str | None) -> None:
         return
     low = AROUND + ROW * len(shown)
     # parts with margins of their own: the names and numbers of the lower one leave the curves their width
-    upper, lower = np.ravel(figure.subfigures(2, 1, height_ratios=[figure.get_figheight() - low, low]))
+    parts: Any = figure.subfigures(2, 1, height_ratios=[figure.get_figheight() - low, low])
+    upper, lower = parts
     _draw_curves(data, upper.subplots(), name)
     _draw_differences(data, lower.subplots(), shown)
 
@@ -105,13 +110,15 @@ def _shown(data: ComparisonData) -> list[RunDifference]:
 
 def _lines(data: ComparisonData) -> list[_Line]:
     """A line for each run; for the runs of one set of seeds their mean."""
-    colors = [PALETTE[i % len(PALETTE)] for i in range(len(data.runs))]
-    if not data.groups:
-        return [_Line(run.name, color, [run]) for run, color in zip(data.runs, colors, strict=True)]
-    return [
-        _Line(group.name, color, [data.runs[number] for number in group.runs], group if len(group.runs) > 1 else None)
-        for group, color in zip(data.groups, colors, strict=False)
+    looks = itertools.cycle((color, dashes) for dashes in DASHES for color in PALETTE)
+    lines = [
+        _Line(group.name, *next(looks), [data.runs[number] for number in group.runs], group)
+        if len(group.runs) > 1
+        else _Line(group.name, *next(looks), [data.runs[group.runs[0]]])
+        for group in data.groups
     ]
+    grouped = {number for group in data.groups for number in group.runs}  # all, or those with an estimate
+    return lines + [_Line(run.name, *next(looks), [run]) for i, run in enumerate(data.runs) if i not in grouped]
 
 
 def _draw_curves(data: ComparisonData, ax: Axes, title: str) -> None:
@@ -150,7 +157,9 @@ def _draw_run(ax: Axes, line: _Line, data: ComparisonData, marks: dict[str, Arti
         marks.setdefault(BAND, ax.fill_between(xs, low, high, **look))
     elif len(xs) == 1:
         ax.vlines(xs, [ends[0][0]], [ends[0][1]], color=line.color, linewidth=1.4)
-    (drawn,) = ax.plot(xs, values, color=line.color, linewidth=2, marker="o", markersize=4, zorder=4)
+    (drawn,) = ax.plot(
+        xs, values, color=line.color, linestyle=line.dashes, linewidth=2, marker="o", markersize=4, zorder=4
+    )
     _ring(ax, line, data, marks)
     return drawn
 
@@ -187,7 +196,9 @@ def _draw_seeds(ax: Axes, line: _Line, data: ComparisonData, marks: dict[str, Ar
     mean, spread = values.mean(axis=1), values.std(axis=1, ddof=1)
     look = {"color": line.color, "alpha": 0.16, "linewidth": 0, "label": SPREAD}
     marks.setdefault(SPREAD, ax.fill_between(xs, mean - spread, mean + spread, **look))
-    (drawn,) = ax.plot(xs, mean, color=line.color, linewidth=2.2, marker="o", markersize=4, zorder=4)
+    (drawn,) = ax.plot(
+        xs, mean, color=line.color, linestyle=line.dashes, linewidth=2.2, marker="o", markersize=4, zorder=4
+    )
     return drawn
 
 

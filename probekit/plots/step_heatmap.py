@@ -109,7 +109,7 @@ def _name_axes(data: ComparisonData, ax: Axes) -> None:
 
 def step_name(step: int) -> str:
     """143000 -> "143k", 1_500_000 -> "1.5M"; smaller steps as they are."""
-    for size, unit in ((1_000_000, "M"), (1000, "k")):
+    for size, unit in ((10**12, "T"), (10**9, "B"), (1_000_000, "M"), (1000, "k")):
         if step >= size and step % (size // 10) == 0:
             return f"{step / size:g}{unit}"
     return f"{step:,}"

@@ -6,7 +6,7 @@ from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.spread import TrainingSpread, usual_line
 from probekit.evaluation.results.wording import position_name
 from probekit.scoring.probe import ScoringProbe
-from probekit.scoring.threshold import threshold_text
+from probekit.scoring.threshold import ChosenThreshold, threshold_text
 from probekit.text import counted, printable
 
 
@@ -15,7 +15,7 @@ def about_scores(results: ProbeData, probe: ScoringProbe, tokens: bool, notes: l
     calibration, threshold = probe.calibration, probe.threshold
     line = None if probe.spread is None else usual_line(probe.spread)
     lines = [_probability_line(probe, tokens)] if probe.classes else []
-    lines += [] if threshold is None else [threshold_text(threshold, printable(probe.classes[1]))]
+    lines += [] if threshold is None else [_threshold_line(probe, threshold, tokens)]
     lines += [_distance_line(probe, tokens)]
     lines += [_tokens_line(probe)] if tokens else []
     return {
@@ -49,6 +49,12 @@ def _probability_line(probe: ScoringProbe, tokens: bool) -> str:
     return f"probability: {of}, calibrated by {probe.calibration.method}{flat}"
 
 
+def _threshold_line(probe: ScoringProbe, threshold: ChosenThreshold, tokens: bool) -> str:
+    if tokens and probe.probe.of_sequences:
+        return "no flags: the threshold of this probe is of complete texts"
+    return threshold_text(threshold, printable(probe.classes[1]))
+
+
 def _distance_line(probe: ScoringProbe, tokens: bool) -> str:
     spread = probe.spread
     if tokens and probe.probe.of_sequences:
@@ -73,14 +79,19 @@ def _tokens_line(probe: ScoringProbe) -> str:
     )
 
 
-def unusual_note(rows: int, unusual: int, spread: TrainingSpread) -> str:
-    """The share of unusual rows, and the share that is expected of rows like the training ones."""
+def unusual_note(rows: int, unusual: int, spread: TrainingSpread, unit: str) -> str:
+    """The share of unusual rows, and the share that is expected of rows like the training ones.
+
+    Args:
+        rows: that were scored; of tokens, only those of the kind that the probe was trained on.
+        unusual: how many of them are.
+        spread: of the training activations.
+        unit: what a row is: "text", "token" or "trained token".
+    """
     line = usual_line(spread)
     expected = 0.0 if line is None else line[1]
-    return (
-        f"{unusual:,} of {counted(rows, 'row')} ({unusual / max(1, rows):.1%}) are unusual: farther from the training "
-        f"activations than {_share(1 - expected)} of held-out rows"
-    )
+    share = f"{unusual:,} of {counted(rows, unit)} ({unusual / max(1, rows):.1%})"
+    return f"unusual: {share}; {_share(expected)} are expected of {unit}s like those of the training"
 
 
 def _share(value: float) -> str:

@@ -15,6 +15,8 @@ from probekit.points import Place
 from probekit.scoring.calibrate import Calibration, calibration_of
 from probekit.scoring.threshold import ChosenThreshold, choose_threshold
 from probekit.selections import PER_EXAMPLE
+from probekit.tasks.base import Task
+from probekit.tasks.info import CHAT
 from probekit.text import listed, printable
 
 OLDER = (
@@ -119,7 +121,30 @@ def compare_models(probe: ScoringProbe, model: LanguageModel, options: ScoreOpti
     Raises:
         ResumeMismatch: something differs, and `any_model` is not set.
     """
-    origin, notes, different = probe.origin, [] if probe.reading else [OLDER], []
+    different, notes = differences(probe.origin, model, options.edits, with_texts)
+    notes += [] if probe.reading else [OLDER]
+    if different and not options.any_model:
+        raise ResumeMismatch(
+            f"{printable(model.name)} is not the model that the probe was trained on: different {listed(different)}"
+            "; give that model, or score with this one all the same (--any-model, any_model=True)"
+        )
+    notes += [f"not the model that the probe was trained on: different {listed(different)}"] if different else []
+    return notes
+
+
+def differences(
+    origin: dict[str, Any], model: LanguageModel, edits: Any, with_texts: bool
+) -> tuple[list[str], list[str]]:
+    """What differs from the model of the probe's training, and what could not be compared.
+
+    Args:
+        origin: the record of the activations that the probe was trained on.
+        model: the model that will run.
+        edits: those that it will run under.
+        with_texts: whether the inputs are texts, which the tokenizer reads.
+    """
+    different: list[str] = []
+    notes: list[str] = []
     own: dict[str, tuple[str, Callable[[], Any]]] = {
         "compute_dtype": ("type", lambda: str(model.dtype).removeprefix("torch.")),
         "model_fingerprint": ("weights", model.fingerprint),
@@ -133,37 +158,50 @@ def compare_models(probe: ScoringProbe, model: LanguageModel, options: ScoreOpti
         elif not different and value() != origin[key]:
             more = f" (trained in {origin[key]}, loaded in {value()}: --dtype)" if what == "type" else ""
             different.append(f"{what}{more}")
-    edits = None if options.edits is None else record_of_edits(model, options.edits)
-    if edits != origin.get("edits"):
+    record = None if edits is None else record_of_edits(model, edits)
+    if record != origin.get("edits"):
         trained = origin.get("edited")
         different.append(f"edits (trained {f'under: {trained}' if trained else 'without any'}; edits= in Python)")
-    if different and not options.any_model:
-        raise ResumeMismatch(
-            f"{printable(model.name)} is not the model that the probe was trained on: different {listed(different)}"
-            "; give that model, or score with this one all the same (--any-model, any_model=True)"
-        )
-    notes += [f"not the model that the probe was trained on: different {listed(different)}"] if different else []
-    return notes
+    return different, notes
 
 
 def extraction_of(probe: ScoringProbe, options: ScoreOptions, tokens: bool) -> ExtractOptions:
     """The options of the extraction that reads texts as for training; with `tokens`, every token of them."""
-    reading, origin = probe.reading, probe.origin
+    as_trained = options_as_trained(probe.reading, probe.origin)
+    as_trained["skip_special"] &= not tokens
     points = list(dict.fromkeys(point for point, _ in probe.places))
     layers = sorted({layer for _, layer in probe.places if layer is not None})
     return ExtractOptions(
         points=points,
         layers=layers or "all",
         position=ALL if tokens else probe.selection,
-        skip_special=bool(reading.get("skip_special")) and not tokens,
         device=options.device,
-        dtype=origin.get("dtype") or "float32",
         batch_tokens=options.batch_tokens,
-        bos=origin.get("bos"),
-        on_long=reading.get("on_long") or "cut",
         on_bad_row=options.on_bad_row,
         chat_template=options.chat_template,
-        add_generation_prompt=bool((reading.get("chat") or {}).get("add_generation_prompt")),
         edits=options.edits,
-        edit_positions=origin.get("edit_positions") or "all",
+        **as_trained,
+    )
+
+
+def options_as_trained(reading: dict[str, Any], origin: dict[str, Any]) -> dict[str, Any]:
+    """Options of the extraction for training that new texts repeat, by name; defaults where nothing is recorded."""
+    return {
+        "skip_special": bool(reading.get("skip_special")),
+        "dtype": origin.get("dtype") or "float32",
+        "bos": origin.get("bos"),
+        "on_long": reading.get("on_long") or "cut",
+        "add_generation_prompt": bool((reading.get("chat") or {}).get("add_generation_prompt")),
+        "edit_positions": origin.get("edit_positions") or "all",
+    }
+
+
+def template_difference(reading: dict[str, Any], task: Task) -> str | None:
+    """What is wrong where chats became texts by another template than those of the probe's training."""
+    trained, own = (reading.get("chat") or {}).get("template"), task.info.get(CHAT, {})
+    if trained is None or own.get("template") == trained:
+        return None
+    return (
+        f"the chat template of {own.get('from')!a} is not the one that the probe was trained with; give that one "
+        "(--chat-template, chat_template=)"
     )

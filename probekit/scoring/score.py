@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from probekit.activations.plan.build import plan_extraction
-from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.token_ids import has_texts
 from probekit.activations.run.loop import hooked_points, run_shards, unpacked
 from probekit.errors import DataError, ResumeMismatch
@@ -30,12 +29,11 @@ from probekit.probes.sequence.ragged import Ragged, in_memory
 from probekit.progress import progress_bar
 from probekit.scoring.calibrate import calibrated
 from probekit.scoring.explain import about_scores
-from probekit.scoring.probe import ScoringProbe, compare_models, extraction_of, probe_of
+from probekit.scoring.probe import ScoringProbe, compare_models, extraction_of, probe_of, template_difference
 from probekit.scoring.results import Scores
 from probekit.scoring.rows import ScoreRows, joined_rows
 from probekit.scoring.tokens import token_columns
 from probekit.tasks.base import Task
-from probekit.tasks.info import CHAT
 from probekit.tasks.tables.objects import task_of
 
 TEXTS_AT_ONCE = 4096  # tokenised and planned at once; the scores of as many are in memory
@@ -128,7 +126,9 @@ def _scored(scoring: Scoring, task: Task, done: Callable[[int], None]) -> ScoreR
     probe = scoring.probe
     options = extraction_of(probe, scoring.options, scoring.options.tokens)
     plan = plan_extraction(scoring.model, task, options)
-    _check_template(scoring, plan)
+    other = template_difference(scoring.probe.reading, plan.task)
+    if other is not None and not scoring.options.any_model:
+        raise ResumeMismatch(f"{other}, or score all the same (--any-model, any_model=True)")
     if hooked_points(scoring.model):
         plan = unpacked(plan)
     ids = np.array(plan.task.ids, dtype=object)
@@ -147,16 +147,6 @@ def _scored(scoring: Scoring, task: Task, done: Callable[[int], None]) -> ScoreR
     tokens = token_columns(plan, probe, scoring.options.tokens) if scoring.by_token else {}
     texts = None if scoring.by_token or not has_texts(plan.task) else np.array(plan.task.inputs, dtype=object)
     return about.rows(ids, {**tokens, "texts": texts}, scoring.meta)
-
-
-def _check_template(scoring: Scoring, plan: ExtractionPlan) -> None:
-    """Raise if the chats became texts by another template than those that the probe was trained on."""
-    trained, own = (scoring.probe.reading.get("chat") or {}).get("template"), plan.task.info.get(CHAT, {})
-    if trained is not None and own.get("template") != trained and not scoring.options.any_model:
-        raise ResumeMismatch(
-            f"the chat template of {own.get('from')!a} is not the one that the probe was trained with; give that one "
-            "(--chat-template), or score all the same (--any-model, any_model=True)"
-        )
 
 
 class _Columns:
@@ -201,7 +191,7 @@ class _Columns:
             scores=scores,
             predicted=names[self._predicted] if probe.classes else None,
             probabilities=calibrated(probe.calibration, scores) if is_calibrated and probe.calibration else None,
-            flagged=None if probe.threshold is None else scores >= probe.threshold.value,
+            flagged=scores >= probe.threshold.value if probe.threshold is not None and not self._as_texts else None,
             distance=self._distance,
             unusual=None if self._distance is None or line is None else self._distance > line[0],
             meta=meta,

@@ -47,7 +47,7 @@ def choose_threshold(rows: RowScores | None, place: str, fpr: float) -> ChosenTh
     found = threshold_for(scores[chosen], rows.labels[chosen], fpr)
     if found.value is None:
         raise UsageError(unreachable(found))
-    tpr, test_fpr = rates_at(found.value, scores[tested], rows.labels[tested])
+    tpr, test_fpr = rates_at(found.value, scores[tested], rows.labels[tested], rows.groups[tested])
     return ChosenThreshold(fpr, found.value, found.negatives, found.flagged, tpr, test_fpr)
 
 
@@ -63,10 +63,11 @@ def unreachable(found: RateThreshold) -> str:
 
 
 def rate_text(rate: Rate | None) -> str:
-    """0.830 [0.700, 0.921], 83 of 100."""
+    """0.830 [0.700, 0.921], 83 of 100; with "in 20 groups" where rows share one."""
     if rate is None:
         return "no rows"
-    return f"{rate.value:.3f} [{rate.low:.3f}, {rate.high:.3f}], {rate.hits:,} of {rate.rows:,}"
+    groups = "" if rate.groups == rate.rows else f" in {counted(rate.groups, 'group')}"
+    return f"{rate.value:.3f} [{rate.low:.3f}, {rate.high:.3f}], {rate.hits:,} of {rate.rows:,}{groups}"
 
 
 def threshold_text(threshold: ChosenThreshold, positive: str) -> str:

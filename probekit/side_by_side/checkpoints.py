@@ -13,8 +13,7 @@ from probekit.side_by_side.data import ComparedRun
 from probekit.side_by_side.describe import facts_of
 from probekit.side_by_side.rows import joint_groups, run_rows
 from probekit.side_by_side.runs import NamedRun
-from probekit.side_by_side.seeds import without_seed
-from probekit.side_by_side.steps import training_step
+from probekit.side_by_side.steps import series_of, training_step
 
 NO_TEST = "no test of chance: {}"
 
@@ -36,10 +35,17 @@ def by_step(runs: Sequence[NamedRun]) -> list[NamedRun]:
                 "leave it out, or leave --by step out"
             )
         steps.append(step)
-    for key in ("model", "task", "point", "position", "probe"):
-        values = list(dict.fromkeys(without_seed(own[key]) if key == "model" else own[key] for own in facts))
+    settings = dict.fromkeys(key for own in facts for key in own if key.startswith("--"))
+    for key in ("model", "task", "point", "position", "probe", *settings):
+        values = list(dict.fromkeys(own.get(key, f"no {key}") for own in facts))
         if len(values) > 1:
             raise UsageError(f"--by step takes checkpoints with one {key}; got {values[0]!a:.60} and {values[1]!a:.60}")
+    series = list(dict.fromkeys(series_of(own["revision"]) for own in facts))
+    if len(series) > 1:
+        raise UsageError(
+            f"--by step takes revisions that differ in the step alone; got {series[0]!a:.60} and {series[1]!a:.60} "
+            "before the number; compare one series at a time"
+        )
     places = [[layer.place for layer in run.data.layers] for run in runs]
     if any(own != places[0] for own in places):
         raise UsageError("--by step takes checkpoints with the same layers; train all of them with one --layer")

@@ -8,14 +8,12 @@ from probekit.evaluation.results.wording import position_name
 from probekit.points import base_name
 from probekit.side_by_side.data import ComparedPlace, ComparedRun
 from probekit.side_by_side.runs import NamedRun
+from probekit.side_by_side.settings import OF_PROBE, settings_of
 from probekit.side_by_side.steps import training_step
 from probekit.text import printable
 
 LONGEST = 60  # characters of a run's name
 _NAMED = ("model", "revision", "task", "label", "point", "position", "probe", "place")
-_UNNAMED = ("weights", "examples")  # facts that no reader knows by their value
-# options that a fact of the results says already, or that decide no number
-_SAID = ("label", "point", "probe", "position", "seed", "layers", "by", "check", "title", "random_init", "aggregate")
 _INSIDE = {"resid_pre": 0.0, "resid_post": 1.0, "embed": 0.0, "pos_embed": 0.0}  # blocks done, from the layer's start
 
 
@@ -27,7 +25,7 @@ def compared_runs(runs: Sequence[NamedRun]) -> list[ComparedRun]:
 
 
 def facts_of(run: NamedRun) -> dict[str, str]:
-    """What a run is of, by the name of the fact."""
+    """What a run is of, by the name of the fact; settings have names that begin with "--"."""
     meta = run.data.meta
     known = meta.get("activations") or {}
     facts = {key: str(meta[key]) for key in ("model", "task", "label", "point")}
@@ -36,12 +34,10 @@ def facts_of(run: NamedRun) -> dict[str, str]:
         facts["revision"] = str(known["revision"])
     if run.place is not None:
         facts["place"] = run.place.place
-    facts["weights"] = str(known.get("model_fingerprint", ""))[:8]
+    facts["weights"] = str(known.get("model_fingerprint") or known.get("source_fingerprint") or "")[:8]
+    facts["rows"] = str(known.get("task_fingerprint") or "")[:8]  # texts, labels and splits
     facts["examples"] = _examples(meta)
-    asked = meta.get("asked") or {}
-    # None and False are defaults, which results of older versions do not list
-    given = {name: value for name, value in asked.items() if name not in _SAID and value not in (None, False)}
-    return facts | {f"--{name}": f"{name} {_value(value)}" for name, value in given.items()}
+    return facts | settings_of(meta)
 
 
 def _examples(meta: Mapping[str, Any]) -> str:
@@ -53,28 +49,35 @@ def _examples(meta: Mapping[str, Any]) -> str:
     return str(sorted(totals.items()) or sum(meta["n"].values()))
 
 
-def _value(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
 def shared_by_all(facts: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """The facts that all runs have in common."""
     return {key: value for key, value in facts[0].items() if all(own.get(key) == value for own in facts)}
 
 
 def _names(runs: Sequence[NamedRun], facts: Sequence[Mapping[str, str]]) -> list[str]:
-    """The given name of each run, or the facts in which it differs from others; no name is given twice."""
+    """The given name of each run, or the facts in which it differs from others; no name is given twice.
+
+    Runs that differ in no fact from another have the name of their folder too, or else their number.
+    """
     shared = shared_by_all(facts)
+    told = [run.name or ", ".join(_differing(own, shared)) for run, own in zip(runs, facts, strict=True)]
     names: list[str] = []
-    for number, (run, own) in enumerate(zip(runs, facts, strict=True)):
-        told = [key for key in _NAMED if key in own and key not in shared]
-        differs = [own[key] for key in told if key != "point" or "place" not in told]  # a place says its point
-        differs += [f"seed {own['seed']}"] if "seed" not in shared else []
-        differs += [value for key, value in own.items() if key.startswith("--") and key not in shared]
-        name = run.name or ", ".join(differs) or (run.path.name if run.path else f"run {number + 1}")
+    for number, (run, name) in enumerate(zip(runs, told, strict=True), 1):
+        folder = run.path.name if run.path is not None and run.name is None and told.count(name) > 1 else ""
+        name = ", ".join(filter(None, (name, folder))) or f"run {number}"
         name = name if len(name) <= LONGEST else f"{name[: LONGEST // 2 - 1]}…{name[-(LONGEST // 2) :]}"
-        names.append(f"{name} ({number + 1})" if name in names else name)
+        names.append(f"{name} ({number})" if name in names else name)
     return names
+
+
+def _differing(own: Mapping[str, str], shared: Mapping[str, str]) -> list[str]:
+    """The facts of a run that not all runs share, as its name has them."""
+    told = [key for key in _NAMED if key in own and key not in shared]
+    differs = [own[key] for key in told if key != "point" or "place" not in told]  # a place says its point
+    differs += [f"seed {own['seed']}"] if "seed" not in shared else []
+    settings = [key for key in own if key.startswith("--") and key not in shared]
+    same_probe = "probe" in shared
+    return differs + [own[key] for key in settings if same_probe or not key.startswith(f"--{OF_PROBE}")]
 
 
 def _compared(run: NamedRun, facts: dict[str, str], name: str) -> ComparedRun:

@@ -34,8 +34,9 @@ from probekit.side_by_side.data import (
 )
 from probekit.side_by_side.rows import RunRows, in_common, joint_groups, rows_digest, some_rows
 
-# Pairing needs this share of the smaller test split: the interval of fewer rows is mostly wider than that of the two
-# complete test splits taken as independent.
+# Pairing needs this share of the smaller test split. On a share s of the rows, with a correlation r of the two runs'
+# errors, the variance is (1 - r) / s of that of two independent complete splits: for less than a half, pairing is worse
+# up to r = 0.5.
 LEAST_SHARED = 0.5
 Ends = tuple[float, float]
 
@@ -60,7 +61,7 @@ class Differences:
             return None
         shared, why = self._shared(run, minus)
         if shared is None:
-            ends, p = apart((one.estimate, one.interval), (other.estimate, other.interval))
+            ends, p = independent_difference((one.estimate, one.interval), (other.estimate, other.interval))
             return RunDifference(run, minus, one.estimate - other.estimate, ends, p, p, UNPAIRED, INDEPENDENT, 0, why)
         mine, theirs, bootstrap = shared
         difference, ends, p = self._paired(mine, theirs, bootstrap, (one, other))
@@ -103,7 +104,7 @@ class Differences:
             if _are_same(mine, theirs):
                 return difference, (difference, difference), 1.0
             # both are perfect, or fail, in every resample: the rows say no more than each run's own interval
-            return difference, *apart(*((run.estimate or 0.0, run.interval) for run in runs))
+            return difference, *independent_difference(*((run.estimate or 0.0, run.interval) for run in runs))
         half = float(t.ppf((1 + LEVEL) / 2, freedom)) * error
         return difference, (difference - half, difference + half), float(2 * t.sf(abs(difference) / error, freedom))
 
@@ -154,7 +155,9 @@ def _are_same(one: Predictions, other: Predictions) -> bool:
     return np.array_equal(one.predicted, other.predicted) and np.array_equal(one.scores, other.scores)
 
 
-def apart(one: tuple[float, Ends | None], other: tuple[float, Ends | None]) -> tuple[Ends | None, float | None]:
+def independent_difference(
+    one: tuple[float, Ends | None], other: tuple[float, Ends | None]
+) -> tuple[Ends | None, float | None]:
     """The interval of the difference of two independent estimates, from their own intervals, and its p-value."""
     (a, ends), (b, others) = one, other
     if ends is None or others is None:

@@ -17,6 +17,7 @@ from probekit.text import kind_of, listed
 CURVE, CURVES = "results.json", "curves.json"
 OTHERS = {
     "positions.json": "a grid of positions",
+    "heads.json": "a grid of attention heads",
     "transfer.json": "a transfer between tasks",
     "causal.json": "a causal curve",
 }

@@ -4,6 +4,7 @@ The interval of a difference between two sets of seeds is Welch's (1947): seeds 
 another seed gives another model or another split, whatever the number of test rows.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -14,9 +15,11 @@ from scipy.stats import t
 from probekit.evaluation.scores.bootstrap import LEVEL
 from probekit.side_by_side.data import ComparedRun, SeedGroup
 
-# "pythia-160m-seed3", "multiberts-seed_3", "tiny-random7": models of one recipe and other random numbers
-_SEED = re.compile(r"[-_]?seed[-_]?\d+|(?<=random)\d+", re.IGNORECASE)
-_OF_SEEDS = ("seed", "model", "weights")
+# "pythia-160m-seed3", "multiberts-seed_3", "tiny-random7": models of one recipe and other random numbers; the 7B of
+# "Seed-7B" is a size
+_SEED = re.compile(r"(?:[-_]?seed[-_]?|(?<=random))\d+(?![a-z0-9.])", re.IGNORECASE)
+_OF_SEEDS = ("seed", "model", "weights", "rows")  # the facts that another seed changes
+_UNNAMED = ("weights", "examples")  # facts that no reader knows by their value
 
 
 def without_seed(model: str) -> str:
@@ -25,17 +28,17 @@ def without_seed(model: str) -> str:
 
 
 def seed_groups(runs: Sequence[ComparedRun]) -> list[SeedGroup]:
-    """The sets of runs with equal settings; none where every run has settings of its own."""
-    members: dict[tuple[tuple[str, str], ...], list[int]] = {}
-    for number, run in enumerate(runs):
-        if run.estimate is not None:
-            members.setdefault(_settings(run), []).append(number)
-    if all(len(numbers) == 1 for numbers in members.values()):
+    """The sets of runs with equal settings; none where every run has settings of its own.
+
+    Runs without an estimate are in no set.
+    """
+    members = _members(runs)
+    if all(len(numbers) == 1 for numbers in members):
         return []
-    settings = [dict(own) for own in members]
-    names = _names(settings, [runs[numbers[0]].name if len(numbers) == 1 else "" for numbers in members.values()])
+    settings = [dict(_settings(runs[numbers[0]])) for numbers in members]
+    names = _names(settings, [runs[numbers[0]].name if len(numbers) == 1 else "" for numbers in members])
     groups: list[SeedGroup] = []
-    for numbers, name in zip(members.values(), names, strict=True):
+    for numbers, name in zip(members, names, strict=True):
         values = [_estimate(runs[number]) for number in numbers]
         mean, spread = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
         if not groups:
@@ -44,6 +47,21 @@ def seed_groups(runs: Sequence[ComparedRun]) -> list[SeedGroup]:
         first = [_estimate(runs[number]) for number in groups[0].runs]
         groups.append(SeedGroup(name, numbers, mean, spread, mean - groups[0].mean, _welch(values, first)))
     return groups
+
+
+def _members(runs: Sequence[ComparedRun]) -> list[list[int]]:
+    """The numbers of the runs in each set, in the order of the first of each.
+
+    Two runs with equal settings and equal seeds differ in something that the results do not record, so a set that has
+    them is no set of seeds: each of its runs is a set of its own.
+    """
+    found: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for number, run in enumerate(runs):
+        if run.estimate is not None:
+            found.setdefault(_settings(run), []).append(number)
+    seeds = [tuple(run.facts.get(key, "") for key in _OF_SEEDS) for run in runs]
+    sets = [[each] if len({seeds[i] for i in each}) == len(each) else [[i] for i in each] for each in found.values()]
+    return sorted(itertools.chain(*sets))
 
 
 def _estimate(run: ComparedRun) -> float:
@@ -64,7 +82,7 @@ def _names(settings: Sequence[dict[str, str]], given: Sequence[str]) -> list[str
     """The name of a run of its own; of several seeds, the settings that not all share, or their number."""
     names: list[str] = []
     for number, own in enumerate(settings):
-        shown = [key for key in own if key not in ("weights", "examples")]
+        shown = [key for key in own if key not in _UNNAMED]
         differs = [own[key] for key in shown if any(other.get(key) != own[key] for other in settings)]
         name = given[number] or ", ".join(differs) or f"seeds {number + 1}"
         names.append(f"{name} ({number + 1})" if name in names else name)

@@ -13,13 +13,20 @@ from probekit.options import TaskOptions
 from probekit.tasks.base import Task
 from probekit.tasks.load import check_builtin, open_tables
 from probekit.tasks.tables.columns import NamedColumns, columns_of
+from probekit.tasks.tables.objects import task_of
 from probekit.tasks.tables.rows import Rows, collect
 
 
-def typed_texts(texts: Sequence[str]) -> Task:
-    """Texts that were typed, as a task. Raises UsageError where one is empty."""
+def typed_texts(texts: Sequence[str], as_chats: bool = False) -> Task:
+    """Texts that were typed, as a task; `as_chats` makes each a chat of one message from the user.
+
+    Raises:
+        UsageError: an empty text.
+    """
     if not all(texts):
         raise UsageError(f"text {list(map(bool, texts)).index(False)} (--text) is empty; write one")
+    if as_chats:
+        return task_of([[{"role": "user", "content": text}] for text in texts])
     return Task("texts", list(texts))
 
 

@@ -26,6 +26,7 @@ from probekit.errors import DataError, StorageError, UsageError
 from probekit.evaluation.results.data import ProbeData
 from probekit.export.card import as_sentence, card, code
 from probekit.export.latex import latex_text
+from probekit.points import Place
 from probekit.probes import MLPProbe
 from probekit.tasks.base import Task
 from probekit.text import from_spreadsheet_cell, printable
@@ -59,7 +60,7 @@ def acts_of(kind: str, label: str = "label") -> ActivationSet:
         splits=np.array(["train", "train", "validation", "test"])[np.arange(N) % 4],
         target=label,
     )
-    places = {("resid_pre", i): torch.from_numpy(x[i].astype(np.float32)) for i in x}
+    places: dict[Place, torch.Tensor] = {("resid_pre", i): torch.from_numpy(x[i].astype(np.float32)) for i in x}
     return ActivationSet(places, task)
 
 
@@ -86,7 +87,7 @@ def with_names(results: pk.ProbeResults, name: str) -> pk.ProbeResults:
     meta["counts"] = {split: dict.fromkeys(meta["classes"], 3) for split in results.meta["n"]}
     meta["audit"] = {"findings": [name]}
     baselines = [dataclasses.replace(one, name=printable(name)) for one in results.baselines]
-    return pk.ProbeResults(results.layers, baselines, meta, results.random_init)
+    return pk.ProbeResults([*results.layers], baselines, meta, results.random_init)
 
 
 def decisions(coef: np.ndarray, intercept: np.ndarray, X: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from probekit.plots import save_comparison_plot
 from probekit.plots.positions import NOT_ABOVE
 from probekit.plots.side_by_side import MOST_ROWS, _draw, _size
 from probekit.plots.step_heatmap import step_name
+from probekit.plots.style import PALETTE
 from probekit.side_by_side import Comparison
 from probekit.side_by_side.data import ComparedPlace, ComparedRun, RunDifference, SeedGroup
 
@@ -93,7 +94,7 @@ def test_no_text_lies_on_another_or_leaves_the_figure(data):
 def test_every_run_is_a_line_and_every_difference_a_row():
     data = make(4)
     upper, lower = draw(data).axes
-    drawn = [line.get_ydata() for line in upper.lines if len(np.asarray(line.get_xdata())) == 6]
+    drawn = [np.asarray(line.get_ydata()) for line in upper.lines if len(np.asarray(line.get_xdata())) == 6]
     assert np.allclose(drawn, [[place.value for place in run.places] for run in data.runs])
     points = [float(np.asarray(line.get_xdata())[0]) for line in lower.lines if line.get_marker() == "o"]
     assert points == [each.difference for each in data.differences]
@@ -116,6 +117,21 @@ def test_seeds_are_drawn_as_their_mean_with_their_spread():
     assert np.allclose(thick[0], values.mean(axis=0))
     thin = [line for line in ax.lines if line.get_linewidth() < 0.8]
     assert len(thin) == 3
+
+
+def test_a_run_without_an_estimate_is_drawn_with_the_seeds():
+    data = make(4, seeds=True)
+    bare = replace(a_run(9), best=None, estimate=None, interval=None)
+    data = Comparison([*data.runs, bare], data.differences, data.groups, data.meta)
+    drawn = [np.asarray(line.get_ydata()) for line in draw(data).axes[0].lines if line.get_linewidth() == 2]
+    assert any(np.array_equal(ys, [place.value for place in bare.places]) for ys in drawn)
+
+
+def test_runs_with_one_colour_have_other_dashes():
+    n = len(PALETTE) + 1
+    ax = draw(make(n)).axes[0]
+    lines = [line for line in ax.lines if len(np.asarray(line.get_xdata())) == 6]
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == n
 
 
 def test_two_places_of_one_run_share_a_curve():

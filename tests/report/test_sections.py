@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from reported_curves import curve
-from scipy.stats import binomtest
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import confusion_matrix
 
@@ -15,7 +14,6 @@ from probekit.report.section import Section
 from probekit.report.sections.audit import found_pairs
 from probekit.report.sections.confusion import MOST, confusion, confusion_section
 from probekit.report.sections.curve import COLORS, curve_section
-from probekit.report.sections.names import share_ends
 from probekit.report.sections.scores import of_margins, of_two_classes, reliability, scores_section
 from probekit.report.sections.summary import summary_section, unchecked
 from probekit.report.svg.scales import AxisSpan, padded, pixel, tick_text, ticks
@@ -44,7 +42,7 @@ def test_many_classes_are_shown_as_the_largest_and_all_others_together():
 def test_the_reliability_diagram_is_that_of_scikit_learn():
     rng = np.random.default_rng(0)
     scores, labels = rng.normal(size=400) * 2, rng.integers(2, size=400)
-    found = reliability(probabilities(scores), labels, ["no", "yes"])
+    found = reliability(probabilities(scores), labels, np.arange(400), ["no", "yes"])
     share, mean = calibration_curve(labels, probabilities(scores)[:, 1], n_bins=10)
     np.testing.assert_allclose(found.y, share)
     np.testing.assert_allclose(found.x, mean)
@@ -55,16 +53,24 @@ def test_the_diagram_of_many_classes_is_of_the_predicted_one():
     rng = np.random.default_rng(0)
     scores, labels = rng.normal(size=(300, 4)), rng.integers(4, size=300)
     likely = probabilities(scores)
-    found = reliability(likely, labels, list("abcd"))
+    found = reliability(likely, labels, np.arange(300), list("abcd"))
     share, mean = calibration_curve(likely.argmax(axis=1) == labels, likely.max(axis=1), n_bins=10)
     np.testing.assert_allclose(found.y, share)
     np.testing.assert_allclose(found.x, mean)
 
 
-@pytest.mark.parametrize(("hits", "rows"), [(0, 5), (5, 5), (3, 40), (999, 1000)])
-def test_intervals_of_shares_are_wilsons(hits, rows):
-    wanted = binomtest(hits, rows).proportion_ci(0.95, method="wilson")
-    np.testing.assert_allclose(share_ends(hits, rows), (wanted.low, wanted.high), atol=1e-12)
+def test_diagrams_are_of_the_probe_and_of_its_calibration():
+    """Probabilities that are calibrated need no log odds of the probe, but validation rows."""
+    results = curve()
+    both = scores_section(results).html
+    for what in ("Probabilities of the probe", "Calibrated on validation"):
+        assert both.count(f"{what}: 10 bins") == both.count(f"{what}: expected calibration error") == 1
+    rows = results.rows
+    assert rows is not None
+    untested = type(rows)(**{**vars(rows), "splits": np.full(60, "test", dtype=object)})
+    raw = scores_section(ProbeResults(**{**vars(results), "rows": untested})).html
+    assert "Probabilities of the probe" in raw
+    assert "Calibrated" not in raw
 
 
 def test_every_row_is_in_the_histograms():

@@ -40,6 +40,16 @@ def test_several_classes_get_the_probabilities_of_their_world() -> None:
     assert found.slope == pytest.approx(0.2, rel=0.05)
 
 
+def test_a_class_that_validation_lacks_is_improbable_and_not_impossible() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(90) % 2
+    scores = rng.normal(size=(90, 3)) + 3 * (labels[:, None] == np.arange(3))
+    own = calibrated(fitted(scores, labels), scores)
+    assert np.isfinite(own).all()
+    assert (own > 0).all()
+    assert own[:, 2].mean() < 2 / 92  # the targets give it 1 / (45 + 3) of each row
+
+
 def test_targets_are_those_of_platt() -> None:
     """Separated scores keep a finite slope: it minimises the log loss of the targets (n + 1) / (n + 2)."""
     scores, labels = np.array([-2.0, -1.0, 1.0, 2.0, 3.0]), np.array([0, 0, 1, 1, 1])

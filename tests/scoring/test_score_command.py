@@ -1,17 +1,20 @@
 """`probekit score`: what it prints and writes, what it refuses, and how it exits."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from probekit.activations import extract
 from probekit.cli.main import run
-from probekit.evaluation import ProbeCurves, ProbeResults
+from probekit.evaluation import ProbeCurves, ProbeResults, train_probes
 from probekit.models import load_model
+from probekit.tasks.base import Task
 
 pytest_plugins = ("cli.conftest",)
 Capture = pytest.CaptureFixture[str]
@@ -60,7 +63,7 @@ def test_the_table_goes_to_stdout_and_what_it_means_to_stderr(
     out, err = capsys.readouterr()
     assert "text number 7 good" in out
     assert "probability: of 1, calibrated by Platt scaling" in err
-    assert "of 3 rows" in err.splitlines()[-1]
+    assert re.match(r"unusual: \d of 3 texts \(", err.splitlines()[-1])
     assert scored("--probe", results, "--model", gpt2_folder, *given(NEW), "--quiet") == 0
     again = capsys.readouterr()
     assert again == (out, "")
@@ -90,7 +93,9 @@ def test_tokens_are_named_with_their_pieces(results: Path, gpt2_folder: Path, ca
     assert [(row["token_index"], row["trained"]) for row in rows] == [(i, i == 4) for i in range(5)]  # é has two bytes
     assert "".join(row["token"] for row in rows if row["token_index"] != 2) == "né x"
     assert scored("--probe", results, "--model", gpt2_folder, "--text", "né x", "--tokens") == 0
-    assert "'x'" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "'x'" in shown.out
+    assert re.match(r"unusual: \d of 1 trained token \(", shown.err.splitlines()[-1])  # others extrapolate
 
 
 def test_a_threshold_flags_and_tells_what_it_gives_on_test(results: Path, gpt2_folder: Path, capsys: Capture) -> None:
@@ -132,6 +137,25 @@ def test_what_cannot_be_scored_is_one_line(
     other = make_model(tmp_path / "other", n_layers=4)
     assert "different weights" in refused(5, "score", *probe, "--model", other, *text)
     assert scored(*probe, "--model", other, *text, "--any-model", "--quiet") == 0
+
+
+def test_a_typed_text_is_the_message_of_a_user_where_chats_were_trained_on(
+    gpt2_folder: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}{% endfor %}")
+    chats = [[{"role": "user", "content": f"{i} {'good' if i % 2 else 'bad'}"}] for i in range(40)]
+    splits = np.array(["train", "validation", "test", "train"])[np.arange(40) // 2 % 4]
+    task = Task("made", [""] * 40, {"y": np.arange(40) % 2}, {"y": ["no", "yes"]}, splits, chats=chats)
+    model = load_model(str(gpt2_folder))
+    acts = extract(model, task, layers=1, chat_template=template.read_text())
+    trained = train_probes(acts, probe="mean-diff", quick=True, intervals=False, baselines=False)
+    job = ["--probe", trained.save(tmp_path / "r"), "--model", gpt2_folder, "--text", "9 good"]
+    assert scored(*job, "--chat-template", template, "--json") == 0
+    out, err = capsys.readouterr()
+    expected = trained.best.score(model, chats[9:10], chat_template=template.read_text())
+    assert [row["score"] for row in json.loads(out)["scores"]] == pytest.approx(expected.scores.tolist(), abs=1e-6)
+    assert "each --text is taken as the message of a user" in err
 
 
 def _chats(folder: Path) -> Path:

@@ -4,8 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from probekit.errors import DataError, UsageError
@@ -14,18 +12,20 @@ from probekit.evaluation.scores.rates import rate_of, rates_at, threshold_for
 from probekit.scoring.threshold import choose_threshold, threshold_text
 
 
-@given(st.lists(st.integers(-3, 3), min_size=1, max_size=60), st.floats(0.01, 0.99))
-def test_at_most_the_wanted_share_of_negatives_is_flagged_however_scores_tie(values: list[int], fpr: float) -> None:
-    scores, labels = np.array(values, dtype=float), np.zeros(len(values), dtype=int)
-    found = threshold_for(scores, labels, fpr)
-    if found.value is None:
-        assert fpr * len(values) < 1
-        return
-    flagged = int((scores >= found.value).sum())
-    assert flagged == found.flagged <= fpr * len(values) * (1 + 1e-9)
-    lower = np.append(scores[scores < found.value], [])
-    if len(lower):  # the next lower score would flag too many
-        assert (scores >= lower.max()).sum() > np.floor(fpr * len(values) * (1 + 1e-12))
+def test_at_most_the_wanted_share_of_negatives_is_flagged_however_scores_tie() -> None:
+    """And the next lower score would flag too many."""
+    rng = np.random.default_rng(0)
+    for n in range(1, 61):
+        for fpr in rng.uniform(0.01, 0.99, size=5).tolist():
+            scores, most = rng.integers(-3, 4, size=n).astype(float), fpr * n * (1 + 1e-9)
+            found = threshold_for(scores, np.zeros(n, dtype=int), fpr)
+            if found.value is None:
+                assert fpr * n < 1
+                continue
+            assert (scores >= found.value).sum() == found.flagged <= most
+            lower = scores[scores < found.value]
+            if len(lower):
+                assert (scores >= lower.max()).sum() > most
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,25 @@ def test_thresholds_hold_their_rate_on_new_rows() -> None:
 
 @pytest.mark.parametrize(("hits", "rows"), [(0, 10), (10, 10), (3, 40), (1, 1), (0, 1)])
 def test_intervals_are_those_of_clopper_and_pearson(hits: int, rows: int) -> None:
-    found, exact = rate_of(hits, rows), binomtest(hits, rows).proportion_ci(0.95, method="exact")
+    found, exact = rate_of(np.arange(rows) < hits, np.arange(rows)), binomtest(hits, rows).proportion_ci(0.95)
     assert (found.low, found.high) == pytest.approx((exact.low, exact.high), abs=1e-12)
+    copies = rate_of(np.repeat(np.arange(rows) < hits, 7), np.repeat(np.arange(rows), 7))
+    assert copies.groups == rows
+    if hits in (0, rows):  # copies of a row say nothing more
+        assert (copies.low, copies.high) == (found.low, found.high)
+    else:
+        assert copies.low <= found.low < found.high <= copies.high
+
+
+def test_intervals_hold_where_rows_of_a_group_agree() -> None:
+    """In 300 draws of 30 groups of 8 rows, which share much of their rate; rows as if independent would not hold."""
+    rng, groups, held = np.random.default_rng(0), np.repeat(np.arange(30), 8), np.zeros(2)
+    for _ in range(300):
+        flagged = rng.random(240) < rng.beta(0.2 * 0.7 / 0.3, 0.8 * 0.7 / 0.3, size=30)[groups]
+        both = rate_of(flagged, groups), rate_of(flagged, np.arange(240))
+        held += [each.low <= 0.2 <= each.high for each in both]
+    assert held[0] / 300 > 0.92  # of 95%, less 2.4 standard errors
+    assert held[1] / 300 < 0.85
 
 
 def test_a_row_at_the_threshold_is_flagged() -> None:
@@ -76,12 +93,22 @@ def test_what_a_threshold_gives_is_told_of_test_alone() -> None:
     rows = rows_of(800)
     found = choose_threshold(rows, "p.0", 0.05)
     tested = rows.splits == "test"
-    tpr, fpr = rates_at(found.value, rows.scores["p.0"][tested], rows.labels[tested])
+    flagged, labels = rows.scores["p.0"][tested] >= found.value, rows.labels[tested]
+    tpr, fpr = (rate_of(flagged[labels == k], np.flatnonzero(labels == k)) for k in (1, 0))
     assert (found.tpr, found.test_fpr, found.negatives, found.flagged) == (tpr, fpr, 200, 10)
-    assert tpr is not None
     line = threshold_text(found, "yes")
     assert f"it finds {tpr.value:.3f} [{tpr.low:.3f}, {tpr.high:.3f}], {tpr.hits} of 200 of yes" in line
     assert "false-positive rate of 5.00%" in line
+
+
+def test_rows_of_a_group_are_counted_together() -> None:
+    alone, rows = choose_threshold(rows_of(800), "p.0", 0.05), rows_of(800)
+    shared = choose_threshold(RowScores(**{**vars(rows), "groups": np.arange(800) // 40}), "p.0", 0.05)
+    assert alone.tpr is not None
+    assert shared.tpr is not None
+    assert (alone.tpr.groups, shared.tpr.groups) == (200, 20)
+    assert "in 20 groups" in threshold_text(shared, "yes")
+    assert "groups" not in threshold_text(alone, "yes")
 
 
 def test_what_cannot_be_chosen_is_refused_with_the_least_rate() -> None:

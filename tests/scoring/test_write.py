@@ -54,7 +54,7 @@ def parts() -> list[Scores]:
     return [part(0, 7), part(7, 1), part(8, 5)]
 
 
-@given(st.text())
+@given(st.text(st.sampled_from("=+-@\t\r'a1 \x00\u202e\n"), max_size=6))
 def test_a_cell_starts_no_formula_and_is_read_back(text: str) -> None:
     cell = spreadsheet_cell(text)
     assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
@@ -88,18 +88,18 @@ def test_every_format_holds_the_same_rows(tmp_path: Path, ending: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-@pytest.mark.parametrize("error", [KeyboardInterrupt, DataError("bad text")])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), DataError("bad text")])
 def test_a_file_is_complete_or_absent(tmp_path: Path, ending: str, error: BaseException) -> None:
     def stopped() -> Iterator[ScoreRows]:
         yield from parts()
         raise error
 
     path = tmp_path / f"scores.{ending}"
-    with pytest.raises(type(error) if isinstance(error, BaseException) else error):
+    with pytest.raises(type(error)):
         write_scores(path, stopped())
     assert not list(tmp_path.iterdir())
     path.write_text("before")
-    with pytest.raises(type(error) if isinstance(error, BaseException) else error):
+    with pytest.raises(type(error)):
         write_scores(path, stopped())
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [(path.name, "before")]
 

@@ -103,7 +103,10 @@ def test_steps_without_scores_of_rows_say_why_nothing_is_tested(runs):
         ("step1000-tokens4B", 1000),
         ("checkpoint-500", 500),
         ("iter_0000400", 400),
-        ("300B", 300),
+        ("300B", 300_000_000_000),
+        ("step10k", 10_000),
+        ("ckpt-1.5M", 1_500_000),
+        ("v2.0", None),
         ("main", None),
         (None, None),
         ("0" * 39 + "1", None),
@@ -125,6 +128,18 @@ def of_step(step: int, **meta: Any) -> ProbeResults:
         ({"activations": {"revision": "main"}}, "is not of a checkpoint"),
         ({"model": "other"}, "--by step takes checkpoints with one model; got 'tiny' and 'other'"),
         ({"probe": "ridge"}, "--by step takes checkpoints with one probe; got 'logistic' and 'ridge'"),
+        (
+            {"C": [1.0], "probe": "logistic"},
+            "--by step takes checkpoints with one --probe.C; got 'no --probe.C' and 'C 1.0'",
+        ),
+        (
+            {"activations": {"revision": "step2", "bos": True}},
+            "checkpoints with one --bos; got 'no --bos' and 'bos True'",
+        ),
+        (
+            {"activations": {"revision": "stage2-step2"}},
+            "differ in the step alone; got '' and 'stage2-' before the number",
+        ),
         ({"activations": {"revision": "step1"}}, "two runs are of step 1; give one for each step"),
     ],
 )

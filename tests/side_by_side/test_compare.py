@@ -216,6 +216,38 @@ def test_probe_seeds_are_seeds_and_two_models_of_one_name_are_not():
     assert pk.compare(runs_of_two_probes()).groups == []
 
 
+@pytest.mark.parametrize(
+    ("meta", "name"),
+    [
+        ({"activations": {"bos": True}}, "bos True"),
+        ({"activations": {"compute_dtype": "bfloat16"}}, "dtype bfloat16"),
+        (
+            {"activations": {"edits": {"resid_pre.0": []}, "edited": "zero at resid_pre.0"}},
+            "edits zero at resid_pre.0 (",
+        ),
+        ({"estimator": {"parameters": {"k": 8}}}, "k 8"),
+        ({"C": [1.0, 2.0]}, "C 1.0,2.0"),
+        ({"folds": 5}, "folds 5"),
+        ({"reading": {"on_long": "cut", "chat": {"sha256": "a"}}}, "chat_template "),
+    ],
+)
+def test_runs_of_other_settings_are_named_by_them_and_are_no_seeds(meta, name):
+    right = [0, 1] * 20
+    several = [made(right, right, seed=seed, **about) for about in ({}, meta) for seed in range(2)]
+    found = pk.compare(several)
+    assert [name in run.name for run in found.runs] == [False, False, True, True]
+    assert [group.runs for group in found.groups] == [[0, 1], [2, 3]]
+
+
+def test_runs_whose_difference_no_result_records_are_no_seeds():
+    right = [0, 1] * 20
+    assert pk.compare([made(right, right), made(right, right)]).groups == []
+    splits = [made(right, right, activations={"task_fingerprint": name}) for name in "ab"]
+    assert [group.runs for group in pk.compare(splits).groups] == [[0, 1]]
+    sizes = [made(right, right, model=f"Seed-{size}B", activations={"model_fingerprint": size}) for size in "78"]
+    assert pk.compare(sizes).groups == []
+
+
 def runs_of_two_probes() -> list[ProbeResults]:
     return [trained(planted()), trained(planted(), probe="ridge")]
 

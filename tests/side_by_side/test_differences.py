@@ -13,7 +13,7 @@ from probekit.evaluation.compare.lead import lead
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.side_by_side.data import RunDifference
-from probekit.side_by_side.differences import accuracy_difference, apart, corrected
+from probekit.side_by_side.differences import accuracy_difference, corrected, independent_difference
 
 
 def predictions(right: np.ndarray, truth: np.ndarray) -> Predictions:
@@ -56,12 +56,12 @@ def test_independent_estimates_give_newcombes_interval():
         middle, half = p + z**2 / 2 / n, z * sqrt(p * (1 - p) / n + z**2 / 4 / n**2)
         return p, ((middle - half) / (1 + z**2 / n), (middle + half) / (1 + z**2 / n))
 
-    ends, p = apart(wilson(56, 70), wilson(48, 80))
+    ends, p = independent_difference(wilson(56, 70), wilson(48, 80))
     assert ends == pytest.approx((0.0524, 0.3339), abs=5e-5)
     assert p is not None
     assert 0.001 < p < 0.05
-    assert apart((0.5, None), (0.4, (0.3, 0.5))) == (None, None)
-    same, one = apart((0.5, (0.4, 0.6)), (0.5, (0.4, 0.6)))
+    assert independent_difference((0.5, None), (0.4, (0.3, 0.5))) == (None, None)
+    same, one = independent_difference((0.5, (0.4, 0.6)), (0.5, (0.4, 0.6)))
     assert one == pytest.approx(1)
     assert same == pytest.approx((-0.1 * sqrt(2), 0.1 * sqrt(2)))
 

@@ -137,10 +137,16 @@ def dense_fits(
         n_classes: C, or 0 for a regression.
         strengths: values of C, rising.
     """
-    features = features - features[train].mean(axis=0)
+    return _fits(name, sparse.csr_array(standardised(features, train)), labels, train, strengths, n_classes)
+
+
+def standardised(features: np.ndarray, train: np.ndarray) -> np.ndarray:
+    """Columns [N, V] with mean 0 and spread 1 on the training rows; a column that does not vary there is all 0."""
+    largest = np.abs(features[train]).max(axis=0)
+    features = features / np.where(largest > 0, largest, 1)  # so that no square overflows or vanishes
+    features -= features[train].mean(axis=0)
     spread = features[train].std(axis=0)
-    features /= np.where(spread > 1e-12, spread, np.inf)  # what does not vary in train decides nothing
-    return _fits(name, sparse.csr_array(features), labels, train, strengths, n_classes)
+    return features / np.where(spread > 1e-12, spread, np.inf)
 
 
 def _values(name: str, values: np.ndarray, C: float | None = None, converged: bool = True) -> Guess:

@@ -73,7 +73,8 @@ class LayerResult:
             is undefined. Otherwise empty.
         rates: of a threshold that validation chose for a false-positive rate of 1%, where there are two classes: "fpr",
             "negatives" (rows that it was chosen on), "least" (the rate that so many can hold) and, unless that is more
-            than 1%, "threshold" and on test "tpr" and "test_fpr", each with "_low" and "_high" (Clopper-Pearson).
+            than 1%, "threshold" and on test "tpr" and "test_fpr", each with "_low" and "_high" (Clopper-Pearson;
+            rows of a group count together).
     """
 
     point: str

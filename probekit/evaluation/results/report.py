@@ -175,6 +175,8 @@ def marks(data: ProbeData) -> list[str]:
 def footnotes(data: ProbeData) -> list[str]:
     """At most `MOST_NOTES` lines, the most important first; a last line names those that are left out."""
     notes = every_note(data)
+    if len(notes) > MOST_NOTES:
+        notes.pop("few negatives", None)  # says only what is missing
     if len(notes) <= MOST_NOTES:
         return list(notes.values())
     kept, rest = list(notes.values())[: MOST_NOTES - 1], list(notes)[MOST_NOTES - 1 :]
@@ -198,6 +200,7 @@ def every_note(data: ProbeData) -> dict[str, str]:
         "control task": _control_note,
         "selection on test": _test_selection_note,
         "compression": _code_note,
+        "few negatives": _few_negatives_note,
     }
     return {name: note for name, part in parts.items() if (note := part(data))}
 
@@ -264,6 +267,15 @@ def _rates_note(data: ProbeData) -> str:
         for name in ("tpr", "test_fpr")
     )
     return f"Threshold for {rates['fpr']:.0%} false positives, chosen on validation: test TPR {tpr}, FPR {fpr}."
+
+
+def _few_negatives_note(data: ProbeData) -> str:
+    """Why there is no true-positive rate."""
+    rates = None if data.selected is None or data.procedure is not None else data.selected.rates
+    if rates is None or "threshold" in rates:
+        return ""
+    rows = counted(int(rates["negatives"]), "validation row")
+    return f"No TPR at {rates['fpr']:.0%} FPR: {rows} of the first class can hold {rates['least']:.1%} at least."
 
 
 def _pooled_note(data: ProbeData) -> str:

@@ -10,6 +10,8 @@ from probekit.evaluation.results.report import short_text, summary, summary_html
 from probekit.options.check import check_path
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
     from matplotlib.axes import Axes
 
@@ -120,21 +122,32 @@ class ProbeResults(ProbeData):
 
         return plot_accuracy_by_layer(self, ax, label=label, color=color, title=title)
 
-    def tokens(self, model: Any, texts: Any, *, threshold: float = 0.0) -> "TokenView":
+    def tokens(
+        self,
+        model: Any,
+        texts: Any,
+        *,
+        fpr: float | None = None,
+        edits: "Mapping[Any, Any] | None" = None,
+        chat_template: "str | Path | None" = None,
+    ) -> "TokenView":
         """The score of every token of some texts at every layer; shows itself in a notebook.
 
         Args:
             model: the one that the probes were trained on.
-            texts: a list of texts, or a task, whose labels are then shown.
-            threshold: scores above it mean the second of two classes.
+            texts: a list of texts, chats or lists of token ids, or a task, whose labels are then shown.
+            fpr: centre the colours on the threshold chosen on validation for this false-positive rate; None: even odds.
+            edits: those that the model ran with when the probes were trained.
+            chat_template: template or its file for chats, where it is not the model's own.
 
         Raises:
-            UsageError: another model, or probes that were not saved.
+            UsageError: probes that were not saved; a rate that validation cannot hold.
             DataError: texts that the model cannot take.
+            ResumeMismatch: another model, other edits or another chat template than the probes'.
         """
         from probekit.report.tokens.notebook import token_view
 
-        return token_view(self, model, texts, threshold)
+        return token_view(self, model, texts, fpr=fpr, edits=edits, chat_template=chat_template)
 
     def plot_projection(
         self,

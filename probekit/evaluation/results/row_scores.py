@@ -106,9 +106,11 @@ def read_row_scores(folder: Path, sha256: str) -> RowScores:
 
 
 def _rows_of(data: bytes) -> RowScores:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pq.read_table(io.BytesIO(data))
+    # without threads: one of pyarrow's that releases a Python object while Python exits aborts the process
+    table = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(use_threads=False)
     columns = {name: _array(table.column(name)) for name in table.column_names}
     ids, digests, splits, labels, groups = (columns.pop(name) for name in ("id", "digest", "split", "label", "group"))
     if not np.isin(splits.astype(str), SCORED_SPLITS).all():

@@ -8,6 +8,7 @@ Axes: N rows.
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import beta, t
 
 DEFAULT_FPR = 0.01
 LEVEL = 0.95
@@ -35,7 +36,7 @@ class RateThreshold:
 
 @dataclass(frozen=True)
 class Rate:
-    """A share of rows, with its interval of 95% (Clopper and Pearson 1934), which takes rows as independent.
+    """A share of rows, with its 95% interval.
 
     Attributes:
         value: hits / rows.
@@ -43,6 +44,7 @@ class Rate:
         high: upper end.
         hits: rows that were flagged.
         rows: of the class.
+        groups: how many groups these rows are in; as many as rows where each is its own.
     """
 
     value: float
@@ -50,6 +52,7 @@ class Rate:
     high: float
     hits: int
     rows: int
+    groups: int
 
 
 def threshold_for(scores: np.ndarray, labels: np.ndarray, fpr: float = DEFAULT_FPR) -> RateThreshold:
@@ -71,19 +74,50 @@ def threshold_for(scores: np.ndarray, labels: np.ndarray, fpr: float = DEFAULT_F
     return RateThreshold(fpr, float(value), n, int((negatives >= value).sum()), 1 / n)
 
 
-def rates_at(threshold: float, scores: np.ndarray, labels: np.ndarray) -> tuple[Rate | None, Rate | None]:
-    """The true-positive and the false-positive rate of scores [N] with labels [N]; None for a class without rows."""
+def rates_at(
+    threshold: float, scores: np.ndarray, labels: np.ndarray, groups: np.ndarray | None = None
+) -> tuple[Rate | None, Rate | None]:
+    """The true-positive and the false-positive rate of scores [N] with labels [N]; None for a class without rows.
+
+    Rows with equal numbers in `groups` [N], such as tokens of one text, depend on one another; None if no rows do.
+    """
     flagged, labels = np.asarray(scores) >= threshold, np.asarray(labels)
-    own = [flagged[labels == k] for k in (1, 0)]
-    positive, negative = (rate_of(int(each.sum()), len(each)) if len(each) else None for each in own)
+    groups = np.arange(len(labels)) if groups is None else np.asarray(groups)
+    positive, negative = (
+        rate_of(flagged[labels == k], groups[labels == k]) if (labels == k).any() else None for k in (1, 0)
+    )
     return positive, negative
 
 
-def rate_of(hits: int, rows: int) -> Rate:
-    """The share hits / rows with its exact interval."""
-    from scipy.stats import beta
+def rate_of(flagged: np.ndarray, groups: np.ndarray) -> Rate:
+    """The share of flagged rows, bool [N] in groups [N], with the interval of Clopper and Pearson (1934).
 
+    Rows of a group count together: the interval is that of as many independent rows as would vary as much (Korn and
+    Graubard 1998). Where all rows agree, each group counts as one row.
+    """
+    hits, n = int(flagged.sum()), len(flagged)
+    unit = np.unique(groups, return_inverse=True)[1].ravel()
+    G, share = int(unit.max()) + 1, hits / n
+    low, high = _exact_ends(share, n if n == G else _independent_rows(flagged, unit, G))
+    return Rate(share, low, high, hits, n, G)
+
+
+def _independent_rows(flagged: np.ndarray, unit: np.ndarray, G: int) -> float:
+    """How many independent rows would give the share of flagged rows [N] the variance that it has over G units."""
+    n, share = len(flagged), float(flagged.mean())
+    if G == 1 or share in (0, 1):
+        return G
+    off = np.bincount(unit, weights=flagged - share) / n
+    variance = G / (G - 1) * float((off**2).sum())
+    if variance == 0:
+        return n
+    wider = t.ppf((1 + LEVEL) / 2, G - 1) / t.ppf((1 + LEVEL) / 2, n - 1)  # the variance itself is an estimate
+    return min(n, share * (1 - share) / variance / wider**2)
+
+
+def _exact_ends(share: float, n: float) -> tuple[float, float]:
+    """The interval of Clopper and Pearson of share * n hits in n rows; n need not be whole."""
     tail = (1 - LEVEL) / 2
-    low = float(beta.ppf(tail, hits, rows - hits + 1)) if hits else 0.0
-    high = float(beta.ppf(1 - tail, hits + 1, rows - hits)) if hits < rows else 1.0
-    return Rate(hits / rows, low, high, hits, rows)
+    low = float(beta.ppf(tail, share * n, n - share * n + 1)) if share > 0 else 0.0
+    high = float(beta.ppf(1 - tail, share * n + 1, n - share * n)) if share < 1 else 1.0
+    return low, high

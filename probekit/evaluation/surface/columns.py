@@ -11,7 +11,9 @@ import numpy as np
 
 from probekit.activations.activations import Activations
 from probekit.errors import DataError, UsageError, nearest
+from probekit.evaluation.compare.guesses import standardised
 from probekit.evaluation.compare.lengths import length_features, with_squares
+from probekit.evaluation.surface.residual import basis_of
 from probekit.tasks.chats.contents import compared_inputs
 from probekit.tasks.tokens.stretches import no_label
 from probekit.text import listed
@@ -20,8 +22,9 @@ LENGTH, TOKENS, POSITION = "length", "tokens", "position"
 BUILT_IN = (LENGTH, TOKENS, POSITION)
 MOST_COUNTED = 10  # different numbers in train up to which each is a category: a superset of the linear effect
 MOST_CATEGORIES = 100
+MOST_RANK = 0.5  # of the training rows; each independent column takes one degree of freedom from the activations
 LEAST_ROWS = 2  # in train for a category of its own; rarer ones share one
-MISSING, OTHER = "(missing)", "(other)"
+MISSING = "(missing)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +35,13 @@ class Nuisance:
         names: as they were asked for.
         features: one-hot categories and numbers with mean 0 and spread 1 on the training rows, float64 [N, V].
         sizes: name -> how many of the V.
+        rank: how many of the V are linearly independent on the training rows.
     """
 
     names: list[str]
     features: np.ndarray
     sizes: dict[str, int]
+    rank: int
 
 
 def nuisance_columns(acts: Activations, names: Sequence[str], label: str, train: np.ndarray) -> Nuisance:
@@ -50,14 +55,24 @@ def nuisance_columns(acts: Activations, names: Sequence[str], label: str, train:
 
     Raises:
         UsageError: a name that is not there, the label itself, or a column of too many categories.
-        DataError: the length of inputs that have no texts.
+        DataError: the length of inputs that have no texts; a column with one value in train; nearly as many
+            independent columns as training rows.
     """
-    parts = {name: _part(acts, name, label, train) for name in names}
+    parts = {name: standardised(_part(acts, name, label, train), train) for name in names}
+    parts = {name: part[:, part[train].any(axis=0)] for name, part in parts.items()}
+    if constant := [name for name, part in parts.items() if not part.shape[1]]:
+        raise DataError(
+            f"{constant[0]!a:.80} has one value in all {len(train):,} training rows, so it predicts nothing; leave it "
+            "out (--nuisance)"
+        )
     features = np.concatenate(list(parts.values()), axis=1)
-    features = features - features[train].mean(axis=0)
-    spread = features[train].std(axis=0)
-    features /= np.where(spread > 1e-12, spread, np.inf)
-    return Nuisance(list(names), features, {name: part.shape[1] for name, part in parts.items()})
+    rank = basis_of(features, train).shape[1]
+    if rank > len(train) * MOST_RANK:
+        raise DataError(
+            f"the nuisances have {rank:,} independent columns for {len(train):,} training rows, so regressing them out "
+            "leaves too little to train on; name fewer, join categories, or add rows"
+        )
+    return Nuisance(list(names), features, {name: part.shape[1] for name, part in parts.items()}, rank)
 
 
 def _part(acts: Activations, name: str, label: str, train: np.ndarray) -> np.ndarray:
@@ -127,14 +142,20 @@ def categories(values: np.ndarray) -> np.ndarray:
 
 
 def _one_hot(values: np.ndarray, name: str, train: np.ndarray) -> np.ndarray:
-    """A column of 0 and 1 for each category of train, [N, V]; rare ones share one, and so do those that train lacks."""
+    """A column of 0 and 1 for each category of train, [N, V]; rare ones share one.
+
+    A category that train lacks joins the rare ones, or gets the mean of the training rows if none is rare.
+    """
     counts = Counter(values[train].tolist())
-    own = sorted(value for value, n in counts.items() if n >= LEAST_ROWS)
     if len(counts) > MOST_CATEGORIES:
         raise UsageError(
             f"the column {name!a:.80} has {len(counts):,} different values in train, and a nuisance at most "
-            f"{MOST_CATEGORIES}; join some of them, or keep a column of numbers"
+            f"{MOST_CATEGORIES}; join some of them, or use a column of numbers"
         )
-    number = {value: k for k, value in enumerate([*own, OTHER])}
+    own = sorted(value for value, n in counts.items() if n >= LEAST_ROWS)
+    number = {value: k for k, value in enumerate(own)}
     codes = np.array([number.get(value, len(own)) for value in values.tolist()], dtype=np.int64)
-    return (codes[:, None] == np.arange(len(own) + 1)).astype(np.float64)
+    out = (codes[:, None] == np.arange(len(own) + 1)).astype(np.float64)
+    if len(own) == len(counts):
+        out[codes == len(own)] = out[train].mean(axis=0)
+    return out

@@ -38,6 +38,7 @@ def nuisance_record(
     return {
         "names": label_set.nuisance.names,
         "sizes": label_set.nuisance.sizes,
+        "rank": label_set.nuisance.rank,
         "alone": _score(alone, plan.headline),
         "changes": changes,
     }

@@ -16,7 +16,10 @@ from probekit.devices import where_float64
 from probekit.points import Place
 
 ROWS = 16_384  # at a time, which bounds the float64 copy
-RANK = 1e-9  # singular values below this share of the largest are those of columns that depend on one another
+# Singular values below this share of the largest are those of columns that depend on one another, up to the rounding of
+# float32 (6e-8), in which files hold numbers. A smaller share would fit that rounding; a larger one would leave more
+# than 1e-6 of a column.
+RANK = 1e-7
 # A feature whose residual is within a few roundings of its own size on train holds nothing but rounding. That noise is
 # a function of the columns, and standardised it would give them back to the probe.
 ROUNDINGS = 16
@@ -27,7 +30,7 @@ class Residualised(Activations):
 
     Args:
         source: one row for each example.
-        columns: centred on the training rows, float64 [N, V].
+        columns: float64 [N, V], of about the same size.
         train: the rows that the regression is fitted on, int64.
     """
 
@@ -35,11 +38,6 @@ class Residualised(Activations):
         super().__init__(list(source), source.task, source.meta, source.layout)
         self._source, self._train = source, torch.from_numpy(train)
         self._basis = torch.from_numpy(basis_of(columns, train))
-
-    @property
-    def rank(self) -> int:
-        """R: how many directions of the examples are regressed out, besides the mean."""
-        return self._basis.shape[1]
 
     def _rows(self, place: Place) -> Tensor:
         given = self._source._rows(place)

@@ -84,7 +84,7 @@ def train_by_shift(acts: Activations, options: CurvesArguments) -> TransferResul
     notes = (
         [f"Mean over the tested values: {shift_text(shift)}, paired on test."] if shift["change"] is not None else []
     )
-    notes += _left_out_note(column, values, options)
+    notes += _values_notes(column, values, options.least_texts)
     notes += [f"Audit: {'; '.join(findings[:3])}."] if (findings := meta["audit"].get("findings")) else []
     return TransferResults(cells, {**meta, "shift": shift, "notes": notes})
 
@@ -184,13 +184,21 @@ def _change(compared: Compared, metric: str) -> dict[str, Any]:
     return {"same": same, "others": others, "change": others - same, "interval": interval}
 
 
-def _left_out_note(column: str, values: ShiftValues, options: CurvesArguments) -> list[str]:
-    if not values.left_out:
-        return []
-    names = listed([f"{name!a:.40} ({why})" for name, why in values.left_out.items()], most=4)
-    return [
-        f"Values of {column!a:.40} left out: {names}; --least-texts (now {options.least_texts}) sets how many it needs."
+def _values_notes(column: str, values: ShiftValues, least: int) -> list[str]:
+    """The values that are not in the matrix, or only on one of its sides, and why."""
+    few = {
+        "Tested but not trained on": [one for one in values.tested if one not in values.trained],
+        "Trained on but not tested": [one for one in values.trained if one not in values.tested],
+    }
+    notes = [
+        f"{what}, because of too few rows: {listed([f'{one!a:.40}' for one in names], most=4)}."
+        for what, names in few.items()
+        if names
     ]
+    if values.left_out:
+        names = listed([f"{name!a:.40} ({why})" for name, why in values.left_out.items()], most=4)
+        notes.append(f"Values of {column!a:.40} left out: {names}.")
+    return [f"{' '.join(notes)} Set --least-texts (now {least}) to change how many it takes."] if notes else []
 
 
 def _majority(request: Request, values: ShiftValues, protocol: Protocol) -> list[float]:

@@ -4,10 +4,11 @@ import numpy as np
 
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.wording import interval_text
+from probekit.evaluation.scores.rates import rate_of
 from probekit.report.parts import Lines, PageTable, Part, Picture
 from probekit.report.render import html_of
 from probekit.report.section import Section
-from probekit.report.sections.names import share_ends, shown_layer, test_rows, why_not_shown
+from probekit.report.sections.names import shown_layer, test_rows, why_not_shown
 from probekit.report.svg.grid import Cell, CellGrid, draw_grid
 
 MOST = 20  # classes in the picture; the others are counted together
@@ -44,7 +45,7 @@ def _parts(data: ProbeData, layer: LayerResult) -> list[Part]:
         what += " Each row is predicted by the probe of this place of the fold that held it out."
     shown, drawn = _largest(counts, names)
     grid = CellGrid("Confusion matrix", shown, shown, _cells(drawn, shown), "true class", "predicted class")
-    return [Lines([what]), Picture(draw_grid(grid)), PageTable(_table(counts, names))]
+    return [Lines([what]), Picture(draw_grid(grid)), PageTable(_table(data, layer.place))]
 
 
 def _largest(counts: np.ndarray, names: list[str]) -> tuple[list[str], np.ndarray]:
@@ -74,16 +75,21 @@ def _cells(counts: np.ndarray, names: list[str]) -> list[list[Cell]]:
     ]
 
 
-def _table(counts: np.ndarray, names: list[str]) -> list[list[str]]:
+def _table(data: ProbeData, place: str) -> list[list[str]]:
     """Recall and precision of each class with their intervals, those of the lowest recall first if there are many."""
+    rows, names = data.rows, _names(data)
+    assert rows is not None
+    of_test = test_rows(rows)
+    truth, predicted, groups = rows.labels[of_test], rows.predicted[place][of_test], rows.groups[of_test]
     order = list(range(len(names)))
     if len(names) > MOST:
-        order.sort(key=lambda i: counts[i, i] / max(counts[i].sum(), 1))
-    rows = [["class", "test rows", "recall", "95% interval", "precision", "95% interval"]]
+        order.sort(key=lambda i: float(np.mean(predicted[truth == i] == i)) if (truth == i).any() else 0.0)
+    table = [["class", "test rows", "recall", "95% interval", "precision", "95% interval"]]
     for i in order[: 2 * MOST]:
-        row = [names[i], f"{counts[i].sum():,}"]
-        for total in (int(counts[i].sum()), int(counts[:, i].sum())):
-            hits = int(counts[i, i])
-            row += [f"{hits / total:.3f}", interval_text(share_ends(hits, total))] if total else ["", ""]
-        rows.append(row)
-    return rows
+        row = [names[i], f"{(truth == i).sum():,}"]
+        for one, other in ((truth, predicted), (predicted, truth)):
+            own = one == i
+            rate = rate_of(other[own] == i, groups[own]) if own.any() else None
+            row += ["", ""] if rate is None else [f"{rate.value:.3f}", interval_text((rate.low, rate.high))]
+        table.append(row)
+    return table

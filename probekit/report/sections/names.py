@@ -1,6 +1,4 @@
-"""What sections share: the places of a curve on its axis, shares with their intervals, and the rows that tested."""
-
-import math
+"""What sections share: the places of a curve on its axis and the rows that tested."""
 
 import numpy as np
 
@@ -9,7 +7,6 @@ from probekit.evaluation.results.row_scores import RowScores
 from probekit.plots.curves import x_of
 
 OLDER = "These results have no scores of rows, as those of older versions; train again to see this."
-Z = 1.959963984540054  # of a 95% interval of a normal distribution
 
 
 def ticks_of(data: ProbeData) -> dict[float, str]:
@@ -22,16 +19,6 @@ def tick_of(data: ProbeData, layer: LayerResult) -> str:
     if is_output(data, layer):
         return "out"
     return layer.point if layer.layer is None else str(layer.layer)
-
-
-def share_ends(hits: int, rows: int) -> tuple[float, float]:
-    """The 95% interval of a share (Wilson 1927); (0, 1) of no rows."""
-    if rows == 0:
-        return 0.0, 1.0
-    share, spread = hits / rows, Z * Z / rows
-    middle = (share + spread / 2) / (1 + spread)
-    half = Z * math.sqrt(share * (1 - share) / rows + spread / (4 * rows)) / (1 + spread)
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def shown_layer(data: ProbeData) -> LayerResult | None:

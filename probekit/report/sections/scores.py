@@ -5,12 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from probekit.evaluation.results.data import LayerResult, ProbeData
+from probekit.evaluation.scores.predictions import Predictions
+from probekit.evaluation.scores.rates import rate_of
+from probekit.evaluation.scores.score import score
 from probekit.probes.base import probabilities
 from probekit.report.parts import Lines, Part, Picture, Pictures
 from probekit.report.render import html_of
 from probekit.report.section import Section
-from probekit.report.sections.names import share_ends, shown_layer, test_rows, why_not_shown
+from probekit.report.sections.names import shown_layer, test_rows, why_not_shown
 from probekit.report.svg.bins import Histogram, Reliability, draw_histogram, draw_reliability, draw_scatter
+from probekit.scoring.calibrate import calibrated, calibration_of
 from probekit.text import counted, printable
 
 BINS = 10  # of probabilities, of equal width
@@ -18,8 +22,8 @@ BARS = 32  # of a histogram
 POINTS = 1000  # rows drawn in a scatter plot
 OUTPUTS = 3  # of a regression of several numbers
 NO_ODDS = (
-    "No reliability diagram: the scores of this probe are no probabilities (logistic and LDA probes give "
-    "them on the splits of the task)."
+    "No reliability diagram: the scores of this probe are no probabilities, and no validation rows are there to "
+    "calibrate them."
 )
 
 
@@ -40,16 +44,12 @@ def _classes(data: ProbeData, layer: LayerResult) -> list[Part]:
     labels, scores = rows.labels[of_test].astype(np.int64), rows.scores[layer.place][of_test]
     names = [str(name) for name in data.meta["classes"]]
     pictures, lines = [], [f"{counted(len(labels), 'test row')}, {layer.place}."]
-    if (ece := layer.metrics["test"].get("ece")) is not None and data.procedure is None:
-        diagram = reliability(probabilities(scores), labels, names)
-        pictures.append(
-            _captioned(draw_reliability(diagram), f"Reliability: {BINS} bins of equal width; the bars count rows.")
-        )
-        brier = layer.metrics["test"].get("brier")
-        within = "" if brier is None else f", Brier score {brier:.3f}"
-        lines.append(f"Expected calibration error {ece:.3f}{within}. On the diagonal, probabilities are exact.")
-    else:
-        lines.append(NO_ODDS)
+    for what, likely in _probabilities(data, layer, scores):
+        diagram = reliability(likely, labels, rows.groups[of_test], names)
+        pictures.append(Picture(draw_reliability(diagram), f"{what}: {BINS} bins of equal width; the bars count rows."))
+        errors = score(Predictions(labels, rows.predicted[layer.place][of_test], scores, len(names), likely))
+        lines.append(f"{what}: expected calibration error {errors['ece']:.3f}, Brier score {errors['brier']:.3f}.")
+    lines.append("On the diagonal, probabilities are exact." if pictures else NO_ODDS)
     if len(names) == 2:
         threshold = 0.0 if ((scores > 0) == (rows.predicted[layer.place][of_test] == 1)).all() else None
         histogram = of_two_classes(scores, labels, names, threshold)
@@ -64,12 +64,22 @@ def _classes(data: ProbeData, layer: LayerResult) -> list[Part]:
     return [Lines(lines), Pictures(pictures)]
 
 
-def _captioned(drawn: object, caption: str) -> Picture:
-    return Picture(drawn, caption)  # pyright: ignore[reportArgumentType]
+def _probabilities(data: ProbeData, layer: LayerResult, scores: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    """Those of the probe itself, if its scores are log odds, and those that `probekit score` gives; [N, C] each."""
+    found = []
+    if "ece" in layer.metrics["test"] and data.procedure is None:
+        found.append(("Probabilities of the probe", probabilities(scores)))
+    calibration = calibration_of(data.rows, layer.place)
+    if calibration is not None:
+        found.append(("Calibrated on validation", calibrated(calibration, scores)))
+    return found
 
 
-def reliability(likely: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> Reliability:
-    """The diagram of probabilities [N, C]: of the second class where there are two, else of the class predicted."""
+def reliability(likely: np.ndarray, labels: np.ndarray, groups: np.ndarray, names: Sequence[str]) -> Reliability:
+    """The diagram of probabilities [N, C]: of the second class where there are two, else of the class predicted.
+
+    Rows with equal numbers in `groups` [N] count together in the intervals.
+    """
     if likely.shape[1] == 2:
         p, is_so = likely[:, 1], labels == 1
         x_name, y_name = f"probability of {printable(names[1])}", f"share of {printable(names[1])}"
@@ -77,16 +87,14 @@ def reliability(likely: np.ndarray, labels: np.ndarray, names: Sequence[str]) ->
         p, is_so = likely.max(axis=1), likely.argmax(axis=1) == labels
         x_name, y_name = "probability of the predicted class", "share predicted correctly"
     of_bin = np.minimum((p * BINS).astype(np.int64), BINS - 1)
-    counts = np.bincount(of_bin, minlength=BINS)
-    hits = np.bincount(of_bin, weights=is_so, minlength=BINS).astype(np.int64)
-    sums = np.bincount(of_bin, weights=p, minlength=BINS)
-    there = np.flatnonzero(counts).tolist()
+    bins = [of_bin == i for i in np.unique(of_bin)]
+    rates = [rate_of(is_so[own], groups[own]) for own in bins]
     return Reliability(
         "Reliability diagram",
-        x=[float(sums[i] / counts[i]) for i in there],
-        y=[float(hits[i] / counts[i]) for i in there],
-        ends=[share_ends(int(hits[i]), int(counts[i])) for i in there],
-        counts=[int(counts[i]) for i in there],
+        x=[float(p[own].mean()) for own in bins],
+        y=[rate.value for rate in rates],
+        ends=[(rate.low, rate.high) for rate in rates],
+        counts=[rate.rows for rate in rates],
         x_name=_cut(x_name),
         y_name=_cut(y_name),
     )

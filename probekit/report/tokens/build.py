@@ -23,6 +23,8 @@ from probekit.report.tokens.score import (
     text_decisions,
     token_decisions,
 )
+from probekit.scoring.calibrate import Calibration, calibration_of
+from probekit.scoring.threshold import choose_threshold
 
 SEED = 0  # of the placebo
 MOST_CLASSES = 8  # whose scores are kept; the most frequent ones
@@ -32,31 +34,41 @@ def token_scores(
     data: ProbeData,
     rows: TokenRows,
     why: list[str] | None = None,
-    centre: float = 0.0,
+    fpr: float | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> TokenScores:
     """The scores of the fitted probes at every token of some texts.
+
+    Those of classes are calibrated on the validation rows of the results where these have them, so that they are log
+    odds at every place and for every kind of probe.
 
     Args:
         data: the curve.
         rows: the tokens of the texts.
         why: why each text was chosen.
-        centre: the threshold of a probe of two classes.
+        fpr: false-positive rate on validation whose threshold is the centre of two classes; None centres on even odds.
         tokenizer: of the model, which spells tokens where the characters of each are unknown.
 
     Raises:
-        UsageError: no place has both a fitted probe and activations.
+        UsageError: no place has both a fitted probe and activations; a rate that validation cannot hold.
+        DataError: a rate without validation rows.
     """
     acts, layout = rows.acts, rows.acts.layout
     fitted = [one for one in data.layers if one.probe is not None and (one.point, one.layer) in acts]
     if not fitted:
         raise UsageError("no fitted probe was saved for the places of these activations, so no token can be scored")
     kept, best = _outputs(data, fitted[0].probe), _best(data, fitted)
-    weights = random_weights(len(rows.read), SEED)
-    each = [_of_place(one.probe, acts._rows((one.point, one.layer)), rows, kept, weights) for one in fitted]
+    meaning = [_meaning(data, one, fpr) for one in fitted]
+    if any(one.calibration is None for one in meaning):  # one kind of score for all places
+        meaning = [one._replace(calibration=None) for one in meaning]
+    kind, weights = _kind(fitted[0].probe, meaning), random_weights(len(rows.read), SEED)
+    each = [
+        _of_place(one.probe, acts._rows((one.point, one.layer)), rows, kept, weights, kind, how.calibration)
+        for one, how in zip(fitted, meaning, strict=True)
+    ]
     scores, placebo, of_texts = (np.stack(some, axis=1) for some in list(zip(*each, strict=True))[:3])
     own_T, n_all = _own_tokens(acts), int(layout.lengths.sum())
-    predicted = _predicted(data, each[best].decided, each[best].has, len(acts.task), centre)
+    predicted = _predicted(data, each[best].decided, each[best].has, len(acts.task), meaning[best].threshold)
     return TokenScores(
         texts=_texts(data, acts, predicted, why),
         offsets=np.concatenate([[0], np.cumsum(layout.lengths)]),
@@ -69,9 +81,9 @@ def token_scores(
         scores=_spread(scores, own_T, n_all),
         placebo=_spread(placebo, own_T, n_all),
         text_scores=of_texts,
-        centre=_centre(data, scores, rows.read, centre),
-        units=_units(fitted[0].probe, scores, rows.read),
-        meta=_meta(data, fitted[0].probe, rows),
+        centres=_centres(meaning, scores, rows.read, kind),
+        units=_units(kind, scores, rows.read),
+        meta={**_meta(data, fitted[0].probe, rows, kind), "fpr": fpr, "calibrated_on": _calibrated_on(meaning)},
     )
 
 
@@ -85,13 +97,52 @@ class _PlaceScores(NamedTuple):
     has: np.ndarray
 
 
-def _of_place(probe: Any, x: Tensor, rows: TokenRows, kept: np.ndarray, weights: np.ndarray) -> _PlaceScores:
-    own = by_output(token_decisions(probe, x), probe)[kept]
+class _Meaning(NamedTuple):
+    """What a place's scores mean: their calibration, and the score at and above which the second class is predicted."""
+
+    calibration: Calibration | None
+    threshold: float | None
+
+
+def _meaning(data: ProbeData, layer: LayerResult, fpr: float | None) -> _Meaning:
+    # the calibration of a probe over a sequence is that of complete texts
+    calibration = None if layer.probe.of_sequences else calibration_of(data.rows, layer.place)
+    return _Meaning(calibration, None if fpr is None else choose_threshold(data.rows, layer.place, fpr).value)
+
+
+def _kind(probe: Any, meaning: list[_Meaning]) -> str:
+    """What the scores are: "value" of a regression, "log odds", or "score" without a unit."""
+    if probe.predicts == "numbers":
+        return "value"
+    return "log odds" if probe.log_odds or meaning[0].calibration is not None else "score"
+
+
+def _calibrated_on(meaning: list[_Meaning]) -> int | None:
+    return None if meaning[0].calibration is None else meaning[0].calibration.rows
+
+
+def _of_place(
+    probe: Any,
+    x: Tensor,
+    rows: TokenRows,
+    kept: np.ndarray,
+    weights: np.ndarray,
+    kind: str,
+    calibration: Calibration | None,
+) -> _PlaceScores:
+    own = by_output(_log_odds(token_decisions(probe, x), calibration), kind)[kept]
     decided, has = _of_texts(probe, x, rows)
     of_texts = np.full((len(kept), len(rows.acts.task)), np.nan)
     if len(has):
-        of_texts[:, has] = by_output(decided, probe)[kept]
+        of_texts[:, has] = by_output(_log_odds(decided, calibration), kind)[kept]
     return _PlaceScores(own, placebo_scores(x, own, rows.read, weights), of_texts, decided, has)
+
+
+def _log_odds(decision: np.ndarray, calibration: Calibration | None) -> np.ndarray:
+    """The decision, or its calibrated log odds; of several classes up to a constant."""
+    if calibration is None:
+        return decision
+    return calibration.slope * decision + (calibration.shift[0] if decision.ndim == 1 else calibration.shift)
 
 
 def _best(data: ProbeData, fitted: list[LayerResult]) -> int:
@@ -132,11 +183,14 @@ def _of_texts(probe: Any, x: Tensor, rows: TokenRows) -> tuple[np.ndarray, np.nd
     return text_decisions(probe, x[torch.from_numpy(np.flatnonzero(rows.read)).to(x.device)], counts[has]), has
 
 
-def _predicted(data: ProbeData, decided: np.ndarray, has: np.ndarray, n: int, centre: float) -> list[str | None]:
+def _predicted(
+    data: ProbeData, decided: np.ndarray, has: np.ndarray, n: int, threshold: float | None
+) -> list[str | None]:
     classes = data.meta.get("classes") or []
     found: list[str | None] = [None] * n
-    shift = centre if decided.ndim == 1 and classes else 0.0
-    values = predicted_labels(decided - shift) if classes else decided
+    values = decided
+    if classes:
+        values = predicted_labels(decided) if threshold is None else decided >= threshold
     for i, value in zip(has.tolist(), values, strict=True):
         found[i] = str(classes[int(value)]) if classes else _number(value)
     return found
@@ -216,27 +270,30 @@ def _spread(scores: np.ndarray, own: np.ndarray, n: int) -> np.ndarray:
     return found
 
 
-def _centre(data: ProbeData, scores: np.ndarray, read: np.ndarray, centre: float) -> float:
-    """The threshold; of a regression the mean score of the tokens like those that the probe was trained on."""
-    if data.meta.get("classes"):
-        return float(centre)
-    return float(scores[..., read if read.any() else slice(None)].mean())
+def _centres(meaning: list[_Meaning], scores: np.ndarray, read: np.ndarray, kind: str) -> np.ndarray:
+    """Even odds, or the threshold [P]; of a regression the mean of the tokens like those that it was trained on."""
+    if kind == "value":
+        return np.full(scores.shape[1], scores[..., read if read.any() else slice(None)].mean())
+    lines = [
+        (np.zeros(1) if one.threshold is None else _log_odds(np.array([one.threshold]), one.calibration))
+        for one in meaning
+    ]
+    return np.concatenate(lines)
 
 
-def _units(probe: Any, scores: np.ndarray, read: np.ndarray) -> np.ndarray:
+def _units(kind: str, scores: np.ndarray, read: np.ndarray) -> np.ndarray:
     """1 for log odds; otherwise standard deviations of the trained tokens' scores.
 
     Values of a regression have one unit at all places, and scores that are no log odds one at each place.
     """
-    if probe.log_odds:
+    if kind == "log odds":
         return np.ones(scores.shape[1])
     some = scores[..., read if read.sum() > 1 else slice(None)]
-    spread = np.full(scores.shape[1], some.std()) if probe.predicts == "numbers" else some.std(axis=(0, 2))
+    spread = np.full(scores.shape[1], some.std()) if kind == "value" else some.std(axis=(0, 2))
     return np.where(spread > 0, spread, 1.0)
 
 
-def _meta(data: ProbeData, probe: Any, rows: TokenRows) -> dict[str, Any]:
-    kind = "value" if probe.predicts == "numbers" else "log odds" if probe.log_odds else "score"
+def _meta(data: ProbeData, probe: Any, rows: TokenRows, kind: str) -> dict[str, Any]:
     names = ("model", "task", "label", "probe", "point", "position")
     return {
         **{name: str(data.meta.get(name)) for name in names},

@@ -82,13 +82,15 @@ class TokenScores:
         layers: P layers; None for a place outside the layers.
         best: the index of the selected place; of the last one where none was selected.
         outputs: O names of what scores are of: the second class, each class of several, or the target.
-        scores: float64 [O, P, T]: log odds of the class where the probe has them; nan for context tokens.
+        scores: float64 [O, P, T]: log odds of the class, calibrated where the results have validation rows; the probe's
+            own scores where it has no log odds; predicted values of a regression; nan for context tokens.
         placebo: of a random direction, [O, P, T].
         text_scores: of each text at the tokens that the probe reads, [O, P, N]; nan where it reads none of them.
-        centre: the threshold: scores above it mean the output's class.
+        centres: [P], the score without a colour: even odds, the threshold for a false-positive rate, or the mean of a
+            regression.
         units: [P], by which scores are divided before they are coloured: 1 for log odds.
-        meta: JSON-able: model, task, label, probe, position, kind ("log odds", "score" or "value"), read (which tokens
-            the scores of texts are of), notes.
+        meta: JSON-able: model, task, label, probe, point, position, kind ("log odds", "score" or "value"), classes,
+            of_sequences, has_best (whether a place was selected), fpr, calibrated_on (validation rows, or None), notes.
         lens: None where there is none.
         attention: None where there is none.
     """
@@ -104,7 +106,7 @@ class TokenScores:
     scores: np.ndarray
     placebo: np.ndarray
     text_scores: np.ndarray
-    centre: float
+    centres: np.ndarray
     units: np.ndarray
     meta: dict[str, Any] = field(default_factory=dict)
     lens: Lens | None = None

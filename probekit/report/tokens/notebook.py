@@ -10,7 +10,7 @@ from probekit.durable import write_as
 from probekit.errors import UsageError
 from probekit.evaluation.results.data import ProbeData
 from probekit.models.base import LanguageModel
-from probekit.options.check import check_path
+from probekit.options.check import check_fpr, check_path
 from probekit.report.tokens.data import TRAINED, TokenScores
 from probekit.report.tokens.find import view_of_texts
 from probekit.report.tokens.section import token_page
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HEIGHT = 560  # pixels of the frame in a notebook
+# all that is left where a notebook's output may have no frames
+UNTRUSTED = "The view is shown in trusted notebooks; view.save(&quot;view.html&quot;) writes it as a file."
 # the page in a frame that may run its own script and reach nothing around it; the chosen token comes back as a message
-_WIDGET = """
+WIDGET = """
 export default { render({ model, el }) {
   const frame = document.createElement("iframe");
   frame.setAttribute("sandbox", "allow-scripts");
@@ -57,7 +59,7 @@ class TokenView:
         """One row for each place, output and token, context tokens left out.
 
         Columns: text (its number), id, index (of the token, context tokens counted), token, trained (whether it is a
-        token like those that the probe was trained on), place, output, score, placebo.
+        token like those that the probe was trained on), place, output, score (see `TokenScores`), placebo.
         """
         import pandas as pd
 
@@ -107,7 +109,7 @@ class TokenView:
             raise UsageError("a widget needs anywidget: pip install 'probekit[jupyter]' from the checkout") from None
 
         class TokenWidget(anywidget.AnyWidget):
-            _esm = _WIDGET
+            _esm = WIDGET
             page = traitlets.Unicode("").tag(sync=True)
             height = traitlets.Int(HEIGHT).tag(sync=True)
             chosen = traitlets.Dict({}).tag(sync=True)
@@ -115,9 +117,9 @@ class TokenView:
         return TokenWidget(page=self.to_html(), height=height)
 
     def _repr_html_(self) -> str:
-        page = escape(self.to_html(), quote=True)
+        page, title = (escape(text, quote=True) for text in (self.to_html(), printable(self.title)))
         frame = f'<iframe sandbox="allow-scripts" width="100%" height="{HEIGHT}" frameborder="0"'
-        return f'{frame} title="{escape(printable(self.title), quote=True)}" srcdoc="{page}"></iframe>'
+        return f'{frame} title="{title}" srcdoc="{page}">{UNTRUSTED}</iframe>'
 
     def __repr__(self) -> str:
         data = self.data
@@ -127,20 +129,17 @@ class TokenView:
         )
 
 
-def token_view(data: ProbeData, model: LanguageModel, texts: Any, threshold: float = 0.0) -> TokenView:
-    """The view of texts that the model reads now.
+def token_view(data: ProbeData, model: LanguageModel, texts: Any, **how: Any) -> TokenView:
+    """The view of texts that the model reads now; see `ProbeResults.tokens`.
 
     Args:
         data: the curve, with fitted probes.
         model: the one that the probes were trained on.
         texts: a list of texts, chats or lists of token ids, or a task, whose labels are then shown.
-        threshold: scores above it mean the second of two classes.
-
-    Raises:
-        UsageError: another model, or probes that were not saved.
-        DataError: texts that the model cannot take.
+        how: fpr, edits and chat_template.
     """
+    check_fpr(how.get("fpr"))
     if not isinstance(model, LanguageModel):
         raise UsageError(f"expected a model, as load_model returns it, got {kind_of(model)}")
-    view = view_of_texts(data, model, task_of(texts), threshold)
+    view = view_of_texts(data, model, task_of(texts), **how)
     return TokenView(view, f"{data.meta['label']} in {data.meta['model']}: tokens by layer")

@@ -1,8 +1,8 @@
 """The view as JSON: numbers as base64 of bytes, each distinct piece of text once.
 
-A score s is stored as one signed byte q, `sinh(q * step) * unit + centre`, with the same step for all texts and places.
-So the error is at most about half a step near the centre and half a step of the distance from it far away: log odds of
-0.3 and of 300 both keep their digits, which equal steps would not give them.
+A score is stored as one signed byte q and is `sinh(q * step) * unit + centre`, with the unit and the centre of its
+place and one step for all. So the error is at most about half a step near the centre and half a step of the distance
+from it far away: log odds of 0.3 and of 300 both keep their digits, which equal steps would not give them.
 
 Axes: T tokens, P places, O outputs, H heads, L tokens of one text.
 """
@@ -22,9 +22,8 @@ LABEL = 200  # of a label or a text's name
 
 def packed(view: TokenScores) -> dict[str, Any]:
     """What the script reads."""
-    unit = view.units[None, :, None]
-    scores, placebo = ((x - view.centre) / unit for x in (view.scores, view.placebo))
-    texts = (view.text_scores - view.centre) / unit
+    unit, centre = view.units[None, :, None], view.centres[None, :, None]
+    scores, placebo, texts = ((x - centre) / unit for x in (view.scores, view.placebo, view.text_scores))
     step = common_step(scores, placebo, texts)
     distinct = list(dict.fromkeys(cut(piece, PIECE) for piece in view.pieces))
     number = {piece: i for i, piece in enumerate(distinct)}
@@ -49,7 +48,7 @@ def packed(view: TokenScores) -> dict[str, Any]:
         "of_texts": _base64(levels(texts, step)),
         "step": step,
         "units": [float(f"{value:.6g}") for value in view.units],
-        "centre": view.centre,
+        "centres": [float(f"{value:.6g}") for value in view.centres],
         **{key: view.meta[key] for key in ("kind", "classes", "has_best")},
         "lens": None if view.lens is None else _lens(view.lens),
         "attention": None if view.attention is None else _attention(view.attention),

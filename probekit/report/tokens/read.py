@@ -13,16 +13,21 @@ from probekit.activations.activations import Activations, RowsOf, selected_from
 from probekit.activations.extract import extract
 from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.errors import ProbekitError, UsageError
+from probekit.activations.plan.prepare import rendered_task
+from probekit.errors import ProbekitError, ResumeMismatch, UsageError
 from probekit.evaluation.results.data import ProbeData, is_output
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
 from probekit.places import ALL
 from probekit.points import POINTS
+from probekit.scoring.probe import options_as_trained, template_difference
 from probekit.selections import PER_EXAMPLE, Selection, parse_selection, selection_text
 from probekit.tasks.base import Task
+from probekit.tasks.info import CHAT
+from probekit.text import counted
 
-UNKNOWN_READ = "which tokens the probe was trained on is unknown for these texts"
+UNKNOWN_READ = "Which tokens the probe was trained on is unknown for these texts."
+OTHER_KIND = "Either the texts shown or those of the probe's training are chats, and the others are not."
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,34 +64,48 @@ def rows_from_store(acts: Activations, rows: np.ndarray, position: Any) -> Token
 
 
 def rows_from_model(
-    model: LanguageModel, task: Task, data: ProbeData, how: Mapping[str, Any] | None = None, position: Any = None
+    model: LanguageModel, task: Task, data: ProbeData, how: Mapping[str, Any] | None = None
 ) -> TokenRows:
     """The tokens of all texts of a task, by running the model as it ran for the probes' training.
 
     Args:
         model: the one that the probes were trained on.
         task: the texts.
-        data: the probes.
-        how: settings of the extraction that results do not record: skip_special, chat_template, ...
-        position: the tokens that the probes read; None takes it from the results.
+        data: the probes, whose results record how texts were read.
+        how: options of `extract` that results do not hold, such as chat_template and edits, or in place of recorded
+            ones.
 
     Raises:
         UsageError: probes of a place that cannot be computed again, such as several joined.
         DataError: texts that the model cannot take.
+        ResumeMismatch: another chat template than that of the training.
     """
-    options: dict[str, Any] = {**_places(data), "bos": data.meta.get("activations", {}).get("bos"), **(how or {})}
-    read = _plan_of_read(model, task, position or data.meta.get("position"), options)
-    if read is not None and len(read.task) < len(task):
-        left = set(read.task.ids)
-        task = task.subset(np.array([i for i, name in enumerate(task.ids) if name in left], dtype=np.int64))
+    reading, how = data.meta.get("reading") or {}, dict(how or {})
+    options = {**_places(data), **options_as_trained(reading, data.meta.get("activations", {})), **how}
+    chat = {name: options.pop(name, None) for name in ("chat_template", "add_generation_prompt")}
+    if task.chats is not None or chat["chat_template"] is not None:
+        task = rendered_task(model, task, ExtractOptions(points=options["points"], **chat))
+        if (other := template_difference(reading, task)) is not None:
+            raise ResumeMismatch(other)
+    notes = [OTHER_KIND] if reading and bool(reading.get("chat")) != (CHAT in task.info) else []
+    read = _plan_of_read(model, task, selection_of(data), options)
+    if read is None:
+        notes.append(UNKNOWN_READ)
+    elif left_out := len(task) - len(read.task):
+        notes.append(f"{counted(left_out, 'text')} without the token that the probe reads left out.")
+        names = set(read.task.ids)
+        task = task.subset(np.array([i for i, name in enumerate(task.ids) if name in names], dtype=np.int64))
     every = replace(task, spans=None, position=ALL) if task.spans is not None else task
-    arguments = {**options, "skip_special": False, "position": ALL}
-    acts = extract(model, every, **arguments, progress=False)
+    acts = extract(model, every, **{**options, "skip_special": False, "position": ALL}, progress=False)
     mask = np.zeros(int(acts.layout.own_lengths.sum()), dtype=bool)
-    notes = [UNKNOWN_READ] if read is None else []
     if read is not None:
         mask[_own_rows(read)] = True
     return TokenRows(acts, mask, _special(model, acts), _context(model, acts), notes)
+
+
+def selection_of(data: ProbeData) -> Any:
+    """The tokens that the probes read, such as "last" or "-5:"; results of older versions may call several "all"."""
+    return (data.meta.get("reading") or {}).get("selection") or data.meta.get("position")
 
 
 def _places(data: ProbeData) -> dict[str, Any]:

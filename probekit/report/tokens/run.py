@@ -29,17 +29,20 @@ def tokens_of_run(data: ProbeData, acts: Activations | None, options: TokenOptio
     try:
         if acts is None:
             return _without("the store that the probes were trained on was not found, and it holds the texts")
-        model = None if options.model is None else _loaded(options.model)
-        shown = Shown(options.texts, int(data.meta.get("seed") or 0))
+        model = None if options.model is None else _loaded(options.model, data)
+        shown = Shown(options.texts, int(data.meta.get("seed") or 0), options.fpr)
         return token_section(view_of_results(data, acts, model, shown))
     except ProbekitError as error:
         return _without(str(error))
 
 
-def _loaded(name: str) -> LanguageModel:
+def _loaded(name: str, data: ProbeData) -> LanguageModel:
+    """The model, in the type and by the code that computed the probes' activations."""
     from probekit.models import load_model
 
-    return load_model(name, progress=False)
+    origin = data.meta.get("activations", {})
+    known = {"dtype": origin.get("compute_dtype"), "via": origin.get("via"), "quantize": origin.get("quantize")}
+    return load_model(name, **{key: value for key, value in known.items() if value}, progress=False)
 
 
 def _without(why: str) -> Section:

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import logsumexp
 from torch import Tensor
 
-from probekit.probes.base import Probe, as_numpy
+from probekit.probes.base import as_numpy
 from probekit.probes.sequence.base import text_scores
 from probekit.probes.sequence.ragged import in_memory
 
@@ -34,17 +34,17 @@ def text_decisions(probe: Any, rows: Tensor, counts: np.ndarray) -> np.ndarray:
     return token_decisions(probe, means)  # pyright: ignore[reportArgumentType]
 
 
-def by_output(decision: np.ndarray, probe: Probe) -> np.ndarray:
+def by_output(decision: np.ndarray, kind: str) -> np.ndarray:
     """Scores [O, R]: of the second of two classes, of each class against all others together, or of each number.
 
-    Class k of several has its log odds, s_k minus the log of the summed exponentials of the others; where scores are no
-    logits, s_k minus the largest of the others.
+    Class k of several has its log odds, s_k minus the log of the summed exponentials of the others; where `kind` is
+    "score" and not "log odds", s_k minus the largest of the others.
     """
     if decision.ndim == 1:
         return decision[None]
-    if probe.predicts == "numbers":
+    if kind == "value":
         return decision.T
-    against = logsumexp if probe.log_odds else np.max
+    against: Any = logsumexp if kind == "log odds" else np.max
     others = [against(np.delete(decision, k, axis=1), axis=1) for k in range(decision.shape[1])]
     return decision.T - np.stack(others)
 

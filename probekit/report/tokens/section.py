@@ -47,6 +47,7 @@ def about(view: TokenScores) -> str:
         said.append("A token's score is that of a text of this token alone.")
     if meta["kind"] == "log odds":
         said.append("One scale for all texts and layers: full colour from log odds of about 4.")
+        said.append(_calibrated(meta))
     elif meta["kind"] == "score":
         said.append(
             "These scores are no log odds, so each layer's are divided by their standard deviation: depth of colour "
@@ -59,6 +60,13 @@ def about(view: TokenScores) -> str:
         "probe's scores."
     )
     return " ".join(said)
+
+
+def _calibrated(meta: dict[str, Any]) -> str:
+    rows = meta["calibrated_on"]
+    if rows is None:
+        return "They are the probe's own and not calibrated, so they may be too sure."
+    return f"They are calibrated on {counted(rows, 'validation row')}, so layers at chance are pale."
 
 
 def _read(meta: dict[str, Any]) -> str:
@@ -82,10 +90,12 @@ def _notes(view: TokenScores) -> list[str]:
 def _legend(view: TokenScores) -> dict[str, str]:
     classes, kind = view.meta["classes"], view.meta["kind"]
     if kind == "value":
-        return {"low": "below the mean", "middle": f"mean {view.centre:.4g}", "high": "above"}
+        return {"low": "below the mean", "middle": f"mean {view.centres[0]:.4g}", "high": "above"}
     if len(classes) == 2:
         low, high = (printable(cut(one, 40)) for one in classes)
-        return {"low": low, "middle": f"threshold {view.centre:.3g}", "high": high}
+        fpr = view.meta["fpr"]
+        middle = "even odds" if fpr is None else f"threshold for {fpr:.2%} false positives on validation"
+        return {"low": low, "middle": middle, "high": high}
     return {"low": "another class", "middle": "even odds" if kind == "log odds" else "tie", "high": "the class"}
 
 

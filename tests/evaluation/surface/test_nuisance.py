@@ -32,7 +32,7 @@ def task_of(*fields: Any, **named: Any) -> Task:
     return Task(*fields, **named)
 
 
-def acts_of(X: np.ndarray, labels: np.ndarray = LABELS, **changes: Any) -> ActivationSet:
+def acts_of(X: np.ndarray, labels: Any = LABELS, **changes: Any) -> ActivationSet:
     columns: dict[str, Any] = {"source": SOURCE.tolist(), "size": SIZE.tolist()}
     fields: dict[str, Any] = {"columns": columns, **changes}
     task = task_of("t", [f"text {i}" for i in range(N)], labels, splits=SPLITS, **fields)
@@ -147,21 +147,61 @@ def test_missing_values_are_a_category_and_the_mean():
     size = [None if i % 7 == 0 else one for i, one in enumerate(SIZE.tolist())]
     acts = acts_of(mixed(), columns={"source": source, "size": size})
     Z = nuisance_columns(acts, ["source", "size"], "label", TRAIN)
-    assert Z.sizes == {"source": 5, "size": 2}  # three names, the missing one and those that train lacks; two of size
+    assert Z.sizes == {"source": 4, "size": 2}  # three names and the missing one; the size, and where it is missing
     assert np.isfinite(Z.features).all()
     np.testing.assert_allclose(Z.features[TRAIN].mean(axis=0), 0, atol=1e-12)
 
 
 def test_few_numbers_are_categories():
     acts = acts_of(mixed(), columns={"n": (np.arange(N) // 4 % 4).tolist()})
-    assert nuisance_columns(acts, ["n"], "label", TRAIN).sizes == {"n": 5}
+    assert nuisance_columns(acts, ["n"], "label", TRAIN).sizes == {"n": 4}
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e-15, 1e9, 1e200])
+def test_the_unit_of_a_column_does_not_matter(unit: float):
+    acts = acts_of(np.zeros((N, D)), columns={"size": SIZE.tolist(), "other": (unit * SIZE).tolist()})
+    np.testing.assert_allclose(columns_of(acts, "other"), columns_of(acts, "size"), rtol=1e-9)
+
+
+def test_a_column_that_repeats_another_up_to_float32_changes_nothing():
+    """In test rows it differs by more, which an ill-conditioned fit would multiply."""
+    copy = SIZE.astype(np.float32).astype(float)
+    copy[TEST] += RNG.normal(size=len(TEST))
+    acts = acts_of(mixed(), columns={"size": SIZE.tolist(), "copy": copy.tolist()})
+    one, two = (Residualised(acts, columns_of(acts, *names), TRAIN) for names in (["size"], ["size", "copy"]))
+    np.testing.assert_allclose(one[PLACE][TRAIN], two[PLACE][TRAIN], atol=1e-4)
+    assert np.abs(two[PLACE].numpy()).max() < 5 * np.abs(one[PLACE].numpy()).max()
+
+
+def test_a_category_that_train_lacks_has_the_mean_of_train():
+    source = np.array(["a", "a", "a", "b"])[np.arange(N) // 4 % 4].astype(object)
+    source[TEST[0]] = "new"
+    acts = acts_of(mixed(), columns={"source": source.tolist()})
+    Z = columns_of(acts, "source")
+    np.testing.assert_allclose(Z[TEST[0]], 0, atol=1e-12)
+    given = acts[PLACE].double().numpy()
+    left = Residualised(acts, Z, TRAIN)[PLACE].numpy()
+    np.testing.assert_allclose(left[TEST[0]], given[TEST[0]] - given[TRAIN].mean(axis=0), atol=1e-3)
+
+
+@pytest.mark.parametrize("cells", [["x"] * N, [None] * N, [2.5] * N])
+def test_a_column_of_one_value_is_refused(cells: list[Any]):
+    acts = acts_of(mixed(), columns={"one": cells, "source": SOURCE.tolist()})
+    with pytest.raises(DataError, match="'one' has one value in all 200 training rows"):
+        train_probes(acts, nuisance="source,one", **QUICK)
+
+
+def test_nearly_as_many_columns_as_training_rows_are_refused():
+    columns = {name: [f"c{k}" for k in RNG.integers(80, size=N)] for name in ("a", "b")}
+    with pytest.raises(DataError, match="independent columns for 200 training rows"):
+        train_probes(acts_of(mixed(), columns=columns), nuisance="a,b", **QUICK)
 
 
 def test_another_label_set_is_a_nuisance():
     other = RNG.integers(2, size=N)
     labels = {"label": LABELS, "other": other}
     acts = acts_of(mixed(), labels, label_names={"label": ["a", "b"], "other": ["c", "d"]}, target="label")
-    assert nuisance_columns(acts, ["other"], "label", TRAIN).sizes == {"other": 3}
+    assert nuisance_columns(acts, ["other"], "label", TRAIN).sizes == {"other": 2}
 
 
 def test_lengths_are_of_the_texts():

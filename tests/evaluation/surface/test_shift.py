@@ -61,7 +61,7 @@ def subset(acts: ActivationSet, rows: np.ndarray, name: str) -> ActivationSet:
 def test_the_matrix_is_that_of_transfer_between_the_rows_as_tasks():
     acts = acts_of()
     found = shifted(acts, probe="logistic")
-    by_hand = transfer([subset(acts, one == DOMAIN, one) for one in found.tasks], probe="logistic")
+    by_hand = transfer([subset(acts, np.asarray(one == DOMAIN), one) for one in found.tasks], probe="logistic")
     np.testing.assert_allclose(found.matrix[:3], by_hand.matrix, atol=1e-12)
     for row, other in zip(found.chosen[:3], by_hand.chosen, strict=True):
         for one, two in zip(row, other, strict=True):
@@ -74,8 +74,8 @@ def test_the_last_row_is_trained_on_all_other_values():
     found = shifted(acts, layers=[0])
     assert found.rows == [*found.tasks, ALL_OTHERS]
     for j, value in enumerate(found.tasks):
-        rest = subset(acts, value != DOMAIN, "rest")
-        own = subset(acts, value == DOMAIN, value)
+        rest = subset(acts, np.asarray(value != DOMAIN), "rest")
+        own = subset(acts, np.asarray(value == DOMAIN), value)
         expected = transfer([rest, own], layers=[0]).matrix[0, 1]
         assert found.matrix[3, j] == pytest.approx(expected)
 
@@ -120,6 +120,7 @@ def test_a_value_of_test_alone_is_tested_and_not_trained():
     found = shifted(acts, layers=[0])
     assert "b" in found.tasks
     assert "b" not in found.rows
+    assert any("Tested but not trained on, because of too few rows: 'b'." in note for note in found.meta["notes"])
     assert found.matrix.shape == (3, 3)
 
 

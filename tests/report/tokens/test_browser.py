@@ -1,8 +1,10 @@
 """The view in chromium: it recolours, sorts, filters and follows links, and text from data stays text."""
 
+import base64
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from probekit.report.tokens.data import TRAINED, Attention, Lens, ScoredText, TokenScores
 from probekit.report.tokens.find import view_of_texts
+from probekit.report.tokens.notebook import WIDGET, TokenView
 from probekit.report.tokens.section import token_page
 from probekit.tasks.base import Task
 
@@ -54,7 +57,7 @@ def made_up(pieces: list[list[str]], n_places: int = 4, name: str = "plain") -> 
         scores=scores,
         placebo=-scores,
         text_scores=scores[:, :, offsets[1:] - 1],
-        centre=0.0,
+        centres=np.zeros(n_places),
         units=np.ones(n_places),
         meta={
             **dict.fromkeys(kept, name),
@@ -63,6 +66,8 @@ def made_up(pieces: list[list[str]], n_places: int = 4, name: str = "plain") -> 
             "classes": ["no", name],
             "of_sequences": False,
             "has_best": True,
+            "fpr": None,
+            "calibrated_on": None,
             "notes": [name],
         },
     )
@@ -275,6 +280,40 @@ def test_the_notebook_s_frame_runs_and_cannot_leave(chromium, agreement, tmp_pat
     finally:
         chromium.switch_to.default_content()
     assert chromium.get_log("browser") == []
+
+
+def test_the_widget_shows_the_page_and_sends_the_chosen_token(chromium, tmp_path):
+    """The module that anywidget loads, with a model as anywidget gives it."""
+    page = token_page(made_up(PLAIN))
+    module = base64.b64encode(WIDGET.encode()).decode()
+    script = f"""
+        const widget = (await import("data:text/javascript;base64,{module}")).default, state = {{ height: 700 }};
+        state.page = document.getElementById("page").content.textContent;
+        window.state = state;
+        const model = {{ get: (k) => state[k], set: (k, v) => (state[k] = v), save_changes: () => (state.done = 1) }};
+        window.remove = widget.render({{ model, el: document.body }});
+    """
+    path = tmp_path / "widget.html"
+    body = f"<!doctype html><template id=page>{escape(page)}</template><script type=module>{script}</script>"
+    path.write_text(body, encoding="utf-8")
+    chromium.get(path.as_uri())
+    chromium.switch_to.frame(0)
+    try:
+        chromium.find_elements("css selector", ".tk-one .t")[3].click()
+    finally:
+        chromium.switch_to.default_content()
+    wait = (
+        "const done = arguments[0]; const look = () => state.saved ? done(state.chosen) : setTimeout(look, 5); look()"
+    )
+    assert chromium.execute_async_script(wait) == {"text": 1, "place": "resid_pre.1", "token": 0}
+    assert chromium.get_log("browser") == []
+
+
+def test_the_widget_of_anywidget_holds_the_page():
+    pytest.importorskip("anywidget")
+    view = TokenView(made_up(PLAIN), "plain")
+    widget = view.widget(height=300)
+    assert (widget.page, widget.height, widget.chosen) == (view.to_html(), 300, {})
 
 
 def test_a_saved_view_is_the_page_and_the_table_has_every_score(agreement, tmp_path):

@@ -1,22 +1,22 @@
 """The scores of the view equal those of the probes on the activations of each text by itself."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy.special import logsumexp
 from tiny_configs import tiny_model
 
 from probekit.activations import extract
-from probekit.errors import UsageError
-from probekit.probes import LogisticProbe
+from probekit.errors import ResumeMismatch, UsageError
 from probekit.report.tokens.build import pieces_of, token_scores
 from probekit.report.tokens.data import CONTEXT, TRAINED
 from probekit.report.tokens.find import Shown, view_of_results, view_of_texts
 from probekit.report.tokens.read import rows_from_model, rows_from_store
 from probekit.report.tokens.score import by_output, placebo_scores, random_weights
+from probekit.scoring.calibrate import calibrated, calibration_of
 
 
 def alone(model: Any, ids: list[int], place: tuple[str, int]) -> torch.Tensor:
@@ -25,41 +25,73 @@ def alone(model: Any, ids: list[int], place: tuple[str, int]) -> torch.Tensor:
     return cache[place][0]
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "bert", "gemma3", "gptneox"])
-def test_every_token_has_the_probe_s_score_of_its_text_alone(curve_of, family):
+def log_odds(results: Any, layer: Any, decision: np.ndarray) -> np.ndarray:
+    """Calibrated log odds of a decision, [R] or [R, C]."""
+    found = calibration_of(results.rows, layer.place)
+    assert found is not None
+    likely = calibrated(found, decision)
+    return np.log(likely / (1 - likely))[:, 1 if decision.ndim == 1 else slice(None)]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert", "gemma3"])
+def test_every_token_has_the_calibrated_log_odds_of_its_text_alone(curve_of, family):
     results, _, task = curve_of(family)
     model = tiny_model(family)
-    view = view_of_texts(results, model, task.subset(np.arange(4)))
+    view = view_of_texts(results, model, task.subset(np.arange(3)))
+    assert view.meta["calibrated_on"] == (results.rows.splits == "validation").sum()
     for p, layer in enumerate(results.layers):
-        for i in range(4):
+        for i in range(3):
             found = view.scores[0, p, view.offsets[i] : view.offsets[i + 1]]
-            expected = layer.probe.decision_function(alone(model, task.inputs[i], (layer.point, layer.layer)))
+            decision = layer.probe.decision_function(alone(model, task.inputs[i], (layer.point, layer.layer)))
+            expected = log_odds(results, layer, decision)
             np.testing.assert_allclose(found, expected, atol=2e-4 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("position", ["last", "first", "mean", 1, -2])
+def test_tokens_have_the_probabilities_that_score_gives_them(curve_of):
+    results, _, task = curve_of("gpt2")
+    some, model = task.subset(np.arange(5)), tiny_model("gpt2")
+    view = view_of_texts(results, model, some)
+    scored = results.score(model, some, tokens=True)
+    np.testing.assert_allclose(1 / (1 + np.exp(-view.scores[0, view.best])), scored.probabilities[:, 1], atol=1e-5)
+    assert ((view.marks & TRAINED) > 0).tolist() == scored.trained.tolist()
+
+
+@pytest.mark.parametrize("position", ["last", "mean", 1, -2])
 @pytest.mark.parametrize("source", ["model", "store"])
 def test_texts_have_the_scores_that_tested_the_probe(curve_of, position, source):
-    """At the marked tokens the view gives each text the score that train_probes gave it."""
+    """At the marked tokens the view gives each text the calibrated score that train_probes gave it."""
     results, _, task = curve_of("gpt2", position)
     rows, model = results.rows, tiny_model("gpt2")
-    assert rows is not None
     test = np.flatnonzero(task.splits == "test")
     if source == "model":
         view = view_of_texts(results, model, task.subset(test))
     else:
         view = token_scores(results, rows_from_store(extract(model, task, position="all"), test, position))
     for p, layer in enumerate(results.layers):
-        np.testing.assert_allclose(
-            view.text_scores[0, p], rows.scores[layer.place][rows.splits == "test"], rtol=1e-3, atol=1e-4
-        )
+        expected = log_odds(results, layer, rows.scores[layer.place][rows.splits == "test"])
+        np.testing.assert_allclose(view.text_scores[0, p], expected, rtol=1e-3, atol=1e-4)
     lengths = np.diff(view.offsets)
     for i, n in enumerate(lengths.tolist()):
         marked = np.flatnonzero(view.marks[view.offsets[i] : view.offsets[i + 1]] & TRAINED).tolist()
-        assert marked == {"last": [n - 1], "first": [0], "mean": [*range(n)], 1: [1], -2: [n - 2]}[position]
+        assert marked == {"last": [n - 1], "mean": [*range(n)], 1: [1], -2: [n - 2]}[position]
     predicted = rows.predicted[results.layers[view.best].place][rows.splits == "test"]
     assert [one.predicted for one in view.texts] == [f"class {k}" for k in predicted]
     assert [one.is_mistake for one in view.texts] == (predicted != task.labels["kind"][test]).tolist()
+
+
+def test_a_false_positive_rate_moves_the_centre_and_the_predictions(curve_of):
+    results, _, task = curve_of("gpt2")
+    test, model = task.subset(np.flatnonzero(task.splits == "test")), tiny_model("gpt2")
+    view = view_of_texts(results, model, test, fpr=0.2)
+    flagged = results.score(model, test, fpr=0.2).flagged
+    assert 0 < flagged.sum() < len(test)
+    assert [one.predicted == "class 1" for one in view.texts] == flagged.tolist()
+    assert ((view.text_scores[0] >= view.centres[:, None] - 1e-6)[view.best]).tolist() == flagged.tolist()
+    assert len(set(view.centres)) == len(view.places)  # a threshold for each place
+    with pytest.raises(UsageError, match="at least"):
+        view_of_texts(results, model, test, fpr=1e-4)
+    with pytest.raises(UsageError, match="between 0 and 1"):
+        results.tokens(model, test, fpr=2)
 
 
 def test_several_classes_have_the_log_odds_of_each(curve_of):
@@ -68,13 +100,9 @@ def test_several_classes_have_the_log_odds_of_each(curve_of):
     view = view_of_texts(results, model, task.subset(np.array([5])))
     layer = results.layers[1]
     x = alone(model, task.inputs[5], ("resid_pre", 1))
-    s = layer.probe.decision_function(x)
     assert view.outputs == ["class 0", "class 1", "class 2"]
-    for k in range(3):
-        expected = s[:, k] - logsumexp(np.delete(s, k, axis=1), axis=1)
-        np.testing.assert_allclose(view.scores[k, 1], expected, rtol=1e-3, atol=1e-4)
-        likely = layer.probe.predict_proba(x)[:, k]
-        np.testing.assert_allclose(expected, np.log(likely / (1 - likely)), rtol=1e-4, atol=1e-9)
+    expected = log_odds(results, layer, layer.probe.decision_function(x))
+    np.testing.assert_allclose(view.scores[:, 1], expected.T, rtol=1e-3, atol=1e-4)
 
 
 def test_a_regression_is_centred_on_the_mean_of_the_trained_tokens(curve_of):
@@ -82,7 +110,7 @@ def test_a_regression_is_centred_on_the_mean_of_the_trained_tokens(curve_of):
     view = view_of_texts(results, tiny_model("gpt2"), task)
     trained = (view.marks & TRAINED) > 0
     assert view.meta["kind"] == "value"
-    assert view.centre == pytest.approx(view.scores[0][:, trained].mean())
+    assert view.centres.tolist() == pytest.approx([view.scores[0][:, trained].mean()] * len(view.places))
     assert len(set(view.units)) == 1
     assert all(one.is_mistake is None for one in view.texts)
 
@@ -95,11 +123,20 @@ def test_other_probes(curve_of, probe):
     layer = results.layers[2]
     x = alone(model, task.inputs[0], ("resid_pre", 2))
     each = layer.probe.decision_function([row[None] for row in x] if probe == "attention" else x)
+    whole = layer.probe.decision_function([x] if probe == "attention" else x[-1:])
+    if probe != "attention":
+        each, whole = (log_odds(results, layer, one) for one in (each, whole))
     np.testing.assert_allclose(view.scores[0, 2, : len(x)], each, rtol=1e-3, atol=1e-4)
-    whole = layer.probe.decision_function([x] if probe == "attention" else x[-1:])[0]
-    assert view.text_scores[0, 2, 0] == pytest.approx(whole, rel=1e-3, abs=1e-4)
-    same_units = probe in ("attention", "lda")
-    assert (set(view.units) == {1.0}) == same_units
+    assert view.text_scores[0, 2, 0] == pytest.approx(whole[0], rel=1e-3, abs=1e-4)
+    assert set(view.units) == {1.0}
+
+
+def test_scores_without_log_odds_and_without_validation_rows_are_in_standard_deviations(curve_of):
+    results, _, task = curve_of("gpt2", "last", "mean-diff")
+    view = view_of_texts(replace(results, rows=None), tiny_model("gpt2"), task.subset(np.arange(30)))
+    assert view.meta["kind"] == "score"
+    trained = (view.marks & TRAINED) > 0
+    np.testing.assert_allclose(view.units, view.scores[0][:, trained].std(axis=1))
 
 
 def test_context_tokens_are_marked_and_have_no_score(agreement):
@@ -135,15 +172,12 @@ def test_the_placebo_is_a_random_direction_with_the_probe_s_mean_and_spread():
 
 
 def test_scores_without_probabilities_are_compared_with_the_largest_other():
-    probe = LogisticProbe()
-    probe.log_odds = False
-    found = by_output(np.array([[3.0, 1.0, 2.0]]), probe)
-    assert found[:, 0].tolist() == [1.0, -2.0, -1.0]
+    assert by_output(np.array([[3.0, 1.0, 2.0]]), "score")[:, 0].tolist() == [1.0, -2.0, -1.0]
 
 
 def test_other_models_and_missing_ones_are_refused(curve_of):
     results, acts, task = curve_of("gpt2")
-    with pytest.raises(UsageError, match="another model"):
+    with pytest.raises(ResumeMismatch, match="different weights"):
         view_of_texts(results, tiny_model("gpt2-untied"), task)
     with pytest.raises(UsageError, match="--model"):
         view_of_results(results, acts)
