@@ -111,7 +111,9 @@ def model_options_of(options: SweepOptions) -> DeviceOptions:
 
 def task_options_of(options: SweepOptions, task: str = "") -> TaskOptions:
     """How the task of this name is read; the token is chosen when it is extracted."""
-    return TaskOptions(**{**_shared(options, TaskOptions), "position": None, "regression": task in options.regression})
+    return TaskOptions(
+        **{**_shared(options, TaskOptions), "position": None, "regression": task in [*(options.regression or ())]}
+    )
 
 
 def extract_options_of(options: SweepOptions) -> ExtractOptions:

@@ -93,21 +93,25 @@ def plan_sweep(models: Any, tasks: Any, options: SweepArguments) -> SweepPlan:
     if options.stores and folder is None:
         raise UsageError("stores need a folder (--out, in Python out=); name one, or leave stores out")
     sources = task_sources(tasks)
-    _check_regression(options.regression, sources)
-    return SweepPlan(model_sources(models), sources, options, folder, settings_of(options))
+    _check_regression(options.regression or (), sources)
+    return SweepPlan(model_sources(models), sources, options, folder, sweep_settings(options))
 
 
 def _check_regression(names: Iterable[str], sources: Sequence[SweepSource]) -> None:
-    """Refuse names that are not of a task that is read here."""
-    known = [source.name for source in sources if not isinstance(source.given, Task)]
+    """Refuse names that are not of a task that the sweep reads."""
+    given = {source.name: source.given for source in sources}
     for name in names:
-        if name not in known:
+        if name not in given:
+            hint = nearest(name, given)
+            raise UsageError(f"--regression (regression=) names {name!a}, no task of this sweep; {hint}")
+        if isinstance(given[name], Task):
             raise UsageError(
-                f"--regression (regression=) names {name!a}, no task of this sweep; {nearest(name, known)}"
+                f"--regression (regression=) names {name!a}, which is loaded already; give load_task(..., "
+                "regression=True) instead"
             )
 
 
-def settings_of(options: SweepOptions) -> dict[str, Any]:
+def sweep_settings(options: SweepOptions) -> dict[str, Any]:
     """The options that decide the numbers, as JSON."""
     known = {one.name: getattr(options, one.name) for one in fields(SweepOptions) if one.name not in NOT_SETTINGS}
     return json.loads(json.dumps(known, default=lambda value: list(value) if _is_list(value) else repr(value)))
@@ -133,7 +137,7 @@ def known_runs(plan: SweepPlan) -> dict[tuple[str, str], SweepRun]:
 def data_digest(source: SweepSource, options: SweepOptions) -> str:
     """A digest of a task's data and of how its labels are read; "" where it is known by its name alone."""
     if isinstance(source.given, str | Path):
-        numbers = " as numbers" if source.name in options.regression else ""
+        numbers = " as numbers" if source.name in [*(options.regression or ())] else ""
         return f"{file_digest(source)}{numbers}"
     try:
         return read_task(source, options).fingerprint()

@@ -251,6 +251,11 @@ def _assemble(
         chats=rows.chats if columns.has_chats else None,
         columns={name: column_of(cells, name, rows.places) for name, cells in rows.kept.items()},
     )
+    return _with_token_cells(task, rows, columns, options)
+
+
+def _with_token_cells(task: Task, rows: Rows, columns: Columns, options: TaskOptions) -> Task:
+    """The task with the labels of its tokens, where there is a column of them."""
     if columns.token_label is None:
         return task
     return with_token_cells(task, columns.token_label, rows.token_cells, _groups(rows, columns)[0], options)

@@ -139,6 +139,8 @@ def test_what_misleads_is_said(model: Any) -> None:
 
 
 def test_stores_are_kept_where_asked_for(model: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'a', which is loaded already; give load_task"):
+        pk.sweep(model, [token_task("a")], regression="a")
     with pytest.raises(UsageError, match="stores need a folder"):
         pk.sweep(model, [token_task("a")], stores=True)
     model = pk.load_model("agreement-gpt2")

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.data import NOT_SELECTED, LayerResult, ProbeData
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name, quick_note
-from probekit.tables import TableReport, html_page, html_table, text_table, without_empty_columns
+from probekit.tables import html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, listed, printable
 
 
 def curves_summary(curves: Sequence[ProbeData]) -> str:
     """Title, table and notes as text."""
-    table = text_table(_rows(curves), left=4 if has_several_probes(curves) else 3).split("\n")
+    table = text_table(_rows(curves), left=_left(curves)).split("\n")
     return "\n".join(map(printable, [curves_title(curves), "", *table, "", *curves_notes(curves)]))
 
 
@@ -19,14 +19,14 @@ def curves_html(curves: Sequence[ProbeData]) -> str:
     """The same as HTML."""
     return html_page(
         curves_title(curves),
-        html_table(_rows(curves), left=4 if has_several_probes(curves) else 3),
+        html_table(_rows(curves), left=_left(curves)),
         curves_notes(curves),
     )
 
 
-def curves_table(curves: Sequence[ProbeData]) -> TableReport:
-    """The parts of `curves_summary`."""
-    return TableReport(curves_title(curves), [], _rows(curves), curves_notes(curves), left=3)
+def _left(curves: Sequence[ProbeData]) -> int:
+    """How many columns of names there are."""
+    return 4 if has_several_probes(curves) else 3
 
 
 def curves_title(curves: Sequence[ProbeData]) -> str:

@@ -17,6 +17,8 @@ import numpy as np
 _WRITTEN_WITHOUT_SPACES = "぀-ヿ㐀-䶿一-鿿豈-﫿"
 _WORD = re.compile(rf"[{_WRITTEN_WITHOUT_SPACES}]|[^\W{_WRITTEN_WITHOUT_SPACES}]+|[^\w\s]")
 
+_SPACES = bytes(code for code in range(128) if chr(code).isspace())
+
 
 def normalised_words(text: str) -> list[str]:
     """The words and punctuation marks of a text, with case, Unicode form and spacing normalised."""
@@ -35,10 +37,16 @@ def text_numbers(inputs: Sequence[Any]) -> np.ndarray:
 
 def _text_keys(texts: Sequence[str]) -> list[Hashable]:
     """Finding words takes most of the time, and only texts that are equal without any white space need it."""
-    rough = {text: "".join(folded(text).split()) for text in dict.fromkeys(texts)}
+    rough = {text: _without_spaces(text) for text in dict.fromkeys(texts)}
     alike = Counter(rough.values())
     exact = {text: tuple(normalised_words(text)) if alike[key] > 1 else key for text, key in rough.items()}
     return [exact[text] for text in texts]
+
+
+def _without_spaces(text: str) -> str:
+    if text.isascii():  # several times as fast as splitting and joining
+        return text.encode().lower().translate(None, _SPACES).decode()
+    return "".join(folded(text).split())
 
 
 def folded(text: str) -> str:
