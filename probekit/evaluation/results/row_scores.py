@@ -106,9 +106,11 @@ def read_row_scores(folder: Path, sha256: str) -> RowScores:
 
 
 def _rows_of(data: bytes) -> RowScores:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pq.read_table(io.BytesIO(data))
+    # no Python file and no threads: a thread of Arrow that still holds one may abort Python as it exits
+    table = pq.read_table(pa.BufferReader(data), use_threads=False, pre_buffer=False)
     columns = {name: _array(table.column(name)) for name in table.column_names}
     ids, digests, splits, labels, groups = (columns.pop(name) for name in ("id", "digest", "split", "label", "group"))
     if not np.isin(splits.astype(str), SCORED_SPLITS).all():
