@@ -135,7 +135,7 @@ def _check_picture(job: ScoreJob, results: "ProbeResults", place: str) -> None:
     from probekit.plots.scores import check_scores_picture
 
     if job.out is not None:
-        raise UsageError("--picture draws what a table shows; leave --out out, or the picture")
+        raise UsageError("--picture draws the table on stdout, and --out writes a file instead; give one of the two")
     check_scores_picture(results, place)
 
 

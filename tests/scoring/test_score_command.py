@@ -126,6 +126,8 @@ def test_what_cannot_be_scored_is_one_line(
     assert "either --dataset" in refused(2, "score", *probe, *model)
     assert "either --dataset" in refused(2, "score", *probe, *model, *text, "--dataset", "x.csv")
     assert "no folder of results" in refused(3, "score", "--probe", tmp_path / "none", *model, *text)
+    drawn = ("--picture", tmp_path / "p.png", "--out", tmp_path / "scores.csv")
+    assert "give one of the two" in refused(2, "score", *probe, *model, *text, *drawn)
     assert "is a store" in refused(3, "score", "--probe", store, *model, *text)
     assert "no results here" in refused(3, "score", "--probe", tmp_path, *model, *text)
     assert "no probe of 'resid_pre.9'" in refused(2, "score", "--probe", f"{results}:resid_pre.9", *model, *text)

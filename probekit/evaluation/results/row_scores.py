@@ -109,7 +109,7 @@ def _rows_of(data: bytes) -> RowScores:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    # without threads: one of pyarrow's that releases a Python object while Python exits aborts the process
+    # A precaution: commands that read this file with Arrow's threads ended now and then with an abort as Python exited.
     table = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(use_threads=False)
     columns = {name: _array(table.column(name)) for name in table.column_names}
     ids, digests, splits, labels, groups = (columns.pop(name) for name in ("id", "digest", "split", "label", "group"))

@@ -61,7 +61,7 @@ def _classes(data: ProbeData, layer: LayerResult) -> list[Part]:
         [(name, color, "block") for name, color, _ in (histogram.up, histogram.down) if name] if histogram.down else []
     )
     pictures.append(Picture(draw_histogram(histogram), caption, legend=legend))
-    note = "Calibration error: mean over bins of equal counts (Guo et al. 2017). Intervals of shares are Clopper-Pearson's."
+    note = "Calibration error: mean over bins of equal counts (Guo et al. 2017). Intervals of shares: Clopper-Pearson."
     return [Lines(lines), Pictures(pictures), *([Lines([note], "note")] if len(pictures) > 1 else [])]
 
 
