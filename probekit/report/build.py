@@ -39,7 +39,7 @@ def write_report(runs: Sequence[str | Path] | str | Path, out: str | Path, optio
     """Write the results of one or several runs as one HTML file, which loads nothing else; returns its path.
 
     Args:
-        runs: folders of results (of `train_probes`, `transfer` or `causal_curve`), or stores that hold such folders.
+        runs: a folder, or a list of folders, of results (of `train_probes`, `transfer` or `causal_curve`), or stores that hold such folders.
         out: the file; an earlier report there is replaced.
         options: what is shown.
 
@@ -48,8 +48,8 @@ def write_report(runs: Sequence[str | Path] | str | Path, out: str | Path, optio
         StorageError: `out` is a folder or another file, or the disk refused.
     """
     path = check_report_file(check_path("out", out))
-    paths = [runs] if isinstance(runs, str | Path) else list(runs)
-    html = report_html(load_runs([check_path("runs", one) for one in paths]), options)
+    paths = runs if isinstance(runs, list | tuple) else [runs]
+    html = report_html(load_runs([check_path("runs", one) for one in paths], options.store), options)
     write_as(path, html.encode("utf-8", "replace"))
     return path
 

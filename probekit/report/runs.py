@@ -33,16 +33,20 @@ class Run:
     store: Store | None = None
 
 
-def load_runs(paths: Sequence[Path]) -> list[Run]:
+def load_runs(paths: Sequence[Path], store: Path | None = None) -> list[Run]:
     """The results in folders of results and in stores, in this order; several curves of one folder are several runs.
 
-    Causal results come with the curve that they are of, or alone where it is not among the runs.
+    Causal results come with the curve that they are of, or alone where it is not among the runs. `store` is the one
+    that results elsewhere are of.
 
     Raises:
-        DataError: no results at a path, or incomplete ones.
+        DataError: no results at a path, or incomplete ones; `store` is no store.
     """
+    given = None if store is None else load_activations(store, "size")
     folders = list(dict.fromkeys(folder for path in paths for folder in _folders(path)))
-    runs = [run for folder in folders for run in _runs_in(folder)]
+    runs = [run for folder in folders for run in _runs_in(folder, given)]
+    if given is not None and not any(run.store is not None and run.store.path == given.path for run in runs):
+        raise DataError(f"the results are not of the store {str(store)!a}, or of other activations than it holds now")
     told = {folder for run in runs for folder in run.causal}
     return [run for run in runs if run.folder not in told]
 
@@ -67,8 +71,8 @@ def _subfolders(path: Path) -> list[Path]:
     return sorted(folder for folder in path.iterdir() if folder.is_dir()) if path.is_dir() else []
 
 
-def _runs_in(folder: Path) -> list[Run]:
-    store = _store_of(folder)
+def _runs_in(folder: Path, given: Store | None) -> list[Run]:
+    store = _store_of(folder) or given
     if (folder / "curves.json").is_file():
         return [_of_curve(folder, curve, store) for curve in ProbeCurves.load(folder).values()]
     if (folder / "results.json").is_file():

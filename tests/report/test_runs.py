@@ -32,18 +32,27 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_store_stands_for_all_of_its_results(store: Path):
+def test_a_store_gives_all_of_its_results(store: Path):
     runs = load_runs([store])
     assert [type(one.results).__name__ for one in runs].count("ProbeResults") == 3
     assert [type(one.results).__name__ for one in runs].count("PositionResults") == 1
     assert all(one.store is not None for one in runs)
 
 
-def test_results_apart_from_their_store_are_shown_without_it(store: Path, tmp_path: Path):
+def test_results_elsewhere_have_the_store_that_is_named(store: Path, tmp_path: Path):
     (folder,) = (path.parent for path in store.glob("results/*/results.json"))
-    ProbeResults.load(folder).save(tmp_path / "a" / "b")
-    (found,) = load_runs([tmp_path / "a" / "b"])
+    results = ProbeResults.load(folder)
+    elsewhere = results.save(tmp_path / "a" / "b")
+    (found,) = load_runs([elsewhere])
     assert found.store is None
+    (found,) = load_runs([elsewhere], store)
+    assert found.store is not None
+    assert found.store.path == store
+    results.meta["activations"]["task_fingerprint"] = "of another task"
+    with pytest.raises(DataError, match="are not of the store"):
+        load_runs([results.save(tmp_path / "a" / "c")], store)
+    with pytest.raises(DataError, match="no store at"):
+        load_runs([elsewhere], tmp_path)
 
 
 def test_the_commands_make_the_same_numbers_again(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
