@@ -39,7 +39,8 @@ def write_report(runs: Sequence[str | Path] | str | Path, out: str | Path, optio
     """Write the results of one or several runs as one HTML file, which loads nothing else; returns its path.
 
     Args:
-        runs: a folder, or a list of folders, of results (of `train_probes`, `transfer` or `causal_curve`), or stores that hold such folders.
+        runs: one or several folders of results (of `train_probes`, `transfer` or `causal_curve`), or stores that hold
+            such folders.
         out: the file; an earlier report there is replaced.
         options: what is shown.
 

@@ -217,18 +217,8 @@ def _assemble(
     name: str, tables: dict[str, DataTable], info: dict[str, Any], named: NamedColumns, options: TaskOptions
 ) -> Task:
     tables, origin = _with_train(name, tables, "sha256" not in info)
-    rows, columns, skip = Rows(), columns_of(tables["train"], named), options.on_bad_row == "skip"
-    if len(tables) == 1:
-        taken = (columns.text, columns.label, columns.group, columns.id, columns.token_label, *(columns.span or ()))
-        columns = columns._replace(split=split_column_of(tables["train"], taken, named.split))
-    elif named.split is not None:
-        raise UsageError(f"{name!a} has a table for each split; leave --split-column out")
-    for split in [split for split in SPLITS if split in tables]:
-        own = columns_of(tables[split], named, labelled=columns.label is not None)
-        if own.has_chats != columns.has_chats:
-            raise DataError(f"{tables[split].name} and {tables['train'].name} hold texts and chats; give one kind")
-        columns = own._replace(split=columns.split, label=columns.label and own.label)
-        collect(rows, split, tables[split], columns, options.keep_blanks, skip)
+    rows, columns = _collected(name, tables, named, options)
+    skip = options.on_bad_row == "skip"
     if columns.label is None:
         _warn_unlabelled(tables["train"], columns, options)
         labels, names, groups, carving = {}, {}, _groups(rows, columns)[1], {"seed": options.seed}
@@ -252,6 +242,25 @@ def _assemble(
         columns={name: column_of(cells, name, rows.places) for name, cells in rows.kept.items()},
     )
     return _with_token_cells(task, rows, columns, options)
+
+
+def _collected(
+    name: str, tables: dict[str, DataTable], named: NamedColumns, options: TaskOptions
+) -> tuple[Rows, Columns]:
+    """The rows of all splits, and the columns that they were read from."""
+    rows, columns = Rows(), columns_of(tables["train"], named)
+    if len(tables) == 1:
+        taken = (columns.text, columns.label, columns.group, columns.id, columns.token_label, *(columns.span or ()))
+        columns = columns._replace(split=split_column_of(tables["train"], taken, named.split))
+    elif named.split is not None:
+        raise UsageError(f"{name!a} has a table for each split; leave --split-column out")
+    for split in [split for split in SPLITS if split in tables]:
+        own = columns_of(tables[split], named, labelled=columns.label is not None)
+        if own.has_chats != columns.has_chats:
+            raise DataError(f"{tables[split].name} and {tables['train'].name} hold texts and chats; give one kind")
+        columns = own._replace(split=columns.split, label=columns.label and own.label)
+        collect(rows, split, tables[split], columns, options.keep_blanks, options.on_bad_row == "skip")
+    return rows, columns
 
 
 def _with_token_cells(task: Task, rows: Rows, columns: Columns, options: TaskOptions) -> Task:

@@ -36,6 +36,10 @@ class PlaceResults(LayerResult):
         """Score new texts with this place's probe: see `ProbeResults.score`."""
         return self._of.score(model, texts, place=self.place, **options)
 
+    def __repr__(self) -> str:
+        scores = ", ".join(f"{name} {value:.3f}" for name, value in self.metrics["test"].items())
+        return f"PlaceResults({self.place}; C {self.C}; test {scores})"
+
 
 class ProbeResults(ProbeData):
     """The curve that `train_probes` returns; its attributes are those of `ProbeData`."""

@@ -28,7 +28,7 @@ def tokens_of_run(data: ProbeData, acts: Activations | None, options: TokenOptio
         return None
     try:
         if acts is None:
-            return _without("the store that the probes were trained on was not found, and it holds the texts; name it: --store")
+            return _without("the store with the texts of the probes was not found; name it with --store")
         model = None if options.model is None else _loaded(options.model, data)
         shown = Shown(options.texts, int(data.meta.get("seed") or 0), options.fpr)
         return token_section(view_of_results(data, acts, model, shown))

@@ -63,7 +63,7 @@ def test_a_run_without_its_store_says_so(agreement):
     results, _, task = agreement
     section = tokens_of_run(results, None, TokenOptions())
     assert section is not None
-    assert "store that the probes were trained on was not found" in section.html
+    assert "name it with --store" in section.html
     assert tokens_of_run(results, None, TokenOptions(tokens=False)) is None
     acts = extract(agreement[1], task)
     hinted = tokens_of_run(results, acts, TokenOptions())
