@@ -122,8 +122,17 @@ if TYPE_CHECKING:
     from probekit.causal.readouts import direct_logit_attribution, logit_lens
     from probekit.causal.results.results import CausalResults
     from probekit.errors import ProbekitError
-    from probekit.evaluation import PositionResults, ProbeCurves, ProbeResults, TransferResults, train_probes, transfer
+    from probekit.evaluation import (
+        HeadResults,
+        PositionResults,
+        ProbeCurves,
+        ProbeResults,
+        TransferResults,
+        train_probes,
+        transfer,
+    )
     from probekit.models import load_model
+    from probekit.plots import plot_projection
     from probekit.probes import load_probe
     from probekit.report.build import write_report
     from probekit.scoring.monitor import Monitor

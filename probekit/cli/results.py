@@ -25,6 +25,8 @@ NAME_ORDER = (
     "folds",
     "drop_leaks",
     "random_init",
+    "nuisance",
+    "shift_column",
     "controls",
     "control_type",
     "control_C",

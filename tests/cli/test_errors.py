@@ -83,7 +83,7 @@ def test_a_fault_of_our_own_is_not_hidden(failing: Failing) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["extrakt"], "Did you mean 'extract'?"),
+        (["extrakt"], "Did you mean 'extract'"),
         (["extract", "--modle", "x"], "--model"),
         (["extract"], "Missing option '--model'"),
         (["extract", "--model", "m"], "Missing option '--dataset'"),

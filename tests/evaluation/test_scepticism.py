@@ -220,7 +220,7 @@ def test_a_fold_s_own_labels_change_none_of_its_predictions(world, monkeypatch):
         seen.append((plans[0].grid.protocol, fitted))
         return [fitted]
 
-    monkeypatch.setattr(sys.modules["probekit.evaluation.train_probes"], "fit_places", spy)
+    monkeypatch.setattr(sys.modules["probekit.evaluation.set_fits"], "fit_places", spy)
     # folds that do not follow the labels, so that they stay when labels change
     monkeypatch.setattr("sklearn.model_selection.StratifiedKFold", KFold)
     acts = world(n=120, strength=(0.5,) * 5)

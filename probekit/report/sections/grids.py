@@ -83,8 +83,8 @@ def _chances(data: TransferData) -> tuple[list[float], str]:
 
 
 def _transfer_cell(data: TransferData, cell: TransferCell, chance: float, name: str) -> Cell:
-    metric, value, ends = metric_name(data.headline), *(of.get(data.headline) for of in (cell.metrics, cell.intervals))
-    tip = f"trained on {cell.train_task}, tested on {cell.test_task}\n{cell.place}, test {metric} "
+    value, ends = cell.metrics.get(data.headline), cell.intervals.get(data.headline)
+    tip = f"trained on {cell.train_task}, tested on {cell.test_task}\n{cell.place}, test {metric_name(data.headline)} "
     if value is None:
         return Cell("-", f"{tip}undefined")
     tip += f"{value:z.3f}{'' if ends is None else ' ' + interval_text(ends)}; {name} {chance:.3f}"
