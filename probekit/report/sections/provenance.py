@@ -25,6 +25,11 @@ NAMES = {
     "check": "Checksums",
 }
 
+NOT_REPEATED = (
+    "The command of the extraction leaves out devices, columns by name, chat templates, edits and what the model wrote "
+    "itself; the fingerprints above tell whether the texts and the weights are the same."
+)
+
 
 def provenance_section(run: Run) -> Section:
     """Fingerprints, settings, versions and commands of a run."""
@@ -38,7 +43,7 @@ def provenance_section(run: Run) -> Section:
                 Lines(["The store was not found next to these results, so its own command is not known."], "note")
             )
         else:
-            parts.append(Lines(["Settings that these files do not record, such as devices, are left out."], "note"))
+            parts.append(Lines([NOT_REPEATED], "note"))
     return Section("provenance", "Provenance", html_of(parts))
 
 
@@ -97,6 +102,9 @@ def _extract(meta: Mapping[str, Any], source: Mapping[str, Any]) -> list[str]:
     words += ["--position", ",".join(map(str, position)) if isinstance(position, list) else str(position)]
     for key, flag in (("limit", "--limit"), ("seed", "--seed")):
         words += [flag, str(info[key])] if info.get(key) else []
+    if meta.get("bos") is not None:
+        words.append("--bos" if meta["bos"] else "--no-bos")
+    words += ["--dtype", str(meta["compute_dtype"])] if meta.get("compute_dtype", "float32") != "float32" else []
     words += ["--store-dtype", str(meta["dtype"])] if meta.get("dtype", "float32") != "float32" else []
     return words
 
