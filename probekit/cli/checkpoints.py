@@ -37,7 +37,7 @@ def store_name(revision: str) -> str:
 
 def at(name: str, done: int, total: int, error: ProbekitError) -> ProbekitError:
     """The error of one of several checkpoints, with its name and what is complete."""
-    rest = f"; {done} of {total} are complete, and the same command goes on from there" if done else ""
+    rest = f"; {done} of {total} are complete; run the same command again for the rest" if done else ""
     return type(error)(f"{name!a:.80}: {error}{rest}")
 
 

@@ -1,7 +1,6 @@
 """The scores of one text, token by token, with the prompt shaded, the thresholds and the alarms."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from matplotlib.axes import Axes
 
@@ -11,9 +10,7 @@ from probekit.plots.style import (
     PLAIN,
     RED,
     SMALL,
-    new_figure,
     short,
-    write_figure,
     write_headings,
 )
 from probekit.points import place_name
@@ -62,19 +59,6 @@ def plot_watched(
         ax.legend(fontsize=SMALL, frameon=False, loc="best")
     write_headings(ax, _title(probes), [_says(text, probes, n)], start=7)
     return ax
-
-
-def save_watched_plot(
-    text: WatchedText, probes: Sequence[WatchedProbe], pieces: Sequence[str], path: str | Path
-) -> Path:
-    """Write the picture as PNG and SVG; returns the PNG's path.
-
-    Raises:
-        StorageError: the disk refused.
-    """
-    with new_figure(watched_size(len(pieces))) as figure:
-        plot_watched(text, probes, pieces, figure.subplots())
-        return write_figure(figure, Path(path))
 
 
 def watched_size(tokens: int) -> tuple[float, float]:

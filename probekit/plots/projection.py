@@ -28,7 +28,7 @@ from probekit.points import PointSpec
 from probekit.text import counted
 
 SIZE = (6.4, 5.6)  # inches
-MOST_POINTS = 3000  # more cannot be told apart, and an SVG of them takes megabytes
+MOST_POINTS = 3000  # more would cover one another
 MOST_CLASSES = len(PALETTE)  # with a colour of their own; of more, the last ones share grey
 MARGIN, GAP = 0.13, 0.015  # of the axes: the densities, and the space between
 MARKERS = "o^sDvP*"  # so that classes differ without their colours, too

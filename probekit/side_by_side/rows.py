@@ -77,7 +77,7 @@ def _predictions(rows: RowScores, place: str, test: np.ndarray, order: np.ndarra
 
 
 def _keys(rows: RowScores, test: np.ndarray, classes: Sequence[str], order: np.ndarray) -> list[Key]:
-    """One for each row; equal rows are told from one another by their order."""
+    """One for each row; rows that are equal are numbered in their order."""
     seen: Counter[Key] = Counter()
     keys = []
     for i in test:

@@ -172,7 +172,7 @@ def test_revisions_that_cannot_be_are_one_line(checkpoints: Path, texts: Path, r
     out, err = capsys.readouterr()
     assert out.endswith("/step0\n")  # the first is complete
     assert err.startswith("probekit: error: 'step5': ")
-    assert err.endswith("; 1 of 2 are complete, and the same command goes on from there\n")
+    assert err.endswith("; 1 of 2 are complete; run the same command again for the rest\n")
 
 
 def test_revisions_of_the_hub_have_a_store_each(texts: Path, here: Path) -> None:

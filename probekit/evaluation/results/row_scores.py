@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError
-from probekit.plain_files import MAX_WEIGHTS, read_bytes
+from probekit.evaluation.results.part_file import read_part
 
 ROWS_FILE = "predictions.parquet"
 DIGITS = 16  # of the hash of a text: 64 bits, so two of a million texts share one with a chance of 3e-8
@@ -93,12 +93,7 @@ def read_row_scores(folder: Path, sha256: str) -> RowScores:
         DataError: a file that is missing, damaged, or not of these results.
     """
     path = folder / ROWS_FILE
-    try:
-        data = read_bytes(path, MAX_WEIGHTS)
-    except (OSError, ValueError) as error:
-        raise DataError(f"could not read {str(path)!a} ({error}); train again") from None
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise DataError(f"{str(path)!a} is not the one of these results, or is damaged; train again")
+    data = read_part(path, sha256)
     try:
         return _rows_of(data)
     except (ValueError, KeyError, TypeError, OSError, AttributeError) as error:

@@ -7,7 +7,6 @@ there were, and is the shrunk covariance itself where D is at most K.
 Axes: N rows, D width, K directions.
 """
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,8 @@ import safetensors
 import safetensors.numpy
 
 from probekit.errors import DataError
-from probekit.plain_files import MAX_WEIGHTS, parse_json, read_bytes
+from probekit.evaluation.results.part_file import read_part
+from probekit.plain_files import parse_json
 
 SPREAD_FILE = "training_activations.safetensors"
 USUAL = 0.99  # share of held-out rows within the line
@@ -83,12 +83,7 @@ def read_spread(folder: Path, sha256: str) -> TrainingSpread:
         DataError: a file that is missing, damaged, or not of these results.
     """
     path = folder / SPREAD_FILE
-    try:
-        data = read_bytes(path, MAX_WEIGHTS)
-    except (OSError, ValueError) as error:
-        raise DataError(f"could not read {str(path)!a} ({error}); train again") from None
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise DataError(f"{str(path)!a} is not the one of these results, or is damaged; train again")
+    data = read_part(path, sha256)
     try:
         arrays, place = safetensors.numpy.load(data), str(_metadata(data)["place"])
         K, D = arrays["directions"].shape

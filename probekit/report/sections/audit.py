@@ -102,7 +102,7 @@ def found_pairs(task: Task, label: str, near: bool) -> tuple[list[FoundPair], li
     """The pairs of equal or similar texts in two splits, and those of equal texts with two labels.
 
     Each text is listed with the first text of an earlier split that it repeats, otherwise with the most similar one.
-    Words of a text are left to the findings: they are told by their characters.
+    Words of a text are only counted in the findings, as all of them have the complete text as their input.
     """
     if task.spans is not None or task.text_of is not None:
         return [], []
