@@ -291,4 +291,4 @@ def test_the_tables_of_the_reference_have_equal_columns(page: str) -> None:
 
 def test_exit_codes_are_listed_once() -> None:
     rows = [line.split("|")[1].strip() for line in PAGES["exit-codes"]().splitlines() if line.startswith("| ")]
-    assert rows[2:] == ["0", "2", "3", "4", "5", "130"]
+    assert rows[2:] == ["0", "2", "3", "4", "5", "130", "138", "143"]
