@@ -8,8 +8,9 @@ import _signal  # pyright: ignore[reportMissingImports]
 import os
 import sys
 
-# Slurm sends SIGUSR1 before the time limit if it is asked to, and SIGTERM at the limit; Windows has no SIGUSR1
-STOPPING = tuple(getattr(_signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(_signal, name))
+# Slurm sends SIGTERM at the time limit, and SIGUSR1 (submitit: SIGUSR2) before it if it is asked to
+_NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
+STOPPING = tuple(getattr(_signal, name) for name in _NAMES if hasattr(_signal, name))  # Windows has only two
 
 
 def stop_at_once(number: int, frame: object) -> None:
