@@ -34,7 +34,7 @@ def has_default(number: int) -> bool:
 
 
 def stop_at_signals() -> None:
-    """Let Ctrl-C, SIGTERM and SIGUSR1 end the program at once, unless they are ignored or someone else's."""
+    """Let the signals end the program at once, unless they are ignored or someone else's."""
     for number in STOPPING if is_running() else ():
         if has_default(number):
             _signal.signal(number, stop_at_once)

@@ -60,8 +60,7 @@ def submit(options: argparse.Namespace, arguments: Sequence[str]) -> list[submit
     if executor.cluster == "slurm":
         executor.update_parameters(slurm_signal_delay_s=180, slurm_additional_parameters={"requeue": True})
     with executor.batch():
-        jobs = [executor.submit(ExtractPart(arguments, part, options.parts)) for part in range(1, options.parts + 1)]
-    return jobs
+        return [executor.submit(ExtractPart(arguments, part, options.parts)) for part in range(1, options.parts + 1)]
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What signals do to a command: Ctrl-C, SIGTERM and SIGUSR1 end it in order, and a second one at once.
+"""What signals do to a command: Ctrl-C, SIGTERM, SIGUSR1 and SIGUSR2 end it in order, and a second one at once.
 
 The exit code is the shell's, 128 + the number of the signal. A batch script can so tell SIGUSR1 (138), which Slurm
 sends before the time limit if it is asked to, from SIGTERM (143), which may mean that the job was cancelled.

@@ -89,17 +89,11 @@ def test_an_array_whose_job_is_signalled_and_requeued_ends_in_the_store_of_one_p
 def test_only_a_job_that_usr1_ended_is_requeued(slurm: Path, code: int, restarts: str, requeued: bool) -> None:
     """An error would come again; SIGTERM may be `scancel`; and there is an end to restarts."""
     program(slurm, f"#!/bin/sh\nexit {code}\n")
+    task = {"SLURM_ARRAY_JOB_ID": "100", "SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_MAX": "3", "FAKE_JOB": "100_2"}
+    limits = {"SLURM_RESTART_COUNT": restarts, "MAX_RESTARTS": "7"}
+    script = ["bash", str(SCRIPTS / "extract_array.sh")]
     done = subprocess.run(
-        ["bash", str(SCRIPTS / "extract_array.sh")],
-        env={
-            **os.environ,
-            **{"SLURM_ARRAY_JOB_ID": "100", "SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_MAX": "3"},
-            **{"SLURM_RESTART_COUNT": restarts, "MAX_RESTARTS": "7", "FAKE_JOB": "100_2"},
-        },
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        script, env={**os.environ, **task, **limits}, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == code, done.stderr
     assert (slurm / "100_2.requeue").exists() == requeued
