@@ -74,7 +74,7 @@ def exit_codes_page() -> str:
         (
             "138",
             "`KeyboardInterrupt`",
-            "The same by SIGUSR1 (SIGUSR2: 140), which Slurm can send before the time limit.",
+            "The same by SIGUSR1 (SIGUSR2: 140), which Slurm can send before a time limit.",
         ),
         ("143", "`KeyboardInterrupt`", "The same by SIGTERM."),
     ]

@@ -258,7 +258,7 @@ def _identity(model: LanguageModel, draw: Draw, settings: TrainingSettings) -> d
 
 @contextmanager
 def _interrupts_wait() -> Iterator[Callable[[], bool]]:
-    """Delay Ctrl-C and the signals that stop a command until the caller asks for them, so that no step is left half done.
+    """Delay the signals that stop a command until the caller asks for them, so that no step is left half done.
 
     A second signal acts at once. Outside the main thread signals are not touched.
     """
