@@ -1,0 +1,288 @@
+"""`extract --devices`: one process on each device, which all take shards from one queue, the most expensive first.
+
+The processes find everything in the store, and write their shards themselves (`device_worker.py`). Only numbers go over
+the pipes. A process that fails is reported in one line, and the others compute its shards.
+"""
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import probekit
+from probekit.activations.parts.cut import shard_costs
+from probekit.activations.parts.work import ShardDone, begin_work, finish_store
+from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.run.loop import shard_rows
+from probekit.devices import find_device
+from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
+from probekit.options.engine import EngineOptions
+from probekit.progress import progress_bar
+from probekit.text import counted, listed
+
+AHEAD = 5  # shards that a process has at most: it computes one or two while up to three are on their way to the disk
+SECONDS_TO_END = 30.0  # for processes to write what they have computed
+PIECE = 1 << 16
+# errors that every process would have
+_OF_ALL = {kind.__name__: kind for kind in (DataError, StorageError, ResumeMismatch)}
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+
+
+def find_devices(names: Sequence[str]) -> list[str]:
+    """The devices that the names mean, all of one type; "auto" is every GPU, or else the CPU.
+
+    Raises:
+        UsageError: there is no such device, or they are of several types.
+    """
+    if list(names) == ["auto"]:
+        return [f"cuda:{i}" for i in range(torch.cuda.device_count())] or [find_device("auto").type]
+    kinds = {_kind(name) for name in names}
+    if len(kinds) > 1:
+        raise UsageError(f"devices (--devices) are of one type, as a store has one; got {listed(sorted(kinds))}")
+    return list(names)
+
+
+def _kind(name: str) -> str:
+    """The type of a device that is there; counting GPUs takes no memory on them."""
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError):
+        device = find_device(name)  # says what is wrong
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return find_device(device).type
+    if (device.index or 0) >= torch.cuda.device_count():
+        there = counted(torch.cuda.device_count(), "GPU")
+        raise UsageError(f"device {name!a:.60} (--devices) is not there: {there} here, counted from 0")
+    return device.type
+
+
+def run_on_devices(plan: ExtractionPlan, path: Path, options: EngineOptions, progress: bool | None) -> None:
+    """Compute every missing shard of the store at `path`, on all devices of the options.
+
+    Raises:
+        UsageError: a device that is not there, or of another type than the plan's; a model that is spread over devices.
+        DataError: as from `extract`.
+        StorageError: as from `extract`; or no device is left, with the first reason.
+    """
+    devices = find_devices(options.devices or ("auto",))
+    if plan.model.stays:
+        raise UsageError(
+            f"{plan.model.name} was loaded with device_map or quantize, and stays where it is; "
+            "leave out devices (--devices)"
+        )
+    if torch.device(devices[0]).type != plan.device.type:
+        raise UsageError(
+            f"the extraction is planned for {plan.device.type}, and devices are {listed(devices)}; "
+            f"give device={torch.device(devices[0]).type!r} too"
+        )
+    missing, costs = begin_work(plan, path, options.check), shard_costs(plan)
+    if missing:
+        queue = deque(sorted(missing, key=lambda number: -costs[number]))
+        with _bar(plan, missing, progress) as count, _crew(devices, path, options.check) as crew:
+            _compute(crew, queue, count)
+    finish_store(path)
+
+
+class _Worker:
+    """One process on one device."""
+
+    def __init__(self, device: str, process: Any):
+        self.device, self.process = device, process
+        self.ready = False
+        self.given: list[int] = []  # shards that it has not reported yet
+        self.said, self.noise = b"", b""  # the beginning of a line of stdout, and the end of stderr
+
+    def give(self, number: int) -> None:
+        """Send it a shard; one that has died takes none, which its stdout says."""
+        self.given.append(number)
+        with suppress(OSError):
+            self.process.stdin.write(f"{number}\n".encode())
+            self.process.stdin.flush()
+
+    def lines(self, piece: bytes) -> list[dict[str, Any]]:
+        """The messages that a piece of stdout completes."""
+        *lines, self.said = (self.said + piece).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def end_of(self) -> str:
+        """Why a process ended that said nothing."""
+        code = self.process.wait()
+        if code < 0:
+            memory = " (by the system, if memory ran out)" if -code == signal.SIGKILL else ""
+            return f"its process was ended by {signal.Signals(-code).name}{memory}"
+        last = self.noise.decode(errors="replace").strip().splitlines()[-1:]
+        return f"its process ended with exit code {code}" + (f" ({last[0][:300]})" if last else "")
+
+
+class _Failed(Exception):
+    """One device cannot go on."""
+
+
+def _compute(crew: list[_Worker], queue: "deque[int]", count: Callable[[ShardDone, int], None]) -> None:
+    """Let the workers compute the shards of the queue; one that fails gives its shards back."""
+    reasons: list[str] = []
+    with selectors.DefaultSelector() as selector:
+        for worker in crew:
+            selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
+            selector.register(worker.process.stderr, selectors.EVENT_READ, worker)
+        while queue or any(worker.given for worker in crew):
+            _feed(crew, queue)
+            for key, _ in selector.select():
+                worker, piece = key.data, os.read(key.fd, PIECE)
+                if worker not in crew:
+                    continue
+                if key.fileobj is worker.process.stderr:
+                    worker.noise = (worker.noise + piece)[-PIECE:]
+                    if not piece:
+                        selector.unregister(key.fileobj)
+                    continue
+                try:
+                    _heard(worker, piece, lambda done: count(done, len(crew)))
+                except _Failed as failed:
+                    crew.remove(worker)
+                    _forget(selector, worker)
+                    _end([worker])
+                    reasons.append(f"{worker.device}: {failed}")
+                    _give_back(worker, queue, crew, reasons)
+
+
+def _forget(selector: selectors.BaseSelector, worker: _Worker) -> None:
+    for pipe in (worker.process.stdout, worker.process.stderr):
+        with suppress(KeyError):
+            selector.unregister(pipe)
+
+
+def _feed(crew: list[_Worker], queue: "deque[int]") -> None:
+    """Give shards to workers that are ready; fewer at once near the end, so that none waits for another."""
+    left = len(queue) + sum(len(worker.given) for worker in crew)
+    for ahead in range(1, min(AHEAD, max(1, left // (2 * len(crew)))) + 1):
+        for worker in crew:
+            if queue and worker.ready and len(worker.given) < ahead:
+                worker.give(queue.popleft())
+
+
+def _heard(worker: _Worker, piece: bytes, count: Callable[[ShardDone], None]) -> None:
+    """Take up what a worker said.
+
+    Raises:
+        _Failed: this device failed.
+        ProbekitError: every device would.
+    """
+    if not piece:
+        raise _Failed(worker.end_of())
+    for message in worker.lines(piece):
+        if "done" in message:
+            done = ShardDone(**message["done"])
+            worker.given.remove(done.number)
+            count(done)
+        elif "error" in message:
+            kind = _OF_ALL.get(message["kind"])
+            if kind is None:
+                raise _Failed(message["error"])
+            # the command line says what was saved where the disk refused
+            cause = None if message["errno"] is None else OSError(message["errno"], message["error"])
+            raise kind(message["error"]) from cause
+        else:
+            worker.ready = True
+
+
+def _give_back(worker: _Worker, queue: "deque[int]", crew: list[_Worker], reasons: list[str]) -> None:
+    """Put the shards of a worker back, and say so.
+
+    Raises:
+        StorageError: no worker is left.
+    """
+    queue.extendleft(reversed(worker.given))
+    worker.given = []
+    if not crew:
+        more = f"; then {counted(len(reasons) - 1, 'other device')} failed" if len(reasons) > 1 else ""
+        memory = "; a smaller --batch-tokens needs less" if "out of memory" in reasons[0] else ""
+        raise StorageError(f"{reasons[0]}{more}{memory}; finished shards stay: run the same command again to resume")
+    warnings.warn(f"{reasons[-1]}; {listed([one.device for one in crew])} will do its shards", stacklevel=2)
+
+
+@contextmanager
+def _crew(devices: Sequence[str], path: Path, check: str) -> Iterator[list[_Worker]]:
+    """A process on each device; at the end of the context none is left."""
+    crew: list[_Worker] = []
+    everyone: list[_Worker] = []
+    try:
+        for device in devices:
+            worker = _Worker(device, start(device, path, check, max(1, torch.get_num_threads() // len(devices))))
+            crew.append(worker)
+            everyone.append(worker)
+        yield crew
+    finally:
+        _end(everyone)
+
+
+def start(device: str, path: Path, check: str, threads: int) -> "subprocess.Popen[bytes]":
+    """Start a process on a device. One on a GPU sees that GPU alone, so that nothing lands on another."""
+    root = str(Path(probekit.__file__).parents[1])
+    env = {**os.environ, **dict.fromkeys(_THREADS, str(threads))}
+    env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [env.get("PYTHONPATH")])])
+    wanted = torch.device(device)
+    if wanted.type == "cuda":
+        env["CUDA_VISIBLE_DEVICES"] = visible(wanted.index or 0, env.get("CUDA_VISIBLE_DEVICES"))
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "probekit.engines.device_worker", str(path), wanted.type, check],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=env,
+        start_new_session=True,  # Ctrl-C in a terminal reaches the driver alone, which ends its processes in order
+    )
+
+
+def visible(index: int, of_these: str | None) -> str:
+    """The GPU that has this index among those that are visible here, as CUDA_VISIBLE_DEVICES names it."""
+    names = [name.strip() for name in (of_these or "").split(",") if name.strip()]
+    return names[index] if index < len(names) else str(index)
+
+
+def _end(workers: Sequence[_Worker]) -> None:
+    """End processes: the end of stdin tells them to; then kill those that do not."""
+    for worker in workers:
+        with suppress(OSError):
+            worker.process.stdin.close()
+    until = time.monotonic() + SECONDS_TO_END
+    try:
+        for worker in workers:
+            with suppress(subprocess.TimeoutExpired):
+                worker.process.wait(max(0.0, until - time.monotonic()))
+    finally:
+        for worker in workers:
+            if worker.process.poll() is None:
+                worker.process.kill()
+                worker.process.wait()
+            for pipe in (worker.process.stdout, worker.process.stderr):
+                pipe.close()
+
+
+@contextmanager
+def _bar(plan: ExtractionPlan, missing: list[int], show: bool | None) -> Iterator[Callable[[ShardDone, int], None]]:
+    """One bar over all devices: texts done and time left, tokens per second, megabytes so far."""
+    start, tokens, n_bytes = time.monotonic(), 0, 0
+    there = set(range(len(plan.shards))) - set(missing)
+    with progress_bar("extract", "texts", len(plan.task), show) as bar:
+        bar.advance(sum(len(shard_rows(plan, number)) for number in there))
+
+        def count(done: ShardDone, devices: int) -> None:
+            nonlocal tokens, n_bytes
+            if done.computed:
+                tokens, n_bytes = tokens + done.tokens, n_bytes + done.n_bytes
+            rate = tokens / (time.monotonic() - start)
+            bar.advance(done.rows, f"{rate:,.0f} tokens/s, {n_bytes / 1e6:,.0f} MB, {counted(devices, 'device')}")
+
+        yield count
