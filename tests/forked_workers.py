@@ -32,7 +32,7 @@ class Forked:
                 sys.stdin = open(0, closefd=False)  # noqa: SIM115
                 sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
                 before()
-                code = device_worker.main(args)
+                code = device_worker.serve(args)
             except BaseException:
                 traceback.print_exc()
             finally:

@@ -68,6 +68,10 @@ def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractAr
         ResumeMismatch: the store at `out` has other settings.
     """
     task = task_of(task)
+    if options.devices is not None and str(options.device) == "auto":
+        from probekit.engines.devices import type_of_devices
+
+        options = replace(options, device=type_of_devices(options.devices))
     if options.generate is not None:
         given, task = task, continued(model, task, options)
         options = replace(of_continued(options), position=position_of_rows(options.position, given, task))

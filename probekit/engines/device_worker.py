@@ -25,7 +25,7 @@ SECONDS_TO_END = 20.0  # for shards on their way to the disk; a call into CUDA m
 MOST_SAID = 1000  # characters of an error
 
 
-def main(args: list[str]) -> int:
+def serve(args: list[str]) -> int:
     """Compute shards until there are no more numbers to come; the exit code."""
     path, device, check = args
     for number in STOPPING:  # Slurm sends them to every process of a job: the driver decides
@@ -90,6 +90,6 @@ def said(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
+    code = serve(sys.argv[1:])
     sys.stderr.flush()
     os._exit(code)  # a GPU's libraries take seconds to end, and nothing is left to do

@@ -53,6 +53,11 @@ def find_devices(names: Sequence[str]) -> list[str]:
     return list(names)
 
 
+def type_of_devices(names: Sequence[str]) -> str:
+    """The type of the devices that the names mean, such as "cuda"; errors as in `find_devices`."""
+    return torch.device(find_devices(names)[0]).type
+
+
 def _kind(name: str) -> str:
     """The type of a device that is there; counting GPUs takes no memory on them."""
     try:
@@ -83,14 +88,13 @@ def run_on_devices(plan: ExtractionPlan, path: Path, options: EngineOptions, pro
         )
     if torch.device(devices[0]).type != plan.device.type:
         raise UsageError(
-            f"the extraction is planned for {plan.device.type}, and devices are {listed(devices)}; "
-            f"give device={torch.device(devices[0]).type!r} too"
+            f"device is {plan.device.type}, and devices (--devices) are {listed(devices)}; leave out device"
         )
     missing, costs = begin_work(plan, path, options.check), shard_costs(plan)
     if missing:
-        queue = deque(sorted(missing, key=lambda number: -costs[number]))
+        missing.sort(key=lambda number: -costs[number])
         with _bar(plan, missing, progress) as count, _crew(devices, path, options.check) as crew:
-            _compute(crew, queue, count)
+            _Queue(crew, missing, count).compute()
     finish_store(path)
 
 
@@ -117,7 +121,10 @@ class _Worker:
 
     def end_of(self) -> str:
         """Why a process ended that said nothing."""
-        code = self.process.wait()
+        code, stderr = self.process.wait(), self.process.stderr.fileno()
+        os.set_blocking(stderr, False)  # a child of the process may hold it open
+        with suppress(BlockingIOError):
+            self.noise += os.read(stderr, PIECE)
         if code < 0:
             memory = " (by the system, if memory ran out)" if -code == signal.SIGKILL else ""
             return f"its process was ended by {signal.Signals(-code).name}{memory}"
@@ -125,91 +132,91 @@ class _Worker:
         return f"its process ended with exit code {code}" + (f" ({last[0][:300]})" if last else "")
 
 
-class _Failed(Exception):
-    """One device cannot go on."""
+class _Queue:
+    """Shards that are still to do, and the workers that share them.
 
-
-def _compute(crew: list[_Worker], queue: "deque[int]", count: Callable[[ShardDone, int], None]) -> None:
-    """Let the workers compute the shards of the queue; one that fails gives its shards back."""
-    reasons: list[str] = []
-    with selectors.DefaultSelector() as selector:
-        for worker in crew:
-            selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
-            selector.register(worker.process.stderr, selectors.EVENT_READ, worker)
-        while queue or any(worker.given for worker in crew):
-            _feed(crew, queue)
-            for key, _ in selector.select():
-                worker, piece = key.data, os.read(key.fd, PIECE)
-                if worker not in crew:
-                    continue
-                if key.fileobj is worker.process.stderr:
-                    worker.noise = (worker.noise + piece)[-PIECE:]
-                    if not piece:
-                        selector.unregister(key.fileobj)
-                    continue
-                try:
-                    _heard(worker, piece, lambda done: count(done, len(crew)))
-                except _Failed as failed:
-                    crew.remove(worker)
-                    _forget(selector, worker)
-                    _end([worker])
-                    reasons.append(f"{worker.device}: {failed}")
-                    _give_back(worker, queue, crew, reasons)
-
-
-def _forget(selector: selectors.BaseSelector, worker: _Worker) -> None:
-    for pipe in (worker.process.stdout, worker.process.stderr):
-        with suppress(KeyError):
-            selector.unregister(pipe)
-
-
-def _feed(crew: list[_Worker], queue: "deque[int]") -> None:
-    """Give shards to workers that are ready; fewer at once near the end, so that none waits for another."""
-    left = len(queue) + sum(len(worker.given) for worker in crew)
-    for ahead in range(1, min(AHEAD, max(1, left // (2 * len(crew)))) + 1):
-        for worker in crew:
-            if queue and worker.ready and len(worker.given) < ahead:
-                worker.give(queue.popleft())
-
-
-def _heard(worker: _Worker, piece: bytes, count: Callable[[ShardDone], None]) -> None:
-    """Take up what a worker said.
-
-    Raises:
-        _Failed: this device failed.
-        ProbekitError: every device would.
+    Args:
+        crew: the workers; those that fail are removed.
+        numbers: of the shards, in the order in which they are given.
+        count: called with each shard that is on disk, and the number of workers.
     """
-    if not piece:
-        raise _Failed(worker.end_of())
-    for message in worker.lines(piece):
+
+    def __init__(self, crew: list[_Worker], numbers: Sequence[int], count: Callable[[ShardDone, int], None]):
+        self._crew, self._left, self._count = crew, deque(numbers), count
+        self._reasons: list[str] = []
+        self._selector = selectors.DefaultSelector()
+
+    def compute(self) -> None:
+        """Let the workers compute every shard.
+
+        Raises:
+            ProbekitError: an error that every worker would have, or no worker is left.
+        """
+        with self._selector:
+            for worker in self._crew:
+                for pipe in (worker.process.stdout, worker.process.stderr):
+                    self._selector.register(pipe, selectors.EVENT_READ, worker)
+            while self._left or any(worker.given for worker in self._crew):
+                self._give()
+                for key, _ in self._selector.select():
+                    if key.data in self._crew:
+                        self._hear(key.data, key.fileobj, os.read(key.fd, PIECE))
+
+    def _give(self) -> None:
+        """Give shards to workers that are ready; fewer at once near the end, so that none waits for another."""
+        left = len(self._left) + sum(len(worker.given) for worker in self._crew)
+        for ahead in range(1, min(AHEAD, max(1, left // (2 * len(self._crew)))) + 1):
+            for worker in self._crew:
+                if self._left and worker.ready and len(worker.given) < ahead:
+                    worker.give(self._left.popleft())
+
+    def _hear(self, worker: _Worker, pipe: Any, piece: bytes) -> None:
+        """Take up a piece of what a worker wrote; nothing is the end of it."""
+        if pipe is worker.process.stderr:
+            worker.noise = (worker.noise + piece)[-PIECE:]
+            if not piece:
+                self._selector.unregister(pipe)
+        elif not piece:
+            self._lose(worker, worker.end_of())
+        else:
+            for message in worker.lines(piece):
+                self._take(worker, message)
+
+    def _take(self, worker: _Worker, message: dict[str, Any]) -> None:
         if "done" in message:
             done = ShardDone(**message["done"])
             worker.given.remove(done.number)
-            count(done)
-        elif "error" in message:
-            kind = _OF_ALL.get(message["kind"])
-            if kind is None:
-                raise _Failed(message["error"])
+            self._count(done, len(self._crew))
+        elif "ready" in message:
+            worker.ready = True
+        elif kind := _OF_ALL.get(message["kind"]):
             # the command line says what was saved where the disk refused
             cause = None if message["errno"] is None else OSError(message["errno"], message["error"])
             raise kind(message["error"]) from cause
         else:
-            worker.ready = True
+            self._lose(worker, message["error"])
 
+    def _lose(self, worker: _Worker, why: str) -> None:
+        """Put the shards of a worker that failed back, and say so.
 
-def _give_back(worker: _Worker, queue: "deque[int]", crew: list[_Worker], reasons: list[str]) -> None:
-    """Put the shards of a worker back, and say so.
-
-    Raises:
-        StorageError: no worker is left.
-    """
-    queue.extendleft(reversed(worker.given))
-    worker.given = []
-    if not crew:
-        more = f"; then {counted(len(reasons) - 1, 'other device')} failed" if len(reasons) > 1 else ""
-        memory = "; a smaller --batch-tokens needs less" if "out of memory" in reasons[0] else ""
-        raise StorageError(f"{reasons[0]}{more}{memory}; finished shards stay: run the same command again to resume")
-    warnings.warn(f"{reasons[-1]}; {listed([one.device for one in crew])} will do its shards", stacklevel=2)
+        Raises:
+            StorageError: no worker is left.
+        """
+        self._crew.remove(worker)
+        for key in [key for key in self._selector.get_map().values() if key.data is worker]:
+            self._selector.unregister(key.fileobj)
+        _end([worker])
+        self._left.extendleft(reversed(worker.given))
+        worker.given.clear()
+        self._reasons.append(f"{worker.device}: {why}")
+        if self._crew:
+            others = listed([one.device for one in self._crew])
+            warnings.warn(f"{self._reasons[-1]}; its shards go to {others}", stacklevel=2)
+            return
+        first, failed = self._reasons[0], len(self._reasons) - 1
+        more = f"; then {counted(failed, 'other device')} failed" if failed else ""
+        memory = "; a smaller --batch-tokens needs less" if "out of memory" in first else ""
+        raise StorageError(f"{first}{more}{memory}; finished shards stay: run the same command again to resume")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from forked_workers import Crew, Fault
 from store_cases import lasting
 from user_files import write_model, write_texts
 
-from probekit.activations import load_activations, plan_extraction
+from probekit.activations import extract, load_activations, plan_extraction
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.cli.main import run
 from probekit.engines import devices
@@ -145,10 +145,10 @@ def exits(name: str, number: int) -> None:
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        (killed, r"cpu: its process was ended by SIGKILL \(by the system, if memory ran out\); cpu will do its shards"),
-        (out_of_memory, r"cpu: out of memory \(CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has ...\); cpu"),
-        (broken, "cpu: RuntimeError: CUDA error: an illegal memory access was encountered; cpu will do its shards"),
-        (exits, r"cpu: its process ended with exit code 7 \(the last words\); cpu will do its shards"),
+        (killed, r"cpu: its process was ended by SIGKILL \(by the system, if memory ran out\); its shards go to cpu"),
+        (out_of_memory, r"cpu: out of memory \(CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has ...\); its"),
+        (broken, "cpu: RuntimeError: CUDA error: an illegal memory access was encountered; its shards go to cpu"),
+        (exits, r"cpu: its process ended with exit code 7 \(the last words\); its shards go to cpu"),
     ],
 )
 def test_shards_of_a_process_that_fails_are_done_by_the_other(
@@ -173,7 +173,7 @@ def test_when_all_fail_the_first_reason_is_the_error_and_finished_shards_stay(
 
     crew(later)
     with (
-        pytest.warns(UserWarning, match="cpu: out of memory; cpu will do its shards"),
+        pytest.warns(UserWarning, match="cpu: out of memory; its shards go to cpu"),
         pytest.raises(StorageError, match=r"^cpu: out of memory; then 1 other device failed; a smaller --batch-tokens"),
     ):
         run_on_devices(plan, tmp_path / "store", on(2), False)
@@ -195,7 +195,7 @@ def test_an_error_that_every_process_would_have_ends_all_at_once(
             raise DataError("NaN in the activations at resid_pre.1, first in example '7'")
 
     crew(unsound)
-    with pytest.raises(DataError, match="^NaN in the activations at resid_pre.1, first in example '7'$"):
+    with pytest.raises(DataError, match=r"^NaN in the activations at resid_pre\.1, first"):
         run_on_devices(plan, tmp_path / "store", on(2), False)
 
 
@@ -204,7 +204,7 @@ def test_a_full_disk_is_the_error_of_the_disk(plan: ExtractionPlan, tmp_path: Pa
         raise StorageError("no space left") from OSError(28, "no space left")
 
     crew(full)
-    with pytest.raises(StorageError, match="^no space left$") as caught:
+    with pytest.raises(StorageError, match=r"^no space left$") as caught:
         run_on_devices(plan, tmp_path / "store", on(2), False)
     assert isinstance(caught.value.__cause__, OSError)  # so that the command line says what was saved
 
@@ -289,6 +289,33 @@ def test_without_gpus_auto_is_the_cpu_and_a_gpu_is_refused(monkeypatch: pytest.M
     assert find_devices(["auto"]) == ["cpu"]
     with pytest.raises(UsageError, match="device 'cuda:0' cannot be used here"):
         find_devices(["cuda:0"])
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--device", "cpu"], "leave out --device, or --devices"),
+        (["--device-map", "auto"], "leave out --device-map, or --devices"),
+        (["--stats-only"], "--stats-only adds up in one process"),
+        (["--part", "1/2"], "part (--part) and devices (--devices) exclude each other"),
+    ],
+)
+def test_options_that_several_devices_exclude(
+    folder: Path, more: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["extract", *_job(folder), "--devices", "cpu,cpu", *more]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_python_call_takes_devices_too_and_needs_a_store(
+    folder: Path, plan: ExtractionPlan, whole: Path, tmp_path: Path, crew: Many
+) -> None:
+    crew()
+    how: dict[str, Any] = {"batch_tokens": 40, "shard_bytes": 1000, "devices": ["cpu", "cpu"], "progress": False}
+    extract(plan.model, load_task(str(folder / "texts.csv")), out=tmp_path / "store", **how)
+    assert without_sums(tmp_path / "store") == without_sums(whole)
+    with pytest.raises(UsageError, match="give out=PATH"):
+        extract(plan.model, ["a text"], **how)
 
 
 def test_a_process_sees_its_gpu_alone() -> None:
