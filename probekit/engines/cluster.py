@@ -55,7 +55,7 @@ def ray_cluster(options: "EngineOptions") -> Iterator[Any]:
 def _import_ray() -> Any:
     try:
         import ray
-        from ray import init as _  # a folder that is named ray can be imported, too
+        from ray import init  # noqa: F401  (a folder that is named ray can be imported, too)
     except ImportError as error:
         raise UsageError("--engine ray needs Ray; from the checkout: pip install -e '.[ray]'") from error
     return ray
