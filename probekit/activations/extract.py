@@ -150,7 +150,7 @@ def run_plan(
         path = check_path("out", out)
         if spread:
             _run_on_engine(plan, path, engine, progress)
-        return _to_store(plan, path, False if spread else progress, stats, engine.check)
+        return _to_store(plan, path, progress if stats or not spread else False, stats, engine.check)
     if spread:
         raise UsageError("several processes share a store, and none is named; give out=PATH")
     if stats:

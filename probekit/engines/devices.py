@@ -93,6 +93,8 @@ def run_on_devices(plan: ExtractionPlan, path: Path, options: EngineOptions, pro
     missing, costs = begin_work(plan, path, options.check), shard_costs(plan)
     if missing:
         missing.sort(key=lambda number: -costs[number])
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()  # what this process computed before, as with `generate`
         with _bar(plan, missing, progress) as count, _crew(devices, path, options.check) as crew:
             _Queue(crew, missing, count).compute()
     finish_store(path)
