@@ -9,6 +9,8 @@ from probekit.activations.imports.run import import_activations, run_import
 from probekit.activations.imports.summary import describe_import, import_as_dict
 from probekit.activations.label_store import LabelledStore, label_store
 from probekit.activations.labelled import label, record_of_labels
+from probekit.activations.parts.files import PartProgress
+from probekit.activations.parts.run import PartDone, run_part
 from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.summary import describe_plan, plan_as_dict
@@ -28,6 +30,8 @@ __all__ = [
     "ExtractionPlan",
     "ImportPlan",
     "LabelledStore",
+    "PartDone",
+    "PartProgress",
     "Repaired",
     "SplitMoments",
     "Statistics",
@@ -57,6 +61,7 @@ __all__ = [
     "record_of_labels",
     "repair",
     "run_import",
+    "run_part",
     "run_plan",
     "run_statistics",
     "statistics_bytes",

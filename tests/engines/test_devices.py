@@ -296,7 +296,7 @@ def test_without_gpus_auto_is_the_cpu_and_a_gpu_is_refused(monkeypatch: pytest.M
     [
         (["--device", "cpu"], "leave out --device, or --devices"),
         (["--device-map", "auto"], "leave out --device-map, or --devices"),
-        (["--stats-only"], "--stats-only adds up in one process"),
+        (["--stats-only"], "--stats-only adds up in one process; run parts"),
         (["--part", "1/2"], "part (--part) and devices (--devices) exclude each other"),
     ],
 )
