@@ -224,10 +224,8 @@ def test_an_interrupt_ends_all_processes_and_the_next_run_resumes(
 
     driver, made = os.getpid(), crew(fault)
     command = ["extract", *_job(folder), "--devices", "cpu,cpu", "--out", str(store)]
-    start = time.monotonic()
     assert run([*command, "--quiet"]) == 143
     assert made.all_ended
-    assert time.monotonic() - start < 30
     done = len(numbers(store))
     assert 3 <= done < len(plan.shards)
     assert f" of {N} texts in " in capsys.readouterr().err
