@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from probekit.activations.parts.files import in_words, parts_progress, unfinished
 from probekit.activations.store.format import has_manifest, read_plan
 from probekit.activations.store.reader import Store
 from probekit.activations.sums.statistics import load_statistics, statistics_progress
@@ -30,6 +31,7 @@ class StoreInfo:
         statistics: True if the store holds statistics.
         edits: what the model ran with: "project_out at resid_pre.5, all tokens".
         labels: label sets of the complete store.
+        missing: of an unfinished store made in parts, the parts that lack shards: "part 2/4 (1 of 3 shards)".
     """
 
     path: Path
@@ -43,6 +45,7 @@ class StoreInfo:
     statistics: bool = False
     edits: str = ""
     labels: list[str] = field(default_factory=list)
+    missing: str = ""
 
     @property
     def is_complete(self) -> bool:
@@ -100,6 +103,7 @@ def _info(path: Path) -> StoreInfo:
             state, created = "complete", store.meta["created"]
         else:
             state, created = _state(path)
+            known["missing"] = "" if state == "statistics" else in_words(unfinished(parts_progress(path, plan)))
     except (ProbekitError, OSError):
         return StoreInfo(path, "damaged", **known)
     return StoreInfo(path, state, created=created, **known)
