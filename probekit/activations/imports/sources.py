@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from probekit.activations.imports.array_files import FileArray, read_rows
-from probekit.activations.imports.place_names import HIDDEN, hidden_place, is_bare, place_of
+from probekit.activations.imports.place_names import HIDDEN, check_place, hidden_place, is_bare, place_of
 from probekit.errors import DataError, UsageError
 from probekit.points import Place, place_name, spans_of, split_point
 
@@ -96,7 +96,7 @@ def _source(array: FileArray, naming: NamingOptions) -> Source:
     if len(array.shape) != 2:
         raise DataError(_wrong_shape(array))
     place = place_of(array.name, array.where, naming.point, naming.n_layers)
-    return Source(array, [check_any_path(place, array.where, naming.n_layers)], None)
+    return Source(array, [check_place(place, array.where, naming.n_layers)], None)
 
 
 def _stacked(array: FileArray, naming: NamingOptions) -> Source:
@@ -112,7 +112,7 @@ def _stacked(array: FileArray, naming: NamingOptions) -> Source:
     if point == HIDDEN:
         places = [hidden_place(layer, array.where, n_layers) for layer in layers]
     else:
-        places = [check_any_path((point, layer), array.where, n_layers) for layer in layers]
+        places = [check_place((point, layer), array.where, n_layers) for layer in layers]
     return Source(array, places, axis)
 
 
