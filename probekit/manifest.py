@@ -4,7 +4,10 @@ Opening the store (`probekit.activations`) checks everything, and says what is w
 """
 
 import contextlib
+import hashlib
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from probekit.durable import MAX_JSON_BYTES, is_there, matches, unseal
 from probekit.errors import DataError, ProbekitError
@@ -45,6 +48,14 @@ def stores_in(folder: AnyPath) -> list[AnyPath]:
 def is_store(path: AnyPath) -> bool:
     """Whether a plan or a manifest is at `path`."""
     return any(is_there(path / name) for name in ("plan.json", "manifest.json"))
+
+
+def results_home(store: AnyPath) -> Path:
+    """The folder of a store's results: in the store, or under ./runs for one that is not on this machine."""
+    if isinstance(store, Path):
+        return store / "results"
+    digest = hashlib.sha256(str(store).encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return Path("runs") / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', str(store))[:100]}-{digest}" / "results"
 
 
 def stored_places(path: AnyPath) -> StoredPlaces | None:
