@@ -40,7 +40,7 @@ ORDER = """
     messages_column label_column token_label_column id_column group_column span_column split_column keep_columns columns
     header
     data_format validation regression chat_template add_generation_prompt revision via device_map quantize random_init
-    model_seed stats
+    model_seed stats shard_bytes part devices engine workers gpus_per_worker address check
 """
 
 
