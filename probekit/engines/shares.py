@@ -60,8 +60,9 @@ class Shares:
 
     def lose(self, numbers: Iterable[int]) -> int | None:
         """Put shards of a worker that is gone back in front; one of them that was lost too often, if there is one."""
-        again = sorted(self.left.intersection(numbers) - set(self._queue), reverse=True)
-        self._queue.extendleft(again)
+        waiting = set(self._queue)
+        again = [number for number in numbers if number in self.left and number not in waiting]
+        self._queue.extendleft(reversed(again))
         self._queued += self._cost(again)
         self._lost.update(again)
         return next((number for number in again if self._lost[number] >= MOST_LOST), None)
