@@ -68,6 +68,10 @@ def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractAr
         ResumeMismatch: the store at `out` has other settings.
     """
     task = task_of(task)
+    if options.devices is not None and str(options.device) == "auto":
+        from probekit.engines.devices import type_of_devices
+
+        options = replace(options, device=type_of_devices(options.devices))
     if options.generate is not None:
         given, task = task, continued(model, task, options)
         options = replace(of_continued(options), position=position_of_rows(options.position, given, task))
@@ -146,7 +150,7 @@ def run_plan(
         path = check_any_path("out", out)
         if spread:
             _run_on_engine(plan, path, engine, progress)
-        return _to_store(plan, path, False if spread else progress, stats, engine.check)
+        return _to_store(plan, path, progress if stats or not spread else False, stats, engine.check)
     if spread:
         raise UsageError("several processes share a store, and none is named; give out=PATH")
     if stats:
