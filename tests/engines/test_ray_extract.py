@@ -25,7 +25,7 @@ from probekit.cli.main import run
 from probekit.durable import TEMPORARY
 from probekit.engines import ray_extract, ray_pool
 from probekit.engines.ray_extract import run_on_ray
-from probekit.errors import DataError, StorageError, UsageError
+from probekit.errors import StorageError
 from probekit.models import load_model
 from probekit.options import EngineOptions, ExtractOptions
 from probekit.tasks import load_task
