@@ -10,6 +10,7 @@ from probekit.activations.imports.summary import describe_import, import_as_dict
 from probekit.activations.label_store import LabelledStore, label_store
 from probekit.activations.labelled import label, record_of_labels
 from probekit.activations.parts.files import PartProgress
+from probekit.activations.parts.merge import Merged, merge_stores
 from probekit.activations.parts.run import PartDone, run_part
 from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.plan import ExtractionPlan
@@ -30,6 +31,7 @@ __all__ = [
     "ExtractionPlan",
     "ImportPlan",
     "LabelledStore",
+    "Merged",
     "PartDone",
     "PartProgress",
     "Repaired",
@@ -53,6 +55,7 @@ __all__ = [
     "list_stores",
     "load_activations",
     "load_statistics",
+    "merge_stores",
     "newest_store",
     "plan_as_dict",
     "plan_extraction",

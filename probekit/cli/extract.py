@@ -12,13 +12,13 @@ from probekit.cli.continuations import NO_STOP, continued_plan, sketched_plan, s
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, required
 from probekit.cli.parts import describe_share, share_as_dict, write_part
-from probekit.cli.stores import check_out, check_via, make_store, saved_rows
+from probekit.cli.stores import check_store_out, check_via, make_store, saved_rows
 from probekit.errors import ProbekitError, UsageError
 from probekit.manifest import is_store
-from probekit.options import EngineOptions, ExtractArguments, ModelOptions, TaskOptions
-from probekit.options.check import check_path
+from probekit.options import ExtractArguments, ModelOptions, TaskOptions
 from probekit.options.engine import checked_part
 from probekit.options.option import option
+from probekit.remote.path import AnyPath, as_path
 
 if TYPE_CHECKING:
     from probekit.activations import ExtractionPlan
@@ -81,7 +81,7 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
         raise UsageError("--stats-only adds up in one process; run parts of it side by side: --stats-only --part 1/4")
     sums: Sums = "only" if job.stats_only else "also" if options.stats else None
     console.hush_downloads(job.quiet)
-    check_out(options.out)
+    check_store_out(options.out)
     check_via(options.out, model.via)
     if job.no_stop and options.generate is None:
         raise UsageError("--no-stop is for texts that the model continues; give --generate N too")
@@ -122,10 +122,10 @@ def _spread(model: ModelOptions, options: ExtractArguments) -> tuple[ModelOption
 
 def _written(
     job: ExtractJob, plan: "ExtractionPlan", options: ExtractArguments, sums: Sums, text: str | None = None
-) -> tuple[Path, dict[str, Any]]:
+) -> tuple[AnyPath, dict[str, Any]]:
     """Write a store, or the part of it that is wanted; its path and what `--json` says of it."""
     if (part := checked_part(options.part)) is None:
-        return write_store(plan, options.out, job.quiet, sums, text, options), _as_dict(plan, sums)
+        return write_store(plan, options, job.quiet, sums, text), _as_dict(plan, sums)
     done = write_part(plan, options, part, job.quiet, (sums, _describe(plan, sums) if text is None else text))
     return done.path, {**_as_dict(plan, sums), "part": done.as_dict()}
 
@@ -138,8 +138,8 @@ def _extract_each(
     from probekit.models.load import check_model, load_model
     from probekit.tasks import load_task
 
-    (revisions, sums), made = what, dict[str, Path]()
-    if options.out is not None and is_store(Path(options.out)):
+    (revisions, sums), made = what, dict[str, AnyPath]()
+    if options.out is not None and is_store(as_path(options.out)):
         raise UsageError(
             f"{str(options.out)!a} is a store, and several revisions have a store each; give another folder (--out)"
         )
@@ -150,7 +150,7 @@ def _extract_each(
     def one(revision: str) -> dict[str, Any]:
         found = load_model(job.model, **{**vars(model), "revision": revision}, progress=console.bars(job.quiet))
         plan = plan_extraction(found, loaded, options)
-        folder = Path(options.out) if options.out else next((path.parent for path in made.values()), None)
+        folder = as_path(options.out) if options.out else next((path.parent for path in made.values()), None)
         path = (folder or checkpoints_path(plan)) / store_name(revision)
         text = f"{_describe(plan, sums)}\n{summary_line(revisions)}" if not made else ""
         own = replace(options, out=path)
@@ -166,7 +166,7 @@ def _extract_each(
         if not job.json:
             console.result(stores[-1]["store"])
     if job.json:
-        console.result_json({"folder": str(Path(stores[0]["store"]).parent), "stores": stores})
+        console.result_json({"folder": str(as_path(stores[0]["store"]).parent), "stores": stores})
 
 
 def planned(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: ExtractArguments) -> "ExtractionPlan":
@@ -191,13 +191,8 @@ def load(job: ExtractJob, model: ModelOptions, task: TaskOptions) -> "tuple[Lang
 
 
 def write_store(
-    plan: "ExtractionPlan",
-    out: str | Path | None,
-    quiet: bool,
-    sums: Sums = None,
-    text: str | None = None,
-    engine: EngineOptions | None = None,
-) -> Path:
+    plan: "ExtractionPlan", options: ExtractArguments, quiet: bool, sums: Sums = None, text: str | None = None
+) -> AnyPath:
     """Run a plan; the path of the finished store. Plan and progress go to stderr; errors as `make_store`.
 
     Args:
@@ -210,11 +205,11 @@ def write_store(
     """
     from probekit.activations import Store, default_path, run_plan, run_statistics, statistics_progress
 
-    path, show = check_path("out", out or default_path(plan)), console.bars(quiet)
+    path, show = as_path(options.out or default_path(plan)), console.bars(quiet)
     if sums == "only":
         write, progress = partial(run_statistics, plan, path, show), statistics_progress
     else:
-        write, progress = partial(run_plan, plan, path, show, sums == "also", engine), Store.progress
+        write, progress = partial(run_plan, plan, path, show, stats=sums == "also", engine=options), Store.progress
     saved = partial(saved_rows, partial(progress, path), len(plan.task), "texts", path)
     make_store(_describe(plan, sums) if text is None else text, write, saved, quiet)
     if sums and not quiet:

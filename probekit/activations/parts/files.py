@@ -5,11 +5,9 @@
 With it, who knows only the store can say which part a missing shard belongs to: the cut itself needs the model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from probekit.activations.store.format import PlanFile, record_numbers
 from probekit.durable import make_folder, matches, seal, unseal, write_first
@@ -36,15 +34,15 @@ class PartProgress:
     done: int
 
 
-def write_cut(path: Path, plan: PlanFile, parts: Sequence[np.ndarray]) -> None:
+def write_cut(path: Path, plan: PlanFile, parts: Iterable[Iterable[int]]) -> None:
     """Note the cut in the store at `path`, unless an equal one is there.
 
     Raises:
         StorageError: the disk refused.
     """
     make_folder(path / FOLDER)
-    body = {"plan": plan.seal, "parts": [part.tolist() for part in parts]}
-    write_first(path / FOLDER / f"{len(parts):05d}.json", seal(body)[0])
+    cut = [[int(number) for number in part] for part in parts]
+    write_first(path / FOLDER / f"{len(cut):05d}.json", seal({"plan": plan.seal, "parts": cut})[0])
 
 
 def read_cuts(path: Path, plan: PlanFile) -> dict[int, list[list[int]]]:
