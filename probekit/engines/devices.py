@@ -30,6 +30,7 @@ from probekit.devices import find_device
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.options.engine import EngineOptions
 from probekit.progress import progress_bar
+from probekit.remote.path import AnyPath
 from probekit.text import counted, listed
 
 AHEAD = 5  # shards that a process has at most: it computes one or two while up to three are on their way to the disk
@@ -77,7 +78,7 @@ def _kind(name: str) -> str:
     return device.type
 
 
-def run_on_devices(plan: ExtractionPlan, path: Path, options: EngineOptions, progress: bool | None) -> None:
+def run_on_devices(plan: ExtractionPlan, path: AnyPath, options: EngineOptions, progress: bool | None) -> None:
     """Compute every missing shard of the store at `path`, on all devices of the options.
 
     Raises:
@@ -255,7 +256,7 @@ class _Queue:
 
 
 @contextmanager
-def _crew(devices: Sequence[str], path: Path, check: str) -> Iterator[list[_Worker]]:
+def _crew(devices: Sequence[str], path: AnyPath, check: str) -> Iterator[list[_Worker]]:
     """A process on each device; at the end of the context none is left."""
     everyone: list[_Worker] = []
     threads = max(1, torch.get_num_threads() // len(devices))
@@ -267,7 +268,7 @@ def _crew(devices: Sequence[str], path: Path, check: str) -> Iterator[list[_Work
         _end(everyone)
 
 
-def start(device: str, path: Path, check: str, threads: int) -> "subprocess.Popen[bytes]":
+def start(device: str, path: AnyPath, check: str, threads: int) -> "subprocess.Popen[bytes]":
     """Start a process on a device. One on a GPU sees that GPU alone, so that nothing lands on another."""
     root = str(Path(probekit.__file__).parents[1])
     env = {**os.environ, **dict.fromkeys(_THREADS, str(threads))}
