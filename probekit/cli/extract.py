@@ -201,7 +201,6 @@ def write_store(
         quiet: show neither.
         sums: as well as activations, or instead of them.
         text: shown in place of the plan.
-        engine: who does the work; None for this process.
     """
     from probekit.activations import Store, default_path, run_plan, run_statistics, statistics_progress
 
