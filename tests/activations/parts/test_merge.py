@@ -19,8 +19,10 @@ from probekit.activations import (
     run_plan,
     verify,
 )
+from probekit.activations.sums.join import part_folders
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.options import ExtractOptions
+from probekit.remote.path import as_path
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +159,22 @@ def test_damaged_shards_are_named_and_not_taken(plan, parts, tmp_path):
     with pytest.raises(StorageError, match=rf"{shard.name}.*0 bytes instead of"):
         merge_stores([damaged, *parts[1:]], tmp_path / "all2")
     assert not (tmp_path / "all2" / "records" / f"{number:05d}.json").exists()
+
+
+def test_parts_in_an_object_store_are_merged_as_on_disk(plan, single, parts, tmp_path):
+    """Sums, shards and manifest; from the object store to disk and back."""
+    remote = f"memory://{tmp_path.name}-{os.getpid()}"
+    for i in (1, 2, 3):
+        done = run_part(plan, as_path(f"{remote}/{i}"), (i, 3), progress=False, sums="also")
+    assert [(one.part, one.done) for one in done.missing] == [(1, 0), (2, 0)]
+    folders = [f"{remote}/{i}" for i in (1, 2, 3)]
+    merged = merge_stores(folders, tmp_path / "all")
+    assert (merged.complete, merged.counted) == (True, True)
+    assert of_shards(merged.path) == of_shards(single)
+    back = merge_stores([*parts, folders[0]], f"{remote}/all")
+    assert (back.complete, back.counted, verify(back.path).is_sound) == (True, True, True)
+    assert torch.equal(load_activations(back.path)["resid_pre.1"], load_activations(single)["resid_pre.1"])
+    for i in (3, 1, 2):
+        done = run_part(plan, as_path(f"{remote}/same"), (i, 3), progress=False, sums="also")
+    assert (done.complete, done.counted) == (True, True)
+    assert not part_folders(as_path(f"{remote}/same"))
