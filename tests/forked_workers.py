@@ -73,10 +73,12 @@ class Crew:
     def __init__(self, fault: Fault | None = None):
         self.fault, self.made = fault, list[Forked]()
         self.names: list[str] = []
+        self.threads: list[int] = []
 
     def start(self, device: str, path: Path, check: str, threads: int) -> Forked:
         name = f"{device}#{len(self.made)}"
         self.names.append(name)
+        self.threads.append(threads)
         self.made.append(Forked([str(path), device, check], lambda: self._prepare(name)))
         return self.made[-1]
 

@@ -5,6 +5,7 @@ Two processes on the CPU stand for two GPUs. All but one test use forks of this 
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -334,6 +335,27 @@ def test_a_python_call_takes_devices_too_and_needs_a_store(
         extract(made_here, [[1, 2, 3]], out=tmp_path / "other", **how)
 
 
-def test_a_process_sees_its_gpu_alone() -> None:
+def test_a_process_sees_its_gpu_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [visible(i, None) for i in range(2)] == ["0", "1"]
     assert [visible(i, "4, GPU-8e,6") for i in range(3)] == ["4", "GPU-8e", "6"]
+    begun: dict[str, Any] = {}
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **how: begun.update(how, command=command))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
+    devices.start("cuda:2", tmp_path, "size", 3)
+    assert begun["command"][-3:] == [str(tmp_path), "cuda", "size"]
+    assert begun["env"]["CUDA_VISIBLE_DEVICES"] == "6"
+    assert begun["env"]["OMP_NUM_THREADS"] == "3"
+    assert begun["start_new_session"]
+
+
+def test_processes_share_the_threads_and_refuse_a_model_that_is_spread(
+    plan: ExtractionPlan, tmp_path: Path, crew: Many, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = crew()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    run_on_devices(plan, tmp_path / "store", on(2), False)
+    assert made.threads == [2, 2]
+    monkeypatch.setattr(type(plan.model), "stays", True)
+    with pytest.raises(UsageError, match="was loaded with device_map or quantize, and stays where it is"):
+        run_on_devices(plan, tmp_path / "other", on(2), False)
+    assert not (tmp_path / "other").exists()
