@@ -197,7 +197,7 @@ def write_store(
 
     Args:
         plan: what is extracted.
-        options: with `out`, the store, or None for a name under ./runs; and who does the work.
+        out: the store; None for a name under ./runs.
         quiet: show neither.
         sums: as well as activations, or instead of them.
         text: shown in place of the plan.

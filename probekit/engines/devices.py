@@ -39,23 +39,24 @@ _OF_ALL = {kind.__name__: kind for kind in (DataError, StorageError, ResumeMisma
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
-def find_devices(names: Sequence[str]) -> list[str]:
-    """The devices that the names mean, all of one type; "auto" is every GPU, or else the CPU.
+def find_devices(devices: str | Sequence[str | int]) -> list[str]:
+    """The devices that the option means, all of one type; "auto" is every GPU, or else the CPU.
 
     Raises:
         UsageError: there is no such device, or they are of several types.
     """
+    names = EngineOptions(devices=devices).devices or ()
     if list(names) == ["auto"]:
         return [f"cuda:{i}" for i in range(torch.cuda.device_count())] or [find_device("auto").type]
-    kinds = {_kind(name) for name in names}
+    kinds = {_kind(str(name)) for name in names}
     if len(kinds) > 1:
         raise UsageError(f"devices (--devices) are of one type, as a store has one; got {listed(sorted(kinds))}")
-    return list(names)
+    return [str(name) for name in names]
 
 
-def type_of_devices(names: Sequence[str]) -> str:
-    """The type of the devices that the names mean, such as "cuda"; errors as in `find_devices`."""
-    return torch.device(find_devices(names)[0]).type
+def type_of_devices(devices: str | Sequence[str | int]) -> str:
+    """The type of the devices that the option means, such as "cuda"; errors as in `find_devices`."""
+    return torch.device(find_devices(devices)[0]).type
 
 
 def _kind(name: str) -> str:
@@ -80,7 +81,7 @@ def run_on_devices(plan: ExtractionPlan, path: Path, options: EngineOptions, pro
         DataError: as from `extract`.
         StorageError: as from `extract`; or no device is left, with the first reason.
     """
-    devices = find_devices(options.devices or ("auto",))
+    devices = find_devices(options.devices or "auto")
     if plan.model.stays:
         raise UsageError(
             f"{plan.model.name} was loaded with device_map or quantize, and stays where it is; "
@@ -140,10 +141,10 @@ class _Queue:
     Args:
         crew: the workers; those that fail are removed.
         numbers: of the shards, in the order in which they are given.
-        count: called with each shard that is on disk, and the number of workers.
+        count: called with each shard that is on disk.
     """
 
-    def __init__(self, crew: list[_Worker], numbers: Sequence[int], count: Callable[[ShardDone, int], None]):
+    def __init__(self, crew: list[_Worker], numbers: Sequence[int], count: Callable[[ShardDone], None]):
         self._crew, self._left, self._count = crew, deque(numbers), count
         self._reasons: list[str] = []
         self._selector = selectors.DefaultSelector()
@@ -188,7 +189,7 @@ class _Queue:
         if "done" in message:
             done = ShardDone(**message["done"])
             worker.given.remove(done.number)
-            self._count(done, len(self._crew))
+            self._count(done)
         elif "ready" in message:
             worker.ready = True
         elif kind := _OF_ALL.get(message["kind"]):
@@ -280,18 +281,18 @@ def _end(workers: Sequence[_Worker]) -> None:
 
 
 @contextmanager
-def _bar(plan: ExtractionPlan, missing: list[int], show: bool | None) -> Iterator[Callable[[ShardDone, int], None]]:
+def _bar(plan: ExtractionPlan, missing: list[int], show: bool | None) -> Iterator[Callable[[ShardDone], None]]:
     """One bar over all devices: texts done and time left, tokens per second, megabytes so far."""
     start, tokens, n_bytes = time.monotonic(), 0, 0
     there = set(range(len(plan.shards))) - set(missing)
     with progress_bar("extract", "texts", len(plan.task), show) as bar:
         bar.advance(sum(len(shard_rows(plan, number)) for number in there))
 
-        def count(done: ShardDone, devices: int) -> None:
+        def count(done: ShardDone) -> None:
             nonlocal tokens, n_bytes
             if done.computed:
                 tokens, n_bytes = tokens + done.tokens, n_bytes + done.n_bytes
             rate = tokens / (time.monotonic() - start)
-            bar.advance(done.rows, f"{rate:,.0f} tokens/s, {n_bytes / 1e6:,.0f} MB, {counted(devices, 'device')}")
+            bar.advance(done.rows, f"{rate:,.0f} tokens/s, {n_bytes / 1e6:,.0f} MB")
 
         yield count

@@ -224,10 +224,8 @@ def test_an_interrupt_ends_all_processes_and_the_next_run_resumes(
 
     driver, made = os.getpid(), crew(fault)
     command = ["extract", *_job(folder), "--devices", "cpu,cpu", "--out", str(store)]
-    start = time.monotonic()
     assert run([*command, "--quiet"]) == 143
     assert made.all_ended
-    assert time.monotonic() - start < 30
     done = len(numbers(store))
     assert 3 <= done < len(plan.shards)
     assert f" of {N} texts in " in capsys.readouterr().err
@@ -296,7 +294,7 @@ def test_without_gpus_auto_is_the_cpu_and_a_gpu_is_refused(monkeypatch: pytest.M
     [
         (["--device", "cpu"], "leave out --device, or --devices"),
         (["--device-map", "auto"], "leave out --device-map, or --devices"),
-        (["--stats-only"], "--stats-only adds up in one process"),
+        (["--stats-only"], "--stats-only adds up in one process; run parts"),
         (["--part", "1/2"], "part (--part) and devices (--devices) exclude each other"),
     ],
 )
