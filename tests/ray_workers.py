@@ -1,13 +1,13 @@
 """A worker of Ray that misbehaves as files in a folder tell it to, each file once.
 
 The folder is CONTROL in the environment of the cluster. Files: `kill`, `hang` or `fail`, for the first worker that
-computes a shard after it is there; `slow`, for as long as it is there.
+computes a shard after it is there; `slow` and `elsewhere`, for as long as they are there.
 """
 
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,11 @@ CONTROL = "PROBEKIT_TEST_CONTROL"
 
 class OddWorker(ray_worker.ShardWorker):
     """Does what the files say before each shard."""
+
+    def look(self, path: str, versions: Mapping[str, str], check: str) -> dict[str, Any]:
+        if (Path(os.environ[CONTROL]) / "elsewhere").exists():
+            path += "-that-only-the-driver-sees"
+        return super().look(path, versions, check)
 
     def write(self, numbers: Sequence[int]) -> dict[str, Any]:
         folder, done = Path(os.environ[CONTROL]), []

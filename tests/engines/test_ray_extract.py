@@ -25,7 +25,7 @@ from probekit.cli.main import run
 from probekit.durable import TEMPORARY
 from probekit.engines import ray_extract, ray_pool
 from probekit.engines.ray_extract import run_on_ray
-from probekit.errors import DataError, StorageError, UsageError
+from probekit.errors import StorageError
 from probekit.models import load_model
 from probekit.options import EngineOptions, ExtractOptions
 from probekit.tasks import load_task
@@ -62,10 +62,13 @@ class Nodes:
         for order in orders:
             (self.control / order).touch()
 
-    def replace_node(self) -> None:
-        """Remove a node, and add another."""
-        self.cluster.remove_node(self.nodes.pop(), allow_graceful=False)
+    def add(self) -> None:
+        """Add a node."""
         self.nodes.append(self.cluster.add_node(**NODE))
+
+    def remove(self) -> None:
+        """Remove the first of the nodes, with all of its processes."""
+        self.cluster.remove_node(self.nodes.pop(0), allow_graceful=False)
 
 
 @pytest.fixture(scope="module")
@@ -205,11 +208,12 @@ def test_a_worker_whose_device_fails_is_replaced(
 def test_a_removed_node_costs_a_warning(
     nodes: Nodes, odd: Started, plan: ExtractionPlan, whole: Path, tmp_path: Path
 ) -> None:
-    """A node that joins later is used: the worker that was lost is started there."""
+    """Its worker is started again on a node that has room."""
     odd("slow")
-    removed = when(lambda: records(tmp_path / "store") >= 2, nodes.replace_node)
+    nodes.add()
+    removed = when(lambda: records(tmp_path / "store") >= 2, nodes.remove)
     with pytest.warns(UserWarning, match=r"others will do its \d+ shards?$"):
-        run_on_ray(plan, tmp_path / "store", TWO, False)
+        run_on_ray(plan, tmp_path / "store", EngineOptions(engine="ray", workers=3), False)
     removed.join(PATIENCE)
     check_same(tmp_path / "store", whole)
 
@@ -261,12 +265,12 @@ def test_a_killed_driver_leaves_a_store_that_another_goes_on_with(
     check_same(store, whole)
 
 
-def test_nodes_without_the_folder_are_named(
-    nodes: Nodes, plan: ExtractionPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_node_that_does_not_see_the_store_is_named(
+    odd: Started, plan: ExtractionPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_pool.Pool, "__init__", _elsewhere(ray_pool.Pool.__init__))
-    with pytest.raises(
-        StorageError, match=r"worker 1: node .* cannot see .*; write to a folder that all machines share"
-    ):
-        run_on_ray(plan, tmp_path / "store", TWO, False)
+    """It is told before a model is loaded."""
+    odd("elsewhere")
+    said = r"^worker 1: node .* cannot see '.*', which the driver has begun; write to a folder that all machines share"
+    with pytest.raises(StorageError, match=said), pytest.warns(UserWarning, match="more will be tried"):
+        run_on_ray(plan, tmp_path / "store", EngineOptions(engine="ray", workers=1), False)
     assert begin_work(plan, tmp_path / "store") == list(range(len(plan.shards)))
