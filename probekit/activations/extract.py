@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from probekit.activations.activations import ActivationSet
@@ -32,8 +31,9 @@ from probekit.activations.sums.tally import Tally, check_countable
 from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
 from probekit.options import EngineOptions, ExtractArguments, ExtractOptions
-from probekit.options.check import check_path
+from probekit.options.check import check_any_path
 from probekit.options.option import keywords
+from probekit.remote.path import AnyPath
 from probekit.tasks.base import Task
 from probekit.tasks.tables.objects import task_of
 from probekit.text import counted, kind_of
@@ -68,6 +68,10 @@ def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractAr
         ResumeMismatch: the store at `out` has other settings.
     """
     task = task_of(task)
+    if options.devices is not None and str(options.device) == "auto":
+        from probekit.engines.devices import type_of_devices
+
+        options = replace(options, device=type_of_devices(options.devices))
     if options.generate is not None:
         given, task = task, continued(model, task, options)
         options = replace(of_continued(options), position=position_of_rows(options.position, given, task))
@@ -81,7 +85,7 @@ def extract_statistics(
     task: Task | Iterable[Any],
     options: ExtractOptions | None = None,
     *,
-    out: str | Path | None = None,
+    out: str | AnyPath | None = None,
     progress: bool | None = None,
 ) -> Statistics:
     """Count, sum, Gram matrix and class sums of every place and split, without keeping activations.
@@ -118,7 +122,7 @@ def continued(model: LanguageModel, task: Task, options: ExtractArguments) -> Ta
     if options.out is not None:
         refuse_hooks(model)
     plan = plan_continuations(model, task, options)
-    folder = None if options.out is None else folder_of(plan, check_path("out", options.out))
+    folder = None if options.out is None else folder_of(plan, check_any_path("out", options.out))
     return write_continuations(plan, folder, options.progress)
 
 
@@ -134,7 +138,7 @@ def _warn_of_cut(plan: ExtractionPlan, stacklevel: int) -> None:
 
 def run_plan(
     plan: ExtractionPlan,
-    out: str | Path | None = None,
+    out: str | AnyPath | None = None,
     progress: bool | None = None,
     stats: bool = False,
     engine: EngineOptions | None = None,
@@ -143,10 +147,10 @@ def run_plan(
     engine = engine or EngineOptions()
     spread = engine.devices is not None or engine.engine is not None
     if out is not None:
-        path = check_path("out", out)
+        path = check_any_path("out", out)
         if spread:
             _run_on_engine(plan, path, engine, progress)
-        return _to_store(plan, path, False if spread else progress, stats, engine.check)
+        return _to_store(plan, path, progress if stats or not spread else False, stats, engine.check)
     if spread:
         raise UsageError("several processes share a store, and none is named; give out=PATH")
     if stats:
@@ -155,9 +159,9 @@ def run_plan(
     return ActivationSet(tensors, plan.task, record_of_run(plan), plan.layout)
 
 
-def run_statistics(plan: ExtractionPlan, out: str | Path | None = None, progress: bool | None = None) -> Statistics:
+def run_statistics(plan: ExtractionPlan, out: str | AnyPath | None = None, progress: bool | None = None) -> Statistics:
     """Carry out a plan, as `extract_statistics` does; `out`, `progress` and errors as there."""
-    path = None if out is None else check_path("out", out)
+    path = None if out is None else check_any_path("out", out)
     _check_statistics(plan)
     writer = None if path is None else open_writer(plan, path)
     tally = _tally(plan, path)
@@ -168,7 +172,7 @@ def run_statistics(plan: ExtractionPlan, out: str | Path | None = None, progress
     return tally.finish(record_of_run(plan))
 
 
-def _run_on_engine(plan: ExtractionPlan, path: Path, engine: EngineOptions, progress: bool | None) -> None:
+def _run_on_engine(plan: ExtractionPlan, path: AnyPath, engine: EngineOptions, progress: bool | None) -> None:
     """Have others write every shard; they make the plan again from the store, which does not hold everything."""
     from probekit import engines
 
@@ -181,7 +185,7 @@ def _run_on_engine(plan: ExtractionPlan, path: Path, engine: EngineOptions, prog
     engines.run(plan, path, engine, progress)
 
 
-def _to_store(plan: ExtractionPlan, path: Path, progress: bool | None, stats: bool, check: str = SIZE) -> Store:
+def _to_store(plan: ExtractionPlan, path: AnyPath, progress: bool | None, stats: bool, check: str = SIZE) -> Store:
     if stats:
         _check_statistics(plan)
     writer = open_writer(plan, path, check)
@@ -199,7 +203,7 @@ def _to_store(plan: ExtractionPlan, path: Path, progress: bool | None, stats: bo
     return Store(path)
 
 
-def _tally(plan: ExtractionPlan, path: Path | None) -> Tally:
+def _tally(plan: ExtractionPlan, path: AnyPath | None) -> Tally:
     start = CountProgress(digest_of(plan), len(plan.shards), len(plan.task))
     return Tally(plan.task, plan.layout, plan.places, plan.device, start, path)
 

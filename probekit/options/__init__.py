@@ -16,6 +16,7 @@ from probekit.options.label import LabelArguments, LabelOptions
 from probekit.options.load import DeviceOptions, ModelArguments, ModelOptions
 from probekit.options.monitor import MonitorOptions
 from probekit.options.probe import CurvesArguments, ProbeArguments, ProbeOptions
+from probekit.options.push import PushOptions
 from probekit.options.report import ReportOptions
 from probekit.options.score import ScoreOptions
 from probekit.options.sweep import SweepArguments, SweepOptions
@@ -45,6 +46,7 @@ __all__ = [
     "MonitorOptions",
     "ProbeArguments",
     "ProbeOptions",
+    "PushOptions",
     "ReportOptions",
     "Sampling",
     "ScoreOptions",
