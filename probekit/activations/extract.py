@@ -9,12 +9,18 @@ import warnings
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
+<<<<<<< HEAD
 from typing import Any
+=======
+from pathlib import Path
+from typing import Any, cast
+>>>>>>> parts
 
 from probekit.activations.activations import ActivationSet
 from probekit.activations.continuations.files import folder_of
 from probekit.activations.continuations.plan import of_continued, plan_continuations
 from probekit.activations.continuations.write import write_continuations
+from probekit.activations.parts.run import run_part
 from probekit.activations.parts.work import open_writer
 from probekit.activations.plan.build import plan_extraction, position_of_rows
 from probekit.activations.plan.identity import digest_of, record_of_run
@@ -25,13 +31,18 @@ from probekit.activations.run.loop import refuse_hooks, run_shards
 from probekit.activations.run.memory import compute_in_memory, refuse_large_sums
 from probekit.activations.store.reader import Store
 from probekit.activations.store.tensors import SIZE
-from probekit.activations.sums.files import CountProgress
+from probekit.activations.sums.files import FOLDER, CountProgress
 from probekit.activations.sums.statistics import Statistics
 from probekit.activations.sums.tally import Tally, check_countable
 from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
 from probekit.options import EngineOptions, ExtractArguments, ExtractOptions
+<<<<<<< HEAD
 from probekit.options.check import check_any_path
+=======
+from probekit.options.check import check_path
+from probekit.options.engine import checked_part
+>>>>>>> parts
 from probekit.options.option import keywords
 from probekit.remote.path import AnyPath
 from probekit.tasks.base import Task
@@ -52,6 +63,9 @@ def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractAr
 
     With `generate` the model first continues each text, greedily or by sampling. `inputs` are then the whole texts,
     each run at once. Continuations that an earlier run with these options wrote to `out` are read from there.
+
+    With `part` the result is a `PartDone`, which says what is done and what is missing; `load_activations(out)` opens
+    the store once it is complete.
 
     Args:
         model: a model from `load_model`.
@@ -77,7 +91,14 @@ def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractAr
         options = replace(of_continued(options), position=position_of_rows(options.position, given, task))
     plan = plan_extraction(model, task, options)
     _warn_of_cut(plan, stacklevel=4)  # the caller of the function with flat options
-    return run_plan(plan, options.out, options.progress, options.stats, options)
+    if (part := checked_part(options.part)) is None:
+        return run_plan(plan, options.out, options.progress, options.stats, options)
+    if options.out is None:
+        raise UsageError("parts share a store, and none is named; give out=PATH")
+    done = run_part(
+        plan, check_path("out", options.out), part, options.progress, "also" if options.stats else None, options.check
+    )
+    return cast(Any, done)  # for type checkers what extract returns stays a mapping: parts are for programs and jobs
 
 
 def extract_statistics(
@@ -205,7 +226,8 @@ def _to_store(plan: ExtractionPlan, path: AnyPath, progress: bool | None, stats:
 
 def _tally(plan: ExtractionPlan, path: AnyPath | None) -> Tally:
     start = CountProgress(digest_of(plan), len(plan.shards), len(plan.task))
-    return Tally(plan.task, plan.layout, plan.places, plan.device, start, path)
+    folder = None if path is None else path / FOLDER
+    return Tally(plan.task, plan.layout, plan.places, plan.device, start, folder)
 
 
 def _check_statistics(plan: ExtractionPlan) -> None:

@@ -7,7 +7,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+<<<<<<< HEAD
 from probekit.activations.store.begin import CONTINUATIONS
+=======
+from probekit.activations.parts.files import in_words, parts_progress, unfinished
+>>>>>>> parts
 from probekit.activations.store.format import has_manifest, read_plan
 from probekit.activations.store.reader import Store
 from probekit.activations.sums.statistics import FOLDER as STATISTICS
@@ -38,6 +42,7 @@ class StoreInfo:
         statistics: True if the store holds statistics.
         edits: what the model ran with: "project_out at resid_pre.5, all tokens".
         labels: label sets of the complete store.
+        missing: of an unfinished store made in parts, the parts that lack shards: "part 2/4 (1 of 3 shards)".
     """
 
     path: AnyPath
@@ -51,6 +56,7 @@ class StoreInfo:
     statistics: bool = False
     edits: str = ""
     labels: list[str] = field(default_factory=list)
+    missing: str = ""
 
     @property
     def is_complete(self) -> bool:
@@ -123,6 +129,7 @@ def _info(path: AnyPath) -> StoreInfo:
             state, created = "complete", store.meta["created"]
         else:
             state, created = _state(path)
+            known["missing"] = "" if state == "statistics" else in_words(unfinished(parts_progress(path, plan)))
     except (ProbekitError, OSError):
         return StoreInfo(path, "damaged", **known)
     return StoreInfo(path, state, created=created, **known)
