@@ -1,8 +1,8 @@
 """A worker of Ray that misbehaves as files in a folder tell it to.
 
-The folder is CONTROL in the environment of the cluster. Orders: `kill`, `hang` or `fail`, once, for the first worker that
-comes to a shard; `elsewhere`, workers do not see the store; `hold`, all wait when the store has `HELD` records. Each
-worker that is given shards leaves a file `ran-PID`.
+The folder is CONTROL in the environment of the cluster. Orders: `kill`, `hang` or `fail`, once, for the first worker
+that comes to a shard; `elsewhere`, workers do not see the store; `hold`, all wait when the store has `HELD` records.
+Each worker that is given shards leaves a file `ran-PID`.
 """
 
 import os

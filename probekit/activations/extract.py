@@ -9,12 +9,7 @@ import warnings
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
-<<<<<<< HEAD
-from typing import Any
-=======
-from pathlib import Path
 from typing import Any, cast
->>>>>>> parts
 
 from probekit.activations.activations import ActivationSet
 from probekit.activations.continuations.files import folder_of
@@ -37,12 +32,8 @@ from probekit.activations.sums.tally import Tally, check_countable
 from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
 from probekit.options import EngineOptions, ExtractArguments, ExtractOptions
-<<<<<<< HEAD
 from probekit.options.check import check_any_path
-=======
-from probekit.options.check import check_path
 from probekit.options.engine import checked_part
->>>>>>> parts
 from probekit.options.option import keywords
 from probekit.remote.path import AnyPath
 from probekit.tasks.base import Task
@@ -96,7 +87,12 @@ def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractAr
     if options.out is None:
         raise UsageError("parts share a store, and none is named; give out=PATH")
     done = run_part(
-        plan, check_path("out", options.out), part, options.progress, "also" if options.stats else None, options.check
+        plan,
+        check_any_path("out", options.out),
+        part,
+        options.progress,
+        "also" if options.stats else None,
+        options.check,
     )
     return cast(Any, done)  # for type checkers what extract returns stays a mapping: parts are for programs and jobs
 

@@ -11,16 +11,11 @@ from probekit.cli.checkpoints import at, revisions_of, store_name, summary_line
 from probekit.cli.continuations import NO_STOP, continued_plan, sketched_plan, stops_of
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, required
-<<<<<<< HEAD
-from probekit.cli.stores import check_store_out, check_via, make_store, saved_rows
-=======
 from probekit.cli.parts import describe_share, share_as_dict, write_part
-from probekit.cli.stores import check_out, check_via, make_store, saved_rows
->>>>>>> parts
+from probekit.cli.stores import check_store_out, check_via, make_store, saved_rows
 from probekit.errors import ProbekitError, UsageError
 from probekit.manifest import is_store
-from probekit.options import EngineOptions, ExtractArguments, ModelOptions, TaskOptions
-from probekit.options.check import check_path
+from probekit.options import ExtractArguments, ModelOptions, TaskOptions
 from probekit.options.engine import checked_part
 from probekit.options.option import option
 from probekit.remote.path import AnyPath, as_path
@@ -82,15 +77,8 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
         raise UsageError("--picture draws what a dry run shows; add --dry-run, or leave it out")
     if options.stats and job.stats_only:
         raise UsageError("--stats keeps the activations, --stats-only does not: give one of them")
-<<<<<<< HEAD
-    if job.stats_only and options.devices is not None:
-        raise UsageError(
-            "--stats-only adds up in one process; with --devices give --stats, which keeps activations too"
-        )
-=======
     if job.stats_only and (options.devices or options.engine):
         raise UsageError("--stats-only adds up in one process; run parts of it side by side: --stats-only --part 1/4")
->>>>>>> parts
     sums: Sums = "only" if job.stats_only else "also" if options.stats else None
     console.hush_downloads(job.quiet)
     check_store_out(options.out)
@@ -111,18 +99,13 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
         _extract_each(job, model, task, options, (revisions, sums))
         return
     plan = planned(job, model, task, options)
-<<<<<<< HEAD
-    path = write_store(plan, options, job.quiet, sums)
-=======
     path, about = _written(job, plan, options, sums)
->>>>>>> parts
     if job.json:
         console.result_json({"store": str(path), **about})
     else:
         console.result(path)
 
 
-<<<<<<< HEAD
 def _spread(model: ModelOptions, options: ExtractArguments) -> tuple[ModelOptions, ExtractArguments]:
     """The options with which the driver of several devices plans; its own model stays on the CPU."""
     if options.devices is None:
@@ -135,16 +118,16 @@ def _spread(model: ModelOptions, options: ExtractArguments) -> tuple[ModelOption
     from probekit.engines.devices import type_of_devices
 
     return replace(model, device="cpu"), replace(options, device=type_of_devices(options.devices))
-=======
+
+
 def _written(
     job: ExtractJob, plan: "ExtractionPlan", options: ExtractArguments, sums: Sums, text: str | None = None
-) -> tuple[Path, dict[str, Any]]:
+) -> tuple[AnyPath, dict[str, Any]]:
     """Write a store, or the part of it that is wanted; its path and what `--json` says of it."""
     if (part := checked_part(options.part)) is None:
-        return write_store(plan, options.out, job.quiet, sums, text, options), _as_dict(plan, sums)
+        return write_store(plan, options, job.quiet, sums, text), _as_dict(plan, sums)
     done = write_part(plan, options, part, job.quiet, (sums, _describe(plan, sums) if text is None else text))
     return done.path, {**_as_dict(plan, sums), "part": done.as_dict()}
->>>>>>> parts
 
 
 def _extract_each(
@@ -170,15 +153,9 @@ def _extract_each(
         folder = as_path(options.out) if options.out else next((path.parent for path in made.values()), None)
         path = (folder or checkpoints_path(plan)) / store_name(revision)
         text = f"{_describe(plan, sums)}\n{summary_line(revisions)}" if not made else ""
-<<<<<<< HEAD
-        text = f"{text}\n{revision}: {path}".strip()
-        made[revision] = write_store(plan, replace(options, out=path), job.quiet, sums, text)
-        return {"revision": revision, "store": str(path), **_as_dict(plan, sums)}
-=======
         own = replace(options, out=path)
         made[revision], about = _written(job, plan, own, sums, f"{text}\n{revision}: {path}".strip())
         return {"revision": revision, "store": str(path), **about}
->>>>>>> parts
 
     stores: list[dict[str, Any]] = []
     for revision in revisions:
@@ -214,18 +191,8 @@ def load(job: ExtractJob, model: ModelOptions, task: TaskOptions) -> "tuple[Lang
 
 
 def write_store(
-<<<<<<< HEAD
     plan: "ExtractionPlan", options: ExtractArguments, quiet: bool, sums: Sums = None, text: str | None = None
 ) -> AnyPath:
-=======
-    plan: "ExtractionPlan",
-    out: str | Path | None,
-    quiet: bool,
-    sums: Sums = None,
-    text: str | None = None,
-    engine: EngineOptions | None = None,
-) -> Path:
->>>>>>> parts
     """Run a plan; the path of the finished store. Plan and progress go to stderr; errors as `make_store`.
 
     Args:
@@ -238,19 +205,11 @@ def write_store(
     """
     from probekit.activations import Store, default_path, run_plan, run_statistics, statistics_progress
 
-<<<<<<< HEAD
     path, show = as_path(options.out or default_path(plan)), console.bars(quiet)
     if sums == "only":
         write, progress = partial(run_statistics, plan, path, show), statistics_progress
     else:
         write, progress = partial(run_plan, plan, path, show, stats=sums == "also", engine=options), Store.progress
-=======
-    path, show = check_path("out", out or default_path(plan)), console.bars(quiet)
-    if sums == "only":
-        write, progress = partial(run_statistics, plan, path, show), statistics_progress
-    else:
-        write, progress = partial(run_plan, plan, path, show, sums == "also", engine), Store.progress
->>>>>>> parts
     saved = partial(saved_rows, partial(progress, path), len(plan.task), "texts", path)
     make_store(_describe(plan, sums) if text is None else text, write, saved, quiet)
     if sums and not quiet:

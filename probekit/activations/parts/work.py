@@ -26,14 +26,9 @@ from probekit.activations.store.format import has_manifest, read_plan, record_nu
 from probekit.activations.store.tensors import SIZE
 from probekit.activations.store.writer import StoreWriter, write_manifest
 from probekit.devices import find_device
-<<<<<<< HEAD
-from probekit.errors import StorageError, UsageError
+from probekit.errors import UsageError
 from probekit.options.check import check_any_path
 from probekit.remote.path import AnyPath
-=======
-from probekit.errors import UsageError
-from probekit.options.check import check_path
->>>>>>> parts
 
 
 @dataclass(frozen=True)
@@ -207,12 +202,3 @@ def finish_store(path: str | AnyPath) -> bool:
         return False
     write_manifest(path, plan)
     return True
-<<<<<<< HEAD
-
-
-def missing_shards(path: AnyPath, numbers: Sequence[int] | np.ndarray) -> list[int]:
-    """Those of these shards that have no record."""
-    there = set(record_numbers(path))
-    return [int(number) for number in numbers if int(number) not in there]
-=======
->>>>>>> parts

@@ -7,11 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
-from probekit.activations.store.begin import CONTINUATIONS
-=======
 from probekit.activations.parts.files import in_words, parts_progress, unfinished
->>>>>>> parts
+from probekit.activations.store.begin import CONTINUATIONS
 from probekit.activations.store.format import has_manifest, read_plan
 from probekit.activations.store.reader import Store
 from probekit.activations.sums.statistics import FOLDER as STATISTICS

@@ -3,12 +3,7 @@
 Axes: D width of a place, C classes.
 """
 
-<<<<<<< HEAD
-from collections.abc import Iterable, Iterator, Mapping
-=======
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
->>>>>>> parts
 from typing import Any
 
 from probekit.activations.sums.files import (
@@ -137,13 +132,8 @@ def load_statistics(path: str | AnyPath) -> Statistics:
     return found
 
 
-<<<<<<< HEAD
 def check_statistics(path: str | AnyPath) -> tuple[int, int] | None:
-    """As `statistics_progress`, after checking every byte of the statistics at `path`, finished or not.
-=======
-def check_statistics(path: str | Path) -> tuple[int, int] | None:
     """As `statistics_progress`, after checking every byte of the statistics at `path`, those of parts too.
->>>>>>> parts
 
     Raises:
         StorageError: they are damaged, or do not belong to the store at `path`; the message names the file.
@@ -152,19 +142,11 @@ def check_statistics(path: str | Path) -> tuple[int, int] | None:
 
     def check(record: AnyPath, body: dict[str, Any]) -> tuple[int, int]:
         progress = read_progress(record, body)
-<<<<<<< HEAD
         check_same_run(place, progress, record)
         read_contents(record, body)
         return progress.texts_done, progress.texts
 
-    return read_newest(place / FOLDER, check)
-=======
-        check_same_run(check_path("the store", path), progress, record)
-        read_contents(record, body)
-        return progress.texts_done, progress.texts
-
-    return _read_all(check_path("the store", path), check)
->>>>>>> parts
+    return _read_all(place, check)
 
 
 def statistics_progress(path: str | AnyPath) -> tuple[int, int] | None:
@@ -180,13 +162,10 @@ def statistics_progress(path: str | AnyPath) -> tuple[int, int] | None:
         progress = read_progress(record, body)
         return progress.texts_done, progress.texts
 
-<<<<<<< HEAD
-    return read_newest(check_any_path("path", path) / FOLDER, count)
-=======
-    return _read_all(check_path("the store", path), count)
+    return _read_all(check_any_path("path", path), count)
 
 
-def _read_all(path: Path, read: Callable[[Path, dict[str, Any]], tuple[int, int]]) -> tuple[int, int] | None:
+def _read_all(path: AnyPath, read: Callable[[AnyPath, dict[str, Any]], tuple[int, int]]) -> tuple[int, int] | None:
     """What `read` says of the newest record, or of the newest ones of all parts by the cut that counted most."""
     joined = read_newest(path / FOLDER, read)
     if joined is not None and joined[0] == joined[1]:
@@ -199,7 +178,6 @@ def _read_all(path: Path, read: Callable[[Path, dict[str, Any]], tuple[int, int]
         return joined
     total = joined[1] if joined else int(unseal(path / "plan.json")[0]["identity"]["rows"])
     return max([*by_cut.values(), joined[0] if joined else 0]), total
->>>>>>> parts
 
 
 def statistics_bytes(task: Task, widths: Iterable[int]) -> int:

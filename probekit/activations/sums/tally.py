@@ -66,11 +66,7 @@ class Tally:
         places: list[Place],
         device: torch.device,
         start: CountProgress,
-<<<<<<< HEAD
-        path: AnyPath | None = None,
-=======
-        folder: Path | None = None,
->>>>>>> parts
+        folder: AnyPath | None = None,
     ):
         check_countable(task, layout, places)
         self._task, self._layout, self._places = task, layout, places
