@@ -133,7 +133,7 @@ def write_files(folder: AnyPath, contents: Contents) -> dict[str, Any]:
     return {place_name(place): write_place(folder, contents, place) for place in contents.places}
 
 
-def write_place(folder: Path, contents: Contents, place: Place) -> dict[str, Any]:
+def write_place(folder: AnyPath, contents: Contents, place: Place) -> dict[str, Any]:
     """Write the file of one place; returns the record's entry for it."""
     data = safetensors.torch.save({name: x.cpu() for name, x in place_tensors(contents, place).items()})
     file = f"{hashlib.sha256(data).hexdigest()}.safetensors"
@@ -270,7 +270,7 @@ def read_contents(record: AnyPath, body: dict[str, Any]) -> Contents:
         raise damaged(record, "is not a record of statistics") from None
 
 
-def read_place(record: Path, body: dict[str, Any], place: Place) -> dict[Key, SplitMoments]:
+def read_place(record: AnyPath, body: dict[str, Any], place: Place) -> dict[Key, SplitMoments]:
     """The moments of one place in every split; errors as in `read_contents`, and any for a record without its form."""
     splits, widths, label_names = body["splits"], body["widths"], _label_names(body)
     if not splits or len(set(splits) & set(SPLITS)) != len(splits) or len(widths) != len(body["places"]):
