@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ORDER = """
     store layer point probe aggregate label position on_bad_row by least_texts nuisance shift_column C quick controls
     control_type control_C no_codelength no_intervals folds drop_leaks baseline metric check seed out title projection
-    log_to
+    log_to memory
 """
 
 
@@ -53,6 +53,7 @@ class TrainProbeJob(Output):
     )
     title: str | None = option(None, "Title of the picture.  [default: label, model and task]", metavar="TEXT")
     log_to: str | None = like(ProbeArguments, "log_to", flag="--log-to")
+    memory: int | None = like(ProbeArguments, "memory", flag="--memory")
 
 
 @command(ORDER)
@@ -163,6 +164,7 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob, show: bool 
         if job.out is not None:
             check_out(job.out, known, question, _kind(options, several))
         how: dict[str, Any] = {**vars(options), "probe": probes.make_probe(probe, first, store), **several}
+        how["memory"] = job.memory
         if job.baseline is not None:
             how["random_init"] = random_init_of(store, progress=console.bars(job.quiet))
         with parts_line(console.bars(job.quiet)) as line:

@@ -238,12 +238,27 @@ class ProbeArguments(ProbeOptions):
         metavar="TRACKER",
         flag=None,
     )
+    memory: str | int | None = option(
+        None,
+        "Memory that the activations and their fits may take, such as 8GB; larger places are read from disk in every "
+        "pass.  [default: what is free]",
+        notes="Free is what the machine has, and what control groups (Slurm, containers) leave this process. Logistic, "
+        "ridge, LDA and mean-diff can read from a store; another probe of a place that does not fit is refused.",
+        metavar="SIZE",
+        parse=parse.n_bytes,
+        flag=None,
+    )
     progress: Callable[[int, int], None] | None = option(
         None, "Called with (places done, places) after each place.", flag=None
     )
     on_part: Callable[[str], None] | None = option(
         None, 'Called with the name of each part as it begins, such as "comparing texts".', flag=None
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.memory is not None:
+            object.__setattr__(self, "memory", parse.n_bytes(self.memory))
 
 
 @dataclass(frozen=True, kw_only=True)
