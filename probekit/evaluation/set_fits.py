@@ -55,7 +55,12 @@ def fit_sets(acts: Activations, sets: Sequence[LabelSetPlan], options: CurvesArg
     parts = 1 + (noise is not None) + options.of_sequences + bool(options.nuisance)
     done = ticker(options.progress, len(places) * parts)
     features = [each.requests[0].features for each in sets]
-    own = fit_places(features, plans, places, done, _on_pass(options))
+    if options.engine is not None:
+        from probekit.engines.ray_probes import fit_places_on_ray
+
+        own = fit_places_on_ray(acts, options, sets, places, done)
+    else:
+        own = fit_places(features, plans, places, done, _on_pass(options))
     pooled = fit_pooled(features, plans, places, options, done) if options.of_sequences else [{}] * len(sets)
     random: list[Fitted] = [{}] * len(sets)
     if noise is not None:

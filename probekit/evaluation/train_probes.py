@@ -70,6 +70,10 @@ def train_probes(
         return _logged(acts, options, options.log_to)
     if options.joined is not None:
         acts, options = _labelled(acts, options)
+    if options.engine is not None:
+        from probekit.engines.ray_probes import check_engine
+
+        check_engine(acts, options)
     with at_most(cast("int | None", options.memory)):
         if options.by is not None:
             return (train_by_head if options.by == BY_HEAD else train_by_position)(acts, options)

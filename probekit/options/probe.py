@@ -13,6 +13,7 @@ from probekit.options.curve import (
     CurveOptions,
     check_strengths_of,
 )
+from probekit.options.engine import ClusterOptions
 from probekit.options.option import like, option
 from probekit.options.probe_checks import (
     LEAST_FOLDS,
@@ -224,8 +225,8 @@ class ProbeOptions(CurveOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeArguments(ProbeOptions):
-    """`ProbeOptions`, and what only Python can pass."""
+class ProbeArguments(ClusterOptions, ProbeOptions):
+    """`ProbeOptions`, who does the work, and what only Python can pass."""
 
     random_init: "Activations | None" = option(
         None, "Activations of the same places from the same model with random weights, as a baseline.", flag=None
@@ -256,7 +257,8 @@ class ProbeArguments(ProbeOptions):
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        ClusterOptions.__post_init__(self)
+        ProbeOptions.__post_init__(self)
         if self.memory is not None:
             object.__setattr__(self, "memory", parse.n_bytes(self.memory))
 
