@@ -7,7 +7,7 @@ first record wins. What a killed driver leaves is a store that the same command 
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -17,10 +17,10 @@ from probekit.activations.parts.work import ShardDone, begin_work, finish_store,
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.loop import shard_rows
 from probekit.engines.cluster import ray_cluster
-from probekit.engines.ray_pool import Pool, Worker
+from probekit.engines.ray_pool import Pool, Worker, fitting
 from probekit.engines.ray_worker import Answer, own_versions
 from probekit.engines.shares import MOST_LOST, Shares
-from probekit.errors import StorageError, UsageError
+from probekit.errors import StorageError
 from probekit.options.engine import EngineOptions
 from probekit.progress import progress_bar
 from probekit.text import counted
@@ -49,22 +49,29 @@ def run_on_ray(plan: ExtractionPlan, path: Path, options: EngineOptions, progres
         shares = Shares(missing, shard_costs(plan))
         with ray_cluster(options) as ray, _bar(plan, missing, progress) as count:
             place = str(path.absolute()) if isinstance(path, Path) else str(path)
-            needs = needs_of(plan, options, ray.cluster_resources())
+            needs = needs_of(plan, options, [node["Resources"] for node in ray.nodes() if node["Alive"]])
             with closing(Pool(ray, (place, own_versions(), options.check), needs)) as pool:
                 _Run(pool, shares, path, options, count).all()
     finish_store(path)
 
 
-def needs_of(plan: ExtractionPlan, options: EngineOptions, resources: dict[str, float]) -> dict[str, float]:
-    """CPUs and GPUs of a worker: one GPU where the model runs on CUDA, and an equal share of the CPUs if a number of
-    workers is given.
+def needs_of(plan: ExtractionPlan, options: EngineOptions, nodes: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """CPUs and GPUs of a worker: one GPU where the model runs on CUDA, else as many CPUs as let all workers fit.
+
+    Args:
+        plan: what is extracted.
+        options: say how many workers there are at most, and how many GPUs each gets.
+        nodes: CPUs and GPUs of each node.
     """
-    on_gpu = plan.device.type == "cuda"
-    gpus = options.gpus_per_worker if options.gpus_per_worker is not None else float(on_gpu)
-    cpus = 1.0
-    if options.workers is not None and not gpus:
-        cpus = max(1.0, resources.get("CPU", 1.0) // options.workers[1])
-    return {"num_cpus": cpus, "num_gpus": gpus}
+    gpus = options.gpus_per_worker
+    if gpus is None:
+        gpus = float(plan.device.type == "cuda")
+    if gpus or options.workers is None:
+        return {"num_cpus": 1.0, "num_gpus": gpus}
+    most = int(max((node.get("CPU", 0.0) for node in nodes), default=1.0))
+    choices: Iterator[dict[str, float]] = ({"num_cpus": float(n), "num_gpus": 0.0} for n in range(most, 1, -1))
+    wide = (needs for needs in choices if sum(fitting(node, needs) for node in nodes) >= options.workers[1])
+    return next(wide, {"num_cpus": 1.0, "num_gpus": 0.0})
 
 
 class _Run:
@@ -111,16 +118,20 @@ class _Run:
     def _of_a_slow_one(self, n_idle: int) -> list[int]:
         """Shards that one worker has had for too long, the last first: it computes them in their order."""
         for worker in self.pool.workers:
-            expected = self.shares.seconds(worker.numbers)
-            if worker.ready and not worker.idle and expected is not None:
-                if worker.age > max(_PATIENCE, SLOW * expected):
-                    left = self._note_records(worker.numbers)
-                    found = [number for number in reversed(left) if number not in self.twice]
-                    some = found[: -(-len(found) // n_idle)]
-                    self.twice.update(some)
-                    if some:
-                        return some
+            if self._is_late(worker, _PATIENCE, SLOW):
+                left = self._note_records(worker.numbers)
+                found = [number for number in reversed(left) if number not in self.twice]
+                some = found[: -(-len(found) // n_idle)]
+                self.twice.update(some)
+                if some:
+                    return some
         return []
+
+    def _is_late(self, worker: Worker, patience: float, times: float) -> bool:
+        """True if a worker takes so many times as long as its shards should, and more than some seconds."""
+        expected = self.shares.seconds(worker.numbers)
+        busy = worker.ready and not worker.idle
+        return busy and expected is not None and worker.age > max(patience, times * expected)
 
     def _note_records(self, numbers: list[int]) -> list[int]:
         """Count the shards that have a record, although nobody has said so; the others."""
@@ -186,10 +197,8 @@ class _Run:
     def _look(self) -> None:
         """End workers that are stuck; raise a StorageError if the cluster gives none for too long."""
         for worker in list(self.pool.workers):
-            expected = self.shares.seconds(worker.numbers)
-            if worker.ready and worker.call is not None and expected is not None:
-                if worker.age > max(_STUCK_PATIENCE, STUCK * expected):
-                    self._lost(worker, StorageError(f"{worker.name}: no answer for {worker.age:.0f} seconds"))
+            if self._is_late(worker, _STUCK_PATIENCE, STUCK):
+                self._lost(worker, StorageError(f"{worker.name}: no answer for {worker.age:.0f} seconds"))
         if any(worker.placed for worker in self.pool.workers):
             self.waiting_since = time.monotonic()
         if time.monotonic() - self.waiting_since > NO_WORKER_SECONDS:

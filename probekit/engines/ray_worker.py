@@ -102,7 +102,9 @@ def _check_sees(path: str) -> None:
 
 def _check_versions(versions: Mapping[str, str]) -> None:
     found = own_versions()
-    differing = [f"{name} {found[name]} there, {version} here" for name, version in versions.items() if found[name] != version]
+    differing = [
+        f"{name} {found[name]} there, {version} here" for name, version in versions.items() if found[name] != version
+    ]
     if differing:
         raise UsageError(
             f"node {here()} has other versions ({', '.join(differing)}); install the same on every machine of the cluster"
