@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from probekit.errors import DataError
 from probekit.probes.logistic.factor import gram
 from probekit.probes.problem import LARGEST
+from probekit.probes.stream import Stream
 from probekit.threads import Shares
 
 BLOCK_BYTES = 3 << 20  # a block of rows that fits a processor's cache
@@ -26,28 +26,6 @@ WIDE = 1024  # features; for more, the basis spans only half of WIDE_SAMPLE rows
 WIDE_SAMPLE = 4096
 FLOAT32 = 1e15  # sizes and inverse scales of columns that float32 can sum and multiply with room to spare
 CONSTANT = 1e-12  # share of a column's mean square about the shift; a smaller variance counts as 0
-
-
-@dataclass(frozen=True, eq=False)
-class Stream:
-    """Features that do not fit in memory.
-
-    Attributes:
-        n: N.
-        d: D.
-        read: called once per pass; yields the rows in blocks [B, D] of some thousands, always in the same order.
-        order: int64 [N], the index into the labels of each row; None if rows and labels have the same order.
-    """
-
-    n: int
-    d: int
-    read: Callable[[], Iterator[Tensor]]
-    order: np.ndarray | None = None
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(N, D)."""
-        return self.n, self.d
 
 
 class Features:
