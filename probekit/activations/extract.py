@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from probekit.activations.activations import ActivationSet
@@ -32,8 +31,9 @@ from probekit.activations.sums.tally import Tally, check_countable
 from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractArguments, ExtractOptions
-from probekit.options.check import check_path
+from probekit.options.check import check_any_path
 from probekit.options.option import keywords
+from probekit.remote.path import AnyPath
 from probekit.tasks.base import Task
 from probekit.tasks.tables.objects import task_of
 from probekit.text import counted, kind_of
@@ -81,7 +81,7 @@ def extract_statistics(
     task: Task | Iterable[Any],
     options: ExtractOptions | None = None,
     *,
-    out: str | Path | None = None,
+    out: str | AnyPath | None = None,
     progress: bool | None = None,
 ) -> Statistics:
     """Count, sum, Gram matrix and class sums of every place and split, without keeping activations.
@@ -118,7 +118,7 @@ def continued(model: LanguageModel, task: Task, options: ExtractArguments) -> Ta
     if options.out is not None:
         _refuse_hooks(model)
     plan = plan_continuations(model, task, options)
-    folder = None if options.out is None else folder_of(plan, check_path("out", options.out))
+    folder = None if options.out is None else folder_of(plan, check_any_path("out", options.out))
     return write_continuations(plan, folder, options.progress)
 
 
@@ -133,20 +133,20 @@ def _warn_of_cut(plan: ExtractionPlan, stacklevel: int) -> None:
 
 
 def run_plan(
-    plan: ExtractionPlan, out: str | Path | None = None, progress: bool | None = None, stats: bool = False
+    plan: ExtractionPlan, out: str | AnyPath | None = None, progress: bool | None = None, stats: bool = False
 ) -> ActivationSet | Store:
     """Carry out a plan, as `extract` does; `out`, `progress`, `stats` and errors as there."""
     if out is not None:
-        return _to_store(plan, check_path("out", out), progress, stats)
+        return _to_store(plan, check_any_path("out", out), progress, stats)
     if stats:
         raise UsageError("stats=True writes to a store, and none is named; give out=PATH, or call extract_statistics")
     plan, tensors = compute_in_memory(plan, progress)
     return ActivationSet(tensors, plan.task, record_of_run(plan), plan.layout)
 
 
-def run_statistics(plan: ExtractionPlan, out: str | Path | None = None, progress: bool | None = None) -> Statistics:
+def run_statistics(plan: ExtractionPlan, out: str | AnyPath | None = None, progress: bool | None = None) -> Statistics:
     """Carry out a plan, as `extract_statistics` does; `out`, `progress` and errors as there."""
-    path = None if out is None else check_path("out", out)
+    path = None if out is None else check_any_path("out", out)
     _check_statistics(plan)
     if path is not None:
         _refuse_hooks(plan.model)
@@ -159,7 +159,7 @@ def run_statistics(plan: ExtractionPlan, out: str | Path | None = None, progress
     return tally.finish(record_of_run(plan))
 
 
-def _to_store(plan: ExtractionPlan, path: Path, progress: bool | None, stats: bool) -> Store:
+def _to_store(plan: ExtractionPlan, path: AnyPath, progress: bool | None, stats: bool) -> Store:
     _refuse_hooks(plan.model)
     if stats:
         _check_statistics(plan)
@@ -178,7 +178,7 @@ def _to_store(plan: ExtractionPlan, path: Path, progress: bool | None, stats: bo
     return Store(path)
 
 
-def _writer(plan: ExtractionPlan, path: Path) -> StoreWriter:
+def _writer(plan: ExtractionPlan, path: AnyPath) -> StoreWriter:
     new = NewStore(
         identity=identity_of(plan),
         model=plan.model.name,
@@ -191,7 +191,7 @@ def _writer(plan: ExtractionPlan, path: Path) -> StoreWriter:
     return StoreWriter(path, begin_store(path, new))
 
 
-def _tally(plan: ExtractionPlan, path: Path | None) -> Tally:
+def _tally(plan: ExtractionPlan, path: AnyPath | None) -> Tally:
     start = CountProgress(digest_of(plan), len(plan.shards), len(plan.task))
     return Tally(plan.task, plan.layout, plan.places, plan.device, start, path)
 

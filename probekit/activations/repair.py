@@ -25,6 +25,7 @@ from probekit.durable import remove
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.interventions import Edits
 from probekit.models.base import LanguageModel
+from probekit.remote.path import AnyPath
 
 __all__ = ["Repaired", "plan_again", "repair"]
 
@@ -46,7 +47,7 @@ class Repaired:
         command: name of the command that makes such a store.
     """
 
-    path: Path
+    path: AnyPath
     shards: list[int]
     removed: list[int]
     manifest: bool
@@ -60,7 +61,7 @@ class Repaired:
 
 
 def repair(
-    path: str | Path,
+    path: str | AnyPath,
     model: LanguageModel | str | Path | None = None,
     show: Advance = None,
     show_bytes: Advance = None,
@@ -153,7 +154,7 @@ def _recompute(
     return numbers
 
 
-def _model(plan: PlanFile, model: LanguageModel | str | Path | None, path: Path) -> LanguageModel:
+def _model(plan: PlanFile, model: LanguageModel | str | Path | None, path: AnyPath) -> LanguageModel:
     """The model, on the device and in the type of the plan."""
     if isinstance(model, LanguageModel):
         return model

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from probekit.activations.plan.build import plan_extraction
@@ -18,6 +17,7 @@ from probekit.interventions import Edits
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
 from probekit.points import Place
+from probekit.remote.path import AnyPath
 
 _OPTIONS = {
     "points": [str],
@@ -33,7 +33,7 @@ _GIVE_EDITS = "give the edits of the extraction"
 _GIVE_MODEL = "give the model that made it with --model"
 
 
-def check_extracted(path: Path, identity: dict[str, Any]) -> None:
+def check_extracted(path: AnyPath, identity: dict[str, Any]) -> None:
     """Raise a StorageError unless the identity has every option of an extraction."""
     if not matches(identity, {**_OPTIONS, "compute_dtype": str}):
         raise StorageError(f"{str(path / 'plan.json')!a} does not say how the store was extracted; {AGAIN}")
@@ -64,7 +64,7 @@ def plan_again(
 
 
 def same_plan(
-    path: Path, plan: PlanFile, examples: StoredExamples, model: LanguageModel, edits: Edits | None = None
+    path: AnyPath, plan: PlanFile, examples: StoredExamples, model: LanguageModel, edits: Edits | None = None
 ) -> ExtractionPlan:
     """The plan that made the store at `path`.
 
@@ -78,7 +78,7 @@ def same_plan(
     return again
 
 
-def _compare(path: Path, plan: PlanFile, identity: dict[str, Any], model: LanguageModel, advice: str) -> None:
+def _compare(path: AnyPath, plan: PlanFile, identity: dict[str, Any], model: LanguageModel, advice: str) -> None:
     wanted = {"identity": identity, "model": model.name, "task": plan.task}
     check_same(path, plan, json.loads(json.dumps(wanted)), advice)
 

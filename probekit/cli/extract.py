@@ -11,11 +11,12 @@ from probekit.cli.checkpoints import at, revisions_of, store_name, summary_line
 from probekit.cli.continuations import NO_STOP, continued_plan, sketched_plan, stops_of
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, required
-from probekit.cli.stores import check_out, check_via, make_store, saved_rows
+from probekit.cli.stores import check_store_out, check_via, make_store, saved_rows
 from probekit.errors import ProbekitError, UsageError
 from probekit.manifest import is_store
 from probekit.options import ExtractArguments, ModelOptions, TaskOptions
 from probekit.options.option import option
+from probekit.remote.path import AnyPath, as_path
 
 if TYPE_CHECKING:
     from probekit.activations import ExtractionPlan
@@ -76,7 +77,7 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
         raise UsageError("--stats keeps the activations, --stats-only does not: give one of them")
     sums: Sums = "only" if job.stats_only else "also" if options.stats else None
     console.hush_downloads(job.quiet)
-    check_out(options.out)
+    check_store_out(options.out)
     check_via(options.out, model.via)
     if job.no_stop and options.generate is None:
         raise UsageError("--no-stop is for texts that the model continues; give --generate N too")
@@ -108,8 +109,8 @@ def _extract_each(
     from probekit.models.load import check_model, load_model
     from probekit.tasks import load_task
 
-    (revisions, sums), made = what, dict[str, Path]()
-    if options.out is not None and is_store(Path(options.out)):
+    (revisions, sums), made = what, dict[str, AnyPath]()
+    if options.out is not None and is_store(as_path(options.out)):
         raise UsageError(
             f"{str(options.out)!a} is a store, and several revisions have a store each; give another folder (--out)"
         )
@@ -120,7 +121,7 @@ def _extract_each(
     def one(revision: str) -> dict[str, Any]:
         found = load_model(job.model, **{**vars(model), "revision": revision}, progress=console.bars(job.quiet))
         plan = plan_extraction(found, loaded, options)
-        folder = Path(options.out) if options.out else next((path.parent for path in made.values()), None)
+        folder = as_path(options.out) if options.out else next((path.parent for path in made.values()), None)
         path = (folder or checkpoints_path(plan)) / store_name(revision)
         text = f"{_describe(plan, sums)}\n{summary_line(revisions)}" if not made else ""
         made[revision] = write_store(plan, path, job.quiet, sums, f"{text}\n{revision}: {path}".strip())
@@ -135,7 +136,7 @@ def _extract_each(
         if not job.json:
             console.result(stores[-1]["store"])
     if job.json:
-        console.result_json({"folder": str(Path(stores[0]["store"]).parent), "stores": stores})
+        console.result_json({"folder": str(as_path(stores[0]["store"]).parent), "stores": stores})
 
 
 def planned(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: ExtractArguments) -> "ExtractionPlan":
@@ -160,8 +161,8 @@ def load(job: ExtractJob, model: ModelOptions, task: TaskOptions) -> "tuple[Lang
 
 
 def write_store(
-    plan: "ExtractionPlan", out: str | Path | None, quiet: bool, sums: Sums = None, text: str | None = None
-) -> Path:
+    plan: "ExtractionPlan", out: str | AnyPath | None, quiet: bool, sums: Sums = None, text: str | None = None
+) -> AnyPath:
     """Run a plan; the path of the finished store. Plan and progress go to stderr; errors as `make_store`.
 
     Args:
@@ -173,7 +174,7 @@ def write_store(
     """
     from probekit.activations import Store, default_path, run_plan, run_statistics, statistics_progress
 
-    path, show = Path(out or default_path(plan)), console.bars(quiet)
+    path, show = as_path(out or default_path(plan)), console.bars(quiet)
     if sums == "only":
         write, progress = partial(run_statistics, plan, path, show), statistics_progress
     else:

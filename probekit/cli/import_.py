@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
-from probekit.cli.stores import check_out, make_store, saved_rows
+from probekit.cli.stores import check_store_out, make_store, saved_rows
 from probekit.options import ImportArguments
 from probekit.options.check import check_there
 from probekit.options.option import option
+from probekit.remote.path import AnyPath
 
 if TYPE_CHECKING:
     from probekit.activations import Store
@@ -49,14 +50,14 @@ def import_(job: ImportJob, options: ImportArguments) -> None:
         probekit import --format vllm requests/ --model Qwen/Qwen3-8B --dataset cities.csv --layers 0,9,18,27,36
     """
     check_there(job.source.expanduser())
-    check_out(options.out)
+    check_store_out(options.out)
     from probekit.activations import Store
 
     plan, run, described, as_dict = _planned(job, options)
     if job.dry_run:
         console.result_json(as_dict) if job.json else console.result(described(True))
         return
-    begun: list[Path] = []
+    begun: list[AnyPath] = []
 
     def saved() -> str:
         if not begun:
