@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from probekit.activations.imports.plan import STORED_AS
-from probekit.activations.imports.vllm.requests import Request, find_stack_axis, read_requests
+from probekit.activations.imports.vllm.requests import VllmRequest, find_stack_axis, read_requests
 from probekit.activations.layout import row_bytes
 from probekit.activations.plan.build import SHARD_BYTES, plan_extraction
 from probekit.activations.plan.plan import ExtractionPlan
@@ -47,7 +47,7 @@ class RequestsPlan:
     """
 
     source: Path
-    requests: list[Request] = field(repr=False)
+    requests: list[VllmRequest] = field(repr=False)
     stack_axis: int | None
     reading: ExtractionPlan = field(repr=False)
     places: list[Place]
@@ -127,7 +127,7 @@ def _places(ids: list[int], n_layers: int, options: ImportOptions) -> list[Place
 
 
 def _reading(
-    model: LanguageModel, task: Task, options: ImportOptions, requests: list[Request]
+    model: LanguageModel, task: Task, options: ImportOptions, requests: list[VllmRequest]
 ) -> tuple[ExtractionPlan, bool]:
     """How the texts are read, with a BOS if most of the requests begin with one and their texts do not."""
     how = ExtractOptions(points="resid_pre", layers=[0], position=options.position, on_long="error", device="cpu")
@@ -151,12 +151,12 @@ def _n_found(plan: ExtractionPlan, known: set[bytes]) -> int:
     return sum(_key(plan.sequences[i]) in known for i in range(len(plan.task)))
 
 
-def _match(plan: ExtractionPlan, requests: list[Request]) -> tuple[list[Request], list[str]]:
+def _match(plan: ExtractionPlan, requests: list[VllmRequest]) -> tuple[list[VllmRequest], list[str]]:
     """The request of each example, by its tokens, and the names of files that are of no example.
 
     Equal texts take the files with their tokens in turn; the last of these serves those that are left.
     """
-    by_tokens: dict[bytes, list[Request]] = defaultdict(list)
+    by_tokens: dict[bytes, list[VllmRequest]] = defaultdict(list)
     for request in requests:
         by_tokens[_key(request.tokens)].append(request)
     keys = [_key(plan.sequences[i]) for i in range(len(plan.task))]
@@ -180,7 +180,7 @@ def _shown(tokens: np.ndarray) -> str:
     return listed(tokens.tolist(), most=6)
 
 
-def _nearest(plan: ExtractionPlan, requests: list[Request]) -> str:
+def _nearest(plan: ExtractionPlan, requests: list[VllmRequest]) -> str:
     """What the first file of no text holds, for the message about a text of no file."""
     wanted = {_key(plan.sequences[i]) for i in range(len(plan.task))}
     other = next((one for one in requests if _key(one.tokens) not in wanted), None)

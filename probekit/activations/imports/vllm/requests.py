@@ -19,7 +19,7 @@ NO_CACHE = "run vLLM again with enable_prefix_caching=False"
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
+class VllmRequest:
     """One file.
 
     Attributes:
@@ -37,7 +37,7 @@ class Request:
     state: tuple[int, int, int]
 
 
-def read_requests(source: Path) -> list[Request]:
+def read_requests(source: Path) -> list[VllmRequest]:
     """Every request in a folder, in natural order of the names; headers and tokens are read.
 
     Raises:
@@ -47,7 +47,7 @@ def read_requests(source: Path) -> list[Request]:
     return [_request(file) for file in files if file.suffix == ".safetensors"]
 
 
-def _request(file: Path) -> Request:
+def _request(file: Path) -> VllmRequest:
     state, found = file_state(file), arrays_in(file)
     arrays = {array.key: array for array in found}
     if STATES not in arrays or TOKENS not in arrays:
@@ -59,10 +59,10 @@ def _request(file: Path) -> Request:
             f"{tokens.where} has the shape {list(tokens.shape)} of {tokens.type_name}, expected token ids [T]"
         )
     ids = read_rows(tokens, 0, 0, tokens.shape[0]).numpy().astype(np.int64)
-    return Request(file, found, arrays[STATES], ids, state)
+    return VllmRequest(file, found, arrays[STATES], ids, state)
 
 
-def find_stack_axis(requests: Sequence[Request], n_layers: int, width: int, given: int | None) -> int | None:
+def find_stack_axis(requests: Sequence[VllmRequest], n_layers: int, width: int, given: int | None) -> int | None:
     """The axis of the layers in all files; None where there is one layer and no axis for it.
 
     The shape of each file allows one order of the axes, or both where it has as many tokens as layers. One order must
@@ -80,7 +80,7 @@ def find_stack_axis(requests: Sequence[Request], n_layers: int, width: int, give
     """
     if not requests:
         raise DataError("there is no file of a request; give the folder that vLLM wrote (shared_storage_path)")
-    allowed: dict[int | None, Request] = {}
+    allowed: dict[int | None, VllmRequest] = {}
     common: set[int | None] = {None, 0, 1}
     for request in requests:
         orders = _orders(request, n_layers, width)
@@ -102,7 +102,7 @@ def find_stack_axis(requests: Sequence[Request], n_layers: int, width: int, give
     return given if given is not None else common.pop()
 
 
-def _orders(request: Request, n_layers: int, width: int) -> set[int | None]:
+def _orders(request: VllmRequest, n_layers: int, width: int) -> set[int | None]:
     """The axes of the layers that the shape of one file allows."""
     shape, T = request.states.shape, len(request.tokens)
     if not shape or shape[-1] != width:
@@ -129,7 +129,7 @@ def _orders(request: Request, n_layers: int, width: int) -> set[int | None]:
     )
 
 
-def read_states(request: Request, axis: int | None) -> Tensor:
+def read_states(request: VllmRequest, axis: int | None) -> Tensor:
     """The states of one request, [S, T, D].
 
     Raises:

@@ -17,7 +17,7 @@ from probekit.activations.default_path import folder_name
 from probekit.activations.digest import FORMAT_VERSION, identity_digest
 from probekit.activations.imports.array_files import FileArray, scan
 from probekit.activations.imports.vllm.plan import RequestsPlan
-from probekit.activations.imports.vllm.requests import STATES, Request, read_states
+from probekit.activations.imports.vllm.requests import STATES, VllmRequest, read_states
 from probekit.activations.plan.reading.read_positions import ReadTokens
 from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.reader import Store
@@ -47,12 +47,12 @@ def run_requests(
         return _write(plan, identity, path, bar.advance)
 
 
-def _checksum(requests: list[Request], advance: Callable[[int], object]) -> str:
+def _checksum(requests: list[VllmRequest], advance: Callable[[int], object]) -> str:
     """A checksum of the names and contents of all files; every value is checked on the way."""
     digest = hashlib.sha256()
     for request in requests:
 
-        def check(array: FileArray, values: Tensor, request: Request = request) -> None:
+        def check(array: FileArray, values: Tensor, request: VllmRequest = request) -> None:
             if array.key == STATES and not all(bool(end.isfinite()) for end in values.aminmax()):
                 raise DataError(f"{request.states.where} holds NaN or infinity; run vLLM again on this text")
 
