@@ -290,6 +290,8 @@ def as_path(value: "str | Path | RemotePath") -> AnyPath:
     key = _joined(found[3])
     if not key:
         raise UsageError(f"{str(value)!a} names no bucket; write {scheme}://BUCKET/FOLDER")
+    if scheme == "hf" and key.partition("/")[0] not in ("datasets", "models", "spaces"):
+        key = f"datasets/{key}"  # stores are in dataset repositories: hf://owner/name is one
     return RemotePath(scheme, key)
 
 
