@@ -17,6 +17,7 @@ from probekit.options.monitor import MonitorOptions
 from probekit.options.probe import CurvesArguments, ProbeArguments, ProbeOptions
 from probekit.options.report import ReportOptions
 from probekit.options.score import ScoreOptions
+from probekit.options.selftest import SelftestOptions
 from probekit.options.sweep import SweepArguments, SweepOptions
 from probekit.options.task import TaskOptions
 from probekit.options.train import TrainingSettings
@@ -45,6 +46,7 @@ __all__ = [
     "ReportOptions",
     "Sampling",
     "ScoreOptions",
+    "SelftestOptions",
     "SweepArguments",
     "SweepOptions",
     "TaskOptions",
