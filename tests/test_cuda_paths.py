@@ -86,7 +86,10 @@ def test_a_store_and_its_sums_are_those_of_memory(cuda, tmp_path, name):
 def test_a_store_of_several_shards_has_the_same_files_whenever_copies_arrive(cuda, tmp_path, monkeypatch):
     monkeypatch.setattr("probekit.activations.plan.build.SHARD_BYTES", 1000)
     model = new_model("gpt2").to(GPU)
-    stores = [extract(model, task(), points="resid_pre", batch_tokens=16, block_nodes=8, out=tmp_path / str(i)) for i in (0, 1)]
+    stores = [
+        extract(model, task(), points="resid_pre", batch_tokens=16, block_nodes=8, out=tmp_path / str(i))
+        for i in (0, 1)
+    ]
     files = [lasting(Path(store.path)) for store in stores]
     assert cuda.order.count("copy") >= 2 * 3 * 4  # two stores, three layers, several shards
     assert files[0] == files[1]

@@ -22,9 +22,7 @@ NEEDS_A_MODEL = ("revision", "device_map", "quantize")
 class SelftestJob(Output):
     """The model."""
 
-    model: str | None = option(
-        None, f"{MODEL}  [default: a GPT-2 with random weights]", metavar="NAME|FOLDER"
-    )
+    model: str | None = option(None, f"{MODEL}  [default: a GPT-2 with random weights]", metavar="NAME|FOLDER")
 
 
 @command("model dtype device speed seed revision via device_map quantize random_init")

@@ -168,12 +168,13 @@ def _hf_model(model: LanguageModel) -> tuple[Family, HfModel, str]:
     return family, hf_model, transformers.__version__
 
 
-def transformers_model(model: LanguageModel, attention: str) -> tuple[Any, HfModel, str]:
+def transformers_model(model: LanguageModel) -> tuple[Any, HfModel, str]:
     """The class of `transformers` with the weights of a model, in its type and on its device, for timing.
+
+    Its attention is torch's fused one (sdpa) where it has it, and step by step (eager) where not, as in Gemma 2.
 
     Args:
         model: of one of the families.
-        attention: its attn_implementation.
 
     Returns:
         The model, its points, and the version of transformers.
@@ -183,12 +184,22 @@ def transformers_model(model: LanguageModel, attention: str) -> tuple[Any, HfMod
         NotRun: it has one, which cannot load the weights.
     """
     family, hf_model, version = _hf_model(model)
+
+    def made(attention: str) -> Any:
+        hf = _loaded(model, hf_model, attention) if model.folder else _copied(model, family, hf_model, attention)
+        return hf.eval().to(room_for(model))
+
     with quiet():
         try:
-            hf = _loaded(model, hf_model, attention) if model.folder else _copied(model, family, hf_model, attention)
-            return hf.eval().to(room_for(model)), hf_model, version
+            try:
+                hf = made("sdpa")
+            except ValueError:  # the class has no such attention
+                hf = made("eager")
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:  # whatever it raises is the reason
             raise NotRun(printable(" ".join(str(error).split()) or type(error).__name__)[:200]) from error
+    return hf, hf_model, version
 
 
 def _loaded(model: LanguageModel, hf_model: HfModel, attention: str = "eager") -> Any:

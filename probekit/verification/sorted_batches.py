@@ -37,7 +37,7 @@ class SortedBatches:
         if hasattr(model, "encode"):
             raise Unavailable("an encoder-decoder has two stacks")
         self.batch_tokens = batch_tokens
-        self._hf, hf_model, version = transformers_model(model, "sdpa")
+        self._hf, hf_model, version = transformers_model(model)
         self._first, self._causal = hf_model.first_position, model.causal
         self._paths = [hf_model.points["resid_post"].module.format(layer=layer) for layer in range(model.n_layers)]
         self._take = hf_model.points["resid_post"].take
@@ -46,7 +46,8 @@ class SortedBatches:
     @property
     def settings(self) -> str:
         """How it runs, in words."""
-        return f"sdpa, no head, batches sorted by length, {self.batch_tokens:,} tokens each"
+        attention = self._hf.config._attn_implementation
+        return f"{attention} attention, no head, batches sorted by length, {self.batch_tokens:,} tokens each"
 
     @torch.inference_mode()
     def run(self, texts: list[list[int]]) -> list[Tensor]:

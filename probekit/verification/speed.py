@@ -287,9 +287,5 @@ def _difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
 
 
 def _unsaid(device: torch.device) -> tuple[str, ...]:
-    if device.type == "cuda":
-        return ()
-    return (
-        f"peak memory and the overlap of copies ({device.type} has no memory of its own that torch counts, "
-        "and nothing is copied while it computes)",
-    )
+    """What a device other than a CUDA GPU cannot tell."""
+    return () if device.type == "cuda" else ("peak memory", "the overlap of copies to the host")

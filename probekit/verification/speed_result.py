@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from probekit.text import metric, printable
+from probekit.text import listed, metric, printable
 
 
 @dataclass(frozen=True)
@@ -110,11 +110,9 @@ def speed_verdict(found: SpeedTest) -> str:
 
 def describe_speed(found: SpeedTest) -> str:
     """The measurements as lines, and the verdict."""
-    lines = [
-        f"speed on {printable(found.device)}, {found.dtype}: {found.texts:,} texts of random tokens, {found.tokens:,} "
-        "tokens, the output of every layer at the last token",
-        *(_line(one) for one in (found.ours, found.theirs) if one is not None),
-    ]
+    what = f"{found.texts:,} texts of random tokens, {found.tokens:,} tokens"
+    lines = [f"speed on {printable(found.device)}, {found.dtype}: {what}, the output of every layer at the last token"]
+    lines += [_line(one) for one in (found.ours, found.theirs) if one is not None]
     if found.theirs is None:
         lines.append(f"transformers: not timed: {printable(found.missing)}")
     if found.ratio is not None:
@@ -133,7 +131,9 @@ def describe_speed(found: SpeedTest) -> str:
             f"copy to the host: {metric(copied.n_bytes)}B at {metric(copied.bytes_per_second)}B/s alone; "
             f"{copied.hidden:.0%} of it hidden behind the computing"
         )
-    return "\n".join([*lines, *(f"not measured here: {one}" for one in found.unsaid), speed_verdict(found)])
+    if found.unsaid:
+        lines.append(f"not measured here: {listed(found.unsaid)} (only on a CUDA GPU)")
+    return "\n".join([*lines, speed_verdict(found)])
 
 
 def speed_as_dict(found: SpeedTest) -> dict[str, Any]:
