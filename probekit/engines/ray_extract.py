@@ -13,10 +13,9 @@ from pathlib import Path
 
 from probekit import errors
 from probekit.activations.parts.cut import shard_costs
-from probekit.activations.parts.work import ShardDone, begin_work, finish_store
+from probekit.activations.parts.work import ShardDone, begin_work, finish_store, missing_shards
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.loop import shard_rows
-from probekit.activations.store.format import record_numbers
 from probekit.engines.cluster import ray_cluster
 from probekit.engines.ray_pool import Pool, Worker, fitting
 from probekit.engines.ray_worker import Answer, own_versions
@@ -136,8 +135,7 @@ class _Run:
 
     def _note_records(self, numbers: list[int]) -> list[int]:
         """Count the shards that have a record, although nobody has said so; the others."""
-        there = set(record_numbers(self.path))
-        left = [number for number in numbers if number not in there]
+        left = missing_shards(self.path, numbers)
         self._count([ShardDone(number, 0, 0, 0, 0.0, computed=False) for number in set(numbers) - set(left)])
         return left
 
