@@ -237,7 +237,7 @@ def _draw(results: Any, folder: Path, store: "Store", title: str | None, project
     return [drawn, save_projection_plot(results, store, folder)]
 
 
-def _newest(quiet: bool) -> Path:
+def _newest(quiet: bool) -> AnyPath:
     from probekit.activations import newest_store
 
     path = newest_store("runs")
