@@ -54,6 +54,13 @@ def features_to_fit(
     return stream if on_pass is None else _counted(stream, place, on_pass)
 
 
+def features_held(acts: Activations, place: Place) -> Tensor:
+    """The rows of a place in memory, [N, D]; errors as `features_to_fit`."""
+    X = features_to_fit(acts, place, streams=False)
+    assert isinstance(X, Tensor)
+    return X
+
+
 def _counted(stream: Stream, place: Place, on_pass: OnPass) -> Stream:
     passes = count(1)
 

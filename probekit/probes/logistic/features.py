@@ -42,7 +42,7 @@ class Features:
         self._rows, self._shares = rows, shares
         self.n, self.d = rows.shape
         self.streamed = isinstance(rows, Stream)
-        first = next(part for part in self._parts() if len(part))
+        first = next(self._parts())
         self.device = first.device
         self.dtype = torch.float64 if first.dtype == torch.float64 else torch.float32
         self.shift = first[:2048].double().mean(dim=0).to(self.dtype)
@@ -52,7 +52,9 @@ class Features:
         self.dtype, self.shift = torch.float64, self.shift.double()
 
     def _parts(self) -> Iterator[Tensor]:
-        return iter([self._rows]) if isinstance(self._rows, Tensor) else self._rows.read()
+        if isinstance(self._rows, Tensor):
+            return iter([self._rows])
+        return (part for part in self._rows.read() if len(part))
 
     def sum(self, work: Callable[[slice, Tensor], list[Tensor]], dtype: torch.dtype) -> list[Tensor]:
         """One pass: the float64 sums over all blocks of the tensors that `work` returns for a block.
