@@ -7,6 +7,7 @@ The keyword arguments of the public functions, the options of the command line, 
 from probekit.options.causal import CausalArguments, CausalOptions
 from probekit.options.compare import CompareOptions
 from probekit.options.curve import CurveOptions, TransferArguments, TransferOptions
+from probekit.options.engine import ClusterOptions, EngineOptions
 from probekit.options.export import ExportOptions
 from probekit.options.extract import ExtractArguments, ExtractOptions
 from probekit.options.generate import ContinuationOptions, GenerateOptions, Sampling
@@ -25,11 +26,13 @@ from probekit.options.train import TrainingSettings
 __all__ = [
     "CausalArguments",
     "CausalOptions",
+    "ClusterOptions",
     "CompareOptions",
     "ContinuationOptions",
     "CurveOptions",
     "CurvesArguments",
     "DeviceOptions",
+    "EngineOptions",
     "ExportOptions",
     "ExtractArguments",
     "ExtractOptions",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError
 from probekit.options import parse
+from probekit.options.engine import EngineOptions
 from probekit.options.generate import ContinuationOptions
 from probekit.options.option import like, option
 from probekit.options.task import OnBadRow, TaskOptions
@@ -94,6 +95,13 @@ class ExtractOptions:
         "Tokens in a block, within which prefixes are shared; None chooses what costs least for these texts.",
         flag=None,
     )
+    shard_bytes: int | None = option(
+        None,
+        "Bytes of a shard at most, the unit that is saved, resumed and given to workers.  [default: 64,000,000]",
+        notes="On a CPU a shard also ends after some seconds of work.",
+        metavar="N",
+        least=1,
+    )
     share: bool = option(True, "Compute a prefix that texts have in common once.", flag=None)
     chat_template: str | Path | None = option(
         None,
@@ -122,7 +130,7 @@ class ExtractOptions:
 
     def __post_init__(self) -> None:
         """Check every value that can be checked without the model and the task. Raises UsageError."""
-        for name in ("batch_tokens", "block_nodes"):
+        for name in ("batch_tokens", "block_nodes", "shard_bytes"):
             size: Any = getattr(self, name)
             if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
                 raise UsageError(f"{name} is a positive whole number; got {size!r}")
@@ -159,8 +167,8 @@ def _selections(position: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractArguments(ContinuationOptions, ExtractOptions):
-    """`ExtractOptions`, how texts are continued first, and where the result goes."""
+class ExtractArguments(EngineOptions, ContinuationOptions, ExtractOptions):
+    """`ExtractOptions`, how texts are continued first, where the result goes, and who does the work."""
 
     out: str | Path | RemotePath | None = option(
         None,
@@ -177,6 +185,12 @@ class ExtractArguments(ContinuationOptions, ExtractOptions):
     progress: bool | None = option(None, "Show a progress bar on stderr; None shows it on a terminal only.", flag=None)
 
     def __post_init__(self) -> None:
-        """Check both lists of options."""
+        """Check all lists of options."""
         ExtractOptions.__post_init__(self)
         ContinuationOptions.__post_init__(self)
+        EngineOptions.__post_init__(self)
+        if self.part is not None and self.generate is not None:
+            raise UsageError(
+                "part (--part) cuts texts that are there, and generate (--generate) writes them first; write them with "
+                "probekit generate or extract without --part, or spread the work with --devices or --engine ray"
+            )

@@ -53,20 +53,21 @@ class ReplacingWriter(StoreWriter):
         """True unless the shard is one of the broken ones."""
         return number not in self._expected
 
-    def write(self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor]) -> None:
+    def write(self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor]) -> Future[bool]:
         """Replace one shard.
 
         Raises:
             StorageError: the disk refused, or a shard before came out with other bits than recorded.
         """
-        super().write(number, rows, tensors)
+        written = super().write(number, rows, tensors)
         self._written += 1
         if self._advance:
             self._advance(self._written, len(self._expected))
+        return written
 
     def _put(
-        self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor], before: Future[None] | None = None
-    ) -> None:
+        self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor], before: Future[bool] | None = None
+    ) -> bool:
         if before is not None:
             before.result()
         named = {place_name(place): x.contiguous() for place, x in tensors.items()}
@@ -81,6 +82,7 @@ class ReplacingWriter(StoreWriter):
         if expected.record is None:
             remove(record_path(self.path, number))
             write_first(record_path(self.path, number), data)
+        return True
 
 
 def _expected(path: AnyPath, plan: PlanFile, number: int) -> Expected:

@@ -58,8 +58,19 @@ def check_shard_sizes(path: AnyPath, records: Iterable[Record]) -> None:
             _check_object_size(path, record, sizes.get(record.file))
         return
     for record in records:
+        check_shard_size(path, record)
+
+
+def check_shard_size(path: AnyPath, record: Record) -> None:
+    """Raise a StorageError unless the shard is a regular file, or an object, of the recorded size."""
+    if not isinstance(path, RemotePath):
         with open_shard(path, record):
-            pass
+            return
+    try:
+        size = (path / "shards" / record.file).stat().st_size
+    except FileNotFoundError:
+        size = None
+    _check_object_size(path, record, size)
 
 
 def _check_object_size(path: RemotePath, record: Record, size: int | None) -> None:
@@ -84,13 +95,8 @@ def _header(path: AnyPath, record: Record) -> bytes:
         with open_shard(path, record) as file:
             file.seek(0)
             return file.read(len(record.header))
-    shard = path / "shards" / record.file
-    try:
-        size = shard.stat().st_size
-    except FileNotFoundError:
-        size = None
-    _check_object_size(path, record, size)
-    return shard.read_bytes(0, len(record.header))
+    check_shard_size(path, record)
+    return (path / "shards" / record.file).read_bytes(0, len(record.header))
 
 
 def prefetch(path: AnyPath, record: Record, name: str) -> None:
