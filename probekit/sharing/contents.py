@@ -113,7 +113,7 @@ def _store(path: Path) -> SharedFolder:
     records = read_records(path, plan)
     names = ["plan.json", "examples.json", "manifest.json"]
     names += [f"shards/{record.file}" for record, _ in records.values()]
-    names += [str(record_path(path, number).relative_to(path)) for number in records]
+    names += [f"records/{record_path(path, number).name}" for number in records]
     names += _inside(path, ("examples", "labels", "statistics"))
     task = store.task
     visible = [f"{counted(len(task), 'example')} with {counted(len(task.labels), 'label set')}"]

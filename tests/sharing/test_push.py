@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub.constants as constants
 import pytest
@@ -155,7 +156,7 @@ def test_a_card_that_somebody_wrote_or_edited_stays(own_hub: HubServer, make_sto
     assert own_hub.repos["datasets/me/acts"]["README.md"] == edited
 
 
-def refused(kind: type[ProbekitError], words: str, source: Path, repo: str = "me/acts", **options: str) -> None:
+def refused(kind: type[ProbekitError], words: str, source: Path, repo: str = "me/acts", **options: Any) -> None:
     with pytest.raises(kind, match=words) as caught:
         pk.push_to_hub(source, repo, **options)
     assert "\n" not in str(caught.value)

@@ -23,8 +23,9 @@ def new_file_system(own_hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_store_on_the_hub_is_the_store_on_disk(own_hub: HubServer, make_store: MakeStore):
-    here = pk.load_activations(make_store())
-    pk.push_to_hub(here.path, "me/acts/deep")
+    store = make_store()
+    here = pk.load_activations(store)
+    pk.push_to_hub(store, "me/acts/deep")
     there = pk.load_activations("hf://me/acts/deep")
     assert [*there] == [*here]
     for place in here:

@@ -111,7 +111,9 @@ def _orders(request: VllmRequest, n_layers: int, width: int) -> set[int | None]:
         )
     if len(shape) == 2 and n_layers == 1 and shape[0] == T:
         return {None}
-    orders = {axis for axis in (0, 1) if len(shape) == 3 and shape[axis] == n_layers and shape[1 - axis] == T}
+    orders: set[int | None] = {
+        axis for axis in (0, 1) if len(shape) == 3 and shape[axis] == n_layers and shape[1 - axis] == T
+    }
     if orders:
         return orders
     where = f"{request.states.where} has the shape {list(shape)}"

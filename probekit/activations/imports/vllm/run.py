@@ -27,14 +27,15 @@ from probekit.errors import DataError
 from probekit.options.check import check_path
 from probekit.points import Place
 from probekit.progress import progress_bar
+from probekit.remote.path import AnyPath
 from probekit.versions import versions_of
 
 
 def run_requests(
     plan: RequestsPlan,
-    out: str | Path | None = None,
+    out: str | AnyPath | None = None,
     progress: bool | None = None,
-    on_begin: Callable[[Path], object] | None = None,
+    on_begin: Callable[[AnyPath], object] | None = None,
 ) -> Store:
     """Carry out a plan; arguments and errors as in `run_import`."""
     files = {request.file: request for request in plan.requests}
@@ -101,7 +102,7 @@ def _default_path(plan: RequestsPlan, identity: dict[str, Any]) -> Path:
     return Path("runs", folder_name(parts))
 
 
-def _write(plan: RequestsPlan, identity: dict[str, Any], path: Path, advance: Callable[[int], object]) -> Store:
+def _write(plan: RequestsPlan, identity: dict[str, Any], path: AnyPath, advance: Callable[[int], object]) -> Store:
     reading = plan.reading
     new = NewStore(
         identity, plan.model.name, plan.task, reading.layout, reading.reading.positions, None, _meta(plan, identity)
