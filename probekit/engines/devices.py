@@ -15,6 +15,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,14 @@ from probekit.devices import find_device
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.options.engine import EngineOptions
 from probekit.progress import progress_bar
+from probekit.remote.path import AnyPath
 from probekit.text import counted, listed
 
 AHEAD = 5  # shards that a process has at most: it computes one or two while up to three are on their way to the disk
 SECONDS_TO_END = 30.0  # for processes to write what they have computed
+SECONDS_TO_DIE = 5.0
+# A device that says nothing for so long may hang; at the end, idle ones compute its shards too
+PATIENCE, TIMES_THE_SLOWEST = 60.0, 10
 PIECE = 1 << 16
 # errors that every process would have
 _OF_ALL = {kind.__name__: kind for kind in (DataError, StorageError, ResumeMismatch)}
@@ -73,7 +78,7 @@ def _kind(name: str) -> str:
     return device.type
 
 
-def run_on_devices(plan: ExtractionPlan, path: Path, options: EngineOptions, progress: bool | None) -> None:
+def run_on_devices(plan: ExtractionPlan, path: AnyPath, options: EngineOptions, progress: bool | None) -> None:
     """Compute every missing shard of the store at `path`, on all devices of the options.
 
     Raises:
@@ -108,10 +113,13 @@ class _Worker:
         self.device, self.process = device, process
         self.ready = False
         self.given: list[int] = []  # shards that it has not reported yet
+        self.heard = time.monotonic()
         self.said, self.noise = b"", b""  # the beginning of a line of stdout, and the end of stderr
 
     def give(self, number: int) -> None:
         """Send it a shard; one that has died takes none, which its stdout says."""
+        if not self.given:
+            self.heard = time.monotonic()
         self.given.append(number)
         with suppress(OSError):
             self.process.stdin.write(f"{number}\n".encode())
@@ -124,7 +132,10 @@ class _Worker:
 
     def end_of(self) -> str:
         """Why a process ended that said nothing."""
-        code, stderr = self.process.wait(), self.process.stderr.fileno()
+        try:
+            code, stderr = self.process.wait(SECONDS_TO_END), self.process.stderr.fileno()
+        except subprocess.TimeoutExpired:
+            return "its process says nothing more"
         os.set_blocking(stderr, False)  # a child of the process may hold it open
         with suppress(BlockingIOError):
             self.noise += os.read(stderr, PIECE)
@@ -146,6 +157,7 @@ class _Queue:
 
     def __init__(self, crew: list[_Worker], numbers: Sequence[int], count: Callable[[ShardDone], None]):
         self._crew, self._left, self._count = crew, deque(numbers), count
+        self._undone, self._slowest = set(numbers), 0.0
         self._reasons: list[str] = []
         self._selector = selectors.DefaultSelector()
 
@@ -159,9 +171,10 @@ class _Queue:
             for worker in self._crew:
                 for pipe in (worker.process.stdout, worker.process.stderr):
                     self._selector.register(pipe, selectors.EVENT_READ, worker)
-            while self._left or any(worker.given for worker in self._crew):
+            while self._undone:
                 self._give()
-                for key, _ in self._selector.select():
+                self._give_twice()
+                for key, _ in self._selector.select(PATIENCE):
                     if key.data in self._crew:
                         self._hear(key.data, key.fileobj, os.read(key.fd, PIECE))
 
@@ -172,6 +185,20 @@ class _Queue:
             for worker in self._crew:
                 if self._left and worker.ready and len(worker.given) < ahead:
                     worker.give(self._left.popleft())
+
+    def _give_twice(self) -> None:
+        """Give the shards of a device that may hang to an idle one too; whoever writes a shard first has done it."""
+        idle = [worker for worker in self._crew if worker.ready and not worker.given]
+        if self._left or not idle:
+            return
+        patience = max(PATIENCE, TIMES_THE_SLOWEST * self._slowest)
+        for worker in self._crew:
+            silent = time.monotonic() - worker.heard
+            held = {number for other in self._crew if other is not worker for number in other.given}
+            if silent > patience and (shards := [n for n in worker.given if n in self._undone - held]):
+                for one, number in zip(cycle(idle), shards, strict=False):
+                    one.give(number)
+                self._warn(f"{worker.device} has said nothing for {silent:,.0f} s", [one.device for one in idle])
 
     def _hear(self, worker: _Worker, pipe: Any, piece: bytes) -> None:
         """Take up a piece of what a worker wrote; nothing is the end of it."""
@@ -186,10 +213,14 @@ class _Queue:
                 self._take(worker, message)
 
     def _take(self, worker: _Worker, message: dict[str, Any]) -> None:
+        worker.heard = time.monotonic()
         if "done" in message:
             done = ShardDone(**message["done"])
             worker.given.remove(done.number)
-            self._count(done)
+            self._slowest = max(self._slowest, done.seconds)
+            if done.number in self._undone:
+                self._undone.remove(done.number)
+                self._count(done)
         elif "ready" in message:
             worker.ready = True
         elif kind := _OF_ALL.get(message["kind"]):
@@ -209,35 +240,35 @@ class _Queue:
         for key in [key for key in self._selector.get_map().values() if key.data is worker]:
             self._selector.unregister(key.fileobj)
         _end([worker])
-        self._left.extendleft(reversed(worker.given))
+        self._left.extendleft(number for number in reversed(worker.given) if number in self._undone)
         worker.given.clear()
         self._reasons.append(f"{worker.device}: {why}")
         if self._crew:
-            others = listed([one.device for one in self._crew])
-            warnings.warn(f"{self._reasons[-1]}; its shards go to {others}", stacklevel=2)
+            self._warn(self._reasons[-1], [one.device for one in self._crew])
             return
         first, failed = self._reasons[0], len(self._reasons) - 1
         more = f"; then {counted(failed, 'other device')} failed" if failed else ""
         memory = "; a smaller --batch-tokens needs less" if "out of memory" in first else ""
         raise StorageError(f"{first}{more}{memory}; finished shards stay: run the same command again to resume")
 
+    def _warn(self, what: str, others: list[str]) -> None:
+        warnings.warn(f"{what}; its shards go to {listed(others)}", stacklevel=2)
+
 
 @contextmanager
-def _crew(devices: Sequence[str], path: Path, check: str) -> Iterator[list[_Worker]]:
+def _crew(devices: Sequence[str], path: AnyPath, check: str) -> Iterator[list[_Worker]]:
     """A process on each device; at the end of the context none is left."""
-    crew: list[_Worker] = []
     everyone: list[_Worker] = []
+    threads = max(1, torch.get_num_threads() // len(devices))
     try:
         for device in devices:
-            worker = _Worker(device, start(device, path, check, max(1, torch.get_num_threads() // len(devices))))
-            crew.append(worker)
-            everyone.append(worker)
-        yield crew
+            everyone.append(_Worker(device, start(device, path, check, threads)))
+        yield list(everyone)
     finally:
         _end(everyone)
 
 
-def start(device: str, path: Path, check: str, threads: int) -> "subprocess.Popen[bytes]":
+def start(device: str, path: AnyPath, check: str, threads: int) -> "subprocess.Popen[bytes]":
     """Start a process on a device. One on a GPU sees that GPU alone, so that nothing lands on another."""
     root = str(Path(probekit.__file__).parents[1])
     env = {**os.environ, **dict.fromkeys(_THREADS, str(threads))}
@@ -275,7 +306,8 @@ def _end(workers: Sequence[_Worker]) -> None:
         for worker in workers:
             if worker.process.poll() is None:
                 worker.process.kill()
-                worker.process.wait()
+                with suppress(subprocess.TimeoutExpired):  # a process that hangs in a driver cannot even be killed
+                    worker.process.wait(SECONDS_TO_DIE)
             for pipe in (worker.process.stdout, worker.process.stderr):
                 pipe.close()
 

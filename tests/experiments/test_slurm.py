@@ -94,19 +94,37 @@ def test_an_array_whose_job_is_signalled_and_requeued_ends_in_the_store_of_one_p
 
 
 @pytest.mark.parametrize(
-    ("code", "restarts", "requeued"), [(3, "0", False), (143, "0", False), (138, "6", True), (138, "7", False)]
+    ("code", "limits", "requeued"),
+    [
+        (0, {}, False),
+        (3, {}, False),
+        (143, {}, False),
+        (138, {"MAX_RESTARTS": "7", "SLURM_RESTART_COUNT": "6"}, True),
+        (138, {"MAX_RESTARTS": "7", "SLURM_RESTART_COUNT": "7"}, False),
+    ],
 )
-def test_only_a_job_that_usr1_ended_is_requeued(slurm: Path, code: int, restarts: str, requeued: bool) -> None:
+def test_only_a_job_that_usr1_ended_is_requeued(slurm: Path, code: int, limits: dict[str, str], requeued: bool) -> None:
     """An error would come again; SIGTERM may be `scancel`; and there is an end to restarts."""
-    program(slurm, f"#!/bin/sh\nexit {code}\n")
-    task = {"SLURM_ARRAY_JOB_ID": "100", "SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_MAX": "3", "FAKE_JOB": "100_2"}
-    limits = {"SLURM_RESTART_COUNT": restarts, "MAX_RESTARTS": "7"}
-    script = ["bash", str(SCRIPTS / "extract_array.sh")]
-    done = subprocess.run(
-        script, env={**os.environ, **task, **limits}, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = job_script(slurm, f"exit {code}", limits)
     assert done.returncode == code, done.stderr
     assert (slurm / "100_2.requeue").exists() == requeued
+
+
+@pytest.mark.parametrize(("parts", "part"), [({}, "2/3"), ({"PARTS": "8"}, "2/8")])
+def test_a_job_does_its_part_of_all_jobs_or_of_the_number_that_is_given(
+    slurm: Path, parts: dict[str, str], part: str
+) -> None:
+    done = job_script(slurm, 'for one; do echo "[$one]"; done', parts)
+    assert done.stdout.split("\n") == ["[extract]", "[--out]", "[a folder]", "[--part]", f"[{part}]", ""], done.stderr
+
+
+def job_script(slurm: Path, command: str, more: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    """The script of job 2 of 3, with a program in the place of `probekit`."""
+    program(slurm, f"#!/bin/sh\n{command}\n")
+    task = {"SLURM_ARRAY_JOB_ID": "100", "SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_MAX": "3", "FAKE_JOB": "100_2"}
+    script = ["bash", str(SCRIPTS / "extract_array.sh"), "--out", "a folder"]
+    env = {**os.environ, **task, **more}
+    return subprocess.run(script, env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_jobs_of_submitit_interrupt_their_process_and_run_the_same_command_after_the_requeue(slurm: Path) -> None:
@@ -123,7 +141,7 @@ def test_jobs_of_submitit_interrupt_their_process_and_run_the_same_command_after
         main.kill()
     for index in (0, 1):
         said = Path(f"logs/100_{index}_0_log.out").read_text().splitlines()
-        command = f"extract --model tiny --out a folder --quiet --part {index + 1}/2 restart"
+        command = f"extract --model tiny --out a folder --part {index + 1}/2 restart"
         assert [line for line in said if line.startswith("extract")] == [f"{command} 0", f"{command} 1"]
         assert said.count("interrupted") == 1
     assert "'signal': 'USR2@180'" in (slurm / "options").read_text()
