@@ -20,15 +20,23 @@ BASE: dict[str, set[str]] = {  # small tools without a room; every room may impo
     "dtypes": {"errors"},
     "devices": {"errors", "dtypes"},
     "plain_files": set(),
-    "durable": {"errors", "plain_files"},
+    "remote": {"errors"},
+    "durable": {"errors", "plain_files", "remote"},
     "safetensors_header": {"errors"},
     "points": {"errors"},
     "selections": {"errors"},
     "places": {"errors", "text", "points", "selections"},
-    "manifest": {"errors", "text", "durable", "places"},
+    "manifest": {"errors", "text", "durable", "places", "remote"},
     "builtin": set(),
     "published": set(),
-    "options": {"errors", "text", "points", "selections", "activations"},  # activations for type checkers alone
+    "options": {
+        "errors",
+        "text",
+        "points",
+        "selections",
+        "remote",
+        "activations",
+    },  # activations: types alone
 }
 ROOMS: dict[str, set[str]] = {
     "hooks": set(),
@@ -37,17 +45,31 @@ ROOMS: dict[str, set[str]] = {
     "models": {"hooks", "hub", "interventions"},
     "tasks": {"hub"},
     "worlds": {"models", "tasks"},
-    "activations": {"hooks", "interventions", "models", "tasks"},
-    "probes": set(),
+    "activations": {"hooks", "interventions", "models", "tasks", "engines"},
+    "probes": {"hub"},
     # results score new texts, draw themselves and write themselves for other programs
-    "evaluation": {"tasks", "activations", "probes", "plots", "scoring", "export", "report", "logging_to"},
+    "evaluation": {
+        "hub",
+        "tasks",
+        "activations",
+        "probes",
+        "plots",
+        "scoring",
+        "export",
+        "report",
+        "logging_to",
+        "engines",
+    },
     "causal": {"hooks", "interventions", "models", "tasks", "activations", "probes", "evaluation", "plots"},
     "plots": {"evaluation", "models", "causal", "activations", "scoring", "side_by_side", "sweeps"},
-    "scoring": {"hooks", "interventions", "models", "tasks", "activations", "probes", "evaluation", "plots"},
+    "scoring": {"hub", "hooks", "interventions", "models", "tasks", "activations", "probes", "evaluation", "plots"},
     "export": {"activations", "probes", "evaluation", "causal", "scoring"},
     "side_by_side": {"tasks", "activations", "probes", "evaluation", "plots"},
-    "sweeps": {"models", "tasks", "activations", "probes", "evaluation", "plots"},
+    # extract, train_probes and sweep reach the engines by a lazy import only
+    "engines": {"models", "tasks", "activations", "probes", "evaluation", "sweeps"},
+    "sweeps": {"engines", "models", "tasks", "activations", "probes", "evaluation", "plots"},
     "logging_to": {"evaluation", "plots"},
+    "sharing": {"hub", "tasks", "activations", "evaluation", "export"},
     "report": {
         "hooks",
         "models",
@@ -78,7 +100,9 @@ ROOMS: dict[str, set[str]] = {
         "export",
         "side_by_side",
         "sweeps",
+        "engines",
         "logging_to",
+        "sharing",
         "report",
     },
     "__main__": {"cli"},
@@ -148,6 +172,7 @@ def test_heavy_and_unsafe_libraries_stay_in_their_place(path):
 
 def test_importing_the_package_costs_nothing():
     heavy = {"torch", "numpy", "sklearn", "transformers", "datasets", "pandas", "matplotlib", "huggingface_hub"}
+    heavy |= {"fsspec", "s3fs"}
     code = "import sys, probekit, probekit.__main__, probekit.cli.main; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert heavy.isdisjoint(modules)

@@ -55,6 +55,10 @@ CHECKED = {  # options without a way to parse that take only some values
     "by": ("position", "position"),
     "aggregate": ("max", "max"),
     "to": ("csv", "csv"),
+    "part": ("2/4", (2, 4)),
+    "devices": ("0,cpu", ("cuda:0", "cpu")),
+    "workers": ("1:8", (1, 8)),
+    "check": ("hash", "hash"),
 }
 FIRST = {
     "top_k": ["--temperature", "1"],
@@ -63,6 +67,9 @@ FIRST = {
     "at": ["--method", "erase"],
     "pairs": ["--method", "patch"],
     "align": ["--method", "patch", "--pairs", "pairs.csv"],
+    "workers": ["--engine", "ray"],
+    "gpus_per_worker": ["--engine", "ray"],
+    "address": ["--engine", "ray"],
 }
 """Options that need another."""
 CONTINUE = {field.name for field in dataclasses.fields(options.ContinuationOptions)} - {"generate"} | {"stop"}
@@ -167,6 +174,7 @@ def test_the_list_of_commands_is_made_without_importing_them() -> None:
         "probekit.cli.commands",
         "probekit.cli.console",
         "probekit.cli.main",
+        "probekit.cli.signals",
     }
     assert "probekit.options" not in modules
     for name, command in COMMANDS.items():
@@ -291,4 +299,4 @@ def test_the_tables_of_the_reference_have_equal_columns(page: str) -> None:
 
 def test_exit_codes_are_listed_once() -> None:
     rows = [line.split("|")[1].strip() for line in PAGES["exit-codes"]().splitlines() if line.startswith("| ")]
-    assert rows[2:] == ["0", "2", "3", "4", "5", "130"]
+    assert rows[2:] == ["0", "2", "3", "4", "5", "130", "138", "143"]

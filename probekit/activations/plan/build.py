@@ -83,7 +83,8 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         packing=packing,
         edits=options.edits,
         edit_positions=options.edit_positions,
-        shards=_cut_shards(packing, batch_tokens, example_bytes, model, device),
+        shards=_cut_shards(packing, batch_tokens, example_bytes / (options.shard_bytes or SHARD_BYTES), model, device),
+        shard_bytes=options.shard_bytes,
     )
 
 
@@ -190,12 +191,12 @@ def _blocks(
 
 
 def _cut_shards(
-    packing: Packing, batch_tokens: int, example_bytes: np.ndarray, model: LanguageModel, device: torch.device
+    packing: Packing, batch_tokens: int, example_share: np.ndarray, model: LanguageModel, device: torch.device
 ) -> list[list[np.ndarray]]:
-    """The batches of each shard: at most SHARD_BYTES of values and SHARD_FLOPS of work."""
+    """The batches of each shard: at most SHARD_FLOPS of work, and examples whose shares of its bytes sum to 1."""
     batches = cut_batches(packing.work, batch_tokens, 1 if model.batching == "one length" else FILLED)
     by_work = packing.work * _flops_per_node(model) / SHARD_FLOPS.get(device.type, math.inf)
-    by_bytes = np.add.reduceat(example_bytes[packing.order], packing.starts[:-1]) / SHARD_BYTES
+    by_bytes = np.add.reduceat(example_share[packing.order], packing.starts[:-1])
     return group_batches(batches, np.maximum(by_work, by_bytes), limit=1)
 
 
