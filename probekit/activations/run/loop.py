@@ -78,11 +78,17 @@ def compute_shard(plan: ExtractionPlan, number: int, advance: Advance | None = N
     Raises:
         DataError: NaN, infinity, or a value that the kept type cannot hold.
     """
-    parts, sound = [], []
+    rows, sound = shard_rows(plan, number), []
+    n_rows = {place: int(plan.layout.counts(place)[rows].sum()) for place in plan.places}
+    values: dict[Place, Tensor] = {}  # filled batch by batch, so that memory holds them once
+    filled = dict.fromkeys(plan.places, 0)
     for blocks in plan.shards[number]:
         batch = plan.packing.batch(blocks)
         kept = {place: x.to(DTYPES[plan.dtype]) for place, x in compute_batch(plan, batch).items()}
-        parts.append(kept)
+        for place, x in kept.items():
+            whole = values[place] if place in values else values.setdefault(place, x.new_empty((n_rows[place], x.shape[1])))
+            whole[filled[place] : filled[place] + len(x)] = x
+            filled[place] += len(x)
         rows = sound_rows(plan.model, batch, plan.packing.causal, kept)
         sound.append(torch.stack([of_place.all() for of_place in rows.values()]).all())
         if advance:
@@ -90,7 +96,7 @@ def compute_shard(plan: ExtractionPlan, number: int, advance: Advance | None = N
     if not torch.stack(sound).all():  # looked at once per shard: each look makes a GPU wait
         later = [shard_rows(plan, other) for other in range(number, len(plan.shards))]
         raise unsound_error(plan, np.concatenate(later))
-    return {place: torch.cat([part[place] for part in parts]) for place in plan.places}
+    return {place: values[place] for place in plan.places}
 
 
 def hooked_points(model: LanguageModel) -> list[str]:
