@@ -5,8 +5,8 @@
 A tiny GPT-2 (2 layers, d_model 32, a word-level tokenizer) reads texts of about 20 random words with a label, and keeps
 every layer's residual stream at the last token in a store. Each number of texts is a process of its own. It loads the
 model and runs it once, and then its memory is read from /proc every few milliseconds, in each phase: the task, the
-plan, the identity, the store. Counted is RssAnon, the memory that the process made itself. Pages of mapped files
-(RssFile) are not counted: the kernel can drop clean ones at any time.
+plan, the identity, the plan's description, the store. Counted is RssAnon, the memory that the process made itself.
+Pages of mapped files (RssFile) are not counted: the kernel can drop clean ones at any time.
 """
 
 import argparse
@@ -62,7 +62,9 @@ def write_model(folder: Path) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     GPT2LMHeadModel(
-        GPT2Config(vocab_size=N_WORDS + 1, n_positions=64, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0)
+        GPT2Config(
+            vocab_size=N_WORDS + 1, n_positions=64, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+        )
     ).save_pretrained(folder)
     vocabulary = {"<unk>": N_WORDS} | {f"w{i}": i for i in range(N_WORDS)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -108,7 +110,7 @@ class Phases:
 def measured(model_folder: Path, dataset: Path, out: Path, layers: str) -> dict[str, dict[str, float]]:
     """Peaks over the loaded model in MB, and seconds, by phase; run in a process of its own."""
     import probekit as pk
-    from probekit.activations import plan_extraction, run_plan
+    from probekit.activations import describe_plan, plan_extraction, run_plan
     from probekit.activations.plan.identity import identity_of
     from probekit.options import ExtractOptions
 
@@ -122,6 +124,8 @@ def measured(model_folder: Path, dataset: Path, out: Path, layers: str) -> dict[
         plan = plan_extraction(model, task, options)
     with phases.of("identity"):
         identity_of(plan)
+    with phases.of("description"):
+        describe_plan(plan)
     with phases.of("store"):
         run_plan(plan, out, False)
     return {"mb": phases.peaks, "seconds": phases.seconds}

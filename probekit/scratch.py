@@ -87,8 +87,8 @@ class DiskList(Sequence[Any]):
 
     def _spill(self) -> None:
         self._file = self._file or ScratchFile()
-        for start in range(0, len(self._rest), PIECE):
-            piece = self._rest[start : start + PIECE]
+        while len(self._rest) >= PIECE:
+            piece, rest = self._rest[:PIECE], self._rest[PIECE:]
             are_texts = set(map(type, piece)) == {str}
             try:
                 data = [(one if are_texts else json.dumps(one)).encode(*_CODEC) for one in piece]
@@ -99,7 +99,8 @@ class DiskList(Sequence[Any]):
             begin = self._file.write(offsets)
             self._file.write(b"".join(data))
             self._pieces.append((begin, are_texts))
-        self._rest, self._in_memory = [], PIECE
+            self._rest = rest
+        self._in_memory = PIECE
 
     @property
     def is_on_disk(self) -> bool:
