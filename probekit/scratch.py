@@ -175,7 +175,18 @@ def settled(values: Sequence[Any]) -> Any:
 
 def take(values: Sequence[Any], rows: Any) -> Any:
     """The entries of these rows; those of a list on disk are again on disk, if they are many."""
-    return scratch_list(values[i] for i in rows) if isinstance(values, DiskList) else [values[i] for i in rows]
+    return scratch_list(picked(values, rows)) if isinstance(values, DiskList) else [values[i] for i in rows]
+
+
+def picked(values: Sequence[Any], rows: Any) -> Iterator[Any]:
+    """The entries of these rows, which a list on disk gives fastest in ascending order."""
+    rows = np.asarray(rows)
+    for some in pieces(len(rows), PIECE):
+        own = rows[some]
+        low, high = int(own.min()), int(own.max()) + 1
+        is_near = 0 <= low and high - low <= 8 * PIECE
+        part = values[low:high] if is_near else values
+        yield from (part[i] for i in (own - low * is_near).tolist())
 
 
 class ArrayWriter:

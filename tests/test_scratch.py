@@ -86,8 +86,8 @@ def test_an_array_on_disk_is_the_array(dtype: str, shape: tuple[int, ...]) -> No
     for rows in pieces(len(x), 7):
         made.add(x[rows])
     for one in (given, made.array()):
-        assert one.dtype == x.dtype
-        assert np.array_equal(one, x.reshape(-1, *shape[1:])) or not len(x)
+        assert one.dtype == x.dtype or not len(x)  # without a piece nothing says the type
+        assert np.array_equal(one, x)
         assert is_mapped(one) == (x.nbytes >= scratch.LEAST_BYTES)
     if is_mapped(given):
         before = x.copy()

@@ -225,6 +225,7 @@ def _assemble(
         labels, names, groups, carving = {}, {}, _groups(rows, columns)[1], {"seed": options.seed}
     else:
         coded = _encoded(rows, columns.label, tables["train"], skip, options.regression)
+        rows.cells = []
         own, own_names, groups, carving = _carved(rows, columns, columns.label, coded, options)
         labels, names = {columns.label: own}, {columns.label: own_names}
     origin = f"by column {columns.split!a}" if columns.split is not None else origin

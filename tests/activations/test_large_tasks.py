@@ -24,7 +24,7 @@ from probekit.tasks.splitting.same_text import normalised_words, text_numbers
 from probekit.tasks.splitting.splits import carve_missing, components, first_rows
 
 N = 60
-TEXTS = ["".join(chr(97 + (k * j) % 26) for j in range(1, 2 + k % 11)) for k in range(N)]
+TEXTS = ["q" + "".join(chr(97 + (k * j) % 26) for j in range(1, 1 + k % 11)) for k in range(N)]
 LABELS = [["no", "yes"][k % 2] for k in range(N)]
 
 

@@ -23,6 +23,7 @@ def on_host(shards: Iterator[Shard]) -> Iterator[Shard]:
     for number, rows, values in shards:
         if not any(x.is_cuda for x in values.values()):
             yield number, rows, {place: x.cpu() for place, x in values.items()}
+            del values  # so that memory does not hold it while the next one is computed
             continue
         started = (number, rows, {place: _pinned(x) for place, x in values.items()}), _copied(values)
         if waiting:

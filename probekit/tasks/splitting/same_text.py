@@ -41,25 +41,23 @@ def _text_numbers(texts: Sequence[str]) -> np.ndarray:
     A number of 64 bits stands for each text, so that memory does not hold the texts. Texts of one number are compared
     themselves.
     """
-    n = len(texts)
-    rough = np.fromiter((hash(_without_spaces(text)) for text in texts), np.int64, n)
+    rough = np.fromiter((hash(_without_spaces(text)) for text in texts), np.int64, len(texts))
     order = np.argsort(rough, kind="stable")
     rough = rough[order]
-    begins = np.concatenate([[True], rough[1:] != rough[:-1]])
-    first = np.empty(n, dtype=np.int64)  # the first row of each row's text
-    first[order] = order[np.maximum.accumulate(np.where(begins, np.arange(n), 0))]
-    starts = np.flatnonzero(begins)
-    ends = np.append(starts[1:], n)
-    for start, end in zip(starts[ends - starts > 1].tolist(), ends[ends - starts > 1].tolist(), strict=True):
-        rows, known = order[start:end].tolist(), dict[Hashable, int]()
+    again = np.flatnonzero(rough[1:] == rough[:-1])  # the next one has the same number
+    del rough
+    starts, ends = again[np.diff(again, prepend=-2) != 1], again[np.diff(again, append=-2) != 1] + 2
+    first = np.arange(len(texts), dtype=np.int32)  # the first row of each row's text
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        rows = order[start:end].tolist()
         plain = {row: texts[row] for row in rows}
-        if len(set(plain.values())) > 1:
-            words = {text: tuple(normalised_words(text)) for text in set(plain.values())}
-            for row in rows:
-                first[row] = known.setdefault(words[plain[row]], row)
-    del rough, order, begins
-    is_first = first == np.arange(n)
-    return (np.cumsum(is_first) - 1)[first]
+        distinct = set(plain.values())
+        words = {text: tuple(normalised_words(text)) for text in distinct} if len(distinct) > 1 else {}
+        known: dict[Hashable, int] = {}
+        for row in rows:
+            first[row] = known.setdefault(words.get(plain[row]), row)
+    del order
+    return (np.cumsum(first == np.arange(len(texts), dtype=np.int32)) - 1)[first]
 
 
 def _without_spaces(text: str) -> str:

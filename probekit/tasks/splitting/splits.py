@@ -62,8 +62,10 @@ def _in_random_order(
 ) -> tuple[np.ndarray, list[list[int]]]:
     """The rows whose keys nobody shares, int64, and the groups of those that share one, both in random order."""
     first, number = first_rows(keys)
-    sizes = np.bincount(number, minlength=len(first))
     order = np.random.default_rng(seed).permutation(len(first))
+    if len(first) == len(keys):
+        return first[order], []
+    sizes = np.bincount(number, minlength=len(first))
     members: dict[int, list[int]] = {}
     for row in np.flatnonzero(sizes[number] > 1).tolist():
         members.setdefault(int(number[row]), []).append(row)
@@ -91,8 +93,10 @@ def first_rows(keys: Sequence[Hashable] | np.ndarray) -> tuple[np.ndarray, np.nd
 def _by_class(labels: np.ndarray, rows: np.ndarray) -> dict[int, np.ndarray]:
     """The rows of each class that has any, in their order."""
     order = rows[np.argsort(labels[rows], kind="stable")]
-    values, starts = np.unique(labels[order], return_index=True)
-    return dict(zip(values.tolist(), np.split(order, starts[1:]), strict=True)) if len(rows) else {}
+    own = labels[order]
+    starts = np.flatnonzero(own[1:] != own[:-1]) + 1
+    parts = np.split(order, starts) if len(rows) else []
+    return {int(labels[part[0]]): part for part in parts}
 
 
 def _doublings(rows: list[int]) -> int:
