@@ -5,7 +5,7 @@ Public names are imported on first use, so `import probekit` does not import tor
 
 from probekit import program  # isort: skip  (first of all)
 
-program.stop_at_interrupts()
+program.stop_at_signals()
 
 import importlib  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402

@@ -1,6 +1,6 @@
-"""The `probekit` program while its modules are imported: what Ctrl-C does, and what says that memory ran out.
+"""The `probekit` program while its modules are imported: what signals do, and what says that memory ran out.
 
-A program that imports probekit keeps its own handler of Ctrl-C.
+A program that imports probekit keeps its own handlers.
 """
 
 # the module `signal` itself imports enum, for some milliseconds
@@ -8,11 +8,15 @@ import _signal  # pyright: ignore[reportMissingImports]
 import os
 import sys
 
+# Slurm sends SIGTERM at the time limit, and SIGUSR1 (submitit: SIGUSR2) before it if it is asked to
+_NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
+STOPPING = tuple(getattr(_signal, name) for name in _NAMES if hasattr(_signal, name))  # Windows has only two
+
 
 def stop_at_once(number: int, frame: object) -> None:
     """End with one line: a KeyboardInterrupt during an import would be a traceback, or be lost in a callback."""
     os.write(2, b"probekit: error: interrupted\n")
-    os._exit(130)
+    os._exit(128 + number)
 
 
 def is_running() -> bool:
@@ -24,16 +28,16 @@ def is_running() -> bool:
     return os.path.basename(name) in ("probekit", "probekit.exe")  # noqa: PTH119  (pathlib takes 10 ms to import)
 
 
-def stop_at_interrupts() -> None:
-    """Let Ctrl-C end the program at once, unless it is ignored (`nohup`) or someone else's."""
-    if is_running() and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
-        _signal.signal(_signal.SIGINT, stop_at_once)
+def has_default(number: int) -> bool:
+    """True if a signal does what it does in a new Python: it is neither ignored (`nohup`) nor someone else's."""
+    return _signal.getsignal(number) in (_signal.SIG_DFL, _signal.default_int_handler)
 
 
-def raise_at_interrupts() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt, now that the commands catch it."""
-    if _signal.getsignal(_signal.SIGINT) is stop_at_once:
-        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+def stop_at_signals() -> None:
+    """Let the signals end the program at once, unless they are ignored or someone else's."""
+    for number in STOPPING if is_running() else ():
+        if has_default(number):
+            _signal.signal(number, stop_at_once)
 
 
 NO_MEMORY = (

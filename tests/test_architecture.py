@@ -20,15 +20,23 @@ BASE: dict[str, set[str]] = {  # small tools without a room; every room may impo
     "dtypes": {"errors"},
     "devices": {"errors", "dtypes"},
     "plain_files": set(),
-    "durable": {"errors", "plain_files"},
+    "remote": {"errors"},
+    "durable": {"errors", "plain_files", "remote"},
     "safetensors_header": {"errors"},
     "points": {"errors"},
     "selections": {"errors"},
     "places": {"errors", "text", "points", "selections"},
-    "manifest": {"errors", "text", "durable", "places"},
+    "manifest": {"errors", "text", "durable", "places", "remote"},
     "builtin": set(),
     "published": set(),
-    "options": {"errors", "text", "points", "selections", "activations"},  # activations for type checkers alone
+    "options": {
+        "errors",
+        "text",
+        "points",
+        "selections",
+        "remote",
+        "activations",
+    },  # activations: types alone
 }
 ROOMS: dict[str, set[str]] = {
     "hooks": set(),
@@ -148,6 +156,7 @@ def test_heavy_and_unsafe_libraries_stay_in_their_place(path):
 
 def test_importing_the_package_costs_nothing():
     heavy = {"torch", "numpy", "sklearn", "transformers", "datasets", "pandas", "matplotlib", "huggingface_hub"}
+    heavy |= {"fsspec", "s3fs"}
     code = "import sys, probekit, probekit.__main__, probekit.cli.main; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert heavy.isdisjoint(modules)

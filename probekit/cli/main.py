@@ -1,7 +1,8 @@
 """`probekit`: the commands, and how errors are reported.
 
 Exit codes: 0 done, 2 usage, 3 data, 4 storage, 5 a store or results with other settings are in the
-way, 130 interrupted. An error is one line on stderr. A traceback means a bug in probekit.
+way, 130 interrupted (143 by SIGTERM, 138 by SIGUSR1). An error is one line on stderr. A traceback means a bug in
+probekit.
 """
 
 import os
@@ -12,7 +13,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -21,8 +21,9 @@ from typer.core import TyperGroup
 from probekit import __version__
 from probekit.cli import console
 from probekit.cli.commands import COMMANDS, SECTIONS, SUMMARIES, ByCommand
+from probekit.cli.signals import end_by_signals, orderly_signals
 from probekit.errors import ProbekitError, StorageError, nearest
-from probekit.program import is_out_of_memory, raise_at_interrupts
+from probekit.program import is_out_of_memory
 
 # pydantic's words for an option with choices: without its prefix, and with the choice that may have been meant
 _WRONG_CHOICE = re.compile(r"Value error, ('(.*)' is not one of ('.*'))\.$", re.DOTALL)
@@ -84,7 +85,7 @@ def _root(
 def main() -> NoReturn:
     """Run the `probekit` program and exit."""
     code = run(sys.argv[1:])
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the work is done: no traceback while Python exits
+    end_by_signals()  # the work is done: no traceback while Python exits
     exec("")  # clears a mark of Python's: an interrupt inside generated code, as of a dataclass, would end it by signal
     sys.exit(code)
 
@@ -93,9 +94,8 @@ def run(args: Sequence[str]) -> int:
     """Run one command and return its exit code; every error that the user can fix is one line on stderr."""
     _open_closed_streams()
     _show_odd_characters()
-    with _orderly_interrupts(), _plain_warnings():
+    with orderly_signals() as exit_code, _plain_warnings():
         try:
-            raise_at_interrupts()
             code = _invoke(list(args))
             sys.stdout.flush()
             return code
@@ -103,7 +103,7 @@ def run(args: Sequence[str]) -> int:
             return _reader_has_gone()
         except KeyboardInterrupt as stop:
             console.error(str(stop) or "interrupted")
-            return 130
+            return exit_code()
         except typer.TyperException as e:
             console.error(_usage_message(e))
             return e.exit_code
@@ -173,41 +173,6 @@ def _show_odd_characters() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
-
-
-@contextmanager
-def _orderly_interrupts() -> Iterator[None]:
-    """Let SIGTERM end a command as Ctrl-C does, and lose no Ctrl-C.
-
-    Python drops an interrupt that falls into a callback, of a weak reference or a finalizer: it is raised again soon.
-    """
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        if frame is not None and frame.f_code is again.__code__:
-            signal.setitimer(signal.ITIMER_REAL, 0.001)  # the callback has not ended
-        else:
-            raise KeyboardInterrupt
-
-    def again(lost: Any) -> None:
-        if lost.exc_type is KeyboardInterrupt:
-            signal.setitimer(signal.ITIMER_REAL, 0.001)
-        else:
-            show(lost)
-
-    show = sys.unraisablehook
-    try:
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGALRM)}
-    except ValueError:  # only the main thread handles signals
-        yield
-        return
-    sys.unraisablehook = again
-    try:
-        yield
-    finally:
-        sys.unraisablehook = show
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -70,7 +70,13 @@ def exit_codes_page() -> str:
     rows = [
         ("0", "", "Done."),
         *((str(error.exit_code), f"`{error.__name__}`", _escaped(inspect.getdoc(error) or "")) for error in errors),
-        ("130", "`KeyboardInterrupt`", "Interrupted by Ctrl-C or SIGTERM; the last line says how to resume."),
+        ("130", "`KeyboardInterrupt`", "Interrupted by Ctrl-C; the last line says how to resume."),
+        (
+            "138",
+            "`KeyboardInterrupt`",
+            "The same by SIGUSR1 (SIGUSR2: 140), which Slurm can send before a time limit.",
+        ),
+        ("143", "`KeyboardInterrupt`", "The same by SIGTERM."),
     ]
     table = markdown_table(("Exit code", "Exception", "When"), rows)
     return "\n\n".join(["# Exit codes", GENERATED.format(page="exit-codes"), table]) + "\n"

@@ -16,7 +16,7 @@ import math
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -32,6 +32,7 @@ from probekit.models.base import LanguageModel
 from probekit.models.checkpoint import load_checkpoint, save_checkpoint
 from probekit.models.examples import IGNORE, Example
 from probekit.options import TrainingSettings
+from probekit.program import STOPPING
 
 CHECKPOINT = "checkpoint.safetensors"
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state for each weight
@@ -257,7 +258,7 @@ def _identity(model: LanguageModel, draw: Draw, settings: TrainingSettings) -> d
 
 @contextmanager
 def _interrupts_wait() -> Iterator[Callable[[], bool]]:
-    """Delay Ctrl-C and SIGTERM until the caller asks for them, so that no step is left half done.
+    """Delay the signals that stop a command until the caller asks for them, so that no step is left half done.
 
     A second signal acts at once. Outside the main thread signals are not touched.
     """
@@ -265,12 +266,12 @@ def _interrupts_wait() -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in STOPPING}
 
     def wait(number: int, frame: FrameType | None) -> None:
-        if received:
-            raise KeyboardInterrupt
         received.append(number)
+        if len(received) > 1:
+            before[number](number, frame)
 
     # signals that are ignored, or whose default action ends the process, are left alone
     handled = [number for number, handler in before.items() if callable(handler)]
@@ -281,3 +282,6 @@ def _interrupts_wait() -> Iterator[Callable[[], bool]]:
     finally:
         for number in handled:
             signal.signal(number, before[number])
+        if len(received) == 1:  # the command line's handler decides the exit code by it
+            with suppress(KeyboardInterrupt):
+                before[received[0]](received[0], None)

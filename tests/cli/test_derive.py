@@ -167,6 +167,7 @@ def test_the_list_of_commands_is_made_without_importing_them() -> None:
         "probekit.cli.commands",
         "probekit.cli.console",
         "probekit.cli.main",
+        "probekit.cli.signals",
     }
     assert "probekit.options" not in modules
     for name, command in COMMANDS.items():
@@ -291,4 +292,4 @@ def test_the_tables_of_the_reference_have_equal_columns(page: str) -> None:
 
 def test_exit_codes_are_listed_once() -> None:
     rows = [line.split("|")[1].strip() for line in PAGES["exit-codes"]().splitlines() if line.startswith("| ")]
-    assert rows[2:] == ["0", "2", "3", "4", "5", "130"]
+    assert rows[2:] == ["0", "2", "3", "4", "5", "130", "138", "143"]

@@ -143,12 +143,57 @@ def test_warnings_are_one_line_each(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert err == "probekit: warning: lbfgs did not converge \\x1b[0m\nprobekit: error: after it\n"
 
 
-def test_sigterm_is_as_orderly_as_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr("probekit.cli.extract.load", lambda *_: signal.raise_signal(signal.SIGTERM))
-    assert cli.run(ARGS) == 130
-    assert "interrupted" in capsys.readouterr().err
-    assert signal.getsignal(signal.SIGTERM) is before
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 138)])
+def test_signals_are_as_orderly_as_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, code: int
+) -> None:
+    before = signal.getsignal(number)
+    monkeypatch.setattr("probekit.cli.extract.load", lambda *_: signal.raise_signal(number))
+    assert cli.run(ARGS) == code
+    assert capsys.readouterr().err.splitlines()[-1] == "probekit: error: interrupted"
+    assert signal.getsignal(number) is before
+
+
+def test_an_ignored_signal_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under `nohup`, or in a background job of a script."""
+
+    def load(*_: Any) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+        raise UsageError("after it")
+
+    monkeypatch.setattr("probekit.cli.extract.load", load)
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        assert cli.run(ARGS) == 2
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "last", "cleaned_up"),
+    [(0, "interrupted again, and ended at once; run the same command again", False), (60, "interrupted", True)],
+)
+def test_a_second_signal_ends_at_once_and_one_that_came_twice_does_not(
+    seconds: float, last: str, cleaned_up: bool
+) -> None:
+    """The command is cleaning up after the first one. Some programs send one signal to the process and to its group."""
+    done = _python(
+        "import signal, sys\n"
+        "from probekit.cli import extract, main, signals\n"
+        f"signals.SECONDS_OF_ONE = {seconds}\n"
+        "def load(*_):\n"
+        "    try:\n"
+        "        signal.raise_signal(signal.SIGTERM)\n"
+        "    finally:\n"
+        "        signal.raise_signal(signal.SIGTERM)\n"
+        "        print('cleaned up', flush=True)\n"
+        "extract.load = load\n"
+        f"sys.exit(main.run({ARGS!r}))\n"
+    )
+    assert done.returncode == 143
+    assert done.stderr.splitlines()[-1] == f"probekit: error: {last}"
+    assert ("cleaned up" in done.stdout) == cleaned_up
 
 
 def test_main_works_outside_the_main_thread(failing: Failing) -> None:
@@ -268,22 +313,24 @@ def test_ctrl_c_in_a_callback_that_python_ignores_is_not_lost(
     assert sys.unraisablehook is before
 
 
-def test_ctrl_c_comes_first_of_all_imports() -> None:
-    """The handler is there before the package imports anything else, and only in the program itself."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
+def test_signals_come_first_of_all_imports(number: int) -> None:
+    """The handlers are there before the package imports anything else, and only in the program itself."""
     code = (
         "import os, runpy, signal, sys\n"
         "class Stop:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'probekit.worlds': os.kill(os.getpid(), signal.SIGINT)\n"
+        "        if name == 'probekit.worlds': os.kill(os.getpid(), {number})\n"
         "sys.meta_path.insert(0, Stop())\n"
         "sys.argv = [{name!r}, 'ls']\n"
         "import probekit\n"
     )
+    code = code.replace("{number}", str(int(number)))
     done = _python(code.replace("{name!r}", "'/usr/bin/probekit'"))
-    assert (done.returncode, done.stderr) == (130, "probekit: error: interrupted\n")
+    assert (done.returncode, done.stderr) == (128 + number, "probekit: error: interrupted\n")
     other = _python(code.replace("{name!r}", "'notebook'"))
-    assert other.returncode != 130
-    assert "KeyboardInterrupt" in other.stderr
+    assert other.returncode != 128 + number
+    assert ("KeyboardInterrupt" in other.stderr) == (number == signal.SIGINT)
 
 
 def test_a_shared_library_that_cannot_be_mapped_is_too_little_memory() -> None:

@@ -186,8 +186,9 @@ def test_a_place_that_is_taken_is_a_storage_error(here: Path, job: list[str], ca
 
 
 @pytest.mark.usefixtures("small_shards")
-def test_sigterm_says_what_was_saved_and_the_same_command_resumes(
-    here: Path, job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 138)])
+def test_a_signal_says_what_was_saved_and_the_same_command_resumes(
+    here: Path, job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch, number: int, code: int
 ) -> None:
     work = sys.modules["probekit.activations.run.loop"]
     job = [*job, "--batch-tokens", "100"]
@@ -197,12 +198,12 @@ def test_sigterm_says_what_was_saved_and_the_same_command_resumes(
     def interrupted(plan: Any, rows: np.ndarray) -> Any:
         calls.append(rows)
         if len(calls) == 4:
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(number)
         return compute_batch(plan, rows)
 
     with monkeypatch.context() as patch:
         patch.setattr(work, "compute_batch", interrupted)
-        assert run([*job, "--out", "store"]) == 130
+        assert run([*job, "--out", "store"]) == code
     err = capsys.readouterr().err
     assert "probekit: error: saved " in err
     assert " of 90 texts in store; run the same command again to resume" in err

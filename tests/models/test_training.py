@@ -128,20 +128,25 @@ def test_how_often_checkpoints_are_written_changes_nothing(whole, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_waits_for_the_step_and_leaves_a_checkpoint(whole, tmp_path, number):
-    """Under a handler as the command line's, which makes SIGTERM an interrupt too."""
+    """Under a handler as the command line's, which makes SIGTERM an interrupt too, and learns which signal came."""
+    learnt = []
+
+    def handler(number: int, frame: object) -> None:
+        learnt.append(number)
+        raise KeyboardInterrupt
 
     def interrupt(done: int, total: int) -> None:
         if done == 7:
             os.kill(os.getpid(), number)
 
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(number, handler)
     try:
         with pytest.raises(KeyboardInterrupt, match="after step 7 of 24; to resume, give the same command again"):
             train(new_model(), draw, SETTINGS, tmp_path, interrupt)
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+        assert signal.getsignal(number) is handler
+        assert learnt == [number]
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
     model = new_model()
     result = train(model, draw, SETTINGS, tmp_path)
     assert result.resumed_from == 7

@@ -1,8 +1,6 @@
 """Copy shards from the device to host memory without making the device wait."""
 
-from collections.abc import Iterator, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -19,13 +17,18 @@ def on_host(shards: Iterator[Shard]) -> Iterator[Shard]:
     Shards on a GPU are copied into pinned memory on a separate stream, each while the next one is computed, so that at
     most two are held.
     """
-    waiting: tuple[Shard, Sequence[Any]] | None = None
+    waiting: tuple[Shard, Callable[[], None]] | None = None
+    copies: HostCopies | None = None
     for number, rows, values in shards:
-        if not any(x.is_cuda for x in values.values()):
+        device = next(iter(values.values())).device
+        if device.type != "cuda":
             yield number, rows, {place: x.cpu() for place, x in values.items()}
             del values  # so that memory does not hold it while the next one is computed
             continue
-        started = (number, rows, {place: _pinned(x) for place, x in values.items()}), _copied(values)
+        copies = copies or HostCopies(device)
+        copied, arrive = copies.start(list(values.values()))
+        started = (number, rows, dict(zip(values, copied, strict=True))), arrive
+        del values  # the GPU may use their memory again as soon as they are copied
         if waiting:
             yield _arrived(*waiting)
         waiting = started
@@ -33,26 +36,32 @@ def on_host(shards: Iterator[Shard]) -> Iterator[Shard]:
         yield _arrived(*waiting)
 
 
-@cache
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
-
-
-def _pinned(x: Tensor) -> Tensor:
-    stream = _stream(x.device)
-    stream.wait_stream(torch.cuda.current_stream(x.device))
-    host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
-    with torch.cuda.stream(stream):
-        host.copy_(x, non_blocking=True)
-    x.record_stream(stream)
-    return host
-
-
-def _copied(values: dict[Place, Tensor]) -> list[Any]:
-    return [_stream(device).record_event() for device in {x.device for x in values.values()}]
-
-
-def _arrived(shard: Shard, copied: Sequence[Any]) -> Shard:
-    for event in copied:
-        event.synchronize()
+def _arrived(shard: Shard, arrive: Callable[[], None]) -> Shard:
+    arrive()
     return shard
+
+
+class HostCopies:
+    """Copies from one GPU into pinned memory, on a stream of its own: all that this project does with streams.
+
+    Args:
+        device: the GPU of every tensor.
+    """
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+
+    def start(self, values: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[], None]]:
+        """Begin to copy tensors that the current stream computes; the caller may let go of them at once.
+
+        Returns:
+            The copies, and a function that waits until they may be read.
+        """
+        copied = [torch.empty(x.shape, dtype=x.dtype, pin_memory=True) for x in values]
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            for host, x in zip(copied, values, strict=True):
+                host.copy_(x, non_blocking=True)
+                x.record_stream(self._stream)  # its memory is not used again before this stream has read it
+        return copied, self._stream.record_event().synchronize

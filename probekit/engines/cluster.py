@@ -1,0 +1,133 @@
+"""A connection to a Ray cluster, or a cluster on this machine that lives as long as it is used.
+
+Ray is imported here and in the modules that run on it, and only when it is asked for.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from probekit.errors import UsageError
+
+if TYPE_CHECKING:
+    from probekit.options.engine import EngineOptions
+
+OBJECT_STORE_BYTES = 100 << 20  # Ray would reserve 30% of the memory; results are numbers, and never tensors
+_CONNECT_SECONDS = 5.0
+_ANSWER_SECONDS = 60.0  # `ray status` takes about 2 s where there is a cluster; ray.init tries for 5 minutes where not
+_START = "start it with ray start --head, or leave --address out to run on this machine"
+
+
+@contextmanager
+def ray_cluster(options: "EngineOptions") -> Iterator[Any]:
+    """The module `ray`, connected.
+
+    The cluster is, in this order: the one that this process is connected to already; that of `address`; that of the
+    environment variable RAY_ADDRESS, as `ray job submit` sets it; a new one on this machine. Only a connection, or a
+    cluster, that was made here is ended.
+
+    Raises:
+        UsageError: Ray is not installed, or the cluster does not answer.
+    """
+    with _environment(RAY_USAGE_STATS_ENABLED="0"):  # a cluster that is started here reports to nobody
+        ray = _import_ray()
+        if ray.is_initialized():
+            yield ray
+            return
+        address = options.address or os.environ.get("RAY_ADDRESS")
+        if address:
+            _check_answers(address)
+        with _own_signals():  # ray.init puts a handler of SIGTERM in place of the program's own
+            _connect(ray, address)
+    try:
+        yield ray
+    finally:
+        with _own_signals():
+            ray.shutdown()
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+        from ray import init  # noqa: F401  (a folder that is named ray can be imported, too)
+    except ImportError as error:
+        raise UsageError("--engine ray needs Ray; from the checkout: pip install -e '.[ray]'") from error
+    return ray
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    local = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+    try:
+        ray.init(address=address or "local", **quiet, **({} if address else local))
+    except (RuntimeError, ConnectionError, ValueError, OSError) as error:  # RuntimeError: other versions there
+        what = f"connect to the Ray cluster {address!a}" if address else "start Ray on this machine"
+        raise UsageError(f"cannot {what}: {one_line(error)}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, on one line; the name of its kind where it says nothing."""
+    return " ".join(str(error).split())[:500] or type(error).__name__
+
+
+def _check_answers(address: str) -> None:
+    """Raise a UsageError, within a minute, unless a Ray cluster answers at the address."""
+    if "://" in address:
+        raise UsageError(
+            f"--address is HOST:PORT of a cluster's head, or auto; got {address!a} (run the command on a machine of "
+            "the cluster, or with ray job submit)"
+        )
+    if address != "auto":
+        _check_listens(address)
+    command = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
+    try:
+        asked = subprocess.run(command, capture_output=True, timeout=_ANSWER_SECONDS, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        asked = None
+    if asked is None or asked.returncode:
+        found = "no Ray cluster runs on this machine" if address == "auto" else f"{address!a} is not the head of one"
+        raise UsageError(f"--address: {found}, or it has another version of Ray; {_START}")
+
+
+def _check_listens(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UsageError(f"--address is HOST:PORT, such as 10.0.0.5:6379, or auto; got {address!a}")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise UsageError(f"no Ray cluster answers at {address!a} ({one_line(error)}); {_START}") from error
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Set environment variables that are not set, for as long as this lasts."""
+    added = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Put the handlers of this process back, whatever happens to them in between."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # None: it was not set by Python
+                signal.signal(number, handler)

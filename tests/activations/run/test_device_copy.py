@@ -1,0 +1,167 @@
+"""Shards arrive in host memory as they are computed, through streams, events and pinned memory as CUDA has them.
+
+There is no GPU here: `simulated_cuda.py` carries out copies as late as it may, and fails where a GPU would go wrong now
+and then. The first tests show that it does.
+"""
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from simulated_cuda import Misused, SimulatedCuda, simulated_cuda
+from torch import Tensor
+
+from probekit.activations.run.device_copy import HostCopies, on_host
+
+GPU = torch.device("cuda", 1)
+PLACES = [("resid_pre", 0), ("resid_pre", 1)]
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedCuda]:
+    with simulated_cuda(monkeypatch) as found:
+        yield found
+
+
+def computed(number: int, dtype: torch.dtype = torch.float32) -> dict[Any, Tensor]:
+    return {place: torch.full((3, 4), 10.0 * number + i, device=GPU).to(dtype) for i, place in enumerate(PLACES)}
+
+
+def copied(how: Callable[[Tensor, Tensor, Any], None], cuda: SimulatedCuda) -> Tensor:
+    """A copy as a careless caller might make it."""
+    x, stream = torch.ones(3, device=GPU), torch.cuda.Stream(GPU)
+    host = torch.empty(3, pin_memory=True)
+    how(x, host, stream)
+    del x
+    gc.collect()
+    stream.record_event().synchronize()
+    return host + 0
+
+
+def right(x: Tensor, host: Tensor, stream: Any) -> None:
+    stream.wait_stream(torch.cuda.current_stream(GPU))
+    with torch.cuda.stream(stream):
+        host.copy_(x, non_blocking=True)
+    x.record_stream(stream)
+
+
+def unwaited(x: Tensor, host: Tensor, stream: Any) -> None:
+    with torch.cuda.stream(stream):
+        host.copy_(x, non_blocking=True)
+
+
+def of_another_device(x: Tensor, host: Tensor, stream: Any) -> None:
+    stream.wait_stream(torch.cuda.current_stream("cuda"))  # of cuda:0
+    with torch.cuda.stream(stream):
+        host.copy_(x, non_blocking=True)
+
+
+def unrecorded(x: Tensor, host: Tensor, stream: Any) -> None:
+    stream.wait_stream(torch.cuda.current_stream(GPU))
+    with torch.cuda.stream(stream):
+        host.copy_(x, non_blocking=True)
+
+
+def unpinned(x: Tensor, host: Tensor, stream: Any) -> None:
+    stream.wait_stream(torch.cuda.current_stream(GPU))
+    with torch.cuda.stream(stream):
+        torch.empty(3).copy_(x, non_blocking=True)
+
+
+def on_the_stream_that_computes(x: Tensor, host: Tensor, stream: Any) -> None:
+    host.copy_(x, non_blocking=True)
+
+
+def read_early(x: Tensor, host: Tensor, stream: Any) -> None:
+    right(x, host, stream)
+    assert not host.isfinite().all()
+
+
+def test_the_stand_in_lets_the_right_way_pass(cuda):
+    assert copied(right, cuda).tolist() == [1, 1, 1]
+    assert cuda.order == ["copy", "arrived"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        (unwaited, "has not waited for"),
+        (of_another_device, "has not waited for"),
+        (unrecorded, "used again"),
+        (unpinned, "not pinned"),
+        (on_the_stream_that_computes, "makes the device wait"),
+        (read_early, "before its copy has arrived"),
+    ],
+)
+def test_the_stand_in_finds_every_way_to_go_wrong(cuda, wrong, fault):
+    with pytest.raises(Misused, match=fault):
+        copied(wrong, cuda)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_values_are_those_of_the_device(cuda, dtype):
+    shards = ((number, np.array([number]), computed(number, dtype)) for number in range(5))
+    for number, (n, rows, values) in enumerate(on_host(shards)):
+        assert (n, rows.tolist()) == (number, [number])
+        assert list(values) == PLACES
+        for i, x in enumerate(values.values()):
+            assert x.device.type == "cpu"
+            assert x.dtype == dtype
+            assert torch.equal(x, torch.full((3, 4), 10.0 * number + i).to(dtype))
+    assert cuda.used - {"cpu"} == {"cuda:1"}
+
+
+def test_a_copy_runs_while_the_next_shard_is_computed_and_two_are_held_at_most(cuda):
+    computed_so_far: list[int] = []
+    alive: list[weakref.ref[Tensor]] = []
+
+    def shards() -> Iterator[Any]:
+        for number in range(6):
+            computed_so_far.append(number)
+            values = computed(number)
+            alive.extend(weakref.ref(x) for x in values.values())
+            yield number, np.array([number]), values
+            del values
+            gc.collect()
+            assert not any(one() is not None for one in alive), "a shard is let go of as soon as its copy has begun"
+
+    for number, _, values in on_host(shards()):
+        assert computed_so_far == list(range(min(number + 2, 6))), "one more than was given out"
+        assert all(x.isfinite().all() for x in values.values())
+        n_begun, n_arrived = cuda.order.count("copy"), cuda.order.count("arrived")
+        assert n_begun - n_arrived == len(PLACES) * (number < 5), "the next shard's copies have begun, and no other's"
+    assert cuda.live <= 2 * len(PLACES)
+
+
+def test_an_error_of_the_model_comes_after_the_shards_before_it(cuda):
+    def shards() -> Iterator[Any]:
+        yield 0, np.array([0]), computed(0)
+        yield 1, np.array([1]), computed(1)
+        raise ValueError("the model")
+
+    given = []
+    with pytest.raises(ValueError, match="the model"):
+        given.extend(on_host(shards()))
+    assert [number for number, _, _ in given] == [0]
+
+
+def test_shards_of_a_cpu_pass_as_they_are(cuda):
+    x = torch.arange(3.0)
+    ((_, _, values),) = on_host(iter([(0, np.array([0]), {PLACES[0]: x})]))
+    assert values[PLACES[0]] is x
+    assert cuda.order == []
+
+
+def test_nothing_is_copied_twice(cuda):
+    copies = HostCopies(GPU)
+    (first,), arrive = copies.start([torch.ones(2, device=GPU)])
+    (second,), arrive_second = copies.start([torch.zeros(2, device=GPU)])
+    arrive_second()  # an event stands for all copies of its stream before it
+    arrive()
+    assert first.tolist() == [1, 1]
+    assert second.tolist() == [0, 0]
+    assert cuda.order == ["copy", "copy", "arrived", "arrived"]
