@@ -6,6 +6,7 @@ is nothing to remove after a kill -9. The files are in the folder for temporary 
 Lists below `IN_MEMORY` entries and arrays below `LEAST_BYTES` stay in memory.
 """
 
+import ctypes
 import json
 import mmap
 import os
@@ -32,9 +33,9 @@ class ScratchFile:
         self._fd = -1  # opened when something is written
         self.size = 0
 
-    def __del__(self) -> None:
+    def __del__(self, close: Any = os.close) -> None:  # as Python ends, `os` may be gone already
         if self._fd >= 0:
-            os.close(self._fd)
+            close(self._fd)
 
     def write(self, data: Any) -> int:
         """Put some bytes at the end; where they begin."""
@@ -184,9 +185,16 @@ def picked(values: Sequence[Any], rows: Any) -> Iterator[Any]:
     for some in pieces(len(rows), PIECE):
         own = rows[some]
         low, high = int(own.min()), int(own.max()) + 1
-        is_near = 0 <= low and high - low <= 8 * PIECE
+        is_near = low >= 0 and high - low <= 8 * PIECE
         part = values[low:high] if is_near else values
         yield from (part[i] for i in (own - low * is_near).tolist())
+
+
+def give_back_memory() -> None:
+    """Give freed memory back to the system where the C library has a call for it; glibc keeps much of it for itself."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 class ArrayWriter:

@@ -43,7 +43,9 @@ class SimulatedDevices(TorchFunctionMode):
         self._names[key_of(x)] = (device, x.untyped_storage())
         self.used.add(str(device))
         if device.type == "mps" and x.dtype == torch.float64:
-            raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.")
+            raise TypeError(
+                "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
+            )
         return x
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

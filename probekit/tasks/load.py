@@ -14,7 +14,7 @@ from probekit.errors import DataError, UsageError, nearest
 from probekit.hub import ALIASES, REPO_ID
 from probekit.options import TaskOptions
 from probekit.options.option import keywords
-from probekit.scratch import settled
+from probekit.scratch import IN_MEMORY, give_back_memory, settled
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.info import CARVED_FROM_TRAIN
 from probekit.tasks.labels import as_labels, encode, is_unlabelled, refuse_unlabelled
@@ -99,6 +99,8 @@ def load_task(source: Any, options: TaskOptions) -> Task:
     if task.target:
         warn_of_look_alikes(task)
     name = task.name if options.name is None else options.name
+    if len(task) > IN_MEMORY:
+        give_back_memory()
     return replace(task, name=name, info={**task.info, "limit": options.limit, **shared_by_splits(task)})
 
 

@@ -29,6 +29,7 @@ from probekit.models.families import has_shape, shape_of
 from probekit.models.shapes import equal_stacks
 from probekit.options import ExtractOptions
 from probekit.points import PAIR_POINTS, Place, parse_points
+from probekit.scratch import IN_MEMORY, give_back_memory
 from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
 
@@ -62,6 +63,9 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         needed = sequences
     packing, block_nodes = _blocks(model, needed, sources, causal, options, device)
     example_bytes = row_bytes(layout, places, widths, dtype)
+    shards = _cut_shards(packing, batch_tokens, example_bytes, model, device)
+    if len(task) > IN_MEMORY:
+        give_back_memory()
     return ExtractionPlan(
         model=model,
         task=task,
@@ -83,7 +87,7 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         packing=packing,
         edits=options.edits,
         edit_positions=options.edit_positions,
-        shards=_cut_shards(packing, batch_tokens, example_bytes, model, device),
+        shards=shards,
     )
 
 

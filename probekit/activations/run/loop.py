@@ -86,7 +86,9 @@ def compute_shard(plan: ExtractionPlan, number: int, advance: Advance | None = N
         batch = plan.packing.batch(blocks)
         kept = {place: x.to(DTYPES[plan.dtype]) for place, x in compute_batch(plan, batch).items()}
         for place, x in kept.items():
-            whole = values[place] if place in values else values.setdefault(place, x.new_empty((n_rows[place], x.shape[1])))
+            whole = (
+                values[place] if place in values else values.setdefault(place, x.new_empty((n_rows[place], x.shape[1])))
+            )
             whole[filled[place] : filled[place] + len(x)] = x
             filled[place] += len(x)
         rows = sound_rows(plan.model, batch, plan.packing.causal, kept)

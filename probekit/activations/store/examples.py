@@ -7,7 +7,7 @@ Axes: N examples, n those of a piece.
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -258,7 +258,7 @@ def _piece(body: dict[str, Any], label_names: dict[str, list[str]]) -> Piece:
     """The content of a piece, or of examples.json without pieces."""
     require(matches(body, _ROWS))
     n, of_tokens, form = len(body["ids"]), body.get("token_labels") or {}, body["layout"]
-    require(n > 0, len(body["splits"]) == n, set(body["splits"]) <= set(SPLITS), body["labels"].keys() | of_tokens.keys() == label_names.keys())
+    require(n > 0, len(body["splits"]) == n, body["labels"].keys() | of_tokens.keys() == label_names.keys())
     layout = _layout(body, n)
     inputs, spans = _inputs(body, n)
     given = {"position": body["position"], **dict(enumerate(body["positions"]))}
@@ -267,7 +267,7 @@ def _piece(body: dict[str, Any], label_names: dict[str, list[str]]) -> Piece:
     groups, targets = body.get("groups"), body.get("targets")
     columns: dict[Any, Any] = {
         "ids": body["ids"],
-        "splits": np.array(body["splits"], dtype="<U10"),
+        "splits": _splits(body["splits"]),
         "inputs": inputs,
         "lengths": layout.lengths,
         "tokens": layout.tokens,
@@ -295,6 +295,11 @@ def _piece(body: dict[str, Any], label_names: dict[str, list[str]]) -> Piece:
         "are texts": isinstance(inputs[0], str),
     }
     return Piece(n, {key: column for key, column in columns.items() if column is not None}, common)
+
+
+def _splits(names: list[str]) -> np.ndarray:
+    require(set(names) <= set(SPLITS))
+    return np.array(names, dtype="<U10")
 
 
 def _layout(body: dict[str, Any], n: int) -> Layout:

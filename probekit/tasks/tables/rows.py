@@ -1,7 +1,7 @@
 """The usable rows of a task's tables, and the checks that each row must pass."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
@@ -78,19 +78,14 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
     """
     n_before = len(rows.texts)
     chat_flaws, chats, texts = _chats(table.column(columns.text), columns.has_chats)
-    names = (columns.label, columns.group, columns.split, columns.id)
-    nothing = Nothing(len(texts))
     if columns.span is not None:
         rows.texts = [*rows.texts]  # the words of a text have one object
-    labels, groups, row_splits, own_ids = (nothing if one is None else table.column(one) for one in names)
-    spans = nothing if columns.span is None else spans_in(table, columns.span)
-    of_tokens = nothing if columns.token_label is None else token_cells(table, columns.token_label)
     keep_blanks = keep_blanks or columns.token_label is not None
     others = {name: [*table.column(name)] for name in columns.kept}
     sound: dict[str, str] = {}  # labels repeat
     refuse_numbers(table, columns.text, texts)
-    cells = zip(texts, labels, groups, spans, row_splits, of_tokens, own_ids, strict=True)
-    for i, (text, label, group, span, own_split, token_labels, own_id) in enumerate(cells):
+    cells = _cells(table, columns, len(texts))
+    for i, (text, (label, group, own_split, own_id, span, token_labels)) in enumerate(zip(texts, cells, strict=True)):
         if table.span is not None and label is None and i not in table.bad:
             rows.unlabelled += 1
             continue
@@ -121,20 +116,13 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
     _check_left(rows, n_before, table, columns)
 
 
-class Nothing(Sequence[None]):
-    """None for each of n rows."""
-
-    def __init__(self, n: int):
-        self._n = n
-
-    def __len__(self) -> int:
-        return self._n
-
-    def __getitem__(self, row: Any) -> Any:
-        return None
-
-    def __iter__(self) -> Iterator[None]:
-        return repeat(None, self._n)
+def _cells(table: DataTable, columns: Columns, n: int) -> Iterator[tuple[Any, ...]]:
+    """Of each of n rows its label, group, split, id, span and labels of tokens; None where there is no such column."""
+    names = (columns.label, columns.group, columns.split, columns.id)
+    found: list[Iterable[Any]] = [repeat(None, n) if one is None else table.column(one) for one in names]
+    found.append(repeat(None, n) if columns.span is None else spans_in(table, columns.span))
+    found.append(repeat(None, n) if columns.token_label is None else token_cells(table, columns.token_label))
+    return zip(*found, strict=True)
 
 
 def _skip(rows: Rows, place: str, flaw: tuple[str, str], skip: bool) -> None:
