@@ -54,6 +54,7 @@ _HOME = {
     "fresh_probes": "causal.erasure.completeness",
     "read_after_edit": "causal.erasure.recovery",
     "write_report": "report.build",
+    "push_to_hub": "sharing.push",
     "ProbekitError": "errors",
 }
 __all__ = [
@@ -89,6 +90,7 @@ __all__ = [
     "logit_lens",
     "patch_pairs",
     "plot_projection",
+    "push_to_hub",
     "random_init_of",
     "read_after_edit",
     "selftest",
@@ -136,6 +138,7 @@ if TYPE_CHECKING:
     from probekit.probes import load_probe
     from probekit.report.build import write_report
     from probekit.scoring.monitor import Monitor
+    from probekit.sharing.push import push_to_hub
     from probekit.side_by_side import Comparison, compare
     from probekit.sweeps import SweepResults, sweep
     from probekit.tasks import Task, load_task

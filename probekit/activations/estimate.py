@@ -34,7 +34,7 @@ from probekit.models.shapes import StackShape, equal_blocks
 from probekit.points import PAIR_POINTS
 from probekit.text import metric
 
-TIMED_FLOPS = 1.5e10  # of the timed batch: a twentieth of a second at 300 GFLOPs a second
+TIMED_FLOPS = {"cpu": 1.5e10}  # of the timed batch: a twentieth of a second at 300 GFLOPs a second; elsewhere all of it
 REPEATS = 3
 ENOUGH = 0.5  # seconds of timing after which no repeat begins
 
@@ -148,7 +148,8 @@ def _measured(
 ) -> tuple[float, float]:
     """Seconds per node before the first block, and FLOPs per second within a block."""
     blocks = batches[len(batches) // 2]
-    blocks = blocks[: max(1, int(TIMED_FLOPS * len(blocks) / _batch_flops(work, blocks)))]
+    if device.type in TIMED_FLOPS:  # on a GPU a part would time the launching of kernels
+        blocks = blocks[: max(1, int(TIMED_FLOPS[device.type] * len(blocks) / _batch_flops(work, blocks)))]
     batch = work.packing.batch(blocks)
     forward: Callable[..., Tensor] = getattr(model, "encode", model)
 

@@ -9,31 +9,31 @@ import warnings
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from probekit.activations.activations import ActivationSet
 from probekit.activations.continuations.files import folder_of
 from probekit.activations.continuations.plan import of_continued, plan_continuations
 from probekit.activations.continuations.write import write_continuations
+from probekit.activations.parts.work import open_writer
 from probekit.activations.plan.build import plan_extraction, position_of_rows
-from probekit.activations.plan.identity import digest_of, identity_of, record_of_run
+from probekit.activations.plan.identity import digest_of, record_of_run
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.summary import plan_as_dict
 from probekit.activations.run.device_copy import on_host
-from probekit.activations.run.loop import hooked_points, run_shards
+from probekit.activations.run.loop import refuse_hooks, run_shards
 from probekit.activations.run.memory import compute_in_memory, refuse_large_sums
-from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.reader import Store
-from probekit.activations.store.writer import StoreWriter
+from probekit.activations.store.tensors import SIZE
 from probekit.activations.sums.files import CountProgress
 from probekit.activations.sums.statistics import Statistics
 from probekit.activations.sums.tally import Tally, check_countable
 from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
-from probekit.options import ExtractArguments, ExtractOptions
-from probekit.options.check import check_path
+from probekit.options import EngineOptions, ExtractArguments, ExtractOptions
+from probekit.options.check import check_any_path
 from probekit.options.option import keywords
+from probekit.remote.path import AnyPath
 from probekit.tasks.base import Task
 from probekit.tasks.tables.objects import task_of
 from probekit.text import counted, kind_of
@@ -68,12 +68,16 @@ def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractAr
         ResumeMismatch: the store at `out` has other settings.
     """
     task = task_of(task)
+    if options.devices is not None and str(options.device) == "auto":
+        from probekit.engines.devices import type_of_devices
+
+        options = replace(options, device=type_of_devices(options.devices))
     if options.generate is not None:
         given, task = task, continued(model, task, options)
         options = replace(of_continued(options), position=position_of_rows(options.position, given, task))
     plan = plan_extraction(model, task, options)
     _warn_of_cut(plan, stacklevel=4)  # the caller of the function with flat options
-    return run_plan(plan, options.out, options.progress, options.stats)
+    return run_plan(plan, options.out, options.progress, options.stats, options)
 
 
 def extract_statistics(
@@ -81,7 +85,7 @@ def extract_statistics(
     task: Task | Iterable[Any],
     options: ExtractOptions | None = None,
     *,
-    out: str | Path | None = None,
+    out: str | AnyPath | None = None,
     progress: bool | None = None,
 ) -> Statistics:
     """Count, sum, Gram matrix and class sums of every place and split, without keeping activations.
@@ -116,9 +120,9 @@ def extract_statistics(
 def continued(model: LanguageModel, task: Task, options: ExtractArguments) -> Task:
     """The task with each text as the model continues it; finished batches are kept in the store at `options.out`."""
     if options.out is not None:
-        _refuse_hooks(model)
+        refuse_hooks(model)
     plan = plan_continuations(model, task, options)
-    folder = None if options.out is None else folder_of(plan, check_path("out", options.out))
+    folder = None if options.out is None else folder_of(plan, check_any_path("out", options.out))
     return write_continuations(plan, folder, options.progress)
 
 
@@ -133,24 +137,33 @@ def _warn_of_cut(plan: ExtractionPlan, stacklevel: int) -> None:
 
 
 def run_plan(
-    plan: ExtractionPlan, out: str | Path | None = None, progress: bool | None = None, stats: bool = False
+    plan: ExtractionPlan,
+    out: str | AnyPath | None = None,
+    progress: bool | None = None,
+    stats: bool = False,
+    engine: EngineOptions | None = None,
 ) -> ActivationSet | Store:
-    """Carry out a plan, as `extract` does; `out`, `progress`, `stats` and errors as there."""
+    """Carry out a plan, as `extract` does; `out`, `progress`, `stats` and errors as there; `engine` says who works."""
+    engine = engine or EngineOptions()
+    spread = engine.devices is not None or engine.engine is not None
     if out is not None:
-        return _to_store(plan, check_path("out", out), progress, stats)
+        path = check_any_path("out", out)
+        if spread:
+            _run_on_engine(plan, path, engine, progress)
+        return _to_store(plan, path, progress if stats or not spread else False, stats, engine.check)
+    if spread:
+        raise UsageError("several processes share a store, and none is named; give out=PATH")
     if stats:
         raise UsageError("stats=True writes to a store, and none is named; give out=PATH, or call extract_statistics")
     plan, tensors = compute_in_memory(plan, progress)
     return ActivationSet(tensors, plan.task, record_of_run(plan), plan.layout)
 
 
-def run_statistics(plan: ExtractionPlan, out: str | Path | None = None, progress: bool | None = None) -> Statistics:
+def run_statistics(plan: ExtractionPlan, out: str | AnyPath | None = None, progress: bool | None = None) -> Statistics:
     """Carry out a plan, as `extract_statistics` does; `out`, `progress` and errors as there."""
-    path = None if out is None else check_path("out", out)
+    path = None if out is None else check_any_path("out", out)
     _check_statistics(plan)
-    if path is not None:
-        _refuse_hooks(plan.model)
-    writer = None if path is None else _writer(plan, path)
+    writer = None if path is None else open_writer(plan, path)
     tally = _tally(plan, path)
     if not tally.is_complete:
         with closing(run_shards(plan, progress, writer, tally, keep=False)) as shards:
@@ -159,11 +172,23 @@ def run_statistics(plan: ExtractionPlan, out: str | Path | None = None, progress
     return tally.finish(record_of_run(plan))
 
 
-def _to_store(plan: ExtractionPlan, path: Path, progress: bool | None, stats: bool) -> Store:
-    _refuse_hooks(plan.model)
+def _run_on_engine(plan: ExtractionPlan, path: AnyPath, engine: EngineOptions, progress: bool | None) -> None:
+    """Have others write every shard; they make the plan again from the store, which does not hold everything."""
+    from probekit import engines
+
+    refuse_hooks(plan.model)
+    if plan.edits is not None:
+        raise UsageError(
+            "edits are tensors that a store does not hold, so that no other process can make them again; extract in "
+            "one process, or with part=(i, n) in several"
+        )
+    engines.run(plan, path, engine, progress)
+
+
+def _to_store(plan: ExtractionPlan, path: AnyPath, progress: bool | None, stats: bool, check: str = SIZE) -> Store:
     if stats:
         _check_statistics(plan)
-    writer = _writer(plan, path)
+    writer = open_writer(plan, path, check)
     tally = _tally(plan, path) if stats else None
     if writer.is_complete and (tally is None or tally.is_complete):
         store = Store(path)
@@ -179,20 +204,7 @@ def _to_store(plan: ExtractionPlan, path: Path, progress: bool | None, stats: bo
     return Store(path)
 
 
-def _writer(plan: ExtractionPlan, path: Path) -> StoreWriter:
-    new = NewStore(
-        identity=identity_of(plan),
-        model=plan.model.name,
-        task=plan.task,
-        layout=plan.layout,
-        positions=plan.reading.positions,
-        source=plan.model.source,
-        meta=record_of_run(plan),
-    )
-    return StoreWriter(path, begin_store(path, new))
-
-
-def _tally(plan: ExtractionPlan, path: Path | None) -> Tally:
+def _tally(plan: ExtractionPlan, path: AnyPath | None) -> Tally:
     start = CountProgress(digest_of(plan), len(plan.shards), len(plan.task))
     return Tally(plan.task, plan.layout, plan.places, plan.device, start, path)
 
@@ -201,12 +213,3 @@ def _check_statistics(plan: ExtractionPlan) -> None:
     """Check, before anything is written, that statistics can be made and fit in memory."""
     check_countable(plan.task, plan.layout, plan.places)
     refuse_large_sums(plan.task, plan.widths, plan.device)
-
-
-def _refuse_hooks(model: LanguageModel) -> None:
-    if hooked := hooked_points(model):
-        more = f" and {len(hooked) - 1} more" if len(hooked) > 1 else ""
-        raise UsageError(
-            f"the model is hooked at {hooked[0]}{more}, and a store cannot record hooks; "
-            "extract outside the hooks, give edits as extract(edits=...), or keep the activations in memory (out=None)"
-        )

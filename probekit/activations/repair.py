@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from probekit.activations.replan import check_extracted, device_again, plan_again, same_plan
+from probekit.activations.replan import check_extracted, load_again, plan_again, same_plan
 from probekit.activations.run.device_copy import on_host
 from probekit.activations.run.loop import run_shards
 from probekit.activations.store.check import (
@@ -22,14 +22,14 @@ from probekit.activations.store.format import AGAIN, PlanFile, read_plan, record
 from probekit.activations.store.replace import ReplacingWriter
 from probekit.activations.store.writer import write_manifest
 from probekit.durable import remove
-from probekit.errors import DataError, StorageError, UsageError
+from probekit.errors import StorageError, UsageError
 from probekit.interventions import Edits
 from probekit.models.base import LanguageModel
+from probekit.remote.path import AnyPath
 
 __all__ = ["Repaired", "plan_again", "repair"]
 
 Advance = Callable[[int, int], object] | None
-_SOURCE = {"revision": str, "random_init": bool, "seed": int, "via": str, "device_map": str, "quantize": str}
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Repaired:
         command: name of the command that makes such a store.
     """
 
-    path: Path
+    path: AnyPath
     shards: list[int]
     removed: list[int]
     manifest: bool
@@ -60,7 +60,7 @@ class Repaired:
 
 
 def repair(
-    path: str | Path,
+    path: str | AnyPath,
     model: LanguageModel | str | Path | None = None,
     show: Advance = None,
     show_bytes: Advance = None,
@@ -142,7 +142,7 @@ def _recompute(
         )
     examples = read_examples(path, plan)
     check_extracted(path, plan.identity)
-    again = same_plan(path, plan, examples, _model(plan, model, path), edits)
+    again = same_plan(path, plan, examples, load_again(path, plan, model), edits)
     numbers = [number for number in found.shards if number < len(again.shards)]
     writer = ReplacingWriter(path, plan, numbers, show)
     with writer, closing(run_shards(again, progress=False, writer=writer)) as computed:
@@ -151,28 +151,3 @@ def _recompute(
     for number in set(found.shards) - set(numbers):
         remove(record_path(path, number))
     return numbers
-
-
-def _model(plan: PlanFile, model: LanguageModel | str | Path | None, path: Path) -> LanguageModel:
-    """The model, on the device and in the type of the plan."""
-    if isinstance(model, LanguageModel):
-        return model
-    from probekit.models import load_model
-
-    source = dict(plan.source or {})
-    if model is not None:
-        source |= {"name_or_path": str(model), "revision": None}
-    if not isinstance(source.get("name_or_path"), str):
-        raise StorageError(
-            f"{str(path)!a} does not record where its model is; name it with probekit repair --model MODEL"
-        )
-    how: dict[str, Any] = {key: source[key] for key, kind in _SOURCE.items() if isinstance(source.get(key), kind)}
-    try:
-        return load_model(
-            source["name_or_path"], **how, device=device_again(plan, source), dtype=plan.identity["compute_dtype"]
-        )
-    except (UsageError, DataError) as error:
-        if model is not None:
-            raise
-        gone = f"the model that made {str(path)!a} cannot be loaded from where it was ({error})"
-        raise DataError(f"{gone}; name it with probekit repair --model MODEL") from error

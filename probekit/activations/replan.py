@@ -13,11 +13,12 @@ from probekit.activations.store.begin import check_same
 from probekit.activations.store.examples import StoredExamples
 from probekit.activations.store.format import AGAIN, PlanFile
 from probekit.durable import matches
-from probekit.errors import StorageError
+from probekit.errors import DataError, StorageError, UsageError
 from probekit.interventions import Edits
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
 from probekit.points import Place
+from probekit.remote.path import AnyPath
 
 _OPTIONS = {
     "points": [str],
@@ -29,13 +30,14 @@ _OPTIONS = {
     "block_nodes": int,
     "share": bool,
 }  # of ExtractOptions, as the identity has them
+_SOURCE = {"revision": str, "random_init": bool, "seed": int, "via": str, "device_map": str, "quantize": str}
 _GIVE_EDITS = "give the edits of the extraction"
 _GIVE_MODEL = "give the model that made it with --model"
 
 
-def check_extracted(path: Path, identity: dict[str, Any]) -> None:
+def check_extracted(path: AnyPath, identity: dict[str, Any]) -> None:
     """Raise a StorageError unless the identity has every option of an extraction."""
-    if not matches(identity, {**_OPTIONS, "compute_dtype": str}):
+    if not matches(identity, {**_OPTIONS, "compute_dtype": str, "shard_bytes?": int}):
         raise StorageError(f"{str(path / 'plan.json')!a} does not say how the store was extracted; {AGAIN}")
 
 
@@ -44,12 +46,59 @@ def device_again(plan: PlanFile, source: Mapping[str, Any]) -> str:
     return "auto" if "device_map" in source else plan.identity["device"]
 
 
+def load_again(
+    path: AnyPath, plan: PlanFile, model: LanguageModel | str | Path | None = None, device: str | None = None
+) -> LanguageModel:
+    """The model of a store, in the type of its plan.
+
+    Args:
+        path: the store.
+        plan: its plan.
+        model: the model, or where to load it from; None is the source that the store names.
+        device: where it is loaded; None takes the device of the plan.
+
+    Raises:
+        StorageError: the store does not say where its model is.
+        DataError: it cannot be loaded.
+        UsageError: no such model or device.
+    """
+    if isinstance(model, LanguageModel):
+        return model
+    from probekit.models import load_model
+
+    source = dict(plan.source or {})
+    if model is not None:
+        source |= {"name_or_path": str(model), "revision": None}
+    if not isinstance(source.get("name_or_path"), str):
+        raise StorageError(
+            f"{str(path)!a} does not record where its model is; name it with probekit repair --model MODEL"
+        )
+    how: dict[str, Any] = {key: source[key] for key, kind in _SOURCE.items() if isinstance(source.get(key), kind)}
+    try:
+        return load_model(
+            source["name_or_path"],
+            **how,
+            device=device or device_again(plan, source),
+            dtype=plan.identity["compute_dtype"],
+        )
+    except (UsageError, DataError) as error:
+        if model is not None:
+            raise
+        gone = f"the model that made {str(path)!a} cannot be loaded from where it was ({error})"
+        raise DataError(f"{gone}; name it with probekit repair --model MODEL") from error
+
+
 def plan_again(
-    plan: PlanFile, examples: StoredExamples, model: LanguageModel, edits: Edits | None = None
+    plan: PlanFile,
+    examples: StoredExamples,
+    model: LanguageModel,
+    edits: Edits | None = None,
+    device: str | None = None,
 ) -> ExtractionPlan:
     """The plan of a store for this model: the same examples, points, layers, positions, types and batches.
 
-    A store does not hold the tensors of its edits, which are given again.
+    A store does not hold the tensors of its edits, which are given again. `device` is where the model runs; None takes
+    the type of device that the store names.
     """
     identity, positions = plan.identity, examples.positions
     options = ExtractOptions(
@@ -57,28 +106,34 @@ def plan_again(
         edit_positions=identity.get("edit_positions", "all"),
         layers=_layers(plan.places, identity["points"], model),
         position=positions[0] if len(positions) == 1 else positions,
+        shard_bytes=identity.get("shard_bytes"),
         skip_special=identity.get("skip_special", False),
-        **{key: identity[key] for key in _OPTIONS},
+        **{key: identity[key] for key in _OPTIONS} | ({} if device is None else {"device": device}),
     )
     return plan_extraction(model, examples.task, options)
 
 
 def same_plan(
-    path: Path, plan: PlanFile, examples: StoredExamples, model: LanguageModel, edits: Edits | None = None
+    path: AnyPath,
+    plan: PlanFile,
+    examples: StoredExamples,
+    model: LanguageModel,
+    edits: Edits | None = None,
+    device: str | None = None,
 ) -> ExtractionPlan:
-    """The plan that made the store at `path`.
+    """The plan that made the store at `path`; `edits` and `device` as in `plan_again`.
 
     Raises:
         ResumeMismatch: with this model, these edits, or this probekit, it would be another store.
     """
     # first the model by itself: another one may not allow these layers or points
     _compare(path, plan, {**plan.identity, **identity_of_model(model)}, model, _GIVE_MODEL)
-    again = plan_again(plan, examples, model, edits)
+    again = plan_again(plan, examples, model, edits, device)
     _compare(path, plan, identity_of(again), model, _GIVE_EDITS if plan.edits else _GIVE_MODEL)
     return again
 
 
-def _compare(path: Path, plan: PlanFile, identity: dict[str, Any], model: LanguageModel, advice: str) -> None:
+def _compare(path: AnyPath, plan: PlanFile, identity: dict[str, Any], model: LanguageModel, advice: str) -> None:
     wanted = {"identity": identity, "model": model.name, "task": plan.task}
     check_same(path, plan, json.loads(json.dumps(wanted)), advice)
 

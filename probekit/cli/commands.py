@@ -17,6 +17,7 @@ SUMMARIES = {
     "train-probe": "Train a probe at each layer and plot accuracy by layer.",
     "score": "Score new texts with a trained probe.",
     "export": "Write a probe or a table of results for other programs.",
+    "push": "Upload a store or results to the Hugging Face Hub.",
     "causal": "Edit what probes read, and watch the model's next token.",
     "sweep": "Train probes for many tasks on many models, with one table.",
     "transfer": "Train probes on each task and test them on all tasks.",

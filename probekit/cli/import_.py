@@ -7,10 +7,11 @@ from pathlib import Path
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
-from probekit.cli.stores import check_out, make_store, saved_rows
+from probekit.cli.stores import check_store_out, make_store, saved_rows
 from probekit.options import ImportArguments
 from probekit.options.check import check_there
 from probekit.options.option import option
+from probekit.remote.path import AnyPath
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ def import_(job: ImportJob, options: ImportArguments) -> None:
         probekit import acts.npy --labels y.npy --stack-axis 0 --point resid_post --model-name llama --dry-run
     """
     check_there(job.source.expanduser())
-    check_out(options.out)
+    check_store_out(options.out)
     from probekit.activations import Store
     from probekit.activations.imports.plan import plan_import
     from probekit.activations.imports.run import run_import
@@ -53,7 +54,7 @@ def import_(job: ImportJob, options: ImportArguments) -> None:
     if job.dry_run:
         console.result_json(import_as_dict(plan)) if job.json else console.result(describe_import(plan))
         return
-    begun: list[Path] = []
+    begun: list[AnyPath] = []
 
     def saved() -> str:
         if not begun:

@@ -7,6 +7,7 @@ The keyword arguments of the public functions, the options of the command line, 
 from probekit.options.causal import CausalArguments, CausalOptions
 from probekit.options.compare import CompareOptions
 from probekit.options.curve import CurveOptions, TransferArguments, TransferOptions
+from probekit.options.engine import ClusterOptions, EngineOptions
 from probekit.options.export import ExportOptions
 from probekit.options.extract import ExtractArguments, ExtractOptions
 from probekit.options.generate import ContinuationOptions, GenerateOptions, Sampling
@@ -15,6 +16,7 @@ from probekit.options.label import LabelArguments, LabelOptions
 from probekit.options.load import DeviceOptions, ModelArguments, ModelOptions
 from probekit.options.monitor import MonitorOptions
 from probekit.options.probe import CurvesArguments, ProbeArguments, ProbeOptions
+from probekit.options.push import PushOptions
 from probekit.options.report import ReportOptions
 from probekit.options.score import ScoreOptions
 from probekit.options.sweep import SweepArguments, SweepOptions
@@ -24,11 +26,13 @@ from probekit.options.train import TrainingSettings
 __all__ = [
     "CausalArguments",
     "CausalOptions",
+    "ClusterOptions",
     "CompareOptions",
     "ContinuationOptions",
     "CurveOptions",
     "CurvesArguments",
     "DeviceOptions",
+    "EngineOptions",
     "ExportOptions",
     "ExtractArguments",
     "ExtractOptions",
@@ -42,6 +46,7 @@ __all__ = [
     "MonitorOptions",
     "ProbeArguments",
     "ProbeOptions",
+    "PushOptions",
     "ReportOptions",
     "Sampling",
     "ScoreOptions",

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError
 from probekit.options import parse
+from probekit.options.engine import EngineOptions
 from probekit.options.generate import ContinuationOptions
 from probekit.options.option import like, option
 from probekit.options.task import OnBadRow, TaskOptions
 from probekit.points import check_layers, parse_points
+from probekit.remote.path import RemotePath
 from probekit.selections import PER_EXAMPLE, as_position, check_together
 from probekit.text import kind_of
 
@@ -93,6 +95,13 @@ class ExtractOptions:
         "Tokens in a block, within which prefixes are shared; None chooses what costs least for these texts.",
         flag=None,
     )
+    shard_bytes: int | None = option(
+        None,
+        "Bytes of a shard at most, the unit that is saved, resumed and given to workers.  [default: 64,000,000]",
+        notes="On a CPU a shard also ends after some seconds of work.",
+        metavar="N",
+        least=1,
+    )
     share: bool = option(True, "Compute a prefix that texts have in common once.", flag=None)
     chat_template: str | Path | None = option(
         None,
@@ -121,7 +130,7 @@ class ExtractOptions:
 
     def __post_init__(self) -> None:
         """Check every value that can be checked without the model and the task. Raises UsageError."""
-        for name in ("batch_tokens", "block_nodes"):
+        for name in ("batch_tokens", "block_nodes", "shard_bytes"):
             size: Any = getattr(self, name)
             if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
                 raise UsageError(f"{name} is a positive whole number; got {size!r}")
@@ -158,12 +167,12 @@ def _selections(position: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractArguments(ContinuationOptions, ExtractOptions):
-    """`ExtractOptions`, how texts are continued first, and where the result goes."""
+class ExtractArguments(EngineOptions, ContinuationOptions, ExtractOptions):
+    """`ExtractOptions`, how texts are continued first, where the result goes, and who does the work."""
 
-    out: str | Path | None = option(
+    out: str | Path | RemotePath | None = option(
         None,
-        "Where the store goes.  [default: a name under ./runs]",
+        "Where the store goes, also s3://BUCKET/FOLDER, gs:// or hf://.  [default: a name under ./runs]",
         notes="In Python None keeps the tensors in memory, on the device. A path makes a store there, or resumes one "
         "that an earlier run with the same options left unfinished.",
         metavar="PATH",
@@ -176,6 +185,12 @@ class ExtractArguments(ContinuationOptions, ExtractOptions):
     progress: bool | None = option(None, "Show a progress bar on stderr; None shows it on a terminal only.", flag=None)
 
     def __post_init__(self) -> None:
-        """Check both lists of options."""
+        """Check all lists of options."""
         ExtractOptions.__post_init__(self)
         ContinuationOptions.__post_init__(self)
+        EngineOptions.__post_init__(self)
+        if self.part is not None and self.generate is not None:
+            raise UsageError(
+                "part (--part) cuts texts that are there, and generate (--generate) writes them first; write them with "
+                "probekit generate or extract without --part, or spread the work with --devices or --engine ray"
+            )

@@ -11,6 +11,7 @@ from probekit.options.check import check_names, check_whole, is_whole
 from probekit.options.option import like, option
 from probekit.options.task import TaskOptions
 from probekit.points import HIDDEN, MAX_LAYERS, split_point
+from probekit.remote.path import RemotePath
 
 if TYPE_CHECKING:
     import torch
@@ -108,7 +109,7 @@ class ImportOptions(_Labels):
 class ImportArguments(ImportOptions):
     """`ImportOptions`, and where the result goes."""
 
-    out: str | Path | None = option(
+    out: str | Path | RemotePath | None = option(
         None,
         "Where the store goes.  [default: a name under ./runs]",
         notes="An unfinished store of the same import is resumed.",

@@ -40,6 +40,11 @@ class Entry:
     st_size: int
     st_mtime: float
 
+    @property
+    def st_mtime_ns(self) -> int:
+        """The date in nanoseconds."""
+        return int(self.st_mtime * 1e9)
+
 
 class RemotePath:
     """A place in an object store: `RemotePath("s3", "bucket/folder")`. Made by `as_path`.
@@ -113,6 +118,14 @@ class RemotePath:
         if not self.key.startswith(f"{folder.key}/"):
             raise ValueError(f"{str(self)!r} is not below {str(folder)!r}")
         return Path(self.key.removeprefix(f"{folder.key}/"))
+
+    def resolve(self) -> "RemotePath":
+        """The same place: there are no links."""
+        return self
+
+    def is_symlink(self) -> bool:
+        """False."""
+        return False
 
     def exists(self) -> bool:
         """True if there is an object of this name, or one below it."""

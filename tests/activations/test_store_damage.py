@@ -82,15 +82,25 @@ def test_tensors_do_not_change_with_the_file(model, task, path):
         store["resid_pre.1"]
 
 
-def test_a_damaged_shard_stops_a_run_that_resumes(model, task, path, monkeypatch):
+@pytest.mark.parametrize("check", ["size", "hash"])
+def test_a_damaged_shard_stops_a_run_that_resumes(model, task, path, monkeypatch, check):
+    """One that is cut short by its size, one with another bit by its hash alone."""
     with monkeypatch.context() as patch:
         stop_after(patch, 2)
         with pytest.raises(Stopped):
             run(model, task, path)
     shard = shard_of(path, 1)
-    flip(shard)
+    whole = shard.read_bytes()
+    if check == "size":
+        shard.write_bytes(whole[:-1])
+    else:
+        flip(shard)
     with pytest.raises(StorageError, match=f"{shard.name}.*probekit repair"):
-        run(model, task, path)
+        run(model, task, path, check=check)
+    if check == "hash":
+        run(model, task, path)  # by size it goes unnoticed here, and is found as soon as it is read
+        with pytest.raises(StorageError, match=f"{shard.name}.*does not match its checksum.*probekit repair"):
+            load_activations(path).verify()
 
 
 SHA = "0" * 64

@@ -55,6 +55,10 @@ CHECKED = {  # options without a way to parse that take only some values
     "by": ("position", "position"),
     "aggregate": ("max", "max"),
     "to": ("csv", "csv"),
+    "part": ("2/4", (2, 4)),
+    "devices": ("0,cpu", ("cuda:0", "cpu")),
+    "workers": ("1:8", (1, 8)),
+    "check": ("hash", "hash"),
 }
 FIRST = {
     "top_k": ["--temperature", "1"],
@@ -63,6 +67,9 @@ FIRST = {
     "at": ["--method", "erase"],
     "pairs": ["--method", "patch"],
     "align": ["--method", "patch", "--pairs", "pairs.csv"],
+    "workers": ["--engine", "ray"],
+    "gpus_per_worker": ["--engine", "ray"],
+    "address": ["--engine", "ray"],
 }
 """Options that need another."""
 CONTINUE = {field.name for field in dataclasses.fields(options.ContinuationOptions)} - {"generate"} | {"stop"}

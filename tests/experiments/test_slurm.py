@@ -9,8 +9,8 @@ from pathlib import Path
 
 import fake_slurm
 import pytest
-from cli.conftest import write_model, write_texts
 from store_cases import lasting
+from user_files import write_model, write_texts
 
 from probekit.activations import load_activations
 from probekit.activations.plan import build as planning

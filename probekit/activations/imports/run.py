@@ -22,10 +22,11 @@ from probekit.activations.store.reader import Store
 from probekit.activations.store.writer import StoreWriter
 from probekit.devices import DTYPES
 from probekit.options import ImportArguments
-from probekit.options.check import check_path
+from probekit.options.check import check_any_path
 from probekit.options.option import keywords
 from probekit.points import Place
 from probekit.progress import progress_bar
+from probekit.remote.path import AnyPath
 from probekit.versions import versions_of
 
 
@@ -49,9 +50,9 @@ def import_activations(source: str | Path, options: ImportArguments) -> Store:
 
 def run_import(
     plan: ImportPlan,
-    out: str | Path | None = None,
+    out: str | AnyPath | None = None,
     progress: bool | None = None,
-    on_begin: Callable[[Path], object] | None = None,
+    on_begin: Callable[[AnyPath], object] | None = None,
 ) -> Store:
     """Carry out a plan, as `import_activations` does.
 
@@ -67,7 +68,7 @@ def run_import(
     total = len(plan.task) * plan.row_bytes + sum(source.array.n_bytes for source in plan.sources)
     with progress_bar("import", "B", total, progress) as bar:
         identity = import_identity(plan, read_checksums(plan, bar.advance))
-        path = default_import_path(plan, identity) if out is None else check_path("out", out)
+        path = default_import_path(plan, identity) if out is None else check_any_path("out", out)
         if on_begin:
             on_begin(path)
         return _write(plan, identity, path, bar.advance)
@@ -102,7 +103,7 @@ def default_import_path(plan: ImportPlan, identity: dict[str, Any]) -> Path:
     return Path("runs", folder_name(parts))
 
 
-def _write(plan: ImportPlan, identity: dict[str, Any], path: Path, advance: Callable[[int], object]) -> Store:
+def _write(plan: ImportPlan, identity: dict[str, Any], path: AnyPath, advance: Callable[[int], object]) -> Store:
     layout, meta = Layout([str(plan.position)], np.ones(len(plan.task), dtype=np.int64), 0), _meta(plan, identity)
     new = NewStore(identity, plan.model, plan.task, layout, [plan.position], source=None, meta=meta)
     writer = StoreWriter(path, begin_store(path, new))

@@ -63,7 +63,8 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         needed = sequences
     packing, block_nodes = _blocks(model, needed, sources, causal, options, device)
     example_bytes = row_bytes(layout, places, widths, dtype)
-    shards = _cut_shards(packing, batch_tokens, example_bytes, model, device)
+    shares = example_bytes / (options.shard_bytes or SHARD_BYTES)
+    shards = _cut_shards(packing, batch_tokens, shares, model, device)
     if len(task) > IN_MEMORY:
         give_back_memory()
     return ExtractionPlan(
@@ -88,6 +89,7 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         edits=options.edits,
         edit_positions=options.edit_positions,
         shards=shards,
+        shard_bytes=options.shard_bytes,
     )
 
 
@@ -194,12 +196,12 @@ def _blocks(
 
 
 def _cut_shards(
-    packing: Packing, batch_tokens: int, example_bytes: np.ndarray, model: LanguageModel, device: torch.device
+    packing: Packing, batch_tokens: int, example_share: np.ndarray, model: LanguageModel, device: torch.device
 ) -> list[list[np.ndarray]]:
-    """The batches of each shard: at most SHARD_BYTES of values and SHARD_FLOPS of work."""
+    """The batches of each shard: at most SHARD_FLOPS of work, and examples whose shares of its bytes sum to 1."""
     batches = cut_batches(packing.work, batch_tokens, 1 if model.batching == "one length" else FILLED)
     by_work = packing.work * _flops_per_node(model) / SHARD_FLOPS.get(device.type, math.inf)
-    by_bytes = np.add.reduceat(example_bytes[packing.order], packing.starts[:-1]) / SHARD_BYTES
+    by_bytes = np.add.reduceat(example_share[packing.order], packing.starts[:-1])
     return group_batches(batches, np.maximum(by_work, by_bytes), limit=1)
 
 

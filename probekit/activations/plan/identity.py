@@ -62,6 +62,7 @@ def _identity(plan: ExtractionPlan) -> dict[str, Any]:
         "block_nodes": plan.block_nodes,
         "share": plan.share,
         "shards": len(plan.shards),
+        **({} if plan.shard_bytes is None else {"shard_bytes": plan.shard_bytes}),
         **({"skip_special": True} if plan.reading.skip_special else {}),  # older stores do not have it
         **_edits(plan),
     }

@@ -49,6 +49,7 @@ class ExtractionPlan:
         edits: what the model runs with; None for none.
         edit_positions: the tokens that are edited: "all", or "read", those of `reading`.
         shards: the blocks of each batch of each shard, in the order of work.
+        shard_bytes: bytes of a shard at most, where the options say so; None is the usual size.
         identity: what decides the bits, once `identity_of` has worked it out; until then empty.
     """
 
@@ -73,6 +74,7 @@ class ExtractionPlan:
     edits: Edits | None = field(repr=False)
     edit_positions: str = field(repr=False)
     shards: list[list[np.ndarray]] = field(repr=False)
+    shard_bytes: int | None = field(default=None, repr=False)
     identity: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property

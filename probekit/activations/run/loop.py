@@ -4,7 +4,7 @@ Axes: N examples, R rows of a place, D their width.
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -20,6 +20,7 @@ from probekit.activations.run.soundness import sound_rows, unsound_error
 from probekit.activations.store.writer import StoreWriter
 from probekit.activations.sums.tally import Tally
 from probekit.devices import DTYPES
+from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
 from probekit.points import Place
 from probekit.progress import progress_bar
@@ -33,6 +34,7 @@ def run_shards(
     writer: StoreWriter | None = None,
     tally: Tally | None = None,
     keep: bool = True,
+    numbers: Sequence[int] | None = None,
 ) -> Generator[Shard, None, None]:
     """Compute every shard that is missing on disk, and count every shard on the way.
 
@@ -42,6 +44,7 @@ def run_shards(
         writer: the store; shards that it has are read if they must be counted, and not computed.
         tally: adds up the sums of every shard.
         keep: whether shards are wanted at all; False computes only those that the tally has not counted.
+        numbers: the shards of a part, ascending, which are the only ones then; None for all.
 
     Yields:
         (number, rows, values [R, D] on the plan's device) of each computed shard; none without `keep`.
@@ -49,19 +52,21 @@ def run_shards(
     Raises:
         DataError: NaN, infinity, or a value that the kept type cannot hold.
     """
-    with running(plan.model, plan.device), _progress(plan.sequences.lengths, progress) as advance:
-        for number in range(len(plan.shards)):
+    own = range(len(plan.shards)) if numbers is None else numbers
+    n_texts = len(plan.task) if numbers is None else sum(len(shard_rows(plan, number)) for number in own)
+    with running(plan.model, plan.device), extract_bar(plan, n_texts, progress) as advance:
+        for at, number in enumerate(own):
             rows = shard_rows(plan, number)
-            uncounted = tally is not None and tally.wants(number)
+            uncounted = tally is not None and tally.wants(at)
             on_disk = writer is not None and (keep or uncounted) and writer.has(number, rows)
             values: dict[Place, Tensor] = {}
             if not on_disk and (keep or uncounted):
-                values = compute_shard(plan, number, advance)
+                values = compute_shard(plan, number, advance, own[at:])
             else:
                 values = writer.read(number) if writer is not None and uncounted else {}
                 advance(rows, 0)
             if tally is not None:
-                tally.add(number, rows, values)
+                tally.add(at, rows, values)
             if not on_disk and keep:
                 yield number, rows, values
 
@@ -72,38 +77,72 @@ def shard_rows(plan: ExtractionPlan, number: int) -> np.ndarray:
 
 
 @torch.inference_mode()
-def compute_shard(plan: ExtractionPlan, number: int, advance: Advance | None = None) -> dict[Place, Tensor]:
+def compute_shard(
+    plan: ExtractionPlan, number: int, advance: Advance | None = None, later: Sequence[int] | None = None
+) -> dict[Place, Tensor]:
     """Every place of a shard's rows, [R, D] of the kept type, on the plan's device.
+
+    Args:
+        plan: the plan.
+        number: of the shard.
+        advance: called after each batch.
+        later: the shard and those that would be computed after it, among which an error finds the first example that
+            cannot be kept; None for all later ones.
 
     Raises:
         DataError: NaN, infinity, or a value that the kept type cannot hold.
     """
-    rows, sound = shard_rows(plan, number), []
-    n_rows = {place: int(plan.layout.counts(place)[rows].sum()) for place in plan.places}
-    values: dict[Place, Tensor] = {}  # filled batch by batch, so that memory holds them once
-    filled = dict.fromkeys(plan.places, 0)
+    filled, sound = FilledShard(plan, shard_rows(plan, number)), []
     for blocks in plan.shards[number]:
         batch = plan.packing.batch(blocks)
         kept = {place: x.to(DTYPES[plan.dtype]) for place, x in compute_batch(plan, batch).items()}
-        for place, x in kept.items():
-            whole = (
-                values[place] if place in values else values.setdefault(place, x.new_empty((n_rows[place], x.shape[1])))
-            )
-            whole[filled[place] : filled[place] + len(x)] = x
-            filled[place] += len(x)
+        filled.add(kept)
         rows = sound_rows(plan.model, batch, plan.packing.causal, kept)
         sound.append(torch.stack([of_place.all() for of_place in rows.values()]).all())
         if advance:
             advance(batch.rows, sum(x.nbytes for x in kept.values()))
     if not torch.stack(sound).all():  # looked at once per shard: each look makes a GPU wait
-        later = [shard_rows(plan, other) for other in range(number, len(plan.shards))]
-        raise unsound_error(plan, np.concatenate(later))
-    return {place: values[place] for place in plan.places}
+        others = range(number, len(plan.shards)) if later is None else later
+        raise unsound_error(plan, np.concatenate([shard_rows(plan, other) for other in others]))
+    return filled.values
+
+
+class FilledShard:
+    """The values of a shard, which batches fill in turn, so that memory holds them once.
+
+    Args:
+        plan: the plan.
+        rows: the examples of the shard, in its order.
+    """
+
+    def __init__(self, plan: ExtractionPlan, rows: np.ndarray):
+        self._n_rows = {place: int(plan.layout.counts(place)[rows].sum()) for place in plan.places}
+        self._done = dict.fromkeys(plan.places, 0)
+        self.values: dict[Place, Tensor] = {}
+
+    def add(self, batch: dict[Place, Tensor]) -> None:
+        """Put the values of the next batch behind those of the batches before."""
+        for place, n in self._n_rows.items():
+            x, done = batch[place], self._done[place]
+            if place not in self.values:
+                self.values[place] = x.new_empty((n, x.shape[1]))
+            self.values[place][done : done + len(x)] = x
+            self._done[place] += len(x)
 
 
 def hooked_points(model: LanguageModel) -> list[str]:
     """Full names of the points with a hook on them."""
     return [name for name, point in model.points.items() if point.hooked]
+
+
+def refuse_hooks(model: LanguageModel) -> None:
+    """Raise a UsageError if the model has hooks, which a store cannot record."""
+    if hooked := hooked_points(model):
+        more = f" and {len(hooked) - 1} more" if len(hooked) > 1 else ""
+        raise UsageError(
+            f"the model is hooked at {hooked[0]}{more}, and a store cannot record hooks; "
+            "extract outside the hooks, give edits as extract(edits=...), or keep the activations in memory (out=None)"
+        )
 
 
 def unpacked(plan: ExtractionPlan) -> ExtractionPlan:
@@ -121,21 +160,22 @@ def unpacked(plan: ExtractionPlan) -> ExtractionPlan:
 
 
 @contextmanager
-def _progress(lengths: np.ndarray, show: bool | None) -> Iterator[Advance]:
+def extract_bar(plan: ExtractionPlan, n_texts: int, show: bool | None) -> Iterator[Advance]:
     """A bar on stderr: texts done and time left, tokens per second, megabytes so far.
 
     Args:
-        lengths: tokens of each example, int64 [N].
+        plan: whose texts are counted.
+        n_texts: texts that will be done.
         show: None shows the bar on a terminal only.
     """
     start, tokens, n_bytes = time.monotonic(), 0, 0
-    with progress_bar("extract", "texts", len(lengths), show) as bar:
+    with progress_bar("extract", "texts", n_texts, show) as bar:
 
         def advance(rows: np.ndarray, computed_bytes: int) -> None:
             nonlocal tokens, n_bytes
             note = ""
             if computed_bytes:
-                tokens, n_bytes = tokens + int(lengths[rows].sum()), n_bytes + computed_bytes
+                tokens, n_bytes = tokens + int(plan.sequences.lengths[rows].sum()), n_bytes + computed_bytes
                 rate = tokens / (time.monotonic() - start)
                 note = f"{rate:,.0f} tokens/s, {n_bytes / 1e6:,.0f} MB"
             bar.advance(len(rows), note)

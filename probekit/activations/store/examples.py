@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from types import NoneType
 from typing import Any
 
@@ -27,6 +26,8 @@ from probekit.activations.store.format import (
 )
 from probekit.durable import matches, unseal
 from probekit.errors import StorageError
+from probekit.remote.path import AnyPath
+from probekit.remote.together import each_of
 from probekit.scratch import ArrayWriter, DiskList, settled
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.regions import Region
@@ -115,25 +116,25 @@ class StoredExamples:
     seal: str
 
 
-def read_examples(path: Path, plan: PlanFile) -> StoredExamples:
+def read_examples(path: AnyPath, plan: PlanFile) -> StoredExamples:
     """The examples of the store at `path`; memory holds one piece besides what is returned.
 
     Raises:
         StorageError: missing, damaged, or not those of the plan.
     """
     head = read_head(path)
-    return joined(path, plan, head, (read_piece(path, head, checksum) for checksum in head.pieces))
+    return joined(path, plan, head, each_of(path, lambda one: read_piece(path, head, one), head.pieces))
 
 
-def check_examples(path: Path, plan: PlanFile) -> None:
+def check_examples(path: AnyPath, plan: PlanFile) -> None:
     """Read the examples of the store at `path`, a piece at a time; errors as `read_examples`."""
     head = read_head(path)
-    n = head.own.n if head.own else sum(read_piece(path, head, checksum).n for checksum in head.pieces)
+    n = head.own.n if head.own else sum(each_of(path, lambda one: read_piece(path, head, one).n, head.pieces))
     with storage_errors(path / "examples.json", _WHAT, AGAIN):
         require(n == plan.rows)
 
 
-def read_head(path: Path) -> ExamplesHead:
+def read_head(path: AnyPath) -> ExamplesHead:
     """examples.json of the store at `path`.
 
     Raises:
@@ -149,7 +150,7 @@ def read_head(path: Path) -> ExamplesHead:
         return ExamplesHead(body["name"], body["target"], body["info"], body["label_names"], pieces, own, seal)
 
 
-def read_piece(path: Path, head: ExamplesHead, checksum: str) -> Piece:
+def read_piece(path: AnyPath, head: ExamplesHead, checksum: str) -> Piece:
     """One piece of the examples.
 
     Raises:
@@ -163,7 +164,7 @@ def read_piece(path: Path, head: ExamplesHead, checksum: str) -> Piece:
         return _piece(body, head.label_names)
 
 
-def joined(path: Path, plan: PlanFile, head: ExamplesHead, pieces: Iterable[Piece]) -> StoredExamples:
+def joined(path: AnyPath, plan: PlanFile, head: ExamplesHead, pieces: Iterable[Piece]) -> StoredExamples:
     """All examples in order.
 
     Raises:

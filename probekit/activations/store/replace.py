@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from probekit.activations.store.writer import StoreWriter
 from probekit.durable import remove, seal, write_first, write_named
 from probekit.errors import StorageError
 from probekit.points import Place, place_name
+from probekit.remote.path import AnyPath
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class ReplacingWriter(StoreWriter):
     """
 
     def __init__(
-        self, path: Path, plan: PlanFile, broken: Iterable[int], advance: Callable[[int, int], object] | None = None
+        self, path: AnyPath, plan: PlanFile, broken: Iterable[int], advance: Callable[[int, int], object] | None = None
     ):
         super().__init__(path, plan)
         self._expected = {number: _expected(path, plan, number) for number in broken}
@@ -53,20 +53,21 @@ class ReplacingWriter(StoreWriter):
         """True unless the shard is one of the broken ones."""
         return number not in self._expected
 
-    def write(self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor]) -> None:
+    def write(self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor]) -> Future[bool]:
         """Replace one shard.
 
         Raises:
             StorageError: the disk refused, or a shard before came out with other bits than recorded.
         """
-        super().write(number, rows, tensors)
+        written = super().write(number, rows, tensors)
         self._written += 1
         if self._advance:
             self._advance(self._written, len(self._expected))
+        return written
 
     def _put(
-        self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor], before: Future[None] | None = None
-    ) -> None:
+        self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor], before: Future[bool] | None = None
+    ) -> bool:
         if before is not None:
             before.result()
         named = {place_name(place): x.contiguous() for place, x in tensors.items()}
@@ -81,9 +82,10 @@ class ReplacingWriter(StoreWriter):
         if expected.record is None:
             remove(record_path(self.path, number))
             write_first(record_path(self.path, number), data)
+        return True
 
 
-def _expected(path: Path, plan: PlanFile, number: int) -> Expected:
+def _expected(path: AnyPath, plan: PlanFile, number: int) -> Expected:
     try:
         manifest = read_manifest(path)
         recorded = manifest["records"][number] if manifest["plan"] == plan.seal else None
@@ -103,7 +105,7 @@ def _agrees(record: Record, sealed: str, expected: Expected) -> bool:
     return expected.seal in (None, sealed)
 
 
-def _other_bits(path: Path, plan: PlanFile, number: int) -> str:
+def _other_bits(path: AnyPath, plan: PlanFile, number: int) -> str:
     versions = plan.meta.get("versions")
     version = versions.get("torch") if isinstance(versions, dict) else None
     return (

@@ -4,7 +4,6 @@ Axes: N examples.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from probekit.activations.layout import Layout
 from probekit.activations.store.format import MAX_EXAMPLES_BYTES, piece_path
 from probekit.durable import seal, write_first, write_named
+from probekit.remote.path import AnyPath
 from probekit.scratch import pieces
 from probekit.tasks.base import Task
 
@@ -23,7 +23,7 @@ _NUMBER_BYTES = 7  # of a token id or a label with its comma, roughly
 Positions = Sequence[str | int | np.ndarray]
 
 
-def write_examples(path: Path, task: Task, layout: Layout, positions: Positions) -> None:
+def write_examples(path: AnyPath, task: Task, layout: Layout, positions: Positions) -> None:
     """Write the examples of the store at `path`: the pieces first, if it takes several, and examples.json last.
 
     Raises:
@@ -38,7 +38,7 @@ def write_examples(path: Path, task: Task, layout: Layout, positions: Positions)
     write_first(path / "examples.json", seal(head | rest, MAX_EXAMPLES_BYTES)[0])
 
 
-def _write_piece(path: Path, body: dict[str, Any]) -> str:
+def _write_piece(path: AnyPath, body: dict[str, Any]) -> str:
     """Put one piece on disk, named by its checksum, which is returned."""
     data, checksum = seal(body, MAX_EXAMPLES_BYTES)
     file = piece_path(path, checksum)

@@ -26,10 +26,11 @@ from probekit.activations.store.format import (
     unfinished_advice,
 )
 from probekit.activations.store.shard import Record, hashed_parts, record_body
-from probekit.activations.store.tensors import check_shard, read_tensor
-from probekit.durable import seal, sync_names, write_first, write_named
+from probekit.activations.store.tensors import SIZE, check_shard, check_shard_size, read_tensor
+from probekit.durable import is_there, seal, sync_names, write_first, write_named
 from probekit.errors import StorageError
 from probekit.points import Place, place_name, split_point
+from probekit.remote.path import AnyPath
 
 IN_FLIGHT = 3  # shards on their way to the disk at once: one is hashed and written while others wait for their fsync
 IN_FLIGHT_BYTES = 256 << 20  # of larger shards fewer are
@@ -44,13 +45,15 @@ class StoreWriter:
     Args:
         path: the store.
         plan: its plan.
+        check: how shards that are on disk are checked: "size", or every byte by "hash".
     """
 
-    def __init__(self, path: Path, plan: PlanFile):
+    def __init__(self, path: AnyPath, plan: PlanFile, check: str = SIZE):
         self.path = path
         self._plan = plan
+        self._check = check
         self._pool: ThreadPoolExecutor | None = None
-        self._pending: deque[tuple[int, Future[None]]] = deque()  # bytes of a shard, and its way to the disk
+        self._pending: deque[tuple[int, Future[bool]]] = deque()  # bytes of a shard, and its way to the disk
 
     def __enter__(self) -> "StoreWriter":
         return self
@@ -68,24 +71,25 @@ class StoreWriter:
         return has_manifest(self.path)
 
     def mark_newest(self) -> None:
-        """Date a complete store as if it were finished now; a read-only one keeps its date."""
-        now = time.time_ns()
-        with contextlib.suppress(OSError):
-            os.utime(self.path / "manifest.json", ns=(now, now))
+        """Date a complete store as if it were finished now; one that is read-only or remote keeps its date."""
+        if isinstance(self.path, Path):
+            now = time.time_ns()
+            with contextlib.suppress(OSError):
+                os.utime(self.path / "manifest.json", ns=(now, now))
 
     def has(self, number: int, rows: np.ndarray) -> bool:
-        """True if this shard is on disk; every byte of it is checked.
+        """True if this shard has a record and its file the recorded size, or with check "hash" the recorded bytes.
 
         Raises:
             StorageError: it is damaged or holds other rows.
         """
         file = record_path(self.path, number)
-        if not os.path.lexists(file):
+        if not is_there(file):
             return False
         record, _ = read_record(self.path, self._plan, number)
         if not np.array_equal(record.rows, rows):
             raise StorageError(f"{str(file)!a} holds rows of another run; name another folder, or remove it")
-        check_shard(self.path, record)
+        (check_shard_size if self._check == SIZE else check_shard)(self.path, record)
         return True
 
     def read(self, number: int) -> dict[Place, Tensor]:
@@ -97,7 +101,7 @@ class StoreWriter:
         record, _ = read_record(self.path, self._plan, number)
         return {split_point(name): read_tensor(self.path, record, name) for name in record.tensors}
 
-    def write(self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor]) -> None:
+    def write(self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor]) -> Future[bool]:
         """Put one shard on disk: the file first, then its record, unless another writer was faster.
 
         Returns when there is room for one more on its way; leave the tensors unchanged until `flush` or `finish`.
@@ -107,6 +111,9 @@ class StoreWriter:
             rows: its examples, int64.
             tensors: place -> [R, D], the rows of the first of its examples first.
 
+        Returns:
+            What is done when the record is on disk: True if it is this one, False if another writer was faster.
+
         Raises:
             StorageError: the disk refused an earlier shard; those on disk are kept.
         """
@@ -115,17 +122,19 @@ class StoreWriter:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="probekit-store")
         before = self._pending[-1][1] if self._pending else None
-        self._pending.append((n_bytes, self._pool.submit(self._put, number, rows, tensors, before)))
+        written = self._pool.submit(self._put, number, rows, tensors, before)
+        self._pending.append((n_bytes, written))
+        return written
 
     def _put(
-        self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor], before: Future[None] | None = None
-    ) -> None:
+        self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor], before: Future[bool] | None = None
+    ) -> bool:
         """Write a shard, and then its record when that of the shard before is on disk."""
         named, record = {place_name(place): x.contiguous() for place, x in tensors.items()}, list[Record]()
         write_named(self.path / "shards", hashed_parts(rows, named, record), lambda: record[0].file)
         if before is not None:
             before.result()  # it began sooner, so that its thread is not waiting for this one
-        write_first(record_path(self.path, number), seal(record_body(record[0], self._plan.seal))[0])
+        return write_first(record_path(self.path, number), seal(record_body(record[0], self._plan.seal))[0])
 
     def flush(self) -> None:
         """Wait until every shard that was given is on disk.
@@ -164,7 +173,7 @@ class StoreWriter:
         write_manifest(self.path, self._plan, meta)
 
 
-def write_manifest(path: Path, plan: PlanFile, meta: dict[str, Any] | None = None) -> None:
+def write_manifest(path: AnyPath, plan: PlanFile, meta: dict[str, Any] | None = None) -> None:
     """Write the manifest of a store that has all of its shards.
 
     Raises:

@@ -8,7 +8,6 @@ Axes: N examples, R rows of a place in a shard, D its width, C classes.
 import hashlib
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +35,7 @@ from probekit.activations.sums.statistics import Statistics, used_splits
 from probekit.durable import make_folder, remove_stale
 from probekit.errors import DataError, UsageError
 from probekit.points import PAIR_POINTS, Place, place_name
+from probekit.remote.path import AnyPath
 from probekit.tasks.base import Task
 from probekit.text import listed
 
@@ -67,7 +67,7 @@ class Tally:
         places: list[Place],
         device: torch.device,
         start: CountProgress,
-        path: Path | None = None,
+        path: AnyPath | None = None,
     ):
         check_countable(task, layout, places)
         self._task, self._layout, self._places = task, layout, places
@@ -138,7 +138,7 @@ class Tally:
         remove_stale(self._folder)
         return read_newest(self._folder, self._load)
 
-    def _load(self, record: Path, body: dict[str, Any]) -> CountProgress:
+    def _load(self, record: AnyPath, body: dict[str, Any]) -> CountProgress:
         progress, ours = read_progress(record, body), self._progress
         if (progress.plan, progress.shards, progress.texts) != (ours.plan, ours.shards, ours.texts):
             raise damaged(record, "is of another run")

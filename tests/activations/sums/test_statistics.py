@@ -167,11 +167,11 @@ def stop_at(monkeypatch, shard):
     """Stop when this shard is about to be computed; the shards that are computed."""
     compute, computed = loop.compute_shard, []
 
-    def counted(plan, number, advance=None):
+    def counted(plan, number, *args):
         if number == shard:
             raise Stopped
         computed.append(number)
-        return compute(plan, number, advance)
+        return compute(plan, number, *args)
 
     monkeypatch.setattr(loop, "compute_shard", counted)
     return computed

@@ -1,0 +1,210 @@
+"""Work at a store from anywhere: the store itself says what there is to do, and a worker needs only its path.
+
+Whoever drives an extraction begins the store. A worker plans the extraction again from the store's own files, computes
+the shards that it is given, and writes them and their records itself: the first writer of a record wins, so that a
+shard may be given to any number of workers. Whoever finds all records writes the manifest.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from probekit.activations.plan.identity import identity_of, record_of_run
+from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.replan import check_extracted, load_again, same_plan
+from probekit.activations.run.device_copy import Shard, on_host
+from probekit.activations.run.forward import running
+from probekit.activations.run.loop import compute_shard, refuse_hooks, shard_rows
+from probekit.activations.store.begin import NewStore, begin_store
+from probekit.activations.store.examples import read_examples
+from probekit.activations.store.format import has_manifest, read_plan, record_numbers
+from probekit.activations.store.tensors import SIZE
+from probekit.activations.store.writer import StoreWriter, write_manifest
+from probekit.devices import find_device
+from probekit.errors import StorageError, UsageError
+from probekit.options.check import check_any_path
+from probekit.remote.path import AnyPath
+
+
+@dataclass(frozen=True)
+class ShardDone:
+    """A shard that is on disk.
+
+    Attributes:
+        number: of the shard.
+        rows: examples in it.
+        tokens: of these examples, as the model takes them.
+        n_bytes: bytes of its tensors; 0 if it was not computed.
+        seconds: that computing it took.
+        computed: False if it was there already, or if another writer was faster.
+    """
+
+    number: int
+    rows: int
+    tokens: int
+    n_bytes: int
+    seconds: float
+    computed: bool
+
+
+class _Writing(NamedTuple):
+    """A shard on its way to the disk."""
+
+    done: ShardDone
+    written: Future[bool]
+
+
+def begin_work(plan: ExtractionPlan, path: str | AnyPath, check: str = SIZE) -> list[int]:
+    """Begin the store of a plan at `path`, or find it there; the numbers of the shards without a record.
+
+    Args:
+        plan: what is extracted.
+        path: the store.
+        check: how shards that are there are checked: "size" or "hash".
+
+    Raises:
+        UsageError: the model has hooks, which a store cannot record.
+        ResumeMismatch: the store at `path` has other settings.
+        StorageError: the disk refused, or the files at `path` are damaged.
+    """
+    writer = open_writer(plan, check_any_path("out", path), check)
+    if writer.is_complete:
+        return []
+    return [number for number in range(len(plan.shards)) if not writer.has(number, shard_rows(plan, number))]
+
+
+def open_writer(plan: ExtractionPlan, path: AnyPath, check: str = SIZE) -> StoreWriter:
+    """The writer of the store of a plan, which is begun or found at `path`; errors as in `begin_work`."""
+    refuse_hooks(plan.model)
+    new = NewStore(
+        identity=identity_of(plan),
+        model=plan.model.name,
+        task=plan.task,
+        layout=plan.layout,
+        positions=plan.reading.positions,
+        source=plan.model.source,
+        meta=record_of_run(plan),
+    )
+    return StoreWriter(path, begin_store(path, new), check)
+
+
+def open_work(path: str | AnyPath, device: str = "auto") -> ExtractionPlan:
+    """The plan of the store at `path`, made again from its own files, with its model on `device`.
+
+    Args:
+        path: a store that was begun.
+        device: such as "cuda:1", of the type that the store names; "auto" is that type.
+
+    Raises:
+        DataError: no store there, or its model cannot be loaded from where it was.
+        UsageError: the device cannot be used; the store was extracted under edits, which it does not hold.
+        ResumeMismatch: this model, this device or this probekit would make another store.
+        StorageError: the files of the store are damaged, or do not say how it was extracted.
+    """
+    path = check_any_path("the store", path)
+    plan = read_plan(path)
+    if plan.edits:
+        raise UsageError(
+            f"{str(path)!a} is extracted under edits ({plan.edits}), and does not hold their tensors: a worker cannot "
+            "make them again; extract in one process, or with part=(i, n)"
+        )
+    check_extracted(path, plan.identity)
+    wanted = None if device == "auto" else str(find_device(device))
+    examples = read_examples(path, plan)
+    model = load_again(path, plan, device=wanted)
+    return same_plan(path, plan, examples, model, device=None if model.stays else wanted)
+
+
+def write_shards(
+    plan: ExtractionPlan, path: str | AnyPath, numbers: Iterable[int], check: str = SIZE
+) -> Iterator[ShardDone]:
+    """Compute and write these shards of the store at `path`; each is on disk when it is yielded.
+
+    The next shards are computed while earlier ones go to disk, so `numbers` is read up to four shards ahead of what is
+    yielded. One that has a record is not computed again. The weights are prepared once for each call.
+
+    Args:
+        plan: of the store, from `open_work` or as it was given to `begin_work`.
+        path: the store.
+        numbers: of the shards, in the order of work.
+        check: how shards that are there are checked: "size" or "hash".
+
+    Raises:
+        DataError: NaN, infinity, or a value that the kept type cannot hold.
+        StorageError: the disk refused, or the files at `path` are damaged.
+    """
+    path = check_any_path("the store", path)
+    there, waiting, seconds = deque[ShardDone](), deque[_Writing](), dict[int, float]()
+    with StoreWriter(path, read_plan(path), check) as writer, running(plan.model, plan.device):
+        for number, rows, tensors in on_host(_missing(plan, writer, numbers, there, seconds)):
+            n_bytes = sum(x.nbytes for x in tensors.values())
+            done = replace(_there(plan, number, rows), n_bytes=n_bytes, seconds=seconds.pop(number))
+            waiting.append(_Writing(done, writer.write(number, rows, tensors)))
+            yield from _popped(there)
+            while waiting and waiting[0].written.done():
+                yield _on_disk(waiting.popleft())
+        yield from _popped(there)
+        while waiting:
+            yield _on_disk(waiting.popleft())
+
+
+def _missing(
+    plan: ExtractionPlan,
+    writer: StoreWriter,
+    numbers: Iterable[int],
+    there: deque[ShardDone],
+    seconds: dict[int, float],
+) -> Iterator[Shard]:
+    """Compute the shards without a record; `there` gets the others, `seconds` the time that each took."""
+    for number in numbers:
+        start, rows = time.monotonic(), shard_rows(plan, number)
+        if writer.has(number, rows):
+            there.append(_there(plan, number, rows))
+            continue
+        values = compute_shard(plan, number, later=[number])
+        seconds[number] = time.monotonic() - start
+        yield number, rows, values
+
+
+def _there(plan: ExtractionPlan, number: int, rows: np.ndarray) -> ShardDone:
+    """A shard that was not computed."""
+    return ShardDone(number, len(rows), int(plan.sequences.lengths[rows].sum()), 0, 0.0, computed=False)
+
+
+def _popped(done: deque[ShardDone]) -> Iterator[ShardDone]:
+    while done:
+        yield done.popleft()
+
+
+def _on_disk(one: _Writing) -> ShardDone:
+    return replace(one.done, computed=one.written.result())
+
+
+def finish_store(path: str | AnyPath) -> bool:
+    """Write the manifest of the store at `path` if every record is there; True if the store is complete.
+
+    Raises:
+        DataError: no store there.
+        StorageError: the disk refused, or a file is damaged.
+    """
+    path = check_any_path("the store", path)
+    if has_manifest(path):
+        return True
+    plan = read_plan(path)
+    if plan.shards is None:
+        raise StorageError(f"{str(path)!a} does not say how many shards it has; run its extract command again")
+    if len(record_numbers(path)) < plan.shards:
+        return False
+    write_manifest(path, plan)
+    return True
+
+
+def missing_shards(path: AnyPath, numbers: Sequence[int] | np.ndarray) -> list[int]:
+    """Those of these shards that have no record."""
+    there = set(record_numbers(path))
+    return [int(number) for number in numbers if int(number) not in there]

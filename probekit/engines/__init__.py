@@ -1,0 +1,36 @@
+"""Spread the shards of an extraction over processes and machines.
+
+An engine gets a plan and the path of its store. It begins the store (`begin_work`), lets its workers do the shards
+without a record (`open_work`, `write_shards`), and returns when every record is on disk, or raises. It decides only who
+does which shard: what is done is what the store says.
+"""
+
+from typing import TYPE_CHECKING
+
+from probekit.options.engine import EngineOptions
+from probekit.remote.path import AnyPath
+
+if TYPE_CHECKING:
+    from probekit.activations import ExtractionPlan
+
+
+def run(plan: "ExtractionPlan", path: AnyPath, options: EngineOptions, progress: bool | None = None) -> None:
+    """Have every shard of the plan written to the store at `path`, by the engine that the options name.
+
+    Args:
+        plan: what is extracted.
+        path: the store.
+        options: with `devices` or `engine`.
+        progress: show a progress bar on stderr; None shows it on a terminal only.
+
+    Raises:
+        As `extract`; of what happened to workers, the first reason.
+    """
+    if options.engine == "ray":
+        from probekit.engines.ray_extract import run_on_ray
+
+        run_on_ray(plan, path, options, progress)
+    else:
+        from probekit.engines.devices import run_on_devices
+
+        run_on_devices(plan, path, options, progress)

@@ -1,0 +1,272 @@
+"""`extract --engine ray` on a cluster of three nodes: whatever dies, the store is that of one process, file by file."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ray_workers import CONTROL, OddWorker
+from store_cases import lasting
+from user_files import write_model, write_texts
+
+from probekit.activations import plan_extraction, run_plan
+from probekit.activations.parts.work import begin_work
+from probekit.activations.plan.plan import ExtractionPlan
+from probekit.cli.main import run
+from probekit.durable import TEMPORARY
+from probekit.engines import ray_extract, ray_pool
+from probekit.engines.ray_extract import run_on_ray
+from probekit.errors import StorageError
+from probekit.models import load_model
+from probekit.options import EngineOptions, ExtractOptions
+from probekit.tasks import load_task
+
+ray = pytest.importorskip("ray")
+TESTS = Path(__file__).parents[1]
+PATIENCE = 120  # seconds after which a test fails instead of waiting
+N = 200
+HOW: dict[str, Any] = {"batch_tokens": 40, "shard_bytes": 1000}
+NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20}
+TWO = EngineOptions(engine="ray", workers=2)
+Started = Callable[..., None]
+
+
+class Nodes:
+    """A cluster of a head, which has no room for workers, and two nodes of one CPU; and orders for its workers."""
+
+    def __init__(self, folder: Path):
+        from ray.cluster_utils import Cluster
+
+        self.control = folder / "control"
+        self.control.mkdir()
+        head = {**NODE, "num_cpus": 0, "temp_dir": str(folder / "ray"), "include_dashboard": False}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.nodes = [self.cluster.add_node(**NODE) for _ in range(2)]
+
+    @property
+    def address(self) -> str:
+        return str(self.cluster.address)
+
+    def say(self, *orders: str) -> None:
+        for file in self.control.iterdir():
+            file.unlink()
+        for order in orders:
+            (self.control / order).touch()
+
+    def replace_node(self) -> None:
+        """Remove a node, and add another."""
+        self.cluster.remove_node(self.nodes.pop(), allow_graceful=False)
+        self.nodes.append(self.cluster.add_node(**NODE))
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    folder = Path(tempfile.mkdtemp(prefix="pk-ray-", dir="/tmp"))  # sockets have short paths
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv(CONTROL, str(folder / "control"))
+        root = str(Path(ray_pool.__file__).parents[2])
+        patch.setenv("PYTHONPATH", os.pathsep.join([root, str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        made = Nodes(folder)
+        try:
+            ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+            yield made
+        finally:
+            ray.shutdown()
+            made.cluster.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def bounded() -> Iterator[None]:
+    """No test hangs, and bits are those of one thread."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"still running after {PATIENCE} seconds")
+
+    threads, before = torch.get_num_threads(), signal.signal(signal.SIGALRM, stop)
+    torch.set_num_threads(1)
+    signal.alarm(PATIENCE)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def odd(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
+    """Makes the workers misbehave."""
+    monkeypatch.setattr(ray_pool, "ShardWorker", OddWorker)
+    yield nodes.say
+    nodes.say()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ray")
+    write_model(folder / "tiny")
+    write_texts(folder / "texts.csv", N)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plan(folder: Path) -> ExtractionPlan:
+    model, task = load_model(str(folder / "tiny")), load_task(str(folder / "texts.csv"))
+    return plan_extraction(model, task, ExtractOptions(**HOW))
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path, plan: ExtractionPlan) -> Path:
+    """The store of one process."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    run_plan(plan, folder / "whole", progress=False)
+    torch.set_num_threads(threads)
+    assert len(plan.shards) >= 10
+    return folder / "whole"
+
+
+def check_same(path: Path, whole: Path) -> None:
+    """File by file, and no other files, so that no shard is there twice; a killed process leaves temporary ones."""
+    files = {name: data for name, data in lasting(path).items() if not name.name.startswith(TEMPORARY)}
+    assert files == lasting(whole)
+
+
+def when(true: Callable[[], bool], then: Callable[[], object]) -> threading.Thread:
+    """Do something in the background as soon as something is true; a test that ends sooner waits for it in vain."""
+
+    def wait() -> None:
+        until = time.monotonic() + PATIENCE
+        while not true() and time.monotonic() < until:
+            time.sleep(0.02)
+        then()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread
+
+
+def records(path: Path) -> int:
+    return len(list(path.glob("records/*.json")))
+
+
+def test_two_workers_make_the_store_and_the_sums_of_one_process(
+    nodes: Nodes, folder: Path, plan: ExtractionPlan, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As the command line runs it; stdout is the path alone, and stderr has nothing of Ray's."""
+    job = ["--model", str(folder / "tiny"), "--dataset", str(folder / "texts.csv"), "--quiet"]
+    sizes = ["--batch-tokens", "40", "--shard-bytes", "1000", "--stats"]
+    where = ["--engine", "ray", "--workers", "1:8", "--out", str(tmp_path / "store")]
+    assert run(["extract", *job, *sizes, *where]) == 0
+    out, err = capfd.readouterr()
+    assert out == f"{tmp_path / 'store'}\n"
+    assert err == ""
+    run_plan(plan, tmp_path / "one", progress=False, stats=True)
+    one, other = (
+        {k: v for k, v in lasting(p).items() if "statistics" not in k.parts}
+        for p in (tmp_path / "one", tmp_path / "store")
+    )
+    assert one == other
+    sums = [
+        {f.name: f.read_bytes() for f in (p / "statistics").glob("*.safetensors")}
+        for p in (tmp_path / "one", tmp_path / "store")
+    ]
+    assert sums[0] == sums[1] != {}
+
+
+def test_a_killed_worker_costs_a_warning(odd: Started, plan: ExtractionPlan, whole: Path, tmp_path: Path) -> None:
+    odd("kill")
+    with pytest.warns(UserWarning, match=r"^worker \d on .*: its process died; others will do its \d+ shards?$"):
+        run_on_ray(plan, tmp_path / "store", TWO, False)
+    check_same(tmp_path / "store", whole)
+
+
+def test_a_worker_whose_device_fails_is_replaced(
+    odd: Started, plan: ExtractionPlan, whole: Path, tmp_path: Path
+) -> None:
+    odd("fail")
+    with pytest.warns(
+        UserWarning, match=r"worker \d on .*: RuntimeError: CUDA error: unspecified launch failure; others"
+    ):
+        run_on_ray(plan, tmp_path / "store", EngineOptions(engine="ray", workers=1), False)
+    check_same(tmp_path / "store", whole)
+
+
+def test_a_removed_node_costs_a_warning(
+    nodes: Nodes, odd: Started, plan: ExtractionPlan, whole: Path, tmp_path: Path
+) -> None:
+    """A node that joins later is used: the worker that was lost is started there."""
+    odd("slow")
+    removed = when(lambda: records(tmp_path / "store") >= 2, nodes.replace_node)
+    with pytest.warns(UserWarning, match=r"others will do its \d+ shards?$"):
+        run_on_ray(plan, tmp_path / "store", TWO, False)
+    removed.join(PATIENCE)
+    check_same(tmp_path / "store", whole)
+
+
+def test_shards_of_a_slow_worker_are_given_to_another(
+    odd: Started, plan: ExtractionPlan, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_extract, "_PATIENCE", 0.5)
+    odd("hang")
+    run_on_ray(plan, tmp_path / "store", TWO, False)
+    check_same(tmp_path / "store", whole)
+
+
+def test_a_worker_that_is_stuck_is_ended(
+    odd: Started, plan: ExtractionPlan, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one worker there is nobody who could take its shards."""
+    monkeypatch.setattr(ray_extract, "_STUCK_PATIENCE", 2.0)
+    odd()
+    when(lambda: records(tmp_path / "store") >= 2, lambda: odd("hang"))
+    odd("slow")
+    with pytest.warns(UserWarning, match=r"no answer for \d+ seconds; others"):
+        run_on_ray(plan, tmp_path / "store", EngineOptions(engine="ray", workers=1), False)
+    check_same(tmp_path / "store", whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_driver_leaves_a_store_that_another_goes_on_with(
+    nodes: Nodes, odd: Started, folder: Path, plan: ExtractionPlan, whole: Path, tmp_path: Path, number: int
+) -> None:
+    odd("slow")
+    store = tmp_path / "store"
+    job = ["--model", str(folder / "tiny"), "--dataset", str(folder / "texts.csv"), "--quiet", "--out", str(store)]
+    sizes = ["--batch-tokens", "40", "--shard-bytes", "1000", "--engine", "ray", "--address", nodes.address]
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "ray_workers", "extract", *job, *sizes], stderr=subprocess.PIPE, text=True
+    )
+    when(lambda: records(store) >= 3, lambda: driver.send_signal(number))
+    _, err = driver.communicate(timeout=PATIENCE)
+    there = {file.name: file.stat().st_mtime_ns for file in (store / "records").iterdir()}
+    assert 3 <= len(there) < len(plan.shards)
+    assert not (store / "manifest.json").exists()
+    if number == signal.SIGINT:
+        assert driver.returncode == 130
+        assert len(err.splitlines()) == 1
+    odd()
+    run_on_ray(plan, store, TWO, False)
+    assert there.items() <= {file.name: file.stat().st_mtime_ns for file in (store / "records").iterdir()}.items()
+    check_same(store, whole)
+
+
+def test_nodes_without_the_folder_are_named(
+    nodes: Nodes, plan: ExtractionPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_pool.Pool, "__init__", _elsewhere(ray_pool.Pool.__init__))
+    with pytest.raises(
+        StorageError, match=r"worker 1: node .* cannot see .*; write to a folder that all machines share"
+    ):
+        run_on_ray(plan, tmp_path / "store", TWO, False)
+    assert begin_work(plan, tmp_path / "store") == list(range(len(plan.shards)))
