@@ -63,10 +63,6 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         needed = sequences
     packing, block_nodes = _blocks(model, needed, sources, causal, options, device)
     example_bytes = row_bytes(layout, places, widths, dtype)
-    shares = example_bytes / (options.shard_bytes or SHARD_BYTES)
-    shards = _cut_shards(packing, batch_tokens, shares, model, device)
-    if len(task) > IN_MEMORY:
-        give_back_memory()
     return ExtractionPlan(
         model=model,
         task=task,
@@ -88,7 +84,7 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         packing=packing,
         edits=options.edits,
         edit_positions=options.edit_positions,
-        shards=shards,
+        shards=_cut_shards(packing, batch_tokens, example_bytes / (options.shard_bytes or SHARD_BYTES), model, device),
         shard_bytes=options.shard_bytes,
     )
 
@@ -202,6 +198,8 @@ def _cut_shards(
     batches = cut_batches(packing.work, batch_tokens, 1 if model.batching == "one length" else FILLED)
     by_work = packing.work * _flops_per_node(model) / SHARD_FLOPS.get(device.type, math.inf)
     by_bytes = np.add.reduceat(example_share[packing.order], packing.starts[:-1])
+    if len(example_share) > IN_MEMORY:
+        give_back_memory()  # what tokenising and sorting many texts freed
     return group_batches(batches, np.maximum(by_work, by_bytes), limit=1)
 
 
