@@ -136,7 +136,9 @@ def limits_table(given: Given) -> str:
                 cells = [f"shards of a store ({size}, {kept}, bf16)", f"{MAX_RECORDS:,}", "`store/format.py`"]
                 yield [*cells, f"{tokens:.1e}"]
 
-    return table(["what", "limit", "where", "tokens that reach it"], ([x.replace("e+", "e") for x in r] for r in rows()))
+    return table(
+        ["what", "limit", "where", "tokens that reach it"], ([x.replace("e+", "e") for x in r] for r in rows())
+    )
 
 
 def checks_table(given: Given) -> str:
