@@ -219,6 +219,7 @@ def _to_store(plan: ExtractionPlan, path: AnyPath, progress: bool | None, stats:
     with writer, closing(run_shards(plan, progress, writer, tally)) as shards:
         for number, rows, tensors in on_host(shards):
             writer.write(number, rows, tensors)
+            del tensors  # so that memory does not hold it while the next one is computed
     if tally is not None:
         tally.finish(record_of_run(plan))
     writer.finish(record_of_run(plan))
