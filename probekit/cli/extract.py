@@ -107,7 +107,11 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
 
 
 def _spread(model: ModelOptions, options: ExtractArguments) -> tuple[ModelOptions, ExtractArguments]:
-    """The options with which the driver of several devices plans; its own model stays on the CPU."""
+    """The options with which the driver of several devices, or of a cluster, plans; its own model stays on the CPU."""
+    if options.engine is not None and model.device_map is None and model.quantize is None:
+        from probekit.devices import find_device
+
+        return replace(model, device="cpu"), replace(options, device=find_device(model.device).type)
     if options.devices is None:
         return model, options
     given = [name for name in ("device_map", "quantize") if getattr(model, name) is not None]
@@ -197,7 +201,7 @@ def write_store(
 
     Args:
         plan: what is extracted.
-        options: with `out`, the store, or None for a name under ./runs; and who does the work.
+        options: where the store goes, a name under ./runs by default, and who does the work.
         quiet: show neither.
         sums: as well as activations, or instead of them.
         text: shown in place of the plan.
