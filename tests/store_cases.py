@@ -32,7 +32,7 @@ def lasting(path: Path) -> dict[Path, bytes]:
     return {p.relative_to(path): p.read_bytes() for p in files(path) if p.name != "manifest.json"}
 
 
-def of_shards(path: Path) -> dict[Path, bytes]:
+def of_shards(path: Any) -> dict[Path, bytes]:
     """As `lasting`, without statistics and without the note of how the store was cut into parts."""
     return {name: data for name, data in lasting(path).items() if name.parts[0] not in ("statistics", "parts")}
 
@@ -69,12 +69,12 @@ def rows_of(made: Any, numbers: Any) -> int:
     return sum(len(shard_rows(made, number)) for number in numbers)
 
 
-def shard_of(path: Path, number: int) -> Path:
+def shard_of(path: Any, number: int) -> Path:
     """The file of a shard."""
     return path / "shards" / read_record(path, read_plan(path), number)[0].file
 
 
-def flip(file: Path, at: int = -1) -> None:
+def flip(file: Any, at: int = -1) -> None:
     """Alter one bit."""
     data = bytearray(file.read_bytes())
     data[at] ^= 1

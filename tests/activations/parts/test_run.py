@@ -80,8 +80,8 @@ def test_a_part_that_stops_resumes_and_its_missing_shards_are_named(plan, single
 
 def test_in_python_a_part_is_a_keyword(plan, tmp_path):
     path = tmp_path / "store"
-    first = extract(plan.model, plan.task, out=path, part="1/2", progress=False, **HOW)
-    second = extract(plan.model, plan.task, out=path, part=(2, 2), progress=False, **HOW)
+    first: Any = extract(plan.model, plan.task, out=path, part="1/2", progress=False, **HOW)
+    second: Any = extract(plan.model, plan.task, out=path, part=(2, 2), progress=False, **HOW)
     assert [one.complete for one in (first, second)] == [False, True]
     with pytest.raises(UsageError, match="give out=PATH"):
         extract(plan.model, plan.task, part="1/2", **HOW)
@@ -113,6 +113,8 @@ def test_a_part_in_two_processes_at_once_one_of_them_killed_is_that_of_one(plan,
         children = [stack.enter_context(subprocess.Popen(command, **pipes)) for _ in range(2)]
         try:
             for child in children:
+                assert child.stdin is not None
+                assert child.stdout is not None
                 assert child.stdout.readline() == "ready\n"
                 child.stdin.write("go\n")
                 child.stdin.flush()

@@ -1,6 +1,7 @@
 """The sums of parts: joined they are those of one process, in the same bits whichever part finishes first."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from probekit.errors import DataError, StorageError
 PARTS = ((1, 3), (2, 3), (3, 3))
 
 
-def run_all(plan, path, order, sums="also"):
+def run_all(plan, path, order, sums: Any = "also"):
     return [run_part(plan, path, PARTS[part], progress=False, sums=sums) for part in order]
 
 
