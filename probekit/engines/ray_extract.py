@@ -5,6 +5,7 @@ shard whose worker died is given to another; near the end, one that takes too lo
 first record wins. What a killed driver leaves is a store that the same command goes on with.
 """
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from probekit.engines.cluster import ray_cluster
 from probekit.engines.ray_pool import Pool, Worker, fitting
 from probekit.engines.ray_worker import Answer, own_versions
 from probekit.engines.shares import MOST_LOST, Shares
-from probekit.errors import StorageError
+from probekit.errors import StorageError, UsageError
 from probekit.options.engine import EngineOptions
 from probekit.progress import progress_bar
 from probekit.remote.path import AnyPath, RemotePath
@@ -52,6 +53,7 @@ def run_on_ray(plan: ExtractionPlan, path: AnyPath, options: EngineOptions, prog
             place = str(path) if isinstance(path, RemotePath) else str(path.absolute())
             needs = needs_of(plan, options, [node["Resources"] for node in ray.nodes() if node["Alive"]])
             with closing(Pool(ray, (place, own_versions(), options.check), needs)) as pool:
+                _check_room(pool, options)
                 _Run(pool, shares, path, options, count).all()
     finish_store(path)
 
@@ -73,6 +75,24 @@ def needs_of(plan: ExtractionPlan, options: EngineOptions, nodes: Sequence[Mappi
     choices: Iterator[dict[str, float]] = ({"num_cpus": float(n), "num_gpus": 0.0} for n in range(most, 1, -1))
     wide = (needs for needs in choices if sum(fitting(node, needs) for node in nodes) >= options.workers[1])
     return next(wide, {"num_cpus": 1.0, "num_gpus": 0.0})
+
+
+def _check_room(pool: Pool, options: EngineOptions) -> None:
+    """Say that no node has room for a worker; a cluster of its own, which cannot grow, is not waited for.
+
+    Raises:
+        UsageError: this machine has no room.
+    """
+    if pool.room():
+        return
+    gpus = f" and {pool.needs['num_gpus']:g} GPU" if pool.needs["num_gpus"] else ""
+    has = f"{pool.resource('CPU'):g} CPU and {pool.resource('GPU'):g} GPU"
+    lacking = (
+        f"no node has room for a worker, which needs {pool.needs['num_cpus']:g} CPU{gpus}; the nodes have {has} in all"
+    )
+    if not (options.address or os.environ.get("RAY_ADDRESS")):
+        raise UsageError(f"{lacking}; give fewer --gpus-per-worker, or the --address of a cluster")
+    warnings.warn(f"{lacking}; waiting for one that joins", stacklevel=2)
 
 
 class _Run:
@@ -185,7 +205,9 @@ class _Run:
             self.failed.append(error)
             if not self.pool.workers and len(self.failed) >= START_TRIES:
                 raise self.failed[0]
-            warnings.warn(f"{error}; {START_TRIES - len(self.failed)} more will be tried", stacklevel=2)
+            more = START_TRIES - len(self.failed)
+            then = f"{counted(more, 'more start')} will be tried" if more > 0 else "no more are started"
+            warnings.warn(f"{error}; {then}", stacklevel=2)
             return
         left = self._note_records(worker.numbers)
         self.twice.difference_update(left)
@@ -204,7 +226,11 @@ class _Run:
         if any(worker.placed for worker in self.pool.workers):
             self.waiting_since = time.monotonic()
         if time.monotonic() - self.waiting_since > NO_WORKER_SECONDS:
-            raise StorageError(f"the cluster gave no worker for {NO_WORKER_SECONDS:.0f} seconds; {_AGAIN}")
+            raise (
+                self.failed[0]
+                if self.failed
+                else StorageError(f"the cluster gave no worker for {NO_WORKER_SECONDS:.0f} seconds; {_AGAIN}")
+            )
 
 
 @contextmanager
