@@ -2,8 +2,8 @@
 
     python benchmarks/ray_overhead.py --model path/to/gpt2 --dataset texts.csv
 
-Both are the command line as a user runs it, with one thread a worker, in turns, at two numbers of texts. The time at the
-smaller number is nearly all start (imports, loading, and Ray's own processes); what each further text costs is the
+Both are the command line as a user runs it, with one thread a worker, in turns, at two numbers of texts. The time at
+the smaller number is nearly all start (imports, loading, Ray itself); what each further text costs is the
 difference of the two. Medians of the rounds; the ratio is the median of the ratios of each round.
 """
 
