@@ -199,6 +199,11 @@ def _run_on_engine(plan: ExtractionPlan, path: AnyPath, engine: EngineOptions, p
             "edits are tensors that a store does not hold, so that no other process can make them again; extract in "
             "one process, or with part=(i, n) in several"
         )
+    if not isinstance((plan.model.source or {}).get("name_or_path"), str):
+        raise UsageError(
+            f"{plan.model.name} was not loaded from a folder or the Hub, where other processes could load it too; "
+            "save it and load it with load_model, or extract in one process"
+        )
     engines.run(plan, path, engine, progress)
 
 
@@ -214,6 +219,7 @@ def _to_store(plan: ExtractionPlan, path: AnyPath, progress: bool | None, stats:
     with writer, closing(run_shards(plan, progress, writer, tally)) as shards:
         for number, rows, tensors in on_host(shards):
             writer.write(number, rows, tensors)
+            del tensors  # so that memory does not hold it while the next one is computed
     if tally is not None:
         tally.finish(record_of_run(plan))
     writer.finish(record_of_run(plan))

@@ -205,11 +205,10 @@ def write_store(
 
     Args:
         plan: what is extracted.
-        options: with `out`, the store, or None for a name under ./runs; and who does the work.
+        options: where the store goes, a name under ./runs by default, and who does the work.
         quiet: show neither.
         sums: as well as activations, or instead of them.
         text: shown in place of the plan.
-        engine: who does the work; None for this process.
     """
     from probekit.activations import Store, default_path, run_plan, run_statistics, statistics_progress
 

@@ -1,19 +1,19 @@
 """`probekit merge`: the folders of the parts of one extraction as one store."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument, required
-from probekit.cli.stores import check_out
+from probekit.cli.stores import check_store_out
 from probekit.errors import StorageError
 from probekit.manifest import check_is_store
 from probekit.options import EngineOptions
 from probekit.options.check import check_reading
 from probekit.options.option import like
 from probekit.progress import progress_bar
+from probekit.remote.path import AnyPath
 from probekit.text import counted
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class MergeJob(Output):
     """The stores, and where the one of all goes."""
 
-    stores: list[Path] = argument("Stores with parts of one extraction.")
-    out: Path = required("The store of all; it may be one of the stores.", "PATH")
+    stores: list[AnyPath] = argument("Stores with parts of one extraction.")
+    out: AnyPath = required("The store of all; it may be one of the stores.", "PATH")
     check: str = like(EngineOptions, "check", "How shards are checked: by size, or every byte by hash.")
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ def merge(job: MergeJob) -> None:
     """
     for path in job.stores:
         check_is_store(path)
-    check_out(job.out)
+    check_store_out(job.out)
     from probekit.activations import merge_stores
     from probekit.activations.parts.merge import missing_in_words
 

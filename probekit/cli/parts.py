@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from probekit.cli import console
 from probekit.cli.stores import make_store, saved_rows
 from probekit.options import ExtractArguments
-from probekit.options.check import check_path
+from probekit.remote.path import as_path
 from probekit.text import counted, listed
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def write_part(
     from probekit.activations import Store, default_path, run_part, statistics_progress
 
     sums, text = shown
-    path = check_path("out", options.out or default_path(plan))
+    path = as_path(options.out or default_path(plan))
     progress = statistics_progress if sums == "only" else Store.progress
     saved = partial(saved_rows, partial(progress, path), len(plan.task), "texts", path)
     write = partial(run_part, plan, path, part, console.bars(quiet), sums, options.check)

@@ -7,11 +7,11 @@ With it, who knows only the store can say which part a missing shard belongs to:
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from probekit.activations.store.format import PlanFile, record_numbers
 from probekit.durable import make_folder, matches, seal, unseal, write_first
 from probekit.errors import StorageError
+from probekit.remote.path import AnyPath
 from probekit.text import listed
 
 FOLDER = "parts"
@@ -34,7 +34,7 @@ class PartProgress:
     done: int
 
 
-def write_cut(path: Path, plan: PlanFile, parts: Iterable[Iterable[int]]) -> None:
+def write_cut(path: AnyPath, plan: PlanFile, parts: Iterable[Iterable[int]]) -> None:
     """Note the cut in the store at `path`, unless an equal one is there.
 
     Raises:
@@ -45,7 +45,7 @@ def write_cut(path: Path, plan: PlanFile, parts: Iterable[Iterable[int]]) -> Non
     write_first(path / FOLDER / f"{len(cut):05d}.json", seal({"plan": plan.seal, "parts": cut})[0])
 
 
-def read_cuts(path: Path, plan: PlanFile) -> dict[int, list[list[int]]]:
+def read_cuts(path: AnyPath, plan: PlanFile) -> dict[int, list[list[int]]]:
     """Number of parts -> the shard numbers of each; those of another plan, and damaged ones, are left out.
 
     Nothing depends on them but messages, and a part writes its cut again.
@@ -63,7 +63,7 @@ def read_cuts(path: Path, plan: PlanFile) -> dict[int, list[list[int]]]:
     return cuts
 
 
-def parts_progress(path: Path, plan: PlanFile) -> list[PartProgress]:
+def parts_progress(path: AnyPath, plan: PlanFile) -> list[PartProgress]:
     """How far each part is, of the cut by which most parts are done; empty for a store without parts.
 
     Raises:

@@ -1,9 +1,7 @@
 """Merge the folders that parts of one extraction were written to into one store."""
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from probekit.activations.digest import identity_digest
@@ -12,14 +10,23 @@ from probekit.activations.parts.work import finish_store
 from probekit.activations.store.begin import check_free, check_same
 from probekit.activations.store.copy import files_in, link_or_copy
 from probekit.activations.store.examples import check_examples
-from probekit.activations.store.format import PlanFile, read_plan, read_record, record_numbers, record_path, stored_rows
+from probekit.activations.store.format import (
+    MAX_EXAMPLES_BYTES,
+    PlanFile,
+    read_plan,
+    read_record,
+    record_numbers,
+    record_path,
+    stored_rows,
+)
 from probekit.activations.store.shard import record_body
 from probekit.activations.store.tensors import SIZE, check_shard, check_shard_size
 from probekit.activations.sums.files import FOLDER
 from probekit.activations.sums.join import join_sums, part_folders, read_part, sums_are_complete
-from probekit.durable import make_folder, open_plain, remove_stale, seal, write_first
+from probekit.durable import is_there, make_folder, read_plain, remove_stale, seal, write_first
 from probekit.errors import UsageError
-from probekit.options.check import check_path, check_reading
+from probekit.options.check import check_any_path, check_reading
+from probekit.remote.path import AnyPath
 
 Advance = Callable[[int, int], object] | None  # called with (shards done, shards in all)
 
@@ -38,7 +45,7 @@ class Merged:
         counted: True if the store has the statistics of all texts; None if no folder has statistics.
     """
 
-    path: Path
+    path: AnyPath
     taken: int
     rows: int
     total: int
@@ -52,7 +59,7 @@ class Merged:
 
 
 def merge_stores(
-    stores: Sequence[str | Path], out: str | Path, *, check: str = SIZE, advance: Advance = None
+    stores: Sequence[str | AnyPath], out: str | AnyPath, *, check: str = SIZE, advance: Advance = None
 ) -> Merged:
     """Merge stores with parts of one extraction; a shard that several have is taken from the first.
 
@@ -71,10 +78,10 @@ def merge_stores(
         ResumeMismatch: the stores, or one at `out`, are of different extractions; the message names the fields.
         StorageError: a file is damaged, or the disk refused.
     """
-    path, check = check_path("out", out), check_reading(check)
-    if isinstance(stores, str | Path) or not stores:
+    path, check = check_any_path("out", out), check_reading(check)
+    if isinstance(stores, str | AnyPath) or not stores:
         raise UsageError("merge_stores takes a list of stores, and one at least")
-    given = [check_path("a store", one) for one in stores]
+    given = [check_any_path("a store", one) for one in stores]
     plans = [read_plan(one) for one in given]
     for one, plan in zip(given[1:], plans[1:], strict=True):
         _check_same(one, plan, plans[0], given[0])
@@ -94,23 +101,23 @@ def merge_stores(
     return Merged(path, taken, rows, plan.rows, complete, missing, counted)
 
 
-def _check_same(path: Path, plan: PlanFile, first: PlanFile, where: Path) -> None:
+def _check_same(path: AnyPath, plan: PlanFile, first: PlanFile, where: AnyPath) -> None:
     """Raise a ResumeMismatch unless a store is of the extraction of the first one."""
     wanted = {"identity": first.identity, "model": first.model, "task": first.task}
     check_same(path, plan, wanted, f"a merge takes parts of one extraction ('here' is {str(where)!a})")
 
 
-def _begin(path: Path, first: Path, plan: PlanFile) -> PlanFile:
+def _begin(path: AnyPath, first: AnyPath, plan: PlanFile) -> PlanFile:
     """The plan of the store at `path`, which gets the plan and the examples of the first store if it has none."""
     check_free(path)
     for folder in (path, path / "shards", path / "records"):
         make_folder(folder)
         remove_stale(folder)
-    if not os.path.lexists(path / "plan.json"):
+    if not is_there(path / "plan.json"):
         _copy_first(first / "plan.json", path)
     own = read_plan(path)
     _check_same(path, own, plan, first)
-    if not os.path.lexists(path / "examples.json"):
+    if not is_there(path / "examples.json"):
         make_folder(path / "examples")
         for piece in files_in(first / "examples"):
             link_or_copy(piece, path / "examples")
@@ -119,19 +126,20 @@ def _begin(path: Path, first: Path, plan: PlanFile) -> PlanFile:
     return own
 
 
-def _copy_first(file: Path, folder: Path) -> None:
-    with open_plain(file) as opened:
-        write_first(folder / file.name, opened.read())
+def _copy_first(file: AnyPath, folder: AnyPath) -> None:
+    write_first(folder / file.name, read_plain(file, MAX_EXAMPLES_BYTES))
 
 
-def _is_same(one: Path, other: Path) -> bool:
+def _is_same(one: AnyPath, other: AnyPath) -> bool:
     return one.resolve() == other.resolve()
 
 
-def _take_shards(path: Path, plan: PlanFile, others: list[tuple[Path, PlanFile]], check: str, advance: Advance) -> int:
+def _take_shards(
+    path: AnyPath, plan: PlanFile, others: list[tuple[AnyPath, PlanFile]], check: str, advance: Advance
+) -> int:
     """Bring the shards that the store lacks into it, each before its record; how many there were."""
     there = set(record_numbers(path))
-    found: dict[int, tuple[Path, PlanFile]] = {}
+    found: dict[int, tuple[AnyPath, PlanFile]] = {}
     for one, own in others:
         for number in record_numbers(one):
             if number not in there:
@@ -148,7 +156,7 @@ def _take_shards(path: Path, plan: PlanFile, others: list[tuple[Path, PlanFile]]
     return len(found)
 
 
-def _take_sums(path: Path, store: Path) -> None:
+def _take_sums(path: AnyPath, store: AnyPath) -> None:
     """Bring the sums of a store and of its parts, each file before its record."""
     if sums_are_complete(path):
         return
@@ -163,11 +171,11 @@ def _take_sums(path: Path, store: Path) -> None:
         _copy_first(sums.record, target)
 
 
-def _has_sums(store: Path) -> bool:
+def _has_sums(store: AnyPath) -> bool:
     return sums_are_complete(store) or bool(part_folders(store))
 
 
-def _join(path: Path, plan: PlanFile, cuts: Iterable[list[list[int]]]) -> bool:
+def _join(path: AnyPath, plan: PlanFile, cuts: Iterable[list[list[int]]]) -> bool:
     """Join the sums of the parts of any cut that has all of them; True if the store has all sums."""
     for parts in cuts:
         join_sums(path, identity_digest(plan.identity), [(i + 1, len(parts)) for i, own in enumerate(parts) if own])

@@ -3,7 +3,6 @@
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +22,7 @@ from probekit.activations.sums.files import CountProgress
 from probekit.activations.sums.join import join_sums, part_folder, sums_are_complete
 from probekit.activations.sums.tally import Tally, check_countable
 from probekit.errors import StorageError
+from probekit.remote.path import AnyPath
 
 Sums = Literal["also", "only"] | None
 """Sums as well as activations, instead of them, or none."""
@@ -44,7 +44,7 @@ class PartDone:
         counted: True if the statistics of all parts are joined; None without statistics.
     """
 
-    path: Path
+    path: AnyPath
     part: int
     of: int
     shards: int
@@ -61,7 +61,7 @@ class PartDone:
 
 def run_part(
     plan: ExtractionPlan,
-    path: Path,
+    path: AnyPath,
     part: tuple[int, int],
     progress: bool | None = None,
     sums: Sums = None,

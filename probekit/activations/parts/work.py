@@ -202,3 +202,9 @@ def finish_store(path: str | AnyPath) -> bool:
         return False
     write_manifest(path, plan)
     return True
+
+
+def missing_shards(path: AnyPath, numbers: Iterable[int]) -> list[int]:
+    """Those of these shards that have no record in the store at `path`."""
+    there = set(record_numbers(path))
+    return [number for number in numbers if number not in there]

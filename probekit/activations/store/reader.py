@@ -234,8 +234,10 @@ def _check_seals(path: AnyPath, manifest: dict[str, Any], fixed: list[str], reco
 
 
 def _check_rows(path: AnyPath, records: list[Record], n: int) -> None:
-    rows = np.concatenate([record.rows for record in records])
-    if not np.array_equal(np.sort(rows), np.arange(n)):
+    is_held, n_held = np.zeros(n, dtype=bool), sum(len(record.rows) for record in records)
+    for record in records:
+        is_held[record.rows] = True
+    if n_held != n or not is_held.all():
         problem = "its records do not hold every row once"
         raise StorageError(f"{str(path)!a} is damaged: {problem}; {repair_advice(path)}")
 

@@ -33,6 +33,7 @@ from probekit.activations.sums.moments import SplitMoments
 from probekit.durable import seal, write_first
 from probekit.errors import StorageError
 from probekit.points import place_name, split_point
+from probekit.remote.path import AnyPath
 
 PARTS = "parts"
 _SAME = ("format", "version", "places", "widths", "splits", "label_names")  # fields that are equal in all parts
@@ -43,17 +44,17 @@ Part = tuple[int, int]  # number from 1, and number of parts
 class PartSums(NamedTuple):
     """The newest record of a part's sums."""
 
-    record: Path
+    record: AnyPath
     body: dict[str, Any]
     progress: CountProgress
 
 
-def part_folder(path: Path, part: int, of: int) -> Path:
+def part_folder(path: AnyPath, part: int, of: int) -> AnyPath:
     """The folder of a part's sums in the store at `path`."""
     return path / FOLDER / PARTS / f"{part}-of-{of}"
 
 
-def read_part(folder: Path) -> PartSums | None:
+def read_part(folder: AnyPath) -> PartSums | None:
     """The newest sums in the folder of a part, finished or not; None where there are none.
 
     Raises:
@@ -62,13 +63,13 @@ def read_part(folder: Path) -> PartSums | None:
     return read_newest(folder, lambda record, body: PartSums(record, body, read_progress(record, body)))
 
 
-def sums_are_complete(path: Path) -> bool:
+def sums_are_complete(path: AnyPath) -> bool:
     """True if the store at `path` has the statistics of every text, joined."""
     found = read_newest(path / FOLDER, read_progress)
     return found is not None and found.is_complete
 
 
-def join_sums(path: Path, plan: str, parts: Sequence[Part]) -> bool:
+def join_sums(path: AnyPath, plan: str, parts: Sequence[Part]) -> bool:
     """Add up the sums of these parts if all of them are complete, and remove theirs; True if that is done.
 
     Places are joined one after the other, so that memory holds the sums of few at once.
@@ -95,7 +96,7 @@ def join_sums(path: Path, plan: str, parts: Sequence[Part]) -> bool:
     return joined
 
 
-def _join(path: Path, plan: str, parts: list[PartSums]) -> None:
+def _join(path: AnyPath, plan: str, parts: list[PartSums]) -> None:
     first = parts[0]
     for part in parts:
         same = all(part.body.get(field) == first.body.get(field) for field in _SAME)
@@ -135,17 +136,19 @@ def _joined_progress(plan: str, parts: list[CountProgress]) -> CountProgress:
     return CountProgress(plan, shards, texts, shards, texts, order)
 
 
-def _remove_parts(path: Path) -> None:
+def _remove_parts(path: AnyPath) -> None:
     """Remove the sums of parts, which are joined; what cannot be removed only takes room."""
     for folder in part_folders(path):
         with contextlib.suppress(OSError):
             for file in folder.iterdir():
                 file.unlink(missing_ok=True)
-            folder.rmdir()
-    with contextlib.suppress(OSError):
-        (path / FOLDER / PARTS).rmdir()
+            if isinstance(folder, Path):  # an object store has no folders
+                folder.rmdir()
+    if isinstance(path, Path):
+        with contextlib.suppress(OSError):
+            (path / FOLDER / PARTS).rmdir()
 
 
-def part_folders(path: Path) -> list[Path]:
+def part_folders(path: AnyPath) -> list[AnyPath]:
     """The folders of the sums of parts in the store at `path`."""
     return sorted(folder for folder in (path / FOLDER / PARTS).glob("*-of-*") if folder.is_dir())
