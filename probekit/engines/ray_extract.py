@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from typing import cast
 
 from probekit import errors
 from probekit.activations.parts.cut import shard_costs
@@ -18,7 +19,7 @@ from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.loop import shard_rows
 from probekit.activations.store.format import record_numbers
 from probekit.engines.cluster import ray_cluster
-from probekit.engines.ray_pool import Pool, Worker, fitting
+from probekit.engines.ray_pool import Pool, Worker, workers_that_fit
 from probekit.engines.ray_worker import Answer, own_versions
 from probekit.engines.shares import MOST_LOST, Shares
 from probekit.errors import StorageError, UsageError
@@ -69,12 +70,18 @@ def needs_of(plan: ExtractionPlan, options: EngineOptions, nodes: Sequence[Mappi
     gpus = options.gpus_per_worker
     if gpus is None:
         gpus = float(plan.device.type == "cuda")
-    if gpus or options.workers is None:
+    bounds = least_and_most(options)
+    if gpus or bounds is None:
         return {"num_cpus": 1.0, "num_gpus": gpus}
     most = int(max((node.get("CPU", 0.0) for node in nodes), default=1.0))
     choices: Iterator[dict[str, float]] = ({"num_cpus": float(n), "num_gpus": 0.0} for n in range(most, 1, -1))
-    wide = (needs for needs in choices if sum(fitting(node, needs) for node in nodes) >= options.workers[1])
+    wide = (needs for needs in choices if sum(workers_that_fit(node, needs) for node in nodes) >= bounds[1])
     return next(wide, {"num_cpus": 1.0, "num_gpus": 0.0})
+
+
+def least_and_most(options: EngineOptions) -> tuple[int, int] | None:
+    """The bounds of `workers`, which the options have checked."""
+    return cast(tuple[int, int] | None, options.workers)
 
 
 def _check_room(pool: Pool, options: EngineOptions) -> None:
@@ -100,7 +107,7 @@ class _Run:
 
     def __init__(self, pool: Pool, shares: Shares, path: AnyPath, options: EngineOptions, count: Count):
         self.pool, self.shares, self.path, self.count = pool, shares, path, count
-        self.least, self.most = options.workers or (1, None)
+        self.least, self.most = least_and_most(options) or (1, None)
         self.failed: list[Exception] = []  # why workers could not start, since one did
         self.twice: set[int] = set()  # shards that a second worker has
         self.waiting_since = time.monotonic()  # while no worker runs anywhere

@@ -63,7 +63,9 @@ class Pool:
         """How many workers the nodes of the cluster have room for, if nothing else runs there."""
         if time.monotonic() - self._looked >= TICK:
             self._looked = time.monotonic()
-            self._room = sum(fitting(node["Resources"], self.needs) for node in self._ray.nodes() if node["Alive"])
+            self._room = sum(
+                workers_that_fit(node["Resources"], self.needs) for node in self._ray.nodes() if node["Alive"]
+            )
         return self._room
 
     def resource(self, name: str) -> float:
@@ -111,7 +113,7 @@ class Pool:
         self._ray.kill(worker.actor, no_restart=True)
 
 
-def fitting(resources: Mapping[str, float], needs: Mapping[str, float]) -> int:
+def workers_that_fit(resources: Mapping[str, float], needs: Mapping[str, float]) -> int:
     """How many workers with these needs a node with these resources holds."""
     of_each = {"num_cpus": "CPU", "num_gpus": "GPU"}
     return int(min(resources.get(of_each[name], 0.0) / n + 1e-6 for name, n in needs.items() if n))

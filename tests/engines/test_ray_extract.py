@@ -25,7 +25,7 @@ from probekit.cli.main import run
 from probekit.durable import TEMPORARY
 from probekit.engines import ray_extract, ray_pool
 from probekit.engines.ray_extract import needs_of, run_on_ray
-from probekit.engines.ray_pool import fitting
+from probekit.engines.ray_pool import workers_that_fit
 from probekit.errors import StorageError, UsageError
 from probekit.models import load_model
 from probekit.options import EngineOptions, ExtractOptions
@@ -233,7 +233,7 @@ def test_workers_get_as_many_cpus_as_let_all_of_them_fit(plan: ExtractionPlan) -
 
     assert [cpus(workers=n) for n in (1, 2, 3, 4, 5, 6, 12, 100)] == [8, 4, 4, 2, 2, 2, 1, 1]
     assert cpus() == cpus(workers=1, gpus_per_worker=0.5) == 1
-    assert [fitting(node, {"num_cpus": 1.0, "num_gpus": 0.5}) for node in nodes] == [0, 4]
+    assert [workers_that_fit(node, {"num_cpus": 1.0, "num_gpus": 0.5}) for node in nodes] == [0, 4]
 
 
 def test_a_killed_worker_costs_a_warning(odd: Started, plan: ExtractionPlan, whole: Path, tmp_path: Path) -> None:
