@@ -108,6 +108,10 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
 
 def _spread(model: ModelOptions, options: ExtractArguments) -> tuple[ModelOptions, ExtractArguments]:
     """The options with which the driver of several devices, or of a cluster, plans; its own model stays on the CPU."""
+    if options.engine is not None:
+        from probekit.engines.cluster import check_cluster
+
+        check_cluster(options)
     if options.engine is not None and model.device_map is None and model.quantize is None:
         from probekit.devices import find_device
 

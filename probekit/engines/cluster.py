@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from probekit.errors import UsageError
 
 if TYPE_CHECKING:
-    from probekit.options.engine import EngineOptions
+    from probekit.options.engine import ClusterOptions
 
 OBJECT_STORE_BYTES = 100 << 20  # Ray would reserve 30% of the memory; results are numbers, and never tensors
 _CONNECT_SECONDS = 5.0
@@ -25,7 +25,7 @@ _START = "start it with ray start --head, or leave --address out to run on this 
 
 
 @contextmanager
-def ray_cluster(options: "EngineOptions") -> Iterator[Any]:
+def ray_cluster(options: "ClusterOptions") -> Iterator[Any]:
     """The module `ray`, connected; within the context nothing is printed to stdout.
 
     The cluster is, in this order: the one that this process is connected to already; that of `address`; that of the
@@ -54,6 +54,13 @@ def ray_cluster(options: "EngineOptions") -> Iterator[Any]:
             ray.shutdown()
 
 
+def check_cluster(options: "ClusterOptions") -> None:
+    """Raise a UsageError if Ray is not installed or nothing listens at the address; before a model is loaded."""
+    _import_ray()
+    if options.address:
+        _check_address(options.address)
+
+
 def _import_ray() -> Any:
     try:
         import ray
@@ -80,13 +87,7 @@ def one_line(error: BaseException) -> str:
 
 def _check_answers(address: str) -> None:
     """Raise a UsageError, within a minute, unless a Ray cluster answers at the address."""
-    if "://" in address:
-        raise UsageError(
-            f"--address is HOST:PORT of a cluster's head, or auto; got {address!a} (run the command on a machine of "
-            "the cluster, or with ray job submit)"
-        )
-    if address != "auto":
-        _check_listens(address)
+    _check_address(address)
     command = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
     try:
         asked = subprocess.run(command, capture_output=True, timeout=_ANSWER_SECONDS, stdin=subprocess.DEVNULL)
@@ -97,7 +98,15 @@ def _check_answers(address: str) -> None:
         raise UsageError(f"--address: {found}, or it has another version of Ray; {_START}")
 
 
-def _check_listens(address: str) -> None:
+def _check_address(address: str) -> None:
+    """Raise a UsageError unless it is an address at which something listens."""
+    if "://" in address:
+        raise UsageError(
+            f"--address is HOST:PORT of a cluster's head, or auto; got {address!a} (run the command on a machine of "
+            "the cluster, or with ray job submit)"
+        )
+    if address == "auto":
+        return
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise UsageError(f"--address is HOST:PORT, such as 10.0.0.5:6379, or auto; got {address!a}")

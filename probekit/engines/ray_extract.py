@@ -5,10 +5,12 @@ shard whose worker died is given to another; near the end, one that takes too lo
 first record wins. What a killed driver leaves is a store that the same command goes on with.
 """
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from typing import cast
 
 from probekit import errors
 from probekit.activations.parts.cut import shard_costs
@@ -17,10 +19,10 @@ from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.loop import shard_rows
 from probekit.activations.store.format import record_numbers
 from probekit.engines.cluster import ray_cluster
-from probekit.engines.ray_pool import Pool, Worker, fitting
+from probekit.engines.ray_pool import Pool, Worker, workers_that_fit
 from probekit.engines.ray_worker import Answer, own_versions
 from probekit.engines.shares import MOST_LOST, Shares
-from probekit.errors import StorageError
+from probekit.errors import StorageError, UsageError
 from probekit.options.engine import EngineOptions
 from probekit.progress import progress_bar
 from probekit.remote.path import AnyPath, RemotePath
@@ -52,6 +54,7 @@ def run_on_ray(plan: ExtractionPlan, path: AnyPath, options: EngineOptions, prog
             place = str(path) if isinstance(path, RemotePath) else str(path.absolute())
             needs = needs_of(plan, options, [node["Resources"] for node in ray.nodes() if node["Alive"]])
             with closing(Pool(ray, (place, own_versions(), options.check), needs)) as pool:
+                _check_room(pool, options)
                 _Run(pool, shares, path, options, count).all()
     finish_store(path)
 
@@ -67,12 +70,36 @@ def needs_of(plan: ExtractionPlan, options: EngineOptions, nodes: Sequence[Mappi
     gpus = options.gpus_per_worker
     if gpus is None:
         gpus = float(plan.device.type == "cuda")
-    if gpus or options.workers is None:
+    bounds = least_and_most(options)
+    if gpus or bounds is None:
         return {"num_cpus": 1.0, "num_gpus": gpus}
     most = int(max((node.get("CPU", 0.0) for node in nodes), default=1.0))
     choices: Iterator[dict[str, float]] = ({"num_cpus": float(n), "num_gpus": 0.0} for n in range(most, 1, -1))
-    wide = (needs for needs in choices if sum(fitting(node, needs) for node in nodes) >= options.workers[1])
+    wide = (needs for needs in choices if sum(workers_that_fit(node, needs) for node in nodes) >= bounds[1])
     return next(wide, {"num_cpus": 1.0, "num_gpus": 0.0})
+
+
+def least_and_most(options: EngineOptions) -> tuple[int, int] | None:
+    """The bounds of `workers`, which the options have checked."""
+    return cast(tuple[int, int] | None, options.workers)
+
+
+def _check_room(pool: Pool, options: EngineOptions) -> None:
+    """Say that no node has room for a worker; a cluster of its own, which cannot grow, is not waited for.
+
+    Raises:
+        UsageError: this machine has no room.
+    """
+    if pool.room():
+        return
+    gpus = f" and {pool.needs['num_gpus']:g} GPU" if pool.needs["num_gpus"] else ""
+    has = f"{pool.resource('CPU'):g} CPU and {pool.resource('GPU'):g} GPU"
+    lacking = (
+        f"no node has room for a worker, which needs {pool.needs['num_cpus']:g} CPU{gpus}; the nodes have {has} in all"
+    )
+    if not (options.address or os.environ.get("RAY_ADDRESS")):
+        raise UsageError(f"{lacking}; give fewer --gpus-per-worker, or the --address of a cluster")
+    warnings.warn(f"{lacking}; waiting for one that joins", stacklevel=2)
 
 
 class _Run:
@@ -80,7 +107,7 @@ class _Run:
 
     def __init__(self, pool: Pool, shares: Shares, path: AnyPath, options: EngineOptions, count: Count):
         self.pool, self.shares, self.path, self.count = pool, shares, path, count
-        self.least, self.most = options.workers or (1, None)
+        self.least, self.most = least_and_most(options) or (1, None)
         self.failed: list[Exception] = []  # why workers could not start, since one did
         self.twice: set[int] = set()  # shards that a second worker has
         self.waiting_since = time.monotonic()  # while no worker runs anywhere
@@ -185,7 +212,9 @@ class _Run:
             self.failed.append(error)
             if not self.pool.workers and len(self.failed) >= START_TRIES:
                 raise self.failed[0]
-            warnings.warn(f"{error}; {START_TRIES - len(self.failed)} more will be tried", stacklevel=2)
+            more = START_TRIES - len(self.failed)
+            then = f"{counted(more, 'more start')} will be tried" if more > 0 else "no more are started"
+            warnings.warn(f"{error}; {then}", stacklevel=2)
             return
         left = self._note_records(worker.numbers)
         self.twice.difference_update(left)
@@ -204,7 +233,11 @@ class _Run:
         if any(worker.placed for worker in self.pool.workers):
             self.waiting_since = time.monotonic()
         if time.monotonic() - self.waiting_since > NO_WORKER_SECONDS:
-            raise StorageError(f"the cluster gave no worker for {NO_WORKER_SECONDS:.0f} seconds; {_AGAIN}")
+            raise (
+                self.failed[0]
+                if self.failed
+                else StorageError(f"the cluster gave no worker for {NO_WORKER_SECONDS:.0f} seconds; {_AGAIN}")
+            )
 
 
 @contextmanager

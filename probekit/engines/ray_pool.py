@@ -54,7 +54,7 @@ class Pool:
     """
 
     def __init__(self, ray: Any, opening: tuple[str, Mapping[str, str], str], needs: Mapping[str, float]):
-        self._ray, self._opening, self._needs = ray, opening, needs
+        self._ray, self._opening, self.needs = ray, opening, needs
         self._numbers = itertools.count(1)
         self._looked, self._room = -TICK, 0
         self.workers: list[Worker] = []
@@ -63,13 +63,19 @@ class Pool:
         """How many workers the nodes of the cluster have room for, if nothing else runs there."""
         if time.monotonic() - self._looked >= TICK:
             self._looked = time.monotonic()
-            self._room = sum(fitting(node["Resources"], self._needs) for node in self._ray.nodes() if node["Alive"])
+            self._room = sum(
+                workers_that_fit(node["Resources"], self.needs) for node in self._ray.nodes() if node["Alive"]
+            )
         return self._room
+
+    def resource(self, name: str) -> float:
+        """How much of "CPU" or "GPU" the nodes have together."""
+        return sum(node["Resources"].get(name, 0.0) for node in self._ray.nodes() if node["Alive"])
 
     def start(self) -> None:
         """Ask the cluster for one more worker."""
         made = self._ray.remote(ShardWorker).options(
-            **self._needs, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
+            **self.needs, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
         )
         actor = made.remote()
         self.workers.append(Worker(f"worker {next(self._numbers)}", actor, actor.look.remote(*self._opening)))
@@ -107,7 +113,7 @@ class Pool:
         self._ray.kill(worker.actor, no_restart=True)
 
 
-def fitting(resources: Mapping[str, float], needs: Mapping[str, float]) -> int:
+def workers_that_fit(resources: Mapping[str, float], needs: Mapping[str, float]) -> int:
     """How many workers with these needs a node with these resources holds."""
     of_each = {"num_cpus": "CPU", "num_gpus": "GPU"}
     return int(min(resources.get(of_each[name], 0.0) / n + 1e-6 for name, n in needs.items() if n))

@@ -24,15 +24,16 @@ from probekit.activations.plan.plan import ExtractionPlan
 from probekit.cli.main import run
 from probekit.durable import TEMPORARY
 from probekit.engines import ray_extract, ray_pool
-from probekit.engines.ray_extract import run_on_ray
-from probekit.errors import StorageError
+from probekit.engines.ray_extract import needs_of, run_on_ray
+from probekit.engines.ray_pool import workers_that_fit
+from probekit.errors import StorageError, UsageError
 from probekit.models import load_model
 from probekit.options import EngineOptions, ExtractOptions
 from probekit.tasks import load_task
 
 ray = pytest.importorskip("ray")
 TESTS = Path(__file__).parents[1]
-PATIENCE = 120  # seconds after which a test fails instead of waiting
+PATIENCE = 300  # seconds after which a test fails instead of waiting
 N = 200
 HOW: dict[str, Any] = {"batch_tokens": 40, "shard_bytes": 1000}
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20}
@@ -175,8 +176,9 @@ def test_two_workers_make_the_store_and_the_sums_of_one_process(
     job = ["--model", str(folder / "tiny"), "--dataset", str(folder / "texts.csv"), "--quiet"]
     sizes = ["--batch-tokens", "40", "--shard-bytes", "1000", "--stats"]
     where = ["--engine", "ray", "--workers", "1:8", "--out", str(tmp_path / "store")]
+    odd("hold")
+    when(lambda: nodes.ran == 2, odd)
     assert run(["extract", *job, *sizes, *where]) == 0
-    assert nodes.ran == 2
     out, err = capfd.readouterr()
     assert out == f"{tmp_path / 'store'}\n"
     assert err == ""
@@ -191,6 +193,47 @@ def test_two_workers_make_the_store_and_the_sums_of_one_process(
         for p in (tmp_path / "one", tmp_path / "store")
     ]
     assert sums[0] == sums[1] != {}
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--address", "127.0.0.1:1"], "no Ray cluster answers at '127.0.0.1:1'"),
+        (["--address", "rubbish"], "--address is HOST:PORT, such as 10.0.0.5:6379, or auto; got 'rubbish'"),
+        (
+            ["--address", "ray://head:10001"],
+            "--address is HOST:PORT of a cluster's head, or auto; got 'ray://head:10001'",
+        ),
+    ],
+)
+def test_an_address_without_a_cluster_is_told_before_anything_is_loaded(
+    options: list[str], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["extract", "--model", "no-such-model", "--dataset", "sst2", "--engine", "ray", *options]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"probekit: error: {error}")
+    assert len(said.splitlines()) == 1
+
+
+def test_a_machine_without_room_for_a_worker_says_so_at_once(
+    nodes: Nodes, plan: ExtractionPlan, tmp_path: Path
+) -> None:
+    options = EngineOptions(engine="ray", gpus_per_worker=1)
+    with pytest.raises(
+        UsageError, match=r"no node has room for a worker, which needs 1 CPU and 1 GPU; the nodes have 2 "
+    ):
+        run_on_ray(plan, tmp_path / "store", options, False)
+
+
+def test_workers_get_as_many_cpus_as_let_all_of_them_fit(plan: ExtractionPlan) -> None:
+    nodes = [{"CPU": 8.0}, {"CPU": 4.0, "GPU": 2.0}]
+
+    def cpus(**options: Any) -> float:
+        return needs_of(plan, EngineOptions(engine="ray", **options), nodes)["num_cpus"]
+
+    assert [cpus(workers=n) for n in (1, 2, 3, 4, 5, 6, 12, 100)] == [8, 4, 4, 2, 2, 2, 1, 1]
+    assert cpus() == cpus(workers=1, gpus_per_worker=0.5) == 1
+    assert [workers_that_fit(node, {"num_cpus": 1.0, "num_gpus": 0.5}) for node in nodes] == [0, 4]
 
 
 def test_a_killed_worker_costs_a_warning(odd: Started, plan: ExtractionPlan, whole: Path, tmp_path: Path) -> None:
@@ -282,6 +325,6 @@ def test_a_node_that_does_not_see_the_store_is_named(
     """It is told before a model is loaded."""
     odd("elsewhere")
     said = r"^worker 1: node .* cannot see '.*', which the driver has begun; write to a folder that all machines share"
-    with pytest.raises(StorageError, match=said), pytest.warns(UserWarning, match="more will be tried"):
+    with pytest.raises(StorageError, match=said), pytest.warns(UserWarning, match="more starts? will be tried"):
         run_on_ray(plan, tmp_path / "store", EngineOptions(engine="ray", workers=1), False)
     assert begin_work(plan, tmp_path / "store") == list(range(len(plan.shards)))
