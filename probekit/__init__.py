@@ -21,6 +21,7 @@ _HOME = {
     "extract": "activations",
     "import_activations": "activations",
     "extract_statistics": "activations",
+    "merge_stores": "activations",
     "label": "activations",
     "label_store": "activations",
     "load_activations": "activations",
@@ -54,6 +55,7 @@ _HOME = {
     "fresh_probes": "causal.erasure.completeness",
     "read_after_edit": "causal.erasure.recovery",
     "write_report": "report.build",
+    "push_to_hub": "sharing.push",
     "ProbekitError": "errors",
 }
 __all__ = [
@@ -87,8 +89,10 @@ __all__ = [
     "load_statistics",
     "load_task",
     "logit_lens",
+    "merge_stores",
     "patch_pairs",
     "plot_projection",
+    "push_to_hub",
     "random_init_of",
     "read_after_edit",
     "selftest",
@@ -109,6 +113,7 @@ if TYPE_CHECKING:
         label_store,
         load_activations,
         load_statistics,
+        merge_stores,
         random_init_of,
     )
     from probekit.activations.plan.reading.show import show_reading
@@ -136,6 +141,7 @@ if TYPE_CHECKING:
     from probekit.probes import load_probe
     from probekit.report.build import write_report
     from probekit.scoring.monitor import Monitor
+    from probekit.sharing.push import push_to_hub
     from probekit.side_by_side import Comparison, compare
     from probekit.sweeps import SweepResults, sweep
     from probekit.tasks import Task, load_task

@@ -1,8 +1,11 @@
 """Atomic, durable files, and JSON with a checksum of itself.
 
-Order of a write: temporary file in the same folder, write, fsync, then rename or link(2) to the final name, fsync the
-folder. No file is ever rewritten in place, and a failed fsync is never retried on the same file: the kernel may have
-dropped the pages that it could not write.
+Order of a write on disk: temporary file in the same folder, write, fsync, then rename or link(2) to the final name,
+fsync the folder. No file is ever rewritten in place, and a failed fsync is never retried on the same file: the kernel
+may have dropped the pages that it could not write.
+
+In an object store a file is one object: it is visible as a whole when the store has confirmed it, and not before, so
+that temporary files, links and fsync have no counterpart there.
 """
 
 import contextlib
@@ -22,6 +25,8 @@ from typing import Any, get_args
 
 from probekit.errors import StorageError
 from probekit.plain_files import file_kind, open_regular, parse_json
+from probekit.remote.path import AnyPath, RemotePath
+from probekit.remote.uploads import abort_stale_uploads
 
 Buffer = bytes | bytearray | memoryview
 
@@ -34,12 +39,14 @@ _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP}  # errors of file systems that c
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}  # errors of file systems without hard links
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder and its parents durably.
+def make_folder(path: AnyPath) -> None:
+    """Make a folder and its parents durably; an object store needs none.
 
     Raises:
         StorageError: the disk refused.
     """
+    if isinstance(path, RemotePath):
+        return
     missing = [folder for folder in [path, *path.parents] if not folder.exists()]
     try:
         if not path.is_dir():
@@ -50,42 +57,59 @@ def make_folder(path: Path) -> None:
         raise refused(path, error) from error
 
 
-def sync_names(folder: Path) -> None:
+def is_there(path: AnyPath) -> bool:
+    """True if something has this name; a link that leads nowhere counts."""
+    return path.exists() if isinstance(path, RemotePath) else os.path.lexists(path)
+
+
+def sync_names(folder: AnyPath) -> None:
     """Make every name in a folder durable, including those of runs that died before their fsync.
 
     Raises:
         StorageError: the disk refused.
     """
+    if isinstance(folder, RemotePath):
+        return
     try:
         _fsync_folder(folder)
     except OSError as error:
         raise refused(folder, error) from error
 
 
-def write_as(path: Path, data: bytes) -> None:
+def write_as(path: AnyPath, data: bytes) -> None:
     """Write a file, replacing any at `path`; for names that determine the content.
 
     Raises:
         StorageError: the disk refused; `path` holds no partial file.
     """
-    _write(path.parent, [data], lambda: path, os.replace)
+    if isinstance(path, RemotePath):
+        path.write_bytes(data)
+    else:
+        _write(path.parent, [data], lambda: path, os.replace)
 
 
-def write_named(folder: Path, parts: Iterable[Buffer], name: Callable[[], str]) -> Path:
+def write_named(folder: AnyPath, parts: Iterable[Buffer], name: Callable[[], str]) -> AnyPath:
     """Write a file whose name is known only after its content; `name` is called when the content is on disk.
 
     Raises:
         StorageError: the disk refused; no partial file has the name.
     """
+    if isinstance(folder, RemotePath):
+        data = b"".join(parts)
+        path = folder / name()
+        path.write_bytes(data)
+        return path
     return _write(folder, parts, lambda: folder / name(), os.replace)
 
 
-def write_first(path: Path, data: bytes) -> bool:
+def write_first(path: AnyPath, data: bytes) -> bool:
     """Write a file unless `path` exists: the first writer wins. True if this one did.
 
     Raises:
         StorageError: the disk refused, or something other than a regular file has the name; no partial file has it.
     """
+    if isinstance(path, RemotePath):
+        return path.create(data)
     try:
         _write(path.parent, [data], lambda: path, _claim)
     except FileExistsError:
@@ -140,7 +164,7 @@ def _write(
     return path
 
 
-def remove(path: Path) -> None:
+def remove(path: AnyPath) -> None:
     """Remove a file durably; a missing file is no error.
 
     Raises:
@@ -148,7 +172,8 @@ def remove(path: Path) -> None:
     """
     try:
         path.unlink(missing_ok=True)
-        _fsync_folder(path.parent)
+        if isinstance(path, Path):
+            _fsync_folder(path.parent)
     except OSError as error:
         raise refused(path, error) from error
 
@@ -170,6 +195,17 @@ def open_plain(path: Path, max_bytes: int | None = None) -> Iterator[BufferedRea
         raise refused(path, error) from error
 
 
+def read_plain(path: AnyPath, max_bytes: int) -> bytes:
+    """The content of a regular file, or of an object; errors as in `open_plain`."""
+    if not isinstance(path, RemotePath):
+        with open_plain(path, max_bytes) as file:
+            return file.read(os.fstat(file.fileno()).st_size)
+    data = path.read_bytes(0, max_bytes + 1)
+    if len(data) > max_bytes:
+        raise StorageError(f"{str(path)!a}: more than the {max_bytes:,} bytes that are read")
+    return data
+
+
 def _fsync_folder(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -181,13 +217,16 @@ def _fsync_folder(path: Path) -> None:
         os.close(fd)
 
 
-def refused(path: Path, error: OSError) -> StorageError:
+def refused(path: AnyPath, error: OSError) -> StorageError:
     """The StorageError for an error of the system at `path`."""
     return StorageError(f"{str(path)!a}: {error.strerror or error}")
 
 
-def remove_stale(folder: Path) -> None:
-    """Remove temporary files of runs that died; recent ones may be in use by another run."""
+def remove_stale(folder: AnyPath) -> None:
+    """Remove temporary files, or unfinished uploads, of runs that died; recent ones may be in use by another run."""
+    if isinstance(folder, RemotePath):
+        abort_stale_uploads(folder, _STALE_SECONDS)
+        return
     for path in folder.glob(TEMPORARY + "*"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > _STALE_SECONDS:
@@ -213,7 +252,7 @@ def seal(body: dict[str, Any], max_bytes: int = MAX_JSON_BYTES) -> tuple[bytes, 
     return data + _SEAL % checksum.encode(), checksum
 
 
-def unseal(path: Path, max_bytes: int = MAX_JSON_BYTES, advice: str = "") -> tuple[dict[str, Any], str]:
+def unseal(path: AnyPath, max_bytes: int = MAX_JSON_BYTES, advice: str = "") -> tuple[dict[str, Any], str]:
     """The content of a file that `seal` made, and its checksum, which is compared before anything is parsed.
 
     Raises:
@@ -221,7 +260,7 @@ def unseal(path: Path, max_bytes: int = MAX_JSON_BYTES, advice: str = "") -> tup
     """
     advice = advice and f"; {advice}"
     try:
-        data = _content(path, max_bytes)
+        data = read_plain(path, max_bytes + _SEAL_BYTES)
     except FileNotFoundError:
         raise StorageError(f"{str(path)!a} is missing{advice}") from None
     head, tail = data[:-_SEAL_BYTES], data[-_SEAL_BYTES:]
@@ -234,11 +273,6 @@ def unseal(path: Path, max_bytes: int = MAX_JSON_BYTES, advice: str = "") -> tup
         raise StorageError(f"{str(path)!a} is damaged: its content does not match its checksum{advice}")
     del body["seal"]
     return body, checksum
-
-
-def _content(path: Path, max_bytes: int) -> bytes:
-    with open_plain(path, max_bytes + _SEAL_BYTES) as file:
-        return file.read(os.fstat(file.fileno()).st_size)
 
 
 def _plain(value: Any) -> Any:

@@ -10,27 +10,48 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+from urllib.parse import quote, unquote
 
 from probekit.errors import DataError, ProbekitError, StorageError, UsageError, nearest
 from probekit.published import PUBLISHED
 from probekit.text import listed
 
 Kind = Literal["model", "dataset"]
+T = TypeVar("T")
 
 ALIASES: dict[str, dict[str, str]] = {
     "model": {name: model.hub_id for name, model in PUBLISHED.items()},
     "dataset": {"sst2": "stanfordnlp/sst2"},
 }
 REPO_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+SCHEME = "hf://"
+_ADDRESS = re.compile(rf"({REPO_ID.pattern})(?:@([^/@]+))?(?:/(.+))?")
 DEADLINE = 2.0  # seconds for the one request; HF_HUB_ETAG_TIMEOUT, which the Hub's clients know, replaces it
 
 
 LATCH = 60.0  # seconds without requests after a timeout
 _timeouts: list[tuple[float, Exception]] = []  # the last one of this process, and when it was (monotonic)
+
+
+@dataclass(frozen=True)
+class HubAddress:
+    """A folder of a repository, as hf://owner/name[@revision][/folder] names it; "" is the whole repository."""
+
+    repo: str
+    revision: str | None
+    folder: str
+
+
+@dataclass(frozen=True)
+class Sought:
+    """What is looked for in a repository: the files without which it is not there, and the local way to name it."""
+
+    keys: tuple[str, ...]
+    instead: str
 
 
 @dataclass(frozen=True)
@@ -52,8 +73,46 @@ class HubRepo:
     files: tuple[str, ...] = ()
 
 
-def find_repo(name: str, kind: Kind, revision: str | None = None) -> HubRepo:
+def is_address(text: object) -> bool:
+    """True for a text that names a place on the Hub."""
+    return isinstance(text, str) and text.startswith(SCHEME)
+
+
+def parse_address(text: str, kind: Kind) -> HubAddress:
+    """The place that hf://owner/name[@revision][/folder] names; "hf://" may be missing.
+
+    Raises:
+        UsageError: another form, or a repository of another kind.
+    """
+    plain = text.removeprefix(SCHEME).rstrip("/")
+    prefix, _, rest = plain.partition("/")
+    if prefix in ("datasets", "models") and rest.count("/"):
+        if prefix != f"{kind}s":
+            raise UsageError(f"{text!a:.200} is one of the {prefix}, expected a {kind}: {SCHEME}{kind}s/owner/name")
+        plain = rest
+    match = _ADDRESS.fullmatch(plain)
+    parts = match[3].split("/") if match and match[3] else []
+    if match is None or ".." in match[1] or any(part in ("", ".", "..") for part in parts):
+        raise UsageError(
+            f"{text!a:.200} does not name a repository of the Hub; write owner/name, or owner/name@revision/folder"
+        )
+    return HubAddress(match[1], unquote(match[2]) if match[2] else None, "/".join(parts))
+
+
+def address_text(address: HubAddress) -> str:
+    """The address as `parse_address` reads it."""
+    revision = f"@{quote(address.revision, safe='')}" if address.revision else ""
+    return f"{SCHEME}{address.repo}{revision}{f'/{address.folder}' if address.folder else ''}"
+
+
+def find_repo(name: str, kind: Kind, revision: str | None = None, sought: Sought | None = None) -> HubRepo:
     """The repository `name` (an id such as "owner/name", or a known short name), with one request to the Hub.
+
+    Args:
+        name: its id, or the short name of a model or dataset.
+        kind: of repository.
+        revision: a branch or commit; None is the main branch.
+        sought: what the repository should hold, where that is no model and no dataset.
 
     Raises:
         UsageError: the Hub has no such repository or revision, or the name is no id.
@@ -64,21 +123,65 @@ def find_repo(name: str, kind: Kind, revision: str | None = None) -> HubRepo:
         raise UsageError(
             f"{name!a} is not the name of a {kind} on the Hub (owner/name); {nearest(name, ALIASES[kind])}"
         )
-    deadline, earlier = _deadline(), _recent_timeout()
-    answer = earlier or _ask(repo_id, kind, revision, deadline)
+    deadline, earlier = deadline_of_requests(), recent_timeout()
+    answer = earlier or ask_hub(lambda api: _info(api, repo_id, kind, revision, deadline), deadline)
     if not earlier and _is_timeout(answer):
         _timeouts[:] = [(time.monotonic(), answer)]
     if not isinstance(answer, Exception):
         files = tuple(file.rfilename for file in answer.siblings or ())
         return HubRepo(answer.id, answer.sha, offline=False, requested=revision, files=files)
-    if (refusal := _refusal(answer, name, kind, revision)) is not None:
+    hint = "check the name" if sought else nearest(name, [*ALIASES[kind], *ALIASES[kind].values()])
+    if (refusal := refusal_of(answer, name, kind, revision, hint)) is not None:
         raise refusal from answer
     for cached_id in dict.fromkeys([repo_id, name]):
-        if _is_cached(cached_id, kind, revision):
+        if _is_cached(cached_id, kind, revision, sought):
             return HubRepo(cached_id, revision, offline=True, requested=revision)
     raise DataError(
-        f"{_no_answer(answer, deadline, earlier is not None)} and {name!a} is not in the local cache; {_instead(kind)}"
+        f"{no_answer(answer, deadline, earlier is not None)} and {name!a} is not in the local cache; "
+        f"{sought.instead if sought else _instead(kind)}"
     ) from answer
+
+
+def fetch_folder(address: HubAddress, kind: Kind, sought: Sought, wanted: Callable[[str], bool]) -> Path:
+    """Download the files of a folder on the Hub into the local cache; the local folder.
+
+    Files that the cache has are not downloaded again. The files of `sought` come last: where the cache has one of them,
+    it has the others.
+
+    Args:
+        address: the folder.
+        kind: of repository.
+        sought: what the folder should hold.
+        wanted: of a file's name in the folder, whether to download it.
+
+    Raises:
+        UsageError: no such repository or revision.
+        DataError: the folder holds nothing of what is sought; the Hub did not answer, and the cache has no copy.
+        StorageError: the cache cannot be written.
+    """
+    start = f"{address.folder}/" if address.folder else ""
+    sought = replace(sought, keys=tuple(start + key for key in sought.keys))
+    repo = find_repo(address.repo, kind, address.revision, sought)
+    if repo.offline:
+        return Path(_cached_file(repo.id, kind, repo.revision, sought.keys) or "").parent
+    names = [name for name in repo.files if name.startswith(start) and wanted(name.removeprefix(start))]
+    if not set(names) & set(sought.keys):
+        known = listed([key.removeprefix(start) for key in sought.keys], between=" or ")
+        raise DataError(f"{address_text(address)!a} holds no {known}; check the name and the folder")
+    path = Path()
+    for name in sorted(names, key=lambda name: name in sought.keys):
+        path = Path(_download(repo, kind, name, sought.instead))
+    return path.parent
+
+
+def _download(repo: HubRepo, kind: Kind, name: str, instead: str) -> str:
+    from huggingface_hub import hf_hub_download
+
+    try:
+        # by the name of the branch: so the cache records its commit and finds it offline
+        return hf_hub_download(repo.id, name, revision=repo.requested, repo_type=kind)
+    except Exception as error:  # httpx, OSError, ValueError, the client's own
+        raise _no_download(error, repo.id, name, instead) from error
 
 
 def fetch(repo: HubRepo, names: Iterable[str]) -> Path:
@@ -90,28 +193,29 @@ def fetch(repo: HubRepo, names: Iterable[str]) -> Path:
         DataError: a file could not be downloaded.
         StorageError: the cache cannot be written.
     """
-    from huggingface_hub import hf_hub_download
-
     folder = cached_model(repo.id, repo.requested) if repo.offline else None
     wanted = [] if repo.offline else [name for name in names if name in repo.files]
     for name in wanted:
         # The first by the name of the branch: so the cache records its commit and finds it offline.
         revision = folder.name if folder else repo.requested
-        try:
-            path = hf_hub_download(repo.id, name, revision=revision)
-        except Exception as error:  # httpx, OSError, ValueError, the client's own
-            raise _no_download(error, repo.id, name) from error
+        path = _download(replace(repo, requested=revision), "model", name, _instead("model"))
         folder = folder or Path(path).parent
     if folder is None:
         raise DataError(f"{repo.id!a} has none of the files of a model ({listed([*names])}); name another repository")
     return folder
 
 
-def _recent_timeout() -> Exception | None:
+def recent_timeout() -> Exception | None:
+    """The timeout of less than a minute ago, if there was one."""
     return next((error for when, error in _timeouts if time.monotonic() - when < LATCH), None)
 
 
-def _deadline() -> float:
+def deadline_of_requests() -> float:
+    """Seconds for the first request of a command.
+
+    Raises:
+        UsageError: HF_HUB_ETAG_TIMEOUT is not a whole number.
+    """
     given = os.environ.get("HF_HUB_ETAG_TIMEOUT")
     if given is None:
         return DEADLINE
@@ -120,8 +224,8 @@ def _deadline() -> float:
     return float(given)
 
 
-def _ask(repo_id: str, kind: Kind, revision: str | None, deadline: float) -> Any:
-    """The Hub's answer, or the exception that came instead, within the deadline.
+def ask_hub(request: Callable[[Any], T], deadline: float) -> T | Exception:
+    """What a request to the Hub returns, or the exception that came instead, within the deadline.
 
     Runs in a thread: the client's timeout does not cover the lookup of the host's name, nor its own first requests.
     """
@@ -132,8 +236,7 @@ def _ask(repo_id: str, kind: Kind, revision: str | None, deadline: float) -> Any
     def ask() -> None:
         api = HfApi()
         try:
-            info = api.model_info if kind == "model" else api.dataset_info
-            answers.append(info(repo_id, revision=revision, timeout=deadline))
+            answers.append(request(api))
         except Exception as error:
             answers.append(error)
 
@@ -143,7 +246,12 @@ def _ask(repo_id: str, kind: Kind, revision: str | None, deadline: float) -> Any
     return answers[0] if answers else TimeoutError()
 
 
-def _refusal(error: Exception, name: str, kind: Kind, revision: str | None) -> ProbekitError | None:
+def _info(api: Any, repo_id: str, kind: Kind, revision: str | None, deadline: float) -> Any:
+    info = api.model_info if kind == "model" else api.dataset_info
+    return info(repo_id, revision=revision, timeout=deadline)
+
+
+def refusal_of(error: Exception, name: str, kind: Kind, revision: str | None, hint: str) -> ProbekitError | None:
     """The error if the Hub answered with a refusal; None if it did not answer."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
@@ -153,7 +261,6 @@ def _refusal(error: Exception, name: str, kind: Kind, revision: str | None) -> P
     if isinstance(error, GatedRepoError):
         return DataError(f"{name!a} is gated: ask for access on its page, then log in with `hf auth login`")
     if isinstance(error, RepositoryNotFoundError) and status == 404:
-        hint = nearest(name, [*ALIASES[kind], *ALIASES[kind].values()])
         return UsageError(f"the Hub has no {kind} {name!a}; {hint}")
     if status in (401, 403):
         return DataError(
@@ -168,7 +275,8 @@ def _is_timeout(answer: Any) -> bool:
     return isinstance(answer, Exception) and "Timeout" in type(answer).__name__
 
 
-def _no_answer(error: Exception, deadline: float, timed_out: bool) -> str:
+def no_answer(error: Exception, deadline: float, timed_out: bool) -> str:
+    """Why there was no answer, as a clause."""
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     if isinstance(error, OfflineModeIsEnabled):
@@ -185,7 +293,9 @@ def _instead(kind: Kind) -> str:
     return "give a folder: --model PATH" if kind == "model" else "give a file or folder: --dataset PATH"
 
 
-def _is_cached(repo_id: str, kind: Kind, revision: str | None) -> bool:
+def _is_cached(repo_id: str, kind: Kind, revision: str | None, sought: Sought | None) -> bool:
+    if sought is not None:
+        return _cached_file(repo_id, kind, revision, sought.keys) is not None
     if kind == "model":
         return cached_model(repo_id, revision) is not None
     from huggingface_hub.constants import HF_HOME, HF_HUB_CACHE
@@ -196,13 +306,19 @@ def _is_cached(repo_id: str, kind: Kind, revision: str | None) -> bool:
 
 def cached_model(repo_id: str, revision: str | None) -> Path | None:
     """The cached folder of a model repository at a revision, if its config.json is there."""
+    config = _cached_file(repo_id, "model", revision, ("config.json",))
+    return None if config is None else Path(config).parent
+
+
+def _cached_file(repo_id: str, kind: Kind, revision: str | None, names: tuple[str, ...]) -> str | None:
+    """The first of these files that the cache has at this revision."""
     from huggingface_hub import try_to_load_from_cache
 
-    config = try_to_load_from_cache(repo_id, "config.json", revision=revision)
-    return Path(config).parent if isinstance(config, str) else None
+    found = (try_to_load_from_cache(repo_id, name, revision=revision, repo_type=kind) for name in names)
+    return next((path for path in found if isinstance(path, str)), None)
 
 
-def _no_download(error: Exception, repo_id: str, name: str) -> ProbekitError:
+def _no_download(error: Exception, repo_id: str, name: str, instead: str) -> ProbekitError:
     from huggingface_hub.errors import GatedRepoError
 
     if isinstance(error, GatedRepoError):
@@ -210,4 +326,4 @@ def _no_download(error: Exception, repo_id: str, name: str) -> ProbekitError:
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
         return StorageError(f"{name!a} of {repo_id!a} cannot be stored in the cache: {ascii(str(error))[1:-1]}")
     words = ascii(" ".join(str(error).split())[:300])[1:-1] or type(error).__name__
-    return DataError(f"{name!a} of {repo_id!a} could not be downloaded: {words}; try again, or {_instead('model')}")
+    return DataError(f"{name!a} of {repo_id!a} could not be downloaded: {words}; try again, or {instead}")

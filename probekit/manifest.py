@@ -4,13 +4,15 @@ Opening the store (`probekit.activations`) checks everything, and says what is w
 """
 
 import contextlib
-import os
+import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from probekit.durable import MAX_JSON_BYTES, matches, unseal
+from probekit.durable import MAX_JSON_BYTES, is_there, matches, unseal
 from probekit.errors import DataError, ProbekitError
 from probekit.places import NamedPlaces
+from probekit.remote.path import AnyPath
 from probekit.text import by_numbers
 
 _FORM = {"places": [(str, int | None)], "points": [str], "n_layers": int, "output?": str}
@@ -26,13 +28,13 @@ class StoredPlaces(NamedPlaces):
         return [str(one) for one in (kept if isinstance(kept, list) else [kept])]
 
 
-def check_is_store(path: Path) -> None:
+def check_is_store(path: AnyPath) -> None:
     """Raise a DataError if there is neither a plan nor a manifest at `path`."""
     if not is_store(path):
         raise DataError(f"no store at {str(path)!a}; make one with probekit extract")
 
 
-def stores_in(folder: Path) -> list[Path]:
+def stores_in(folder: AnyPath) -> list[AnyPath]:
     """The stores directly in a folder that is none itself, such as those of several checkpoints, step2 before step10.
 
     None for a store, and where no folder is.
@@ -43,12 +45,20 @@ def stores_in(folder: Path) -> list[Path]:
     return sorted(inside, key=lambda each: by_numbers(each.name))
 
 
-def is_store(path: Path) -> bool:
+def is_store(path: AnyPath) -> bool:
     """Whether a plan or a manifest is at `path`."""
-    return any(os.path.lexists(path / name) for name in ("plan.json", "manifest.json"))
+    return any(is_there(path / name) for name in ("plan.json", "manifest.json"))
 
 
-def stored_places(path: Path) -> StoredPlaces | None:
+def results_home(store: AnyPath) -> Path:
+    """The folder of a store's results: in the store, or under ./runs for one that is not on this machine."""
+    if isinstance(store, Path):
+        return store / "results"
+    digest = hashlib.sha256(str(store).encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return Path("runs") / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', str(store))[:100]}-{digest}" / "results"
+
+
+def stored_places(path: AnyPath) -> StoredPlaces | None:
     """The places of the store at `path`; None if it is unfinished or damaged.
 
     Raises:
@@ -64,16 +74,17 @@ def stored_places(path: Path) -> StoredPlaces | None:
     return StoredPlaces([(point, layer) for point, layer in body["places"]], body)
 
 
-def dated_manifests(root: Path) -> Iterator[tuple[int, Path]]:
+def dated_manifests(root: AnyPath) -> Iterator[tuple[int, AnyPath]]:
     """(date of the manifest, store) of every store under `root` with a manifest, but for stores inside another."""
     with contextlib.suppress(OSError):
         for manifest in root.rglob("manifest.json"):
             with contextlib.suppress(OSError):
-                if not (manifest.resolve().parents[1] / "plan.json").exists():
+                store = manifest.resolve().parent
+                if store.parent == store or not (store.parent / "plan.json").exists():
                     yield manifest.stat().st_mtime_ns, manifest.parent
 
 
-def newest_manifest(root: Path) -> Path:
+def newest_manifest(root: AnyPath) -> AnyPath:
     """The store under `root` whose manifest is the newest; it may be damaged. Raises DataError: there is none."""
     found = max(dated_manifests(root), default=None)
     if found is None:
@@ -81,6 +92,6 @@ def newest_manifest(root: Path) -> Path:
     return found[1]
 
 
-def no_store_under(root: Path) -> DataError:
+def no_store_under(root: AnyPath) -> DataError:
     """The error for a folder without a complete store."""
     return DataError(f"no complete store under {str(root)!a}; make one with probekit extract, or name one")

@@ -87,6 +87,9 @@ class SimulatedCuda(SimulatedDevices):
         for x in tensors([args, kwargs]):
             if key_of(x) in self._late and func.__name__ not in ("copy_", "__get__"):  # shape and type
                 raise Misused(f"{func.__name__} reads host memory before its copy has arrived")
+        masked = kwargs.get("attn_mask") is not None and kwargs.get("enable_gqa")
+        if masked and self.device_of(args[0]).type == "cuda":
+            raise Misused("attention with a mask and fewer heads of keys materialises every score")
         out = super().run(func, args, kwargs)
         if pinned:
             self._pinned.add(key_of(out))
@@ -147,8 +150,13 @@ class SimulatedCuda(SimulatedDevices):
 def simulated_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedCuda]:
     """Within the context, this machine has two GPUs. Functions of torch.cuda must be told which one."""
     with monkeypatch.context() as patch, SimulatedCuda() as cuda:
-        asked = {
-            "Stream": lambda device: Stream(cuda, _numbered(device)),
+
+        class OwnStream(Stream):  # a class, since other libraries name it in annotations
+            def __init__(self, device: Any):
+                super().__init__(cuda, _numbered(device))
+
+        asked: dict[str, Any] = {
+            "Stream": OwnStream,
             "current_stream": cuda.current,
             "synchronize": lambda device: _numbered(device),
             "mem_get_info": lambda device: (FREE, TOTAL) if _numbered(device) else None,

@@ -17,6 +17,7 @@ _MOVES = ("copy_", "__set__", "_has_compatible_shallow_copy_type")  # may see tw
 _DEVICE_OF = Tensor.device.__get__  # pyright: ignore[reportAttributeAccessIssue]
 _IS_CUDA = Tensor.is_cuda.__get__  # pyright: ignore[reportAttributeAccessIssue]
 _TO_NUMPY = (Tensor.numpy, Tensor.__array__)
+_INDEXED = (Tensor.__getitem__, Tensor.__setitem__)
 _NOT_ON_MPS = ("segment_reduce",)  # operations that torch has not got on Apple's GPUs
 
 
@@ -38,12 +39,12 @@ class SimulatedDevices(TorchFunctionMode):
         return self._names.get(key_of(x), (CPU, None))[0]
 
     def _put(self, x: Tensor, device: torch.device) -> Tensor:
-        if device.type == "cuda" and device.index is None:
-            device = torch.device("cuda", 0)  # a tensor's device has a number
+        if device.type in ("cuda", "mps") and device.index is None:
+            device = torch.device(device.type, 0)  # a tensor's device has a number
         self._names[key_of(x)] = (device, x.untyped_storage())
         self.used.add(str(device))
         if device.type == "mps" and x.dtype == torch.float64:
-            raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.")
+            raise TypeError("Cannot convert a MPS Tensor to float64 dtype as MPS has no float64")
         return x
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -57,10 +58,11 @@ class SimulatedDevices(TorchFunctionMode):
                 return self._to(*args, **kwargs)
             if func == Tensor.cpu:
                 return self._to(args[0], CPU)
-            if func in _TO_NUMPY and self.device_of(args[0]) != CPU:
+            if func in _TO_NUMPY and self.device_of(args[0]) != CPU and not kwargs.get("force"):
                 raise TypeError(f"can't convert {self.device_of(args[0])} device type tensor to numpy")
             asked = torch.device(kwargs.pop("device")) if kwargs.get("device") is not None else None
-            given = {self.device_of(x) for x in tensors([args, kwargs]) if x.dim()}
+            checked = [args[0], *args[2:]] if func in _INDEXED and self.indexed_from_cpu(args[1]) else [args, kwargs]
+            given = {self.device_of(x) for x in tensors(checked) if x.dim()}
             if len(given) > 1 and func.__name__ not in _MOVES:
                 raise AssertionError(f"{func.__name__} got tensors of {given}")
             if func.__name__ in _NOT_ON_MPS and any(device.type == "mps" for device in given):
@@ -71,6 +73,10 @@ class SimulatedDevices(TorchFunctionMode):
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Carry out an operation whose tensors are on one device."""
         return func(*args, **kwargs)
+
+    def indexed_from_cpu(self, index: Any) -> bool:
+        """True if the tensors of an index are all on the CPU, from where every device takes them."""
+        return all(self.device_of(x) == CPU for x in tensors([index if isinstance(index, tuple | list) else [index]]))
 
     def named(self, out: Any, device: torch.device | None) -> Any:
         """The result of an operation, on this device if it is new."""

@@ -34,7 +34,7 @@ from probekit.models.shapes import StackShape, equal_blocks
 from probekit.points import PAIR_POINTS
 from probekit.text import metric
 
-TIMED_FLOPS = 1.5e10  # of the timed batch: a twentieth of a second at 300 GFLOPs a second
+TIMED_FLOPS = {"cpu": 1.5e10}  # of the timed batch: a twentieth of a second at 300 GFLOPs a second; elsewhere all of it
 REPEATS = 3
 ENOUGH = 0.5  # seconds of timing after which no repeat begins
 
@@ -81,8 +81,7 @@ def estimate(plan: ExtractionPlan) -> Estimate:
     """Estimate the time and memory of the plan on its device; runs one block of the model for a moment."""
     works = _works(plan.model, plan.packing, plan.stack, plan.stop_at_layer)
     batches = plan.batches
-    flops = sum(work.n_blocks * _batch_flops(work, batch) for work in works for batch in batches)
-    flops -= sum(_unread_flops(plan, works[-1], batch) for batch in batches)
+    flops = plan_flops(plan)
     before, rate = _measured(plan.model, plan.device, works[0], batches)
     nodes = sum(filled_nodes(work.packing.sizes, batches) for work in works)
     has_pairs, size = any(point in PAIR_POINTS for point, _ in plan.places), plan.model.dtype.itemsize
@@ -95,6 +94,13 @@ def estimate(plan: ExtractionPlan) -> Estimate:
         batch_bytes=max(_batch_bytes(work, batch, size, has_pairs) for work in works for batch in batches),
         kept_bytes=_kept_bytes(plan.packing, plan.shards, example_bytes),
     )
+
+
+def plan_flops(plan: ExtractionPlan) -> int:
+    """FLOPs of all batches of a plan, including the nodes that fill them up."""
+    works = _works(plan.model, plan.packing, plan.stack, plan.stop_at_layer)
+    flops = sum(work.n_blocks * _batch_flops(work, batch) for work in works for batch in plan.batches)
+    return flops - sum(_unread_flops(plan, works[-1], batch) for batch in plan.batches)
 
 
 def describe_estimate(found: Estimate) -> str:
@@ -148,7 +154,8 @@ def _measured(
 ) -> tuple[float, float]:
     """Seconds per node before the first block, and FLOPs per second within a block."""
     blocks = batches[len(batches) // 2]
-    blocks = blocks[: max(1, int(TIMED_FLOPS * len(blocks) / _batch_flops(work, blocks)))]
+    if device.type in TIMED_FLOPS:  # on a GPU a part would time the launching of kernels
+        blocks = blocks[: max(1, int(TIMED_FLOPS[device.type] * len(blocks) / _batch_flops(work, blocks)))]
     batch = work.packing.batch(blocks)
     forward: Callable[..., Tensor] = getattr(model, "encode", model)
 

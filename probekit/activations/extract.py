@@ -9,13 +9,13 @@ import warnings
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from probekit.activations.activations import ActivationSet
 from probekit.activations.continuations.files import folder_of
 from probekit.activations.continuations.plan import of_continued, plan_continuations
 from probekit.activations.continuations.write import write_continuations
+from probekit.activations.parts.run import run_part
 from probekit.activations.parts.work import open_writer
 from probekit.activations.plan.build import plan_extraction, position_of_rows
 from probekit.activations.plan.identity import digest_of, record_of_run
@@ -26,14 +26,16 @@ from probekit.activations.run.loop import refuse_hooks, run_shards
 from probekit.activations.run.memory import compute_in_memory, refuse_large_sums
 from probekit.activations.store.reader import Store
 from probekit.activations.store.tensors import SIZE
-from probekit.activations.sums.files import CountProgress
+from probekit.activations.sums.files import FOLDER, CountProgress
 from probekit.activations.sums.statistics import Statistics
 from probekit.activations.sums.tally import Tally, check_countable
 from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
 from probekit.options import EngineOptions, ExtractArguments, ExtractOptions
-from probekit.options.check import check_path
+from probekit.options.check import check_any_path
+from probekit.options.engine import checked_part
 from probekit.options.option import keywords
+from probekit.remote.path import AnyPath
 from probekit.tasks.base import Task
 from probekit.tasks.tables.objects import task_of
 from probekit.text import counted, kind_of
@@ -53,6 +55,9 @@ def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractAr
     With `generate` the model first continues each text, greedily or by sampling. `inputs` are then the whole texts,
     each run at once. Continuations that an earlier run with these options wrote to `out` are read from there.
 
+    With `part` the result is a `PartDone`, which says what is done and what is missing; `load_activations(out)` opens
+    the store once it is complete.
+
     Args:
         model: a model from `load_model`.
         task: a task from `load_task`, or texts, lists of token ids, or chats (lists of {role, content}).
@@ -68,12 +73,28 @@ def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractAr
         ResumeMismatch: the store at `out` has other settings.
     """
     task = task_of(task)
+    if options.devices is not None and str(options.device) == "auto":
+        from probekit.engines.devices import type_of_devices
+
+        options = replace(options, device=type_of_devices(options.devices))
     if options.generate is not None:
         given, task = task, continued(model, task, options)
         options = replace(of_continued(options), position=position_of_rows(options.position, given, task))
     plan = plan_extraction(model, task, options)
     _warn_of_cut(plan, stacklevel=4)  # the caller of the function with flat options
-    return run_plan(plan, options.out, options.progress, options.stats, options)
+    if (part := checked_part(options.part)) is None:
+        return run_plan(plan, options.out, options.progress, options.stats, options)
+    if options.out is None:
+        raise UsageError("parts share a store, and none is named; give out=PATH")
+    done = run_part(
+        plan,
+        check_any_path("out", options.out),
+        part,
+        options.progress,
+        "also" if options.stats else None,
+        options.check,
+    )
+    return cast(Any, done)  # for type checkers what extract returns stays a mapping: parts are for programs and jobs
 
 
 def extract_statistics(
@@ -81,7 +102,7 @@ def extract_statistics(
     task: Task | Iterable[Any],
     options: ExtractOptions | None = None,
     *,
-    out: str | Path | None = None,
+    out: str | AnyPath | None = None,
     progress: bool | None = None,
 ) -> Statistics:
     """Count, sum, Gram matrix and class sums of every place and split, without keeping activations.
@@ -118,7 +139,7 @@ def continued(model: LanguageModel, task: Task, options: ExtractArguments) -> Ta
     if options.out is not None:
         refuse_hooks(model)
     plan = plan_continuations(model, task, options)
-    folder = None if options.out is None else folder_of(plan, check_path("out", options.out))
+    folder = None if options.out is None else folder_of(plan, check_any_path("out", options.out))
     return write_continuations(plan, folder, options.progress)
 
 
@@ -134,7 +155,7 @@ def _warn_of_cut(plan: ExtractionPlan, stacklevel: int) -> None:
 
 def run_plan(
     plan: ExtractionPlan,
-    out: str | Path | None = None,
+    out: str | AnyPath | None = None,
     progress: bool | None = None,
     stats: bool = False,
     engine: EngineOptions | None = None,
@@ -143,10 +164,10 @@ def run_plan(
     engine = engine or EngineOptions()
     spread = engine.devices is not None or engine.engine is not None
     if out is not None:
-        path = check_path("out", out)
+        path = check_any_path("out", out)
         if spread:
             _run_on_engine(plan, path, engine, progress)
-        return _to_store(plan, path, False if spread else progress, stats, engine.check)
+        return _to_store(plan, path, progress if stats or not spread else False, stats, engine.check)
     if spread:
         raise UsageError("several processes share a store, and none is named; give out=PATH")
     if stats:
@@ -155,9 +176,9 @@ def run_plan(
     return ActivationSet(tensors, plan.task, record_of_run(plan), plan.layout)
 
 
-def run_statistics(plan: ExtractionPlan, out: str | Path | None = None, progress: bool | None = None) -> Statistics:
+def run_statistics(plan: ExtractionPlan, out: str | AnyPath | None = None, progress: bool | None = None) -> Statistics:
     """Carry out a plan, as `extract_statistics` does; `out`, `progress` and errors as there."""
-    path = None if out is None else check_path("out", out)
+    path = None if out is None else check_any_path("out", out)
     _check_statistics(plan)
     writer = None if path is None else open_writer(plan, path)
     tally = _tally(plan, path)
@@ -168,7 +189,7 @@ def run_statistics(plan: ExtractionPlan, out: str | Path | None = None, progress
     return tally.finish(record_of_run(plan))
 
 
-def _run_on_engine(plan: ExtractionPlan, path: Path, engine: EngineOptions, progress: bool | None) -> None:
+def _run_on_engine(plan: ExtractionPlan, path: AnyPath, engine: EngineOptions, progress: bool | None) -> None:
     """Have others write every shard; they make the plan again from the store, which does not hold everything."""
     from probekit import engines
 
@@ -178,10 +199,15 @@ def _run_on_engine(plan: ExtractionPlan, path: Path, engine: EngineOptions, prog
             "edits are tensors that a store does not hold, so that no other process can make them again; extract in "
             "one process, or with part=(i, n) in several"
         )
+    if not isinstance((plan.model.source or {}).get("name_or_path"), str):
+        raise UsageError(
+            f"{plan.model.name} was not loaded from a folder or the Hub, where other processes could load it too; "
+            "save it and load it with load_model, or extract in one process"
+        )
     engines.run(plan, path, engine, progress)
 
 
-def _to_store(plan: ExtractionPlan, path: Path, progress: bool | None, stats: bool, check: str = SIZE) -> Store:
+def _to_store(plan: ExtractionPlan, path: AnyPath, progress: bool | None, stats: bool, check: str = SIZE) -> Store:
     if stats:
         _check_statistics(plan)
     writer = open_writer(plan, path, check)
@@ -193,15 +219,17 @@ def _to_store(plan: ExtractionPlan, path: Path, progress: bool | None, stats: bo
     with writer, closing(run_shards(plan, progress, writer, tally)) as shards:
         for number, rows, tensors in on_host(shards):
             writer.write(number, rows, tensors)
+            del tensors  # so that memory does not hold it while the next one is computed
     if tally is not None:
         tally.finish(record_of_run(plan))
     writer.finish(record_of_run(plan))
     return Store(path)
 
 
-def _tally(plan: ExtractionPlan, path: Path | None) -> Tally:
+def _tally(plan: ExtractionPlan, path: AnyPath | None) -> Tally:
     start = CountProgress(digest_of(plan), len(plan.shards), len(plan.task))
-    return Tally(plan.task, plan.layout, plan.places, plan.device, start, path)
+    folder = None if path is None else path / FOLDER
+    return Tally(plan.task, plan.layout, plan.places, plan.device, start, folder)
 
 
 def _check_statistics(plan: ExtractionPlan) -> None:

@@ -1,16 +1,16 @@
 """Write labels into a store that is there, by the ids of its texts."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import read_plan
 from probekit.activations.store.labels import stored_labels, with_stored_labels, write_labels
 from probekit.errors import UsageError
-from probekit.options.check import check_path
+from probekit.options.check import check_any_path
 from probekit.options.label import LabelArguments
 from probekit.options.option import keywords
+from probekit.remote.path import AnyPath
 from probekit.tasks.base import Task
 from probekit.tasks.join_labels import checked_labels, read_label_set, with_label_sets
 
@@ -27,7 +27,7 @@ class LabelledStore:
         is_new: False if the store had the same labels already.
     """
 
-    path: Path
+    path: AnyPath
     name: str
     task: Task
     info: dict[str, Any]
@@ -40,7 +40,7 @@ class LabelledStore:
 
 
 @keywords(LabelArguments)
-def label_store(path: str | Path, labels: Any, options: LabelArguments) -> LabelledStore:
+def label_store(path: str | AnyPath, labels: Any, options: LabelArguments) -> LabelledStore:
     """Write labels into a store, complete or not, by the ids of its texts.
 
     Each label set has a file of its own; activations and examples stay as they are. The first labels of a store that
@@ -59,7 +59,7 @@ def label_store(path: str | Path, labels: Any, options: LabelArguments) -> Label
         ResumeMismatch: the store has other labels of this name, and `replace` is False.
         StorageError: the store is damaged, or the disk refused.
     """
-    path = check_path("the store", path)
+    path = check_any_path("the store", path)
     plan = read_plan(path)
     examples = read_examples(path, plan)
     known = stored_labels(path, examples)

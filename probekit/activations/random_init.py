@@ -4,7 +4,6 @@ Whatever a probe finds there comes from the architecture and the words, not from
 arXiv 1809.10040).
 """
 
-from pathlib import Path
 from typing import Any
 
 from probekit.activations.activations import Activations
@@ -17,7 +16,8 @@ from probekit.activations.store.format import PlanFile, has_manifest, read_plan
 from probekit.activations.store.reader import Store
 from probekit.durable import matches
 from probekit.errors import UsageError
-from probekit.options.check import check_path
+from probekit.options.check import check_any_path
+from probekit.remote.path import AnyPath
 
 BY_HAND = "make such a baseline yourself: extract(load_model(..., random_init=True), task, ...)"
 _SOURCE = {"name_or_path": str, "revision?": str}
@@ -25,7 +25,7 @@ _MAY_DIFFER = ("model_fingerprint", "quantize", "arithmetic", "shards")  # the w
 
 
 def random_init_of(
-    store: Store | str | Path, seed: int = 0, out: str | Path | None = None, progress: bool | None = None
+    store: Store | str | AnyPath, seed: int = 0, out: str | AnyPath | None = None, progress: bool | None = None
 ) -> Activations:
     """Activations of the store's architecture with random weights: the same task, points, positions, types and batches.
 
@@ -51,13 +51,13 @@ def random_init_of(
     path, task = store.path, store.task
     plan = read_plan(path)
     source = _random_source(path, plan, seed)
-    baseline = path / f"random-init-{seed}" if out is None else check_path("out", out)
+    baseline = path / f"random-init-{seed}" if out is None else check_any_path("out", out)
     done = _is_done(baseline, plan, source)
     made = Store(baseline) if done else run_plan(_random_plan(path, plan, source), baseline, progress)
     return made if made.task.labels.keys() == task.labels.keys() else with_task(made, task)
 
 
-def _random_source(path: Path, plan: PlanFile, seed: int) -> dict[str, Any]:
+def _random_source(path: AnyPath, plan: PlanFile, seed: int) -> dict[str, Any]:
     """The arguments of `load_model` for the random weights, as the plan of their store will hold them."""
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise UsageError(f"seed is a whole number, 0 or more; got {seed!r}")
@@ -79,7 +79,7 @@ def _random_source(path: Path, plan: PlanFile, seed: int) -> dict[str, Any]:
     return {**model, "random_init": True, "seed": seed, "dtype": plan.identity["compute_dtype"], **how}
 
 
-def _is_done(baseline: Path, plan: PlanFile, source: dict[str, Any]) -> bool:
+def _is_done(baseline: AnyPath, plan: PlanFile, source: dict[str, Any]) -> bool:
     """True if the baseline is there and complete; no model is needed to know."""
     if not has_manifest(baseline):
         return False
@@ -88,7 +88,7 @@ def _is_done(baseline: Path, plan: PlanFile, source: dict[str, Any]) -> bool:
     return found.source == source and all(found.identity.get(key) == plan.identity.get(key) for key in same)
 
 
-def _random_plan(path: Path, plan: PlanFile, source: dict[str, Any]) -> ExtractionPlan:
+def _random_plan(path: AnyPath, plan: PlanFile, source: dict[str, Any]) -> ExtractionPlan:
     from probekit.models import load_model
 
     how = {key: value for key, value in source.items() if key != "name_or_path"}

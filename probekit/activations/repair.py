@@ -25,6 +25,7 @@ from probekit.durable import remove
 from probekit.errors import StorageError, UsageError
 from probekit.interventions import Edits
 from probekit.models.base import LanguageModel
+from probekit.remote.path import AnyPath
 
 __all__ = ["Repaired", "plan_again", "repair"]
 
@@ -45,7 +46,7 @@ class Repaired:
         command: name of the command that makes such a store.
     """
 
-    path: Path
+    path: AnyPath
     shards: list[int]
     removed: list[int]
     manifest: bool
@@ -59,7 +60,7 @@ class Repaired:
 
 
 def repair(
-    path: str | Path,
+    path: str | AnyPath,
     model: LanguageModel | str | Path | None = None,
     show: Advance = None,
     show_bytes: Advance = None,

@@ -18,6 +18,7 @@ from probekit.interventions import Edits
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
 from probekit.points import Place
+from probekit.remote.path import AnyPath
 
 _OPTIONS = {
     "points": [str],
@@ -34,7 +35,7 @@ _GIVE_EDITS = "give the edits of the extraction"
 _GIVE_MODEL = "give the model that made it with --model"
 
 
-def check_extracted(path: Path, identity: dict[str, Any]) -> None:
+def check_extracted(path: AnyPath, identity: dict[str, Any]) -> None:
     """Raise a StorageError unless the identity has every option of an extraction."""
     if not matches(identity, {**_OPTIONS, "compute_dtype": str, "shard_bytes?": int}):
         raise StorageError(f"{str(path / 'plan.json')!a} does not say how the store was extracted; {AGAIN}")
@@ -46,7 +47,7 @@ def device_again(plan: PlanFile, source: Mapping[str, Any]) -> str:
 
 
 def load_again(
-    path: Path, plan: PlanFile, model: LanguageModel | str | Path | None = None, device: str | None = None
+    path: AnyPath, plan: PlanFile, model: LanguageModel | str | Path | None = None, device: str | None = None
 ) -> LanguageModel:
     """The model of a store, in the type of its plan.
 
@@ -113,7 +114,7 @@ def plan_again(
 
 
 def same_plan(
-    path: Path,
+    path: AnyPath,
     plan: PlanFile,
     examples: StoredExamples,
     model: LanguageModel,
@@ -132,7 +133,7 @@ def same_plan(
     return again
 
 
-def _compare(path: Path, plan: PlanFile, identity: dict[str, Any], model: LanguageModel, advice: str) -> None:
+def _compare(path: AnyPath, plan: PlanFile, identity: dict[str, Any], model: LanguageModel, advice: str) -> None:
     wanted = {"identity": identity, "model": model.name, "task": plan.task}
     check_same(path, plan, json.loads(json.dumps(wanted)), advice)
 

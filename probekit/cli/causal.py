@@ -15,13 +15,14 @@ from probekit.cli.fields import Output, argument
 from probekit.cli.results import save_and_show
 from probekit.cli.stores import check_results_out
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError
-from probekit.manifest import check_is_store, newest_manifest, stored_places
+from probekit.manifest import check_is_store, newest_manifest, results_home, stored_places
 from probekit.options import CausalOptions
 from probekit.options.check import check_reading, check_there
 from probekit.options.option import help_of, option
 from probekit.places import places_of
 from probekit.plain_files import MAX_RESULTS, MAX_TABLE, parse_json, read_bytes
 from probekit.progress import parts_line
+from probekit.remote.path import AnyPath, RemotePath
 from probekit.text import listed
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ WITHOUT_DIRECTION = ("mlp",)  # kinds of probes that are no linear map
 class CausalJob(Output):
     """The probes, the store that they were trained on, the model, and the folder for the results."""
 
-    path: Path | None = argument(
+    path: AnyPath | None = argument(
         "A store with results of `probekit train-probe`, or a folder of such results.  [default: the newest store "
         "under ./runs]",
         metavar="[STORE|RESULTS]",
@@ -49,7 +50,7 @@ class CausalJob(Output):
     )
     label: str | None = option(None, "Take the results of this label set.  [default: the newest]", metavar="NAME")
     point: str | None = option(None, "Take the results of this point.  [default: the newest]", metavar="NAME")
-    store: Path | None = option(None, "The store of results that lie elsewhere.", metavar="DIR")
+    store: AnyPath | None = option(None, "The store of results that lie elsewhere.", metavar="DIR")
     model: str | None = option(
         None, "The model that made the store.  [default: where it was loaded from]", metavar="NAME|FOLDER"
     )
@@ -97,7 +98,7 @@ def causal(job: CausalJob, options: CausalOptions) -> None:
     run_causal(store_path, results_path, options, job)
 
 
-def run_causal(store_path: Path, results_path: Path | None, options: CausalOptions, job: CausalJob) -> None:
+def run_causal(store_path: AnyPath, results_path: Path | None, options: CausalOptions, job: CausalJob) -> None:
     """Open everything, run, save and print.
 
     Raises:
@@ -158,14 +159,17 @@ def _run(
         raise KeyboardInterrupt(f"{kept}; run the same command again to resume") from None
 
 
-def find_results(job: CausalJob, needs_probes: bool = True) -> tuple[Path, Path | None]:
+def find_results(job: CausalJob, needs_probes: bool = True) -> tuple[AnyPath, Path | None]:
     """The store, and the folder of results of probes trained on it unless none are needed; nothing here needs torch.
 
     Raises:
         DataError: no store there, or no results in it.
         UsageError: results whose store is not known, or two stores.
     """
-    path = job.path or newest_manifest(Path("runs"))
+    path: AnyPath = job.path or newest_manifest(Path("runs"))
+    if isinstance(path, RemotePath):
+        check_is_store(path)
+        return path, _newest_results(path, job) if needs_probes else None
     if not path.is_dir():
         raise DataError(f"no folder {str(path)!a}; name a store, or a folder of results of train-probe")
     if (path / "curves.json").is_file():
@@ -193,10 +197,10 @@ def _chosen(job: CausalJob) -> list[tuple[str, str]]:
     return [(flag, given) for flag, given in (("--label", job.label), ("--point", job.point)) if given is not None]
 
 
-def _newest_results(store: Path, job: CausalJob) -> Path:
+def _newest_results(store: AnyPath, job: CausalJob) -> Path:
     """The newest results of this label and point, of those that causal can use if there are any."""
-    dated = []
-    for file in [*(store / "results").glob("*/results.json"), *(store / "results").glob("*/*/results.json")]:
+    dated, home = [], results_home(store)
+    for file in [*home.glob("*/results.json"), *home.glob("*/*/results.json")]:
         meta = _record(file.parent)
         if job.label in (None, meta.get("label")) and job.point in (None, meta.get("point")):
             dated.append((_is_usable(meta), file.stat().st_mtime_ns, file.parent))
@@ -228,7 +232,7 @@ def _is_usable(meta: Mapping[str, Any]) -> bool:
     return meta["probe"] not in WITHOUT_DIRECTION
 
 
-def _check_record(store: Path, results: Path, options: CausalOptions) -> None:
+def _check_record(store: AnyPath, results: Path, options: CausalOptions) -> None:
     """Refuse what the record of the probes and that of the store show already, before torch is imported."""
     from probekit.causal.curve.refusals import check_answers, check_curve
 
@@ -258,13 +262,13 @@ def _digest(path: Path) -> str:
         raise DataError(f"cannot read {str(path)!a}: {error.strerror}") from error
 
 
-def _folder(store: Path, meta: Mapping[str, Any], question: Mapping[str, Any]) -> Path:
+def _folder(store: AnyPath, meta: Mapping[str, Any], question: Mapping[str, Any]) -> Path:
     """The default folder; the digest keeps apart other probes and other options."""
     from probekit.activations.default_path import folder_name
 
     names = [meta["label"], meta["point"]] if meta else ["pairs"]
     digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:8]
-    return store / "results" / folder_name(["causal", *names, digest])
+    return results_home(store) / folder_name(["causal", *names, digest])
 
 
 def _check_out(folder: Path, question: Mapping[str, Any]) -> None:

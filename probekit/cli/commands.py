@@ -12,11 +12,13 @@ T = TypeVar("T")
 SUMMARIES = {
     "demo": "Extract, train and plot, on a small built-in model.",
     "extract": "Keep a model's activations on a dataset, as a store on disk.",
+    "merge": "Make one store of the parts of an extraction.",
     "import": "Make a store of activations that another program took.",
     "label": "Join labels to the texts of a store, by id.",
     "train-probe": "Train a probe at each layer and plot accuracy by layer.",
     "score": "Score new texts with a trained probe.",
     "export": "Write a probe or a table of results for other programs.",
+    "push": "Upload a store or results to the Hugging Face Hub.",
     "causal": "Edit what probes read, and watch the model's next token.",
     "sweep": "Train probes for many tasks on many models, with one table.",
     "transfer": "Train probes on each task and test them on all tasks.",

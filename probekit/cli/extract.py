@@ -11,11 +11,14 @@ from probekit.cli.checkpoints import at, revisions_of, store_name, summary_line
 from probekit.cli.continuations import NO_STOP, continued_plan, sketched_plan, stops_of
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, required
-from probekit.cli.stores import check_out, check_via, make_store, saved_rows
+from probekit.cli.parts import describe_share, share_as_dict, write_part
+from probekit.cli.stores import check_store_out, check_via, make_store, saved_rows
 from probekit.errors import ProbekitError, UsageError
 from probekit.manifest import is_store
 from probekit.options import ExtractArguments, ModelOptions, TaskOptions
+from probekit.options.engine import checked_part
 from probekit.options.option import option
+from probekit.remote.path import AnyPath, as_path
 
 if TYPE_CHECKING:
     from probekit.activations import ExtractionPlan
@@ -74,13 +77,16 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
         raise UsageError("--picture draws what a dry run shows; add --dry-run, or leave it out")
     if options.stats and job.stats_only:
         raise UsageError("--stats keeps the activations, --stats-only does not: give one of them")
+    if job.stats_only and (options.devices or options.engine):
+        raise UsageError("--stats-only adds up in one process; run parts of it side by side: --stats-only --part 1/4")
     sums: Sums = "only" if job.stats_only else "also" if options.stats else None
     console.hush_downloads(job.quiet)
-    check_out(options.out)
+    check_store_out(options.out)
     check_via(options.out, model.via)
     if job.no_stop and options.generate is None:
         raise UsageError("--no-stop is for texts that the model continues; give --generate N too")
     options = replace(options, on_bad_row=task.on_bad_row, stop_tokens=stops_of(options.stop_tokens, job.no_stop))
+    model, options = _spread(model, options)
     revisions = revisions_of(model)
     if revisions and options.generate is not None:
         raise UsageError("--generate takes one --revision: each checkpoint would continue the texts in its own way")
@@ -93,11 +99,39 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
         _extract_each(job, model, task, options, (revisions, sums))
         return
     plan = planned(job, model, task, options)
-    path = write_store(plan, options.out, job.quiet, sums)
+    path, about = _written(job, plan, options, sums)
     if job.json:
-        console.result_json({"store": str(path), **_as_dict(plan, sums)})
+        console.result_json({"store": str(path), **about})
     else:
         console.result(path)
+
+
+def _spread(model: ModelOptions, options: ExtractArguments) -> tuple[ModelOptions, ExtractArguments]:
+    """The options with which the driver of several devices, or of a cluster, plans; its own model stays on the CPU."""
+    if options.engine is not None and model.device_map is None and model.quantize is None:
+        from probekit.devices import find_device
+
+        return replace(model, device="cpu"), replace(options, device=find_device(model.device).type)
+    if options.devices is None:
+        return model, options
+    given = [name for name in ("device_map", "quantize") if getattr(model, name) is not None]
+    given += ["device"] if model.device != "auto" else []
+    if given:
+        flag = given[0].replace("_", "-")
+        raise UsageError(f"--devices loads the whole model on each device; leave out --{flag}, or --devices")
+    from probekit.engines.devices import type_of_devices
+
+    return replace(model, device="cpu"), replace(options, device=type_of_devices(options.devices))
+
+
+def _written(
+    job: ExtractJob, plan: "ExtractionPlan", options: ExtractArguments, sums: Sums, text: str | None = None
+) -> tuple[AnyPath, dict[str, Any]]:
+    """Write a store, or the part of it that is wanted; its path and what `--json` says of it."""
+    if (part := checked_part(options.part)) is None:
+        return write_store(plan, options, job.quiet, sums, text), _as_dict(plan, sums)
+    done = write_part(plan, options, part, job.quiet, (sums, _describe(plan, sums) if text is None else text))
+    return done.path, {**_as_dict(plan, sums), "part": done.as_dict()}
 
 
 def _extract_each(
@@ -108,8 +142,8 @@ def _extract_each(
     from probekit.models.load import check_model, load_model
     from probekit.tasks import load_task
 
-    (revisions, sums), made = what, dict[str, Path]()
-    if options.out is not None and is_store(Path(options.out)):
+    (revisions, sums), made = what, dict[str, AnyPath]()
+    if options.out is not None and is_store(as_path(options.out)):
         raise UsageError(
             f"{str(options.out)!a} is a store, and several revisions have a store each; give another folder (--out)"
         )
@@ -120,11 +154,12 @@ def _extract_each(
     def one(revision: str) -> dict[str, Any]:
         found = load_model(job.model, **{**vars(model), "revision": revision}, progress=console.bars(job.quiet))
         plan = plan_extraction(found, loaded, options)
-        folder = Path(options.out) if options.out else next((path.parent for path in made.values()), None)
+        folder = as_path(options.out) if options.out else next((path.parent for path in made.values()), None)
         path = (folder or checkpoints_path(plan)) / store_name(revision)
         text = f"{_describe(plan, sums)}\n{summary_line(revisions)}" if not made else ""
-        made[revision] = write_store(plan, path, job.quiet, sums, f"{text}\n{revision}: {path}".strip())
-        return {"revision": revision, "store": str(path), **_as_dict(plan, sums)}
+        own = replace(options, out=path)
+        made[revision], about = _written(job, plan, own, sums, f"{text}\n{revision}: {path}".strip())
+        return {"revision": revision, "store": str(path), **about}
 
     stores: list[dict[str, Any]] = []
     for revision in revisions:
@@ -135,7 +170,7 @@ def _extract_each(
         if not job.json:
             console.result(stores[-1]["store"])
     if job.json:
-        console.result_json({"folder": str(Path(stores[0]["store"]).parent), "stores": stores})
+        console.result_json({"folder": str(as_path(stores[0]["store"]).parent), "stores": stores})
 
 
 def planned(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: ExtractArguments) -> "ExtractionPlan":
@@ -160,24 +195,24 @@ def load(job: ExtractJob, model: ModelOptions, task: TaskOptions) -> "tuple[Lang
 
 
 def write_store(
-    plan: "ExtractionPlan", out: str | Path | None, quiet: bool, sums: Sums = None, text: str | None = None
-) -> Path:
+    plan: "ExtractionPlan", options: ExtractArguments, quiet: bool, sums: Sums = None, text: str | None = None
+) -> AnyPath:
     """Run a plan; the path of the finished store. Plan and progress go to stderr; errors as `make_store`.
 
     Args:
         plan: what is extracted.
-        out: the store; None for a name under ./runs.
+        options: where the store goes, a name under ./runs by default, and who does the work.
         quiet: show neither.
         sums: as well as activations, or instead of them.
         text: shown in place of the plan.
     """
     from probekit.activations import Store, default_path, run_plan, run_statistics, statistics_progress
 
-    path, show = Path(out or default_path(plan)), console.bars(quiet)
+    path, show = as_path(options.out or default_path(plan)), console.bars(quiet)
     if sums == "only":
         write, progress = partial(run_statistics, plan, path, show), statistics_progress
     else:
-        write, progress = partial(run_plan, plan, path, show, stats=sums == "also"), Store.progress
+        write, progress = partial(run_plan, plan, path, show, stats=sums == "also", engine=options), Store.progress
     saved = partial(saved_rows, partial(progress, path), len(plan.task), "texts", path)
     make_store(_describe(plan, sums) if text is None else text, write, saved, quiet)
     if sums and not quiet:
@@ -203,10 +238,13 @@ def _dry_run(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: E
         drawn = save_reading_plot(rows, job.picture)
         if not job.quiet:
             console.note(f"picture: {drawn}")
+    part = checked_part(options.part)
     if job.json:
+        numbers |= {} if part is None else {"part": share_as_dict(plan, part)}
         console.result_json({**_as_dict(plan, sums), **numbers, "estimate": found.as_dict(), "rows": rows.as_dict()})
     else:
-        console.result(f"{writing}{_describe(plan, sums)}\n{describe_estimate(found)}\n{rows}")
+        share = "" if part is None else f"\n{describe_share(plan, part)}"
+        console.result(f"{writing}{_describe(plan, sums)}\n{describe_estimate(found)}{share}\n{rows}")
 
 
 def _as_dict(plan: "ExtractionPlan", sums: Sums) -> dict[str, Any]:

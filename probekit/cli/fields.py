@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from probekit.options.option import OptionHelp, help_of, option
 from probekit.options.parse import DTYPES
+from probekit.remote.path import RemotePath, as_path
 
 T = TypeVar("T")
 
@@ -133,12 +134,20 @@ def _kind(field: "dataclasses.Field[Any]", known: OptionHelp) -> Any:
         return list[str]
     if known.parse is not None or isinstance(field.type, str):
         return str
+    members = typing.get_args(field.type) or (field.type,)
+    if RemotePath in _leaves(field.type):  # typed as a path, and made a place by `_parsed`
+        return list[Path] if any(typing.get_origin(one) is list for one in (field.type, *members)) else Path
     if typing.get_origin(field.type) in (list, Literal):
         return field.type
-    members = typing.get_args(field.type) or (field.type,)
     if choices := [member for member in members if typing.get_origin(member) in (list, Literal)]:
         return choices[0]
     return next((kind for kind in (Path, bool, str, int, float) if kind in members), str)
+
+
+def _leaves(annotation: Any) -> list[Any]:
+    """The types in an annotation, those inside of lists included."""
+    parts = typing.get_args(annotation)
+    return [annotation] if not parts else [leaf for part in parts for leaf in _leaves(part)]
 
 
 def build_arguments(
@@ -160,4 +169,6 @@ def build_arguments(
 def _parsed(one: CliOption, value: Any) -> Any:
     if one.negates:
         return not value
+    if not isinstance(one.field.type, str) and RemotePath in _leaves(one.field.type):
+        return [as_path(each) for each in value] if isinstance(value, list) else as_path(value)
     return one.help.parse(value) if one.help.parse is not None and isinstance(value, str) else value

@@ -9,6 +9,7 @@ from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.manifest import check_is_store
 from probekit.options import LabelArguments
+from probekit.remote.path import AnyPath
 from probekit.text import counted, listed, printable
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 class LabelJob(Output):
     """The store and the file of labels."""
 
-    store: Path = argument("A store made by `probekit extract` or `probekit import`.", metavar="STORE")
+    store: AnyPath = argument("A store made by `probekit extract` or `probekit import`.", metavar="STORE")
     labels: Path = argument("CSV, TSV, JSONL or Parquet with an id and a label in each row.", metavar="LABELS")
 
 

@@ -8,6 +8,8 @@ from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import JsonOutput, argument
 from probekit.errors import DataError
+from probekit.manifest import results_home
+from probekit.remote.path import AnyPath
 from probekit.text import counted, listed, printable
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ RESULTS = ("results.json", "curves.json", "positions.json", "heads.json", "causa
 class LsJob(JsonOutput):
     """The folder to search."""
 
-    folder: Path = argument("Where to look.", metavar="[DIR]", default=Path("runs"))
+    folder: AnyPath = argument("Where to look.", metavar="[DIR]", default=Path("runs"))
 
 
 @command()
@@ -50,7 +52,7 @@ def ls(job: LsJob) -> None:
 
 def results_of(info: "StoreInfo") -> list[Path]:
     """The folders in a store that hold results of `probekit train-probe`."""
-    return sorted(path.parent for name in RESULTS for path in (info.path / "results").glob(f"*/{name}"))
+    return sorted(path.parent for name in RESULTS for path in results_home(info.path).glob(f"*/{name}"))
 
 
 def describe(info: "StoreInfo") -> str:
@@ -61,4 +63,5 @@ def describe(info: "StoreInfo") -> str:
     edits = f"; edited: {info.edits}" if info.edits else ""
     state = "complete, with statistics" if info.is_complete and info.statistics else info.state
     labels = f"; labels {listed([printable(one) for one in info.labels])}" if info.labels else "; no labels"
-    return f"{state}: {info.model} on {info.task}, {info.places}, {size}{edits}{labels if info.is_complete else ''}"
+    labels = labels if info.is_complete else f"; missing in {info.missing}" if info.missing else ""
+    return f"{state}: {info.model} on {info.task}, {info.places}, {size}{edits}{labels}"

@@ -39,6 +39,7 @@ FUNCTIONS: dict[str, type] = {
     "model.generate(prompt)": options.GenerateOptions,
     "Monitor(model, probe)": options.MonitorOptions,
     "results.export(place)": options.ExportOptions,
+    "push_to_hub(source, repo)": options.PushOptions,
     "TrainingSettings()": options.TrainingSettings,
 }
 """Public functions and classes with their options."""

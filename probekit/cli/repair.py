@@ -1,7 +1,6 @@
 """`probekit repair`: compute the broken parts of a store again."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from probekit.cli import console
@@ -11,6 +10,7 @@ from probekit.errors import StorageError
 from probekit.manifest import check_is_store
 from probekit.options.option import option
 from probekit.progress import progress_bar
+from probekit.remote.path import AnyPath
 from probekit.text import counted
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class RepairJob(Output):
     """The store, and the model that made it."""
 
-    path: Path = argument("The store.", metavar="PATH")
+    path: AnyPath = argument("The store.", metavar="PATH")
     model: str | None = option(
         None, "The model that made it.  [default: where it was loaded from]", metavar="NAME|FOLDER"
     )

@@ -11,9 +11,11 @@ from typing import Any
 from probekit.cli import console
 from probekit.cli.fields import Output
 from probekit.errors import ResumeMismatch, UsageError
+from probekit.manifest import results_home
 from probekit.options import CurveOptions, ProbeOptions
 from probekit.options.option import help_of
 from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
+from probekit.remote.path import AnyPath
 from probekit.text import listed
 
 NAME_ORDER = (
@@ -59,7 +61,7 @@ def question_of(options: CurveOptions) -> dict[str, Any]:
     return json.loads(json.dumps({name: getattr(options, name) for name in shown}))
 
 
-def results_folder(store: Path, meta: Mapping[str, Any], question: Mapping[str, Any]) -> Path:
+def results_folder(store: AnyPath, meta: Mapping[str, Any], question: Mapping[str, Any]) -> Path:
     """The default folder: options that differ from their defaults are in its name, so each question has its own.
 
     Args:
@@ -71,7 +73,7 @@ def results_folder(store: Path, meta: Mapping[str, Any], question: Mapping[str, 
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")
     if plain != name or len(name) > _LONGEST:  # 0,3 and 0-3 would have the same name
         plain = f"{plain[:180]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-    return store / "results" / plain
+    return results_home(store) / plain
 
 
 def _probe_tag(probe: Any, name: str) -> str:

@@ -8,11 +8,19 @@ from typing import Any, TypeVar
 from probekit.cli import console
 from probekit.durable import unseal
 from probekit.errors import ProbekitError, ResumeMismatch, StorageError
-from probekit.manifest import stored_places
+from probekit.manifest import results_home, stored_places
 from probekit.options import CurveOptions, parse
+from probekit.options.check import check_path
 from probekit.places import check_kept, check_several_kept, places_of
+from probekit.remote.path import AnyPath, as_path, is_remote
 
 T = TypeVar("T")
+
+
+def check_store_out(out: str | AnyPath | None) -> None:
+    """`check_out` for a store, which may be in an object store: there nothing is asked before the store is begun."""
+    if out is not None and not is_remote(out):
+        check_out(check_path("--out", out))
 
 
 def check_out(out: str | Path | None) -> None:
@@ -21,7 +29,7 @@ def check_out(out: str | Path | None) -> None:
     Raises:
         StorageError: it is a file, or inside of one, or its folder may not be written.
     """
-    path = None if out is None else Path(out)
+    path = None if out is None else check_path("--out", out)
     if path is None or path.is_dir():
         return  # what it holds is checked later
     there = next(folder for folder in (path, *path.parents) if os.path.lexists(folder))
@@ -31,7 +39,7 @@ def check_out(out: str | Path | None) -> None:
         raise StorageError(f"--out {str(path)!a}: {str(there)!a} may not be written; name another folder")
 
 
-def check_via(out: str | Path | None, via: str) -> None:
+def check_via(out: str | AnyPath | None, via: str) -> None:
     """Raise before the model is loaded if the store at `--out` was computed with another `--via`.
 
     A store that cannot be read, and an imported one, are left to `extract`, which says what is wrong with it.
@@ -42,7 +50,7 @@ def check_via(out: str | Path | None, via: str) -> None:
     if out is None:
         return
     try:
-        body, _ = unseal(Path(out) / "plan.json")
+        body, _ = unseal(as_path(out) / "plan.json")
     except (ProbekitError, OSError):
         return
     identity = body.get("identity")
@@ -51,25 +59,25 @@ def check_via(out: str | Path | None, via: str) -> None:
     stored = identity.get("via", "probekit")
     if stored != via:
         raise ResumeMismatch(
-            f"{str(Path(out))!a} was made with other settings (via: {stored!a:.60} there, {via!a} here); "
+            f"{str(as_path(out))!a} was made with other settings (via: {stored!a:.60} there, {via!a} here); "
             "name another folder, or remove it"
         )
 
 
-def check_results_out(out: Path | None, store: Path) -> None:
-    """Raise before anything is loaded if no results can be written at `--out`, or without it into the store.
+def check_results_out(out: Path | None, store: AnyPath) -> None:
+    """Raise before anything is loaded if no results can be written at `--out`, or without it where they go by default.
 
     Raises:
         StorageError: as from `check_out`; or the folder is there and may not be written.
     """
     check_out(out)
-    path = out or store / "results"
+    path = out or results_home(store)
     there = next((folder for folder in (path, *path.parents) if folder.is_dir()), Path())
     if not os.access(there, os.W_OK | os.X_OK):
         raise StorageError(f"{str(there)!a} may not be written; name another folder for the results (--out)")
 
 
-def check_places(path: Path, options: CurveOptions) -> None:
+def check_places(path: AnyPath, options: CurveOptions) -> None:
     """Raise, before torch is imported, if a store lacks the point, the layers or the position of a curve.
 
     A store that cannot be read is left to `load_activations`, which says what is wrong with it.
@@ -118,7 +126,7 @@ def make_store(description: str, write: Callable[[], T], saved: Callable[[], str
         raise
 
 
-def saved_rows(progress: Callable[[], tuple[int, int] | None], total: int, unit: str, path: Path) -> str:
+def saved_rows(progress: Callable[[], tuple[int, int] | None], total: int, unit: str, path: AnyPath) -> str:
     """How many rows of a store were saved, and how to resume.
 
     Args:
@@ -127,7 +135,7 @@ def saved_rows(progress: Callable[[], tuple[int, int] | None], total: int, unit:
         unit: "texts" or "rows".
         path: the store.
     """
-    if not path.is_dir():
+    if isinstance(path, Path) and not path.is_dir():
         return "nothing was written; run the same command again"
     try:
         saved, _ = progress() or (0, 0)

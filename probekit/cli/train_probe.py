@@ -19,6 +19,7 @@ from probekit.options.check import check_reading
 from probekit.options.option import like, option
 from probekit.options.probe import BY_HEAD
 from probekit.progress import parts_line
+from probekit.remote.path import AnyPath
 
 if TYPE_CHECKING:
     from probekit.activations import Store
@@ -34,7 +35,7 @@ ORDER = """
 class TrainProbeJob(ClusterOptions, Output):
     """The store and how its files are checked, the baseline, the folder for the results, and the picture's title."""
 
-    store: Path | None = argument(
+    store: AnyPath | None = argument(
         "A store made by `probekit extract`, or a folder of them.  [default: the newest complete store under ./runs]",
         default=None,
     )
@@ -100,7 +101,7 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
             stores.check_places(each, options)
         train_each(inside, partial(_train_checkpoint, options, job), job.json, job.quiet)
         return
-    path = job.store or newest_manifest(Path("runs"))
+    path: AnyPath = job.store or newest_manifest(Path("runs"))
     stores.check_places(path, options)
     stores.check_results_out(job.out, path)
     with parts_line(console.bars(job.quiet)) as line:
@@ -111,7 +112,7 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
     train(store, options, job)
 
 
-def _train_checkpoint(options: ProbeOptions, job: TrainProbeJob, path: Path) -> Path:
+def _train_checkpoint(options: ProbeOptions, job: TrainProbeJob, path: AnyPath) -> Path:
     """Train on one of several stores, without printing; the folder of its results."""
     from probekit.activations import load_activations
 
@@ -236,7 +237,7 @@ def _draw(results: Any, folder: Path, store: "Store", title: str | None, project
     return [drawn, save_projection_plot(results, store, folder)]
 
 
-def _newest(quiet: bool) -> Path:
+def _newest(quiet: bool) -> AnyPath:
     from probekit.activations import newest_store
 
     path = newest_store("runs")

@@ -13,16 +13,18 @@ from probekit.cli.fields import Output, argument
 from probekit.cli.results import question_of, save_and_show
 from probekit.cli.stores import check_places, check_results_out
 from probekit.errors import UsageError
+from probekit.manifest import results_home
 from probekit.options import TransferOptions
 from probekit.options.option import option
 from probekit.progress import parts_line
+from probekit.remote.path import AnyPath
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransferJob(Output):
     """The stores, and the folder for the results."""
 
-    stores: list[Path] = argument("Stores of one model, each with another task.")
+    stores: list[AnyPath] = argument("Stores of one model, each with another task.")
     out: Path | None = option(
         None, "Where the results go.  [default: STORE/results/transfer-..., in the first store]", metavar="DIR"
     )
@@ -64,10 +66,10 @@ def transfer(job: TransferJob, options: TransferOptions) -> None:
     save_and_show(results, folder, save_transfer_plot, "transfer.json", where, complete, job)
 
 
-def _folder(stores: list[Path], meta: Mapping[str, Any], question: Mapping[str, Any]) -> Path:
+def _folder(stores: list[AnyPath], meta: Mapping[str, Any], question: Mapping[str, Any]) -> Path:
     """The default folder; the digest keeps apart other stores and other options."""
     from probekit.activations.default_path import folder_name
 
     text = json.dumps([[str(path.resolve()) for path in stores], question], sort_keys=True)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return stores[0] / "results" / folder_name(["transfer", meta["point"], meta["probe"], digest])
+    return results_home(stores[0]) / folder_name(["transfer", meta["point"], meta["probe"], digest])

@@ -1,7 +1,6 @@
 """`probekit verify`: is every byte of a store as it was written?"""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from probekit.cli import console
@@ -10,6 +9,7 @@ from probekit.cli.fields import Output, argument
 from probekit.errors import StorageError
 from probekit.manifest import check_is_store
 from probekit.progress import progress_bar
+from probekit.remote.path import AnyPath
 from probekit.text import counted
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ MAX_LINES = 20
 class VerifyJob(Output):
     """The store."""
 
-    path: Path = argument("The store.", metavar="PATH")
+    path: AnyPath = argument("The store.", metavar="PATH")
 
 
 @command()

@@ -5,16 +5,16 @@ without a record (`open_work`, `write_shards`), and returns when every record is
 does which shard: what is done is what the store says.
 """
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from probekit.options.engine import EngineOptions
+from probekit.remote.path import AnyPath
 
 if TYPE_CHECKING:
     from probekit.activations import ExtractionPlan
 
 
-def run(plan: "ExtractionPlan", path: Path, options: EngineOptions, progress: bool | None = None) -> None:
+def run(plan: "ExtractionPlan", path: AnyPath, options: EngineOptions, progress: bool | None = None) -> None:
     """Have every shard of the plan written to the store at `path`, by the engine that the options name.
 
     Args:

@@ -5,16 +5,18 @@ quote data, have every ASCII punctuation mark escaped.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.data import BaselineResult, LayerResult, ProbeData
 from probekit.evaluation.results.report import rates_note, short_text
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name, quick_text
+from probekit.export.front_matter import front_matter
 from probekit.tables import markdown_table
 from probekit.text import printable
 
+TAGS = ("probe", "interpretability")
 MOST_CLASSES = 20
 FINGERPRINTS = ("model_fingerprint", "tokenizer_fingerprint", "task_fingerprint")
 _ESCAPED = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>#|~$&!@:+="})
@@ -38,16 +40,24 @@ def as_sentence(text: object) -> str:
     return re.sub(r"^(\d+)(?=[.)])|(?<=www)(?=\.)", lambda match: f"{match[0]}\\", shown)
 
 
-def card(data: ProbeData, layer: LayerResult, file: str | None) -> str:
+def card(
+    data: ProbeData,
+    layer: LayerResult,
+    file: str | None,
+    fields: Mapping[str, str | Sequence[str] | None] | None = None,
+    address: str | None = None,
+) -> str:
     """The card as Markdown with a YAML header.
 
     Args:
         data: the curve.
         layer: the place whose probe is published.
         file: name of the saved probe in the card's folder, without a suffix; None if it cannot be saved.
+        fields: more fields of the header, such as license and base_model.
+        address: of the results on the Hub, hf://owner/name, if they are there.
     """
     meta = data.meta
-    head = ["---", "library_name: probekit", "tags:", "- probe", "- interpretability", "---", ""]
+    head = front_matter({"library_name": "probekit", "tags": TAGS, **(fields or {})})
     title = f"# Probe of {code(meta['label'])} at {code(layer.place)} of {code(meta['model'])}"
     parts = {
         "What was trained on what": [_training(data, layer)],
@@ -55,7 +65,7 @@ def card(data: ProbeData, layer: LayerResult, file: str | None) -> str:
         "Controls": _bullets(_controls(data, layer)),
         "Audit of the data": _bullets(_audit(data)),
         "Limits": _bullets(_limits(data, layer)),
-        "How to load it": _loading(data, layer, file),
+        "How to load it": _loading(data, layer, file, address),
     }
     body = [line for name, lines in parts.items() for line in (f"## {name}", "", *lines, "")]
     return "\n".join([*head, title, "", _lead(data, layer), "", *body])
@@ -190,17 +200,20 @@ def _limits(data: ProbeData, layer: LayerResult) -> list[str]:
     return limits
 
 
-def _loading(data: ProbeData, layer: LayerResult, file: str | None) -> list[str]:
+def _loading(data: ProbeData, layer: LayerResult, file: str | None, address: str | None) -> list[str]:
     if file is None:
         return ["The fitted estimator is of another package and was not saved; train it again."]
     width = f"{layer.probe.n_features_in_:,} features"
     given = f"a list of [tokens, {width}], one for each text" if layer.probe.of_sequences else f"[rows, {width}]"
     predict = "predict" if layer.probe.predicts == "numbers" else "predict_labels"
+    load = f"pk.load_probe({file!a})  # {file}.json and {file}.safetensors, no pickle"
+    if address is not None:
+        load = f"pk.load_probe({f'{address}:{layer.place}'!a})  # no pickle"
     return [
         "```python",
         "import probekit as pk",
         "",
-        f"probe = pk.load_probe({file!a})  # {file}.json and {file}.safetensors, no pickle",
+        f"probe = {load}",
         f"probe.{predict}(X)  # activations {given}, at {layer.place}",
         "```",
         "",

@@ -295,6 +295,8 @@ def attention(q_BLHK: Tensor, k_BMGK: Tensor, v_BMGK: Tensor, mask_BLM: Tensor |
         UsageError: a mask that is not boolean [B, L, M].
     """
     mask = None if mask_BLM is None else _for_heads(mask_BLM, q_BLHK, k_BMGK)
+    if mask is not None and q_BLHK.device.type == "cuda":  # where no fused kernel takes both a mask and G < H
+        k_BMGK, v_BMGK = heads_for(q_BLHK, k_BMGK), heads_for(q_BLHK, v_BMGK)
     return _fused(q_BLHK, k_BMGK, v_BMGK, attn_mask=mask)
 
 

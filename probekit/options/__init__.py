@@ -16,8 +16,10 @@ from probekit.options.label import LabelArguments, LabelOptions
 from probekit.options.load import DeviceOptions, ModelArguments, ModelOptions
 from probekit.options.monitor import MonitorOptions
 from probekit.options.probe import CurvesArguments, ProbeArguments, ProbeOptions
+from probekit.options.push import PushOptions
 from probekit.options.report import ReportOptions
 from probekit.options.score import ScoreOptions
+from probekit.options.selftest import SelftestOptions
 from probekit.options.sweep import SweepArguments, SweepOptions
 from probekit.options.task import TaskOptions
 from probekit.options.train import TrainingSettings
@@ -45,9 +47,11 @@ __all__ = [
     "MonitorOptions",
     "ProbeArguments",
     "ProbeOptions",
+    "PushOptions",
     "ReportOptions",
     "Sampling",
     "ScoreOptions",
+    "SelftestOptions",
     "SweepArguments",
     "SweepOptions",
     "TaskOptions",

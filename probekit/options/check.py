@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import UsageError
+from probekit.remote.path import AnyPath, RemotePath, as_path
 from probekit.text import listed
 
 C_RANGE = 1e-100, 1e100  # float64 holds its products with losses, and their squares
@@ -60,10 +61,20 @@ def check_among(name: str, value: Any, choices: Sequence[str | None]) -> None:
 
 
 def check_path(name: str, value: Any) -> Path:
-    """`value` as a path. Raises UsageError unless it is a text or a path."""
+    """`value` as a path on this machine. Raises UsageError unless it is a text or a path, or if it is elsewhere."""
+    found = check_any_path(name, value)
+    if isinstance(found, RemotePath):
+        raise UsageError(f"{name} must be a path on this machine; got {str(found)!a:.80}: only stores can be elsewhere")
+    return found
+
+
+def check_any_path(name: str, value: Any) -> AnyPath:
+    """`value` as a path, or as a place in an object store. Raises UsageError unless it is one."""
+    if isinstance(value, RemotePath):
+        return value
     if not isinstance(value, str | os.PathLike) or isinstance(os.fspath(value), bytes):
         raise UsageError(f"{name} must be a path; got {value!a:.60}")
-    return Path(os.fspath(value))
+    return as_path(os.fspath(value))
 
 
 def check_there(path: Path) -> Path:

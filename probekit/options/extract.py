@@ -12,6 +12,7 @@ from probekit.options.generate import ContinuationOptions
 from probekit.options.option import like, option
 from probekit.options.task import OnBadRow, TaskOptions
 from probekit.points import check_layers, parse_points
+from probekit.remote.path import RemotePath
 from probekit.selections import PER_EXAMPLE, as_position, check_together
 from probekit.text import kind_of
 
@@ -169,9 +170,9 @@ def _selections(position: Any) -> Any:
 class ExtractArguments(EngineOptions, ContinuationOptions, ExtractOptions):
     """`ExtractOptions`, how texts are continued first, where the result goes, and who does the work."""
 
-    out: str | Path | None = option(
+    out: str | Path | RemotePath | None = option(
         None,
-        "Where the store goes.  [default: a name under ./runs]",
+        "Where the store goes, also s3://BUCKET/FOLDER, gs:// or hf://.  [default: a name under ./runs]",
         notes="In Python None keeps the tensors in memory, on the device. A path makes a store there, or resumes one "
         "that an earlier run with the same options left unfinished.",
         metavar="PATH",

@@ -9,6 +9,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
 from probekit.errors import UsageError
+from probekit.remote.path import RemotePath
 from probekit.text import kind_of
 
 WORDS: dict[Any, str] = {
@@ -17,6 +18,7 @@ WORDS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
     Path: "a path",
+    RemotePath: "a path",
     Iterable: "a list",
     Sequence: "a list",
     Callable: "a function",

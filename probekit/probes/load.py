@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from probekit.hub import is_address
 from probekit.options.check import check_path
 from probekit.probes.files import read_probe
+from probekit.probes.in_results import probe_in, results_folder, split_place
 from probekit.probes.lda import LDAProbe
 from probekit.probes.logistic.probe import LogisticProbe
 from probekit.probes.mean_difference import MeanDifferenceProbe
@@ -35,7 +37,15 @@ SAVED: tuple[type[Any], ...] = (
 def load_probe(path: str | Path) -> Any:
     """Load the fitted probe that `probe.save(path)` wrote: same class, same predictions.
 
+    Args:
+        path: where it was saved; or a folder of results, here or on the Hub, and a place in it:
+            "hf://owner/name:resid_pre.5". Without a place it is the probe of the best layer.
+
     Raises:
+        UsageError: no such place in the results, or no such repository.
         DataError: missing or damaged files, or files that are not a complete probe.
     """
+    folder, place = split_place(path if is_address(path) else str(check_path("path", path)))
+    if is_address(folder) or Path(folder).is_dir():
+        path = probe_in(results_folder(folder), place)
     return read_probe(check_path("path", path), {probe.__name__: probe for probe in SAVED})

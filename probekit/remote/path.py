@@ -40,6 +40,11 @@ class Entry:
     st_size: int
     st_mtime: float
 
+    @property
+    def st_mtime_ns(self) -> int:
+        """The date in nanoseconds."""
+        return int(self.st_mtime * 1e9)
+
 
 class RemotePath:
     """A place in an object store: `RemotePath("s3", "bucket/folder")`. Made by `as_path`.
@@ -113,6 +118,14 @@ class RemotePath:
         if not self.key.startswith(f"{folder.key}/"):
             raise ValueError(f"{str(self)!r} is not below {str(folder)!r}")
         return Path(self.key.removeprefix(f"{folder.key}/"))
+
+    def resolve(self) -> "RemotePath":
+        """The same place: there are no links."""
+        return self
+
+    def is_symlink(self) -> bool:
+        """False."""
+        return False
 
     def exists(self) -> bool:
         """True if there is an object of this name, or one below it."""
@@ -241,7 +254,7 @@ class RemotePath:
             return None
 
     def _as_entry(self, info: dict[str, Any]) -> Entry:
-        changed = info.get("LastModified") or info.get("mtime") or info.get("created") or info.get("updated")
+        changed: Any = info.get("LastModified") or info.get("mtime") or info.get("created") or info.get("updated")
         date = changed.timestamp() if hasattr(changed, "timestamp") else 0.0
         path = RemotePath(self.scheme, str(info["name"]).strip("/"))
         return Entry(path, info["type"] == "directory", int(info.get("size") or 0), date)
@@ -277,6 +290,8 @@ def as_path(value: "str | Path | RemotePath") -> AnyPath:
     key = _joined(found[3])
     if not key:
         raise UsageError(f"{str(value)!a} names no bucket; write {scheme}://BUCKET/FOLDER")
+    if scheme == "hf" and key.partition("/")[0] not in ("datasets", "models", "spaces"):
+        key = f"datasets/{key}"  # stores are in dataset repositories: hf://owner/name is one
     return RemotePath(scheme, key)
 
 

@@ -5,21 +5,25 @@ from pathlib import Path
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.results import ProbeResults
+from probekit.hub import is_address
+from probekit.probes.in_results import results_folder, split_place
 from probekit.text import listed
 
 
 def split_name(name: str) -> tuple[Path, str | None]:
     """The folder and the place of `RESULTS[:PLACE]`; a folder whose own name holds a colon is taken whole.
 
+    Results on the Hub, hf://owner/name, are downloaded.
+
     Raises:
-        DataError: no such folder.
+        DataError: no such folder; or as from `results_folder`.
     """
-    folder, colon, place = name.rpartition(":")
-    if Path(name).is_dir() or not colon:
-        folder, place = name, ""
+    folder, place = split_place(name)
+    if is_address(folder):
+        return results_folder(folder), place
     if not Path(folder).is_dir():
         raise DataError(f"no folder of results {folder!a}; give one that train-probe wrote, or FOLDER:PLACE")
-    return Path(folder), place or None
+    return Path(folder), place
 
 
 def find_results(folder: Path, place: str | None) -> tuple[ProbeResults, str | None]:

@@ -223,6 +223,6 @@ def test_a_writer_that_begins_while_another_looks_is_no_stranger(tmp_path, monke
         return found
 
     store.mkdir()
-    monkeypatch.setattr(begin.os.path, "lexists", lexists)
+    monkeypatch.setattr(begin, "is_there", lexists)
     begin.check_free(store)
     assert asked == [False]

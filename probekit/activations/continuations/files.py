@@ -1,9 +1,7 @@
 """The files of continuations: a plan, and one sealed file for each finished batch, so that a run can be resumed."""
 
 import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +10,10 @@ from probekit.activations.continuations.plan import FORMAT, ContinuationPlan
 from probekit.activations.default_path import folder_name
 from probekit.activations.digest import identity_digest
 from probekit.activations.store.begin import CONTINUATIONS, ELSEWHERE, check_free
-from probekit.durable import make_folder, matches, remove_stale, seal, unseal, write_first
+from probekit.durable import is_there, make_folder, matches, remove_stale, seal, unseal, write_first
 from probekit.errors import ResumeMismatch, StorageError
 from probekit.models.generation import Continuation
+from probekit.remote.path import AnyPath, as_path
 
 PLAN = "plan.json"
 _BATCH = {"plan": str, "rows": [int], "tokens": [[int]], "ended": [str]}
@@ -26,18 +25,18 @@ _EXPLAINED = {
 }
 
 
-def folder_of(plan: ContinuationPlan, out: str | Path | None, root: str | Path = "runs") -> Path:
+def folder_of(plan: ContinuationPlan, out: str | AnyPath | None, root: str | AnyPath = "runs") -> AnyPath:
     """Where the continuations of a plan are kept: in the store at `out`.
 
     Without `out` they have a folder under `root`, which stores of other points and layers share.
     """
     if out is not None:
-        return Path(out) / CONTINUATIONS
+        return as_path(out) / CONTINUATIONS
     parts = [plan.model.name, plan.task.name, identity_digest(plan.identity)[:8]]
-    return Path(root) / CONTINUATIONS / folder_name(parts)
+    return as_path(root) / CONTINUATIONS / folder_name(parts)
 
 
-def begin_folder(folder: Path, plan: ContinuationPlan) -> str:
+def begin_folder(folder: AnyPath, plan: ContinuationPlan) -> str:
     """Make the folder of these continuations, or find it; the checksum of its plan.
 
     Raises:
@@ -48,7 +47,7 @@ def begin_folder(folder: Path, plan: ContinuationPlan) -> str:
     make_folder(folder)
     remove_stale(folder)
     data, _ = seal({"format": FORMAT, "identity": plan.identity})
-    if not os.path.lexists(folder / PLAN):
+    if not is_there(folder / PLAN):
         write_first(folder / PLAN, data)
     body, checksum = unseal(folder / PLAN, advice=_AGAIN)
     if not matches(body, {"format": str, "identity": dict}) or body["format"] != FORMAT:
@@ -57,18 +56,18 @@ def begin_folder(folder: Path, plan: ContinuationPlan) -> str:
     return checksum
 
 
-def _check_store(folder: Path) -> None:
+def _check_store(folder: AnyPath) -> None:
     """Refuse, before anything is written, a store at the folder's parent that cannot take these continuations."""
     if folder.name != CONTINUATIONS or folder.exists():
         return
     check_free(folder.parent)
-    if os.path.lexists(folder.parent / "plan.json"):
+    if is_there(folder.parent / "plan.json"):
         raise ResumeMismatch(
             f"{str(folder.parent)!a} was made with other settings (generate: nothing there); {ELSEWHERE}"
         )
 
 
-def _check_same(folder: Path, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+def _check_same(folder: AnyPath, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     differing = [key for key in {**stored, **ours} if stored.get(key) != ours.get(key)]
     if differing:
         fields = "; ".join(
@@ -83,14 +82,14 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:24]}...{text[-24:]}"
 
 
-def batch_on_disk(folder: Path, plan_seal: str, number: int, rows: np.ndarray) -> list[Continuation] | None:
+def batch_on_disk(folder: AnyPath, plan_seal: str, number: int, rows: np.ndarray) -> list[Continuation] | None:
     """The continuations of a batch that is finished; None if it is not.
 
     Raises:
         StorageError: its file is damaged, or of other texts.
     """
     file = _file(folder, number)
-    if not os.path.lexists(file):
+    if not is_there(file):
         return None
     body, _ = unseal(file, advice=_AGAIN)
     sound = matches(body, _BATCH) and body["plan"] == plan_seal and body["rows"] == rows.tolist()
@@ -99,7 +98,7 @@ def batch_on_disk(folder: Path, plan_seal: str, number: int, rows: np.ndarray) -
     return [Continuation(tokens, why) for tokens, why in zip(body["tokens"], body["ended"], strict=True)]
 
 
-def write_batch(folder: Path, plan_seal: str, number: int, rows: np.ndarray, made: list[Continuation]) -> None:
+def write_batch(folder: AnyPath, plan_seal: str, number: int, rows: np.ndarray, made: list[Continuation]) -> None:
     """Put the continuations of a batch on disk, unless another writer was faster.
 
     Raises:
@@ -109,10 +108,10 @@ def write_batch(folder: Path, plan_seal: str, number: int, rows: np.ndarray, mad
     write_first(_file(folder, number), seal(body)[0])
 
 
-def texts_written(folder: Path) -> int:
+def texts_written(folder: AnyPath) -> int:
     """How many texts of an interrupted run are on disk."""
     return sum(len(unseal(file)[0]["rows"]) for file in folder.glob("[0-9]*.json"))
 
 
-def _file(folder: Path, number: int) -> Path:
+def _file(folder: AnyPath, number: int) -> AnyPath:
     return folder / f"{number:06d}.json"

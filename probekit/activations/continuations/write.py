@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from probekit.activations.plan.token_ids import has_texts
 from probekit.activations.run.forward import running
 from probekit.models.generation import Among, Continuation, continuation_text, continuations
 from probekit.progress import progress_bar
+from probekit.remote.path import AnyPath
 from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
 from probekit.tasks.info import CHAT, GENERATE
@@ -28,7 +28,7 @@ from probekit.text import counted
 Advance = Callable[[int, int], None]  # takes the tokens that were written, and how many texts ended
 
 
-def write_continuations(plan: ContinuationPlan, folder: Path | None = None, progress: bool | None = None) -> Task:
+def write_continuations(plan: ContinuationPlan, folder: AnyPath | None = None, progress: bool | None = None) -> Task:
     """The plan's task with the texts as the model continued them.
 
     Args:

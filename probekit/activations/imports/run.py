@@ -16,16 +16,19 @@ from probekit.activations.digest import FORMAT_VERSION, identity_digest
 from probekit.activations.imports.check import check_unchanged, read_checksums
 from probekit.activations.imports.plan import ImportPlan, plan_import
 from probekit.activations.imports.sources import source_as_json, source_rows
+from probekit.activations.imports.vllm.plan import plan_requests
+from probekit.activations.imports.vllm.run import run_requests
 from probekit.activations.layout import Layout
 from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.reader import Store
 from probekit.activations.store.writer import StoreWriter
 from probekit.devices import DTYPES
 from probekit.options import ImportArguments
-from probekit.options.check import check_path
+from probekit.options.check import check_any_path
 from probekit.options.option import keywords
 from probekit.points import Place
 from probekit.progress import progress_bar
+from probekit.remote.path import AnyPath
 from probekit.versions import versions_of
 
 
@@ -35,7 +38,7 @@ def import_activations(source: str | Path, options: ImportArguments) -> Store:
 
     Args:
         source: a folder of .npy and .safetensors files, or one such file; their names give the places
-            (`imports.place_names`).
+            (`imports.place_names`). Or, with format="vllm", the folder of its requests.
         options: the fields of `ImportArguments`.
 
     Raises:
@@ -44,14 +47,16 @@ def import_activations(source: str | Path, options: ImportArguments) -> Store:
         StorageError: the disk refused, or the store at `out` is damaged.
         ResumeMismatch: `out` holds a store of another import.
     """
+    if options.format == "vllm":
+        return run_requests(plan_requests(source, options), options.out, options.progress)
     return run_import(plan_import(source, options), options.out, options.progress)
 
 
 def run_import(
     plan: ImportPlan,
-    out: str | Path | None = None,
+    out: str | AnyPath | None = None,
     progress: bool | None = None,
-    on_begin: Callable[[Path], object] | None = None,
+    on_begin: Callable[[AnyPath], object] | None = None,
 ) -> Store:
     """Carry out a plan, as `import_activations` does.
 
@@ -67,7 +72,7 @@ def run_import(
     total = len(plan.task) * plan.row_bytes + sum(source.array.n_bytes for source in plan.sources)
     with progress_bar("import", "B", total, progress) as bar:
         identity = import_identity(plan, read_checksums(plan, bar.advance))
-        path = default_import_path(plan, identity) if out is None else check_path("out", out)
+        path = default_import_path(plan, identity) if out is None else check_any_path("out", out)
         if on_begin:
             on_begin(path)
         return _write(plan, identity, path, bar.advance)
@@ -102,7 +107,7 @@ def default_import_path(plan: ImportPlan, identity: dict[str, Any]) -> Path:
     return Path("runs", folder_name(parts))
 
 
-def _write(plan: ImportPlan, identity: dict[str, Any], path: Path, advance: Callable[[int], object]) -> Store:
+def _write(plan: ImportPlan, identity: dict[str, Any], path: AnyPath, advance: Callable[[int], object]) -> Store:
     layout, meta = Layout([str(plan.position)], np.ones(len(plan.task), dtype=np.int64), 0), _meta(plan, identity)
     new = NewStore(identity, plan.model, plan.task, layout, [plan.position], source=None, meta=meta)
     writer = StoreWriter(path, begin_store(path, new))

@@ -7,10 +7,9 @@ shard may be given to any number of workers. Whoever finds all records writes th
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -23,12 +22,13 @@ from probekit.activations.run.forward import running
 from probekit.activations.run.loop import compute_shard, refuse_hooks, shard_rows
 from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.examples import read_examples
-from probekit.activations.store.format import has_manifest, read_plan, record_numbers
+from probekit.activations.store.format import has_manifest, read_plan, record_numbers, stored_rows
 from probekit.activations.store.tensors import SIZE
 from probekit.activations.store.writer import StoreWriter, write_manifest
 from probekit.devices import find_device
-from probekit.errors import StorageError, UsageError
-from probekit.options.check import check_path
+from probekit.errors import UsageError
+from probekit.options.check import check_any_path
+from probekit.remote.path import AnyPath
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class _Writing(NamedTuple):
     written: Future[bool]
 
 
-def begin_work(plan: ExtractionPlan, path: str | Path, check: str = SIZE) -> list[int]:
+def begin_work(plan: ExtractionPlan, path: str | AnyPath, check: str = SIZE) -> list[int]:
     """Begin the store of a plan at `path`, or find it there; the numbers of the shards without a record.
 
     Args:
@@ -72,13 +72,13 @@ def begin_work(plan: ExtractionPlan, path: str | Path, check: str = SIZE) -> lis
         ResumeMismatch: the store at `path` has other settings.
         StorageError: the disk refused, or the files at `path` are damaged.
     """
-    writer = open_writer(plan, check_path("out", path), check)
+    writer = open_writer(plan, check_any_path("out", path), check)
     if writer.is_complete:
         return []
     return [number for number in range(len(plan.shards)) if not writer.has(number, shard_rows(plan, number))]
 
 
-def open_writer(plan: ExtractionPlan, path: Path, check: str = SIZE) -> StoreWriter:
+def open_writer(plan: ExtractionPlan, path: AnyPath, check: str = SIZE) -> StoreWriter:
     """The writer of the store of a plan, which is begun or found at `path`; errors as in `begin_work`."""
     refuse_hooks(plan.model)
     new = NewStore(
@@ -93,7 +93,7 @@ def open_writer(plan: ExtractionPlan, path: Path, check: str = SIZE) -> StoreWri
     return StoreWriter(path, begin_store(path, new), check)
 
 
-def open_work(path: str | Path, device: str = "auto") -> ExtractionPlan:
+def open_work(path: str | AnyPath, device: str = "auto") -> ExtractionPlan:
     """The plan of the store at `path`, made again from its own files, with its model on `device`.
 
     Args:
@@ -106,7 +106,7 @@ def open_work(path: str | Path, device: str = "auto") -> ExtractionPlan:
         ResumeMismatch: this model, this device or this probekit would make another store.
         StorageError: the files of the store are damaged, or do not say how it was extracted.
     """
-    path = check_path("the store", path)
+    path = check_any_path("the store", path)
     plan = read_plan(path)
     if plan.edits:
         raise UsageError(
@@ -121,7 +121,7 @@ def open_work(path: str | Path, device: str = "auto") -> ExtractionPlan:
 
 
 def write_shards(
-    plan: ExtractionPlan, path: str | Path, numbers: Iterable[int], check: str = SIZE
+    plan: ExtractionPlan, path: str | AnyPath, numbers: Iterable[int], check: str = SIZE
 ) -> Iterator[ShardDone]:
     """Compute and write these shards of the store at `path`; each is on disk when it is yielded.
 
@@ -138,7 +138,7 @@ def write_shards(
         DataError: NaN, infinity, or a value that the kept type cannot hold.
         StorageError: the disk refused, or the files at `path` are damaged.
     """
-    path = check_path("the store", path)
+    path = check_any_path("the store", path)
     there, waiting, seconds = deque[ShardDone](), deque[_Writing](), dict[int, float]()
     with StoreWriter(path, read_plan(path), check) as writer, running(plan.model, plan.device):
         for number, rows, tensors in on_host(_missing(plan, writer, numbers, there, seconds)):
@@ -185,26 +185,26 @@ def _on_disk(one: _Writing) -> ShardDone:
     return replace(one.done, computed=one.written.result())
 
 
-def finish_store(path: str | Path) -> bool:
+def finish_store(path: str | AnyPath) -> bool:
     """Write the manifest of the store at `path` if every record is there; True if the store is complete.
 
     Raises:
         DataError: no store there.
         StorageError: the disk refused, or a file is damaged.
     """
-    path = check_path("the store", path)
+    path = check_any_path("the store", path)
     if has_manifest(path):
         return True
     plan = read_plan(path)
-    if plan.shards is None:
-        raise StorageError(f"{str(path)!a} does not say how many shards it has; run its extract command again")
-    if len(record_numbers(path)) < plan.shards:
+    if plan.shards is None and stored_rows(path, plan) < plan.rows:  # of an older store
+        return False
+    if plan.shards is not None and len(record_numbers(path)) < plan.shards:
         return False
     write_manifest(path, plan)
     return True
 
 
-def missing_shards(path: Path, numbers: Sequence[int] | np.ndarray) -> list[int]:
-    """Those of these shards that have no record."""
+def missing_shards(path: AnyPath, numbers: Iterable[int]) -> list[int]:
+    """Those of these shards that have no record in the store at `path`."""
     there = set(record_numbers(path))
-    return [int(number) for number in numbers if int(number) not in there]
+    return [number for number in numbers if number not in there]

@@ -102,10 +102,11 @@ def _mean(rows: Pool, lengths: Tensor) -> Pool:
 
     def mean(x: Tensor) -> Tensor:
         own = rows(x)
-        wide = own.to(torch.promote_types(own.dtype, torch.float32))
-        return torch.segment_reduce(  # unchecked: no GPU waits
-            wide, "mean", lengths=lengths.to(x.device), axis=0, unsafe=True
-        )
+        wide, there = own.to(torch.promote_types(own.dtype, torch.float32)), lengths.to(x.device)
+        if x.device.type == "mps":  # where torch has no segment_reduce
+            texts = torch.arange(len(there), device=x.device).repeat_interleave(there, output_size=len(wide))
+            return wide.new_zeros(len(there), wide.shape[1]).index_add_(0, texts, wide) / there[:, None]
+        return torch.segment_reduce(wide, "mean", lengths=there, axis=0, unsafe=True)  # unchecked: no GPU waits
 
     return mean
 

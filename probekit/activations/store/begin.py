@@ -1,10 +1,8 @@
 """Begin a store, or find the one that is there and compare its settings."""
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +11,10 @@ from probekit.activations.layout import Layout
 from probekit.activations.store.examples import check_examples
 from probekit.activations.store.format import FORMAT, PlanFile, read_plan
 from probekit.activations.store.write_examples import write_examples
-from probekit.durable import TEMPORARY, make_folder, refused, remove_stale, seal, write_first
+from probekit.durable import TEMPORARY, is_there, make_folder, refused, remove_stale, seal, write_first
 from probekit.errors import ResumeMismatch, StorageError
 from probekit.interventions import one_place_in_words
+from probekit.remote.path import AnyPath
 from probekit.tasks.base import Task
 
 CONTINUATIONS = "continuations"  # the folder of what the model wrote, before there is a plan
@@ -54,7 +53,7 @@ class NewStore:
     meta: dict[str, Any]
 
 
-def begin_store(path: Path, new: NewStore) -> PlanFile:
+def begin_store(path: AnyPath, new: NewStore) -> PlanFile:
     """Write plan and examples at `path`, unless the same store is there already.
 
     Raises:
@@ -68,11 +67,11 @@ def begin_store(path: Path, new: NewStore) -> PlanFile:
     about = {key: value for key, value in new.meta.items() if key != "created"}
     body = {"format": FORMAT, "model": new.model, "task": new.task.name, "identity": new.identity}
     data, _ = seal({**body, "source": new.source, "meta": about})
-    if not os.path.lexists(path / "plan.json"):  # a complete store may be where nothing can be written
+    if not is_there(path / "plan.json"):  # a complete store may be where nothing can be written
         write_first(path / "plan.json", data)
     plan = read_plan(path)
     check_same(path, plan, json.loads(data))
-    if not os.path.lexists(path / "examples.json"):
+    if not is_there(path / "examples.json"):
         remove_stale(path / "examples")
         write_examples(path, new.task, new.layout, new.positions)
     else:
@@ -80,23 +79,23 @@ def begin_store(path: Path, new: NewStore) -> PlanFile:
     return plan
 
 
-def check_free(path: Path) -> None:
+def check_free(path: AnyPath) -> None:
     """Refuse a folder with files that are not of a store.
 
     Raises:
         StorageError: there are some, or the disk refused.
     """
-    if os.path.lexists(path) and not os.path.lexists(path / "plan.json"):
+    if is_there(path) and not is_there(path / "plan.json"):
         try:
             names = {p.name for p in path.iterdir() if not p.name.startswith(TEMPORARY)}
         except OSError as error:
             raise refused(path, error) from error
         other = names - {"shards", "records", CONTINUATIONS} or any((path / "records").glob("*.json"))
-        if other and not os.path.lexists(path / "plan.json"):  # another writer may have begun meanwhile
+        if other and not is_there(path / "plan.json"):  # another writer may have begun meanwhile
             raise StorageError(f"{str(path)!a} holds files that are not of a store; name an empty or a new folder")
 
 
-def check_same(path: Path, plan: PlanFile, wanted: dict[str, Any], advice: str = ELSEWHERE) -> None:
+def check_same(path: AnyPath, plan: PlanFile, wanted: dict[str, Any], advice: str = ELSEWHERE) -> None:
     """Compare the identity of the store at `path` with that of this run.
 
     Args:

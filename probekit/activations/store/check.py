@@ -29,7 +29,8 @@ from probekit.activations.store.tensors import check_shard
 from probekit.activations.sums.statistics import FOLDER as STATISTICS
 from probekit.activations.sums.statistics import check_statistics
 from probekit.errors import StorageError
-from probekit.options.check import check_path
+from probekit.options.check import check_any_path
+from probekit.remote.path import AnyPath, RemotePath
 from probekit.text import counted as how_many
 
 THREADS = 4  # reading and hashing release the GIL
@@ -74,7 +75,7 @@ class Verification:
         command: name of the command that makes such a store.
     """
 
-    path: Path
+    path: AnyPath
     finished: bool
     files: int
     bytes: int
@@ -116,7 +117,7 @@ class Verification:
         return {**asdict(self), "path": str(self.path), "sound": self.is_sound}
 
 
-def verify(path: str | Path, advance: Advance = None) -> Verification:
+def verify(path: str | AnyPath, advance: Advance = None) -> Verification:
     """Read every byte of a store, finished or not, and compare all checksums.
 
     Args:
@@ -126,7 +127,7 @@ def verify(path: str | Path, advance: Advance = None) -> Verification:
     Raises:
         DataError: no store there.
     """
-    check = _Check(check_path("the store", path))
+    check = _Check(check_any_path("the store", path))
     plan = check.attempt("plan.json", lambda: read_plan(check.path))
     records = _loose_records(check) if plan is None else _planned_records(check, plan)
     rows, total = sum(len(record.rows) for record in records.values()), plan.rows if plan else 0
@@ -151,12 +152,14 @@ def verify(path: str | Path, advance: Advance = None) -> Verification:
 class _Check:
     """Counts the files of a store, and lists the broken ones."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: AnyPath):
         self.path = path
         self.finished = has_manifest(path)
         self.files = self.bytes = 0
         self.broken: list[Broken] = []
         self.shards: list[int] = []
+        listed = (path / "records").entries() if isinstance(path, RemotePath) else []
+        self._sizes = {f"records/{one.path.name}": one.st_size for one in listed}
 
     def add(self, file: str, why: object) -> None:
         """Note a broken file, named by its path in the store."""
@@ -167,7 +170,7 @@ class _Check:
         self.files += 1
         try:
             value = read()
-            self.bytes += (self.path / file).stat().st_size
+            self.bytes += self._sizes.get(file) or (self.path / file).stat().st_size
             return value
         except (StorageError, OSError) as error:
             self.add(file, error)
@@ -243,7 +246,7 @@ def _check_labels(check: _Check, examples: StoredExamples) -> None:
         check.attempt(f"{LABELS}/{file.name}", lambda read=read, file=file: read(file, examples))
 
 
-def _manifest_of(path: Path, plan: PlanFile) -> dict[str, Any]:
+def _manifest_of(path: AnyPath, plan: PlanFile) -> dict[str, Any]:
     manifest = read_manifest(path)
     if manifest["plan"] != plan.seal:
         raise StorageError("it belongs to another plan")
@@ -251,7 +254,12 @@ def _manifest_of(path: Path, plan: PlanFile) -> dict[str, Any]:
 
 
 def _checked_record(
-    path: Path, plan: PlanFile, examples: StoredExamples | None, seals: list[str] | None, number: int, taken: np.ndarray
+    path: AnyPath,
+    plan: PlanFile,
+    examples: StoredExamples | None,
+    seals: list[str] | None,
+    number: int,
+    taken: np.ndarray,
 ) -> Record:
     """One record, if it agrees with plan, examples, manifest, and the rows that earlier records hold."""
     record, seal = read_record(path, plan, number)
@@ -291,7 +299,7 @@ def _check_shards(check: _Check, records: dict[int, Record], advance: Advance) -
             check.shards.append(number)
 
 
-def _shard_errors(path: Path, records: Iterable[Record]) -> Iterable[StorageError | None]:
+def _shard_errors(path: AnyPath, records: Iterable[Record]) -> Iterable[StorageError | None]:
     def error_of(record: Record) -> StorageError | None:
         try:
             check_shard(path, record)

@@ -3,7 +3,6 @@
 Axes: N examples, D width of a place.
 """
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,15 +14,17 @@ from probekit.activations.digest import FORMAT_VERSION
 from probekit.activations.layout import Layout
 from probekit.activations.store.shard import Record, load_record, repair_advice
 from probekit.devices import DTYPES
-from probekit.durable import MAX_JSON_BYTES, TEMPORARY, matches, unseal
+from probekit.durable import MAX_JSON_BYTES, TEMPORARY, is_there, matches, unseal
 from probekit.errors import DataError, StorageError
 from probekit.interventions import edits_in_words
 from probekit.points import Place, place_name
+from probekit.remote.path import AnyPath
+from probekit.remote.together import each_of
 
 FORMAT = "probekit-activations"
 MAX_EXAMPLES_BYTES = 512 << 20  # of examples.json, or a piece of it: older stores hold a few million texts in one file
 MAX_ROWS = 32 << 20  # examples of a store
-MAX_RECORDS = MAX_JSON_BYTES // 64  # the manifest holds a checksum of each
+MAX_RECORDS = MAX_JSON_BYTES // 72  # the manifest holds a checksum of each: 68 bytes, and room for the rest
 MAX_WIDTH = 1 << 40
 AGAIN = "remove the store and extract again"
 _RECORD_NAME = re.compile(r"[0-9]{5,9}\.json")
@@ -106,7 +107,7 @@ class PlanFile:
 
 
 @contextmanager
-def storage_errors(path: Path, what: str, advice: str) -> Iterator[None]:
+def storage_errors(path: AnyPath, what: str, advice: str) -> Iterator[None]:
     """Turn any error from the content of a file into one StorageError."""
     try:
         yield
@@ -120,12 +121,12 @@ def require(*facts: bool) -> None:
         raise ValueError("unexpected content")
 
 
-def has_manifest(path: Path) -> bool:
+def has_manifest(path: AnyPath) -> bool:
     """True if the store at `path` was finished. A link that leads nowhere counts: it is a damaged manifest."""
-    return os.path.lexists(path / "manifest.json")
+    return is_there(path / "manifest.json")
 
 
-def read_plan(path: Path) -> PlanFile:
+def read_plan(path: AnyPath) -> PlanFile:
     """The plan of the store at `path`.
 
     Raises:
@@ -133,7 +134,7 @@ def read_plan(path: Path) -> PlanFile:
         StorageError: missing, damaged, or of another format.
     """
     file = path / "plan.json"
-    if not os.path.lexists(file):
+    if not is_there(file):
         if has_manifest(path):
             raise StorageError(f"{str(file)!a} is missing; {AGAIN}")
         raise DataError(f"no store at {str(path)!a}; make one with probekit extract")
@@ -160,7 +161,7 @@ def _plan(body: dict[str, Any], seal: str) -> PlanFile:
     return PlanFile(identity, body["model"], body["task"], source, meta, seal, rows, places, widths)
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: AnyPath) -> dict[str, Any]:
     """The manifest of the store at `path`.
 
     Raises:
@@ -173,23 +174,23 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return body
 
 
-def piece_path(path: Path, checksum: str) -> Path:
+def piece_path(path: AnyPath, checksum: str) -> AnyPath:
     """The file of a piece of the examples, which is named by its content."""
     return path / "examples" / f"{checksum}.json"
 
 
-def record_path(path: Path, number: int) -> Path:
+def record_path(path: AnyPath, number: int) -> AnyPath:
     """The file of one record."""
     return path / "records" / f"{number:05d}.json"
 
 
-def record_numbers(path: Path) -> list[int]:
+def record_numbers(path: AnyPath) -> list[int]:
     """The numbers of the records on disk.
 
     Raises:
         StorageError: other files are among them, or the folders of the store are links.
     """
-    for folder in (path / "records", path / "shards"):
+    for folder in (path / "records", path / "shards") if isinstance(path, Path) else ():
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
             raise StorageError(f"{str(folder)!a} is a link or a file, expected a folder; put the real folder there")
     names = [p.name for p in (path / "records").glob("*") if not p.name.startswith(TEMPORARY)]
@@ -199,7 +200,7 @@ def record_numbers(path: Path) -> list[int]:
     return sorted(int(name[:-5]) for name in names)
 
 
-def read_record(path: Path, plan: PlanFile, number: int) -> tuple[Record, str]:
+def read_record(path: AnyPath, plan: PlanFile, number: int) -> tuple[Record, str]:
     """One record, and the checksum of its file; its tensors are the plan's places.
 
     Raises:
@@ -214,16 +215,17 @@ def read_record(path: Path, plan: PlanFile, number: int) -> tuple[Record, str]:
     return record, seal
 
 
-def read_records(path: Path, plan: PlanFile) -> dict[int, tuple[Record, str]]:
+def read_records(path: AnyPath, plan: PlanFile) -> dict[int, tuple[Record, str]]:
     """Number -> record and the checksum of its file, in order.
 
     Raises:
         StorageError: a record is damaged, or of another plan.
     """
-    return {number: read_record(path, plan, number) for number in record_numbers(path)}
+    numbers = record_numbers(path)
+    return dict(zip(numbers, each_of(path, lambda number: read_record(path, plan, number), numbers), strict=True))
 
 
-def check_layout(path: Path, plan: PlanFile, layout: Layout, records: dict[int, Record]) -> None:
+def check_layout(path: AnyPath, plan: PlanFile, layout: Layout, records: dict[int, Record]) -> None:
     """Raise a StorageError unless each tensor has as many rows as its examples."""
     for place in plan.places:
         counts, name = layout.counts(place), place_name(place)
@@ -235,7 +237,7 @@ def check_layout(path: Path, plan: PlanFile, layout: Layout, records: dict[int, 
                 )
 
 
-def stored_rows(path: Path, plan: PlanFile) -> int:
+def stored_rows(path: AnyPath, plan: PlanFile) -> int:
     """Number of examples that have a record.
 
     Raises:
@@ -244,7 +246,7 @@ def stored_rows(path: Path, plan: PlanFile) -> int:
     return sum(len(record.rows) for record, _ in read_records(path, plan).values())
 
 
-def unfinished_advice(path: Path, command: str, has_every_row: bool) -> str:
+def unfinished_advice(path: AnyPath, command: str, has_every_row: bool) -> str:
     """What to do about a store without a manifest."""
     finish = f", or probekit repair {str(path)!a}" if has_every_row else ""
     return f"run the same {command} command again{finish}"

@@ -9,18 +9,27 @@ Axes: N examples.
 """
 
 import hashlib
-import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from probekit.activations.store.examples import StoredExamples
 from probekit.activations.store.format import MAX_EXAMPLES_BYTES, require, storage_errors
-from probekit.durable import TEMPORARY, make_folder, matches, remove_stale, seal, unseal, write_as, write_first
+from probekit.durable import (
+    TEMPORARY,
+    is_there,
+    make_folder,
+    matches,
+    remove_stale,
+    seal,
+    unseal,
+    write_as,
+    write_first,
+)
 from probekit.errors import ResumeMismatch, StorageError
+from probekit.remote.path import AnyPath
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.join_labels import LabelledSplits, LabelSet, with_label_sets
 
@@ -53,14 +62,14 @@ class StoredLabels:
     splits: LabelledSplits | None
 
 
-def label_files(path: Path, task: Task) -> list[Path]:
+def label_files(path: AnyPath, task: Task) -> list[AnyPath]:
     """The label files of the store at `path`; of a task without labels, that of the splits is among them.
 
     Raises:
         StorageError: the folder is a link, or other files are in it.
     """
     folder = path / FOLDER
-    if not os.path.lexists(folder):
+    if not is_there(folder):
         return []
     if folder.is_symlink() or not folder.is_dir():
         raise StorageError(f"{str(folder)!a} is a link or a file, expected a folder of labels; remove it")
@@ -72,7 +81,7 @@ def label_files(path: Path, task: Task) -> list[Path]:
     return [*files, splits] if files and not task.target and splits not in files else files
 
 
-def stored_labels(path: Path, examples: StoredExamples) -> StoredLabels:
+def stored_labels(path: AnyPath, examples: StoredExamples) -> StoredLabels:
     """The labels that were joined to the store at `path`, whose examples these are.
 
     Raises:
@@ -85,7 +94,7 @@ def stored_labels(path: Path, examples: StoredExamples) -> StoredLabels:
     return StoredLabels([one for _, one in sets], splits[0] if splits else None)
 
 
-def read_label_file(file: Path, examples: StoredExamples) -> tuple[int, LabelSet]:
+def read_label_file(file: AnyPath, examples: StoredExamples) -> tuple[int, LabelSet]:
     """The number of a label set, in the order in which they were joined, and the set. Errors as `stored_labels`."""
     n = len(examples.task)
     body, _ = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
@@ -104,7 +113,7 @@ def read_label_file(file: Path, examples: StoredExamples) -> tuple[int, LabelSet
         return body["number"], LabelSet(body["name"], labels, names, body["info"])
 
 
-def read_splits(file: Path, examples: StoredExamples) -> LabelledSplits:
+def read_splits(file: AnyPath, examples: StoredExamples) -> LabelledSplits:
     """The splits that were made with the first labels. Errors as `stored_labels`."""
     n = len(examples.task)
     body, _ = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
@@ -123,7 +132,7 @@ def with_stored_labels(task: Task, found: StoredLabels) -> Task:
 
 
 def write_labels(
-    path: Path,
+    path: AnyPath,
     examples: StoredExamples,
     known: StoredLabels,
     label_set: LabelSet,
@@ -193,6 +202,6 @@ def _splits_body(examples: str, made: LabelledSplits) -> dict[str, Any]:
     return body | {"splits": [number[split] for split in made.splits.tolist()]}
 
 
-def _check_examples(file: Path, body: dict[str, Any], examples: str) -> None:
+def _check_examples(file: AnyPath, body: dict[str, Any], examples: str) -> None:
     if body["examples"] != examples:
         raise StorageError(f"{str(file)!a} holds labels of other texts; {AGAIN}")

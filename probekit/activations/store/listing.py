@@ -2,16 +2,25 @@
 
 import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from probekit.activations.parts.files import in_words, parts_progress, unfinished
+from probekit.activations.store.begin import CONTINUATIONS
 from probekit.activations.store.format import has_manifest, read_plan
 from probekit.activations.store.reader import Store
+from probekit.activations.sums.statistics import FOLDER as STATISTICS
 from probekit.activations.sums.statistics import load_statistics, statistics_progress
 from probekit.errors import ProbekitError
 from probekit.manifest import dated_manifests, no_store_under
+from probekit.options.check import check_any_path
 from probekit.points import spans_of
+from probekit.remote.path import AnyPath, RemotePath
+from probekit.remote.together import each_of
+
+_INSIDE = {"shards", "records", "examples", "labels", STATISTICS, CONTINUATIONS}  # folders of a store without stores
 
 
 @dataclass(frozen=True)
@@ -30,9 +39,10 @@ class StoreInfo:
         statistics: True if the store holds statistics.
         edits: what the model ran with: "project_out at resid_pre.5, all tokens".
         labels: label sets of the complete store.
+        missing: of an unfinished store made in parts, the parts that lack shards: "part 2/4 (1 of 3 shards)".
     """
 
-    path: Path
+    path: AnyPath
     state: str
     model: str = ""
     task: str = ""
@@ -43,6 +53,7 @@ class StoreInfo:
     statistics: bool = False
     edits: str = ""
     labels: list[str] = field(default_factory=list)
+    missing: str = ""
 
     @property
     def is_complete(self) -> bool:
@@ -54,8 +65,11 @@ class StoreInfo:
         return {**asdict(self), "path": str(self.path)}
 
 
-def list_stores(root: str | Path = "runs") -> list[StoreInfo]:
+def list_stores(root: str | AnyPath = "runs") -> list[StoreInfo]:
     """Every store at `root` or below, by path; damaged stores are listed as such and raise nothing."""
+    root = check_any_path("the folder", root)
+    if isinstance(root, RemotePath):
+        return list(each_of(root, _info, sorted(_remote_stores(root))))
     folders = sorted(
         Path(folder)
         for folder, inside, files in os.walk(root)
@@ -64,7 +78,18 @@ def list_stores(root: str | Path = "runs") -> list[StoreInfo]:
     return [_info(folder) for folder in folders]
 
 
-def newest_store(root: str | Path = "runs") -> Path:
+def _remote_stores(folder: RemotePath) -> Iterator[RemotePath]:
+    """The stores at a place or below; the files inside a store, which may be many, are not listed."""
+    found = folder.entries()
+    names = {one.path.name for one in found if not one.is_folder}
+    if names & {"plan.json", "manifest.json"} and folder.name != CONTINUATIONS:
+        yield folder
+    for one in found:
+        if one.is_folder and one.path.name not in _INSIDE:
+            yield from _remote_stores(one.path)
+
+
+def newest_store(root: str | AnyPath = "runs") -> AnyPath:
     """The complete store at `root` or below that was finished, or requested again, last.
 
     Stores inside another one, such as its random-init baseline, are left out.
@@ -72,13 +97,14 @@ def newest_store(root: str | Path = "runs") -> Path:
     Raises:
         DataError: there is none.
     """
-    for _, path in sorted(dated_manifests(Path(root)), reverse=True):
+    root = check_any_path("the folder", root)
+    for _, path in sorted(dated_manifests(root), reverse=True):
         if _info(path).is_complete:
             return path
-    raise no_store_under(Path(root))
+    raise no_store_under(root)
 
 
-def _info(path: Path) -> StoreInfo:
+def _info(path: AnyPath) -> StoreInfo:
     size = _size(path)
     try:
         plan = read_plan(path)
@@ -100,12 +126,13 @@ def _info(path: Path) -> StoreInfo:
             state, created = "complete", store.meta["created"]
         else:
             state, created = _state(path)
+            known["missing"] = "" if state == "statistics" else in_words(unfinished(parts_progress(path, plan)))
     except (ProbekitError, OSError):
         return StoreInfo(path, "damaged", **known)
     return StoreInfo(path, state, created=created, **known)
 
 
-def _state(path: Path) -> tuple[str, str]:
+def _state(path: AnyPath) -> tuple[str, str]:
     """The state of an unfinished store, and the date of its statistics."""
     stored, total = Store.progress(path)
     counted = None if stored else statistics_progress(path)
@@ -114,9 +141,13 @@ def _state(path: Path) -> tuple[str, str]:
     return f"{counted[0]} of {total} texts counted" if counted else f"{stored} of {total} rows", ""
 
 
-def _size(path: Path) -> int:
+def _size(path: AnyPath) -> int:
     """Bytes of shards and statistics; files that disappear meanwhile count as nothing."""
     size = 0
+    if isinstance(path, RemotePath):
+        return sum(
+            one.st_size for name in ("shards", STATISTICS) for one in (path / name).entries() if not one.is_folder
+        )
     with contextlib.suppress(OSError):
         for shard in path.glob("s*/*.safetensors"):
             with contextlib.suppress(OSError):

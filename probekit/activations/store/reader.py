@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations.activations import Activations
+from probekit.activations.parts.files import in_words, parts_progress, unfinished
 from probekit.activations.store.check import verify
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import (
@@ -30,17 +30,19 @@ from probekit.activations.store.format import (
 )
 from probekit.activations.store.labels import stored_labels, with_stored_labels
 from probekit.activations.store.shard import Record, repair_advice
-from probekit.activations.store.tensors import ONCE, SIZE, check_shard_size, chunks, prefetch, read_tensor
+from probekit.activations.store.tensors import ONCE, SIZE, check_shard_sizes, chunks, prefetch, read_tensor
 from probekit.activations.sums.statistics import Statistics, load_statistics, statistics_progress
 from probekit.devices import DTYPES
 from probekit.errors import DataError, ProbekitError, StorageError, UsageError
-from probekit.options.check import check_path, check_reading
+from probekit.options.check import check_any_path, check_reading
 from probekit.points import Place, PointSpec, place_name
+from probekit.remote.path import AnyPath, is_remote
 from probekit.tasks.join_labels import labels_record
 from probekit.text import listed
 
 AHEAD = 8  # shards that the disk is asked for before they are read
 THREADS = 2  # reading and hashing release the GIL; more threads do not help, memory bandwidth being the limit
+REMOTE_THREADS = 8  # shards of an object store that are on their way at once
 
 
 class Store(Activations):
@@ -57,8 +59,8 @@ class Store(Activations):
         StorageError: unfinished, or a file is missing or altered; the message names the file.
     """
 
-    def __init__(self, path: str | Path, check: str = ONCE):
-        self.path = check_path("the store", path)
+    def __init__(self, path: str | AnyPath, check: str = ONCE):
+        self.path = check_any_path("the store", path)
         self._check = check_reading(check)
         self._plan = read_plan(self.path)
         if not has_manifest(self.path):
@@ -77,8 +79,7 @@ class Store(Activations):
         super().__init__(self._plan.places, task, meta, examples.layout)
         _check_rows(self.path, self._records, self.n_examples)
         check_layout(self.path, self._plan, self.layout, dict(enumerate(self._records)))
-        for record in self._records:
-            check_shard_size(self.path, record)
+        check_shard_sizes(self.path, self._records)
 
     def _rows(self, place: Place) -> Tensor:
         every = [np.arange(record.tensors[place_name(place)].shape[0]) for record in self._records]
@@ -101,7 +102,7 @@ class Store(Activations):
                 here = slice(*np.searchsorted(sources, [first, first + len(rows)]))
                 _place_rows(values, targets[here], rows if all_rows else rows[sources[here] - first])
 
-        with ThreadPoolExecutor(THREADS) as pool:
+        with ThreadPoolExecutor(REMOTE_THREADS if is_remote(self.path) else THREADS) as pool:
             deque(pool.map(fill, range(len(parts))), maxlen=0)
         return torch.from_numpy(values.reshape(-1)).view(dtype).view(n_rows, width)
 
@@ -205,23 +206,24 @@ class Store(Activations):
             raise StorageError(listed([f"{one.file}: {one.why}" for one in found.broken], between="; "))
 
     @staticmethod
-    def progress(path: str | Path) -> tuple[int, int]:
+    def progress(path: str | AnyPath) -> tuple[int, int]:
         """(rows on disk, rows in all) of a store, complete or not.
 
         Raises:
             DataError: no store there.
             StorageError: the plan or a record is damaged.
         """
-        plan = read_plan(Path(path))
-        return stored_rows(Path(path), plan), plan.rows
+        place = check_any_path("the store", path)
+        plan = read_plan(place)
+        return stored_rows(place, plan), plan.rows
 
 
-def load_activations(path: str | Path, check: str = ONCE) -> Store:
+def load_activations(path: str | AnyPath, check: str = ONCE) -> Store:
     """Open a complete store; `check` and errors as in `Store`."""
     return Store(path, check)
 
 
-def _check_seals(path: Path, manifest: dict[str, Any], fixed: list[str], records: dict[int, str]) -> None:
+def _check_seals(path: AnyPath, manifest: dict[str, Any], fixed: list[str], records: dict[int, str]) -> None:
     """Raise a StorageError unless the manifest names these files; `fixed` are the seals of plan and examples."""
     expected = range(len(manifest["records"]))
     if odd := sorted(set(records) ^ set(expected)):
@@ -231,14 +233,16 @@ def _check_seals(path: Path, manifest: dict[str, Any], fixed: list[str], records
         raise StorageError(f"{str(path)!a} is damaged: its files do not belong together; {repair_advice(path)}")
 
 
-def _check_rows(path: Path, records: list[Record], n: int) -> None:
-    rows = np.concatenate([record.rows for record in records])
-    if not np.array_equal(np.sort(rows), np.arange(n)):
+def _check_rows(path: AnyPath, records: list[Record], n: int) -> None:
+    is_held, n_held = np.zeros(n, dtype=bool), sum(len(record.rows) for record in records)
+    for record in records:
+        is_held[record.rows] = True
+    if n_held != n or not is_held.all():
         problem = "its records do not hold every row once"
         raise StorageError(f"{str(path)!a} is damaged: {problem}; {repair_advice(path)}")
 
 
-def _unfinished(path: Path, plan: PlanFile) -> ProbekitError:
+def _unfinished(path: AnyPath, plan: PlanFile) -> ProbekitError:
     stored, total = Store.progress(path)
     if not stored and statistics_progress(path) == (total, total):
         return DataError(
@@ -246,6 +250,8 @@ def _unfinished(path: Path, plan: PlanFile) -> ProbekitError:
             "mean-diff on them with fit_statistics, or run its extract command without --stats-only"
         )
     state = f"{str(path)!a} is unfinished, with {stored:,} of {total:,} rows"
+    if missing := unfinished(parts_progress(path, plan)):
+        return StorageError(f"{state}: missing in {in_words(missing)}; run these parts, or the extract command in full")
     return StorageError(f"{state}: {unfinished_advice(path, plan.command, stored == total)}")
 
 

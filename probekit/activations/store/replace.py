@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from probekit.activations.store.writer import StoreWriter
 from probekit.durable import remove, seal, write_first, write_named
 from probekit.errors import StorageError
 from probekit.points import Place, place_name
+from probekit.remote.path import AnyPath
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class ReplacingWriter(StoreWriter):
     """
 
     def __init__(
-        self, path: Path, plan: PlanFile, broken: Iterable[int], advance: Callable[[int, int], object] | None = None
+        self, path: AnyPath, plan: PlanFile, broken: Iterable[int], advance: Callable[[int, int], object] | None = None
     ):
         super().__init__(path, plan)
         self._expected = {number: _expected(path, plan, number) for number in broken}
@@ -85,7 +85,7 @@ class ReplacingWriter(StoreWriter):
         return True
 
 
-def _expected(path: Path, plan: PlanFile, number: int) -> Expected:
+def _expected(path: AnyPath, plan: PlanFile, number: int) -> Expected:
     try:
         manifest = read_manifest(path)
         recorded = manifest["records"][number] if manifest["plan"] == plan.seal else None
@@ -105,7 +105,7 @@ def _agrees(record: Record, sealed: str, expected: Expected) -> bool:
     return expected.seal in (None, sealed)
 
 
-def _other_bits(path: Path, plan: PlanFile, number: int) -> str:
+def _other_bits(path: AnyPath, plan: PlanFile, number: int) -> str:
     versions = plan.meta.get("versions")
     version = versions.get("torch") if isinstance(versions, dict) else None
     return (

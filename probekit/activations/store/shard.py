@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from torch import Tensor
 from probekit.devices import DTYPES
 from probekit.durable import Buffer, matches, unseal
 from probekit.errors import StorageError
+from probekit.remote.path import AnyPath
 
 CHUNK = 1 << 19  # bytes that are read, hashed and copied while they are in the processor's cache
 _SAFETENSORS_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -35,7 +35,7 @@ _RECORD = {
 }
 
 
-def repair_advice(path: Path) -> str:
+def repair_advice(path: AnyPath) -> str:
     """What to do about a store with broken shards, records or manifest."""
     return f"run: probekit repair {str(path)!a}"
 
@@ -95,7 +95,7 @@ class Record:
         return len(self.header) + sum(self.tensors[sooner].n_bytes for sooner in names[: names.index(name)])
 
 
-def load_record(path: Path, plan_seal: str | None) -> tuple[Record, str]:
+def load_record(path: AnyPath, plan_seal: str | None) -> tuple[Record, str]:
     """Read and check one record; also the checksum of its file. Without `plan_seal` a record of any plan is taken.
 
     Raises:

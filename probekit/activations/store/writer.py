@@ -27,9 +27,10 @@ from probekit.activations.store.format import (
 )
 from probekit.activations.store.shard import Record, hashed_parts, record_body
 from probekit.activations.store.tensors import SIZE, check_shard, check_shard_size, read_tensor
-from probekit.durable import seal, sync_names, write_first, write_named
+from probekit.durable import is_there, seal, sync_names, write_first, write_named
 from probekit.errors import StorageError
 from probekit.points import Place, place_name, split_point
+from probekit.remote.path import AnyPath
 
 IN_FLIGHT = 3  # shards on their way to the disk at once: one is hashed and written while others wait for their fsync
 IN_FLIGHT_BYTES = 256 << 20  # of larger shards fewer are
@@ -47,7 +48,7 @@ class StoreWriter:
         check: how shards that are on disk are checked: "size", or every byte by "hash".
     """
 
-    def __init__(self, path: Path, plan: PlanFile, check: str = SIZE):
+    def __init__(self, path: AnyPath, plan: PlanFile, check: str = SIZE):
         self.path = path
         self._plan = plan
         self._check = check
@@ -70,10 +71,11 @@ class StoreWriter:
         return has_manifest(self.path)
 
     def mark_newest(self) -> None:
-        """Date a complete store as if it were finished now; a read-only one keeps its date."""
-        now = time.time_ns()
-        with contextlib.suppress(OSError):
-            os.utime(self.path / "manifest.json", ns=(now, now))
+        """Date a complete store as if it were finished now; one that is read-only or remote keeps its date."""
+        if isinstance(self.path, Path):
+            now = time.time_ns()
+            with contextlib.suppress(OSError):
+                os.utime(self.path / "manifest.json", ns=(now, now))
 
     def has(self, number: int, rows: np.ndarray) -> bool:
         """True if this shard has a record and its file the recorded size, or with check "hash" the recorded bytes.
@@ -82,7 +84,7 @@ class StoreWriter:
             StorageError: it is damaged or holds other rows.
         """
         file = record_path(self.path, number)
-        if not os.path.lexists(file):
+        if not is_there(file):
             return False
         record, _ = read_record(self.path, self._plan, number)
         if not np.array_equal(record.rows, rows):
@@ -171,7 +173,7 @@ class StoreWriter:
         write_manifest(self.path, self._plan, meta)
 
 
-def write_manifest(path: Path, plan: PlanFile, meta: dict[str, Any] | None = None) -> None:
+def write_manifest(path: AnyPath, plan: PlanFile, meta: dict[str, Any] | None = None) -> None:
     """Write the manifest of a store that has all of its shards.
 
     Raises:

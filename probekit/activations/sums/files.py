@@ -11,12 +11,10 @@ Axes: D width of a place, C classes.
 import contextlib
 import hashlib
 import math
-import os
 import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -27,9 +25,10 @@ from torch import Tensor
 
 from probekit.activations.digest import identity_digest
 from probekit.activations.sums.moments import SplitMoments
-from probekit.durable import open_plain, refused, seal, unseal, write_as, write_first
+from probekit.durable import is_there, read_plain, refused, seal, unseal, write_as, write_first
 from probekit.errors import StorageError
 from probekit.points import Place, place_name, split_point
+from probekit.remote.path import AnyPath, RemotePath
 from probekit.tasks.base import SPLITS
 
 FORMAT = "probekit-statistics"
@@ -95,7 +94,7 @@ def progress_after(progress: CountProgress, rows: np.ndarray, digest: Any) -> Co
     return CountProgress(progress.plan, progress.shards, progress.texts, *done)
 
 
-def read_progress(record: Path, body: dict[str, Any]) -> CountProgress:
+def read_progress(record: AnyPath, body: dict[str, Any]) -> CountProgress:
     """The progress in a record.
 
     Raises:
@@ -117,7 +116,7 @@ def read_progress(record: Path, body: dict[str, Any]) -> CountProgress:
     return found
 
 
-def write_checkpoint(folder: Path, contents: Contents, progress: CountProgress) -> None:
+def write_checkpoint(folder: AnyPath, contents: Contents, progress: CountProgress) -> None:
     """Write the files of all places, then their record, then remove older ones.
 
     Raises:
@@ -129,15 +128,17 @@ def write_checkpoint(folder: Path, contents: Contents, progress: CountProgress) 
     remove_older(record, body)
 
 
-def write_files(folder: Path, contents: Contents) -> dict[str, Any]:
+def write_files(folder: AnyPath, contents: Contents) -> dict[str, Any]:
     """Write a file for each place, with at most one place in memory twice; returns the record's entry for them."""
-    files = {}
-    for place in contents.places:
-        data = safetensors.torch.save({name: x.cpu() for name, x in place_tensors(contents, place).items()})
-        file = f"{hashlib.sha256(data).hexdigest()}.safetensors"
-        write_as(folder / file, data)
-        files[place_name(place)] = {"file": file, "n_bytes": len(data)}
-    return files
+    return {place_name(place): write_place(folder, contents, place) for place in contents.places}
+
+
+def write_place(folder: AnyPath, contents: Contents, place: Place) -> dict[str, Any]:
+    """Write the file of one place; returns the record's entry for it."""
+    data = safetensors.torch.save({name: x.cpu() for name, x in place_tensors(contents, place).items()})
+    file = f"{hashlib.sha256(data).hexdigest()}.safetensors"
+    write_as(folder / file, data)
+    return {"file": file, "n_bytes": len(data)}
 
 
 def place_tensors(contents: Contents, place: Place) -> dict[str, Tensor]:
@@ -166,12 +167,12 @@ def _about(contents: Contents, progress: CountProgress) -> dict[str, Any]:
     }
 
 
-def checkpoint_path(folder: Path, shards_done: int) -> Path:
+def checkpoint_path(folder: AnyPath, shards_done: int) -> AnyPath:
     """The record of a checkpoint after this many shards."""
     return folder / f"{shards_done:05d}.json"
 
 
-def list_records(folder: Path) -> list[Path]:
+def list_records(folder: AnyPath) -> list[AnyPath]:
     """All records, oldest first."""
     try:
         found = [path for path in folder.iterdir() if _RECORD_NAME.fullmatch(path.name)]
@@ -182,7 +183,7 @@ def list_records(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.stem))
 
 
-def read_newest(folder: Path, read: Callable[[Path, dict[str, Any]], T]) -> T | None:
+def read_newest(folder: AnyPath, read: Callable[[AnyPath, dict[str, Any]], T]) -> T | None:
     """Call `read` with the newest record and its content; None if there is no record.
 
     A run that is still counting removes a record, and then its files, once a newer one is there. If that happens
@@ -192,12 +193,12 @@ def read_newest(folder: Path, read: Callable[[Path, dict[str, Any]], T]) -> T | 
         try:
             return read(records[-1], _unsealed(records[-1]))
         except StorageError:
-            if os.path.lexists(records[-1]):
+            if is_there(records[-1]):
                 raise
     return None
 
 
-def check_same_run(store: Path, progress: CountProgress, record: Path) -> None:
+def check_same_run(store: AnyPath, progress: CountProgress, record: AnyPath) -> None:
     """Check that the statistics within a store belong to its plan.
 
     Raises:
@@ -208,20 +209,20 @@ def check_same_run(store: Path, progress: CountProgress, record: Path) -> None:
         raise damaged(record, "is of another run than the store")
 
 
-def damaged(path: Path, why: str) -> StorageError:
+def damaged(path: AnyPath, why: str) -> StorageError:
     """The error for a file that is missing or altered."""
     folder = str(path.parent)
     return StorageError(f"{str(path)!a} {why}; remove the folder {folder!a} and run the same command again")
 
 
-def _unsealed(path: Path) -> dict[str, Any]:
+def _unsealed(path: AnyPath) -> dict[str, Any]:
     try:
         return unseal(path)[0]
     except StorageError:
         raise damaged(path, "is damaged: its content does not match its checksum, or cannot be read") from None
 
 
-def remove_older(record: Path, body: dict[str, Any]) -> None:
+def remove_older(record: AnyPath, body: dict[str, Any]) -> None:
     """Remove the records older than this one, and the files that only they name."""
     folder = record.parent
     kept = {at["file"] for at in body["files"].values()}
@@ -235,16 +236,23 @@ def remove_older(record: Path, body: dict[str, Any]) -> None:
                         (folder / file).unlink()
 
 
-def remove_orphans(folder: Path, body: dict[str, Any]) -> None:
+def remove_orphans(folder: AnyPath, body: dict[str, Any]) -> None:
     """Remove files of a run that died before it wrote their record; a young file may belong to a live run."""
     kept = {at["file"] for at in body["files"].values()}
+    if isinstance(folder, RemotePath):  # the clock of an object store is compared with itself alone
+        found = folder.entries()
+        now = max((one.st_mtime for one in found), default=0.0)
+        old = [one.path for one in found if now - one.st_mtime > STALE_SECONDS]
+        for path in (path for path in old if path.suffix == ".safetensors" and path.name not in kept):
+            path.unlink(missing_ok=True)
+        return
     for path in folder.glob("*.safetensors"):
         with contextlib.suppress(OSError):
             if path.name not in kept and time.time() - path.stat().st_mtime > STALE_SECONDS:
                 path.unlink()
 
 
-def read_contents(record: Path, body: dict[str, Any]) -> Contents:
+def read_contents(record: AnyPath, body: dict[str, Any]) -> Contents:
     """The statistics that a record names, with every byte, name, type and shape checked.
 
     Raises:
@@ -252,21 +260,32 @@ def read_contents(record: Path, body: dict[str, Any]) -> Contents:
     """
     try:
         places = [split_point((point, layer)) for point, layer in body["places"]]
-        label_names = {name: [str(one) for one in names] for name, names in body["label_names"]}
-        splits, widths = body["splits"], body["widths"]
-        if not places or not splits or len(set(splits) & set(SPLITS)) != len(splits):
-            raise ValueError
-        if not all(type(D) is int and D > 0 for D in widths):
+        if not places:
             raise ValueError
         moments: dict[Key, SplitMoments] = {}
-        for place, D in zip(places, widths, strict=True):
-            at = body["files"][place_name(place)]
-            shapes = _shapes(splits, D, [len(names) for names in label_names.values()])
-            tensors = _read_file(record.parent, at["file"], at["n_bytes"], shapes)
-            moments |= {(place, split): _moments(tensors, split, list(label_names)) for split in splits}
-        return Contents(moments, label_names, dict(body["meta"]))
+        for place in places:
+            moments |= read_place(record, body, place)
+        return Contents(moments, _label_names(body), dict(body["meta"]))
     except (KeyError, TypeError, ValueError, AttributeError):
         raise damaged(record, "is not a record of statistics") from None
+
+
+def read_place(record: AnyPath, body: dict[str, Any], place: Place) -> dict[Key, SplitMoments]:
+    """The moments of one place in every split; errors as in `read_contents`, and any for a record without its form."""
+    splits, widths, label_names = body["splits"], body["widths"], _label_names(body)
+    if not splits or len(set(splits) & set(SPLITS)) != len(splits) or len(widths) != len(body["places"]):
+        raise ValueError
+    D = widths[body["places"].index(list(place))]
+    if not (type(D) is int and D > 0):
+        raise ValueError
+    at = body["files"][place_name(place)]
+    shapes = _shapes(splits, D, [len(names) for names in label_names.values()])
+    tensors = _read_file(record.parent, at["file"], at["n_bytes"], shapes)
+    return {(place, split): _moments(tensors, split, list(label_names)) for split in splits}
+
+
+def _label_names(body: dict[str, Any]) -> dict[str, list[str]]:
+    return {name: [str(one) for one in names] for name, names in body["label_names"]}
 
 
 def _shapes(splits: list[str], D: int, classes: list[int]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
@@ -281,20 +300,18 @@ def _shapes(splits: list[str], D: int, classes: list[int]) -> dict[str, tuple[to
     return shapes
 
 
-def _read_file(folder: Path, file: Any, n_bytes: Any, shapes: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors of a place's file; its size is checked before a byte of it is read."""
+def _read_file(folder: AnyPath, file: Any, n_bytes: Any, shapes: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of a place's file; no more is read than these can take."""
     if not (isinstance(file, str) and _FILE_NAME.fullmatch(file) and type(n_bytes) is int):
         raise ValueError
     path = folder / file
     content = sum(dtype.itemsize * math.prod(shape) for dtype, shape in shapes.values())
     try:
-        with open_plain(path) as opened:
-            size = os.fstat(opened.fileno()).st_size
-            if not size == n_bytes <= content + _MAX_HEADER:
-                raise damaged(path, f"is damaged: it has {size} bytes, not those of its record")
-            data = opened.read()
+        data = read_plain(path, content + _MAX_HEADER)
     except FileNotFoundError:
         raise damaged(path, "is missing") from None
+    if len(data) != n_bytes:
+        raise damaged(path, f"is damaged: it has {len(data)} bytes, not those of its record")
     if hashlib.sha256(data).hexdigest() != path.stem:
         raise damaged(path, "is damaged: its content does not match its checksum")
     try:

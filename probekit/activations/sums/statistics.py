@@ -3,8 +3,7 @@
 Axes: D width of a place, C classes.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from probekit.activations.sums.files import (
@@ -20,11 +19,13 @@ from probekit.activations.sums.files import (
     read_progress,
     write_checkpoint,
 )
+from probekit.activations.sums.join import part_folders
 from probekit.activations.sums.moments import SplitMoments
-from probekit.durable import make_folder
+from probekit.durable import make_folder, unseal
 from probekit.errors import DataError, StorageError
-from probekit.options.check import check_path
+from probekit.options.check import check_any_path
 from probekit.points import Place, PointSpec, UnknownPoint, as_extracted, place_name, split_point
+from probekit.remote.path import AnyPath
 from probekit.tasks.base import SPLITS, Task
 from probekit.text import listed, printable
 
@@ -88,13 +89,13 @@ class Statistics(Mapping[Key, SplitMoments]):
         """Bytes of all sums in memory; on disk a few kB more."""
         return sum(x.nbytes for place in self.places for x in place_tensors(self._contents, place).values())
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | AnyPath) -> AnyPath:
         """Write them to `path`, completely or not at all; `load_statistics` reads them.
 
         Raises:
             StorageError: the disk refused, or `path` already holds statistics or a store.
         """
-        path = check_path("path", path)
+        path = check_any_path("path", path)
         folder = path / FOLDER
         if list_records(folder) or (path / "plan.json").exists():
             raise StorageError(f"{str(path)!a} already holds statistics or a store; name another folder")
@@ -107,7 +108,7 @@ class Statistics(Mapping[Key, SplitMoments]):
         return f"Statistics({where}: {len(self.places)} places x {', '.join(self.splits)}, {self.n_bytes / 1e6:.1f} MB)"
 
 
-def load_statistics(path: str | Path) -> Statistics:
+def load_statistics(path: str | AnyPath) -> Statistics:
     """Read the statistics that `extract(..., stats=True)`, `extract_statistics` or `Statistics.save` wrote to `path`.
 
     Raises:
@@ -115,9 +116,9 @@ def load_statistics(path: str | Path) -> Statistics:
         StorageError: they are unfinished or damaged; the message names the file.
         UsageError: no path.
     """
-    path = check_path("path", path)
+    path = check_any_path("path", path)
 
-    def read(record: Path, body: dict[str, Any]) -> Statistics:
+    def read(record: AnyPath, body: dict[str, Any]) -> Statistics:
         progress = read_progress(record, body)
         if not progress.is_complete:
             state = f"{progress.texts_done} of {progress.texts} texts are counted"
@@ -131,34 +132,52 @@ def load_statistics(path: str | Path) -> Statistics:
     return found
 
 
-def check_statistics(path: str | Path) -> tuple[int, int] | None:
-    """As `statistics_progress`, after checking every byte of the statistics at `path`, finished or not.
+def check_statistics(path: str | AnyPath) -> tuple[int, int] | None:
+    """As `statistics_progress`, after checking every byte of the statistics at `path`, those of parts too.
 
     Raises:
         StorageError: they are damaged, or do not belong to the store at `path`; the message names the file.
     """
+    place = check_any_path("path", path)
 
-    def check(record: Path, body: dict[str, Any]) -> tuple[int, int]:
+    def check(record: AnyPath, body: dict[str, Any]) -> tuple[int, int]:
         progress = read_progress(record, body)
-        check_same_run(Path(path), progress, record)
+        check_same_run(place, progress, record)
         read_contents(record, body)
         return progress.texts_done, progress.texts
 
-    return read_newest(Path(path) / FOLDER, check)
+    return _read_all(place, check)
 
 
-def statistics_progress(path: str | Path) -> tuple[int, int] | None:
+def statistics_progress(path: str | AnyPath) -> tuple[int, int] | None:
     """(texts counted, texts in total) of the statistics at `path`; None if there are none.
+
+    Of a store whose parts are not joined yet, the texts that the parts have counted.
 
     Raises:
         StorageError: they are damaged.
     """
 
-    def count(record: Path, body: dict[str, Any]) -> tuple[int, int]:
+    def count(record: AnyPath, body: dict[str, Any]) -> tuple[int, int]:
         progress = read_progress(record, body)
         return progress.texts_done, progress.texts
 
-    return read_newest(Path(path) / FOLDER, count)
+    return _read_all(check_any_path("path", path), count)
+
+
+def _read_all(path: AnyPath, read: Callable[[AnyPath, dict[str, Any]], tuple[int, int]]) -> tuple[int, int] | None:
+    """What `read` says of the newest record, or of the newest ones of all parts by the cut that counted most."""
+    joined = read_newest(path / FOLDER, read)
+    if joined is not None and joined[0] == joined[1]:
+        return joined
+    by_cut: dict[str, int] = {}
+    for folder in part_folders(path):
+        cut = folder.name.rpartition("-")[2]
+        by_cut[cut] = by_cut.get(cut, 0) + (read_newest(folder, read) or (0, 0))[0]
+    if not any(by_cut.values()):
+        return joined
+    total = joined[1] if joined else int(unseal(path / "plan.json")[0]["identity"]["rows"])
+    return max([*by_cut.values(), joined[0] if joined else 0]), total
 
 
 def statistics_bytes(task: Task, widths: Iterable[int]) -> int:

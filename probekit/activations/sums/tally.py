@@ -8,7 +8,6 @@ Axes: N examples, R rows of a place in a shard, D its width, C classes.
 import hashlib
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from torch import Tensor
 
 from probekit.activations.layout import Layout
 from probekit.activations.sums.files import (
-    FOLDER,
     Contents,
     CountProgress,
     Key,
@@ -36,6 +34,7 @@ from probekit.activations.sums.statistics import Statistics, used_splits
 from probekit.durable import make_folder, remove_stale
 from probekit.errors import DataError, UsageError
 from probekit.points import PAIR_POINTS, Place, place_name
+from probekit.remote.path import AnyPath
 from probekit.tasks.base import Task
 from probekit.text import listed
 
@@ -52,7 +51,7 @@ class Tally:
         places: places of every shard.
         device: of the run; sums are kept there if it is a GPU.
         start: the progress before the first shard.
-        path: the store's folder, below which checkpoints are written; None writes none.
+        folder: where checkpoints are written; None writes none.
 
     Raises:
         UsageError: several positions, or attention.
@@ -67,11 +66,11 @@ class Tally:
         places: list[Place],
         device: torch.device,
         start: CountProgress,
-        path: Path | None = None,
+        folder: AnyPath | None = None,
     ):
         check_countable(task, layout, places)
         self._task, self._layout, self._places = task, layout, places
-        self._folder = None if path is None else path / FOLDER
+        self._folder = folder
         self._device = device if device.type == "cuda" else torch.device("cpu")
         self._moments: dict[Key, SplitMoments] = {}
         self._progress = start
@@ -138,7 +137,7 @@ class Tally:
         remove_stale(self._folder)
         return read_newest(self._folder, self._load)
 
-    def _load(self, record: Path, body: dict[str, Any]) -> CountProgress:
+    def _load(self, record: AnyPath, body: dict[str, Any]) -> CountProgress:
         progress, ours = read_progress(record, body), self._progress
         if (progress.plan, progress.shards, progress.texts) != (ours.plan, ours.shards, ours.texts):
             raise damaged(record, "is of another run")
@@ -152,7 +151,9 @@ class Tally:
     def _check_order(self) -> None:
         """Check that the shards of the checkpoint are those of this run."""
         on_disk = self._checkpointed
-        if on_disk is not None and on_disk.shards_done == self._progress.shards_done and on_disk != self._progress:
+        if on_disk is None or on_disk.is_complete:  # sums of parts have an order of their own
+            return
+        if on_disk.shards_done == self._progress.shards_done and on_disk != self._progress:
             assert self._folder is not None
             raise damaged(checkpoint_path(self._folder, on_disk.shards_done), "counted other shards than this run has")
 

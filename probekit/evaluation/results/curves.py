@@ -9,6 +9,7 @@ from probekit.evaluation.results.curves_files import curve_keys, load_curves, sa
 from probekit.evaluation.results.curves_report import curves_html, curves_summary
 from probekit.evaluation.results.frames import curves_frame
 from probekit.evaluation.results.results import ProbeResults
+from probekit.probes.in_results import results_folder
 from probekit.text import counted, listed, printable
 
 if TYPE_CHECKING:
@@ -130,12 +131,12 @@ class ProbeCurves(Mapping[tuple[str, ...], ProbeResults]):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Read what `save` wrote to `folder`.
+        """Read what `save` wrote to `folder`, here or at hf://owner/name.
 
         Raises:
             DataError: no curves there, or files that do not belong together.
         """
-        curves, meta = load_curves(Path(folder))
+        curves, meta = load_curves(results_folder(folder))
         return cls(
             (ProbeResults(**vars(each)) for each in curves),
             meta,

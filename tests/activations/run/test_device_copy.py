@@ -4,7 +4,6 @@ There is no GPU here: `simulated_cuda.py` carries out copies as late as it may, 
 and then. The first tests show that it does.
 """
 
-import gc
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -37,7 +36,6 @@ def copied(how: Callable[[Tensor, Tensor, Any], None], cuda: SimulatedCuda) -> T
     host = torch.empty(3, pin_memory=True)
     how(x, host, stream)
     del x
-    gc.collect()
     stream.record_event().synchronize()
     return host + 0
 
@@ -126,7 +124,6 @@ def test_a_copy_runs_while_the_next_shard_is_computed_and_two_are_held_at_most(c
             alive.extend(weakref.ref(x) for x in values.values())
             yield number, np.array([number]), values
             del values
-            gc.collect()
             assert not any(one() is not None for one in alive), "a shard is let go of as soon as its copy has begun"
 
     for number, _, values in on_host(shards()):

@@ -1,0 +1,140 @@
+"""The README.md of a repository with a store or results: a header that the Hub reads, what it holds, how to load it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from probekit.activations import Store
+from probekit.activations.store.format import read_plan
+from probekit.errors import UsageError
+from probekit.evaluation import ProbeCurves, ProbeResults
+from probekit.evaluation.results.report import short_text
+from probekit.evaluation.results.wording import position_name
+from probekit.export.card import TAGS, as_sentence, card, code
+from probekit.export.front_matter import front_matter, marked
+from probekit.hub import REPO_ID
+from probekit.manifest import is_store
+from probekit.points import spans_of
+from probekit.published import PUBLISHED
+from probekit.sharing.contents import SharedFolder
+from probekit.tables import markdown_table
+from probekit.tasks.base import SPLITS
+
+_COMMIT_LETTERS = 40  # a model of the Hub is recorded with its commit
+
+
+def card_of(shared: SharedFolder, address: str, license: str | None) -> str:
+    """The card, with the mark of one that nobody edited.
+
+    Args:
+        shared: what is uploaded.
+        address: where, hf://owner/name[/folder].
+        license: as the Hub names it.
+    """
+    fields = {"license": license, **_origin(shared)}
+    if isinstance(shared.source, Store):
+        return marked(_store_card(shared.source, address, fields))
+    if isinstance(shared.source, ProbeCurves):
+        return marked(_curves_card(shared.source, address, fields))
+    return marked(_results_card(shared.source, address, fields))
+
+
+def _origin(shared: SharedFolder) -> dict[str, str | list[str] | None]:
+    """base_model and datasets of the header, where model and data are of the Hub."""
+    inside = shared.path.resolve().parents[:3]  # results are in STORE/results/NAME
+    store = shared.path if shared.what == "store" else next((path for path in inside if is_store(path)), None)
+    if store is not None:
+        return _of_plan(store)
+    source: Any = shared.source
+    curves = source.values() if isinstance(source, ProbeCurves) else [source]
+    known = {PUBLISHED[curve.meta["model"]].hub_id for curve in curves if curve.meta["model"] in PUBLISHED}
+    return {"base_model": sorted(known), "datasets": None}
+
+
+def _of_plan(path: Path) -> dict[str, str | list[str] | None]:
+    plan = read_plan(path)
+    source, data = plan.source or {}, plan.meta.get("task_info") or {}
+    name, revision, dataset = source.get("name_or_path"), source.get("revision"), data.get("source")
+    of_hub = isinstance(name, str) and REPO_ID.fullmatch(name) and len(str(revision)) == _COMMIT_LETTERS
+    from_hub = isinstance(dataset, str) and REPO_ID.fullmatch(dataset) and "offline" in data
+    return {"base_model": [str(name)] if of_hub else None, "datasets": [str(dataset)] if from_hub else None}
+
+
+def _results_card(results: ProbeResults, address: str, fields: dict[str, Any]) -> str:
+    try:
+        layer = results.best
+    except UsageError:  # nothing was selected: the card is of the layer that the figures name first
+        layer = results.layers[0]
+    return card(results, layer, f"probes/{layer.place}" if layer.probe is not None else None, fields, address)
+
+
+def _curves_card(curves: ProbeCurves, address: str, fields: dict[str, Any]) -> str:
+    first = next(iter(curves.values())).meta
+    rows = [
+        (code(curve.meta["label"], True), code(curve.meta["point"], True), as_sentence(short_text(curve)))
+        for curve in curves.values()
+    ]
+    example = f"{address}:{first['label']}/{first['point']}"
+    lines = [
+        *front_matter({"library_name": "probekit", "tags": TAGS, **fields}),
+        f"# {len(curves)} curves of probes of {code(first['model'])} on {code(first['task'])}",
+        "",
+        "Probes fitted by probekit to activations of the model, a curve over its layers for each label set and point.",
+        "",
+        markdown_table(("label", "point", "result"), rows),
+        "",
+        *_python(f"probe = pk.load_probe({example!a})  # the best layer of the first curve, no pickle"),
+        "The probes show that a label can be read from the activations, not that the model uses it.",
+    ]
+    return "\n".join(lines)
+
+
+def _store_card(store: Store, address: str, fields: dict[str, Any]) -> str:
+    meta, task = store.meta, store.task
+    head = front_matter(
+        {"viewer": False, "tags": ["probekit", "activations", "interpretability"], **fields}
+    )  # the Hub's viewer would take the examples for a table
+    splits = ", ".join(f"{(task.splits == split).sum():,} {split}" for split in SPLITS)
+    rows = [
+        ("model", code(meta["model"], True)),
+        ("model fingerprint", code(meta.get("model_fingerprint", "not recorded"), True)),
+        ("dataset", code(meta["task"], True)),
+        ("examples", f"{len(task):,} ({splits})"),
+        *(("labels", _label_row(task, name)) for name in task.labels),
+        ("places", as_sentence(spans_of([*store]))),
+        ("token that is read", as_sentence(_position(meta))),
+        ("type", code(f"{meta['dtype']}, computed in {meta.get('compute_dtype', 'another program')}", True)),
+        ("made with", code(", ".join(f"{name} {n}" for name, n in meta.get("versions", {}).items()), True)),
+    ]
+    lines = [
+        *head,
+        f"# Activations of {code(meta['model'])} on {code(meta['task'])}",
+        "",
+        "Activations at named points of the model, as checksummed safetensors files, with the texts and labels.",
+        "",
+        markdown_table(("", ""), rows),
+        "",
+        *_python(f"acts = pk.load_activations({address!a})", f"acts[{_first(store)}]  # a tensor, [rows, width]"),
+        "Texts and labels are those of the dataset: its licence holds for them.",
+    ]
+    return "\n".join(lines)
+
+
+def _label_row(task: Any, name: str) -> str:
+    classes = task.label_names[name]
+    what = f"{len(classes):,} classes" if classes else "a number for each example"
+    return f"{code(name, True)}: {what}"
+
+
+def _position(meta: dict[str, Any]) -> str:
+    kept = meta["position"]
+    return ", ".join(position_name(one) for one in (kept if isinstance(kept, list) else [kept]))
+
+
+def _first(store: Store) -> str:
+    point, layer = next(iter(store))
+    return f"{point!a}" if layer is None else f"{point!a}, {layer}"
+
+
+def _python(*lines: str) -> Sequence[str]:
+    return ["```python", "import probekit as pk", "", *lines, "```", ""]

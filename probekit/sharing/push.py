@@ -1,0 +1,196 @@
+"""Upload a store or results to the Hub: only what is missing, data first, what makes it readable last.
+
+A push is one commit, or for many files several: the manifest of a store, or results.json, is in the last one, with the
+card, so that nobody ever reads a manifest whose shards are missing. Files are compared by their content, so a second
+push uploads nothing, and one that was interrupted goes on.
+"""
+
+import hashlib
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from probekit.errors import ResumeMismatch
+from probekit.export.front_matter import is_unedited
+from probekit.hub import HubAddress, address_text, parse_address
+from probekit.options import PushOptions
+from probekit.options.option import keywords
+from probekit.plain_files import open_regular
+from probekit.sharing.cards import card_of
+from probekit.sharing.contents import SharedFile, SharedFolder, check_bytes, find_shared
+from probekit.sharing.remote import Remote, RemoteFile, check_token, hub_errors, make_repo, read_remote
+from probekit.sharing.upload import CARD, Target, upload
+from probekit.text import counted, listed
+
+OF_GIT = (".gitattributes", ".gitignore")
+
+
+@dataclass(frozen=True, eq=False)
+class PushPlan:
+    """What `run_push` uploads, and where."""
+
+    shared: SharedFolder
+    address: HubAddress
+    options: PushOptions = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """The result of a push.
+
+    Attributes:
+        address: hf://owner/name[@branch][/folder], which `load_activations` and `load_probe` take.
+        url: of the repository's page.
+        kind: "dataset" or "model".
+        private: whether only its owners can read the repository; None where the Hub does not say.
+        commit: the commit that holds everything.
+        uploaded: files that this push uploaded, the card among them.
+        bytes: of these.
+        present: files that were there already.
+        removed: files of earlier results that were removed.
+        card_kept: True if a README.md that this program did not write, or that was edited, stays as it is.
+    """
+
+    address: str
+    url: str
+    kind: str
+    private: bool | None
+    commit: str
+    uploaded: int
+    bytes: int
+    present: int
+    removed: int
+    card_kept: bool
+
+
+@keywords(PushOptions)
+def push_to_hub(source: str | Path, repo: str, options: PushOptions) -> Pushed:
+    """Upload a store, or results of probes, to the Hugging Face Hub; only files that are missing there are uploaded.
+
+    A store becomes a dataset repository, results a model repository. Texts and labels of a store are uploaded with it.
+
+    Args:
+        source: the folder of a store or of results.
+        repo: "owner/name", or "owner/name/folder".
+        options: one entry for each field.
+
+    Raises:
+        UsageError: a name that no repository has.
+        DataError: neither a store nor results at `source`.
+        StorageError: a damaged or unfinished store; no network, token or right to write.
+        ResumeMismatch: the folder on the Hub holds another store, or files that are not of one.
+    """
+    return run_push(plan_push(source, repo, options))
+
+
+def plan_push(source: str | Path, repo: str, options: PushOptions) -> PushPlan:
+    """The plan of a push; nothing is sent. Errors as in `push_to_hub`."""
+    shared = find_shared(source)
+    address = parse_address(repo, shared.kind)
+    return PushPlan(shared, replace(address, revision=options.revision or address.revision), options)
+
+
+def run_push(plan: PushPlan) -> Pushed:
+    """Upload what is missing, as `push_to_hub` does."""
+    shared, address = plan.shared, plan.address
+    check_token()
+    remote = read_remote(address, shared.kind)
+    _check_folder(plan, remote)
+    check_bytes(shared)
+    if remote.head is None:
+        make_repo(address, shared.kind, plan.options.public)
+        remote = read_remote(address, shared.kind)
+    missing = [file for file in shared.files if not _is_there(file, remote.files.get(file.name))]
+    card, kept = _card(plan, remote)
+    stale = sorted(name for name in remote.files if shared.own.fullmatch(name) and name not in _names(shared))
+    commit = remote.head or ""
+    if missing or stale or card is not None:
+        message = plan.options.message or f"{shared.what} of {counted(len(shared.files), 'file')}"
+        where = Target(address, shared.kind, message, plan.options.progress)
+        commit = upload(where, commit, missing, stale, card)
+    return Pushed(
+        address=address_text(address),
+        url=_url(plan),
+        kind=shared.kind,
+        private=remote.private,
+        commit=commit,
+        uploaded=len(missing) + (card is not None),
+        bytes=sum(file.size for file in missing) + len(card or b""),
+        present=len(shared.files) - len(missing),
+        removed=len(stale),
+        card_kept=kept,
+    )
+
+
+def pushed_as_dict(pushed: Pushed) -> dict[str, Any]:
+    """JSON-able."""
+    return asdict(pushed)
+
+
+def _names(shared: SharedFolder) -> set[str]:
+    return {file.name for file in shared.files}
+
+
+def _url(plan: PushPlan) -> str:
+    from huggingface_hub import constants
+
+    prefix = "datasets/" if plan.shared.kind == "dataset" else ""
+    return f"{constants.ENDPOINT}/{prefix}{plan.address.repo}"
+
+
+def _check_folder(plan: PushPlan, remote: Remote) -> None:
+    """Raise a ResumeMismatch if the folder on the Hub holds something else."""
+    shared, where = plan.shared, ascii(address_text(plan.address))
+    foreign = [name for name in remote.files if name not in (CARD, *OF_GIT) and shared.own.fullmatch(name) is None]
+    if foreign:
+        names = listed([ascii(name) for name in sorted(foreign)], most=3)
+        raise ResumeMismatch(
+            f"{where} holds files that are not of {shared.what} ({names}); name another repository, or a folder in it "
+            "(owner/name/folder)"
+        )
+    there = remote.files.get("plan.json")
+    if there is not None and not _is_there(_file(shared, "plan.json"), there):
+        raise ResumeMismatch(
+            f"{where} holds another store; name another repository, or a folder in it (owner/name/folder)"
+        )
+
+
+def _file(shared: SharedFolder, name: str) -> SharedFile:
+    return next(file for file in shared.files if file.name == name)
+
+
+def _is_there(file: SharedFile, there: RemoteFile | None) -> bool:
+    """Whether the repository has this content under this name."""
+    if there is None or there.size != file.size:
+        return False
+    if file.named_by_content:
+        return True
+    if there.sha256 is not None:
+        return _digest(file.path, hashlib.sha256()) == there.sha256
+    return _digest(file.path, hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)) == there.blob
+
+
+def _digest(path: Path, digest: Any) -> str:
+    with open_regular(path) as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _card(plan: PushPlan, remote: Remote) -> tuple[bytes | None, bool]:
+    """The card, or None where it need not be uploaded; and whether one that somebody wrote stays."""
+    from huggingface_hub import hf_hub_download
+
+    address = replace(plan.address, revision=None)
+    text = card_of(plan.shared, address_text(address), plan.options.license).encode("utf-8", "backslashreplace")
+    there = remote.files.get(CARD)
+    if there is None:
+        return text, False
+    name = f"{address.folder}/{CARD}".lstrip("/")
+    with hub_errors(address, plan.shared.kind):
+        path = hf_hub_download(address.repo, name, repo_type=plan.shared.kind, revision=remote.head)
+    found = Path(path).read_bytes()
+    if found == text:
+        return None, False
+    is_own = is_unedited(found.decode(errors="replace"))
+    return (text, False) if is_own else (None, True)

@@ -1,0 +1,339 @@
+"""`extract --devices`: as many processes as devices end in the store of one process, whatever happens to some of them.
+
+Two processes on the CPU stand for two GPUs. All but one test use forks of this process, which start at once.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from forked_workers import Crew, Fault
+from store_cases import lasting
+from user_files import write_model, write_texts
+
+from probekit.activations import extract, load_activations, plan_extraction
+from probekit.activations.plan.plan import ExtractionPlan
+from probekit.cli.main import run
+from probekit.engines import devices
+from probekit.engines.devices import find_devices, run_on_devices, visible
+from probekit.errors import DataError, StorageError, UsageError
+from probekit.models import load_model
+from probekit.options import EngineOptions, ExtractOptions
+from probekit.tasks import load_task
+
+OPTIONS = ExtractOptions(batch_tokens=40, shard_bytes=1000)
+N = 270
+Many = Callable[..., Crew]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("devices")
+    write_model(folder / "tiny")
+    write_texts(folder / "texts.csv", N)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plan(folder: Path) -> ExtractionPlan:
+    return plan_extraction(load_model(str(folder / "tiny")), load_task(str(folder / "texts.csv")), OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path, plan: ExtractionPlan) -> Path:
+    """The store of one process."""
+    assert run(["extract", *_job(folder), "--out", str(folder / "whole"), "--quiet", "--stats"]) == 0
+    return folder / "whole"
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    """Bits are promised for one number of threads; a forked process may use one alone."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def crew(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes the workers forks of this process, with a fault; at the end none is left."""
+    made = []
+
+    def many(fault: Fault | None = None) -> Crew:
+        made.append(Crew(fault))
+        monkeypatch.setattr(devices, "start", made[-1].start)
+        return made[-1]
+
+    yield many
+    assert all(one.all_ended for one in made), "a process is left"
+
+
+def _job(folder: Path) -> list[str]:
+    sizes = ["--batch-tokens", "40", "--shard-bytes", "1000"]
+    return ["--model", str(folder / "tiny"), "--dataset", str(folder / "texts.csv"), *sizes]
+
+
+def on(n: int) -> EngineOptions:
+    return EngineOptions(devices=["cpu"] * n)
+
+
+def without_dates(path: Path) -> dict[Path, bytes]:
+    """The sums of a place are in a file named by its content; only their record has a date."""
+    return {
+        name: data for name, data in lasting(path).items() if (name.parts[0], name.suffix) != ("statistics", ".json")
+    }
+
+
+def without_sums(path: Path) -> dict[Path, bytes]:
+    return {name: data for name, data in lasting(path).items() if "statistics" not in name.parts}
+
+
+def numbers(path: Path) -> list[str]:
+    return sorted(file.stem for file in (path / "records").glob("*.json"))
+
+
+def test_the_command_ends_in_the_store_of_one_process_with_its_statistics(
+    folder: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two processes of their own, as the user has them."""
+    out = tmp_path / "two"
+    assert run(["extract", *_job(folder), "--devices", "cpu,cpu", "--out", str(out), "--stats"]) == 0
+    assert without_dates(out) == without_dates(whole)
+    assert capsys.readouterr().out == f"{out}\n"
+    assert load_activations(out).n_examples == N
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_any_number_of_processes_ends_in_the_same_bits(
+    plan: ExtractionPlan, whole: Path, tmp_path: Path, crew: Many, n: int
+) -> None:
+    made = crew()
+    run_on_devices(plan, tmp_path / "store", on(n), False)
+    assert without_sums(tmp_path / "store") == without_sums(whole)
+    assert len(made.made) == n
+    assert len(plan.shards) > 3 * n
+    assert len(list((tmp_path / "store" / "shards").iterdir())) == len(plan.shards)
+
+
+def killed(name: str, number: int) -> None:
+    if name.endswith("#1"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def out_of_memory(name: str, number: int) -> None:
+    if name.endswith("#1"):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has ...")
+
+
+def broken(name: str, number: int) -> None:
+    if name.endswith("#1"):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def exits(name: str, number: int) -> None:
+    if name.endswith("#1"):
+        os.write(2, b"noise\nthe last words\n")
+        os._exit(7)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (killed, r"cpu: its process was ended by SIGKILL \(by the system, if memory ran out\); its shards go to cpu"),
+        (out_of_memory, r"cpu: out of memory \(CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has ...\); its"),
+        (broken, "cpu: RuntimeError: CUDA error: an illegal memory access was encountered; its shards go to cpu"),
+        (exits, r"cpu: its process ended with exit code 7 \(the last words\); its shards go to cpu"),
+    ],
+)
+def test_shards_of_a_process_that_fails_are_done_by_the_other(
+    plan: ExtractionPlan, whole: Path, tmp_path: Path, crew: Many, fault: Fault, reason: str
+) -> None:
+    crew(fault)
+    with pytest.warns(UserWarning, match=reason) as said:
+        run_on_devices(plan, tmp_path / "store", on(2), False)
+    assert len(said) == 1
+    assert without_sums(tmp_path / "store") == without_sums(whole)
+
+
+def test_shards_of_a_process_that_hangs_are_done_by_an_idle_one(
+    plan: ExtractionPlan, whole: Path, tmp_path: Path, crew: Many, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hangs(name: str, number: int) -> None:
+        if name.endswith("#1"):
+            time.sleep(60)
+
+    monkeypatch.setattr(devices, "PATIENCE", 0.5)
+    monkeypatch.setattr(devices, "TIMES_THE_SLOWEST", 0)
+    crew(hangs)
+    with pytest.warns(UserWarning, match=r"^cpu has said nothing for \d+ s; its shards go to cpu$"):
+        run_on_devices(plan, tmp_path / "store", on(2), False)
+    assert without_sums(tmp_path / "store") == without_sums(whole)
+
+
+def test_when_all_fail_the_first_reason_is_the_error_and_finished_shards_stay(
+    plan: ExtractionPlan, whole: Path, tmp_path: Path, crew: Many
+) -> None:
+    first = len(plan.shards) // 2
+
+    def later(name: str, number: int) -> None:
+        done = len(numbers(tmp_path / "store"))
+        if done >= first:
+            raise MemoryError
+
+    crew(later)
+    with (
+        pytest.warns(UserWarning, match="cpu: out of memory; its shards go to cpu"),
+        pytest.raises(StorageError, match=r"^cpu: out of memory; then 1 other device failed; a smaller --batch-tokens"),
+    ):
+        run_on_devices(plan, tmp_path / "store", on(2), False)
+    done = numbers(tmp_path / "store")
+    assert first <= len(done) < len(plan.shards)
+    recomputed: list[int] = []
+    crew(lambda name, number: (tmp_path / f"again{number}").write_text("") and None)
+    run_on_devices(plan, tmp_path / "store", on(2), False)
+    recomputed = sorted(int(file.name.removeprefix("again")) for file in tmp_path.glob("again*"))
+    assert recomputed == sorted(set(range(len(plan.shards))) - {int(number) for number in done})
+    assert without_sums(tmp_path / "store") == without_sums(whole)
+
+
+def test_an_error_that_every_process_would_have_ends_all_at_once(
+    plan: ExtractionPlan, tmp_path: Path, crew: Many
+) -> None:
+    def unsound(name: str, number: int) -> None:
+        if number == 2:
+            raise DataError("NaN in the activations at resid_pre.1, first in example '7'")
+
+    crew(unsound)
+    with pytest.raises(DataError, match=r"^NaN in the activations at resid_pre\.1, first"):
+        run_on_devices(plan, tmp_path / "store", on(2), False)
+
+
+def test_a_full_disk_is_the_error_of_the_disk(plan: ExtractionPlan, tmp_path: Path, crew: Many) -> None:
+    def full(name: str, number: int) -> None:
+        raise StorageError("no space left") from OSError(28, "no space left")
+
+    crew(full)
+    with pytest.raises(StorageError, match=r"^no space left$") as caught:
+        run_on_devices(plan, tmp_path / "store", on(2), False)
+    assert isinstance(caught.value.__cause__, OSError)  # so that the command line says what was saved
+
+
+def test_an_interrupt_ends_all_processes_and_the_next_run_resumes(
+    folder: Path, plan: ExtractionPlan, whole: Path, tmp_path: Path, crew: Many, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One process is in a call that does not come back; the other has finished some shards."""
+    store = tmp_path / "store"
+
+    def fault(name: str, number: int) -> None:
+        if name.endswith("#1"):
+            time.sleep(60)
+        elif len(numbers(store)) >= 3:
+            os.kill(driver, signal.SIGTERM)
+            time.sleep(60)
+
+    driver, made = os.getpid(), crew(fault)
+    command = ["extract", *_job(folder), "--devices", "cpu,cpu", "--out", str(store)]
+    assert run([*command, "--quiet"]) == 143
+    assert made.all_ended
+    done = len(numbers(store))
+    assert 3 <= done < len(plan.shards)
+    assert f" of {N} texts in " in capsys.readouterr().err
+    crew()
+    assert run([*command, "--quiet"]) == 0
+    assert without_sums(store) == without_sums(whole)
+
+
+def test_processes_end_when_their_driver_is_killed(plan: ExtractionPlan, tmp_path: Path, crew: Many) -> None:
+    pids = tmp_path / "pids"
+
+    def fault(name: str, number: int) -> None:
+        with pids.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        time.sleep(60)
+
+    driver = os.fork()
+    if driver == 0:
+        crew(fault)
+        run_on_devices(plan, tmp_path / "store", on(2), False)
+        os._exit(0)
+    until = time.monotonic() + 60
+    while time.monotonic() < until and (not pids.exists() or len(pids.read_text().split()) < 2):
+        time.sleep(0.01)
+    os.kill(driver, signal.SIGKILL)
+    os.waitpid(driver, 0)
+    for pid in pids.read_text().split():
+        while _runs(int(pid)):
+            assert time.monotonic() < until, "a process outlived its driver"
+            time.sleep(0.01)
+
+
+def _runs(pid: int) -> bool:
+    """A process that nobody waits for stays as a zombie where no init reaps it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_devices_are_of_one_type_and_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_devices(["cpu", "cpu"]) == ["cpu", "cpu"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert find_devices(["auto"]) == ["cuda:0", "cuda:1"]
+    assert find_devices(["cuda:1", "cuda:1"]) == ["cuda:1", "cuda:1"]
+    for names, message in [
+        (["cuda:0", "cpu"], "of one type, as a store has one; got cpu, cuda"),
+        (["cuda:2"], "'cuda:2' .--devices. is not there: 2 GPUs here, counted from 0"),
+        (["gpu"], "device 'gpu' cannot be used here"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            find_devices(names)
+
+
+def test_without_gpus_auto_is_the_cpu_and_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert find_devices(["auto"]) == ["cpu"]
+    with pytest.raises(UsageError, match="device 'cuda:0' cannot be used here"):
+        find_devices(["cuda:0"])
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--device", "cpu"], "leave out --device, or --devices"),
+        (["--device-map", "auto"], "leave out --device-map, or --devices"),
+        (["--stats-only"], "--stats-only adds up in one process; run parts"),
+        (["--part", "1/2"], "part (--part) and devices (--devices) exclude each other"),
+    ],
+)
+def test_options_that_several_devices_exclude(
+    folder: Path, more: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["extract", *_job(folder), "--devices", "cpu,cpu", *more]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_python_call_takes_devices_too_and_needs_a_store(
+    folder: Path, plan: ExtractionPlan, whole: Path, tmp_path: Path, crew: Many
+) -> None:
+    crew()
+    how: dict[str, Any] = {"batch_tokens": 40, "shard_bytes": 1000, "devices": ["cpu", "cpu"], "progress": False}
+    extract(plan.model, load_task(str(folder / "texts.csv")), out=tmp_path / "store", **how)
+    assert without_sums(tmp_path / "store") == without_sums(whole)
+    with pytest.raises(UsageError, match="give out=PATH"):
+        extract(plan.model, ["a text"], **how)
+    made_here = type(plan.model)(plan.model.cfg).init_weights(0)
+    with pytest.raises(UsageError, match="was not loaded from a folder or the Hub"):
+        extract(made_here, [[1, 2, 3]], out=tmp_path / "other", **how)
+
+
+def test_a_process_sees_its_gpu_alone() -> None:
+    assert [visible(i, None) for i in range(2)] == ["0", "1"]
+    assert [visible(i, "4, GPU-8e,6") for i in range(3)] == ["4", "GPU-8e", "6"]

@@ -1,0 +1,79 @@
+"""`load_probe("hf://...")` and results on the Hub: the same numbers as here, checked, and without a network later."""
+
+from pathlib import Path
+
+import huggingface_hub.constants as constants
+import numpy as np
+import pytest
+from hub_server import HubServer
+from planted_runs import planted, trained
+
+import probekit as pk
+from probekit.errors import DataError, UsageError
+from probekit.scoring.find import find_results, split_name
+
+pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the Hub's client
+X = np.random.default_rng(0).normal(size=(9, 6)).astype(np.float32)
+
+
+def test_a_probe_of_the_hub_is_the_one_that_was_pushed(own_hub: HubServer, results_folder: Path):
+    pk.push_to_hub(results_folder, "me/probe")
+    results = pk.ProbeResults.load(results_folder)
+    for layer in results.layers:
+        found = pk.load_probe(f"hf://me/probe:{layer.place}")
+        assert np.array_equal(found.decision_function(X), layer.probe.decision_function(X))
+        here = pk.load_probe(f"{results_folder}:{layer.place}")
+        assert np.array_equal(here.decision_function(X), found.decision_function(X))
+    best = pk.load_probe("hf://me/probe").decision_function(X)
+    assert np.array_equal(best, results.best.probe.decision_function(X))
+    loaded = pk.ProbeResults.load("hf://me/probe")
+    assert loaded.to_frame().equals(results.to_frame())
+
+
+def test_results_are_read_at_a_commit_and_without_the_hub(
+    own_hub: HubServer, results_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    first = pk.push_to_hub(results_folder, "me/probe").commit
+    before = pk.load_probe("hf://me/probe").decision_function(X)
+    pk.push_to_hub(trained(planted(model="tiny", seed=5)).save(tmp_path / "later"), "me/probe")
+    assert not np.array_equal(pk.load_probe("hf://me/probe").decision_function(X), before)
+    assert np.array_equal(pk.load_probe(f"hf://me/probe@{first}").decision_function(X), before)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert np.array_equal(pk.load_probe(f"hf://me/probe@{first}").decision_function(X), before)
+    assert not np.array_equal(pk.load_probe("hf://me/probe").decision_function(X), before)
+    with pytest.raises(DataError, match="not in the local cache; give a local folder of results"):
+        pk.load_probe("hf://me/other")
+
+
+def test_several_curves_name_their_place(own_hub: HubServer, tmp_path: Path):
+    curves = pk.train_probes(
+        planted(model="tiny"), points=["resid_pre", "attn_out"], C=1.0, controls=0, codelength=False, quick=True
+    )
+    pk.push_to_hub(curves.save(tmp_path / "curves"), "me/curves/deep")
+    wanted = curves["kind", "attn_out"].best
+    for name in ("kind/attn_out", f"kind/{wanted.place}"):
+        found = pk.load_probe(f"hf://me/curves/deep:{name}")
+        assert np.array_equal(found.decision_function(X), wanted.probe.decision_function(X))
+    results, place = find_results(*split_name("hf://me/curves/deep:kind/attn_out"))
+    assert (results.best.place, place) == (wanted.place, None)
+    with pytest.raises(UsageError, match="hold several curves; name one"):
+        pk.load_probe("hf://me/curves/deep")
+
+
+def test_damage_and_wrong_names_are_said(own_hub: HubServer, results_folder: Path):
+    pk.push_to_hub(results_folder, "me/probe")
+    files = own_hub.repos["models/me/probe"]
+    name = next(name for name in files if name.startswith("probes/") and name.endswith(".json"))
+    place = name.removeprefix("probes/").removesuffix(".json")
+    files[name] = files[name].replace(b'"converged": true', b'"converged":false')
+    with pytest.raises(DataError, match="is not the one of these results"):
+        pk.load_probe(f"hf://me/probe:{place}")
+    with pytest.raises(UsageError, match=r"have no place 'resid_pre.77'; known are"):
+        pk.load_probe("hf://me/probe:resid_pre.77")
+    own_hub.repos["models/me/empty"] = {"README.md": b""}
+    with pytest.raises(DataError, match=r"holds no results.json or curves.json"):
+        pk.load_probe("hf://me/empty")
+    with pytest.raises(UsageError, match="the Hub has no model 'me/nothing'; check the name"):
+        pk.load_probe("hf://me/nothing")
+    with pytest.raises(UsageError, match="expected a model"):
+        pk.load_probe("hf://datasets/me/probe")
