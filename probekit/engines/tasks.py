@@ -13,7 +13,7 @@ from probekit.engines.cluster import one_line, ray_cluster
 from probekit.engines.ray_worker import here, own_versions
 from probekit.errors import ProbekitError, StorageError, UsageError
 from probekit.options.engine import ClusterOptions
-from probekit.text import counted
+from probekit.text import counted, printable
 
 Payload = dict[str, Any]
 RETRIES = 3  # times that a task is run again when its process was killed
@@ -63,13 +63,13 @@ def run_tasks(
 def _result_of(ray: Any, reference: Any) -> Payload:
     try:
         return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:  # `work` answers with its own errors, so this is before it began
+        lines = [line.strip() for line in str(error.cause).splitlines() if line.strip()]
+        why = next((line for line in reversed(lines) if "Error: " in line), "".join(lines[:1]))
+        return {"error": f"a worker could not begin ({why:.200}); install probekit there", "kind": "UsageError"}
     except ray.exceptions.RayError as error:
-        what = f"its process was lost {counted(RETRIES + 1, 'time')} ({one_line(error):.200})"
-        return {
-            "error": f"{what}; give it more memory, or read the logs of Ray",
-            "kind": "StorageError",
-            "lost": True,
-        }
+        lost = f"its process was lost {counted(RETRIES + 1, 'time')} ({printable(one_line(error)):.200})"
+        return {"error": f"{lost}; give it more memory, or read the logs of Ray", "kind": "StorageError", "lost": True}
 
 
 def answer_of(payload: Payload, work: Callable[[], Payload]) -> Payload:

@@ -29,6 +29,7 @@ TYPED: dict[Any, tuple[str, Any]] = {
     parse.position: ("-2", -2),
     parse.positions: ("first,2", ["first", 2]),
     parse.positive_numbers: ("2,0.5", (0.5, 2.0)),
+    parse.n_bytes: ("2.5MB", 2_500_000),
     parse.stacked_layers: ("4,2-3", [4, 2, 3]),
     parse.ids: ("3,5", [3, 5]),
     parse.probes: ("lda,ridge", ("lda", "ridge")),

@@ -172,6 +172,7 @@ def test_a_place_that_memory_cannot_hold_gives_the_same_results(tmp_path, monkey
 @pytest.mark.parametrize("position", ["mean", "last", "all", "-3:"])
 def test_any_selection_of_tokens_is_streamed(tmp_path, monkeypatch, never_held, position):
     store = written(tmp_path, monkeypatch=monkeypatch)
+    monkeypatch.setattr("probekit.evaluation.fits.stream.BLOCK_BYTES", 7 * 16 * 4)  # 7 rows: texts go over their ends
     how = {"label": "third", "position": position, "C": 0.1, "probe": "ridge", "controls": 0, "intervals": False}
     held = train_probes(store, **how)
     never_held()

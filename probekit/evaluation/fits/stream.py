@@ -23,6 +23,7 @@ from probekit.points import Place, PointSpec, place_name
 from probekit.probes.stream import NUMBER, Stream, bytes_to_fit, held, some_of
 
 OnPass = Callable[[Place, int], None]
+BLOCK_BYTES = 1 << 25  # of rows at once, and of each copy in float64 twice that; a store of one place has larger shards
 LEAST = 2  # copies of the rows that any fit in memory takes: as read, and the fitted ones
 
 
@@ -147,12 +148,13 @@ def _of_store(store: Store, place: Place, room: int | None) -> Stream:
     order = np.concatenate([store.layout.index(place, examples) for examples in store.shard_examples()])
     ids = store.ids
     ends = np.cumsum(store.layout.counts(place))
-    sound = False
+    width = store.meta["widths"][list(store).index(place)]
+    size, sound = max(1, BLOCK_BYTES // (NUMBER * width)), False
 
     def read() -> Iterator[Tensor]:
         nonlocal sound
         start = 0
-        for _, values in store.shards(place):
+        for values in (part for _, shard in store.shards(place) for part in shard.split(size)):
             if sound:
                 yield values.to(torch.promote_types(values.dtype, torch.float32))
             else:
@@ -162,20 +164,27 @@ def _of_store(store: Store, place: Place, room: int | None) -> Stream:
             start += len(values)
         sound = True
 
-    return Stream(len(order), store.meta["widths"][list(store).index(place)], read, order, room)
+    return Stream(len(order), width, read, order, room)
 
 
 def _means(X: Stream, chosen: SelectedRows) -> Stream:
-    """The mean of the rows of each example, which are next to one another in one block of X."""
+    """The mean of the rows of each example, which are next to one another in X."""
     assert X.order is not None
     example = np.repeat(np.arange(len(chosen.counts)), chosen.counts)[X.order]
     first = np.append(True, np.diff(example) != 0)
 
+    def mean(rows: Tensor, starts: np.ndarray) -> Tensor:
+        counts = np.diff(np.append(starts, len(rows)))
+        return selected_values(rows, SelectedRows(np.arange(len(rows)), counts, is_mean=True))
+
     def read() -> Iterator[Tensor]:
-        start = 0
+        start, left = 0, torch.empty(0, X.d)  # rows of the last example, which may go on in the next block
         for block in X.read():
-            ends = np.append(np.flatnonzero(first[start : start + len(block)]), len(block))
-            yield selected_values(block, SelectedRows(np.arange(len(block)), np.diff(ends), is_mean=True))
-            start += len(block)
+            rows = torch.cat([left.to(block.dtype), block])
+            starts = np.flatnonzero(first[start : start + len(rows)])
+            if len(starts) > 1:
+                yield mean(rows[: starts[-1]], starts[:-1])
+            left, start = rows[starts[-1] :], start + int(starts[-1])
+        yield mean(left, np.zeros(1, dtype=np.int64))
 
     return Stream(len(chosen.counts), X.d, read, example[first])
