@@ -64,12 +64,18 @@ def attempt(scheme: str, where: str, request: Callable[[], T], on_repeat: Callab
             _reached.add(scheme)
             return found
         _raise_final(scheme, where, failed)
-        if tried >= (ATTEMPTS_REACHED if scheme in _reached else ATTEMPTS_UNREACHED):
+        if tried >= _most_attempts(scheme):
             raise _refused(where, f"no answer after {tried} attempts ({_words(failed)})", _access(scheme), failed)
         if on_repeat:
             on_repeat()
         _pause.wait(min(FIRST_WAIT * 2 ** (tried - 1), LONGEST_WAIT))
     raise AssertionError
+
+
+def _most_attempts(scheme: str) -> int:
+    if SCHEMES[scheme].repeats:
+        return 1
+    return ATTEMPTS_REACHED if scheme in _reached else ATTEMPTS_UNREACHED
 
 
 def _raise_final(scheme: str, where: str, error: Exception) -> None:

@@ -24,6 +24,7 @@ class Scheme:
         options: given to the file system.
         creates: whether it can refuse to replace an object (put-if-absent) in one step.
         access: where credentials and addresses come from.
+        repeats: whether its package repeats failed requests by itself, for half a minute.
     """
 
     package: str
@@ -31,6 +32,7 @@ class Scheme:
     options: dict[str, Any]
     creates: bool
     access: str
+    repeats: bool = False
 
 
 _S3_CONFIG = {
@@ -53,6 +55,7 @@ SCHEMES = {
         {"use_listings_cache": False},
         True,
         "gcloud auth application-default login, or GOOGLE_APPLICATION_CREDENTIALS",
+        repeats=True,
     ),
     "hf": Scheme("huggingface_hub", "", {}, False, "hf auth login, or HF_TOKEN"),
     "memory": Scheme("fsspec", "", {}, True, ""),
@@ -78,6 +81,10 @@ def _make(scheme: str, about: Scheme) -> Any:
     try:
         import fsspec
 
+        if scheme == "gs":
+            from gcsfs.core import GCSFileSystem  # the usual one asks over gRPC for each bucket's kind, for up to 60 s
+
+            return GCSFileSystem(skip_instance_cache=True, **about.options)
         made = fsspec.filesystem(scheme, skip_instance_cache=scheme != "memory", **about.options)
     except ImportError as error:
         name = f"'.[{about.extra}]'" if about.extra else about.package
