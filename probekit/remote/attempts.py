@@ -19,6 +19,7 @@ ATTEMPTS_REACHED = 9  # of one that did: a connection that drops for half a minu
 _PASSING = {errno.EBUSY, errno.EIO, errno.EAGAIN, errno.EPIPE, errno.ETIMEDOUT, getattr(errno, "EREMOTEIO", errno.EIO)}
 _NETWORK = (  # where errors of a connection are defined; those of botocore that are none have other names
     *("aiohttp", "httpx", "httpcore", "requests", "urllib3", "fsspec"),
+    *("gcsfs.retry.ChecksumError", "google.auth.exceptions.TransportError", "google.auth.exceptions.RefreshError"),
     *(f"botocore.exceptions.{name}" for name in ("ConnectionError", "HTTPClientError", "ResponseStreamingError")),
 )
 _NO_ACCESS = ("NoCredentialsError", "PartialCredentialsError", "NoAuthTokenError", "ProfileNotFound", "TokenRetrieval")
@@ -64,18 +65,12 @@ def attempt(scheme: str, where: str, request: Callable[[], T], on_repeat: Callab
             _reached.add(scheme)
             return found
         _raise_final(scheme, where, failed)
-        if tried >= _most_attempts(scheme):
+        if tried >= (ATTEMPTS_REACHED if scheme in _reached else ATTEMPTS_UNREACHED):
             raise _refused(where, f"no answer after {tried} attempts ({_words(failed)})", _access(scheme), failed)
         if on_repeat:
             on_repeat()
         _pause.wait(min(FIRST_WAIT * 2 ** (tried - 1), LONGEST_WAIT))
     raise AssertionError
-
-
-def _most_attempts(scheme: str) -> int:
-    if SCHEMES[scheme].repeats:
-        return 1
-    return ATTEMPTS_REACHED if scheme in _reached else ATTEMPTS_UNREACHED
 
 
 def _raise_final(scheme: str, where: str, error: Exception) -> None:
@@ -95,7 +90,8 @@ def _raise_final(scheme: str, where: str, error: Exception) -> None:
         raise BeyondEnd from error
     if isinstance(error, PermissionError) or type(error).__name__.startswith(_NO_ACCESS):
         raise _refused(where, f"access was refused ({_words(error)})", access, error)
-    if not _may_pass(error, code):
+    expired = _status(error) == "401" and scheme in _reached  # a token ended in the middle of a run; there is a new one
+    if not expired and not _may_pass(error, code):
         raise _refused(where, _words(error), access, error)
 
 

@@ -6,6 +6,7 @@ Nothing here is imported before a place in an object store is read or written.
 import os
 import threading
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 from probekit.errors import StorageError
@@ -24,7 +25,6 @@ class Scheme:
         options: given to the file system.
         creates: whether it can refuse to replace an object (put-if-absent) in one step.
         access: where credentials and addresses come from.
-        repeats: whether its package repeats failed requests by itself, for half a minute.
     """
 
     package: str
@@ -32,7 +32,6 @@ class Scheme:
     options: dict[str, Any]
     creates: bool
     access: str
-    repeats: bool = False
 
 
 _S3_CONFIG = {
@@ -55,7 +54,6 @@ SCHEMES = {
         {"use_listings_cache": False},
         True,
         "gcloud auth application-default login, or GOOGLE_APPLICATION_CREDENTIALS",
-        repeats=True,
     ),
     "hf": Scheme("huggingface_hub", "", {}, False, "hf auth login, or HF_TOKEN"),
     "memory": Scheme("fsspec", "", {}, True, ""),
@@ -82,9 +80,7 @@ def _make(scheme: str, about: Scheme) -> Any:
         import fsspec
 
         if scheme == "gs":
-            from gcsfs.core import GCSFileSystem  # the usual one asks over gRPC for each bucket's kind, for up to 60 s
-
-            return GCSFileSystem(skip_instance_cache=True, **about.options)
+            return _google(about.options)
         made = fsspec.filesystem(scheme, skip_instance_cache=scheme != "memory", **about.options)
     except ImportError as error:
         name = f"'.[{about.extra}]'" if about.extra else about.package
@@ -96,4 +92,18 @@ def _make(scheme: str, about: Scheme) -> Any:
         raise StorageError(f"{scheme}:// cannot be used: {type(error).__name__}: {error!s:.200}") from error
     if scheme == "s3":
         made.retries = 1
+    return made
+
+
+def _google(options: dict[str, Any]) -> Any:
+    """Gcsfs without its own repetitions, which take half a minute and print tracebacks: `attempts` repeats.
+
+    The class that fsspec takes would ask over gRPC for the kind of each bucket, for up to a minute.
+    """
+    from gcsfs.core import GCSFileSystem
+
+    made = GCSFileSystem(skip_instance_cache=True, **options)
+    once = getattr(GCSFileSystem._request, "__wrapped__", None)
+    if once is not None:
+        made._request = MethodType(once, made)
     return made

@@ -7,7 +7,8 @@ from gcs_server import GcsServer
 from remote_cases import content, run_to
 
 from probekit.activations import load_activations, verify
-from probekit.remote import filesystems
+from probekit.errors import StorageError
+from probekit.remote import attempts, filesystems
 from probekit.remote.path import RemotePath, as_path
 
 
@@ -48,3 +49,10 @@ def test_the_verbs(gcs):
     (place / "a").unlink()
     (place / "a").unlink(missing_ok=True)
     assert not place.exists()
+
+
+def test_a_server_that_is_not_there_is_told_soon(gcs, monkeypatch):
+    monkeypatch.setattr(attempts, "_reached", set())
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    with pytest.raises(StorageError, match="no answer after 3 attempts"):
+        as_path("gs://bucket/x").exists()
