@@ -19,6 +19,7 @@ ATTEMPTS_REACHED = 9  # of one that did: a connection that drops for half a minu
 _PASSING = {errno.EBUSY, errno.EIO, errno.EAGAIN, errno.EPIPE, errno.ETIMEDOUT, getattr(errno, "EREMOTEIO", errno.EIO)}
 _NETWORK = (  # where errors of a connection are defined; those of botocore that are none have other names
     *("aiohttp", "httpx", "httpcore", "requests", "urllib3", "fsspec"),
+    *("gcsfs.retry.ChecksumError", "google.auth.exceptions.TransportError", "google.auth.exceptions.RefreshError"),
     *(f"botocore.exceptions.{name}" for name in ("ConnectionError", "HTTPClientError", "ResponseStreamingError")),
 )
 _NO_ACCESS = ("NoCredentialsError", "PartialCredentialsError", "NoAuthTokenError", "ProfileNotFound", "TokenRetrieval")
@@ -89,7 +90,8 @@ def _raise_final(scheme: str, where: str, error: Exception) -> None:
         raise BeyondEnd from error
     if isinstance(error, PermissionError) or type(error).__name__.startswith(_NO_ACCESS):
         raise _refused(where, f"access was refused ({_words(error)})", access, error)
-    if not _may_pass(error, code):
+    expired = _status(error) == "401" and scheme in _reached  # a token ended in the middle of a run; there is a new one
+    if not expired and not _may_pass(error, code):
         raise _refused(where, _words(error), access, error)
 
 

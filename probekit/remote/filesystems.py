@@ -6,6 +6,7 @@ Nothing here is imported before a place in an object store is read or written.
 import os
 import threading
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 from probekit.errors import StorageError
@@ -78,6 +79,8 @@ def _make(scheme: str, about: Scheme) -> Any:
     try:
         import fsspec
 
+        if scheme == "gs":
+            return _google(about.options)
         made = fsspec.filesystem(scheme, skip_instance_cache=scheme != "memory", **about.options)
     except ImportError as error:
         name = f"'.[{about.extra}]'" if about.extra else about.package
@@ -89,4 +92,18 @@ def _make(scheme: str, about: Scheme) -> Any:
         raise StorageError(f"{scheme}:// cannot be used: {type(error).__name__}: {error!s:.200}") from error
     if scheme == "s3":
         made.retries = 1
+    return made
+
+
+def _google(options: dict[str, Any]) -> Any:
+    """Gcsfs without its own repetitions, which take half a minute and print tracebacks: `attempts` repeats.
+
+    The class that fsspec takes would ask over gRPC for the kind of each bucket, for up to a minute.
+    """
+    from gcsfs.core import GCSFileSystem
+
+    made = GCSFileSystem(skip_instance_cache=True, **options)
+    once = getattr(GCSFileSystem._request, "__wrapped__", None)
+    if once is not None:
+        made._request = MethodType(once, made)
     return made
