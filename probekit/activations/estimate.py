@@ -81,8 +81,7 @@ def estimate(plan: ExtractionPlan) -> Estimate:
     """Estimate the time and memory of the plan on its device; runs one block of the model for a moment."""
     works = _works(plan.model, plan.packing, plan.stack, plan.stop_at_layer)
     batches = plan.batches
-    flops = sum(work.n_blocks * _batch_flops(work, batch) for work in works for batch in batches)
-    flops -= sum(_unread_flops(plan, works[-1], batch) for batch in batches)
+    flops = plan_flops(plan)
     before, rate = _measured(plan.model, plan.device, works[0], batches)
     nodes = sum(filled_nodes(work.packing.sizes, batches) for work in works)
     has_pairs, size = any(point in PAIR_POINTS for point, _ in plan.places), plan.model.dtype.itemsize
@@ -95,6 +94,13 @@ def estimate(plan: ExtractionPlan) -> Estimate:
         batch_bytes=max(_batch_bytes(work, batch, size, has_pairs) for work in works for batch in batches),
         kept_bytes=_kept_bytes(plan.packing, plan.shards, example_bytes),
     )
+
+
+def plan_flops(plan: ExtractionPlan) -> int:
+    """FLOPs of all batches of a plan, including the nodes that fill them up."""
+    works = _works(plan.model, plan.packing, plan.stack, plan.stop_at_layer)
+    flops = sum(work.n_blocks * _batch_flops(work, batch) for work in works for batch in plan.batches)
+    return flops - sum(_unread_flops(plan, works[-1], batch) for batch in plan.batches)
 
 
 def describe_estimate(found: Estimate) -> str:

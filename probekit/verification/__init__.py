@@ -1,6 +1,18 @@
-"""Verification: check every activation of a model on this machine."""
+"""Verification: check every activation of a model on this machine, and time its extraction."""
 
 from probekit.verification.compare import selftest
+from probekit.verification.made_up import made_up_model
 from probekit.verification.result import SelfTest
+from probekit.verification.speed import measure_speed
+from probekit.verification.speed_result import SpeedTest, describe_speed, speed_as_dict, speed_verdict
 
-__all__ = ["SelfTest", "selftest"]
+__all__ = [
+    "SelfTest",
+    "SpeedTest",
+    "describe_speed",
+    "made_up_model",
+    "measure_speed",
+    "selftest",
+    "speed_as_dict",
+    "speed_verdict",
+]

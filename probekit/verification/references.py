@@ -168,21 +168,55 @@ def _hf_model(model: LanguageModel) -> tuple[Family, HfModel, str]:
     return family, hf_model, transformers.__version__
 
 
-def _loaded(model: LanguageModel, hf_model: HfModel) -> Any:
+def transformers_model(model: LanguageModel) -> tuple[Any, HfModel, str]:
+    """The class of `transformers` with the weights of a model, in its type and on its device, for timing.
+
+    Its attention is torch's fused one (sdpa) where it has it, and step by step (eager) where not, as in Gemma 2.
+
+    Args:
+        model: of one of the families.
+
+    Returns:
+        The model, its points, and the version of transformers.
+
+    Raises:
+        Unavailable: transformers has no class for the model.
+        NotRun: it has one, which cannot load the weights.
+    """
+    family, hf_model, version = _hf_model(model)
+
+    def made(attention: str) -> Any:
+        hf = _loaded(model, hf_model, attention) if model.folder else _copied(model, family, hf_model, attention)
+        return hf.eval().to(room_for(model))
+
+    with quiet():
+        try:
+            try:
+                hf = made("sdpa")
+            except ValueError:  # the class has no such attention
+                hf = made("eager")
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever it raises is the reason
+            raise NotRun(printable(" ".join(str(error).split()) or type(error).__name__)[:200]) from error
+    return hf, hf_model, version
+
+
+def _loaded(model: LanguageModel, hf_model: HfModel, attention: str = "eager") -> Any:
     import transformers
 
     how = {"use_safetensors": True, "local_files_only": True, "key_mapping": dict(hf_model.renamed) or None}
     return getattr(transformers, hf_model.model).from_pretrained(
-        model.folder, dtype=model.dtype, attn_implementation="eager", **hf_model.options, **how
+        model.folder, dtype=model.dtype, attn_implementation=attention, **hf_model.options, **how
     )
 
 
-def _copied(model: LanguageModel, family: Family, hf_model: HfModel) -> Any:
+def _copied(model: LanguageModel, family: Family, hf_model: HfModel, attention: str = "eager") -> Any:
     """The class of transformers with the model's weights, matched by name without the prefix that bare models lack."""
     import transformers
 
     config = getattr(transformers, hf_model.config)(
-        **model.cfg.to_hf(), attn_implementation="eager", **hf_model.options
+        **model.cfg.to_hf(), attn_implementation=attention, **hf_model.options
     )
     with torch.random.fork_rng(devices=[]):
         hf = getattr(transformers, hf_model.model)(config).to(model.dtype)

@@ -7,7 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from probekit import verification
 from probekit.cli.main import run
+from probekit.verification import speed
 
 Capture = pytest.CaptureFixture[str]
 
@@ -65,3 +67,24 @@ def test_without_a_tokenizer(make_model, here: Path, capsys: Capture) -> None:
     folder = make_model(here / "bare")
     (folder / "tokenizer.json").unlink()
     assert run(["selftest", "--model", str(folder), "--quiet"]) == 0
+
+
+def test_the_command_prints_both_verdicts(gpt2_folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = {"rounds": 2, "seconds": 1e-6, "compare": False}
+    monkeypatch.setattr(speed, "SQUARES", {"cpu": (16,)})
+    monkeypatch.setattr(speed, "SECONDS_OF_PRODUCTS", 0.001)
+    monkeypatch.setattr(verification, "measure_speed", lambda model, seed: speed.measure_speed(model, seed, **quick))
+    assert run(["selftest", "--model", str(gpt2_folder), "--speed", "--quiet"]) == 0
+    exact, fast = capsys.readouterr().out.splitlines()
+    assert exact.startswith("passed: ")
+    assert fast.startswith("speed: ")
+    assert run(["selftest", "--model", str(gpt2_folder), "--speed", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["passed"]
+    assert found["speed"]["verdict"].startswith("speed: ")
+
+
+@pytest.mark.parametrize("flags", [["--revision", "main"], ["--via", "transformers"], ["--device-map", "auto"]])
+def test_a_made_up_model_takes_no_options_of_a_named_one(flags, capsys: Capture) -> None:
+    assert run(["selftest", *flags]) == 2
+    assert f"takes no {flags[0]}; add --model NAME" in capsys.readouterr().err

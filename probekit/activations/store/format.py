@@ -24,7 +24,7 @@ from probekit.remote.together import each_of
 FORMAT = "probekit-activations"
 MAX_EXAMPLES_BYTES = 512 << 20  # of examples.json, or a piece of it: older stores hold a few million texts in one file
 MAX_ROWS = 32 << 20  # examples of a store
-MAX_RECORDS = MAX_JSON_BYTES // 64  # the manifest holds a checksum of each
+MAX_RECORDS = MAX_JSON_BYTES // 72  # the manifest holds a checksum of each: 68 bytes, and room for the rest
 MAX_WIDTH = 1 << 40
 AGAIN = "remove the store and extract again"
 _RECORD_NAME = re.compile(r"[0-9]{5,9}\.json")

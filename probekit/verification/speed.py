@@ -1,0 +1,291 @@
+"""Time an extraction: beside `transformers`, against the device's fastest product, and with copies to the host.
+
+Both sides read the same random token ids, in the model's type, and keep the output of every layer at the last token.
+They are warmed up, then run in turn, and compared round by round. FLOPs are counted from the model's shape. The peak is
+measured: the fastest of some large matrix products, on this device, now.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from probekit.activations import extract, plan_extraction
+from probekit.activations.estimate import plan_flops
+from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.run.device_copy import HostCopies, on_host
+from probekit.activations.run.loop import run_shards
+from probekit.errors import UsageError
+from probekit.models.base import LanguageModel
+from probekit.models.kernels import linear
+from probekit.options import ExtractOptions
+from probekit.options.check import check_whole
+from probekit.tasks import Task
+from probekit.verification.references import NotRun, Unavailable
+from probekit.verification.sorted_batches import SortedBatches
+from probekit.verification.speed_result import Contestant, CopyOverlap, Ratio, SpeedTest
+
+ROUNDS = 7
+SECONDS = 1.0  # of a round, about
+FEWEST, MOST = 32, 1 << 17  # texts
+SHORTEST, LONGEST = 16, 256  # tokens of a text, as sentences and paragraphs have; drawn evenly on a log scale
+BATCH_TOKENS = {"cpu": (512, 2048, 4096)}  # sizes of transformers' batches, of which the fastest is taken
+BATCH_TOKENS_ELSEWHERE = (8192, 16384, 65536)
+SQUARES = {"cpu": (1024, 2048)}  # sizes of the matrix products whose best rate is the peak
+SQUARES_ELSEWHERE = (4096, 8192, 16384)
+SECONDS_OF_PRODUCTS = 0.5  # for each size
+COPIED_BYTES = 600e6  # kept by the runs that are copied: about ten shards
+Result = TypeVar("Result")
+
+
+def measure_speed(
+    model: LanguageModel, seed: int = 0, rounds: int = ROUNDS, seconds: float = SECONDS, compare: bool = True
+) -> SpeedTest:
+    """Time `extract` on this device, and `transformers` beside it.
+
+    Args:
+        model: from `load_model`; it runs where it is.
+        seed: of the random token ids.
+        rounds: of the comparison, at least 2.
+        seconds: about, of each round of `extract`.
+        compare: whether `transformers` runs too; it needs the model's memory once more.
+    """
+    check_whole("rounds", rounds, 2)
+    if model.device.type == "meta" or seconds <= 0:
+        raise UsageError(f"speed is measured on a device that computes, for some time; got {model.device}, {seconds} s")
+    texts = _as_long_as(model, seed, seconds)
+    runs, missing = _runs(model, texts, compare)
+    results = {name: run() for name, run in runs.items()}  # the last warm-up
+    difference = _difference(*results.values()) if len(results) == 2 else None
+    del results
+    timed = _in_turn(runs, rounds, model.device)
+    tokens = sum(map(len, texts))
+    ours, *theirs = (_contestant(name, runs[name], timed[name], tokens, model) for name in runs)
+    return SpeedTest(
+        device=device_name(model.device),
+        dtype=str(model.dtype).removeprefix("torch."),
+        texts=len(texts),
+        tokens=tokens,
+        flops=plan_flops(_plan(model, texts, "last")),
+        ours=ours,
+        theirs=theirs[0] if theirs else None,
+        missing=missing,
+        ratio=ratio_of(theirs[0].seconds, ours.seconds) if theirs else None,
+        difference=difference,
+        peaks=peak_rates(model.device, model.dtype),
+        overlap=copy_overlap(model, texts, rounds) if model.device.type == "cuda" else None,
+        unsaid=_unsaid(model.device),
+    )
+
+
+def drawn_texts(n: int, longest: int, d_vocab: int, seed: int = 0) -> list[list[int]]:
+    """Random token ids: n texts, their lengths even on a log scale; the first texts are the same for every n."""
+    rng = np.random.default_rng(seed)
+    low = min(SHORTEST, longest)
+    lengths = np.exp(rng.uniform(math.log(low), math.log(longest + 1), MOST)).astype(int)[:n]
+    return [rng.integers(d_vocab // 50, d_vocab, length).tolist() for length in lengths.clip(low, longest)]
+
+
+def ratio_of(theirs: Sequence[float], ours: Sequence[float]) -> Ratio:
+    """How many times as fast we are, from the seconds of paired rounds."""
+    from scipy import stats
+
+    logs = np.log(np.array(theirs) / np.array(ours))
+    middle, error = float(logs.mean()), float(logs.std(ddof=1) / math.sqrt(len(logs)))
+    wide = float(stats.t.ppf(0.975, len(logs) - 1)) * error
+    return Ratio(math.exp(middle), math.exp(middle - wide), math.exp(middle + wide))
+
+
+def peak_rates(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
+    """Type -> FLOPs per second of the fastest square product; on a GPU that of bfloat16 as well."""
+    types = [dtype] if device.type == "cpu" else list(dict.fromkeys([dtype, torch.bfloat16]))
+    return {str(one).removeprefix("torch."): _fastest_product(device, one) for one in types}
+
+
+@torch.inference_mode()
+def _fastest_product(device: torch.device, dtype: torch.dtype) -> float:
+    best = 0.0
+    for n in SQUARES.get(device.type, SQUARES_ELSEWHERE):
+        x, w = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+        for product in (F.linear, linear):  # torch's own, and the kernel that this project takes
+            timed(lambda product=product, x=x, w=w: product(x, w, None), device)
+            until = time.perf_counter() + SECONDS_OF_PRODUCTS
+            while time.perf_counter() < until:
+                found, _ = timed(lambda product=product, x=x, w=w: product(x, w, None), device)
+                best = max(best, 2 * n**3 / found)
+    return best
+
+
+def copy_overlap(model: LanguageModel, texts: list[list[int]], rounds: int = ROUNDS) -> CopyOverlap:
+    """How much of the copy of every token's activations to the host is hidden; the model is on a GPU."""
+    each = sum(map(len, texts)) / len(texts) * model.cfg.d_model * model.n_layers * model.dtype.itemsize
+    plan = _plan(model, texts[: max(1, int(COPIED_BYTES / each))], "all")
+    with closing(run_shards(plan, False)) as shards:
+        shapes = [[x.shape for x in values.values()] for _, _, values in shards]
+    n_bytes = sum(shape.numel() for of_shard in shapes for shape in of_shard) * model.dtype.itemsize
+    runs: dict[str, Callable[[], Any]] = {
+        "computed": lambda: _exhaust(run_shards(plan, False)),
+        "copied": lambda: _copied_alone(shapes, model),
+        "both": lambda: _exhaust(on_host(run_shards(plan, False))),
+    }
+    for run in runs.values():
+        run()
+    seconds = _in_turn(runs, rounds, model.device)
+    computed, copied, both = (statistics.median(seconds[name]) for name in runs)
+    hidden = min(1.0, max(0.0, 1 - (both - computed) / copied))
+    return CopyOverlap(hidden, n_bytes, n_bytes / copied)
+
+
+def _copied_alone(shapes: list[list[torch.Size]], model: LanguageModel) -> None:
+    copies = HostCopies(model.device)
+    for of_shard in shapes:
+        _, arrive = copies.start([torch.empty(shape, dtype=model.dtype, device=model.device) for shape in of_shard])
+        arrive()
+
+
+def _exhaust(shards: Any) -> None:
+    for _ in shards:
+        pass
+
+
+def timed(run: Callable[[], Result], device: torch.device) -> tuple[float, Result]:
+    """The seconds until the device has done what a function asks of it, and the function's result."""
+    wait_for(device)
+    start = time.perf_counter()
+    result = run()
+    wait_for(device)
+    return time.perf_counter() - start, result
+
+
+def wait_for(device: torch.device) -> None:
+    """Return when the device has nothing left to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def device_name(device: torch.device) -> str:
+    """What the device calls itself, and its name in torch."""
+    return f"{torch.cuda.get_device_name(device)} ({device})" if device.type == "cuda" else str(device)
+
+
+def peak_bytes(run: Callable[[], Any], device: torch.device) -> int | None:
+    """Device memory that a run takes over what is allocated before it; None where that cannot be told."""
+    if device.type != "cuda":
+        return None
+    wait_for(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    run()
+    wait_for(device)
+    return max(0, torch.cuda.max_memory_allocated(device) - before)
+
+
+class _Ours:
+    """`extract` into memory."""
+
+    def __init__(self, model: LanguageModel, texts: list[list[int]]):
+        self.model, self.texts = model, texts
+        plan = _plan(model, texts, "last")
+        self.name = "probekit"
+        self.settings = f"packed, {plan.batch_tokens:,} tokens a batch in blocks of {plan.block_nodes:,}"
+
+    def __call__(self) -> list[Tensor]:
+        acts = extract(self.model, _task(self.model, self.texts), **_how(self.model, "last"), progress=False)
+        return list(acts.values())
+
+
+class _Theirs:
+    """`transformers` with the batch size that was fastest."""
+
+    def __init__(self, model: LanguageModel, texts: list[list[int]]):
+        sizes = BATCH_TOKENS.get(model.device.type, BATCH_TOKENS_ELSEWHERE)
+        self.peer, self.texts = SortedBatches(model, sizes[0]), texts
+        some = texts[: max(FEWEST, len(texts) // 8)]
+        self.peer.run(some)
+        seconds = {}
+        for size in sizes:
+            self.peer.batch_tokens = size
+            try:
+                seconds[size] = min(timed(lambda: self.peer.run(some), model.device)[0] for _ in range(2))
+            except torch.OutOfMemoryError:
+                break
+        if not seconds:
+            raise NotRun("out of memory")
+        self.peer.batch_tokens = min(seconds, key=lambda size: seconds[size])
+        self.name, self.settings = self.peer.name, self.peer.settings
+
+    def __call__(self) -> list[Tensor]:
+        return self.peer.run(self.texts)
+
+
+def _runs(model: LanguageModel, texts: list[list[int]], compare: bool) -> tuple[dict[str, Any], str]:
+    """The contestants by name, ours first; and why transformers is not among them."""
+    runs: dict[str, Any] = {"ours": _Ours(model, texts)}
+    if not compare:
+        return runs, "left out"
+    try:
+        return {**runs, "theirs": _Theirs(model, texts)}, ""
+    except (Unavailable, NotRun) as reason:
+        return runs, str(reason)
+    except torch.OutOfMemoryError:
+        return runs, "no memory is left for a second model"
+
+
+def _in_turn(runs: dict[str, Any], rounds: int, device: torch.device) -> dict[str, list[float]]:
+    """The seconds of each run in each round; every other round is in the opposite order."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(rounds):
+        for name in list(runs)[:: 1 if number % 2 == 0 else -1]:
+            seconds[name].append(timed(runs[name], device)[0])
+    return seconds
+
+
+def _contestant(name: str, run: Any, seconds: list[float], tokens: int, model: LanguageModel) -> Contestant:
+    rate = tokens / statistics.median(seconds)
+    return Contestant(run.name, run.settings, tuple(seconds), rate, peak_bytes(run, model.device))
+
+
+def _as_long_as(model: LanguageModel, seed: int, seconds: float) -> list[list[int]]:
+    """As many texts as `extract` reads in this time, about."""
+    longest, d_vocab = min(LONGEST, int(model.cfg.n_ctx)), int(model.cfg.d_vocab)
+    n = FEWEST
+    _Ours(model, drawn_texts(n, longest, d_vocab, seed))()  # the first run is slower
+    while True:
+        texts = drawn_texts(n, longest, d_vocab, seed)
+        found, _ = timed(_Ours(model, texts), model.device)
+        if found > seconds / 2 or n == MOST:
+            return texts
+        n = min(MOST, max(2 * n, int(n * min(16.0, seconds / found))))
+
+
+def _task(model: LanguageModel, texts: list[list[int]]) -> Task:
+    return Task("speed", texts, targets=[text[-1:] for text in texts] if hasattr(model, "encode") else None)
+
+
+def _how(model: LanguageModel, position: str) -> dict[str, Any]:
+    points = "encoder.resid_post" if hasattr(model, "encode") else "resid_post"
+    layers = list(range(model.n_layers_of(points)))
+    return {"points": points, "layers": layers, "position": position, "dtype": str(model.dtype).removeprefix("torch.")}
+
+
+def _plan(model: LanguageModel, texts: list[list[int]], position: str) -> ExtractionPlan:
+    return plan_extraction(model, _task(model, texts), ExtractOptions(**_how(model, position)))
+
+
+def _difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
+    pairs = [(a.double().cpu(), b.double().cpu()) for a, b in zip(ours, theirs, strict=True)]
+    return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
+
+
+def _unsaid(device: torch.device) -> tuple[str, ...]:
+    """What a device other than a CUDA GPU cannot tell."""
+    return () if device.type == "cuda" else ("peak memory", "the overlap of copies to the host")
