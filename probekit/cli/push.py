@@ -10,7 +10,7 @@ from probekit.cli.fields import Output, argument
 from probekit.options import PushOptions
 from probekit.options.check import check_there
 from probekit.options.option import option
-from probekit.text import counted, printable
+from probekit.text import counted, metric, printable
 
 if TYPE_CHECKING:
     from probekit.sharing.push import Pushed, PushPlan
@@ -91,7 +91,7 @@ def _description(plan: "PushPlan") -> str:
 
 
 def _size(n_bytes: int) -> str:
-    return f"{n_bytes / 1e6:,.1f} MB" if n_bytes < 1e9 else f"{n_bytes / 1e9:,.2f} GB"
+    return f"{metric(n_bytes)}B" if n_bytes >= 1000 else f"{n_bytes} B"
 
 
 def _summary(done: "Pushed") -> str:

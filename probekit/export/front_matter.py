@@ -1,7 +1,6 @@
 """The YAML header of a card, and a mark by which a card that nobody edited is recognised."""
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +12,7 @@ _MARK = re.compile(r"\n<!-- made by probekit; an edited card is never replaced: 
 def front_matter(fields: Mapping[str, str | bool | Sequence[str] | None]) -> list[str]:
     """The lines of the header; fields without a value are left out.
 
-    Texts other than plain words are written as JSON, which is YAML too: whatever a name holds, it stays one text.
+    Texts other than plain words are quoted, with all but plain ASCII escaped: whatever a name holds, it stays one text.
     """
     lines = ["---"]
     for name, value in fields.items():
@@ -25,8 +24,13 @@ def front_matter(fields: Mapping[str, str | bool | Sequence[str] | None]) -> lis
 
 
 def _scalar(value: str | bool) -> str:
-    plain = isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS
-    return str(value) if plain else json.dumps(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS:
+        return value
+    # not as JSON, whose pairs of surrogates YAML reads as two characters
+    letters = (c if " " <= c <= "~" and c not in '"\\' else f"\\U{ord(c):08x}" for c in value)
+    return f'"{"".join(letters)}"'
 
 
 def marked(card: str) -> str:
