@@ -44,7 +44,16 @@ TINY: dict[str, Any] = {
     "tiny gpt2": GPT2Config(d_model=32, n_heads=4, d_mlp=64, n_layers=2, n_ctx=64, d_vocab=100),
     "tiny llama": LlamaConfig(d_model=32, n_heads=4, n_kv_heads=2, d_mlp=64, n_layers=2, n_ctx=64, d_vocab=100),
 }
-HEAD = ("tokens/s", "x transformers", "of the peak", "copy hidden", "peak GB", "all tokens", "store, last", "store, all")
+HEAD = (
+    "tokens/s",
+    "x transformers",
+    "of the peak",
+    "copy hidden",
+    "peak GB",
+    "all tokens",
+    "store, last",
+    "store, all",
+)
 HEAD = ("shape", *HEAD, "train-probe s", "x host", "packed against alone")
 STORED_BYTES = 4e9  # of every token's activations, at most
 CHECKED = 24  # texts that are compared with themselves alone
@@ -183,7 +192,10 @@ def main(given: list[str] | None = None) -> None:
     device = find_device(args.device)
     shapes = TINY if args.tiny else {name: published_config(name) for name in args.shapes}
     found = []
-    print(f"\n{device_name(device)}, {args.dtype}, torch {torch.__version__}, Python {platform.python_version()}; ", end="")
+    print(
+        f"\n{device_name(device)}, {args.dtype}, torch {torch.__version__}, Python {platform.python_version()}; ",
+        end="",
+    )
     print(f"{args.rounds} rounds of about {args.seconds} s\n")
     print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}", flush=True)
     for name, cfg in shapes.items():
