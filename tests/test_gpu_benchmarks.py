@@ -1,4 +1,4 @@
-"""benchmarks/gpu.py runs on a CPU, and the page about large runs has the tables that benchmarks/large_runs.py prints."""
+"""benchmarks/gpu.py runs on a CPU, and the page about large runs has the tables of benchmarks/large_runs.py."""
 
 import importlib.util
 import json
@@ -12,7 +12,8 @@ from store_cases import plan_of
 from tiny_configs import tiny_model
 
 from probekit import extract
-from probekit.activations.store import begin, format as store_format
+from probekit.activations.store import begin
+from probekit.activations.store import format as store_format
 from probekit.durable import MAX_JSON_BYTES, seal
 from probekit.errors import UsageError
 from probekit.models.accounting import account
