@@ -21,6 +21,7 @@ _HOME = {
     "extract": "activations",
     "import_activations": "activations",
     "extract_statistics": "activations",
+    "merge_stores": "activations",
     "label": "activations",
     "label_store": "activations",
     "load_activations": "activations",
@@ -88,6 +89,7 @@ __all__ = [
     "load_statistics",
     "load_task",
     "logit_lens",
+    "merge_stores",
     "patch_pairs",
     "plot_projection",
     "push_to_hub",
@@ -111,6 +113,7 @@ if TYPE_CHECKING:
         label_store,
         load_activations,
         load_statistics,
+        merge_stores,
         random_init_of,
     )
     from probekit.activations.plan.reading.show import show_reading

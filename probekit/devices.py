@@ -1,11 +1,20 @@
 """Devices and number types as torch has them, and the memory that is free."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from probekit.dtypes import BYTES
 from probekit.errors import UsageError
+
+# Files of a control group: its limit, what it uses, and the shares of that; version 2 of the kernel's interface, and 1
+_GROUP_FILES = {
+    "new": ("memory.max", "memory.current", "memory.stat"),
+    "old": ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat"),
+}
+_FILE_PAGES = {"new": ("inactive_file", "active_file"), "old": ("total_inactive_file", "total_active_file")}
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in BYTES}
 
@@ -46,11 +55,67 @@ def where_float64(x: torch.Tensor) -> torch.Tensor:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory of a device that is free now; None where it cannot be known."""
+    """Memory of a device that is free now, within the limits of this process; None where it cannot be known."""
     if device.type == "cuda":  # what torch has reserved and does not use is free, too
         reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + reserved
-    if device.type == "cpu" and (info := Path("/proc/meminfo")).exists():
-        kilobytes = next(line.split()[1] for line in info.read_text().splitlines() if line.startswith("MemAvailable"))
-        return 1024 * int(kilobytes)
-    return None
+    if device.type != "cpu":
+        return None
+    known = [_available(), free_in_groups(), *_limits]
+    return min((n for n in known if n is not None), default=None)
+
+
+_limits: list[int] = []
+
+
+@contextmanager
+def at_most(n_bytes: int | None) -> Iterator[None]:
+    """Inside, `free_bytes` of the CPU is at most this; None changes nothing."""
+    if n_bytes is None:
+        yield
+        return
+    _limits.append(n_bytes)
+    try:
+        yield
+    finally:
+        _limits.remove(n_bytes)
+
+
+def _available(info: Path = Path("/proc/meminfo")) -> int | None:
+    """What the machine has free."""
+    if not info.exists():
+        return None
+    kilobytes = next(line.split()[1] for line in info.read_text().splitlines() if line.startswith("MemAvailable"))
+    return 1024 * int(kilobytes)
+
+
+def free_in_groups(own: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """What the control groups of this process leave it, as Slurm and containers limit it; None without a limit.
+
+    A group's limit holds for the groups inside it, and file pages that it could drop are free.
+    """
+    free: list[int] = []
+    for line in _lines_of(own):
+        _, controllers, group = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        version = "old" if controllers else "new"
+        top = root / "memory" if controllers else root
+        inside = top / group.strip("/")
+        for folder in [inside, *inside.parents]:
+            if folder == top.parent:
+                break
+            limit, used, pages = (_lines_of(folder / name) for name in _GROUP_FILES[version])
+            if not (limit and used) or not limit[0].isdecimal():  # "max": no limit
+                continue
+            droppable = [int(each.split()[1]) for each in pages if each.split()[0] in _FILE_PAGES[version]]
+            free.append(int(limit[0]) - int(used[0]) + sum(droppable))
+    return max(0, min(free)) if free else None
+
+
+def _lines_of(path: Path) -> list[str]:
+    """The lines of a small file of the system; none where it cannot be read."""
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

@@ -63,11 +63,17 @@ class PartsLine:
     def __init__(self, show: bool, over: bool = True):
         self._show, self._over = show, over
         self._name, self._began, self._written = "", 0.0, ""
-        self._last = -SELDOM
+        self._last, self._count = -SELDOM, ""
 
     def part(self, name: str) -> None:
-        """Begin a part, such as "comparing texts"."""
-        self._name, self._began, self._last = name, time.monotonic(), -SELDOM
+        """Begin a part, such as "comparing texts"; after a comma, say what is new within it: "fitting, pass 3"."""
+        if "," in name and name.partition(",")[0] == self._name.partition(",")[0]:
+            self._name = name
+            if self._over or time.monotonic() - self._last >= SELDOM:
+                self._last = time.monotonic()
+                self._write([f"{name}{self._count}", name])
+            return
+        self._name, self._began, self._last, self._count = name, time.monotonic(), -SELDOM, ""
         self._write([name])
 
     def set(self, done: int, total: int) -> None:
@@ -77,7 +83,8 @@ class PartsLine:
             return
         self._last = now
         left = f", {_clock((now - self._began) / done * (total - done))} left" if 0 < done < total else ""
-        self._write([f"{self._name}: {done} of {total}{left}", f"{done} of {total}{left}", f"{done}/{total}"])
+        self._count = f": {done} of {total}{left}"
+        self._write([f"{self._name}{self._count}", f"{done} of {total}{left}", f"{done}/{total}"])
 
     def clear(self) -> None:
         """Remove the line, so that something else can be written."""

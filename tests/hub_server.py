@@ -49,6 +49,7 @@ class HubServer:
         self.private: set[str] = set()
         self.large: dict[str, bytes] = {}  # the large file storage, by sha256
         self.drop_uploads_after: int | None = None  # uploads of large files until the connection breaks
+        self.sent = 0  # bytes of the contents of files
         self.lock = threading.Lock()
         hub = self
 
@@ -246,6 +247,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._error(404, "EntryNotFound", commit)
         content = files[path]
         headers = commit | {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "Accept-Ranges": "bytes"}
+        if path.endswith(".safetensors") and self.command == "GET":
+            self.server_hub.sent += self._length(len(content))
         span = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if not span:
             return self._send(200, content, headers)
@@ -254,6 +257,11 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(416, b"", {"Content-Range": f"bytes */{len(content)}"})
         headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
         return self._send(206, content[first : last + 1], headers)
+
+    def _length(self, whole: int) -> int:
+        """Bytes that the answer has."""
+        span = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        return min(int(span[2] or whole), whole - 1) - int(span[1]) + 1 if span else whole
 
     def _json(self, answer: object) -> None:
         self._send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})

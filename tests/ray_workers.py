@@ -1,29 +1,37 @@
-"""A worker of Ray that misbehaves as files in a folder tell it to, each file once.
+"""A worker of Ray that misbehaves as files in a folder tell it to.
 
-The folder is CONTROL in the environment of the cluster. Files: `kill`, `hang` or `fail`, for the first worker that
-computes a shard after it is there; `slow`, for as long as it is there.
+The folder is CONTROL in the environment of the cluster. Orders: `kill`, `hang` or `fail`, once, for the first worker
+that comes to a shard; `elsewhere`, workers do not see the store; `hold`, all wait when the store has `HELD` records.
+Each worker that is given shards leaves a file `ran-PID`.
 """
 
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from probekit.engines import ray_pool, ray_worker
 
 CONTROL = "PROBEKIT_TEST_CONTROL"
+HELD = 3
 
 
 class OddWorker(ray_worker.ShardWorker):
     """Does what the files say before each shard."""
 
+    def look(self, path: str, versions: Mapping[str, str], check: str) -> dict[str, Any]:
+        if (Path(os.environ[CONTROL]) / "elsewhere").exists():
+            path += "-that-only-the-driver-sees"
+        return super().look(path, versions, check)
+
     def write(self, numbers: Sequence[int]) -> dict[str, Any]:
         folder, done = Path(os.environ[CONTROL]), []
+        (folder / f"ran-{os.getpid()}").touch()
         for number in numbers:
-            if (folder / "slow").exists():
-                time.sleep(0.3)
+            while (folder / "hold").exists() and len(list(Path(self._path).glob("records/*.json"))) >= HELD:
+                time.sleep(0.02)
             if _claimed(folder / "kill"):
                 os.kill(os.getpid(), signal.SIGKILL)
             if _claimed(folder / "hang"):

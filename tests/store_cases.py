@@ -32,6 +32,11 @@ def lasting(path: Path) -> dict[Path, bytes]:
     return {p.relative_to(path): p.read_bytes() for p in files(path) if p.name != "manifest.json"}
 
 
+def of_shards(path: Path) -> dict[Path, bytes]:
+    """As `lasting`, without statistics and without the note of how the store was cut into parts."""
+    return {name: data for name, data in lasting(path).items() if name.parts[0] not in ("statistics", "parts")}
+
+
 def assert_equal(one: Any, other: Any) -> None:
     assert list(one) == list(other)
     for place, x in one.items():
@@ -48,11 +53,12 @@ def stop_after(monkeypatch: Any, n: int | None, error: type[BaseException] = Sto
     written: list[int] = []
     write = StoreWriter.write
 
-    def counted(self: StoreWriter, number: int, rows: Any, tensors: Any) -> None:
+    def counted(self: StoreWriter, number: int, rows: Any, tensors: Any) -> Any:
         if len(written) == n:
             raise error
-        write(self, number, rows, tensors)
+        done = write(self, number, rows, tensors)
         written.append(number)
+        return done
 
     monkeypatch.setattr(StoreWriter, "write", counted)
     return written

@@ -20,6 +20,7 @@ BASE: dict[str, set[str]] = {  # small tools without a room; every room may impo
     "dtypes": {"errors"},
     "devices": {"errors", "dtypes"},
     "plain_files": set(),
+    "scratch": {"errors"},
     "remote": {"errors"},
     "durable": {"errors", "plain_files", "remote"},
     "safetensors_header": {"errors"},

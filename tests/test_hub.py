@@ -239,7 +239,7 @@ def test_a_timeout_is_forgotten_after_a_minute(monkeypatch):
     now, asked = [0.0], []
     monkeypatch.setattr(hub, "_timeouts", [])
     monkeypatch.setattr(hub.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(hub, "_ask", lambda *_: asked.append(now[0]) or TimeoutError())
+    monkeypatch.setattr(hub, "ask_hub", lambda *_: asked.append(now[0]) or TimeoutError())
     for moment in (0.0, 59.0, 61.0, 62.0):
         now[0] = moment
         with pytest.raises(DataError, match="not in the local cache"):

@@ -23,7 +23,7 @@ set -u
 job=${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}
 export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
 
-srun probekit extract "$@" --quiet --part "$SLURM_ARRAY_TASK_ID/${PARTS:-$SLURM_ARRAY_TASK_MAX}" &
+srun probekit extract "$@" --part "$SLURM_ARRAY_TASK_ID/${PARTS:-$SLURM_ARRAY_TASK_MAX}" &
 step=$!
 trap 'kill -USR1 "$step" 2>/dev/null' USR1  # srun passes it on
 trap 'kill -TERM "$step" 2>/dev/null' TERM

@@ -26,7 +26,7 @@ class ExtractPart:
     """One part as a job: a process that is interrupted in order before the job is requeued."""
 
     def __init__(self, arguments: Sequence[str], part: int, parts: int):
-        self.command = ["probekit", "extract", *arguments, "--quiet", "--part", f"{part}/{parts}"]
+        self.command = ["probekit", "extract", *arguments, "--part", f"{part}/{parts}"]
         self.process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> int:

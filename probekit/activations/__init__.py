@@ -9,6 +9,9 @@ from probekit.activations.imports.run import import_activations, run_import
 from probekit.activations.imports.summary import describe_import, import_as_dict
 from probekit.activations.label_store import LabelledStore, label_store
 from probekit.activations.labelled import label, record_of_labels
+from probekit.activations.parts.files import PartProgress
+from probekit.activations.parts.merge import Merged, merge_stores
+from probekit.activations.parts.run import PartDone, run_part
 from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.summary import describe_plan, plan_as_dict
@@ -28,6 +31,9 @@ __all__ = [
     "ExtractionPlan",
     "ImportPlan",
     "LabelledStore",
+    "Merged",
+    "PartDone",
+    "PartProgress",
     "Repaired",
     "SplitMoments",
     "Statistics",
@@ -49,6 +55,7 @@ __all__ = [
     "list_stores",
     "load_activations",
     "load_statistics",
+    "merge_stores",
     "newest_store",
     "plan_as_dict",
     "plan_extraction",
@@ -57,6 +64,7 @@ __all__ = [
     "record_of_labels",
     "repair",
     "run_import",
+    "run_part",
     "run_plan",
     "run_statistics",
     "statistics_bytes",

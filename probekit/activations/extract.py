@@ -9,12 +9,13 @@ import warnings
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from probekit.activations.activations import ActivationSet
 from probekit.activations.continuations.files import folder_of
 from probekit.activations.continuations.plan import of_continued, plan_continuations
 from probekit.activations.continuations.write import write_continuations
+from probekit.activations.parts.run import run_part
 from probekit.activations.parts.work import open_writer
 from probekit.activations.plan.build import plan_extraction, position_of_rows
 from probekit.activations.plan.identity import digest_of, record_of_run
@@ -25,13 +26,14 @@ from probekit.activations.run.loop import refuse_hooks, run_shards
 from probekit.activations.run.memory import compute_in_memory, refuse_large_sums
 from probekit.activations.store.reader import Store
 from probekit.activations.store.tensors import SIZE
-from probekit.activations.sums.files import CountProgress
+from probekit.activations.sums.files import FOLDER, CountProgress
 from probekit.activations.sums.statistics import Statistics
 from probekit.activations.sums.tally import Tally, check_countable
 from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
 from probekit.options import EngineOptions, ExtractArguments, ExtractOptions
 from probekit.options.check import check_any_path
+from probekit.options.engine import checked_part
 from probekit.options.option import keywords
 from probekit.remote.path import AnyPath
 from probekit.tasks.base import Task
@@ -52,6 +54,9 @@ def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractAr
 
     With `generate` the model first continues each text, greedily or by sampling. `inputs` are then the whole texts,
     each run at once. Continuations that an earlier run with these options wrote to `out` are read from there.
+
+    With `part` the result is a `PartDone`, which says what is done and what is missing; `load_activations(out)` opens
+    the store once it is complete.
 
     Args:
         model: a model from `load_model`.
@@ -77,7 +82,19 @@ def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractAr
         options = replace(of_continued(options), position=position_of_rows(options.position, given, task))
     plan = plan_extraction(model, task, options)
     _warn_of_cut(plan, stacklevel=4)  # the caller of the function with flat options
-    return run_plan(plan, options.out, options.progress, options.stats, options)
+    if (part := checked_part(options.part)) is None:
+        return run_plan(plan, options.out, options.progress, options.stats, options)
+    if options.out is None:
+        raise UsageError("parts share a store, and none is named; give out=PATH")
+    done = run_part(
+        plan,
+        check_any_path("out", options.out),
+        part,
+        options.progress,
+        "also" if options.stats else None,
+        options.check,
+    )
+    return cast(Any, done)  # for type checkers what extract returns stays a mapping: parts are for programs and jobs
 
 
 def extract_statistics(
@@ -182,6 +199,11 @@ def _run_on_engine(plan: ExtractionPlan, path: AnyPath, engine: EngineOptions, p
             "edits are tensors that a store does not hold, so that no other process can make them again; extract in "
             "one process, or with part=(i, n) in several"
         )
+    if not isinstance((plan.model.source or {}).get("name_or_path"), str):
+        raise UsageError(
+            f"{plan.model.name} was not loaded from a folder or the Hub, where other processes could load it too; "
+            "save it and load it with load_model, or extract in one process"
+        )
     engines.run(plan, path, engine, progress)
 
 
@@ -197,6 +219,7 @@ def _to_store(plan: ExtractionPlan, path: AnyPath, progress: bool | None, stats:
     with writer, closing(run_shards(plan, progress, writer, tally)) as shards:
         for number, rows, tensors in on_host(shards):
             writer.write(number, rows, tensors)
+            del tensors  # so that memory does not hold it while the next one is computed
     if tally is not None:
         tally.finish(record_of_run(plan))
     writer.finish(record_of_run(plan))
@@ -205,7 +228,8 @@ def _to_store(plan: ExtractionPlan, path: AnyPath, progress: bool | None, stats:
 
 def _tally(plan: ExtractionPlan, path: AnyPath | None) -> Tally:
     start = CountProgress(digest_of(plan), len(plan.shards), len(plan.task))
-    return Tally(plan.task, plan.layout, plan.places, plan.device, start, path)
+    folder = None if path is None else path / FOLDER
+    return Tally(plan.task, plan.layout, plan.places, plan.device, start, folder)
 
 
 def _check_statistics(plan: ExtractionPlan) -> None:

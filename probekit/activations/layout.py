@@ -7,6 +7,7 @@ Axes: N examples, P positions, L tokens of one example (query), M tokens (key), 
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ from torch import Tensor
 from probekit.devices import DTYPES
 from probekit.places import ALL
 from probekit.points import PAIR_POINTS, Place
+from probekit.scratch import on_disk
 from probekit.selections import PER_EXAMPLE
 
 
@@ -69,19 +71,19 @@ class Layout:
     def _token_counts(self) -> np.ndarray:
         if self.is_ragged:
             return self.own_lengths if self.picked is None else self.picked
-        return np.full(len(self.lengths), len(self.positions), dtype=np.int64)
+        return np.broadcast_to(np.int64(len(self.positions)), len(self.lengths))
 
     @cached_property
     def _pair_counts(self) -> np.ndarray:
-        return self.lengths**2
+        return on_disk(self.lengths**2)
 
     @cached_property
     def _token_offsets(self) -> np.ndarray:
-        return np.concatenate([[0], np.cumsum(self._token_counts)])
+        return on_disk(np.concatenate([[0], np.cumsum(self._token_counts)]))
 
     @cached_property
     def _pair_offsets(self) -> np.ndarray:
-        return np.concatenate([[0], np.cumsum(self._pair_counts)])
+        return on_disk(np.concatenate([[0], np.cumsum(self._pair_counts)]))
 
     def index(self, place: Place, examples: np.ndarray) -> np.ndarray:
         """The rows of these examples, one example after the other, int64."""
@@ -113,5 +115,9 @@ def fingerprint_of(index: np.ndarray) -> str:
 
 def row_bytes(layout: Layout, places: Iterable[Place], widths: Iterable[int], dtype: str) -> np.ndarray:
     """Bytes of each example's rows at all places, int64 [N]."""
-    per_place = [layout.counts(place) * width for place, width in zip(places, widths, strict=True)]
-    return np.sum(per_place, axis=0) * DTYPES[dtype].itemsize
+    width_of: Counter[bool] = Counter()  # of all places of one kind: pairs of tokens, or tokens
+    for place, width in zip(places, widths, strict=True):
+        width_of[place[0] in PAIR_POINTS] += width * DTYPES[dtype].itemsize
+    kinds = {place[0] in PAIR_POINTS: place for place in places}
+    per_kind = [layout.counts(place) * width_of[are_pairs] for are_pairs, place in kinds.items()]
+    return on_disk(per_kind[0] if len(per_kind) == 1 else per_kind[0] + per_kind[1])

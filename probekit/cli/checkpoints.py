@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from probekit.cli import console
 from probekit.errors import ProbekitError, UsageError
 from probekit.options import ModelOptions, parse
+from probekit.remote.path import AnyPath
 from probekit.text import listed
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def at(name: str, done: int, total: int, error: ProbekitError) -> ProbekitError:
     return type(error)(f"{name!a:.80}: {error}{rest}")
 
 
-def train_each(stores: Sequence[Path], train: Callable[[Path], Path], json: bool, quiet: bool) -> None:
+def train_each(stores: Sequence[AnyPath], train: Callable[[AnyPath], Path], json: bool, quiet: bool) -> None:
     """Train on each store and print a line for it, or one JSON object of all.
 
     Args:

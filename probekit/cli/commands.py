@@ -12,6 +12,7 @@ T = TypeVar("T")
 SUMMARIES = {
     "demo": "Extract, train and plot, on a small built-in model.",
     "extract": "Keep a model's activations on a dataset, as a store on disk.",
+    "merge": "Make one store of the parts of an extraction.",
     "import": "Make a store of activations that another program took.",
     "label": "Join labels to the texts of a store, by id.",
     "train-probe": "Train a probe at each layer and plot accuracy by layer.",

@@ -11,10 +11,12 @@ from probekit.cli.checkpoints import at, revisions_of, store_name, summary_line
 from probekit.cli.continuations import NO_STOP, continued_plan, sketched_plan, stops_of
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, required
+from probekit.cli.parts import describe_share, share_as_dict, write_part
 from probekit.cli.stores import check_store_out, check_via, make_store, saved_rows
 from probekit.errors import ProbekitError, UsageError
 from probekit.manifest import is_store
 from probekit.options import ExtractArguments, ModelOptions, TaskOptions
+from probekit.options.engine import checked_part
 from probekit.options.option import option
 from probekit.remote.path import AnyPath, as_path
 
@@ -75,10 +77,8 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
         raise UsageError("--picture draws what a dry run shows; add --dry-run, or leave it out")
     if options.stats and job.stats_only:
         raise UsageError("--stats keeps the activations, --stats-only does not: give one of them")
-    if job.stats_only and options.devices is not None:
-        raise UsageError(
-            "--stats-only adds up in one process; with --devices give --stats, which keeps activations too"
-        )
+    if job.stats_only and (options.devices or options.engine):
+        raise UsageError("--stats-only adds up in one process; run parts of it side by side: --stats-only --part 1/4")
     sums: Sums = "only" if job.stats_only else "also" if options.stats else None
     console.hush_downloads(job.quiet)
     check_store_out(options.out)
@@ -99,15 +99,19 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
         _extract_each(job, model, task, options, (revisions, sums))
         return
     plan = planned(job, model, task, options)
-    path = write_store(plan, options, job.quiet, sums)
+    path, about = _written(job, plan, options, sums)
     if job.json:
-        console.result_json({"store": str(path), **_as_dict(plan, sums)})
+        console.result_json({"store": str(path), **about})
     else:
         console.result(path)
 
 
 def _spread(model: ModelOptions, options: ExtractArguments) -> tuple[ModelOptions, ExtractArguments]:
-    """The options with which the driver of several devices plans; its own model stays on the CPU."""
+    """The options with which the driver of several devices, or of a cluster, plans; its own model stays on the CPU."""
+    if options.engine is not None and model.device_map is None and model.quantize is None:
+        from probekit.devices import find_device
+
+        return replace(model, device="cpu"), replace(options, device=find_device(model.device).type)
     if options.devices is None:
         return model, options
     given = [name for name in ("device_map", "quantize") if getattr(model, name) is not None]
@@ -118,6 +122,16 @@ def _spread(model: ModelOptions, options: ExtractArguments) -> tuple[ModelOption
     from probekit.engines.devices import type_of_devices
 
     return replace(model, device="cpu"), replace(options, device=type_of_devices(options.devices))
+
+
+def _written(
+    job: ExtractJob, plan: "ExtractionPlan", options: ExtractArguments, sums: Sums, text: str | None = None
+) -> tuple[AnyPath, dict[str, Any]]:
+    """Write a store, or the part of it that is wanted; its path and what `--json` says of it."""
+    if (part := checked_part(options.part)) is None:
+        return write_store(plan, options, job.quiet, sums, text), _as_dict(plan, sums)
+    done = write_part(plan, options, part, job.quiet, (sums, _describe(plan, sums) if text is None else text))
+    return done.path, {**_as_dict(plan, sums), "part": done.as_dict()}
 
 
 def _extract_each(
@@ -143,9 +157,9 @@ def _extract_each(
         folder = as_path(options.out) if options.out else next((path.parent for path in made.values()), None)
         path = (folder or checkpoints_path(plan)) / store_name(revision)
         text = f"{_describe(plan, sums)}\n{summary_line(revisions)}" if not made else ""
-        text = f"{text}\n{revision}: {path}".strip()
-        made[revision] = write_store(plan, replace(options, out=path), job.quiet, sums, text)
-        return {"revision": revision, "store": str(path), **_as_dict(plan, sums)}
+        own = replace(options, out=path)
+        made[revision], about = _written(job, plan, own, sums, f"{text}\n{revision}: {path}".strip())
+        return {"revision": revision, "store": str(path), **about}
 
     stores: list[dict[str, Any]] = []
     for revision in revisions:
@@ -187,7 +201,7 @@ def write_store(
 
     Args:
         plan: what is extracted.
-        options: with `out`, the store, or None for a name under ./runs; and who does the work.
+        options: where the store goes, a name under ./runs by default, and who does the work.
         quiet: show neither.
         sums: as well as activations, or instead of them.
         text: shown in place of the plan.
@@ -224,10 +238,13 @@ def _dry_run(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: E
         drawn = save_reading_plot(rows, job.picture)
         if not job.quiet:
             console.note(f"picture: {drawn}")
+    part = checked_part(options.part)
     if job.json:
+        numbers |= {} if part is None else {"part": share_as_dict(plan, part)}
         console.result_json({**_as_dict(plan, sums), **numbers, "estimate": found.as_dict(), "rows": rows.as_dict()})
     else:
-        console.result(f"{writing}{_describe(plan, sums)}\n{describe_estimate(found)}\n{rows}")
+        share = "" if part is None else f"\n{describe_share(plan, part)}"
+        console.result(f"{writing}{_describe(plan, sums)}\n{describe_estimate(found)}{share}\n{rows}")
 
 
 def _as_dict(plan: "ExtractionPlan", sums: Sums) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """`probekit import`: activations that another program took, as a store on disk."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from probekit.cli import console
 from probekit.cli.derive import command
@@ -12,6 +14,9 @@ from probekit.options import ImportArguments
 from probekit.options.check import check_there
 from probekit.options.option import option
 from probekit.remote.path import AnyPath
+
+if TYPE_CHECKING:
+    from probekit.activations import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +30,8 @@ class ImportJob(Output):
 
 
 @command(
-    "source labels point stack_axis layers n_layers position store_dtype model_name task_name text_column label_column "
-    "group_column columns header regression max_classes seed out"
+    "source format model dataset labels point stack_axis layers n_layers position store_dtype model_name task_name "
+    "text_column label_column group_column columns header regression max_classes seed out"
 )
 def import_(job: ImportJob, options: ImportArguments) -> None:
     """Make a store of activations that another program took.
@@ -42,17 +47,15 @@ def import_(job: ImportJob, options: ImportArguments) -> None:
     Examples:
         probekit import acts/ --labels cities.csv
         probekit import acts.npy --labels y.npy --stack-axis 0 --point resid_post --model-name llama --dry-run
+        probekit import --format vllm requests/ --model Qwen/Qwen3-8B --dataset cities.csv --layers 0,9,18,27,36
     """
     check_there(job.source.expanduser())
     check_store_out(options.out)
     from probekit.activations import Store
-    from probekit.activations.imports.plan import plan_import
-    from probekit.activations.imports.run import run_import
-    from probekit.activations.imports.summary import describe_import, import_as_dict
 
-    plan = plan_import(job.source, options)
+    plan, run, described, as_dict = _planned(job, options)
     if job.dry_run:
-        console.result_json(import_as_dict(plan)) if job.json else console.result(describe_import(plan))
+        console.result_json(as_dict) if job.json else console.result(described(True))
         return
     begun: list[AnyPath] = []
 
@@ -61,9 +64,28 @@ def import_(job: ImportJob, options: ImportArguments) -> None:
             return "nothing was written; run the same command again"
         return saved_rows(partial(Store.progress, begun[0]), len(plan.task), "rows", begun[0])
 
-    write = partial(run_import, plan, options.out, progress=console.bars(job.quiet), on_begin=begun.append)
-    path = make_store(describe_import(plan, arrays=False), write, saved, job.quiet).path
+    write = partial(run, plan, options.out, progress=console.bars(job.quiet), on_begin=begun.append)
+    path = make_store(described(False), write, saved, job.quiet).path
     if job.json:
-        console.result_json({"store": str(path), **import_as_dict(plan)})
+        console.result_json({"store": str(path), **as_dict})
     else:
         console.result(path)
+
+
+def _planned(
+    job: ImportJob, options: ImportArguments
+) -> tuple[Any, Callable[..., "Store"], Callable[[bool], str], dict[str, Any]]:
+    """The plan, what carries it out, the plan in words (with all arrays or without), and in JSON."""
+    if options.format == "vllm":
+        from probekit.activations.imports.vllm.plan import plan_requests
+        from probekit.activations.imports.vllm.run import run_requests
+        from probekit.activations.imports.vllm.summary import describe_requests, requests_as_dict
+
+        requests = plan_requests(job.source, options)
+        return requests, run_requests, lambda arrays: describe_requests(requests), requests_as_dict(requests)
+    from probekit.activations.imports.plan import plan_import
+    from probekit.activations.imports.run import run_import
+    from probekit.activations.imports.summary import describe_import, import_as_dict
+
+    plan = plan_import(job.source, options)
+    return plan, run_import, partial(describe_import, plan), import_as_dict(plan)

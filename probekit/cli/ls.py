@@ -63,4 +63,5 @@ def describe(info: "StoreInfo") -> str:
     edits = f"; edited: {info.edits}" if info.edits else ""
     state = "complete, with statistics" if info.is_complete and info.statistics else info.state
     labels = f"; labels {listed([printable(one) for one in info.labels])}" if info.labels else "; no labels"
-    return f"{state}: {info.model} on {info.task}, {info.places}, {size}{edits}{labels if info.is_complete else ''}"
+    labels = labels if info.is_complete else f"; missing in {info.missing}" if info.missing else ""
+    return f"{state}: {info.model} on {info.task}, {info.places}, {size}{edits}{labels}"

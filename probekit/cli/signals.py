@@ -72,7 +72,7 @@ def orderly_signals() -> Iterator[Callable[[], int]]:
 
 def _handled(stop: Callable[..., None], interrupt: Callable[..., None]) -> dict[int, Any]:
     """Set the handlers; those that were there before."""
-    before = {signal.SIGALRM: signal.signal(signal.SIGALRM, interrupt)}
+    before: dict[int, Any] = {signal.SIGALRM: signal.signal(signal.SIGALRM, interrupt)}
     for number in STOPPING:
         if has_default(number) or signal.getsignal(number) is stop_at_once:
             before[number] = signal.signal(number, stop)

@@ -13,7 +13,7 @@ from probekit.cli.derive import command
 from probekit.cli.extract import MODEL
 from probekit.cli.fields import Output, required
 from probekit.errors import DataError
-from probekit.options import SweepArguments, parse
+from probekit.options import ClusterOptions, SweepArguments, parse
 from probekit.options.option import option
 from probekit.progress import parts_line
 from probekit.text import counted, listed
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from probekit.sweeps import SweepResults, SweepRun
     from probekit.sweeps.run import SweepPlan
 
-ORDER = "model dataset point layer probe position limit quick out stores dry_run"
+ORDER = "model dataset point layer probe position limit quick out stores engine workers gpus_per_worker address dry_run"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,8 @@ def _note(job: SweepJob, plan: "SweepPlan", run: "SweepRun") -> None:
 
 def _default_out(job: SweepJob, options: SweepArguments) -> Path:
     """A folder under runs for these models, tasks and options, so that the same command goes on with it."""
-    shown = {one.name: repr(getattr(options, one.name)) for one in dataclasses.fields(options)}
+    who = {one.name for one in dataclasses.fields(ClusterOptions)}  # the same sweep, whoever does the work
+    shown = {one.name: repr(getattr(options, one.name)) for one in dataclasses.fields(options) if one.name not in who}
     text = json.dumps([job.model, job.dataset, shown], sort_keys=True)
     name: Any = Path(job.dataset).name if Path(job.dataset).exists() else "tasks"
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]

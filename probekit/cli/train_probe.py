@@ -1,7 +1,7 @@
 """`probekit train-probe`: a probe at every layer of a store, and the picture of it."""
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +14,7 @@ from probekit.cli.results import RESULT_FILES, check_out, question_of, results_f
 from probekit.errors import UsageError
 from probekit.logging_to.check import check_tracker
 from probekit.manifest import newest_manifest, stores_in
-from probekit.options import ProbeArguments, ProbeOptions, parse
+from probekit.options import ClusterOptions, ProbeArguments, ProbeOptions, parse
 from probekit.options.check import check_reading
 from probekit.options.option import like, option
 from probekit.options.probe import BY_HEAD
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 ORDER = """
     store layer point probe aggregate label position on_bad_row by least_texts nuisance shift_column C quick controls
     control_type control_C no_codelength no_intervals folds drop_leaks baseline metric check seed out title projection
-    log_to
+    log_to memory engine workers gpus_per_worker address
 """
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainProbeJob(Output):
+class TrainProbeJob(ClusterOptions, Output):
     """The store and how its files are checked, the baseline, the folder for the results, and the picture's title."""
 
     store: AnyPath | None = argument(
@@ -54,6 +54,7 @@ class TrainProbeJob(Output):
     )
     title: str | None = option(None, "Title of the picture.  [default: label, model and task]", metavar="TEXT")
     log_to: str | None = like(ProbeArguments, "log_to", flag="--log-to")
+    memory: int | None = like(ProbeArguments, "memory", flag="--memory")
 
 
 @command(ORDER)
@@ -164,6 +165,7 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob, show: bool 
         if job.out is not None:
             check_out(job.out, known, question, _kind(options, several))
         how: dict[str, Any] = {**vars(options), "probe": probes.make_probe(probe, first, store), **several}
+        how |= {name: getattr(job, name) for name in ("memory", *(field.name for field in fields(ClusterOptions)))}
         if job.baseline is not None:
             how["random_init"] = random_init_of(store, progress=console.bars(job.quiet))
         with parts_line(console.bars(job.quiet)) as line:
@@ -235,7 +237,7 @@ def _draw(results: Any, folder: Path, store: "Store", title: str | None, project
     return [drawn, save_projection_plot(results, store, folder)]
 
 
-def _newest(quiet: bool) -> Path:
+def _newest(quiet: bool) -> AnyPath:
     from probekit.activations import newest_store
 
     path = newest_store("runs")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from probekit.errors import UsageError
@@ -26,7 +26,7 @@ _START = "start it with ray start --head, or leave --address out to run on this 
 
 @contextmanager
 def ray_cluster(options: "EngineOptions") -> Iterator[Any]:
-    """The module `ray`, connected.
+    """The module `ray`, connected; within the context nothing is printed to stdout.
 
     The cluster is, in this order: the one that this process is connected to already; that of `address`; that of the
     environment variable RAY_ADDRESS, as `ray job submit` sets it; a new one on this machine. Only a connection, or a
@@ -38,7 +38,8 @@ def ray_cluster(options: "EngineOptions") -> Iterator[Any]:
     with _environment(RAY_USAGE_STATS_ENABLED="0"):  # a cluster that is started here reports to nobody
         ray = _import_ray()
         if ray.is_initialized():
-            yield ray
+            with _silent_stdout():
+                yield ray
             return
         address = options.address or os.environ.get("RAY_ADDRESS")
         if address:
@@ -46,7 +47,8 @@ def ray_cluster(options: "EngineOptions") -> Iterator[Any]:
         with _own_signals():  # ray.init puts a handler of SIGTERM in place of the program's own
             _connect(ray, address)
     try:
-        yield ray
+        with _silent_stdout():
+            yield ray
     finally:
         with _own_signals():
             ray.shutdown()
@@ -103,6 +105,13 @@ def _check_listens(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except (OSError, OverflowError, UnicodeError) as error:
         raise UsageError(f"no Ray cluster answers at {address!a} ({one_line(error)}); {_START}") from error
+
+
+@contextmanager
+def _silent_stdout() -> Iterator[None]:
+    """Drop what Ray's threads print: when a node dies, the last lines of its log, whatever `log_to_driver` says."""
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):  # noqa: PTH123  (a device, and no path)
+        yield
 
 
 @contextmanager

@@ -9,13 +9,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 from probekit import errors
 from probekit.activations.parts.cut import shard_costs
-from probekit.activations.parts.work import ShardDone, begin_work, finish_store, missing_shards
+from probekit.activations.parts.work import ShardDone, begin_work, finish_store
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.loop import shard_rows
+from probekit.activations.store.format import record_numbers
 from probekit.engines.cluster import ray_cluster
 from probekit.engines.ray_pool import Pool, Worker, fitting
 from probekit.engines.ray_worker import Answer, own_versions
@@ -23,6 +23,7 @@ from probekit.engines.shares import MOST_LOST, Shares
 from probekit.errors import StorageError
 from probekit.options.engine import EngineOptions
 from probekit.progress import progress_bar
+from probekit.remote.path import AnyPath, RemotePath
 from probekit.text import counted
 
 START_TRIES = 3  # workers that fail to start, one after the other, before no more are started
@@ -37,7 +38,7 @@ _OF_ALL = ("DataError", "StorageError", "ResumeMismatch")  # while computing, er
 Count = Callable[[ShardDone, int], None]
 
 
-def run_on_ray(plan: ExtractionPlan, path: Path, options: EngineOptions, progress: bool | None) -> None:
+def run_on_ray(plan: ExtractionPlan, path: AnyPath, options: EngineOptions, progress: bool | None) -> None:
     """Compute every missing shard of the store at `path` on the workers of a Ray cluster.
 
     Raises:
@@ -48,7 +49,7 @@ def run_on_ray(plan: ExtractionPlan, path: Path, options: EngineOptions, progres
     if missing:
         shares = Shares(missing, shard_costs(plan))
         with ray_cluster(options) as ray, _bar(plan, missing, progress) as count:
-            place = str(path.absolute()) if isinstance(path, Path) else str(path)
+            place = str(path) if isinstance(path, RemotePath) else str(path.absolute())
             needs = needs_of(plan, options, [node["Resources"] for node in ray.nodes() if node["Alive"]])
             with closing(Pool(ray, (place, own_versions(), options.check), needs)) as pool:
                 _Run(pool, shares, path, options, count).all()
@@ -77,7 +78,7 @@ def needs_of(plan: ExtractionPlan, options: EngineOptions, nodes: Sequence[Mappi
 class _Run:
     """The state of one run: who works, what is left, and what went wrong."""
 
-    def __init__(self, pool: Pool, shares: Shares, path: Path, options: EngineOptions, count: Count):
+    def __init__(self, pool: Pool, shares: Shares, path: AnyPath, options: EngineOptions, count: Count):
         self.pool, self.shares, self.path, self.count = pool, shares, path, count
         self.least, self.most = options.workers or (1, None)
         self.failed: list[Exception] = []  # why workers could not start, since one did
@@ -135,7 +136,8 @@ class _Run:
 
     def _note_records(self, numbers: list[int]) -> list[int]:
         """Count the shards that have a record, although nobody has said so; the others."""
-        left = missing_shards(self.path, numbers)
+        there = set(record_numbers(self.path))
+        left = [number for number in numbers if number not in there]
         self._count([ShardDone(number, 0, 0, 0, 0.0, computed=False) for number in set(numbers) - set(left)])
         return left
 

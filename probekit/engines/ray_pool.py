@@ -75,7 +75,7 @@ class Pool:
         self.workers.append(Worker(f"worker {next(self._numbers)}", actor, actor.look.remote(*self._opening)))
 
     def answers(self) -> list[tuple[Worker, Answer | str]]:
-        """What workers have answered since the last time, or why one is gone; waits for the first, but a tick at most."""
+        """What workers have answered, or why one is gone; waits for the first of them, a tick at most."""
         calls = {worker.call: worker for worker in self.workers if worker.call is not None}
         if not calls:
             time.sleep(TICK / 10)

@@ -106,6 +106,4 @@ def _check_versions(versions: Mapping[str, str]) -> None:
         f"{name} {found[name]} there, {version} here" for name, version in versions.items() if found[name] != version
     ]
     if differing:
-        raise UsageError(
-            f"node {here()} has other versions ({', '.join(differing)}); install the same on every machine of the cluster"
-        )
+        raise UsageError(f"node {here()} has other versions ({', '.join(differing)}); install the same on all machines")

@@ -11,26 +11,24 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from probekit.activations.activations import Activations
 from probekit.devices import free_bytes
 from probekit.evaluation.compare.codelength import layer_codelength
 from probekit.evaluation.compare.controls import compare_with_controls
 from probekit.evaluation.fits.choose import ChosenFit, certified, choose_fit, control_fits, control_fits_at
-from probekit.evaluation.fits.layer import LayerFits, WantedFits, features_of, fit_layers
-from probekit.evaluation.fits.predict import predict
+from probekit.evaluation.fits.layer import LayerFits, WantedFits, fit_layers
+from probekit.evaluation.fits.predict import Features, predict
 from probekit.evaluation.fits.sequences import tokens_of_texts
+from probekit.evaluation.fits.stream import OnPass, features_to_fit
 from probekit.evaluation.plan import CurvePlan
 from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.evaluation.scores.regression import r2_of_outputs
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.points import Place
-from probekit.probes.sequence.ragged import Ragged
+from probekit.probes.stream import COPIES, Stream
 from probekit.threads import in_threads
-
-COPIES = 6  # of a place's features that its fits hold at most: the fitted rows, those of the code, and in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,24 +52,30 @@ Fitted = dict[Place, FittedPlace]
 
 
 def fit_places(
-    sources: Sequence[Activations], plans: Sequence[CurvePlan], places: Sequence[Place], done: Callable[[], None]
+    sources: Sequence[Activations],
+    plans: Sequence[CurvePlan],
+    places: Sequence[Place],
+    done: Callable[[], None],
+    on_pass: OnPass | None = None,
 ) -> list[Fitted]:
     """Fit and score every place for every plan; calls `done` after each place.
 
     As many places are fitted at once as torch has threads, one in each; small fits gain nothing from threads inside.
     One at a time: on a GPU, and for probes that cannot be fitted in several threads. So many places are in memory, and
-    never more than half of the free memory holds (`places_at_once`).
+    never more than half of the free memory holds (`places_at_once`). A place that memory cannot hold is read from the
+    store in every pass.
 
     Args:
         sources: where each plan's features are read; a place of one source is read once for all its plans.
         plans: one for each label set.
         places: without duplicates.
         done: for progress; called from this thread.
+        on_pass: called with a place and a number as each pass over rows on disk begins.
 
     Returns:
         For each plan, its places in this order.
     """
-    features = _Features(sources, places[0])
+    features = _Features(sources, plans, places[0], on_pass)
 
     def fitted(place: Place) -> dict[int, FittedPlace]:
         found: dict[int, FittedPlace] = {}
@@ -88,31 +92,35 @@ def fit_places(
 class _Features:
     """Features, read by one thread at a time; those of the first place beforehand, since they say how many fit."""
 
-    def __init__(self, sources: Sequence[Activations], place: Place):
-        self._lock, self._read = Lock(), {(id(sources[0]), place): _read(sources[0], place)}
+    def __init__(
+        self, sources: Sequence[Activations], plans: Sequence[CurvePlan], place: Place, on_pass: OnPass | None
+    ):
+        self._streams, self._on_pass = all(plan.probe.streams for plan in plans), on_pass
+        self._lock, self._first = Lock(), (id(sources[0]), place)
+        self._known = {self._first: self._read(sources[0], place)}
 
     def at_once(self, plans: Sequence[CurvePlan]) -> int:
         """How many places may be fitted at once."""
-        (first,) = self._read.values()
-        return places_at_once(first, plans)
+        return places_at_once(self._known[self._first], plans)
 
-    def of(self, source: Activations, place: Place) -> Tensor | Ragged:
+    def of(self, source: Activations, place: Place) -> Features:
         """The features of a place."""
         with self._lock:
-            known = self._read.pop((id(source), place), None)
-            return _read(source, place) if known is None else known
+            known = self._known.pop((id(source), place), None)
+            return self._read(source, place) if known is None else known
+
+    def _read(self, source: Activations, place: Place) -> Features:
+        """The features of a place: one row for each example or, where several are kept, the tokens of each text."""
+        if source.layout.is_ragged:
+            return tokens_of_texts(source, place)
+        return features_to_fit(source, place, self._streams, self._on_pass)
 
 
-def _read(source: Activations, place: Place) -> Tensor | Ragged:
-    """The features of a place: one row for each example or, where several are kept, the tokens of each text."""
-    return tokens_of_texts(source, place) if source.layout.is_ragged else features_of(source, place)
-
-
-def places_at_once(X: Tensor | Ragged, plans: Sequence[CurvePlan]) -> int:
-    """How many places like X [N, D] may be fitted at once."""
-    free = free_bytes(X.device)
-    if X.device.type != "cpu" or not all(plan.probe.fits_in_threads for plan in plans):
+def places_at_once(X: Features, plans: Sequence[CurvePlan]) -> int:
+    """How many places like X [N, D] may be fitted at once; one of those that are streamed, in all threads."""
+    if isinstance(X, Stream) or X.device.type != "cpu" or not all(plan.probe.fits_in_threads for plan in plans):
         return 1
+    free = free_bytes(X.device)
     return sys.maxsize if free is None else int(free / 2 / (COPIES * X.nbytes + 1))
 
 

@@ -3,12 +3,10 @@
 from typing import Any, cast
 
 import numpy as np
-import torch
 
 from probekit.activations.activations import Activations, RowsOf
 from probekit.activations.selected_positions import SelectedPositions
-from probekit.devices import free_bytes
-from probekit.errors import DataError, UsageError
+from probekit.errors import UsageError
 from probekit.evaluation.fits.sequences import all_tokens
 from probekit.options import CurveOptions, CurvesArguments
 from probekit.options.task import OnBadRow
@@ -65,27 +63,13 @@ def one_position(acts: Activations, position: str | int | None, on_bad_row: OnBa
     check_kept(kept, position)
     if position is not None:
         found = acts.at(position, on_bad_row)
-        found = found.at(ALL) if found.layout.is_ragged else found
-        _check_memory(acts, found)
-        return found
+        return found.at(ALL) if found.layout.is_ragged else found
     return acts.at(kept[0]) if acts.task.token_labels else acts  # `at` finds the labels of the tokens that were read
 
 
 def position_of(options: CurveOptions) -> str | int | None:
     """The position of a curve that reads one selection; the options refuse several without `by`."""
     return cast("str | int | None", options.position)
-
-
-def _check_memory(store: Activations, acts: Activations) -> None:
-    """Refuse a probe of every token of a store where the tokens of one layer do not fit in memory."""
-    widths, free = store.meta.get("widths"), free_bytes(torch.device("cpu"))
-    needed = acts.n_examples * max(widths or [0]) * 4  # float32, in which probes are fitted
-    if acts.task.text_of is not None and free is not None and needed > free:
-        raise DataError(
-            f"a probe of every token holds the {acts.n_examples:,} tokens of a layer in memory: {needed / 1e9:,.1f} GB "
-            f"of {free / 1e9:,.1f} GB that are free; take one token of each text (--position last), or a probe "
-            "for each position (--by position)"
-        )
 
 
 def of_rows(acts: Activations, rows: np.ndarray | None) -> Activations:

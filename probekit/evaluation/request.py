@@ -16,6 +16,7 @@ import numpy as np
 from probekit.activations.activations import Activations, RowsOf, SideBySide
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.fits.sequences import labels_of_texts
+from probekit.evaluation.fits.stream import check_room
 from probekit.evaluation.reading import checked_activations, one_position, position_of, rows_read
 from probekit.options import CurveOptions, CurvesArguments
 from probekit.options.curve import SEQUENCE_NAMES
@@ -113,7 +114,17 @@ def check_requests(acts: Activations, options: CurvesArguments) -> list[list[Req
     requests = _with_the_same_rows([each for own in sets for each in own])
     if options.folds is None:
         requests = _carved_by_label(requests, options.seed)
-    return [[replace(each, point=point, places=places) for point, places in curves] for each in requests]
+    made = [[replace(each, point=point, places=places) for point, places in curves] for each in requests]
+    _check_rooms([each for own in made for each in own])
+    return made
+
+
+def _check_rooms(requests: Sequence[Request]) -> None:
+    """Refuse places that memory cannot hold for probes that must hold them, before anything is read."""
+    wanted = {(id(each.features), place): each for each in requests if not each.probe.streams for place in each.places}
+    for (_, place), each in wanted.items():
+        if not each.probe.of_sequences:
+            check_room(each.features, place)
 
 
 def _of_probes(acts: Activations, options: CurvesArguments, label: str) -> list[Request]:

@@ -5,13 +5,17 @@ from dataclasses import dataclass, field
 
 from probekit.activations.activations import Activations
 from probekit.evaluation.compare.sequence import fit_pooled
-from probekit.evaluation.curve import Fitted, fit_places, ticker
+from probekit.evaluation.curve import Fitted, announcer, fit_places, ticker
+from probekit.evaluation.fits.stream import OnPass
 from probekit.evaluation.label_sets import LabelSetPlan
 from probekit.evaluation.plan import numbers_only
 from probekit.evaluation.reading import of_rows
 from probekit.evaluation.request import random_init_activations
 from probekit.evaluation.surface.nuisance import fit_residual
 from probekit.options import CurvesArguments
+from probekit.points import place_name
+
+FITTING = "fitting probes"
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +35,12 @@ class SetFits:
     residual: Fitted = field(default_factory=dict)
 
 
+def _on_pass(options: CurvesArguments) -> OnPass:
+    """Says that a place is read from disk, at each pass."""
+    begin = announcer(options.on_part)
+    return lambda place, number: begin(f"{FITTING}, {place_name(place)} from disk (pass {number})")
+
+
 def fit_sets(acts: Activations, sets: Sequence[LabelSetPlan], options: CurvesArguments) -> list[SetFits]:
     """The fits of each label set; a place is read once for all of them.
 
@@ -45,7 +55,12 @@ def fit_sets(acts: Activations, sets: Sequence[LabelSetPlan], options: CurvesArg
     parts = 1 + (noise is not None) + options.of_sequences + bool(options.nuisance)
     done = ticker(options.progress, len(places) * parts)
     features = [each.requests[0].features for each in sets]
-    own = fit_places(features, plans, places, done)
+    if options.engine is not None:
+        from probekit.engines.ray_probes import fit_places_on_ray
+
+        own = fit_places_on_ray(acts, options, sets, places, done)
+    else:
+        own = fit_places(features, plans, places, done, _on_pass(options))
     pooled = fit_pooled(features, plans, places, options, done) if options.of_sequences else [{}] * len(sets)
     random: list[Fitted] = [{}] * len(sets)
     if noise is not None:

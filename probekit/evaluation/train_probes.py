@@ -8,10 +8,11 @@ model-free baselines) is made once for all points.
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from probekit.activations.activations import Activations
 from probekit.activations.labelled import label, with_task
+from probekit.devices import at_most
 from probekit.errors import StorageError
 from probekit.evaluation.by_head.train import train_by_head
 from probekit.evaluation.by_position.results import PositionResults
@@ -23,7 +24,7 @@ from probekit.evaluation.request import check_requests
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.results.transfer_results import TransferResults
-from probekit.evaluation.set_fits import fit_sets
+from probekit.evaluation.set_fits import FITTING, fit_sets
 from probekit.evaluation.surface.shift import train_by_shift
 from probekit.options import CurvesArguments
 from probekit.options.option import keywords_of_three
@@ -43,7 +44,8 @@ def train_probes(
     than 80% of the training labels; R2 for numbers). Ties go to the smaller C and the earlier layer. Test decides
     nothing. With nested folds both are chosen anew inside each fold, and the number to quote is that of the procedure
     (`results.estimate`). As many layers are fitted at once, and are in memory, as torch has threads, unless memory
-    is short; on a GPU one. The numbers do not depend on the threads.
+    is short; on a GPU one. The numbers do not depend on the threads. A place of a store that does not fit in memory
+    with its fits is read from disk in every pass (see `memory`): the numbers are the same within the certificates.
 
     A task without validation rows is fitted on all of train if there is one C, and then no layer is selected. If there
     are several, a tenth of the training rows chooses, as after `load_task`, with a warning.
@@ -68,20 +70,25 @@ def train_probes(
         return _logged(acts, options, options.log_to)
     if options.joined is not None:
         acts, options = _labelled(acts, options)
-    if options.by is not None:
-        return (train_by_head if options.by == BY_HEAD else train_by_position)(acts, options)
-    if options.shift_column is not None:
-        return train_by_shift(acts, options)
-    requests = check_requests(acts, options)
-    begin = announcer(options.on_part)
-    sets = plan_label_sets(requests, options, begin)
-    begin("fitting probes")
-    fits = fit_sets(acts, sets, options)
-    begin("comparing layers")
-    curves = [
-        curve_results(sets[number], sets[number].requests[point], fits[number], options)
-        for number, point in _in_order(sets)
-    ]
+    if options.engine is not None:
+        from probekit.engines.ray_probes import check_engine
+
+        check_engine(acts, options)
+    with at_most(cast("int | None", options.memory)):
+        if options.by is not None:
+            return (train_by_head if options.by == BY_HEAD else train_by_position)(acts, options)
+        if options.shift_column is not None:
+            return train_by_shift(acts, options)
+        requests = check_requests(acts, options)
+        begin = announcer(options.on_part)
+        sets = plan_label_sets(requests, options, begin)
+        begin(FITTING)
+        fits = fit_sets(acts, sets, options)
+        begin("comparing layers")
+        curves = [
+            curve_results(sets[number], sets[number].requests[point], fits[number], options)
+            for number, point in _in_order(sets)
+        ]
     return ProbeCurves(curves) if options.several else curves[0]
 
 

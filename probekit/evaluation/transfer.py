@@ -17,9 +17,9 @@ import numpy as np
 from probekit.activations.activations import Activations
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.curve import FittedPlace, announcer, fit_places, ticker
-from probekit.evaluation.fits.layer import features_of
 from probekit.evaluation.fits.predict import decisions, predictions_of
 from probekit.evaluation.fits.protocol import split_protocol
+from probekit.evaluation.fits.stream import features_held
 from probekit.evaluation.plan import plan_curve
 from probekit.evaluation.request import Request, check_request
 from probekit.evaluation.results.data import TransferCell
@@ -194,7 +194,7 @@ def _cells(tasks: Sequence[TrainedTask], numbers: Sequence[np.ndarray], seed: in
         bootstrap = Bootstrap(len(rows), seed, None if units is None else np.asarray(units)[rows])
         for k, place in enumerate(request.places):
             probes = [train.fitted[k].fit.probe for train in tasks]
-            decided = decisions(probes, features_of(request.acts, place), rows)
+            decided = decisions(probes, features_held(request.acts, place), rows)
             for i, train in enumerate(tasks):
                 truth = _renumbered(request.labels[rows], numbers[j], numbers[i])
                 predictions = predictions_of(truth, decided[i], request.n_classes, probes[i])

@@ -77,7 +77,9 @@ def source_here(source: Mapping[str, Any]) -> dict[str, Any] | None:
     return None if cached is None else {**source, "name_or_path": str(cached), "revision": None}
 
 
-def outline(name_or_path: str | Path, revision: str | None = None, via: Via = "probekit") -> "LanguageModel":
+def outline(
+    name_or_path: str | Path, revision: str | None = None, via: Via = "probekit", tokenizer: bool = False
+) -> "LanguageModel":
     """The model without its weights, on the meta device: every point, and no memory; errors as in `load_model`."""
     _check_via(str(name_or_path), ModelOptions(via=via))
     found = _find(str(name_or_path), revision, weights=False)
@@ -97,6 +99,8 @@ def outline(name_or_path: str | Path, revision: str | None = None, via: Via = "p
         with torch.device("meta"):
             model = family.model(cfg)
     model.name = found.name
+    if tokenizer:
+        model.tokenizer = load_tokenizer(found.folder, _bos_token_id(hf), model.cfg.d_vocab, model.causal)
     return model
 
 

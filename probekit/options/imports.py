@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from probekit.errors import UsageError
 from probekit.options import parse
@@ -35,6 +35,17 @@ class _Labels:
 class ImportOptions(_Labels):
     """Which place each array belongs to, where the labels are, and the names that titles show."""
 
+    format: Literal["arrays", "vllm"] = option(
+        "arrays",
+        "What the files are: arrays whose names give their places, or the requests of vLLM's hidden-state extraction.",
+        notes="vllm needs model, dataset and layers.",
+    )
+    model: str | None = option(
+        None,
+        "Of vLLM: the model that it ran, whose tokenizer and config.json are read.",
+        metavar="NAME|FOLDER",
+    )
+    dataset: str | None = option(None, "Of vLLM: the texts that it was given, as for extract.", metavar="NAME|PATH")
     point: str | None = option(
         None,
         "Point of arrays whose name gives only a layer: resid_pre, resid_post, hidden_states, ...",
@@ -44,13 +55,13 @@ class ImportOptions(_Labels):
     stack_axis: int | None = option(
         None,
         "Axis of the layers in arrays that stack them with the examples.",
-        notes="Such arrays have three axes: [S, N, D] or [N, S, D].",
+        notes="Such arrays have three axes: [S, N, D] or [N, S, D]. Files of vLLM: only where shapes do not show it.",
         metavar="0|1",
     )
     layers: Iterable[int] | None = option(
         None,
         "Layers of stacked arrays, in their order: 0,4,8 or 2-6.  [default: 0-...]",
-        notes="In Python a list of ints.",
+        notes="Of vLLM: the ids of eagle_aux_hidden_state_layer_ids. In Python a list of ints.",
         metavar="LAYERS",
         parse=parse.stacked_layers,
     )
@@ -60,7 +71,7 @@ class ImportOptions(_Labels):
     position: str | int | None = option(
         None,
         "Token that the activations belong to, for titles: last, first, mean, 3.",
-        notes='Without it, "not recorded".',
+        notes='Without it, "not recorded". Of vLLM: the token to keep, or all; without it the last one.',
         metavar="TOKEN",
         parse=parse.position,
     )

@@ -1,5 +1,7 @@
 """Turn what was typed on the command line, or written in a config file, into the values of options."""
 
+import re
+
 from probekit.errors import UsageError, nearest
 from probekit.selections import PER_EXAMPLE, as_position, split_selections
 
@@ -68,3 +70,16 @@ def ids(text: str) -> list[int]:
         return [int(part) for part in names(text)]
     except ValueError:
         raise UsageError(f"--tokens takes ids with commas between them, such as 3,17,5; got {text!a:.80}") from None
+
+
+def n_bytes(text: str | int) -> int:
+    """`"8GB"`, `"500 MB"`, `"1.5GiB"` or a number of bytes as that number. Raises UsageError for anything else."""
+    found = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?)(i?)B?\s*", str(text), re.IGNORECASE)
+    value = 0 if found is None or isinstance(text, bool) else float(found[1]) * _unit(found[2], found[3])
+    if not value >= 1:
+        raise UsageError(f"memory (--memory) is a size such as 8GB, 500MB or a number of bytes; got {text!a:.80}")
+    return int(value)
+
+
+def _unit(letter: str, binary: str) -> int:
+    return (1024 if binary else 1000) ** " KMGT".index(letter.upper() or " ")

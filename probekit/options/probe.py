@@ -13,6 +13,7 @@ from probekit.options.curve import (
     CurveOptions,
     check_strengths_of,
 )
+from probekit.options.engine import ClusterOptions
 from probekit.options.option import like, option
 from probekit.options.probe_checks import (
     LEAST_FOLDS,
@@ -224,8 +225,8 @@ class ProbeOptions(CurveOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeArguments(ProbeOptions):
-    """`ProbeOptions`, and what only Python can pass."""
+class ProbeArguments(ClusterOptions, ProbeOptions):
+    """`ProbeOptions`, who does the work, and what only Python can pass."""
 
     random_init: "Activations | None" = option(
         None, "Activations of the same places from the same model with random weights, as a baseline.", flag=None
@@ -238,12 +239,28 @@ class ProbeArguments(ProbeOptions):
         metavar="TRACKER",
         flag=None,
     )
+    memory: str | int | None = option(
+        None,
+        "Memory that the activations and their fits may take, such as 8GB; larger places are read from disk in every "
+        "pass.  [default: what is free]",
+        notes="Free is what the machine has, and what control groups (Slurm, containers) leave this process. Logistic, "
+        "ridge, LDA and mean-diff can read from a store; another probe of a place that does not fit is refused.",
+        metavar="SIZE",
+        parse=parse.n_bytes,
+        flag=None,
+    )
     progress: Callable[[int, int], None] | None = option(
         None, "Called with (places done, places) after each place.", flag=None
     )
     on_part: Callable[[str], None] | None = option(
         None, 'Called with the name of each part as it begins, such as "comparing texts".', flag=None
     )
+
+    def __post_init__(self) -> None:
+        ClusterOptions.__post_init__(self)
+        ProbeOptions.__post_init__(self)
+        if self.memory is not None:
+            object.__setattr__(self, "memory", parse.n_bytes(self.memory))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from probekit.options import parse
 from probekit.options.curve import CurveOptions
+from probekit.options.engine import ClusterOptions
 from probekit.options.extract import ExtractOptions, OnLong
 from probekit.options.load import DeviceOptions, Via
 from probekit.options.option import like, option
@@ -81,8 +82,8 @@ class SweepOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepArguments(SweepOptions):
-    """`SweepOptions`, and where results go."""
+class SweepArguments(ClusterOptions, SweepOptions):
+    """`SweepOptions`, where results go, and who does the work."""
 
     out: str | Path | None = option(
         None,
@@ -102,6 +103,10 @@ class SweepArguments(SweepOptions):
     on_run: Callable[[Any], None] | None = option(
         None, "Called with the record of each run, a `SweepRun`, as it ends.", flag=None
     )
+
+    def __post_init__(self) -> None:
+        ClusterOptions.__post_init__(self)
+        SweepOptions.__post_init__(self)
 
 
 def model_options_of(options: SweepOptions) -> DeviceOptions:

@@ -42,6 +42,7 @@ class Probe(BaseEstimator):
         shares_decomposition: whether the fits to one set of rows share a decomposition of them, whatever the labels.
         for_codelength: whether the online code may use it: regularised, calibrated, and quick to fit to every prefix.
         fits_in_threads: whether `fit_many` may run in several threads at once.
+        streams: whether `fit_many` takes a `Stream`, so that rows need not fit in memory.
         strengths: values of C to choose from, rising; None takes the usual ones.
         state: how a fit says that it has converged, where it is neither in closed form nor certified; "" elsewhere.
         of_sequences: whether it takes the tokens of each text, a list of [L, D], rather than one row.
@@ -65,6 +66,7 @@ class Probe(BaseEstimator):
     shares_decomposition: bool = False
     for_codelength: bool = False
     fits_in_threads: bool = False
+    streams: bool = False
     state: str = ""
     of_sequences: bool = False
     strengths: tuple[float, ...] | None = None

@@ -32,7 +32,18 @@ _FORM = {
 
 def write_probe(probe: Any, path: str | Path) -> Path:
     """Write the fitted probe as `path`.safetensors and `path`.json; returns the latter."""
-    stem = _stem(path)
+    stem, (text, weights) = _stem(path), probe_bytes(probe)
+    write_as(Path(f"{stem}.safetensors"), weights)
+    write_as(Path(f"{stem}.json"), text)
+    return Path(f"{stem}.json")
+
+
+def probe_bytes(probe: Any) -> tuple[bytes, bytes]:
+    """The content of the two files of a fitted probe: JSON and safetensors.
+
+    Raises:
+        DataError: class labels or parameters that are not numbers, booleans or strings.
+    """
     # safetensors writes the raw buffer, so an array in Fortran order would come back scrambled
     arrays = {name.removesuffix("_"): np.array(getattr(probe, name), order="C") for name in probe.ARRAYS}
     weights = safetensors.numpy.save(arrays)
@@ -50,10 +61,7 @@ def write_probe(probe: Any, path: str | Path) -> Path:
         about["label_names"] = list(probe.label_names_)
     if hasattr(probe, "feature_names_in_"):
         about["feature_names"] = list(probe.feature_names_in_)
-    text = json.dumps(about, indent=1, allow_nan=False)
-    write_as(Path(f"{stem}.safetensors"), weights)
-    write_as(Path(f"{stem}.json"), text.encode())
-    return Path(f"{stem}.json")
+    return json.dumps(about, indent=1, allow_nan=False).encode(), weights
 
 
 def read_probe(path: str | Path, known: Mapping[str, Callable[[], Any]]) -> Any:
@@ -64,14 +72,24 @@ def read_probe(path: str | Path, known: Mapping[str, Callable[[], Any]]) -> Any:
     """
     stem = _stem(path)
     try:
-        about = parse_json(read_bytes(f"{stem}.json", MAX_RESULTS))
+        text = read_bytes(f"{stem}.json", MAX_RESULTS)
         weights = read_bytes(f"{stem}.safetensors", MAX_WEIGHTS)
+        about = parse_json(text)
     except FileNotFoundError as error:
         raise DataError(
             f"no probe here: {str(error.filename)!a} is missing; give the path that it was saved to"
         ) from None
     except (OSError, ValueError) as error:
         raise DataError(f"could not read the probe {stem!a}: {error}") from None
+    return probe_from(about, weights, stem, known)
+
+
+def probe_from(about: Any, weights: bytes, stem: str, known: Mapping[str, Callable[[], Any]]) -> Any:
+    """The probe of two files' parsed and raw content; `stem` names them in messages.
+
+    Raises:
+        DataError: as `read_probe`.
+    """
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise DataError(f"{stem + '.json'!a} is not a probe's file of format {FORMAT}; save the probe again")
     if not matches(about, _FORM):

@@ -10,8 +10,11 @@ import torch
 
 from probekit.errors import DataError, UsageError
 from probekit.probes.base import WithProbabilities, scale_of, standardise, unstandardise
-from probekit.probes.moments import MomentsProbe, RowMoments
+from probekit.probes.moments import MomentsProbe
 from probekit.probes.ridge import eigen
+from probekit.probes.row_moments import RowMoments
+from probekit.probes.stream import Stream
+from probekit.probes.stream_sums import within_classes
 
 
 class LDAProbe(WithProbabilities, MomentsProbe):
@@ -40,6 +43,16 @@ class LDAProbe(WithProbabilities, MomentsProbe):
             warnings.filterwarnings("ignore", "Only one sample available", UserWarning)  # its covariance is 0
             fitted = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=self.shrinkage).fit(Z, labels)
         return unstandardise(fitted.coef_, fitted.intercept_, mean, scale)
+
+    def _solve_stream(self, X: Stream, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        check_shrinkage(self.shrinkage)
+        if not isinstance(self.shrinkage, str):
+            return super()._solve_stream(X, labels)
+        _check_counts(np.bincount(labels))
+        found = within_classes(X, labels, len(self.classes_), self.standardise)
+        means = (found.class_means - found.mean) / found.scale
+        weights = _discriminants(means, found.class_counts, found.covariance)
+        return unstandardise(*weights, found.mean, found.scale)
 
     def _solve_moments(self, moments: RowMoments) -> tuple[np.ndarray, np.ndarray]:
         check_shrinkage(self.shrinkage)

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from probekit.probes.moments import MomentsProbe, RowMoments
+from probekit.probes.moments import MomentsProbe
+from probekit.probes.row_moments import RowMoments
 
 
 class MeanDifferenceProbe(MomentsProbe):
@@ -13,7 +14,7 @@ class MeanDifferenceProbe(MomentsProbe):
     mean and a shift of the features changes nothing.
     """
 
-    fits_in_threads = True
+    fits_in_threads = of_means = True
 
     def _solve(self, X: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return _nearest(np.stack([X[labels == c].mean(axis=0) for c in range(len(self.classes_))]))

@@ -3,18 +3,50 @@
 Axes: N examples, D features, C classes.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
+from torch import Tensor
 
-from probekit.errors import DataError
-from probekit.probes.base import LinearProbe, as_numpy, check_size
-from probekit.text import listed
+from probekit.probes.base import LinearProbe, as_numpy
+from probekit.probes.problem import ProblemSet
+from probekit.probes.row_moments import RowMoments
+from probekit.probes.stream import Stream, take_some
+from probekit.probes.stream_sums import class_moments
 
 
 class MomentsProbe(LinearProbe):
-    """A probe that can be fitted to moments instead of rows."""
+    """A probe that can be fitted to moments instead of rows.
+
+    Attributes:
+        of_means: whether the classes' counts and means are all it needs.
+    """
+
+    streams = True
+    of_means: bool = False
+
+    def fit_many(self, X: Tensor | Stream, problems: ProblemSet) -> Sequence[Self]:
+        """A probe for each problem; see `Probe.fit_many`. Of a stream, from its moments."""
+        if not isinstance(X, Stream):
+            return super().fit_many(X, problems)
+        probes = self._copies(problems)
+        for problem, probe in zip(problems.problems, probes, strict=True):
+            labels = problems.labels[problem.label]
+            rows = self._rows(labels, problems.weightings[problem.weighting])
+            features = X if rows is None else take_some(X, rows)
+            y = labels.values if rows is None else labels.values[rows]
+            if isinstance(features, Stream):
+                probe.classes_, probe.n_features_in_ = np.arange(labels.n_classes), X.d
+                probe.coef_, probe.intercept_ = probe._solve_stream(features, y)
+            else:
+                probe.fit(features, y)
+        return probes
+
+    def _solve_stream(self, X: Stream, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Weights [1 or C, D] and intercepts [1 or C], as `_solve` would give on the rows; labels are 0..C-1."""
+        moments = class_moments(X, labels, len(self.classes_), not self.of_means)
+        return self._solve_moments(moments)
 
     def fit_statistics(self, count: int, mean: Any, covariance: Any, class_counts: Any, class_means: Any) -> Self:
         """Fit to the moments of N rows with labels 0..C-1; the same probe as `fit` on the rows.
@@ -36,43 +68,6 @@ class MomentsProbe(LinearProbe):
         self.coef_, self.intercept_ = self._solve_moments(moments)
         return self
 
-    def _solve_moments(self, moments: "RowMoments") -> tuple[np.ndarray, np.ndarray]:
+    def _solve_moments(self, moments: RowMoments) -> tuple[np.ndarray, np.ndarray]:
         """Weights [1 or C, D] and intercepts [1 or C], as `_solve` would give on the rows."""
         raise NotImplementedError
-
-
-@dataclass(frozen=True, eq=False)
-class RowMoments:
-    """Float64: count N, mean [D], covariance [D, D] divided by N, class counts [C], class means [C, D]."""
-
-    count: int
-    mean: np.ndarray
-    covariance: np.ndarray
-    class_counts: np.ndarray
-    class_means: np.ndarray
-
-    def of_classes_with_rows(self) -> tuple[np.ndarray, "RowMoments"]:
-        """The numbers of the classes that have rows, and the moments without the other classes.
-
-        Raises:
-            DataError: moments that no probe can be fitted to.
-        """
-        self._check_shapes()
-        there = np.flatnonzero(self.class_counts)
-        if len(there) < 2:
-            raise DataError(f"a probe needs rows of two classes or more, got {len(there)}; add rows of another class")
-        kept = replace(self, class_counts=self.class_counts[there], class_means=self.class_means[there])
-        if not all(np.isfinite(x).all() for x in (kept.mean, kept.covariance, kept.class_means)):
-            raise DataError("NaN or infinity in the moments; check the activations they were summed from")
-        check_size(float(np.sqrt(np.abs(kept.covariance).max() + (kept.mean**2).max())))
-        return there, kept
-
-    def _check_shapes(self) -> None:
-        D, C = self.mean.size, self.class_counts.size
-        shapes = [x.shape for x in (self.mean, self.covariance, self.class_counts, self.class_means)]
-        of_classes = self.class_counts.sum() == self.count and (self.class_counts >= 0).all()
-        if shapes != [(D,), (D, D), (C,), (C, D)] or not of_classes:
-            raise DataError(
-                f"moments that do not agree: {self.count:,} rows, {self.class_counts.sum():g} with a class; mean, "
-                f"covariance, class counts, class means of {listed([list(shape) for shape in shapes])}; sum them again"
-            )

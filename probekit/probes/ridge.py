@@ -24,8 +24,11 @@ from probekit.devices import where_float64
 from probekit.errors import DataError, UsageError
 from probekit.options.check import check_strength
 from probekit.probes.base import Probe, checked, rows_of, scale_of, unstandardise
-from probekit.probes.moments import MomentsProbe, RowMoments
+from probekit.probes.moments import MomentsProbe
 from probekit.probes.problem import Labels, ProblemSet, every_problem
+from probekit.probes.row_moments import RowMoments
+from probekit.probes.stream import Stream, take_some
+from probekit.probes.stream_sums import standardised_sums, triangle_of
 
 QR_ROWS = 2048  # of a block whose triangle is computed by itself
 SOUND = 1e8  # largest condition number of Z'Z that leaves 8 digits of a solution of the normal equations
@@ -43,13 +46,13 @@ class RidgeProbe(MomentsProbe):
     """
 
     has_C = without_penalty = True
-    shares_decomposition = fits_in_threads = True
+    shares_decomposition = fits_in_threads = streams = True
 
     def __init__(self, C: float = 1.0, standardise: bool = True):
         self.C = C
         self.standardise = standardise
 
-    def fit_many(self, X: Tensor, problems: ProblemSet) -> list[Self]:
+    def fit_many(self, X: Tensor | Stream, problems: ProblemSet) -> list[Self]:
         """A probe for each problem; those on the same rows share one eigendecomposition. See `Probe.fit_many`."""
         probes = self._copies(problems)
         for probe, labels, weights in zip(probes, _labels(problems), _solve_many(probes, X, problems), strict=True):
@@ -88,7 +91,7 @@ class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
     """
 
     predicts = "numbers"
-    has_C = without_penalty = several_outputs = linear = shares_decomposition = fits_in_threads = True
+    has_C = without_penalty = several_outputs = linear = shares_decomposition = fits_in_threads = streams = True
     coef_: np.ndarray
     intercept_: np.ndarray
 
@@ -114,7 +117,7 @@ class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
         coef, intercept = weights
         self.coef_, self.intercept_ = (coef[0], np.asarray(intercept[0])) if single else (coef, intercept)
 
-    def fit_many(self, X: Tensor, problems: ProblemSet) -> list[Self]:
+    def fit_many(self, X: Tensor | Stream, problems: ProblemSet) -> list[Self]:
         """A probe for each problem; those on the same rows share one eigendecomposition. See `Probe.fit_many`."""
         probes = self._copies(problems)
         for probe, labels, weights in zip(probes, _labels(problems), _solve_many(probes, X, problems), strict=True):
@@ -178,7 +181,10 @@ def fit_ridge_path(
 class RidgePath:
     """Ridge regressions of float64 targets [N, T] on X [N, D]: the costly part, which all strengths share."""
 
-    def __init__(self, X: Tensor, targets: Tensor, standardise: bool = True):
+    def __init__(self, X: Tensor | Stream, targets: Tensor, standardise: bool = True):
+        if isinstance(X, Stream):
+            self._of_stream(X, targets, standardise)
+            return
         Z, self.mean, self.scale = _standardised(X, standardise)
         targets = targets.to(Z.device)
         self.middle = targets.mean(dim=0).cpu().numpy()
@@ -190,6 +196,13 @@ class RidgePath:
             self.values, U = eigen(Z @ Z.T, len(Z))
             self.loadings = U.T @ (targets - targets.mean(dim=0))
             self.basis = Z.T @ U
+
+    def _of_stream(self, X: Stream, targets: Tensor, standardise: bool) -> None:
+        sums = standardised_sums(X, targets, standardise)
+        self.mean, self.scale, self.middle = sums.mean, sums.scale, targets.mean(dim=0).numpy()
+        self.values, self.basis = eigen(sums.gram, X.n)
+        self.loadings = self.basis.T @ sums.loadings
+        self._Z, self._targets = X, targets
 
     def weights(self, C: float, own: slice = slice(None)) -> Weights:
         """Weights [T, D] and intercepts [T] of the targets `own`, for raw features."""
@@ -208,13 +221,18 @@ class RidgePath:
     @cached_property
     def _least_squares(self) -> Tensor:
         """The solutions of least norm of all targets, [D, T]."""
-        return least_norm(self._Z, self._targets - self._targets.mean(dim=0))
+        targets, D = self._targets - self._targets.mean(dim=0), len(self.scale)
+        if isinstance(self._Z, Stream):  # R stands for the rows: the same products, and so the same solutions
+            R = triangle_of(self._Z, targets, self.mean, self.scale)
+            return least_norm(R[:, :D], R[:, D:], self._Z.n)
+        return least_norm(self._Z, targets)
 
 
-def least_norm(Z: Tensor, targets: Tensor) -> Tensor:
+def least_norm(Z: Tensor, targets: Tensor, n_rows: int | None = None) -> Tensor:
     """The least-squares solutions of least norm [D, T] of targets [N, T] on Z [N, D].
 
-    Singular values below max(N, D) eps of the largest count as 0, as in `numpy.linalg.lstsq`.
+    Singular values below max(N, D) eps of the largest count as 0, as in `numpy.linalg.lstsq`; `n_rows` is N where Z
+    and the targets are the triangle of more rows.
     """
     N, D = Z.shape
     if N > D:  # R of [Z, targets] holds R of Z and Q' targets; Q is never formed
@@ -223,7 +241,7 @@ def least_norm(Z: Tensor, targets: Tensor) -> Tensor:
     else:
         small, rotated = Z, targets
     U, values, Vt = torch.linalg.svd(small, full_matrices=False)
-    kept = values > values.max() * max(N, D) * torch.finfo(Z.dtype).eps
+    kept = values > values.max() * max(n_rows or N, D) * torch.finfo(Z.dtype).eps
     return Vt[kept].T @ ((U[:, kept].T @ rotated) / values[kept, None])
 
 
@@ -259,7 +277,7 @@ def _labels(problems: ProblemSet) -> list[Labels]:
     return [problems.labels[problem.label] for problem in problems.problems]
 
 
-def _solve_many(probes: Sequence[Any], X: Tensor, problems: ProblemSet) -> list[Weights]:
+def _solve_many(probes: Sequence[Any], X: Tensor | Stream, problems: ProblemSet) -> list[Weights]:
     """The weights of each problem, from one eigendecomposition per weighting of the rows."""
     solved: dict[int, Weights] = {}
     for weighting in dict.fromkeys(problem.weighting for problem in problems.problems):
@@ -268,8 +286,7 @@ def _solve_many(probes: Sequence[Any], X: Tensor, problems: ProblemSet) -> list[
         columns = [problems.labels[number] for number in numbers]
         rows, *_ = [probes[0]._rows(labels, problems.weightings[weighting]) for labels in columns]  # checks each
         targets = [_targets(labels, rows) for labels in columns]
-        features = X if rows is None else X[torch.from_numpy(rows).to(X.device)]
-        path = RidgePath(features, torch.cat(targets, dim=1), probes[0].standardise)
+        path = RidgePath(_some(X, rows), torch.cat(targets, dim=1), probes[0].standardise)
         ends = np.cumsum([part.shape[1] for part in targets]).tolist()
         own = {
             number: slice(end - part.shape[1], end) for number, part, end in zip(numbers, targets, ends, strict=True)
@@ -277,6 +294,12 @@ def _solve_many(probes: Sequence[Any], X: Tensor, problems: ProblemSet) -> list[
         for i in same_rows:
             solved[i] = path.weights(check_strength("C", probes[i].C), own[problems.problems[i].label])
     return [solved[i] for i in range(len(problems.problems))]
+
+
+def _some(X: Tensor | Stream, rows: np.ndarray | None) -> Tensor | Stream:
+    if rows is None:
+        return X
+    return take_some(X, rows) if isinstance(X, Stream) else X[torch.from_numpy(rows).to(X.device)]
 
 
 def _targets(labels: Labels, rows: np.ndarray | None) -> Tensor:

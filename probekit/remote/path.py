@@ -254,7 +254,7 @@ class RemotePath:
             return None
 
     def _as_entry(self, info: dict[str, Any]) -> Entry:
-        changed = info.get("LastModified") or info.get("mtime") or info.get("created") or info.get("updated")
+        changed: Any = info.get("LastModified") or info.get("mtime") or info.get("created") or info.get("updated")
         date = changed.timestamp() if hasattr(changed, "timestamp") else 0.0
         path = RemotePath(self.scheme, str(info["name"]).strip("/"))
         return Entry(path, info["type"] == "directory", int(info.get("size") or 0), date)
@@ -290,6 +290,8 @@ def as_path(value: "str | Path | RemotePath") -> AnyPath:
     key = _joined(found[3])
     if not key:
         raise UsageError(f"{str(value)!a} names no bucket; write {scheme}://BUCKET/FOLDER")
+    if scheme == "hf" and key.partition("/")[0] not in ("datasets", "models", "spaces"):
+        key = f"datasets/{key}"  # stores are in dataset repositories: hf://owner/name is one
     return RemotePath(scheme, key)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from probekit.activations import Store, verify
 from probekit.activations.store.format import read_plan, read_records, record_path
 from probekit.durable import TEMPORARY
-from probekit.errors import DataError, StorageError
+from probekit.errors import DataError, StorageError, UsageError
 from probekit.evaluation import ProbeCurves, ProbeResults
 from probekit.hub import Kind
 from probekit.manifest import is_store
@@ -82,7 +82,12 @@ def find_shared(source: str | Path) -> SharedFolder:
         DataError: neither a store nor results of probes.
         StorageError: an unfinished or damaged store.
     """
-    path = check_there(check_path("what is pushed", source).expanduser())
+    path = check_path("what is pushed", source)
+    if not isinstance(path, Path):
+        raise UsageError(
+            f"{str(path)!a} is in an object store, and only folders on disk are pushed; copy it here first"
+        )
+    path = check_there(path.expanduser())
     if is_store(path):
         return _store(path)
     for file in ("results.json", "curves.json"):
@@ -108,7 +113,7 @@ def _store(path: Path) -> SharedFolder:
     records = read_records(path, plan)
     names = ["plan.json", "examples.json", "manifest.json"]
     names += [f"shards/{record.file}" for record, _ in records.values()]
-    names += [str(record_path(path, number).relative_to(path)) for number in records]
+    names += [f"records/{record_path(path, number).name}" for number in records]
     names += _inside(path, ("examples", "labels", "statistics"))
     task = store.task
     visible = [f"{counted(len(task), 'example')} with {counted(len(task.labels), 'label set')}"]

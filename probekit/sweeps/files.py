@@ -127,11 +127,15 @@ def read_runs(folder: Path, body: Mapping[str, Any]) -> dict[tuple[str, str], Sw
     return found
 
 
+def run_of_body(body: Mapping[str, Any]) -> SweepRun:
+    """The run of a parsed file of it."""
+    rows = tuple(SweepRow(**{**row, "flags": tuple(row["flags"])}) for row in body["rows"])
+    return SweepRun(**{**body, "warnings": tuple(body["warnings"]), "rows": rows})
+
+
 def _read_run(path: Path) -> SweepRun:
     try:
-        body = parse_json(read_bytes(path, MAX_RESULTS))
-        rows = tuple(SweepRow(**{**row, "flags": tuple(row["flags"])}) for row in body.pop("rows"))
-        return SweepRun(**{**body, "warnings": tuple(body["warnings"])}, rows=rows)
+        return run_of_body(parse_json(read_bytes(path, MAX_RESULTS)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{str(path)!a} is damaged ({error}); remove it, and the run is done again") from None
 

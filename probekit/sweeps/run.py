@@ -3,8 +3,8 @@
 import json
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,8 @@ def plan_sweep(models: Any, tasks: Any, options: SweepArguments) -> SweepPlan:
         DataError: a folder without any table.
     """
     folder = None if options.out is None else check_path("out", options.out)
+    if options.engine is not None and folder is None:
+        raise UsageError("engine='ray' needs a folder that all machines see (--out, in Python out=); name one")
     if options.stores and folder is None:
         raise UsageError("stores need a folder (--out, in Python out=); name one, or leave stores out")
     sources = task_sources(tasks)
@@ -151,17 +153,18 @@ def run_sweep(plan: SweepPlan) -> SweepResults:
     done = {key: run for key, run in known.items() if not run.error}
     todo = {model: [task for task in plan.tasks if (task.name, model.name) not in done] for model in plan.models}
     total, written = sum(map(len, todo.values())), 0.0
-    for ended, run in enumerate(_runs(plan, todo, done), start=1):
-        known[run.task, run.model] = run
-        if plan.folder is not None:
-            write_run(plan.folder, run)
-            if time.monotonic() - written > TABLE_SECONDS:
-                write_table(plan.folder, _data(plan, known))
-                written = time.monotonic()
-        if plan.options.on_run is not None:
-            plan.options.on_run(run)
-        if plan.options.progress is not None:
-            plan.options.progress(ended, total)
+    with closing(_runs(plan, todo, done)) as runs:
+        for ended, run in enumerate(runs, start=1):
+            known[run.task, run.model] = run
+            if plan.folder is not None:
+                write_run(plan.folder, run)
+                if time.monotonic() - written > TABLE_SECONDS:
+                    write_table(plan.folder, _data(plan, known))
+                    written = time.monotonic()
+            if plan.options.on_run is not None:
+                plan.options.on_run(run)
+            if plan.options.progress is not None:
+                plan.options.progress(ended, total)
     data = _data(plan, known)
     if plan.folder is not None:
         write_table(plan.folder, data)
@@ -181,27 +184,41 @@ def _data(plan: SweepPlan, known: dict[tuple[str, str], SweepRun]) -> SweepData:
 
 def _runs(
     plan: SweepPlan, todo: dict[SweepSource, list[SweepSource]], done: dict[tuple[str, str], SweepRun]
-) -> Iterator[SweepRun]:
+) -> Generator[SweepRun]:
     """Every run that is to be done, as it ends; a model is loaded before its first one."""
+    if plan.options.engine is not None:
+        from probekit.engines.ray_sweep import runs_on_ray
+
+        yield from runs_on_ray(plan, [(source, task) for source, tasks in todo.items() for task in tasks], done)
+        return
     for source, tasks in todo.items():
         if not tasks:
             continue
-        model, error = _loaded(source, plan.options)
+        model, error = loaded_model(source, plan.options)
         if model is None:
             yield from (SweepRun(task.name, source.name, 0.0, error=error) for task in tasks)
             continue
-        before = {run.model_fingerprint for (_, name), run in done.items() if name == source.name}
         for task in tasks:
-            run = _run(task, source.name, model, plan)
-            if before and run.model_fingerprint and run.model_fingerprint not in before:
-                raise ResumeMismatch(
-                    f"the weights of {source.name!a} are not those of the runs in {str(plan.folder)!a}; name another "
-                    "folder (--out), or the model of that sweep"
-                )
+            run = run_task(task, source.name, model, plan)
+            check_same_weights(run, fingerprints_of(source.name, done), plan.folder)
             yield run
 
 
-def _loaded(source: SweepSource, options: SweepArguments) -> tuple[LanguageModel | None, str]:
+def fingerprints_of(model: str, done: Mapping[tuple[str, str], SweepRun]) -> set[str]:
+    """The fingerprints of a model's weights in the runs that ended well."""
+    return {run.model_fingerprint for (_, name), run in done.items() if name == model}
+
+
+def check_same_weights(run: SweepRun, before: Collection[str], folder: Path | None) -> None:
+    """Raise a ResumeMismatch if a run has other weights than those before it."""
+    if before and run.model_fingerprint and run.model_fingerprint not in before:
+        raise ResumeMismatch(
+            f"the weights of {run.model!a} are not those of the runs in {str(folder)!a}; name another folder (--out), "
+            "or the model of that sweep"
+        )
+
+
+def loaded_model(source: SweepSource, options: SweepArguments) -> tuple[LanguageModel | None, str]:
     """The model, or why it could not be loaded."""
     if isinstance(source.given, LanguageModel):
         return source.given, ""
@@ -213,7 +230,7 @@ def _loaded(source: SweepSource, options: SweepArguments) -> tuple[LanguageModel
         return None, reason_of(error)
 
 
-def _run(task: SweepSource, model_name: str, model: LanguageModel, plan: SweepPlan) -> SweepRun:
+def run_task(task: SweepSource, model_name: str, model: LanguageModel, plan: SweepPlan) -> SweepRun:
     """One task with one model, and the warnings that came; what fails, save the disk under the sweep, is recorded."""
     start, name, folder = time.monotonic(), run_file_name(task.name, model_name), plan.folder
     with warnings.catch_warnings(record=True) as caught:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import UsageError, nearest
+from probekit.scratch import on_disk, scratch_list, take
 from probekit.selections import as_position
 from probekit.tasks.chats.messages import checked_chats
 from probekit.tasks.digest import task_digest
@@ -14,7 +15,7 @@ from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS, UNLABELLED, VALIDAT
 from probekit.tasks.regions import Region, check_regions
 from probekit.tasks.side_columns import side_columns
 from probekit.tasks.splitting.same_text import text_numbers
-from probekit.tasks.splitting.splits import carve, carve_missing, components
+from probekit.tasks.splitting.splits import carve, carve_missing, components, split_array, split_names
 from probekit.tasks.task_checks import (
     SPLITS,
     check_example_ids,
@@ -112,7 +113,7 @@ class Task:
         self._set(inputs=listed_inputs(self.inputs))
         check_inputs(self.inputs if self.text_of is None else self._of_texts())
         ids = listed_inputs(self.ids, "ids")
-        self._set(ids=ids or [str(i) for i in range(len(self))])
+        self._set(ids=ids if len(ids) else scratch_list(map(str, range(len(self)))))
         if not isinstance(self.info, Mapping):
             raise UsageError(f"info is a dict of JSON-able values, got {kind_of(self.info)}; give a dict")
         self._set_labels()
@@ -127,7 +128,8 @@ class Task:
             self._set(targets=listed_inputs(self.targets, "targets"))
         self._set(columns=side_columns(self.columns, self.ids))
         carve_splits = self.splits is None
-        self._set(splits=np.full(len(self), "train") if carve_splits else array_of(self.splits, "splits"))
+        splits = np.broadcast_to("train", len(self)) if carve_splits else array_of(self.splits, "splits")
+        self._set(splits=split_array(splits))
         self._check_fields()
         if self.chats is not None and self.text_of is None:
             self._set(chats=checked_chats(self.chats, self.ids))
@@ -164,7 +166,7 @@ class Task:
         """Carve validation and test from train, with the defaults of `load_task`."""
         labels, seed = self._stratified(), 0
         missing = ["validation", "test"]
-        splits = carve_missing(labels, self.splits.tolist(), self.split_keys().tolist(), missing, seed)
+        splits = carve_missing(labels, self.splits, self.split_keys(), missing, seed)
         self._set(splits=splits, info={**self.info, "seed": seed, CARVED_FROM_TRAIN: missing})
 
     def __len__(self) -> int:
@@ -230,11 +232,11 @@ class Task:
             raise UsageError(f"rows are indices of the {len(self)} examples, got {rows.min()} to {rows.max()}")
         return replace(
             self,
-            inputs=[self.inputs[i] for i in rows],
+            inputs=take(self.inputs, rows),
             labels={label_set: labels[rows] for label_set, labels in self.labels.items()},
-            splits=self.splits[rows],
+            splits=on_disk(self.splits[rows]),
             position=self.position if isinstance(self.position, str) else self.position[rows],
-            ids=[self.ids[i] for i in rows],
+            ids=take(self.ids, rows),
             groups=None if self.groups is None else self.groups[rows],
             spans=None if self.spans is None else self.spans[rows],
             targets=None if self.targets is None else [self.targets[i] for i in rows],
@@ -293,9 +295,12 @@ class Task:
             raise UsageError(f"{self.name!a} has a validation split already; leave with_validation out")
         train = np.flatnonzero(self.splits == "train")
         size = max(self.n_classes() or 2, round(fraction * len(train)))
-        chosen = carve(self._stratified()[train], self.split_keys()[train].tolist(), min(size, len(train)), seed)
-        splits = self.splits.astype("<U10")
-        splits[train[chosen]] = "validation"
+        chosen = carve(self._stratified()[train], self.split_keys()[train], min(size, len(train)), seed)
+        codes = np.zeros(len(self), dtype=np.int8)
+        for code, split in enumerate(SPLITS):
+            codes[self.splits == split] = code
+        codes[train[chosen]] = SPLITS.index("validation")
+        splits = split_names(codes, SPLITS)
         made = {"fraction": float(fraction), "seed": seed}
         return replace(self, splits=splits, info={**self.info, VALIDATION_CARVED: made})
 
@@ -311,7 +316,7 @@ class Task:
             rows, of = self.texts()
             return replace(self.subset(rows), text_of=None).split_keys()[of]
         texts = text_numbers(self.inputs) if self.has_texts else np.arange(len(self))
-        return components(texts.tolist(), *([] if self.groups is None else [self.groups.tolist()]))
+        return components(texts, *([] if self.groups is None else [self.groups]))
 
     def fingerprint(self) -> str:
         """A sha256 over inputs, labels (of tokens too), class names, splits, ids, groups, spans, columns ..."""

@@ -14,7 +14,7 @@ _MAX_WRITTEN = 10**9  # what `_written` takes; token ids are smaller
 def task_digest(task: Any) -> str:
     """Hex sha256 of a `tasks.base.Task`; of those without labels of tokens it is the one that older stores hold."""
     digest = hashlib.sha256()
-    for values in (task.inputs, task.splits.tolist(), task.ids):
+    for values in (task.inputs, task.splits, task.ids):
         for lines in _lines(values):
             digest.update(lines)
     for label_set in sorted(task.labels):
@@ -76,6 +76,7 @@ def _lines(values: Sequence[Any]) -> Iterator[bytes]:
     """What a fingerprint takes of these values, some thousand at a time: the repr of each as `plain`, in its line."""
     for start in range(0, len(values), _BATCH):
         batch = values[start : start + _BATCH]
+        batch = batch.tolist() if isinstance(batch, np.ndarray) else batch
         if set(map(type, batch)) <= {str, int}:
             lines = "\n".join(map(repr, batch))
         elif hasattr(batch[0], "__len__") and not isinstance(batch[0], str) and all(map(len, batch)):

@@ -145,7 +145,8 @@ def encode(classes: Sequence[Any], names: list[str] | None = None) -> tuple[np.n
         return np.array(classes, dtype=np.float64), []
     order = sorted(set(classes))
     index = {value: k for k, value in enumerate(order)}
-    return np.array([index[c] for c in classes], dtype=np.int64), [names[k] if names else str(k) for k in order]
+    numbers = np.fromiter((index[c] for c in classes), np.int64, len(classes))
+    return numbers, [names[k] if names else str(k) for k in order]
 
 
 def is_unlabelled(value: Any) -> bool:

@@ -14,6 +14,7 @@ from probekit.errors import DataError, UsageError, nearest
 from probekit.hub import ALIASES, REPO_ID
 from probekit.options import TaskOptions
 from probekit.options.option import keywords
+from probekit.scratch import IN_MEMORY, give_back_memory, settled
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.info import CARVED_FROM_TRAIN
 from probekit.tasks.labels import as_labels, encode, is_unlabelled, refuse_unlabelled
@@ -29,7 +30,7 @@ from probekit.tasks.splitting.rare import (
 )
 from probekit.tasks.splitting.same_text import text_numbers
 from probekit.tasks.splitting.split_names import WHOLE
-from probekit.tasks.splitting.splits import carve_missing, kept_together, sample
+from probekit.tasks.splitting.splits import carve_missing, kept_together, sample, split_array
 from probekit.tasks.tables.columns import LABEL_COLUMNS, Columns, NamedColumns, columns_of, split_column_of
 from probekit.tasks.tables.data_table import DataTable
 from probekit.tasks.tables.hub import hub_tables
@@ -98,6 +99,8 @@ def load_task(source: Any, options: TaskOptions) -> Task:
     if task.target:
         warn_of_look_alikes(task)
     name = task.name if options.name is None else options.name
+    if len(task) > IN_MEMORY:
+        give_back_memory()
     return replace(task, name=name, info={**task.info, "limit": options.limit, **shared_by_splits(task)})
 
 
@@ -224,17 +227,18 @@ def _assemble(
         labels, names, groups, carving = {}, {}, _groups(rows, columns)[1], {"seed": options.seed}
     else:
         coded = _encoded(rows, columns.label, tables["train"], skip, options.regression)
+        rows.cells = []
         own, own_names, groups, carving = _carved(rows, columns, columns.label, coded, options)
         labels, names = {columns.label: own}, {columns.label: own_names}
     origin = f"by column {columns.split!a}" if columns.split is not None else origin
     task = Task(
         name,
-        rows.texts,
+        settled(rows.texts),
         labels,
         names,
-        np.array(rows.splits),
+        split_array(rows.splits),
         columns.label or "",
-        ids=rows.ids,
+        ids=settled(rows.ids),
         groups=groups,
         info=info | carving | _row_info(rows, tables, columns) | {"splits_from": origin},
         spans=None if columns.span is None else np.array(rows.spans, dtype=np.int64).reshape(-1, 2),
@@ -311,7 +315,7 @@ def _carved(
             together, groups = _groups(rows, columns) if made.rare else (together, groups)
             info |= rare_info(made, options.rare_classes, {})
     check_number_of_classes(names, label, rows.places[0].rpartition(",")[0], options.max_classes)
-    rows.splits = carve_missing(labels, rows.splits, together, missing, options.seed).tolist()
+    rows.splits = carve_missing(labels, rows.splits, together, missing, options.seed)
     return labels, names, groups, info
 
 
@@ -338,7 +342,7 @@ def _refuse_unlabelled_splits(classes: list[Any], rows: Rows, label: str) -> Non
         )
 
 
-def _groups(rows: Rows, columns: Columns) -> tuple[list[int], np.ndarray | None]:
+def _groups(rows: Rows, columns: Columns) -> tuple[np.ndarray, np.ndarray | None]:
     """Keys and group names of the rows (`kept_together`): of the group column, or the texts of words."""
     groups = [str(group) for group in rows.groups] if columns.group is not None else None
     if groups is None and columns.span is not None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError, UsageError
+from probekit.scratch import DiskList, pieces
 from probekit.selections import parse_selection
 from probekit.tasks.splitting.split_names import SPLITS
 from probekit.tasks.tables.data_table import quote
@@ -35,6 +36,8 @@ def check_inputs(inputs: Sequence[Any], what: str = "inputs") -> None:
     Raises:
         DataError: one is something else; the message names the first.
     """
+    if isinstance(inputs, DiskList) and inputs.are_texts:
+        return
     kinds = set(map(type, inputs))
     are_texts = {issubclass(kind, str) for kind in kinds}
     if are_texts <= {True}:
@@ -92,11 +95,20 @@ def check_example_ids(ids: Sequence[Any]) -> None:
     Raises:
         DataError: they are not.
     """
+    if isinstance(ids, DiskList) and ids.are_texts and all_differ(ids):
+        return
     if strange := [kind for kind in set(map(type, ids)) if not issubclass(kind, str | int | np.integer)]:
         raise DataError(f"ids are texts, got a {strange[0].__name__}; write them as texts")
     if len(set(ids)) != len(ids):
         twice = next(one for one, n in Counter(ids).items() if n > 1)
         raise DataError(f"ids must all differ, and {twice!a} occurs more than once; give each example its own")
+
+
+def all_differ(ids: DiskList) -> bool:
+    """True if no two ids are equal, by 64 bits of each; False may also be a coincidence."""
+    hashes = np.fromiter(map(hash, ids), np.int64, len(ids))
+    hashes.sort()
+    return not (hashes[1:] == hashes[:-1]).any()
 
 
 def check_splits(splits: np.ndarray) -> None:
@@ -105,7 +117,8 @@ def check_splits(splits: np.ndarray) -> None:
     Raises:
         DataError: a name that is no split.
     """
-    if strange := set(splits.ravel().tolist()) - set(SPLITS):
+    flat = splits.ravel()
+    if strange := {name for rows in pieces(len(flat)) for name in set(flat[rows].tolist())} - set(SPLITS):
         found = sorted(map(quote, strange))
         raise DataError(
             f"splits are named {', '.join(SPLITS)}, got [{listed(found)}]; rename them, or leave splits out, and they "

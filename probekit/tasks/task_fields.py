@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError, UsageError
+from probekit.scratch import DiskList, settled
 from probekit.tasks.labels import as_labels, encode, group_flaw, group_name, is_unlabelled, label_flaw
 from probekit.tasks.task_checks import is_sequence
 from probekit.text import kind_of, listed
@@ -22,8 +23,8 @@ def listed_inputs(inputs: Any, what: str = "inputs") -> list[Any]:
     Raises:
         DataError: no sequence.
     """
-    if isinstance(inputs, list):
-        return inputs
+    if isinstance(inputs, list | DiskList):
+        return settled(inputs)
     if isinstance(inputs, str):
         raise DataError(f"{what} is a list of texts, got one text; put it into a list")
     if not is_sequence(inputs):

@@ -4,6 +4,7 @@ Axes: N examples, T texts.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,7 @@ def unfolded(table: DataTable, column: str | None) -> DataTable:
 
     Other keys of the spans become columns: `label`, or `COLUMN.label` where the table already has a `label`.
     """
-    cells: list[Any] = table.column(column) if column in table.columns else []
+    cells: Sequence[Any] = table.column(column) if column in table.columns else []
     if not any(_are_spans(cell) and cell for cell in cells):
         return table
     rows: list[tuple[int, dict[str, Any]]] = []

@@ -161,6 +161,21 @@ def test_shards_of_a_process_that_fails_are_done_by_the_other(
     assert without_sums(tmp_path / "store") == without_sums(whole)
 
 
+def test_shards_of_a_process_that_hangs_are_done_by_an_idle_one(
+    plan: ExtractionPlan, whole: Path, tmp_path: Path, crew: Many, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hangs(name: str, number: int) -> None:
+        if name.endswith("#1"):
+            time.sleep(60)
+
+    monkeypatch.setattr(devices, "PATIENCE", 0.5)
+    monkeypatch.setattr(devices, "TIMES_THE_SLOWEST", 0)
+    crew(hangs)
+    with pytest.warns(UserWarning, match=r"^cpu has said nothing for \d+ s; its shards go to cpu$"):
+        run_on_devices(plan, tmp_path / "store", on(2), False)
+    assert without_sums(tmp_path / "store") == without_sums(whole)
+
+
 def test_when_all_fail_the_first_reason_is_the_error_and_finished_shards_stay(
     plan: ExtractionPlan, whole: Path, tmp_path: Path, crew: Many
 ) -> None:
@@ -224,10 +239,8 @@ def test_an_interrupt_ends_all_processes_and_the_next_run_resumes(
 
     driver, made = os.getpid(), crew(fault)
     command = ["extract", *_job(folder), "--devices", "cpu,cpu", "--out", str(store)]
-    start = time.monotonic()
     assert run([*command, "--quiet"]) == 143
     assert made.all_ended
-    assert time.monotonic() - start < 30
     done = len(numbers(store))
     assert 3 <= done < len(plan.shards)
     assert f" of {N} texts in " in capsys.readouterr().err
@@ -296,7 +309,7 @@ def test_without_gpus_auto_is_the_cpu_and_a_gpu_is_refused(monkeypatch: pytest.M
     [
         (["--device", "cpu"], "leave out --device, or --devices"),
         (["--device-map", "auto"], "leave out --device-map, or --devices"),
-        (["--stats-only"], "--stats-only adds up in one process"),
+        (["--stats-only"], "--stats-only adds up in one process; run parts"),
         (["--part", "1/2"], "part (--part) and devices (--devices) exclude each other"),
     ],
 )
@@ -316,6 +329,9 @@ def test_a_python_call_takes_devices_too_and_needs_a_store(
     assert without_sums(tmp_path / "store") == without_sums(whole)
     with pytest.raises(UsageError, match="give out=PATH"):
         extract(plan.model, ["a text"], **how)
+    made_here = type(plan.model)(plan.model.cfg).init_weights(0)
+    with pytest.raises(UsageError, match="was not loaded from a folder or the Hub"):
+        extract(made_here, [[1, 2, 3]], out=tmp_path / "other", **how)
 
 
 def test_a_process_sees_its_gpu_alone() -> None:

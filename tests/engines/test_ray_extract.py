@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from ray_workers import CONTROL, OddWorker
+from ray_workers import CONTROL, HELD, OddWorker
 from store_cases import lasting
 from user_files import write_model, write_texts
 
@@ -53,6 +53,11 @@ class Nodes:
         self.nodes = [self.cluster.add_node(**NODE) for _ in range(2)]
 
     @property
+    def ran(self) -> int:
+        """Workers that were given shards since the last order."""
+        return len(list(self.control.glob("ran-*")))
+
+    @property
     def address(self) -> str:
         return str(self.cluster.address)
 
@@ -62,10 +67,13 @@ class Nodes:
         for order in orders:
             (self.control / order).touch()
 
-    def replace_node(self) -> None:
-        """Remove a node, and add another."""
-        self.cluster.remove_node(self.nodes.pop(), allow_graceful=False)
+    def add(self) -> None:
+        """Add a node."""
         self.nodes.append(self.cluster.add_node(**NODE))
+
+    def remove(self) -> None:
+        """Remove the first of the nodes, with all of its processes."""
+        self.cluster.remove_node(self.nodes.pop(0), allow_graceful=False)
 
 
 @pytest.fixture(scope="module")
@@ -161,13 +169,14 @@ def records(path: Path) -> int:
 
 
 def test_two_workers_make_the_store_and_the_sums_of_one_process(
-    nodes: Nodes, folder: Path, plan: ExtractionPlan, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    nodes: Nodes, odd: Started, folder: Path, plan: ExtractionPlan, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """As the command line runs it; stdout is the path alone, and stderr has nothing of Ray's."""
     job = ["--model", str(folder / "tiny"), "--dataset", str(folder / "texts.csv"), "--quiet"]
     sizes = ["--batch-tokens", "40", "--shard-bytes", "1000", "--stats"]
     where = ["--engine", "ray", "--workers", "1:8", "--out", str(tmp_path / "store")]
     assert run(["extract", *job, *sizes, *where]) == 0
+    assert nodes.ran == 2
     out, err = capfd.readouterr()
     assert out == f"{tmp_path / 'store'}\n"
     assert err == ""
@@ -205,11 +214,17 @@ def test_a_worker_whose_device_fails_is_replaced(
 def test_a_removed_node_costs_a_warning(
     nodes: Nodes, odd: Started, plan: ExtractionPlan, whole: Path, tmp_path: Path
 ) -> None:
-    """A node that joins later is used: the worker that was lost is started there."""
-    odd("slow")
-    removed = when(lambda: records(tmp_path / "store") >= 2, nodes.replace_node)
+    """There is no room for its worker any more, and nobody waits for it."""
+
+    def remove() -> None:
+        nodes.remove()
+        odd()
+
+    odd("hold")
+    nodes.add()
+    removed = when(lambda: nodes.ran == 3 and records(tmp_path / "store") >= HELD, remove)
     with pytest.warns(UserWarning, match=r"others will do its \d+ shards?$"):
-        run_on_ray(plan, tmp_path / "store", TWO, False)
+        run_on_ray(plan, tmp_path / "store", EngineOptions(engine="ray", workers=3), False)
     removed.join(PATIENCE)
     check_same(tmp_path / "store", whole)
 
@@ -227,10 +242,9 @@ def test_a_worker_that_is_stuck_is_ended(
     odd: Started, plan: ExtractionPlan, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one worker there is nobody who could take its shards."""
-    monkeypatch.setattr(ray_extract, "_STUCK_PATIENCE", 2.0)
-    odd()
-    when(lambda: records(tmp_path / "store") >= 2, lambda: odd("hang"))
-    odd("slow")
+    monkeypatch.setattr(ray_extract, "_STUCK_PATIENCE", 3.0)
+    odd("hold")
+    when(lambda: records(tmp_path / "store") >= HELD, lambda: odd("hang"))
     with pytest.warns(UserWarning, match=r"no answer for \d+ seconds; others"):
         run_on_ray(plan, tmp_path / "store", EngineOptions(engine="ray", workers=1), False)
     check_same(tmp_path / "store", whole)
@@ -240,17 +254,18 @@ def test_a_worker_that_is_stuck_is_ended(
 def test_a_killed_driver_leaves_a_store_that_another_goes_on_with(
     nodes: Nodes, odd: Started, folder: Path, plan: ExtractionPlan, whole: Path, tmp_path: Path, number: int
 ) -> None:
-    odd("slow")
+    odd("hold")
     store = tmp_path / "store"
     job = ["--model", str(folder / "tiny"), "--dataset", str(folder / "texts.csv"), "--quiet", "--out", str(store)]
     sizes = ["--batch-tokens", "40", "--shard-bytes", "1000", "--engine", "ray", "--address", nodes.address]
     driver = subprocess.Popen(
         [sys.executable, "-m", "ray_workers", "extract", *job, *sizes], stderr=subprocess.PIPE, text=True
     )
-    when(lambda: records(store) >= 3, lambda: driver.send_signal(number))
+    when(lambda: records(store) >= HELD, lambda: driver.send_signal(number))
     _, err = driver.communicate(timeout=PATIENCE)
+    assert nodes.ran > 0
     there = {file.name: file.stat().st_mtime_ns for file in (store / "records").iterdir()}
-    assert 3 <= len(there) < len(plan.shards)
+    assert HELD <= len(there) < len(plan.shards)
     assert not (store / "manifest.json").exists()
     if number == signal.SIGINT:
         assert driver.returncode == 130
@@ -261,12 +276,12 @@ def test_a_killed_driver_leaves_a_store_that_another_goes_on_with(
     check_same(store, whole)
 
 
-def test_nodes_without_the_folder_are_named(
-    nodes: Nodes, plan: ExtractionPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_node_that_does_not_see_the_store_is_named(
+    odd: Started, plan: ExtractionPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_pool.Pool, "__init__", _elsewhere(ray_pool.Pool.__init__))
-    with pytest.raises(
-        StorageError, match=r"worker 1: node .* cannot see .*; write to a folder that all machines share"
-    ):
-        run_on_ray(plan, tmp_path / "store", TWO, False)
+    """It is told before a model is loaded."""
+    odd("elsewhere")
+    said = r"^worker 1: node .* cannot see '.*', which the driver has begun; write to a folder that all machines share"
+    with pytest.raises(StorageError, match=said), pytest.warns(UserWarning, match="more will be tried"):
+        run_on_ray(plan, tmp_path / "store", EngineOptions(engine="ray", workers=1), False)
     assert begin_work(plan, tmp_path / "store") == list(range(len(plan.shards)))

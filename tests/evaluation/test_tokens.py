@@ -9,8 +9,9 @@ import torch
 from sklearn.metrics import r2_score
 
 from probekit.activations import extract, load_activations
+from probekit.activations.store.reader import Store
 from probekit.errors import DataError, UsageError
-from probekit.evaluation import ProbeResults, reading, train_probes, transfer
+from probekit.evaluation import ProbeResults, train_probes, transfer
 from probekit.evaluation.rows import resampling_units
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.tasks.base import Task
@@ -218,11 +219,8 @@ def test_an_output_that_does_not_vary_is_refused(model):
 def test_tokens_that_memory_cannot_hold_are_refused_before_anything_is_read(model, tmp_path, monkeypatch):
     extract(model, make_task(), points="resid_pre", position="all", out=tmp_path / "store")
     store = load_activations(tmp_path / "store")
-    how = {"label": "parity", "C": 1.0, "layers": 1, **FAST}
-    needed = N * L * 12 * 4
-    monkeypatch.setattr(reading, "free_bytes", lambda device: needed)
-    assert train_probes(store, position="all", **how).meta["n_texts"] == {"train": 30, "validation": 15, "test": 15}
-    monkeypatch.setattr(reading, "free_bytes", lambda device: needed - 1)
-    with pytest.raises(DataError, match=r"holds the 540 tokens of a layer in memory.*--by position"):
-        train_probes(store, position="all", **how)
-    train_probes(store, position="last", **how)
+    how = {"label": "parity", "probe": "k-sparse", "layers": 1, **FAST}
+    needed = 2 * N * L * 12 * 4
+    monkeypatch.setattr(Store, "shards", None)  # nothing is read
+    with pytest.raises(DataError, match=r"the 540 rows x 12 of resid_pre\.1 take .* in memory .*--memory"):
+        train_probes(store, position="all", **how, memory=needed - 1)

@@ -50,7 +50,8 @@ def make_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         (source / "labels.csv").write_text("\n".join(lines))
         monkeypatch.setattr(import_plan, "SHARD_BYTES", 2 * 6 * 4 * (rows // 3))
         how = {"labels": source / "labels.csv", "model_name": "a `model` | <b>x</b>"}
-        return pk.import_activations(source, out=tmp_path / name, **how).path
+        pk.import_activations(source, out=tmp_path / name, **how)
+        return tmp_path / name
 
     return make
 

@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub.constants as constants
 import pytest
@@ -16,6 +17,7 @@ from planted_runs import planted, trained
 
 import probekit as pk
 from probekit.activations import verify
+from probekit.cli.main import run as cli_run
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, StorageError, UsageError
 from probekit.sharing import upload
 
@@ -154,7 +156,7 @@ def test_a_card_that_somebody_wrote_or_edited_stays(own_hub: HubServer, make_sto
     assert own_hub.repos["datasets/me/acts"]["README.md"] == edited
 
 
-def refused(kind: type[ProbekitError], words: str, source: Path, repo: str = "me/acts", **options: str) -> None:
+def refused(kind: type[ProbekitError], words: str, source: Path, repo: str = "me/acts", **options: Any) -> None:
     with pytest.raises(kind, match=words) as caught:
         pk.push_to_hub(source, repo, **options)
     assert "\n" not in str(caught.value)
@@ -239,3 +241,25 @@ def test_hostile_names_are_inert_in_the_card(own_hub: HubServer, results_folder:
 
 def test_what_was_pushed_is_said_as_json(own_hub: HubServer, make_store: MakeStore):
     json.dumps(vars(pk.push_to_hub(make_store(), "me/acts")))
+
+
+def test_the_command_lists_first_and_prints_the_page(
+    own_hub: HubServer, make_store: MakeStore, capsys: pytest.CaptureFixture[str]
+):
+    store = make_store()
+    assert cli_run(["push", str(store), "me/acts/here", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert not own_hub.requests
+    assert "dataset repository me/acts, folder here; if it is new, its owners alone can read it" in said
+    assert "shards:" in said
+    assert "their texts, word for word" in said
+    assert cli_run(["push", str(store), "me/acts/here"]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{own_hub.url}/datasets/me/acts\n"
+    assert "load it: pk.load_activations('hf://me/acts/here')" in err
+    assert cli_run(["push", str(store), "me/acts/here", "--json", "--quiet"]) == 0
+    out, err = capsys.readouterr()
+    assert (json.loads(out)["uploaded"], err) == (0, "")
+    assert cli_run(["push", str(store), "nobody/acts", "--quiet"]) == 4
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)

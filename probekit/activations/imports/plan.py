@@ -87,6 +87,9 @@ def plan_import(source: str | Path, options: ImportOptions) -> ImportPlan:
         UsageError: an unknown option, or one that is missing: point, stack_axis, n_layers, labels.
         DataError: a file, name, shape, type or label that cannot be used.
     """
+    for name in ("model", "dataset"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name} is for --format vllm; of arrays, name the model with --model-name")
     source = check_path("source", source).expanduser()
     labels = None if options.labels is None else check_path("labels (--labels)", options.labels).expanduser()
     layers = None if options.layers is None else list(options.layers)

@@ -16,6 +16,8 @@ from probekit.activations.digest import FORMAT_VERSION, identity_digest
 from probekit.activations.imports.check import check_unchanged, read_checksums
 from probekit.activations.imports.plan import ImportPlan, plan_import
 from probekit.activations.imports.sources import source_as_json, source_rows
+from probekit.activations.imports.vllm.plan import plan_requests
+from probekit.activations.imports.vllm.run import run_requests
 from probekit.activations.layout import Layout
 from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.reader import Store
@@ -36,7 +38,7 @@ def import_activations(source: str | Path, options: ImportArguments) -> Store:
 
     Args:
         source: a folder of .npy and .safetensors files, or one such file; their names give the places
-            (`imports.place_names`).
+            (`imports.place_names`). Or, with format="vllm", the folder of its requests.
         options: the fields of `ImportArguments`.
 
     Raises:
@@ -45,6 +47,8 @@ def import_activations(source: str | Path, options: ImportArguments) -> Store:
         StorageError: the disk refused, or the store at `out` is damaged.
         ResumeMismatch: `out` holds a store of another import.
     """
+    if options.format == "vllm":
+        return run_requests(plan_requests(source, options), options.out, options.progress)
     return run_import(plan_import(source, options), options.out, options.progress)
 
 

@@ -7,7 +7,7 @@ shard may be given to any number of workers. Whoever finds all records writes th
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -22,11 +22,11 @@ from probekit.activations.run.forward import running
 from probekit.activations.run.loop import compute_shard, refuse_hooks, shard_rows
 from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.examples import read_examples
-from probekit.activations.store.format import has_manifest, read_plan, record_numbers
+from probekit.activations.store.format import has_manifest, read_plan, record_numbers, stored_rows
 from probekit.activations.store.tensors import SIZE
 from probekit.activations.store.writer import StoreWriter, write_manifest
 from probekit.devices import find_device
-from probekit.errors import StorageError, UsageError
+from probekit.errors import UsageError
 from probekit.options.check import check_any_path
 from probekit.remote.path import AnyPath
 
@@ -196,15 +196,15 @@ def finish_store(path: str | AnyPath) -> bool:
     if has_manifest(path):
         return True
     plan = read_plan(path)
-    if plan.shards is None:
-        raise StorageError(f"{str(path)!a} does not say how many shards it has; run its extract command again")
-    if len(record_numbers(path)) < plan.shards:
+    if plan.shards is None and stored_rows(path, plan) < plan.rows:  # of an older store
+        return False
+    if plan.shards is not None and len(record_numbers(path)) < plan.shards:
         return False
     write_manifest(path, plan)
     return True
 
 
-def missing_shards(path: AnyPath, numbers: Sequence[int] | np.ndarray) -> list[int]:
-    """Those of these shards that have no record."""
+def missing_shards(path: AnyPath, numbers: Iterable[int]) -> list[int]:
+    """Those of these shards that have no record in the store at `path`."""
     there = set(record_numbers(path))
-    return [int(number) for number in numbers if int(number) not in there]
+    return [number for number in numbers if number not in there]

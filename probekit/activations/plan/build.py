@@ -29,6 +29,7 @@ from probekit.models.families import has_shape, shape_of
 from probekit.models.shapes import equal_stacks
 from probekit.options import ExtractOptions
 from probekit.points import PAIR_POINTS, Place, parse_points
+from probekit.scratch import IN_MEMORY, give_back_memory
 from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
 
@@ -197,6 +198,8 @@ def _cut_shards(
     batches = cut_batches(packing.work, batch_tokens, 1 if model.batching == "one length" else FILLED)
     by_work = packing.work * _flops_per_node(model) / SHARD_FLOPS.get(device.type, math.inf)
     by_bytes = np.add.reduceat(example_share[packing.order], packing.starts[:-1])
+    if len(example_share) > IN_MEMORY:
+        give_back_memory()  # what tokenising and sorting many texts freed
     return group_batches(batches, np.maximum(by_work, by_bytes), limit=1)
 
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations.plan.token_ids import Sequences, ranges
+from probekit.scratch import on_disk
 
 SIZES = (128, 256, 512, 1024, 2048)  # block sizes to choose from
 FILLED = 7 / 8  # a block smaller than this share of its batch's largest goes into another batch
@@ -134,7 +135,8 @@ class Packing:
     def _ends(self) -> np.ndarray:
         """Nodes of each text's block up to the text, its own included, int64 [texts], in the order of `order`."""
         ends = np.cumsum(self.sequences.lengths[self.order] - self.shared)
-        return ends - np.repeat(np.cumsum(self.sizes) - self.sizes, np.diff(self.starts))
+        ends -= np.repeat(np.cumsum(self.sizes) - self.sizes, np.diff(self.starts))
+        return on_disk(ends)
 
     def batch(self, blocks: np.ndarray) -> PackedBatch:
         """The blocks as one batch."""
@@ -206,7 +208,7 @@ def pack(
     starts = _cut(lengths, shared, block_nodes)
     shared[starts[:-1]] = 0  # a block begins with nothing to share
     of_sources = None if sources is None else Packing(sources, order, np.zeros_like(shared), starts, causal=False)
-    return Packing(sequences, order, shared, starts, causal, of_sources)
+    return Packing(sequences, order, on_disk(shared), starts, causal, of_sources)
 
 
 def _shared(sequences: Sequences, share: bool, causal: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -117,8 +117,9 @@ def _where(plan: ExtractionPlan) -> str:
 
 def _padded_tokens(lengths: np.ndarray) -> int:
     """Tokens of padded batches in the order of the task."""
-    batches = np.split(lengths, range(PADDED_BATCH, len(lengths), PADDED_BATCH))
-    return sum(int(batch.max()) * len(batch) for batch in batches)
+    starts = np.arange(0, len(lengths), PADDED_BATCH)
+    sizes = np.minimum(PADDED_BATCH, len(lengths) - starts)
+    return int((np.maximum.reduceat(lengths, starts) * sizes).sum())
 
 
 def _examples(n: dict[str, Any]) -> str:

@@ -11,9 +11,11 @@ import numpy as np
 from probekit.errors import DataError, UsageError
 from probekit.models.base import LanguageModel
 from probekit.options.extract import OnLong
+from probekit.scratch import ArrayWriter, on_disk, pieces
 from probekit.tasks.base import Task
 
 CHUNK = 4096  # examples whose ids are Python lists at one time
+SORTED_AT_ONCE = 1 << 16  # texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +52,7 @@ class Sequences:
     @cached_property
     def lengths(self) -> np.ndarray:
         """Tokens of each example, context included, int64 [N]."""
-        return np.diff(self.offsets)
+        return on_disk(np.diff(self.offsets))
 
     @property
     def own_lengths(self) -> np.ndarray:
@@ -71,20 +73,30 @@ class Sequences:
         """The first `lengths` [N] tokens of each example, int64."""
         if (lengths >= self.lengths).all():
             return self
-        index = ranges(self.offsets[:-1], lengths)
-        return replace(self, flat=self.flat[index], offsets=np.concatenate([[0], np.cumsum(lengths)]))
+        flat = ArrayWriter()
+        for rows in pieces(len(self)):
+            flat.add(self.flat[ranges(self.offsets[rows], lengths[rows])])
+        return replace(self, flat=flat.array(), offsets=on_disk(np.concatenate([[0], np.cumsum(lengths)])))
 
     @cached_property
     def order(self) -> np.ndarray:
         """The examples sorted by their tokens, int64 [N]; a prefix comes before the texts that it begins."""
-        return _sorted_texts(self.flat, self.offsets[:-1], self.lengths)
+        return on_disk(_sorted_texts(self.flat, self.offsets[:-1], self.lengths))
 
     @cached_property
     def shared(self) -> np.ndarray:
         """Leading tokens that each example of `order` shares with the one before it, int64 [N]."""
-        starts, lengths = self.offsets[:-1][self.order], self.lengths[self.order]
-        shared, shorter = np.zeros(len(self), dtype=np.int64), np.minimum(lengths[1:], lengths[:-1])
-        alike = np.arange(1, len(self))  # whose first `depth` tokens are those of the text before
+        made = ArrayWriter()
+        for rows in pieces(len(self)):
+            before = max(rows.start - 1, 0)  # the text before the first of these
+            made.add(self._shared(self.order[before : rows.stop])[rows.start - before :])
+        return made.array()
+
+    def _shared(self, order: np.ndarray) -> np.ndarray:
+        """`shared` of some neighbours in `order`; 0 for the first of them."""
+        starts, lengths = self.offsets[order], self.lengths[order]
+        shared, shorter = np.zeros(len(order), dtype=np.int64), np.minimum(lengths[1:], lengths[:-1])
+        alike = np.arange(1, len(order))  # whose first `depth` tokens are those of the text before
         for depth in range(int(shorter.max(initial=0))):
             alike = alike[shorter[alike - 1] > depth]
             alike = alike[self.flat[starts[alike] + depth] == self.flat[starts[alike - 1] + depth]]
@@ -102,18 +114,61 @@ def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
 def _sorted_texts(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """The texts sorted by their tokens, equal ones in the order given, int64 [N].
 
-    As many tokens as fit into 64 bits are compared at once. Then those texts go on that are still equal to another.
+    First by as many tokens as fit into 64 bits. Then some neighbours at a time, cut between texts that differ in these
+    tokens, so that memory holds the keys of all texts and a few arrays of the neighbours.
     """
     bits = (int(flat.max(initial=0)) + 1).bit_length()  # of a token plus 1; 0 is the end of a text
-    flat = np.concatenate([flat, np.zeros(64, dtype=flat.dtype)])  # so that 64 tokens can be read from any place
-    order, groups = np.arange(len(lengths)), np.zeros(len(lengths), dtype=np.uint64)
-    places, depth = order.copy(), 0  # in `order`: texts that go on; those of one group begin with the same tokens
+    count, order = 64 // bits, np.arange(len(lengths))
+    todo = [(0, len(order), 0)] if len(flat) else []  # texts of `order` that begin with the same `depth` tokens
+    while todo:
+        begin, end, depth = todo.pop()
+        if end - begin <= SORTED_AT_ONCE:
+            order[begin:end] = _sorted_few(flat, starts, lengths, order[begin:end], bits, depth)
+            continue
+        keys = np.empty(end - begin, dtype=np.uint64)
+        for rows in pieces(end - begin):
+            keys[rows] = _keys(flat, starts, lengths, order[begin:end][rows], bits, depth, count)
+        by_key = np.argsort(keys, kind="stable")
+        keys = keys[by_key]
+        order[begin:end] = order[begin:end][by_key]
+        del by_key
+        cuts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1], [True]]))  # between texts that differ
+        start = 0
+        while start < len(cuts) - 1:
+            stop = int(np.searchsorted(cuts, cuts[start] + SORTED_AT_ONCE, side="right")) - 1
+            is_alone = stop <= start  # more texts than can be sorted at once begin with these tokens
+            stop = start + 1 if is_alone else stop
+            goes_on = bool(keys[cuts[start]] & np.uint64(2**bits - 1)) if is_alone else True
+            if goes_on:
+                todo.append((begin + int(cuts[start]), begin + int(cuts[stop]), depth + count if is_alone else depth))
+            start = stop
+    return order
+
+
+def _keys(
+    flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray, texts: np.ndarray, bits: int, depth: int, count: int
+) -> np.ndarray:
+    """`count` tokens of each text from `depth` on as one number, uint64."""
+    at, left, keys = starts[texts] + depth, lengths[texts] - depth, np.zeros(len(texts), dtype=np.uint64)
+    for i in range(count):
+        there = left > i
+        tokens = np.where(there, flat[np.where(there, at + i, 0)].astype(np.int64) + 1, 0).view(np.uint64)
+        keys = (keys << np.uint64(bits)) | tokens
+    return keys
+
+
+def _sorted_few(
+    flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray, order: np.ndarray, bits: int, depth: int
+) -> np.ndarray:
+    """Some texts sorted by their tokens from `depth` on; equal ones stay in order.
+
+    As many tokens as fit into 64 bits are compared at once. Then those texts go on that are still equal to another.
+    """
+    order, groups = order.copy(), np.zeros(len(order), dtype=np.uint64)
+    places = np.arange(len(order))  # in `order`: texts that go on; those of one group begin with the same tokens
     while len(places):
         texts, count = order[places], max(1, (64 - int(groups[-1]).bit_length()) // bits)
-        at, left, keys = starts[texts] + depth, lengths[texts] - depth, groups
-        for i in range(count):
-            tokens = np.where(left > i, flat[at + i].astype(np.int64) + 1, 0).view(np.uint64)
-            keys = (keys << np.uint64(bits)) | tokens
+        keys = (groups << np.uint64(min(63, count * bits))) | _keys(flat, starts, lengths, texts, bits, depth, count)
         if (keys[1:] < keys[:-1]).any():
             by_key = np.argsort(keys, kind="stable")
             order[places], keys = texts[by_key], keys[by_key]
@@ -136,7 +191,8 @@ def without_context(x: np.ndarray, starts: np.ndarray, ends: np.ndarray, n_bos: 
         n_bos: context tokens before each text, 0 or 1.
         n_end: context tokens after each text, 0 or 1.
     """
-    return np.delete(x, [*(starts if n_bos else ()), *(ends - 1 if n_end else ())]) if n_bos or n_end else x
+    context = ([starts] if n_bos else []) + ([ends - 1] if n_end else [])
+    return np.delete(x, np.concatenate(context)) if context else x
 
 
 def tokenise_inputs(model: LanguageModel, task: Task, bos: bool | None, on_long: OnLong) -> Sequences:
@@ -159,12 +215,12 @@ def tokenise_inputs(model: LanguageModel, task: Task, bos: bool | None, on_long:
     around = sep_of(model) is not None
     bos = around and not model.causal and has_texts(task) if bos is None else bos
     n_ctx, n_bos, n_end = model.cfg.n_ctx, int(bos and not _only_ends(model)), int(bos and around)
-    parts, lengths = [], []
-    for start in range(0, len(task), CHUNK):
-        tokens = _checked(model, task, slice(start, start + CHUNK), bos, n_bos + n_end)
-        lengths += map(len, tokens)
-        parts.append(Sequences.of([_cut(ids, n_ctx, n_end) for ids in tokens]).flat)
-    long = np.flatnonzero(np.array(lengths) > n_ctx)
+    flat, lengths = ArrayWriter(), np.empty(len(task), dtype=np.int64)
+    for rows in pieces(len(task), CHUNK):
+        tokens = _checked(model, task, rows, bos, n_bos + n_end)
+        lengths[rows] = np.fromiter(map(len, tokens), np.int64, len(tokens))
+        flat.add(Sequences.of([_cut(ids, n_ctx, n_end) for ids in tokens]).flat)
+    long = np.flatnonzero(lengths > n_ctx)
     if len(long) and on_long == "error":
         first = int(long[0])
         raise DataError(
@@ -172,8 +228,8 @@ def tokenise_inputs(model: LanguageModel, task: Task, bos: bool | None, on_long:
             f"(as have {len(long):,} of {len(task):,} inputs); shorten them, or cut them with --on-long cut"
         )
     offsets = np.concatenate([[0], np.cumsum(np.minimum(lengths, n_ctx))])
-    n_cut = len(np.intersect1d(long, task.texts()[0]))
-    return Sequences(np.concatenate(parts), offsets, n_bos, n_cut, n_end)
+    n_cut = len(np.intersect1d(long, task.texts()[0])) if len(long) else 0
+    return Sequences(flat.array(), on_disk(offsets), n_bos, n_cut, n_end)
 
 
 def tokenise_targets(model: LanguageModel, task: Task, on_long: OnLong) -> Sequences:

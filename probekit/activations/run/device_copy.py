@@ -23,6 +23,7 @@ def on_host(shards: Iterator[Shard]) -> Iterator[Shard]:
         device = next(iter(values.values())).device
         if device.type != "cuda":
             yield number, rows, {place: x.cpu() for place, x in values.items()}
+            del values  # so that memory does not hold it while the next one is computed
             continue
         copies = copies or HostCopies(device)
         copied, arrive = copies.start(list(values.values()))

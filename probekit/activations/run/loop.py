@@ -92,11 +92,11 @@ def compute_shard(
     Raises:
         DataError: NaN, infinity, or a value that the kept type cannot hold.
     """
-    parts, sound = [], []
+    filled, sound = FilledShard(plan, shard_rows(plan, number)), []
     for blocks in plan.shards[number]:
         batch = plan.packing.batch(blocks)
         kept = {place: x.to(DTYPES[plan.dtype]) for place, x in compute_batch(plan, batch).items()}
-        parts.append(kept)
+        filled.add(kept)
         rows = sound_rows(plan.model, batch, plan.packing.causal, kept)
         sound.append(torch.stack([of_place.all() for of_place in rows.values()]).all())
         if advance:
@@ -104,7 +104,30 @@ def compute_shard(
     if not torch.stack(sound).all():  # looked at once per shard: each look makes a GPU wait
         others = range(number, len(plan.shards)) if later is None else later
         raise unsound_error(plan, np.concatenate([shard_rows(plan, other) for other in others]))
-    return {place: torch.cat([part[place] for part in parts]) for place in plan.places}
+    return filled.values
+
+
+class FilledShard:
+    """The values of a shard, which batches fill in turn, so that memory holds them once.
+
+    Args:
+        plan: the plan.
+        rows: the examples of the shard, in its order.
+    """
+
+    def __init__(self, plan: ExtractionPlan, rows: np.ndarray):
+        self._n_rows = {place: int(plan.layout.counts(place)[rows].sum()) for place in plan.places}
+        self._done = dict.fromkeys(plan.places, 0)
+        self.values: dict[Place, Tensor] = {}
+
+    def add(self, batch: dict[Place, Tensor]) -> None:
+        """Put the values of the next batch behind those of the batches before."""
+        for place, n in self._n_rows.items():
+            x, done = batch[place], self._done[place]
+            if place not in self.values:
+                self.values[place] = x.new_empty((n, x.shape[1]))
+            self.values[place][done : done + len(x)] = x
+            self._done[place] += len(x)
 
 
 def hooked_points(model: LanguageModel) -> list[str]:

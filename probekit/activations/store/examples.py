@@ -7,7 +7,7 @@ Axes: N examples, n those of a piece.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from types import NoneType
@@ -28,7 +28,8 @@ from probekit.durable import matches, unseal
 from probekit.errors import StorageError
 from probekit.remote.path import AnyPath
 from probekit.remote.together import each_of
-from probekit.tasks.base import Task
+from probekit.scratch import ArrayWriter, DiskList, settled
+from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.regions import Region
 
 _HEAD = {"name": str, "target": str, "info": dict, "label_names": {str: [str]}, "pieces?": [str]}
@@ -122,7 +123,7 @@ def read_examples(path: AnyPath, plan: PlanFile) -> StoredExamples:
         StorageError: missing, damaged, or not those of the plan.
     """
     head = read_head(path)
-    return joined(path, plan, head, list(each_of(path, lambda one: read_piece(path, head, one), head.pieces)))
+    return joined(path, plan, head, each_of(path, lambda one: read_piece(path, head, one), head.pieces))
 
 
 def check_examples(path: AnyPath, plan: PlanFile) -> None:
@@ -163,18 +164,14 @@ def read_piece(path: AnyPath, head: ExamplesHead, checksum: str) -> Piece:
         return _piece(body, head.label_names)
 
 
-def joined(path: AnyPath, plan: PlanFile, head: ExamplesHead, pieces: Sequence[Piece]) -> StoredExamples:
+def joined(path: AnyPath, plan: PlanFile, head: ExamplesHead, pieces: Iterable[Piece]) -> StoredExamples:
     """All examples in order.
 
     Raises:
         StorageError: the pieces do not fit together, or are not those of the plan.
     """
     with storage_errors(path / "examples.json", _WHAT, AGAIN):
-        pieces = [head.own] if head.own else pieces
-        common, keys = pieces[0].common, pieces[0].columns.keys()
-        require(all(one.common == common and one.columns.keys() == keys for one in pieces))
-        require(sum(one.n for one in pieces) == plan.rows)
-        columns = {key: _column([one.columns[key] for one in pieces]) for key in keys}
+        common, columns = _joined_columns([head.own] if head.own else pieces, plan.rows)
         lengths, form = columns["lengths"], common["layout"]
         require((lengths.astype(float) ** 2).sum() < 2**60)
         layout = Layout(
@@ -191,10 +188,45 @@ def joined(path: AnyPath, plan: PlanFile, head: ExamplesHead, pieces: Sequence[P
         return StoredExamples(_task(head, common, columns), layout, positions, head.seal)
 
 
-def _column(parts: list[Any]) -> Any:
-    if len(parts) == 1:
-        return parts[0]
-    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else list(chain.from_iterable(parts))
+def _joined_columns(pieces: Iterable[Piece], n: int) -> tuple[dict[str, Any], dict[Any, Any]]:
+    """What is equal in all pieces, and their columns, n rows; texts and numbers are on disk if there are many."""
+    common, rows, made = dict[str, Any](), 0, dict[Any, Any]()
+    for piece in pieces:
+        if not rows:
+            common, made = piece.common, {key: _empty(key, column) for key, column in piece.columns.items()}
+        require(piece.common == common, piece.columns.keys() == made.keys())
+        rows += piece.n
+        for key, column in piece.columns.items():
+            made[key].add(column)
+    require(rows == n)
+    return common, {key: column.joined() for key, column in made.items()}
+
+
+class _Arrays(ArrayWriter):
+    joined = ArrayWriter.array
+
+
+class _Texts(DiskList):
+    add = DiskList.extend
+
+    def joined(self) -> Any:
+        return settled(self)
+
+
+class _Parts(list[Any]):
+    add = list.append
+
+    def joined(self) -> Any:
+        are_arrays = isinstance(self[0], np.ndarray)
+        return np.concatenate(self) if are_arrays else [*chain.from_iterable(self)]
+
+
+def _empty(key: Any, column: Any) -> Any:
+    """What collects a column piece by piece."""
+    if isinstance(column, np.ndarray) and (column.dtype.kind in "if" or key == "splits"):
+        return _Arrays()
+    is_text = key in ("ids", "targets", "inputs") and isinstance(column[0], str)
+    return _Texts() if is_text else _Parts()
 
 
 def _task(head: ExamplesHead, common: dict[str, Any], columns: dict[Any, Any]) -> Task:
@@ -236,7 +268,7 @@ def _piece(body: dict[str, Any], label_names: dict[str, list[str]]) -> Piece:
     groups, targets = body.get("groups"), body.get("targets")
     columns: dict[Any, Any] = {
         "ids": body["ids"],
-        "splits": np.array(body["splits"]),
+        "splits": _splits(body["splits"]),
         "inputs": inputs,
         "lengths": layout.lengths,
         "tokens": layout.tokens,
@@ -264,6 +296,11 @@ def _piece(body: dict[str, Any], label_names: dict[str, list[str]]) -> Piece:
         "are texts": isinstance(inputs[0], str),
     }
     return Piece(n, {key: column for key, column in columns.items() if column is not None}, common)
+
+
+def _splits(names: list[str]) -> np.ndarray:
+    require(set(names) <= set(SPLITS))
+    return np.array(names, dtype="<U10")
 
 
 def _layout(body: dict[str, Any], n: int) -> Layout:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from probekit.activations.parts.files import in_words, parts_progress, unfinished
 from probekit.activations.store.begin import CONTINUATIONS
 from probekit.activations.store.format import has_manifest, read_plan
 from probekit.activations.store.reader import Store
@@ -38,6 +39,7 @@ class StoreInfo:
         statistics: True if the store holds statistics.
         edits: what the model ran with: "project_out at resid_pre.5, all tokens".
         labels: label sets of the complete store.
+        missing: of an unfinished store made in parts, the parts that lack shards: "part 2/4 (1 of 3 shards)".
     """
 
     path: AnyPath
@@ -51,6 +53,7 @@ class StoreInfo:
     statistics: bool = False
     edits: str = ""
     labels: list[str] = field(default_factory=list)
+    missing: str = ""
 
     @property
     def is_complete(self) -> bool:
@@ -123,6 +126,7 @@ def _info(path: AnyPath) -> StoreInfo:
             state, created = "complete", store.meta["created"]
         else:
             state, created = _state(path)
+            known["missing"] = "" if state == "statistics" else in_words(unfinished(parts_progress(path, plan)))
     except (ProbekitError, OSError):
         return StoreInfo(path, "damaged", **known)
     return StoreInfo(path, state, created=created, **known)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations.activations import Activations
+from probekit.activations.parts.files import in_words, parts_progress, unfinished
 from probekit.activations.store.check import verify
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import (
@@ -233,8 +234,10 @@ def _check_seals(path: AnyPath, manifest: dict[str, Any], fixed: list[str], reco
 
 
 def _check_rows(path: AnyPath, records: list[Record], n: int) -> None:
-    rows = np.concatenate([record.rows for record in records])
-    if not np.array_equal(np.sort(rows), np.arange(n)):
+    is_held, n_held = np.zeros(n, dtype=bool), sum(len(record.rows) for record in records)
+    for record in records:
+        is_held[record.rows] = True
+    if n_held != n or not is_held.all():
         problem = "its records do not hold every row once"
         raise StorageError(f"{str(path)!a} is damaged: {problem}; {repair_advice(path)}")
 
@@ -247,6 +250,8 @@ def _unfinished(path: AnyPath, plan: PlanFile) -> ProbekitError:
             "mean-diff on them with fit_statistics, or run its extract command without --stats-only"
         )
     state = f"{str(path)!a} is unfinished, with {stored:,} of {total:,} rows"
+    if missing := unfinished(parts_progress(path, plan)):
+        return StorageError(f"{state}: missing in {in_words(missing)}; run these parts, or the extract command in full")
     return StorageError(f"{state}: {unfinished_advice(path, plan.command, stored == total)}")
 
 

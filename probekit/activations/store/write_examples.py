@@ -12,6 +12,7 @@ from probekit.activations.layout import Layout
 from probekit.activations.store.format import MAX_EXAMPLES_BYTES, piece_path
 from probekit.durable import seal, write_first, write_named
 from probekit.remote.path import AnyPath
+from probekit.scratch import pieces
 from probekit.tasks.base import Task
 
 PIECE_BYTES = 4 << 20  # roughly; parsing a piece takes ten times as much memory for a moment
@@ -54,7 +55,8 @@ def _cuts(task: Task, layout: Layout) -> Iterator[slice]:
     each, own = 1 if isinstance(task.inputs[0], str) else _NUMBER_BYTES, _own_bytes(task, layout)
     start = size = own_size = 0
     known: set[Any] = set()
-    for row, (key, given) in enumerate(zip(_keys(task.inputs), task.inputs, strict=True)):
+    inputs = zip(_keys(task.inputs), task.inputs, own, strict=True)
+    for row, (key, given, own_of_row) in enumerate(inputs):
         new = 0 if key in known else each * len(given)
         too_large = own_size >= PIECE_BYTES or (new and size + new > PIECE_BYTES)
         if row > start and (too_large or row - start == PIECE_ROWS):
@@ -62,11 +64,11 @@ def _cuts(task: Task, layout: Layout) -> Iterator[slice]:
             start, size, own_size, new = row, 0, 0, each * len(given)
             known.clear()
         known.add(key)
-        size, own_size = size + new, own_size + own[row]
+        size, own_size = size + new, own_size + own_of_row
     yield slice(start, len(task))
 
 
-def _own_bytes(task: Task, layout: Layout) -> list[int]:
+def _own_bytes(task: Task, layout: Layout) -> Iterator[int]:
     """Bytes of each example apart from its input, roughly."""
     numbers = np.zeros(len(task), dtype=np.int64) if layout.tokens is None else layout.counts(("", None)).copy()
     numbers = numbers * (1 if layout.characters is None else 3)
@@ -80,7 +82,8 @@ def _own_bytes(task: Task, layout: Layout) -> list[int]:
         numbers += np.fromiter((len(one or "") // 4 if is_text else 1 for one in values), np.int64, len(task)) + 1
     if task.targets is not None:
         numbers += np.fromiter(map(len, task.targets), np.int64, len(task))
-    return (_ROW_BYTES + _NUMBER_BYTES * numbers).tolist()
+    for rows in pieces(len(task)):
+        yield from (_ROW_BYTES + _NUMBER_BYTES * numbers[rows]).tolist()
 
 
 def _keys(inputs: Sequence[Any]) -> Iterable[Any]:

@@ -130,13 +130,15 @@ def write_checkpoint(folder: AnyPath, contents: Contents, progress: CountProgres
 
 def write_files(folder: AnyPath, contents: Contents) -> dict[str, Any]:
     """Write a file for each place, with at most one place in memory twice; returns the record's entry for them."""
-    files = {}
-    for place in contents.places:
-        data = safetensors.torch.save({name: x.cpu() for name, x in place_tensors(contents, place).items()})
-        file = f"{hashlib.sha256(data).hexdigest()}.safetensors"
-        write_as(folder / file, data)
-        files[place_name(place)] = {"file": file, "n_bytes": len(data)}
-    return files
+    return {place_name(place): write_place(folder, contents, place) for place in contents.places}
+
+
+def write_place(folder: AnyPath, contents: Contents, place: Place) -> dict[str, Any]:
+    """Write the file of one place; returns the record's entry for it."""
+    data = safetensors.torch.save({name: x.cpu() for name, x in place_tensors(contents, place).items()})
+    file = f"{hashlib.sha256(data).hexdigest()}.safetensors"
+    write_as(folder / file, data)
+    return {"file": file, "n_bytes": len(data)}
 
 
 def place_tensors(contents: Contents, place: Place) -> dict[str, Tensor]:
@@ -258,21 +260,32 @@ def read_contents(record: AnyPath, body: dict[str, Any]) -> Contents:
     """
     try:
         places = [split_point((point, layer)) for point, layer in body["places"]]
-        label_names = {name: [str(one) for one in names] for name, names in body["label_names"]}
-        splits, widths = body["splits"], body["widths"]
-        if not places or not splits or len(set(splits) & set(SPLITS)) != len(splits):
-            raise ValueError
-        if not all(type(D) is int and D > 0 for D in widths):
+        if not places:
             raise ValueError
         moments: dict[Key, SplitMoments] = {}
-        for place, D in zip(places, widths, strict=True):
-            at = body["files"][place_name(place)]
-            shapes = _shapes(splits, D, [len(names) for names in label_names.values()])
-            tensors = _read_file(record.parent, at["file"], at["n_bytes"], shapes)
-            moments |= {(place, split): _moments(tensors, split, list(label_names)) for split in splits}
-        return Contents(moments, label_names, dict(body["meta"]))
+        for place in places:
+            moments |= read_place(record, body, place)
+        return Contents(moments, _label_names(body), dict(body["meta"]))
     except (KeyError, TypeError, ValueError, AttributeError):
         raise damaged(record, "is not a record of statistics") from None
+
+
+def read_place(record: AnyPath, body: dict[str, Any], place: Place) -> dict[Key, SplitMoments]:
+    """The moments of one place in every split; errors as in `read_contents`, and any for a record without its form."""
+    splits, widths, label_names = body["splits"], body["widths"], _label_names(body)
+    if not splits or len(set(splits) & set(SPLITS)) != len(splits) or len(widths) != len(body["places"]):
+        raise ValueError
+    D = widths[body["places"].index(list(place))]
+    if not (type(D) is int and D > 0):
+        raise ValueError
+    at = body["files"][place_name(place)]
+    shapes = _shapes(splits, D, [len(names) for names in label_names.values()])
+    tensors = _read_file(record.parent, at["file"], at["n_bytes"], shapes)
+    return {(place, split): _moments(tensors, split, list(label_names)) for split in splits}
+
+
+def _label_names(body: dict[str, Any]) -> dict[str, list[str]]:
+    return {name: [str(one) for one in names] for name, names in body["label_names"]}
 
 
 def _shapes(splits: list[str], D: int, classes: list[int]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:

@@ -3,7 +3,7 @@
 Axes: D width of a place, C classes.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from probekit.activations.sums.files import (
@@ -19,8 +19,9 @@ from probekit.activations.sums.files import (
     read_progress,
     write_checkpoint,
 )
+from probekit.activations.sums.join import part_folders
 from probekit.activations.sums.moments import SplitMoments
-from probekit.durable import make_folder
+from probekit.durable import make_folder, unseal
 from probekit.errors import DataError, StorageError
 from probekit.options.check import check_any_path
 from probekit.points import Place, PointSpec, UnknownPoint, as_extracted, place_name, split_point
@@ -132,7 +133,7 @@ def load_statistics(path: str | AnyPath) -> Statistics:
 
 
 def check_statistics(path: str | AnyPath) -> tuple[int, int] | None:
-    """As `statistics_progress`, after checking every byte of the statistics at `path`, finished or not.
+    """As `statistics_progress`, after checking every byte of the statistics at `path`, those of parts too.
 
     Raises:
         StorageError: they are damaged, or do not belong to the store at `path`; the message names the file.
@@ -145,11 +146,13 @@ def check_statistics(path: str | AnyPath) -> tuple[int, int] | None:
         read_contents(record, body)
         return progress.texts_done, progress.texts
 
-    return read_newest(place / FOLDER, check)
+    return _read_all(place, check)
 
 
 def statistics_progress(path: str | AnyPath) -> tuple[int, int] | None:
     """(texts counted, texts in total) of the statistics at `path`; None if there are none.
+
+    Of a store whose parts are not joined yet, the texts that the parts have counted.
 
     Raises:
         StorageError: they are damaged.
@@ -159,7 +162,22 @@ def statistics_progress(path: str | AnyPath) -> tuple[int, int] | None:
         progress = read_progress(record, body)
         return progress.texts_done, progress.texts
 
-    return read_newest(check_any_path("path", path) / FOLDER, count)
+    return _read_all(check_any_path("path", path), count)
+
+
+def _read_all(path: AnyPath, read: Callable[[AnyPath, dict[str, Any]], tuple[int, int]]) -> tuple[int, int] | None:
+    """What `read` says of the newest record, or of the newest ones of all parts by the cut that counted most."""
+    joined = read_newest(path / FOLDER, read)
+    if joined is not None and joined[0] == joined[1]:
+        return joined
+    by_cut: dict[str, int] = {}
+    for folder in part_folders(path):
+        cut = folder.name.rpartition("-")[2]
+        by_cut[cut] = by_cut.get(cut, 0) + (read_newest(folder, read) or (0, 0))[0]
+    if not any(by_cut.values()):
+        return joined
+    total = joined[1] if joined else int(unseal(path / "plan.json")[0]["identity"]["rows"])
+    return max([*by_cut.values(), joined[0] if joined else 0]), total
 
 
 def statistics_bytes(task: Task, widths: Iterable[int]) -> int:

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from probekit.activations.layout import Layout
 from probekit.activations.sums.files import (
-    FOLDER,
     Contents,
     CountProgress,
     Key,
@@ -52,7 +51,7 @@ class Tally:
         places: places of every shard.
         device: of the run; sums are kept there if it is a GPU.
         start: the progress before the first shard.
-        path: the store's folder, below which checkpoints are written; None writes none.
+        folder: where checkpoints are written; None writes none.
 
     Raises:
         UsageError: several positions, or attention.
@@ -67,11 +66,11 @@ class Tally:
         places: list[Place],
         device: torch.device,
         start: CountProgress,
-        path: AnyPath | None = None,
+        folder: AnyPath | None = None,
     ):
         check_countable(task, layout, places)
         self._task, self._layout, self._places = task, layout, places
-        self._folder = None if path is None else path / FOLDER
+        self._folder = folder
         self._device = device if device.type == "cuda" else torch.device("cpu")
         self._moments: dict[Key, SplitMoments] = {}
         self._progress = start
@@ -152,7 +151,9 @@ class Tally:
     def _check_order(self) -> None:
         """Check that the shards of the checkpoint are those of this run."""
         on_disk = self._checkpointed
-        if on_disk is not None and on_disk.shards_done == self._progress.shards_done and on_disk != self._progress:
+        if on_disk is None or on_disk.is_complete:  # sums of parts have an order of their own
+            return
+        if on_disk.shards_done == self._progress.shards_done and on_disk != self._progress:
             assert self._folder is not None
             raise damaged(checkpoint_path(self._folder, on_disk.shards_done), "counted other shards than this run has")
 

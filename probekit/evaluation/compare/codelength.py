@@ -32,6 +32,7 @@ from probekit.errors import UsageError
 from probekit.evaluation.fits.predict import decisions, log_probabilities, take_rows
 from probekit.probes.base import Probe
 from probekit.probes.problem import Labels, Problem, ProblemSet
+from probekit.probes.stream import Stream
 
 FRACTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 LogProbabilities = Callable[[int, int], Sequence[np.ndarray]]
@@ -180,7 +181,7 @@ def _bits(probabilities: np.ndarray, labels: np.ndarray) -> float:
     return float(-np.log2(probabilities[np.arange(len(labels)), labels]).sum())
 
 
-def layer_codelength(code: OnlineCode, probe: Probe, rows: Tensor) -> tuple[dict[str, float], list[Probe]]:
+def layer_codelength(code: OnlineCode, probe: Probe, rows: Tensor | Stream) -> tuple[dict[str, float], list[Probe]]:
     """The code's length given one layer's features [N, D], and the probes that were fitted for it.
 
     A prefix is the first rows in the order they are sent, and is fitted alone: one solve for all strengths.
@@ -188,7 +189,7 @@ def layer_codelength(code: OnlineCode, probe: Probe, rows: Tensor) -> tuple[dict
     X, fitted = take_rows(rows, code.order), []
 
     def logs(start: int, end: int) -> list[np.ndarray]:
-        probes = probe.fit_many(X[:start], code.problems(start))
+        probes = probe.fit_many(take_rows(X, np.arange(start)), code.problems(start))
         fitted.extend(probes)
         return [log_probabilities(each.scores) for each in decisions(probes, X, np.arange(start, end))]
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,11 +15,10 @@ from probekit.activations.activations import Activations
 from probekit.devices import where_float64
 from probekit.errors import DataError
 from probekit.evaluation.fits.fit_grid import FitGrid, Key, problems_at
-from probekit.evaluation.fits.predict import take_rows
+from probekit.evaluation.fits.predict import Features, take_rows
 from probekit.points import Place, place_name
 from probekit.probes.base import check_size
 from probekit.probes.problem import concatenated
-from probekit.probes.sequence.ragged import Ragged
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,15 +26,15 @@ class LayerFits:
     """The fitted probes of one label set at one layer.
 
     Attributes:
-        X: the features [N, D], or the tokens of N texts.
+        X: the features [N, D], a stream of them, or the tokens of N texts.
         rows: those that the protocol fits, [n, D].
         probe: unfitted; copied for each fit.
         grid: the problems, of which some or all were fitted.
         probes: those that were fitted, by their key in the grid.
     """
 
-    X: Tensor | Ragged
-    rows: Tensor | Ragged
+    X: Features
+    rows: Features
     probe: Any
     grid: FitGrid
     probes: dict[Key, Any]
@@ -49,8 +49,8 @@ def features_of(acts: Activations, place: Place) -> Tensor:
     return checked_features(acts[place], place, acts.ids)
 
 
-def checked_features(X: Tensor, place: Place, ids: Sequence[str]) -> Tensor:
-    """Rows [N, D] of a place, in float32 or more; `ids` name the N examples.
+def checked_features(X: Tensor, place: Place, ids: Sequence[str], rows: np.ndarray | None = None) -> Tensor:
+    """Rows [N, D] of a place, in float32 or more; `ids` name the N examples, and `rows` are their numbers in a shard's.
 
     Raises:
         DataError: as `features_of`.
@@ -60,9 +60,10 @@ def checked_features(X: Tensor, place: Place, ids: Sequence[str]) -> Tensor:
     if bad.any():
         row = int(bad.nonzero()[0])
         what = "NaN" if bool(X[row].isnan().any()) else "infinity"
+        number, where = (row, "all") if rows is None else (rows[row], "its shard")
         raise DataError(
-            f"activations of {place_name(place)} hold {what}, first in row {row} (example {ids[row]!a}; "
-            f"{int(bad.sum())} rows in all); extract again, in float32 if they were kept in less"
+            f"activations of {place_name(place)} hold {what}, first in row {number} (example {ids[row]!a}; "
+            f"{int(bad.sum())} rows in {where}); extract again, in float32 if they were kept in less"
         )
     if X.dtype == torch.float64:  # every number of another type can be squared in float64
         low, high = torch.aminmax(X)
@@ -85,13 +86,13 @@ class WantedFits:
     keys: Sequence[Key]
 
 
-def fit_layers(X: Tensor | Ragged, wanted: Sequence[WantedFits]) -> list[LayerFits]:
+def fit_layers(X: Features, wanted: Sequence[WantedFits]) -> list[LayerFits]:
     """The fits of each label set on features X [N, D].
 
     Probes that share a decomposition of the same rows are solved together, whatever their labels.
     """
     found: dict[int, LayerFits] = {}
-    rows_of: dict[bytes, Tensor | Ragged] = {}
+    rows_of: dict[bytes, Features] = {}
     for numbers in _solved_together(wanted):
         first, fitted = wanted[numbers[0]], wanted[numbers[0]].grid.protocol.fitted
         rows = rows_of.get(fitted.tobytes())

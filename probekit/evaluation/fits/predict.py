@@ -5,7 +5,7 @@ Axes: N examples, D width, C classes.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,8 +16,9 @@ from probekit.evaluation.scores.metrics import Predictions
 from probekit.probes.base import Probe, as_numpy, predicted_labels, probabilities
 from probekit.probes.sequence.base import text_scores
 from probekit.probes.sequence.ragged import Ragged, take_texts
+from probekit.probes.stream import Stream, some_of, take_some, with_numbers
 
-Features = TypeVar("Features", bound=Tensor | Ragged)
+Features = Tensor | Stream | Ragged
 ROWS_AT_ONCE = 16_384  # bounds the float64 copy of the features
 
 
@@ -33,8 +34,11 @@ class Decision(NamedTuple):
     predicted: np.ndarray | None = None
 
 
-def decisions(probes: Sequence[Any], X: Tensor | Ragged, rows: np.ndarray) -> list[Decision]:
-    """The decision of each probe for these rows of X [N, D], or texts; all linear probes are one matrix product."""
+def decisions(probes: Sequence[Any], X: Features, rows: np.ndarray) -> list[Decision]:
+    """The decision of each probe for these rows of X [N, D], or texts; all linear probes are one matrix product.
+
+    A stream is read once, for linear probes.
+    """
     if not probes:
         return []
     if isinstance(X, Ragged):
@@ -51,22 +55,32 @@ def _decide(probe: Any, features: Tensor) -> Decision:
     return Decision(probe.decision_function(features), None if probe.by_score else probe.predict(features))
 
 
-def take_rows(X: Features, rows: np.ndarray) -> Features:
-    """X [N, D] at these rows, or the tokens of these texts; rows are not copied where they follow one another."""
-    features: Any = X
-    if isinstance(features, Ragged):
-        return take_texts(features, rows)  # pyright: ignore[reportReturnType]
+def take_rows(X: Features, rows: np.ndarray) -> Any:
+    """X [N, D] at these rows, or the tokens of these texts; rows are not copied where they follow one another.
+
+    Rows of a stream are a stream, or are held if they fit in its room.
+    """
+    if isinstance(X, Ragged):
+        return take_texts(X, rows)
+    if isinstance(X, Stream):
+        return take_some(X, rows)
     if len(rows) and (np.diff(rows) == 1).all():
-        return features[int(rows[0]) : int(rows[-1]) + 1]
-    return features[torch.from_numpy(rows).to(X.device)]
+        return X[int(rows[0]) : int(rows[-1]) + 1]
+    return X[torch.from_numpy(rows).to(X.device)]
 
 
-def _linear(probes: Sequence[Any], X: Tensor, rows: np.ndarray) -> list[np.ndarray]:
+def _linear(probes: Sequence[Any], X: Tensor | Stream, rows: np.ndarray) -> list[np.ndarray]:
     coefs = [np.atleast_2d(probe.coef_) for probe in probes]
-    W = torch.from_numpy(np.concatenate(coefs)).to(X.device)
-    b = torch.from_numpy(np.concatenate([np.atleast_1d(probe.intercept_) for probe in probes])).to(X.device)
-    parts = [rows[start : start + ROWS_AT_ONCE] for start in range(0, max(1, len(rows)), ROWS_AT_ONCE)]
-    scores = np.concatenate([as_numpy(take_rows(X, part).double() @ W.T + b) for part in parts])
+    device = torch.device("cpu") if isinstance(X, Stream) else X.device
+    W = torch.from_numpy(np.concatenate(coefs)).to(device)
+    b = torch.from_numpy(np.concatenate([np.atleast_1d(probe.intercept_) for probe in probes])).to(device)
+    if isinstance(X, Stream):
+        scores = np.empty((len(rows), len(W)))
+        for numbers, block in with_numbers(some_of(X, rows)):
+            scores[numbers] = as_numpy(block.double() @ W.T + b)
+    else:
+        parts = [rows[start : start + ROWS_AT_ONCE] for start in range(0, max(1, len(rows)), ROWS_AT_ONCE)]
+        scores = np.concatenate([as_numpy(take_rows(X, part).double() @ W.T + b) for part in parts])
     ends = np.cumsum([len(coef) for coef in coefs])[:-1]
     return [part[:, 0] if part.shape[1] == 1 else part for part in np.split(scores, ends, axis=1)]
 
@@ -81,7 +95,7 @@ def predictions_of(truth: np.ndarray, decision: Decision, n_classes: int, probe:
     return Predictions(truth, predicted, scores, n_classes, likely)
 
 
-def predict(probe: Probe, X: Tensor | Ragged, rows: np.ndarray, labels: np.ndarray, n_classes: int) -> Predictions:
+def predict(probe: Probe, X: Features, rows: np.ndarray, labels: np.ndarray, n_classes: int) -> Predictions:
     """The predictions of one probe for rows of X [N, D], whose labels are `labels[rows]`."""
     (decision,) = decisions([probe], X, rows)
     return predictions_of(labels[rows], decision, n_classes, probe)

@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from probekit.activations.activations import Activations
-from probekit.evaluation.fits.layer import features_of
-from probekit.evaluation.fits.predict import take_rows
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.fits.sequences import tokens_of_texts
+from probekit.evaluation.fits.stream import features_to_fit, rows_held
 from probekit.evaluation.results.spread import TrainingSpread, distances
 from probekit.points import Place, place_name
 from probekit.probes.base import as_numpy
@@ -29,13 +28,14 @@ def training_spread(acts: Activations, place: Place, protocol: Protocol, seed: i
     At most `MOST_ROWS` training rows take part, drawn with the seed (`WIDE` of them for wider places), and as many
     validation rows. With nested folds all rows are training rows, and none are held out.
     """
-    X = pooled_rows(tokens_of_texts(acts, place), "mean") if acts.layout.is_ragged else features_of(acts, place)
+    is_ragged = acts.layout.is_ragged
+    X = pooled_rows(tokens_of_texts(acts, place), "mean") if is_ragged else features_to_fit(acts, place)
     rng = np.random.default_rng(seed)
     parts = []
     for rows in (protocol.train, protocol.rows.get("validation", np.empty(0, dtype=np.int64))):
         most = MOST_ROWS if X.shape[1] <= WIDE else WIDE
         some = rows if len(rows) <= most else np.sort(rng.choice(rows, most, replace=False))
-        parts.append(np.asarray(as_numpy(take_rows(X, some)), dtype=np.float64))
+        parts.append(np.asarray(as_numpy(rows_held(X, some)), dtype=np.float64))
     made = spread_of(parts[0], place_name(place))
     return replace(made, held_out=np.sort(distances(made, parts[1])))
 

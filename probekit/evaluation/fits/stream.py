@@ -1,30 +1,181 @@
-"""A place of a store as a stream of rows, for fits on more rows than memory holds."""
+"""A place of a store as a stream of rows, where memory cannot hold what its fits take.
 
-from collections.abc import Iterator
+Axes: N examples, R rows of the store's place, D width.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
+from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from probekit.activations.activations import Activations, RowsOf, _At, _EachToken
+from probekit.activations.select_rows import SelectedRows, selected_values
 from probekit.activations.store.reader import Store
-from probekit.points import PointSpec
-from probekit.probes.logistic.features import Stream
+from probekit.devices import free_bytes
+from probekit.errors import DataError
+from probekit.evaluation.fits.layer import checked_features, features_of
+from probekit.evaluation.fits.predict import take_rows
+from probekit.points import Place, PointSpec, place_name
+from probekit.probes.stream import NUMBER, Stream, bytes_to_fit, held, some_of
+
+OnPass = Callable[[Place, int], None]
+LEAST = 2  # copies of the rows that any fit in memory takes: as read, and the fitted ones
 
 
-def stream_of(store: Store, key: PointSpec) -> Stream:
-    """The rows of one place, shard by shard; every pass reads them again, and two shards are in memory at a time.
+def features_to_fit(
+    acts: Activations, place: Place, streams: bool = True, on_pass: OnPass | None = None
+) -> Tensor | Stream:
+    """The rows of a place, [N, D]: in memory if all that its fits take has room there, or else a stream.
 
-    Labels and weights of a problem are in the order of `store[key]`: one row per example, or, where several or all
-    positions were kept, the rows of example 0 first.
+    Args:
+        acts: one row for each example.
+        place: one of its places.
+        streams: whether the fits take a stream; otherwise rows are in memory if there is any room for them.
+        on_pass: called with the place and a number as each pass over the stream begins.
 
     Raises:
-        UnknownPoint: the store has no such place.
-        StorageError: a shard is missing or damaged.
+        DataError: as `features_of`; rows without room for fits that take no stream, with the arithmetic.
     """
-    place = store._known(key)
-    order = np.concatenate([store.layout.index(place, examples) for examples in store.shard_examples()])
+    room = free_bytes(torch.device("cpu"))
+    stream = None if room is None else stream_of(acts, place, room)
+    if stream is None or room is None:
+        return features_of(acts, place)
+    need, read = bytes_to_fit(*stream.shape), NUMBER * _rows_read(acts, place) * stream.d
+    if need + (read if read > NUMBER * stream.n * stream.d else 0) <= room:
+        return features_of(acts, place)
+    if need <= room or (not streams and _least(stream) <= room):
+        return held(stream)
+    if not streams:
+        raise DataError(_too_large(stream, place, room))
+    return stream if on_pass is None else _counted(stream, place, on_pass)
+
+
+def features_held(acts: Activations, place: Place) -> Tensor:
+    """The rows of a place in memory, [N, D]; errors as `features_to_fit`."""
+    X = features_to_fit(acts, place, streams=False)
+    assert isinstance(X, Tensor)
+    return X
+
+
+def _counted(stream: Stream, place: Place, on_pass: OnPass) -> Stream:
+    passes = count(1)
 
     def read() -> Iterator[Tensor]:
-        return (values for _, values in store.shards(place))
+        on_pass(place, next(passes))
+        return stream.read()
 
-    width = store.meta["widths"][list(store).index(place)]
-    return Stream(len(order), width, read, order)
+    return replace(stream, read=read)
+
+
+def check_room(acts: Activations, place: Place) -> None:
+    """Refuse a place that has no room in memory for fits that take no stream; nothing is read.
+
+    Raises:
+        DataError: with the arithmetic.
+    """
+    room = free_bytes(torch.device("cpu"))
+    stream = None if room is None else stream_of(acts, place, room)
+    if stream is not None and room is not None and _least(stream) > room:
+        raise DataError(_too_large(stream, place, room))
+
+
+def rows_held(X: Tensor | Stream, rows: np.ndarray) -> Tensor:
+    """Some rows, which memory has room for: [n, D]."""
+    return held(some_of(X, rows)) if isinstance(X, Stream) else take_rows(X, rows)
+
+
+def _least(stream: Stream) -> int:
+    return LEAST * NUMBER * stream.n * stream.d
+
+
+def _too_large(stream: Stream, place: Place, room: int) -> str:
+    n, d = stream.shape
+    return (
+        f"the {n:,} rows x {d:,} of {place_name(place)} take {_least(stream) / 1e9:,.1f} GB in memory (float32, "
+        f"{LEAST} copies), and {room / 1e9:,.1f} GB are free: give more memory (--memory, memory=), fewer rows "
+        "(extract --limit), or a probe that reads them from disk (--probe logistic, ridge, lda or mean-diff)"
+    )
+
+
+def stream_of(acts: Activations, key: PointSpec, room: int | None = None) -> Stream | None:
+    """The rows of one place, shard by shard; every pass reads them again, and two shards are in memory at a time.
+
+    Labels and weights of a problem are in the order of `acts[key]`: one row per example, or, where several or all
+    positions were kept, the rows of example 0 first.
+
+    Args:
+        acts: a store, or one position, all tokens or some examples of one.
+        key: the place.
+        room: as in `Stream`.
+
+    Returns:
+        The stream; None where the activations are in memory, or are worked out of several places.
+
+    Raises:
+        UnknownPoint: there is no such place.
+        StorageError: a shard is missing or damaged.
+    """
+    place = acts._known(key)
+    if isinstance(acts, Store):
+        return _of_store(acts, place, room)
+    if isinstance(acts, _EachToken):
+        return stream_of(acts._source, place, room)
+    if isinstance(acts, RowsOf):
+        inner, rows = stream_of(acts.source, place), acts.source.layout.index(place, acts._index)
+    elif isinstance(acts, _At):
+        inner, rows = stream_of(acts._source, place), acts._chosen.index
+    else:
+        return None
+    if inner is None:
+        return None
+    some = some_of(inner, rows)
+    return replace(_means(some, acts._chosen) if isinstance(acts, _At) and acts._chosen.is_mean else some, room=room)
+
+
+def _rows_read(acts: Any, place: Place) -> int:
+    """R of the store that the rows are read from."""
+    while not isinstance(acts, Store):
+        acts = acts.source if isinstance(acts, RowsOf) else acts._source
+    return int(acts.layout.counts(place).sum())
+
+
+def _of_store(store: Store, place: Place, room: int | None) -> Stream:
+    order = np.concatenate([store.layout.index(place, examples) for examples in store.shard_examples()])
+    ids = store.ids
+    ends = np.cumsum(store.layout.counts(place))
+    sound = False
+
+    def read() -> Iterator[Tensor]:
+        nonlocal sound
+        start = 0
+        for _, values in store.shards(place):
+            if sound:
+                yield values.to(torch.promote_types(values.dtype, torch.float32))
+            else:
+                rows = order[start : start + len(values)]
+                names = [ids[i] for i in np.searchsorted(ends, rows, side="right")]
+                yield checked_features(values, place, names, rows)
+            start += len(values)
+        sound = True
+
+    return Stream(len(order), store.meta["widths"][list(store).index(place)], read, order, room)
+
+
+def _means(X: Stream, chosen: SelectedRows) -> Stream:
+    """The mean of the rows of each example, which are next to one another in one block of X."""
+    assert X.order is not None
+    example = np.repeat(np.arange(len(chosen.counts)), chosen.counts)[X.order]
+    first = np.append(True, np.diff(example) != 0)
+
+    def read() -> Iterator[Tensor]:
+        start = 0
+        for block in X.read():
+            ends = np.append(np.flatnonzero(first[start : start + len(block)]), len(block))
+            yield selected_values(block, SelectedRows(np.arange(len(block)), np.diff(ends), is_mean=True))
+            start += len(block)
+
+    return Stream(len(chosen.counts), X.d, read, example[first])

@@ -6,6 +6,7 @@ from typing import Any
 
 from probekit.evaluation.compare.lead import paired_difference
 from probekit.evaluation.curve import Fitted, FittedPlace, fit_places
+from probekit.evaluation.fits.stream import check_room
 from probekit.evaluation.label_sets import LabelSetPlan
 from probekit.evaluation.results.data import NUISANCE, BaselineResult
 from probekit.evaluation.surface.residual import Residualised
@@ -18,6 +19,8 @@ def fit_residual(sets: Sequence[LabelSetPlan], places: Sequence[Place], done: Ca
     sources, plans = [], []
     for each in sets:
         assert each.nuisance is not None
+        for place in places:  # what is left of the rows is in memory
+            check_room(each.requests[0].features, place)
         features, train = each.requests[0].features, each.plan.grid.protocol.train
         key = (id(features), each.nuisance.features.tobytes(), train.tobytes())
         if key not in known:

@@ -14,9 +14,9 @@ from scipy.stats import t
 
 from probekit.activations.activations import Activations
 from probekit.evaluation.curve import FittedPlace, announcer, fit_places, ticker
-from probekit.evaluation.fits.layer import features_of
 from probekit.evaluation.fits.predict import decisions, predictions_of
 from probekit.evaluation.fits.protocol import Protocol, split_protocol
+from probekit.evaluation.fits.stream import features_held
 from probekit.evaluation.plan import CurvePlan, plan_curve
 from probekit.evaluation.quick import searches_near_duplicates
 from probekit.evaluation.request import Request, check_request
@@ -132,7 +132,7 @@ def _cells(
     cells: dict[tuple[str, str, int], TransferCell] = {}
     chosen: dict[tuple[str, str], Predictions] = {}
     for k, place in enumerate(request.places):
-        X = features_of(request.features, place)
+        X = features_held(request.features, place)
         for value, rows in test.items():
             own = [one for one in trained if one.without in (None, value)]
             probes = [one.fitted[k].fit.probe for one in own]

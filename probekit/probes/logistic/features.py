@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from probekit.errors import DataError
 from probekit.probes.logistic.factor import gram
 from probekit.probes.problem import LARGEST
+from probekit.probes.stream import Stream
 from probekit.threads import Shares
 
 BLOCK_BYTES = 3 << 20  # a block of rows that fits a processor's cache
@@ -26,28 +26,6 @@ WIDE = 1024  # features; for more, the basis spans only half of WIDE_SAMPLE rows
 WIDE_SAMPLE = 4096
 FLOAT32 = 1e15  # sizes and inverse scales of columns that float32 can sum and multiply with room to spare
 CONSTANT = 1e-12  # share of a column's mean square about the shift; a smaller variance counts as 0
-
-
-@dataclass(frozen=True, eq=False)
-class Stream:
-    """Features that do not fit in memory.
-
-    Attributes:
-        n: N.
-        d: D.
-        read: called once per pass; yields the rows in blocks [B, D] of some thousands, always in the same order.
-        order: int64 [N], the index into the labels of each row; None if rows and labels have the same order.
-    """
-
-    n: int
-    d: int
-    read: Callable[[], Iterator[Tensor]]
-    order: np.ndarray | None = None
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(N, D)."""
-        return self.n, self.d
 
 
 class Features:
@@ -64,7 +42,7 @@ class Features:
         self._rows, self._shares = rows, shares
         self.n, self.d = rows.shape
         self.streamed = isinstance(rows, Stream)
-        first = next(part for part in self._parts() if len(part))
+        first = next(self._parts())
         self.device = first.device
         self.dtype = torch.float64 if first.dtype == torch.float64 else torch.float32
         self.shift = first[:2048].double().mean(dim=0).to(self.dtype)
@@ -74,7 +52,9 @@ class Features:
         self.dtype, self.shift = torch.float64, self.shift.double()
 
     def _parts(self) -> Iterator[Tensor]:
-        return iter([self._rows]) if isinstance(self._rows, Tensor) else self._rows.read()
+        if isinstance(self._rows, Tensor):
+            return iter([self._rows])
+        return (part for part in self._rows.read() if len(part))
 
     def sum(self, work: Callable[[slice, Tensor], list[Tensor]], dtype: torch.dtype) -> list[Tensor]:
         """One pass: the float64 sums over all blocks of the tensors that `work` returns for a block.

@@ -15,9 +15,9 @@ from probekit.devices import has_float64, where_float64
 from probekit.options.check import check_positive, check_strength, check_whole
 from probekit.probes.base import LinearProbe, WithProbabilities, check_classes
 from probekit.probes.logistic.certificate import Solutions
-from probekit.probes.logistic.features import Stream
 from probekit.probes.logistic.solver import MAX_ITER, TOLERANCE, solve_logistic
 from probekit.probes.problem import Labels, ProblemSet, every_problem, subset
+from probekit.probes.stream import Stream
 
 
 class LogisticProbe(WithProbabilities, LinearProbe):
@@ -41,7 +41,7 @@ class LogisticProbe(WithProbabilities, LinearProbe):
             there is no bound.
     """
 
-    has_C = certified = for_codelength = fits_in_threads = True
+    has_C = certified = for_codelength = fits_in_threads = streams = True
     FACTS = ("objective_", "gradient_norm_", "gap_")
     objective_: float
     gradient_norm_: float

@@ -25,10 +25,11 @@ from torch import Tensor
 from probekit.errors import UsageError
 from probekit.probes.logistic.binary import fits, solve_binary
 from probekit.probes.logistic.certificate import Solutions, certify, reassembled
-from probekit.probes.logistic.features import FLOAT32, Features, Stream
+from probekit.probes.logistic.features import FLOAT32, Features
 from probekit.probes.logistic.multinomial import solve_multinomial
 from probekit.probes.logistic.objective import Objective, Point, objective_of
 from probekit.probes.problem import Labels, ProblemSet, subset
+from probekit.probes.stream import Stream, most_scores
 from probekit.threads import shares
 
 TOLERANCE = 1e-6  # relative distance to the optimum
@@ -163,7 +164,7 @@ def _solve_shared(X: Tensor | Stream, problems: ProblemSet, standardise: bool, t
         n_classes = problems.labels[0].n_classes
         K = 1 if n_classes == 2 else n_classes
         every = objective_of(features, problems, K, standardise, X.order if isinstance(X, Stream) else None)
-        size = max(1, MOST_SCORES // (K * max(features.n, 2 * MEMORY * features.d)))
+        size = max(1, most_scores(X, MOST_SCORES) // (K * max(features.n, 2 * MEMORY * features.d)))
         numbers = torch.arange(len(problems.problems), device=features.device)
         parts = [_solve(every.of(part), tol, max_iter) for part in numbers.split(size)]
     return Solutions(*(np.concatenate(values) for values in zip(*(vars(s).values() for s in parts), strict=True)))

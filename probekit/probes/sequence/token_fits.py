@@ -15,14 +15,14 @@ from torch import Tensor
 from probekit.errors import DataError
 from probekit.probes.base import rows_of, scale_of
 from probekit.probes.lda import LDAProbe
-from probekit.probes.logistic.features import Stream
 from probekit.probes.logistic.probe import LogisticProbe
 from probekit.probes.mean_difference import MeanDifferenceProbe
-from probekit.probes.moments import RowMoments
 from probekit.probes.problem import Labels, ProblemSet
 from probekit.probes.ridge import RidgeProbe
+from probekit.probes.row_moments import RowMoments
 from probekit.probes.sequence.base import weights_of
 from probekit.probes.sequence.ragged import Ragged, mean_token, text_parts, token_weights
+from probekit.probes.stream import Stream
 
 TOKEN_PROBES: dict[str, type[Any]] = {
     "logistic": LogisticProbe,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.special import chdtrc, stdtr  # scipy.stats takes a third of the start of `extract` to import
 
+from probekit.scratch import picked
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.tables.data_table import quote
 
@@ -26,7 +27,8 @@ def split_record(task: Task, label_set: str, split: str) -> dict[str, Any]:
     rows = np.flatnonzero(task.splits == split)
     texts = isinstance(task.inputs[0], str)
     firsts = np.intersect1d(rows, task.texts()[0])
-    lengths = np.array([len(str(task.inputs[i]).split() if texts else task.inputs[i]) for i in firsts.tolist()])
+    sizes = (len(str(one).split() if texts else one) for one in picked(task.inputs, firsts))
+    lengths = np.fromiter(sizes, np.int64, len(firsts))
     about: dict[str, Any] = {"n": len(rows), "leaks": 0}
     if task.has_texts:
         about |= {"unit": "words" if texts else "tokens", "median_length": float(np.median(lengths))}
@@ -51,8 +53,10 @@ def split_differences(task: Task, label_set: str, number: np.ndarray | None) -> 
         number: the number of each example's text, int64 [N]; None where there are no texts.
     """
     found = []
-    for split in [split for split in SPLITS[1:] if {split, SPLITS[0]} <= set(task.splits.tolist())]:
+    for split in SPLITS[1:]:
         pair = (task.splits == split, task.splits == SPLITS[0])
+        if not all(rows.any() for rows in pair):
+            continue
         if number is not None:
             found += _text_differences(task, number, split, pair)
         found += _label_differences(task, label_set, split, pair)
@@ -77,7 +81,7 @@ def _text_differences(
 ) -> list[dict[str, Any]]:
     """Length, and the share of texts that occur more than once in the task; words share the text that they are in."""
     firsts = task.texts()[0]
-    lengths = np.array([len(task.inputs[i]) for i in firsts.tolist()], dtype=np.float64)
+    lengths = np.fromiter(map(len, picked(task.inputs, firsts)), np.float64, len(firsts))
     again = (np.bincount(number[firsts])[number[firsts]] > 1).astype(np.int64)
     own, train = (rows[firsts] for rows in pair)
     found = []

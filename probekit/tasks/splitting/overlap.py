@@ -14,7 +14,8 @@ def shared_by_splits(task: Task) -> dict[str, Any]:
     The latter is None where the task has no groups.
     """
     rows = task.texts()[0]
-    texts = text_numbers([task.inputs[i] for i in rows]) if task.has_texts else np.arange(len(rows))
+    inputs = task.inputs if len(rows) == len(task) else [task.inputs[i] for i in rows]
+    texts = text_numbers(inputs) if task.has_texts else np.arange(len(rows))
     of = {split: texts[task.splits[rows] == split] for split in SPLITS}
     return {
         "also_in_train": {split: int(np.isin(of[split], of["train"]).sum()) for split in SPLITS[1:]},

@@ -8,7 +8,6 @@ Axes: N inputs.
 
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -30,17 +29,35 @@ def text_numbers(inputs: Sequence[Any]) -> np.ndarray:
 
     All inputs are texts, or all are lists of token ids.
     """
-    known: dict[Hashable, int] = {}
-    keys = _text_keys(inputs) if len(inputs) and isinstance(inputs[0], str) else map(plain_ids, inputs)
-    return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+    if not len(inputs) or not isinstance(inputs[0], str):
+        known: dict[Hashable, int] = {}
+        return np.array([known.setdefault(plain_ids(ids), len(known)) for ids in inputs], dtype=np.int64)
+    return _text_numbers(inputs)
 
 
-def _text_keys(texts: Sequence[str]) -> list[Hashable]:
-    """Finding words takes most of the time, and only texts that are equal without any white space need it."""
-    rough = {text: _without_spaces(text) for text in dict.fromkeys(texts)}
-    alike = Counter(rough.values())
-    exact = {text: tuple(normalised_words(text)) if alike[key] > 1 else key for text, key in rough.items()}
-    return [exact[text] for text in texts]
+def _text_numbers(texts: Sequence[str]) -> np.ndarray:
+    """Finding words takes most of the time, and only texts that are equal without any white space need it.
+
+    A number of 64 bits stands for each text, so that memory does not hold the texts. Texts of one number are compared
+    themselves.
+    """
+    rough = np.fromiter((hash(_without_spaces(text)) for text in texts), np.int64, len(texts))
+    order = np.argsort(rough, kind="stable")
+    rough = rough[order]
+    again = np.flatnonzero(rough[1:] == rough[:-1])  # the next one has the same number
+    del rough
+    starts, ends = again[np.diff(again, prepend=-2) != 1], again[np.diff(again, append=-2) != 1] + 2
+    first = np.arange(len(texts), dtype=np.int32)  # the first row of each row's text
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        rows = order[start:end].tolist()
+        plain = {row: texts[row] for row in rows}
+        distinct = set(plain.values())
+        words = {text: tuple(normalised_words(text)) for text in distinct} if len(distinct) > 1 else {}
+        known: dict[Hashable, int] = {}
+        for row in rows:
+            first[row] = known.setdefault(words.get(plain[row]), row)
+    del order
+    return (np.cumsum(first == np.arange(len(texts), dtype=np.int32)) - 1)[first]
 
 
 def _without_spaces(text: str) -> str:

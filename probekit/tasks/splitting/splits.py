@@ -6,13 +6,15 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
+from probekit.scratch import IN_MEMORY, ArrayWriter, on_disk, pieces
+
 Counts = dict[int, int]
 CARVED_SHARE = 0.1  # of train, for each missing split
 MAX_NAME = 60  # characters of a group's name
 BINS = 10  # quantile bins for a regression's values, of ten rows or more each
 
 
-def carve(labels: np.ndarray, keys: Sequence[Hashable], n: int, seed: int | Sequence[int]) -> np.ndarray:
+def carve(labels: np.ndarray, keys: Sequence[Hashable] | np.ndarray, n: int, seed: int | Sequence[int]) -> np.ndarray:
     """Choose about `n` rows, those with equal keys together: a boolean mask [N].
 
     Each class gets its share of `n`, and at least one row. Where all keys differ, the shares are met exactly. Otherwise
@@ -22,8 +24,7 @@ def carve(labels: np.ndarray, keys: Sequence[Hashable], n: int, seed: int | Sequ
     """
     labels = strata(labels)
     missing: dict[int, float] = dict(share(labels, n))
-    classes = labels.tolist()
-    rates = {k: missing[k] / rows for k, rows in Counter(classes).items()}
+    rates = {k: missing[k] / rows for k, rows in _counted(labels)}
     owed = dict.fromkeys(missing, 0.0)
     chosen = np.zeros(len(labels), dtype=bool)
     single, groups = _in_random_order(keys, seed)
@@ -37,7 +38,7 @@ def carve(labels: np.ndarray, keys: Sequence[Hashable], n: int, seed: int | Sequ
                 owed[k] -= more
 
     for rows in sorted(groups, key=_doublings, reverse=True):
-        adds = Counter(classes[row] for row in rows)
+        adds = Counter(labels[rows].tolist())
         for k, more in adds.items():
             owed[k] += rates[k] * more
         take(rows, owed, adds, least=len(rows) / 2)  # so that several small groups go before one large
@@ -46,27 +47,56 @@ def carve(labels: np.ndarray, keys: Sequence[Hashable], n: int, seed: int | Sequ
         chosen[first] = True
         missing[k] -= len(first)
     for rows in [rows for rows in groups if not chosen[rows[0]]]:
-        take(rows, missing, Counter(classes[row] for row in rows), least=0)
+        take(rows, missing, Counter(labels[rows].tolist()), least=0)
     return chosen
 
 
-def _in_random_order(keys: Sequence[Hashable], seed: int | Sequence[int]) -> tuple[np.ndarray, list[list[int]]]:
+def _counted(labels: np.ndarray) -> list[tuple[int, int]]:
+    """Each class that occurs, and its number of rows."""
+    classes, rows = np.unique(labels, return_counts=True)
+    return list(zip(classes.tolist(), rows.tolist(), strict=True))
+
+
+def _in_random_order(
+    keys: Sequence[Hashable] | np.ndarray, seed: int | Sequence[int]
+) -> tuple[np.ndarray, list[list[int]]]:
     """The rows whose keys nobody shares, int64, and the groups of those that share one, both in random order."""
-    known: dict[Hashable, int] = {}
-    number = np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
-    sizes, first = np.bincount(number, minlength=len(known)), np.unique(number, return_index=True)[1]
-    order = np.random.default_rng(seed).permutation(len(known))
+    first, number = first_rows(keys)
+    order = np.random.default_rng(seed).permutation(len(first))
+    if len(first) == len(keys):
+        return first[order], []
+    sizes = np.bincount(number, minlength=len(first))
     members: dict[int, list[int]] = {}
     for row in np.flatnonzero(sizes[number] > 1).tolist():
         members.setdefault(int(number[row]), []).append(row)
+    del number
     return first[order[sizes[order] == 1]], [members[i] for i in order[sizes[order] > 1].tolist()]
+
+
+def first_rows(keys: Sequence[Hashable] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first row of each key, int64 [U], and the number of each row's key, 0..U-1 in this order, int32 [N]."""
+    is_dense = isinstance(keys, np.ndarray) and (not len(keys) or 0 <= keys.min() <= keys.max() < 2 * len(keys))
+    if not is_dense:
+        known: dict[Hashable, int] = {}
+        plain = keys.tolist() if isinstance(keys, np.ndarray) else keys
+        keys = np.array([known.setdefault(key, len(known)) for key in plain], dtype=np.int32)
+    assert isinstance(keys, np.ndarray)
+    rows = np.arange(len(keys), dtype=np.int32)
+    first = np.zeros(int(keys.max(initial=-1)) + 1, dtype=np.int32)
+    first[keys[::-1]] = rows[::-1]  # assigned in order: the first row of a key is the last to be written
+    is_first = first[keys] == rows
+    number = np.cumsum(is_first, dtype=np.int32) - np.int32(1)
+    first[keys[is_first]] = number[is_first]
+    return np.flatnonzero(is_first), first[keys]
 
 
 def _by_class(labels: np.ndarray, rows: np.ndarray) -> dict[int, np.ndarray]:
     """The rows of each class that has any, in their order."""
     order = rows[np.argsort(labels[rows], kind="stable")]
-    values, starts = np.unique(labels[order], return_index=True)
-    return dict(zip(values.tolist(), np.split(order, starts[1:]), strict=True)) if len(rows) else {}
+    own = labels[order]
+    starts = np.flatnonzero(own[1:] != own[:-1]) + 1
+    parts = np.split(order, starts) if len(rows) else []
+    return {int(labels[part[0]]): part for part in parts}
 
 
 def _doublings(rows: list[int]) -> int:
@@ -75,18 +105,47 @@ def _doublings(rows: list[int]) -> int:
 
 
 def carve_missing(
-    labels: np.ndarray, given: list[str], keys: Sequence[Hashable], missing: Sequence[str], seed: int
+    labels: np.ndarray,
+    given: Sequence[str] | np.ndarray,
+    keys: Sequence[Hashable] | np.ndarray,
+    missing: Sequence[str],
+    seed: int,
 ) -> np.ndarray:
     """The splits [N] after a tenth of train was moved to each missing one; rows with equal keys move together."""
     least = 2 if labels.dtype.kind == "f" else len(np.unique(labels))
-    splits = np.array(given, dtype="<U10")
-    n = int((splits == "train").sum())
-    size = max(least, round(CARVED_SHARE * n))
+    names, codes = ["train"], np.empty(len(given), dtype=np.int8)
+    for rows in pieces(len(given)):
+        own = np.asarray(given[rows])
+        names += [name for name in dict.fromkeys(own.tolist()) if name not in names]
+        codes[rows] = np.argmax(own[:, None] == np.array(names), axis=1)
+    size = max(least, round(CARVED_SHARE * int((codes == 0).sum())))
     for k, split in enumerate(reversed(missing)):
-        train = np.flatnonzero(splits == "train")
-        chosen = carve(labels[train], [keys[i] for i in train.tolist()], min(size, len(train)), [seed, k])
-        splits[train[chosen]] = split
-    return splits
+        names = [*names, split]
+        train = np.flatnonzero(codes == 0)
+        own = keys[train] if isinstance(keys, np.ndarray) else [keys[i] for i in train.tolist()]
+        chosen = carve(labels[train], own, min(size, len(train)), [seed, k])
+        codes[train[chosen]] = len(names) - 1
+    return split_names(codes, names)
+
+
+def split_array(splits: Sequence[str] | np.ndarray) -> np.ndarray:
+    """The names of splits as an array, on disk if they are many."""
+    if isinstance(splits, np.ndarray):
+        return on_disk(splits)
+    if len(splits) <= IN_MEMORY:
+        return np.array(splits)
+    made = ArrayWriter()
+    for rows in pieces(len(splits)):
+        made.add(np.array(splits[rows], dtype="<U10"))
+    return made.array()
+
+
+def split_names(codes: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """names[codes], str [N]; on disk if there are many."""
+    made = ArrayWriter()
+    for rows in pieces(len(codes)):
+        made.add(np.array(names, dtype="<U10")[codes[rows]])
+    return made.array()
 
 
 def strata(labels: np.ndarray) -> np.ndarray:
@@ -100,11 +159,13 @@ def strata(labels: np.ndarray) -> np.ndarray:
     return np.where(known, np.searchsorted(edges, labels, side="right"), -1)
 
 
-def components(*columns: Sequence[Hashable]) -> np.ndarray:
+def components(*columns: Sequence[Hashable] | np.ndarray) -> np.ndarray:
     """Connected components of rows, where equal keys in any of the columns connect: int64 [N].
 
     They are numbered from 0 in the order of their first rows.
     """
+    if len(columns) == 1:
+        return first_rows(columns[0])[1].astype(np.int64)
     parent = list(range(len(columns[0])))
 
     def root(row: int) -> int:
@@ -114,13 +175,13 @@ def components(*columns: Sequence[Hashable]) -> np.ndarray:
 
     for column in columns:
         first: dict[Hashable, int] = {}
-        for row, key in enumerate(column):
+        for row, key in enumerate(column.tolist() if isinstance(column, np.ndarray) else column):
             one, other = root(row), root(first.setdefault(key, row))
             parent[max(one, other)] = min(one, other)
     return np.unique([root(row) for row in range(len(parent))], return_inverse=True)[1].ravel().astype(np.int64)
 
 
-def kept_together(texts: np.ndarray, groups: Sequence[str] | None) -> tuple[list[int], np.ndarray | None]:
+def kept_together(texts: np.ndarray, groups: Sequence[str] | None) -> tuple[np.ndarray, np.ndarray | None]:
     """Keys [N], equal for rows that must share a split; and the names of their groups, None without groups.
 
     Args:
@@ -128,9 +189,9 @@ def kept_together(texts: np.ndarray, groups: Sequence[str] | None) -> tuple[list
         groups: the name of each row's group, if there are groups. Those that share a text are merged.
     """
     if groups is None:
-        return texts.tolist(), None
-    together = components(texts.tolist(), groups)
-    return together.tolist(), name_groups(together, groups)
+        return texts, None
+    together = components(texts, groups)
+    return together, name_groups(together, groups)
 
 
 def name_groups(numbers: np.ndarray, groups: Sequence[str]) -> np.ndarray:
@@ -150,7 +211,7 @@ def _short(name: str) -> str:
 
 def sample(labels: np.ndarray, n: int, seed: int) -> np.ndarray:
     """The indices, in order, of `n` stratified rows (or all, if there are fewer)."""
-    return np.flatnonzero(carve(labels, range(len(labels)), min(n, len(labels)), seed))
+    return np.flatnonzero(carve(labels, np.arange(len(labels)), min(n, len(labels)), seed))
 
 
 def share(labels: np.ndarray, n: int) -> Counts:

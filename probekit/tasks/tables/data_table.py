@@ -1,7 +1,8 @@
 """A table of texts and labels, whatever format it was read from; and its columns and cells."""
 
 import re
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,23 @@ from probekit.errors import DataError, UsageError, nearest
 from probekit.text import listed
 
 NOT_UTF8 = re.compile("[\ud800-\udfff]")  # surrogates: undecodable bytes (U+DC80 and up), or halves written as \ud83d
+
+
+class LineNumbers(Sequence[int]):
+    """Where rows begin, four bytes each."""
+
+    def __init__(self) -> None:
+        self._numbers = array("L" if array("L").itemsize == 4 else "I")
+
+    def append(self, line: int) -> None:
+        """Add the line of the next row."""
+        self._numbers.append(line)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, row: Any) -> Any:
+        return self._numbers[row]
 
 
 @dataclass(frozen=True)
@@ -37,8 +55,8 @@ class DataTable:
     name: str
     stem: str
     columns: list[str]
-    column: Callable[[str], list[Any]]
-    lines: list[int] | range
+    column: Callable[[str], Sequence[Any]]
+    lines: Sequence[int]
     typed: bool
     unit: str = "line"
     bad: dict[int, tuple[str, str]] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probekit.errors import DataError
+from probekit.scratch import DiskList
 from probekit.tasks.tables.data_table import DataTable, quote
 
 if TYPE_CHECKING:
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 30  # a column may always unfold to this
 MAX_FACTOR = 50  # or to this many times the size of its file, if that is more
 ROW_BYTES = 100  # of Python objects that come with every row
-BATCH_ROWS = 1 << 18  # each batch brings the dictionary of its row group
+BATCH_ROWS = 1 << 14  # that are Python objects at one time
 
 
-def read_parquet(path: Path, data: bytes, sha256: str) -> DataTable:
+def read_parquet(path: Path, data: Any, sha256: str) -> DataTable:
     """The table of a file's bytes.
 
     Raises:
@@ -41,9 +42,9 @@ def read_parquet(path: Path, data: bytes, sha256: str) -> DataTable:
     if n * ROW_BYTES > most:
         raise _too_large(path, f"{n:,} rows", data)
 
-    def column(name: str) -> list[Any]:
+    def column(name: str) -> DiskList:
         try:
-            cells = [cell for batch in _bounded(file, name, most) for cell in _cells(batch)]
+            cells = DiskList(cell for batch in _bounded(file, name, most) for cell in _cells(batch))
         except OverflowError:
             raise _too_large(path, f"more than {most / 2**30:,.1f} GiB in column {name!a}", data) from None
         except MemoryError:
@@ -106,7 +107,7 @@ def _cells(array: Any) -> list[Any]:
     return [text_of.get(i) for i in array.indices.to_pylist()]
 
 
-def _too_large(path: Path, what: str, data: bytes) -> DataError:
+def _too_large(path: Path, what: str, data: Any) -> DataError:
     return DataError(
         f"{path.name} has {len(data):,} bytes that unfold to {what}; expected at most 1 GiB, or {MAX_FACTOR} times the "
         "size of the file; write it again with fewer or shorter rows"

@@ -11,15 +11,18 @@ import hashlib
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
 from probekit.errors import DataError, UsageError
-from probekit.plain_files import MAX_TABLE, parse_json, read_bytes
+from probekit.plain_files import MAX_TABLE, open_regular, parse_json
+from probekit.scratch import DiskList, ScratchFile
 from probekit.tasks.tables import conllu
-from probekit.tasks.tables.data_table import DataTable, flaw_of, quote
+from probekit.tasks.tables.data_table import DataTable, LineNumbers, flaw_of, quote
 from probekit.tasks.tables.parquet import read_parquet
 from probekit.text import counted, listed
 
@@ -48,7 +51,39 @@ class TableFormat:
         return self.header and self.columns is None
 
 
-Reader = Callable[[Path, bytes, TableFormat], DataTable]
+class TableBytes(io.RawIOBase):
+    """The bytes of a table, read once from beginning to end.
+
+    Attributes:
+        head: the first few bytes.
+        sha256: of what was read.
+    """
+
+    def __init__(self, file: IO[bytes]):
+        self._file = file
+        self._hash = hashlib.sha256()
+        self.head = file.read(8)
+        self._unread = self.head
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer as far as there are bytes; how many there were."""
+        data = self._unread or self._file.read(len(buffer))
+        data, self._unread = data[: len(buffer)], data[len(buffer) :]
+        buffer[: len(data)] = data
+        self._hash.update(data)
+        return len(data)
+
+    @property
+    def sha256(self) -> str:
+        """Of all bytes, once all are read."""
+        return self._hash.hexdigest()
+
+
+Reader = Callable[[Path, TableBytes, TableFormat], DataTable]
 
 
 def read_table(path: Path, how: TableFormat = TableFormat()) -> DataTable:
@@ -59,7 +94,8 @@ def read_table(path: Path, how: TableFormat = TableFormat()) -> DataTable:
         UsageError: its format is unknown, or has no place for the names of columns.
     """
     check_format(path.name, how.name)
-    return _table(path, _bytes_of(path), how)
+    with _opened(path) as data:
+        return _table(path, data, how)
 
 
 def read_stream(stream: IO[bytes], how: TableFormat = TableFormat()) -> DataTable:
@@ -70,7 +106,8 @@ def read_stream(stream: IO[bytes], how: TableFormat = TableFormat()) -> DataTabl
     if len(data) > MAX_TABLE:
         raise DataError(f"standard input has more than {MAX_TABLE:,} bytes; give a part of it")
     _refuse_packed("standard input", data)
-    return _table(Path("stdin"), data, how if how.name else replace(how, name=_sniffed(data)))
+    how = how if how.name else replace(how, name=_sniffed(data))
+    return _table(Path("stdin"), TableBytes(io.BytesIO(data)), how)
 
 
 def read_classes(folder: Path, files: Sequence[Path]) -> DataTable:
@@ -80,13 +117,13 @@ def read_classes(folder: Path, files: Sequence[Path]) -> DataTable:
     names: list[str] = []
     digests: dict[str, str] = {}
     for file in files:
-        data = _bytes_of(file)
-        digests[file.name] = _sha256(data)
-        for line, text in enumerate(_decode(file, data).split("\n"), start=1):
-            if text.strip():
-                rows.append((text.removesuffix("\r"), file.stem))
-                lines.append(line)
-                names.append(file.name)
+        with _opened(file) as data:
+            for line, text in enumerate(_lines(file, data), start=1):
+                if text.strip():
+                    rows.append((text.removesuffix("\n").removesuffix("\r"), file.stem))
+                    lines.append(line)
+                    names.append(file.name)
+            digests[file.name] = data.sha256
     flaws = ((i, flaw_of([text])) for i, (text, _) in enumerate(rows))
     return DataTable(
         name=folder.name,
@@ -116,12 +153,12 @@ def check_format(name: str, data_format: str | None) -> None:
         )
 
 
-def _table(path: Path, data: bytes, how: TableFormat) -> DataTable:
+def _table(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
     ending = path.suffix.lower() if how.name is None else f".{how.name}"
     if not how.has_header and ending not in DELIMITED:
         flag = "--no-header" if how.columns is None else "--columns"
         raise UsageError(f"{flag} is for {', '.join(DELIMITED)}; {path.name!a} names its columns; leave it out")
-    if not data:
+    if not data.head:
         raise _empty(path)
     table = READERS[ending](path, data, how)
     if not len(table.lines):
@@ -142,13 +179,16 @@ def _sniffed(data: bytes) -> str:
     return "tsv" if b"\t" in first else "csv"
 
 
-def _bytes_of(path: Path) -> bytes:
+@contextmanager
+def _opened(path: Path) -> Iterator[TableBytes]:
+    """The bytes of a file. Raises a DataError if it cannot be read, or is compressed."""
     try:
-        data = read_bytes(path, MAX_TABLE)
+        with open_regular(path, MAX_TABLE) as file:
+            data = TableBytes(file)
+            _refuse_packed(path.name, data.head)
+            yield data
     except OSError as error:
         raise DataError(f"cannot read {str(path)!a}: {error.strerror}") from error
-    _refuse_packed(path.name, data)
-    return data
 
 
 def _refuse_packed(name: str, data: bytes) -> None:
@@ -161,29 +201,35 @@ def _unpack(name: str, packed: str) -> str:
     return f"{named} is compressed with {packed}, expected the table itself; unpack it first"
 
 
-def _decode(path: Path, data: bytes) -> str:
-    """The text. Bytes that are not UTF-8 become surrogates, so that an error can name their row."""
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+def _lines(path: Path, data: TableBytes, ends: str = "\n") -> Iterator[str]:
+    """The lines with their ends, which are line feeds, or any ends of lines where `ends` is "".
+
+    Bytes that are not UTF-8 become surrogates, so that an error can name their row.
+    """
+    if data.head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path.name} is UTF-16, expected UTF-8; save it again as UTF-8")
-    text = data.decode("utf-8-sig", errors="surrogateescape")
-    if not text.strip():
+    is_blank = True
+    buffered = io.BufferedReader(data, 1 << 16)
+    for line in io.TextIOWrapper(buffered, encoding="utf-8-sig", errors="surrogateescape", newline=ends):
+        is_blank = is_blank and not line.strip()
+        yield line
+    if is_blank:
         raise _empty(path)
-    return text
 
 
 def _empty(path: Path) -> DataError:
     return DataError(f"{path.name} is empty; expected a table of texts and labels")
 
 
-def _read_csv(path: Path, data: bytes, how: TableFormat) -> DataTable:
+def _read_csv(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
     return _read_delimited(path, data, how, delimiter=",", strict=True)
 
 
-def _read_tsv(path: Path, data: bytes, how: TableFormat) -> DataTable:
+def _read_tsv(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
     return _read_delimited(path, data, how, delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
-def _read_txt(path: Path, data: bytes, how: TableFormat) -> DataTable:
+def _read_txt(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
     if how.has_header:
         raise UsageError(
             f"{path.name!a} has no names for its columns; name them, such as --columns label,text, or give a folder "
@@ -192,42 +238,46 @@ def _read_txt(path: Path, data: bytes, how: TableFormat) -> DataTable:
     return _read_tsv(path, data, how)
 
 
-def _read_delimited(path: Path, data: bytes, how: TableFormat, **dialect: Any) -> DataTable:
-    lines, rows = [], []
-    for line, row in _csv_rows(path.name, _decode(path, data), dialect):
-        lines.append(line)
-        rows.append(row)
-    if how.has_header:
-        header, lines, rows = rows[0], lines[1:], rows[1:]
-        if flaw := flaw_of(header):
-            raise DataError(f"{path.name}, line 1: {flaw[1]}")
-    else:
-        header = list(how.columns or (str(i) for i in range(1, len(rows[0]) + 1)))
-    if not how.has_header and len(rows[0]) != len(header):
+def _read_delimited(path: Path, data: TableBytes, how: TableFormat, **dialect: Any) -> DataTable:
+    rows = _csv_rows(path.name, _lines(path, data, ends=""), dialect)
+    begins, first = next(rows, (1, []))
+    header = first if how.has_header else list(how.columns or (str(i) for i in range(1, len(first) + 1)))
+    if how.has_header and (flaw := flaw_of(header)):
+        raise DataError(f"{path.name}, line 1: {flaw[1]}")
+    if not how.has_header and len(first) != len(header):
         raise UsageError(
-            f"{path.name}, line {lines[0]}: expected the {counted(len(header), 'column')} of --columns "
-            f"({listed(header)}), got {len(rows[0])}; name each of them"
+            f"{path.name}, line {begins}: expected the {counted(len(header), 'column')} of --columns "
+            f"({listed(header)}), got {len(first)}; name each of them"
         )
+    cells, lines = _cells_of(header), LineNumbers()
     bad: dict[int, tuple[str, str]] = {}
-    for i, row in enumerate(rows):
+    for line, row in chain([] if how.has_header else [(begins, first)], rows):
         if len(row) != len(header):
             hint = "double quotes around a text with commas" if dialect["delimiter"] == "," else "no tab inside a text"
-            first = "header" if how.has_header else "first line"
-            words = f"expected {len(header)} cells as in the {first}, got {len(row)}; check for {hint}"
-            bad[i] = ("ragged", words)
+            first_row = "header" if how.has_header else "first line"
+            words = f"expected {len(header)} cells as in the {first_row}, got {len(row)}; check for {hint}"
+            bad[len(lines)] = ("ragged", words)
         elif flaw := flaw_of(row):
-            bad[i] = flaw
+            bad[len(lines)] = flaw
+        for k, own in enumerate(cells):
+            own.append("" if len(lines) in bad else row[k])
+        lines.append(line)
 
-    def column(name: str) -> list[str]:
-        at = header.index(name)
-        return [row[at] if i not in bad else "" for i, row in enumerate(rows)]
+    def column(name: str) -> Sequence[str]:
+        return cells[header.index(name)]
 
-    return DataTable(path.name, path.stem, header, column, lines, typed=False, bad=bad, sha256=_sha256(data))
+    return DataTable(path.name, path.stem, header, column, lines, typed=False, bad=bad, sha256=data.sha256)
 
 
-def _csv_rows(name: str, text: str, dialect: dict[str, Any]) -> Iterator[tuple[int, list[str]]]:
+def _cells_of(columns: Sequence[str]) -> list[DiskList]:
+    """A list for the cells of each column, in one file once they are many."""
+    file = ScratchFile()
+    return [DiskList(file=file) for _ in columns]
+
+
+def _csv_rows(name: str, text: Iterable[str], dialect: dict[str, Any]) -> Iterator[tuple[int, list[str]]]:
     """The rows that are not empty, each with its first line."""
-    reader = csv.reader(io.StringIO(text, newline=""), **dialect)
+    reader = csv.reader(text, **dialect)
     limit, begins = csv.field_size_limit(sys.maxsize), 1
     try:
         for row in reader:
@@ -243,53 +293,54 @@ def _csv_rows(name: str, text: str, dialect: dict[str, Any]) -> Iterator[tuple[i
         csv.field_size_limit(limit)
 
 
-def _read_jsonl(path: Path, data: bytes, how: TableFormat) -> DataTable:
-    lines: list[int] = []
-    rows: list[dict[str, Any]] = []
+def _read_jsonl(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
+    lines, file = LineNumbers(), ScratchFile()
+    cells: dict[str, DiskList] = {}
     bad: dict[int, tuple[str, str]] = {}
-    for line, text in enumerate(_decode(path, data).split("\n"), start=1):
+    for line, text in enumerate(_lines(path, data), start=1):
         if not text.strip():
             continue
-        row: Any = {}
-        try:
-            row = parse_json(text)
-        except ValueError as error:
-            why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-            flaw = flaw_of([text]) or (
-                "json",
-                f"expected one JSON object, got broken JSON ({why}): {quote(text)}; correct it",
-            )
-        else:
-            is_object = isinstance(row, dict)
-            flaw = (
-                flaw_of([*row, *row.values()])
-                if is_object
-                else ("json", f"expected a JSON object, got {quote(row)}; correct it")
-            )
+        row, flaw = _json_row(text.removesuffix("\n"))
         if flaw:
-            bad[len(rows)] = flaw
-            row = {}
+            bad[len(lines)] = flaw
+        for name, cell in row.items():
+            own = cells[name] if name in cells else cells.setdefault(name, DiskList(file=file))
+            own.extend([None] * (len(lines) - len(own)))
+            own.append(cell)
         lines.append(line)
-        rows.append(row)
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    if not columns:
+    if not cells:
         first = min(bad, default=0)
         raise DataError(
             f"{path.name}, line {lines[first]}: {bad.get(first, ('', 'expected a JSON object with names'))[1]}"
         )
-
-    def column(name: str) -> list[Any]:
-        return [row.get(name) for row in rows]
-
-    return DataTable(path.name, path.stem, columns, column, lines, typed=True, bad=bad, sha256=_sha256(data))
+    for own in cells.values():
+        own.extend([None] * (len(lines) - len(own)))
+    return DataTable(path.name, path.stem, [*cells], cells.__getitem__, lines, typed=True, bad=bad, sha256=data.sha256)
 
 
-def _read_parquet(path: Path, data: bytes, how: TableFormat) -> DataTable:
-    return read_parquet(path, data, _sha256(data))
+def _json_row(text: str) -> tuple[dict[str, Any], tuple[str, str] | None]:
+    """The object of a line, and what is wrong with it; an empty one if something is."""
+    try:
+        row = parse_json(text)
+    except ValueError as error:
+        why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        broken = "json", f"expected one JSON object, got broken JSON ({why}): {quote(text)}; correct it"
+        return {}, flaw_of([text]) or broken
+    if not isinstance(row, dict):
+        return {}, ("json", f"expected a JSON object, got {quote(row)}; correct it")
+    flaw = flaw_of([*row, *row.values()])
+    return ({} if flaw else row), flaw
 
 
-def _read_conllu(path: Path, data: bytes, how: TableFormat) -> DataTable:
-    words = conllu.WordRows(path.stem, _decode(path, data))
+def _read_parquet(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
+    copy = ScratchFile()  # of a file that another program may cut short while it is mapped
+    while piece := data.read(1 << 20):
+        copy.write(piece)
+    return read_parquet(path, copy.mapped(), data.sha256)
+
+
+def _read_conllu(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
+    words = conllu.WordRows(path.stem, "".join(_lines(path, data)))
     return DataTable(
         path.name,
         path.stem,
@@ -298,16 +349,12 @@ def _read_conllu(path: Path, data: bytes, how: TableFormat) -> DataTable:
         words.lines,
         typed=True,
         bad=words.bad,
-        sha256=_sha256(data),
+        sha256=data.sha256,
         span=conllu.SPAN,
         group=conllu.GROUP,
         measured=conllu.MEASURED,
         counts=words.counts,
     )
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 READERS: dict[str, Reader] = {

@@ -1,11 +1,13 @@
 """The usable rows of a task's tables, and the checks that each row must pass."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 from probekit.errors import DataError
+from probekit.scratch import DiskList, take
 from probekit.tasks.chats.messages import chat_flaw, is_chat, plain_lines
 from probekit.tasks.labels import NA, group_flaw, group_name, id_flaw, is_numeral, label_flaw
 from probekit.tasks.side_columns import cell_flaw
@@ -25,6 +27,8 @@ _MISSING = NA - {""}
 class Rows:
     """The usable rows of all tables, and counts of what was left out or changed.
 
+    Where no column says them, groups and labels of tokens are empty.
+
     Attributes:
         texts: of each row; of a chat, its messages as plain lines.
         cells: its label, as in the table.
@@ -42,12 +46,12 @@ class Rows:
         kept: column -> its cells, of other columns that are kept.
     """
 
-    texts: list[str] = field(default_factory=list)
+    texts: Any = field(default_factory=DiskList)
     cells: list[Any] = field(default_factory=list)
     groups: list[str | None] = field(default_factory=list)
     splits: list[str] = field(default_factory=list)
-    ids: list[str] = field(default_factory=list)
-    places: list[str] = field(default_factory=list)
+    ids: Any = field(default_factory=DiskList)
+    places: Any = field(default_factory=DiskList)
     spans: list[tuple[int, int]] = field(default_factory=list)
     chats: list[list[dict[str, Any]]] = field(default_factory=list)
     token_cells: list[Any] = field(default_factory=list)
@@ -62,7 +66,7 @@ def keep_rows(rows: Rows, kept: Sequence[int]) -> None:
     """Drop all rows but these."""
     for name in ("texts", "cells", "groups", "splits", "ids", "places", "spans", "chats", "token_cells"):
         values = getattr(rows, name)
-        setattr(rows, name, [values[i] for i in kept] if values else values)
+        setattr(rows, name, take(values, kept) if len(values) else values)
     rows.kept = {name: [cells[i] for i in kept] for name, cells in rows.kept.items()}
 
 
@@ -74,15 +78,14 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
     """
     n_before = len(rows.texts)
     chat_flaws, chats, texts = _chats(table.column(columns.text), columns.has_chats)
-    names = (columns.label, columns.group, columns.split, columns.id)
-    nothing: list[Any] = [None] * len(texts)
-    labels, groups, row_splits, own_ids = (nothing if one is None else table.column(one) for one in names)
-    spans = nothing if columns.span is None else spans_in(table, columns.span)
-    of_tokens, keep_blanks = token_cells(table, columns.token_label), keep_blanks or columns.token_label is not None
-    others = {name: table.column(name) for name in columns.kept}
-    sound: set[str] = set()  # labels repeat
+    if columns.span is not None:
+        rows.texts = [*rows.texts]  # the words of a text have one object
+    keep_blanks = keep_blanks or columns.token_label is not None
+    others = {name: [*table.column(name)] for name in columns.kept}
+    sound: dict[str, str] = {}  # labels repeat
     refuse_numbers(table, columns.text, texts)
-    for i, (text, label) in enumerate(zip(texts, labels, strict=True)):
+    cells = _cells(table, columns, len(texts))
+    for i, (text, (label, group, own_split, own_id, span, token_labels)) in enumerate(zip(texts, cells, strict=True)):
         if table.span is not None and label is None and i not in table.bad:
             rows.unlabelled += 1
             continue
@@ -91,8 +94,8 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
             table.bad.get(i)
             or chat_flaws.get(i)
             or _row_flaw(table, columns, text, label, sound)
-            or _side_flaw(columns, kept, groups[i], spans[i], row_splits[i], of_tokens[i])
-            or _id_flaw(rows, columns.id, own_ids[i])
+            or _side_flaw(columns, kept, group, span, own_split, token_labels)
+            or _id_flaw(rows, columns.id, own_id)
             or _others_flaw(others, i)
         )
         if flaw is not None:
@@ -100,17 +103,26 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
             continue
         rows.dropped_blanks += kept != text
         rows.texts.append(kept)
-        rows.cells.append(label)
-        rows.spans += [] if columns.span is None else [spans[i]]
+        rows.cells.append(sound.get(label, label) if type(label) is str else label)
+        rows.spans += [] if columns.span is None else [span]
         rows.chats += [chats[i]] if chats else []
-        rows.token_cells.append(of_tokens[i])
-        rows.groups.append(None if columns.group is None else group_name(groups[i]))
-        rows.splits.append(split if columns.split is None else str(split_of_cell(row_splits[i])))
-        rows.ids.append(f"{table.stem}:{i}" if columns.id is None else group_name(own_ids[i]))
+        rows.token_cells += [] if columns.token_label is None else [token_labels]
+        rows.groups += [] if columns.group is None else [group_name(group)]
+        rows.splits.append(split if columns.split is None else str(split_of_cell(own_split)))
+        rows.ids.append(f"{table.stem}:{i}" if columns.id is None else group_name(own_id))
         rows.places.append(table.where(i))
         _keep_others(rows, others, i)
         rows.of_id |= {} if columns.id is None else {rows.ids[-1]: rows.places[-1]}
     _check_left(rows, n_before, table, columns)
+
+
+def _cells(table: DataTable, columns: Columns, n: int) -> Iterator[tuple[Any, ...]]:
+    """Of each of n rows its label, group, split, id, span and labels of tokens; None where there is no such column."""
+    names = (columns.label, columns.group, columns.split, columns.id)
+    found: list[Iterable[Any]] = [repeat(None, n) if one is None else table.column(one) for one in names]
+    found.append(repeat(None, n) if columns.span is None else spans_in(table, columns.span))
+    found.append(repeat(None, n) if columns.token_label is None else token_cells(table, columns.token_label))
+    return zip(*found, strict=True)
 
 
 def _skip(rows: Rows, place: str, flaw: tuple[str, str], skip: bool) -> None:
@@ -120,12 +132,12 @@ def _skip(rows: Rows, place: str, flaw: tuple[str, str], skip: bool) -> None:
     rows.skipped[flaw[0]] += 1
 
 
-def _others_flaw(others: Mapping[str, list[Any]], row: int) -> tuple[str, str] | None:
+def _others_flaw(others: Mapping[str, Sequence[Any]], row: int) -> tuple[str, str] | None:
     """What is wrong with the row's cells in the columns that are kept."""
     return next((flaw for name, cells in others.items() if (flaw := cell_flaw(cells[row], name))), None)
 
 
-def _keep_others(rows: Rows, others: Mapping[str, list[Any]], row: int) -> None:
+def _keep_others(rows: Rows, others: Mapping[str, Sequence[Any]], row: int) -> None:
     for name, cells in others.items():
         rows.kept.setdefault(name, []).append(cells[row])
 
@@ -140,8 +152,8 @@ def _check_left(rows: Rows, n_before: int, table: DataTable, columns: Columns) -
 
 
 def _chats(
-    cells: list[Any], are_chats: bool
-) -> tuple[dict[int, tuple[str, str]], list[list[dict[str, Any]]], list[Any]]:
+    cells: Sequence[Any], are_chats: bool
+) -> tuple[dict[int, tuple[str, str]], list[list[dict[str, Any]]], Sequence[Any]]:
     """What is wrong with chats, by row; the chats; and each as plain lines. Nothing, nothing and texts as they are."""
     if not are_chats:
         return {}, [], cells
@@ -150,7 +162,9 @@ def _chats(
     return flaws, chats, [plain_lines(chat) for chat in chats]
 
 
-def _row_flaw(table: DataTable, columns: Columns, text: Any, label: Any, sound: set[str]) -> tuple[str, str] | None:
+def _row_flaw(
+    table: DataTable, columns: Columns, text: Any, label: Any, sound: dict[str, str]
+) -> tuple[str, str] | None:
     """What is wrong with a row's text or label, as (kind, description); None if nothing is, and `sound` has the label.
 
     Labels in `sound` are not looked at again.
@@ -162,7 +176,7 @@ def _row_flaw(table: DataTable, columns: Columns, text: Any, label: Any, sound: 
         flaw = label_flaw(label, table.typed, table.class_names.get(columns.label, ()))
     flaw = flaw or (flaw_of([text, label]) if table.typed else None)
     if flaw is None and type(label) is str:
-        sound.add(label)
+        sound[label] = label
     return flaw
 
 
@@ -208,14 +222,20 @@ def text_flaw(cell: Any, typed: bool) -> tuple[str, str] | None:
     return "empty", f"expected a text, got the empty {quote(cell)}; write one"
 
 
-def refuse_numbers(table: DataTable, column: str, texts: list[str]) -> None:
+def refuse_numbers(table: DataTable, column: str, texts: Sequence[str]) -> None:
     """Refuse a text column of nothing but numbers. A single one is fine: "1987" is a phrase of SST-2."""
     if table.typed:
         return
-    present = [i for i, text in enumerate(texts) if i not in table.bad and text.strip() not in NA]
-    if present and all(is_numeral(texts[i]) for i in present):
+    first = None
+    for i, text in enumerate(texts):
+        if i in table.bad or text.strip() in NA:
+            continue
+        if not is_numeral(text):
+            return
+        first = i if first is None else first
+    if first is not None:
         there = listed([f"{name!a:.80}" for name in table.columns])
         raise DataError(
-            f"{table.where(present[0])}: expected texts in column {column!a}, got only numbers "
-            f"(first {quote(texts[present[0]])}); name the text column with --text-column: {there}"
+            f"{table.where(first)}: expected texts in column {column!a}, got only numbers "
+            f"(first {quote(texts[first])}); name the text column with --text-column: {there}"
         )

@@ -21,10 +21,8 @@ from probekit.tasks.tokens.stretches import EXAMPLE, are_stretches, read_stretch
 from probekit.tasks.tokens.token_labels import text_strata
 
 
-def token_cells(table: DataTable, column: str | None) -> list[Any]:
-    """The cells of the column; None for each row without one."""
-    if column is None:
-        return [None] * len(table.lines)
+def token_cells(table: DataTable, column: str) -> Sequence[Any]:
+    """The cells of the column."""
     cells = table.column(column)
     return cells if table.typed else [_parsed(cell) for cell in cells]
 
@@ -76,7 +74,7 @@ def with_token_cells(
         return task
     wanted = [split for split in SPLITS if options.validation or split != "validation"]
     missing = [split for split in wanted if not (task.splits == split).any()]
-    splits = carve_missing(text_strata(task, column), task.splits.tolist(), keys, missing, options.seed)
+    splits = carve_missing(text_strata(task, column), task.splits, keys, missing, options.seed)
     return replace(task, splits=splits, info={**task.info, CARVED_FROM_TRAIN: missing})
 
 

@@ -106,27 +106,31 @@ def token_rows(task: Task, lengths: np.ndarray | None = None, index: np.ndarray 
     text = np.repeat(np.arange(len(task)), lengths)
     if index is None:
         index = np.arange(len(text)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    rows = text.tolist()
     labels = {label_set: labels[text] for label_set, labels in task.labels.items()}
     of_tokens = _labels_of_rows(task, text, index)
     repeated = {name: getattr(task, name) for name in ("chats", "regions", "token_ids")}
     made = replace(
         task,
-        inputs=[task.inputs[i] for i in rows],
+        inputs=_repeated(task.inputs, lengths),
         labels=labels | of_tokens,
         token_labels={},
         splits=task.splits[text],
         position=index,
-        ids=[f"{task.ids[i]}:{k}" for i, k in zip(rows, index.tolist(), strict=True)],
+        ids=[f"{one}:{k}" for one, k in zip(_repeated(task.ids, lengths), index.tolist(), strict=True)],
         groups=None if task.groups is None else task.groups[text],
         generated=None if task.generated is None else task.generated[text],
         info=_info_of_rows(task, of_tokens),
         columns={name: values[text] for name, values in task.columns.items()},
         text_of=text,
-        **{name: None if given is None else [given[i] for i in rows] for name, given in repeated.items()},
+        **{name: None if given is None else _repeated(given, lengths) for name, given in repeated.items()},
     )
     object.__setattr__(task, "rows_made", (key, made))  # in the task: weak references can swallow a Ctrl-C
     return made
+
+
+def _repeated(values: Sequence[Any], times: np.ndarray) -> list[Any]:
+    """Each value as often as it says; the same object each time."""
+    return [one for one, n in zip(values, times.tolist(), strict=True) for _ in range(n)]
 
 
 def labels_at(task: Task, index: np.ndarray) -> Task:

@@ -2,51 +2,21 @@
 
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from store_cases import flip, lasting, shard_of
-from user_files import write_model, write_texts
+from part_cases import HOW
+from store_cases import flip, of_shards, shard_of
+from user_files import write_model
 
-from probekit.activations import load_activations, plan_extraction, run_plan
+from probekit.activations import load_activations, plan_extraction
 from probekit.activations.parts.work import ShardDone, begin_work, finish_store, open_work, write_shards
-from probekit.activations.plan.plan import ExtractionPlan
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.interventions import add
 from probekit.models import load_model
 from probekit.options import ExtractOptions
-from probekit.tasks import load_task
 
-HOW: dict[str, Any] = {
-    "points": "resid_pre,q",
-    "batch_tokens": 128,
-    "block_nodes": 64,
-    "share": False,
-    "shard_bytes": 6_000,
-}
 OPEN = "import sys; from probekit.activations.parts.work import *; plan = open_work(sys.argv[1]); "
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("given")
-    return write_model(folder / "model"), write_texts(folder / "texts.csv", 60)
-
-
-@pytest.fixture(scope="module")
-def plan(files: tuple[Path, Path]) -> ExtractionPlan:
-    model, texts = files
-    return plan_extraction(load_model(str(model)), load_task(str(texts)), ExtractOptions(**HOW))
-
-
-@pytest.fixture(scope="module")
-def single(plan: ExtractionPlan, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store of one process."""
-    path = tmp_path_factory.mktemp("single") / "store"
-    run_plan(plan, path, progress=False)
-    return path
 
 
 def test_workers_that_share_shards_in_any_order_make_the_store_of_one_process(plan, single, tmp_path):
@@ -67,7 +37,7 @@ def test_workers_that_share_shards_in_any_order_make_the_store_of_one_process(pl
     assert sum(one.tokens for one in rest.values()) == plan.sequences.lengths.sum()
     assert finish_store(path)
     assert finish_store(path)
-    assert lasting(path) == lasting(single)
+    assert of_shards(path) == of_shards(single)
     metas = [{**load_activations(one).meta, "created": 0} for one in (path, single)]
     assert metas[0] == metas[1]
 
@@ -82,7 +52,7 @@ def test_a_shard_is_on_disk_when_it_is_yielded_and_the_first_writer_wins(plan, s
         told.append(done)
     assert [one.number for one in told if not one.computed] == [1]
     assert finish_store(path)
-    assert lasting(path) == lasting(single)
+    assert of_shards(path) == of_shards(single)
 
 
 def overtaken(numbers, plan, path):

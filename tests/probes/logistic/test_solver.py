@@ -8,9 +8,9 @@ from sklearn.linear_model import LogisticRegression
 
 from probekit.errors import DataError, UsageError
 from probekit.probes.logistic import features, solver
-from probekit.probes.logistic.features import Stream
 from probekit.probes.logistic.solver import solve_logistic
 from probekit.probes.problem import Labels, concatenated, every_problem, subset
+from probekit.probes.stream import Stream
 
 PATH = (1e-4, 1e-2, 1.0, 1e2, 1e4)
 

@@ -21,6 +21,7 @@ from probekit.activations.plan.reading.word_tokens import word_tokens
 from probekit.activations.plan.token_ids import Sequences, has_texts, ranges
 from probekit.errors import DataError, UsageError
 from probekit.models.base import LanguageModel
+from probekit.scratch import on_disk
 from probekit.selections import EXAMPLES, Selection, as_position, check_together, keeps_several, parse_selection
 from probekit.tasks.base import Task
 
@@ -119,17 +120,17 @@ def layout_of(reading: Reading, sequences: Sequences) -> Layout:
         own = None if first.index is None else first.index - sequences.n_bos
     else:
         none = np.full(len(sequences), -1)
-        ids = _stacked([none if one is None else sequences.flat[one] for one in flat])
+        ids = _stacked([none if one is None else sequences.flat[one] for one in flat]).astype(np.int64)
         starts = sequences.offsets[:-1] + sequences.n_bos
         own = _stacked([none if one is None else one - starts for one in flat])
     return Layout(
         positions=reading.names,
         lengths=sequences.lengths,
         n_bos=sequences.n_bos,
-        tokens=ids.astype(np.int64),
+        tokens=on_disk(ids.astype(np.int64, copy=False)),
         n_end=sequences.n_end,
         picked=picked,
-        token_index=None if own is None else own.astype(np.int64),
+        token_index=None if own is None else on_disk(own.astype(np.int64, copy=False)),
         characters=reading.characters,
     )
 
@@ -146,7 +147,7 @@ def needed_tokens(reading: Reading, lengths: np.ndarray) -> np.ndarray:
 
 def _stacked(columns: list[np.ndarray]) -> np.ndarray:
     """One row of each column at a time, [N * columns]."""
-    return np.stack(columns, axis=1).ravel()
+    return columns[0] if len(columns) == 1 else np.stack(columns, axis=1).ravel()
 
 
 def _flat(read: ReadTokens, sequences: Sequences) -> np.ndarray | None:
@@ -167,7 +168,7 @@ def _keeps_several(position: OnePosition) -> bool:
 
 def _as_read(position: OnePosition, chosen: TokenSet, n_bos: int) -> ReadTokens:
     """The tokens of a position, context tokens counted."""
-    index = None if chosen.index is None else chosen.index + n_bos
+    index = None if chosen.index is None else on_disk(chosen.index + n_bos)
     if isinstance(position, np.ndarray) or not (_parsed(position).pick == "mean" or _keeps_several(position)):
         return ReadTokens(index, None)
     return ReadTokens(index, chosen.counts, is_mean=not _keeps_several(position))

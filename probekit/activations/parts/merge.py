@@ -1,0 +1,190 @@
+"""Merge the folders that parts of one extraction were written to into one store."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from probekit.activations.digest import identity_digest
+from probekit.activations.parts.files import PartProgress, in_words, parts_progress, read_cuts, unfinished, write_cut
+from probekit.activations.parts.work import finish_store
+from probekit.activations.store.begin import check_free, check_same
+from probekit.activations.store.copy import files_in, link_or_copy
+from probekit.activations.store.examples import check_examples
+from probekit.activations.store.format import (
+    MAX_EXAMPLES_BYTES,
+    PlanFile,
+    read_plan,
+    read_record,
+    record_numbers,
+    record_path,
+    stored_rows,
+)
+from probekit.activations.store.shard import record_body
+from probekit.activations.store.tensors import SIZE, check_shard, check_shard_size
+from probekit.activations.sums.files import FOLDER
+from probekit.activations.sums.join import join_sums, part_folders, read_part, sums_are_complete
+from probekit.durable import is_there, make_folder, read_plain, remove_stale, seal, write_first
+from probekit.errors import UsageError
+from probekit.options.check import check_any_path, check_reading
+from probekit.remote.path import AnyPath
+
+Advance = Callable[[int, int], object] | None  # called with (shards done, shards in all)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The result of `merge_stores`.
+
+    Attributes:
+        path: the store.
+        taken: shards that this merge brought into it.
+        rows: examples that have a shard.
+        total: examples in all.
+        complete: True if the store can be loaded.
+        missing: the parts that lack shards, where the folders say which parts there are.
+        counted: True if the store has the statistics of all texts; None if no folder has statistics.
+    """
+
+    path: AnyPath
+    taken: int
+    rows: int
+    total: int
+    complete: bool
+    missing: list[PartProgress]
+    counted: bool | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {**asdict(self), "path": str(self.path)}
+
+
+def merge_stores(
+    stores: Sequence[str | AnyPath], out: str | AnyPath, *, check: str = SIZE, advance: Advance = None
+) -> Merged:
+    """Merge stores with parts of one extraction; a shard that several have is taken from the first.
+
+    Files are hard links where the disk can, else copies; the stores stay as they are. A merge that was interrupted
+    resumes. `out` may be one of the stores, which then gets the shards of the others.
+
+    Args:
+        stores: the folders of the parts.
+        out: the store of all.
+        check: how shards are checked: "size", or every byte by "hash".
+        advance: called with (shards done, shards in all).
+
+    Raises:
+        UsageError: no stores.
+        DataError: no store at one of the paths.
+        ResumeMismatch: the stores, or one at `out`, are of different extractions; the message names the fields.
+        StorageError: a file is damaged, or the disk refused.
+    """
+    path, check = check_any_path("out", out), check_reading(check)
+    if isinstance(stores, str | AnyPath) or not stores:
+        raise UsageError("merge_stores takes a list of stores, and one at least")
+    given = [check_any_path("a store", one) for one in stores]
+    plans = [read_plan(one) for one in given]
+    for one, plan in zip(given[1:], plans[1:], strict=True):
+        _check_same(one, plan, plans[0], given[0])
+    plan = _begin(path, given[0], plans[0])
+    others = [(one, own) for one, own in zip(given, plans, strict=True) if not _is_same(one, path)]
+    for one, own in others:
+        for parts in read_cuts(one, own).values():
+            write_cut(path, plan, parts)
+    taken = _take_shards(path, plan, others, check, advance)
+    for one, _ in others:
+        _take_sums(path, one)
+    cuts = read_cuts(path, plan).values()
+    counted = _join(path, plan, cuts) if any(_has_sums(one) for one in (path, *given)) else None
+    complete = finish_store(path)
+    missing = [] if complete else unfinished(parts_progress(path, plan))
+    rows = plan.rows if complete else stored_rows(path, plan)
+    return Merged(path, taken, rows, plan.rows, complete, missing, counted)
+
+
+def _check_same(path: AnyPath, plan: PlanFile, first: PlanFile, where: AnyPath) -> None:
+    """Raise a ResumeMismatch unless a store is of the extraction of the first one."""
+    wanted = {"identity": first.identity, "model": first.model, "task": first.task}
+    check_same(path, plan, wanted, f"a merge takes parts of one extraction ('here' is {str(where)!a})")
+
+
+def _begin(path: AnyPath, first: AnyPath, plan: PlanFile) -> PlanFile:
+    """The plan of the store at `path`, which gets the plan and the examples of the first store if it has none."""
+    check_free(path)
+    for folder in (path, path / "shards", path / "records"):
+        make_folder(folder)
+        remove_stale(folder)
+    if not is_there(path / "plan.json"):
+        _copy_first(first / "plan.json", path)
+    own = read_plan(path)
+    _check_same(path, own, plan, first)
+    if not is_there(path / "examples.json"):
+        make_folder(path / "examples")
+        for piece in files_in(first / "examples"):
+            link_or_copy(piece, path / "examples")
+        _copy_first(first / "examples.json", path)
+    check_examples(path, own)
+    return own
+
+
+def _copy_first(file: AnyPath, folder: AnyPath) -> None:
+    write_first(folder / file.name, read_plain(file, MAX_EXAMPLES_BYTES))
+
+
+def _is_same(one: AnyPath, other: AnyPath) -> bool:
+    return one.resolve() == other.resolve()
+
+
+def _take_shards(
+    path: AnyPath, plan: PlanFile, others: list[tuple[AnyPath, PlanFile]], check: str, advance: Advance
+) -> int:
+    """Bring the shards that the store lacks into it, each before its record; how many there were."""
+    there = set(record_numbers(path))
+    found: dict[int, tuple[AnyPath, PlanFile]] = {}
+    for one, own in others:
+        for number in record_numbers(one):
+            if number not in there:
+                found.setdefault(number, (one, own))
+    for done, (number, (one, own)) in enumerate(sorted(found.items())):
+        record, _ = read_record(one, own, number)
+        checked = check_shard_size if check == SIZE else check_shard
+        checked(one, record)
+        link_or_copy(one / "shards" / record.file, path / "shards")
+        checked(path, record)  # what was there under that name may be damaged
+        write_first(record_path(path, number), seal(record_body(record, plan.seal))[0])
+        if advance:
+            advance(done + 1, len(found))
+    return len(found)
+
+
+def _take_sums(path: AnyPath, store: AnyPath) -> None:
+    """Bring the sums of a store and of its parts, each file before its record."""
+    if sums_are_complete(path):
+        return
+    for folder in [store / FOLDER, *part_folders(store)]:
+        sums = read_part(folder)
+        if sums is None or not sums.progress.is_complete:
+            continue
+        target = path / FOLDER if folder.name == FOLDER else path / FOLDER / folder.parent.name / folder.name
+        make_folder(target)
+        for entry in sums.body["files"].values():
+            link_or_copy(folder / entry["file"], target)
+        _copy_first(sums.record, target)
+
+
+def _has_sums(store: AnyPath) -> bool:
+    return sums_are_complete(store) or bool(part_folders(store))
+
+
+def _join(path: AnyPath, plan: PlanFile, cuts: Iterable[list[list[int]]]) -> bool:
+    """Join the sums of the parts of any cut that has all of them; True if the store has all sums."""
+    for parts in cuts:
+        join_sums(path, identity_digest(plan.identity), [(i + 1, len(parts)) for i, own in enumerate(parts) if own])
+    return sums_are_complete(path)
+
+
+def missing_in_words(merged: Merged) -> str:
+    """What keeps a merged store from being complete, and what to do."""
+    state = f"{str(merged.path)!a} is unfinished, with {merged.rows:,} of {merged.total:,} rows"
+    if not merged.missing:
+        return f"{state}: run the same extract command on it (--out), or merge the store with the rest"
+    return f"{state}: missing in {in_words(merged.missing)}; run these parts, then the same merge again"

@@ -1,0 +1,144 @@
+"""`train-probe --engine ray`: the fits of each place of a store are a task of a Ray cluster.
+
+A task gets the path of the store, the options and a place. It opens the store itself, plans the same fits as the driver
+(splits, control tasks and code are drawn with the seed), and answers with the numbers and the fitted probes. The driver
+does the rest: audit, baselines, random weights, and the comparison of the places.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from probekit.activations.activations import Activations
+from probekit.activations.store.reader import Store, load_activations
+from probekit.devices import at_most
+from probekit.engines.fitted_bytes import as_bytes, from_bytes
+from probekit.engines.tasks import Payload, answer_of, check_seen, raise_error, run_tasks
+from probekit.errors import UsageError
+from probekit.evaluation.curve import Fitted, fit_places
+from probekit.evaluation.label_sets import LabelSetPlan, plan_label_sets
+from probekit.evaluation.request import check_requests
+from probekit.options import ClusterOptions, CurvesArguments
+from probekit.points import Place, place_name
+from probekit.probes.base import Probe
+from probekit.probes.load import SAVED
+
+NOT_SENT = {"progress", "on_part", "random_init", "log_to", "memory", *(field.name for field in fields(ClusterOptions))}
+
+
+def fit_places_on_ray(
+    acts: Activations,
+    options: CurvesArguments,
+    sets: Sequence[LabelSetPlan],
+    places: Sequence[Place],
+    done: Callable[[], None],
+) -> list[Fitted]:
+    """What `fit_places` gives for these label sets, each place fitted by a worker; calls `done` after each place.
+
+    Raises:
+        UsageError: activations that are not a store's, probes that only exist in this process; Ray is not there.
+        ProbekitError: what a worker raised, in one line.
+    """
+    shared = _shared_payload(acts, options, sets)
+    found: dict[Place, list[Any]] = {}
+    with closing(run_tasks(fit_place_task, [{**shared, "place": list(place)} for place in places], options)) as answers:
+        for number, answer in answers:
+            raise_error(answer, f"the fits of {place_name(places[number])}")
+            found[places[number]] = [from_bytes(each) for each in answer["found"]]
+            done()
+    return [{place: found[place][number] for place in places} for number in range(len(sets))]
+
+
+def check_engine(acts: Activations, options: CurvesArguments) -> None:
+    """Refuse what workers cannot read or send back, before anything is computed.
+
+    Raises:
+        UsageError: as `fit_places_on_ray`.
+    """
+    if not isinstance(acts, Store):
+        raise UsageError(
+            "engine='ray' (--engine ray) reads activations on the workers: give a store, as load_activations returns "
+            "it, and keep labels in it (probekit label STORE --labels FILE)"
+        )
+    for name in ("by", "shift_column"):
+        if getattr(options, name) is not None:
+            raise UsageError(
+                f"--engine ray spreads the places of curves over workers, and {name}={getattr(options, name)!r:.40} "
+                "makes something else; leave one of them out"
+            )
+    for probe in options.each_probe:
+        _as_plain(probe)
+    stored = load_activations(acts.path, "size").task
+    if stored.fingerprint() != acts.task.fingerprint():
+        raise UsageError(
+            "engine='ray' (--engine ray): the labels or splits here are not those of the store on disk, which the "
+            "workers read; keep labels in it (probekit label STORE --labels FILE)"
+        )
+
+
+def _shared_payload(acts: Activations, options: CurvesArguments, sets: Sequence[LabelSetPlan]) -> Payload:
+    """What all tasks get."""
+    assert isinstance(acts, Store)
+    for each in sets:
+        _as_plain(each.plan.probe)
+    own = {field.name: getattr(options, field.name) for field in fields(options) if field.name not in NOT_SENT}
+    own["probe"] = _as_plain(own["probe"])
+    own["probes"] = None if own["probes"] is None else [_as_plain(each) for each in own["probes"]]
+    path = str(acts.path.absolute()) if isinstance(acts.path, Path) else str(acts.path)
+    check = "size" if acts.meta.get("check") == "size" else "hash"
+    text = json.dumps(own, default=lambda value: value.item() if hasattr(value, "item") else list(value))
+    return {"store": path, "check": check, "options": text, "memory": options.memory}
+
+
+def _as_plain(probe: Any) -> Any:
+    """A probe by its name, or by its class and parameters.
+
+    Raises:
+        UsageError: a probe that cannot be saved.
+    """
+    if probe is None or isinstance(probe, str):
+        return probe
+    kind = probe if isinstance(probe, type) else type(probe)
+    if kind not in SAVED:
+        raise UsageError(
+            f"--engine ray (engine='ray') takes the probes of this package, which are sent as plain values; got "
+            f"{kind.__name__}: leave the engine out, or name a probe"
+        )
+    return {"class": kind.__name__, "parameters": probe.get_params() if isinstance(probe, Probe) else {}}
+
+
+def _from_plain(given: Any) -> Any:
+    if not isinstance(given, dict):
+        return given
+    return next(kind for kind in SAVED if kind.__name__ == given["class"])(**given["parameters"])
+
+
+def fit_place_task(payload: Payload) -> Payload:
+    """A task: the fits of one place, for each label set and probe."""
+    return answer_of(payload, lambda: _fit_place(payload))
+
+
+def _fit_place(payload: Payload) -> Payload:
+    point, layer = payload["place"]
+    with at_most(payload["memory"]):
+        sets = _planned(payload["store"], payload["check"], payload["options"])
+        features, plans = [each.requests[0].features for each in sets], [each.plan for each in sets]
+        place = (point, layer)
+        found = fit_places(features, plans, [place], lambda: None)
+    return {"found": [as_bytes(each[place]) for each in found]}
+
+
+@lru_cache(maxsize=1)  # a worker fits many places of one curve
+def _planned(store: str, check: str, text: str) -> list[LabelSetPlan]:
+    """The plan of the fits alone: what only the driver reports is left out."""
+    check_seen(store, "://" in store or (Path(store) / "plan.json").exists())
+    own = json.loads(text)
+    own["probe"] = _from_plain(own["probe"])
+    own["probes"] = None if own["probes"] is None else [_from_plain(each) for each in own["probes"]]
+    options = CurvesArguments(**own)
+    requests = check_requests(load_activations(store, check), options)
+    return plan_label_sets(requests, replace(options, quick=True, baselines=False, nuisance=None), lambda _: None)

@@ -1,0 +1,111 @@
+"""Independent pieces of work as tasks of a Ray cluster: plain values in, plain values out.
+
+A task whose process is killed is run again, on another machine if need be. An error that Python raised is not: the same
+work would raise it again. It comes back as one line.
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from probekit import errors
+from probekit.engines.cluster import one_line, ray_cluster
+from probekit.engines.ray_worker import here, own_versions
+from probekit.errors import ProbekitError, StorageError, UsageError
+from probekit.options.engine import ClusterOptions
+from probekit.text import counted
+
+Payload = dict[str, Any]
+RETRIES = 3  # times that a task is run again when its process was killed
+_SECONDS = 1.0  # between looks at the tasks, so that Ctrl-C is noticed
+_IN_FLIGHT = 1000  # tasks that Ray knows of at once, unless `workers` says how many run
+_MOST_SAID = 1000  # characters of an error
+
+
+def run_tasks(
+    work: Callable[[Payload], Payload], payloads: Sequence[Payload], options: ClusterOptions, gpus: float = 0.0
+) -> Generator[tuple[int, Payload]]:
+    """Run `work` for each payload on the cluster; close the iterator to end what still runs.
+
+    Args:
+        work: a function of a module, which answers as `answer_of` does.
+        payloads: JSON-able; "versions" is added to each.
+        options: the cluster, and how many tasks run at once.
+        gpus: that each task gets where the options do not say.
+
+    Yields:
+        The number of each payload and its answer as it ends. A task that was lost `RETRIES` times more has an answer
+        with "error" and "lost".
+
+    Raises:
+        UsageError: Ray is not installed, or the cluster does not answer.
+    """
+    share = gpus if options.gpus_per_worker is None else options.gpus_per_worker
+    with ray_cluster(options) as ray:
+        how = {"num_cpus": 1, "num_gpus": share, "max_retries": RETRIES, "retry_exceptions": False}
+        task, versions = ray.remote(**how)(work), own_versions()
+        most = _IN_FLIGHT if options.workers is None else int(options.workers[-1])
+        waiting, running = list(enumerate(payloads))[::-1], dict[Any, int]()
+        try:
+            while waiting or running:
+                while waiting and len(running) < most:
+                    number, payload = waiting.pop()
+                    running[task.remote({**payload, "versions": versions})] = number
+                ready, _ = ray.wait(list(running), num_returns=1, timeout=_SECONDS)
+                for reference in ready:
+                    yield running.pop(reference), _result_of(ray, reference)
+        finally:
+            for reference in running:
+                with suppress(Exception):
+                    ray.cancel(reference, force=True)
+
+
+def _result_of(ray: Any, reference: Any) -> Payload:
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayError as error:
+        what = f"its process was lost {counted(RETRIES + 1, 'time')} ({one_line(error):.200})"
+        return {
+            "error": f"{what}; give it more memory, or read the logs of Ray",
+            "kind": "StorageError",
+            "lost": True,
+        }
+
+
+def answer_of(payload: Payload, work: Callable[[], Payload]) -> Payload:
+    """The answer of a task: that of `work`, or {"error", "kind", "node"} of what it raised."""
+    try:
+        _check_versions(payload["versions"])
+        return work()
+    except Exception as error:
+        said = " ".join(str(error).split())[:_MOST_SAID]
+        said = said if isinstance(error, ProbekitError) else f"{type(error).__name__}: {said}"
+        return {"error": said, "kind": type(error).__name__, "node": here()}
+
+
+def raise_error(answer: Mapping[str, Any], what: str) -> None:
+    """Raise the error of an answer, if it has one, as the same kind of error; `what` says which task."""
+    if "error" in answer:
+        kind = getattr(errors, answer["kind"], None)
+        is_known = isinstance(kind, type) and issubclass(kind, ProbekitError)
+        where = f" on {answer['node']!a}" if "node" in answer else ""
+        raise (kind if is_known else ProbekitError)(f"{what}{where}: {answer['error']}")
+
+
+def _check_versions(wanted: Mapping[str, str]) -> None:
+    """Raise a UsageError unless this machine has the driver's versions."""
+    own = own_versions()
+    for name, version in wanted.items():
+        if own[name] != version:
+            raise UsageError(
+                f"{name} {own[name]} is installed there and {version} where the command runs; install the same on "
+                "every machine of the cluster"
+            )
+
+
+def check_seen(path: str, is_there: bool) -> None:
+    """Raise a StorageError where this machine does not see a folder of the driver's."""
+    if not is_there:
+        raise StorageError(
+            f"{path!a} is not there: the workers of a cluster need a shared folder, or an object store (s3://...)"
+        )

@@ -1,0 +1,94 @@
+"""Rows that memory need not hold: a stream of blocks that can be read again and again.
+
+Axes: N rows, D features, B rows of a block.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+COPIES = 6  # of the rows that fits hold at most: as read, the fitted ones, those of the code, and in float64
+NUMBER = torch.float32.itemsize  # bytes of a number as fits read it
+BYTES_OF_A_SCORE = 96  # float64 scores of three points of a descent, and what a step works out of them
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Features that do not fit in memory.
+
+    Attributes:
+        n: N.
+        d: D.
+        read: called once per pass; yields the rows in blocks [B, D] of some thousands, always in the same order.
+        order: int64 [N], the index into the labels of each row; None if rows and labels have the same order.
+        room: bytes that fits of these rows may take; rows that fit in it are held. None never holds rows.
+    """
+
+    n: int
+    d: int
+    read: Callable[[], Iterator[Tensor]]
+    order: np.ndarray | None = None
+    room: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, D)."""
+        return self.n, self.d
+
+
+def bytes_to_fit(n: int, d: int) -> int:
+    """The most memory that fits of n rows of d features take, if they are held."""
+    return COPIES * NUMBER * n * d
+
+
+def most_scores(X: Tensor | Stream, most: int) -> int:
+    """How many scores a descent may hold: `most`, or fewer where half of the room of a stream has no place for them."""
+    return most if isinstance(X, Tensor) or X.room is None else min(most, max(1, X.room // (2 * BYTES_OF_A_SCORE)))
+
+
+def take_some(X: Stream, rows: np.ndarray) -> Tensor | Stream:
+    """Some rows, each once, by their index into the labels; numbered in this order, and held if the room has place."""
+    some = some_of(X, rows)
+    return held(some) if X.room is not None and bytes_to_fit(*some.shape) <= X.room else some
+
+
+def some_of(X: Stream, rows: np.ndarray) -> Stream:
+    """Some rows as `take_some`, never held."""
+    number = np.full(X.n, -1, dtype=np.int64)
+    number[rows] = np.arange(len(rows))
+    number = number if X.order is None else number[X.order]
+    wanted = number >= 0
+
+    def read() -> Iterator[Tensor]:
+        start = 0
+        for block in X.read():
+            mine = wanted[start : start + len(block)]
+            start += len(block)
+            if mine.all():
+                yield block
+            elif mine.any():
+                yield block[torch.from_numpy(mine)]
+
+    return Stream(len(rows), X.d, read, number[wanted], X.room)
+
+
+def held(X: Stream) -> Tensor:
+    """The rows in the order of the labels: [N, D]."""
+    values: Tensor | None = None
+    for rows, block in with_numbers(X):
+        if values is None:
+            values = block.new_empty(X.n, X.d)
+        values[torch.from_numpy(rows)] = block
+    return torch.empty(X.n, X.d) if values is None else values
+
+
+def with_numbers(X: Stream) -> Iterator[tuple[np.ndarray, Tensor]]:
+    """One pass: each block [B, D] with the index into the labels of its rows, int64 [B]."""
+    start = 0
+    for block in X.read():
+        stop = start + len(block)
+        yield np.arange(start, stop) if X.order is None else X.order[start:stop], block
+        start = stop

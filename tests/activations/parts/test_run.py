@@ -1,0 +1,131 @@
+"""Parts, in any order, twice, twice at once, or killed on the way, end in the store of one process, bit for bit."""
+
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from itertools import permutations
+from typing import Any
+
+import pytest
+from part_cases import HOW
+from store_cases import Stopped, files, of_shards, stop_after
+
+from probekit import extract
+from probekit.activations import Store, list_stores, load_activations, run_part, run_plan, verify
+from probekit.activations.parts.cut import cut_parts, shard_costs
+from probekit.activations.parts.work import begin_work
+from probekit.errors import StorageError, UsageError
+
+N_PARTS = 3
+
+
+@pytest.mark.parametrize("order", list(permutations((1, 2, 3)))[::2])
+def test_the_last_of_the_parts_in_any_order_completes_the_store(plan, single, tmp_path, order):
+    path, left = tmp_path / "store", {1, 2, 3}
+    cut = cut_parts(shard_costs(plan), N_PARTS)
+    for part in order:
+        done = run_part(plan, path, (part, N_PARTS), progress=False)
+        left.remove(part)
+        assert (done.shards, done.computed) == (len(cut[part - 1]), len(cut[part - 1]))
+        assert {one.part: (one.shards, one.done) for one in done.missing} == {n: (len(cut[n - 1]), 0) for n in left}
+        assert done.complete == (not left)
+        if left:
+            with pytest.raises(StorageError, match="unfinished"):
+                Store(path)
+    assert of_shards(path) == of_shards(single)
+    assert verify(path).is_sound
+    metas = [{**load_activations(one).meta, "created": 0} for one in (path, single)]
+    assert metas[0] == metas[1]
+
+
+def test_a_part_that_is_run_again_or_stolen_changes_nothing(plan, single, tmp_path):
+    path = tmp_path / "store"
+    run_part(plan, path, (2, N_PARTS), progress=False)
+    before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in files(path)}
+    again = run_part(plan, path, (2, N_PARTS), progress=False)
+    assert again.computed == 0
+    assert {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in files(path)} == before
+    for other in (1, 2):  # another cut: the shards of part 2/3 are there already
+        done = run_part(plan, path, (other, 2), progress=False)
+    assert done.complete
+    assert run_part(plan, path, (3, N_PARTS), progress=False).computed == 0
+    assert of_shards(path) == of_shards(single)
+
+
+def test_more_parts_than_shards_leave_the_rest_nothing_to_do(plan, single, tmp_path):
+    path, n = tmp_path / "store", len(plan.shards) + 2
+    done = [run_part(plan, path, (i + 1, n), progress=False, sums="also") for i in range(n)]
+    assert sorted(one.shards for one in done) == [0, 0] + [1] * len(plan.shards)
+    assert load_activations(path).statistics.n_bytes == load_activations(single).statistics.n_bytes
+    assert of_shards(path) == of_shards(single)
+
+
+def test_a_part_that_stops_resumes_and_its_missing_shards_are_named(plan, single, tmp_path, monkeypatch):
+    path = tmp_path / "runs" / "store"
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        with pytest.raises(Stopped):
+            run_part(plan, path, (1, 2), progress=False)
+    n_first, n_second = (len(part) for part in cut_parts(shard_costs(plan), 2))
+    words = f"part 1/2 (1 of {n_first} shards), part 2/2 (0 of {n_second} shards)"
+    assert [info.missing for info in list_stores(path.parent)] == [words]
+    with pytest.raises(StorageError, match="missing in part 1/2"):
+        load_activations(path)
+    assert run_part(plan, path, (1, 2), progress=False).computed == n_first - 1
+    run_plan(plan, path, progress=False)  # the command without --part does the rest
+    assert of_shards(path) == of_shards(single)
+    assert [info.missing for info in list_stores(path.parent)] == [""]
+
+
+def test_in_python_a_part_is_a_keyword(plan, tmp_path):
+    path = tmp_path / "store"
+    first = extract(plan.model, plan.task, out=path, part="1/2", progress=False, **HOW)
+    second = extract(plan.model, plan.task, out=path, part=(2, 2), progress=False, **HOW)
+    assert [one.complete for one in (first, second)] == [False, True]
+    with pytest.raises(UsageError, match="give out=PATH"):
+        extract(plan.model, plan.task, part="1/2", **HOW)
+    for wrong in ("0/2", "3/2", "2", (1, 2, 3), (True, 2), "1/x"):
+        with pytest.raises(UsageError, match="such as 2/4"):
+            extract(plan.model, plan.task, out=path, part=wrong, **HOW)
+    with pytest.raises(UsageError, match="--generate"):
+        extract(plan.model, plan.task, out=path, part="1/2", generate=3)
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from probekit.activations import run_part
+from probekit.activations.parts.work import open_work
+plan = open_work(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+run_part(plan, Path(sys.argv[1]), (1, 2), progress=False, sums="also")
+"""
+
+
+def test_a_part_in_two_processes_at_once_one_of_them_killed_is_that_of_one(plan, single, tmp_path):
+    path = tmp_path / "store"
+    begin_work(plan, path)
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with ExitStack() as stack:
+        command = [sys.executable, "-c", CHILD, str(path)]
+        children = [stack.enter_context(subprocess.Popen(command, **pipes)) for _ in range(2)]
+        try:
+            for child in children:
+                assert child.stdout.readline() == "ready\n"
+                child.stdin.write("go\n")
+                child.stdin.flush()
+            deadline = time.monotonic() + 120
+            while not list((path / "records").glob("0*.json")) and time.monotonic() < deadline:
+                time.sleep(0.001)
+            children[0].kill()
+            assert children[1].wait(timeout=120) == 0
+        finally:
+            for child in children:
+                child.kill()
+    assert run_part(plan, path, (1, 2), progress=False, sums="also").computed == 0
+    done = run_part(plan, path, (2, 2), progress=False, sums="also")
+    assert (done.complete, done.counted) == (True, True)
+    assert of_shards(path) == of_shards(single)
+    assert verify(path).is_sound

@@ -1,0 +1,38 @@
+"""Tasks of a Ray cluster that are killed, or wait for it; orders are files next to the store or sweep."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from probekit.engines.ray_probes import fit_place_task
+from probekit.engines.ray_sweep import run_task_of_sweep
+
+
+def fit_or_die(payload: dict[str, Any]) -> dict[str, Any]:
+    """As `fit_place_task`, once the orders are carried out."""
+    carry_out(Path(payload["store"]).parent, ".".join(map(str, payload["place"])))
+    return fit_place_task(payload)
+
+
+def run_or_die(payload: dict[str, Any]) -> dict[str, Any]:
+    """As `run_task_of_sweep`, once the orders are carried out."""
+    carry_out(Path(payload["folder"]).parent, payload["task"][0])
+    return run_task_of_sweep(payload)
+
+
+def carry_out(folder: Path, name: str) -> None:
+    """Die of `always-NAME`; of `once-NAME`, which is then gone; wait for the end once with `wait-NAME`."""
+    if (folder / f"always-{name}").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    for order in ("once", "wait"):
+        if not (folder / f"{order}-{name}").exists():
+            continue
+        (folder / f"{order}-{name}").unlink()
+        if order == "once":
+            os.kill(os.getpid(), signal.SIGKILL)
+        import ray
+
+        (folder / "node").write_text(ray.get_runtime_context().get_node_id())
+        time.sleep(60)

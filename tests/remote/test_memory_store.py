@@ -1,0 +1,207 @@
+"""A store in an object store equals the one on disk file by file, and all that can be done with it works there."""
+
+import json
+import random
+import threading
+
+import numpy as np
+import pytest
+import torch
+from remote_cases import N, content, run_to, small_model
+
+from probekit.activations import (
+    Store,
+    label_store,
+    list_stores,
+    load_activations,
+    load_statistics,
+    newest_store,
+    random_init_of,
+    repair,
+    verify,
+)
+from probekit.activations.run import loop
+from probekit.activations.store.begin import CONTINUATIONS
+from probekit.activations.store.writer import StoreWriter
+from probekit.cli.main import run as run_command
+from probekit.errors import DataError, ResumeMismatch, StorageError
+from probekit.remote.path import RemotePath, as_path
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_after(monkeypatch, n):
+    write, written = StoreWriter.write, []
+
+    def counted(self, number, *rest):
+        if len(written) == n:
+            raise Stopped
+        written.append(number)
+        write(self, number, *rest)
+
+    monkeypatch.setattr(StoreWriter, "write", counted)
+    return written
+
+
+def test_it_equals_the_store_on_disk_file_by_file(place, usual):
+    store = run_to(str(place))
+    assert isinstance(store, Store)
+    assert content(place) == content(usual)
+    assert len([name for name in content(place) if name.startswith("shards/")]) > 2
+    local = load_activations(usual)
+    for x in local:
+        assert torch.equal(store[x], local[x])
+    store.verify()
+    assert verify(place).files == verify(usual).files
+    assert verify(place).bytes == verify(usual).bytes
+
+
+def test_parts_of_it_equal_those_of_the_store_on_disk(place, usual):
+    run_to(place)
+    store, local, rows = load_activations(place), load_activations(usual), [3, -1, 7, 7]
+    assert torch.equal(store.read("q.1", rows), local.read("q.1", rows))
+    for (one, x), (other, y) in zip(store.shards("resid_pre.2"), local.shards("resid_pre.2"), strict=True):
+        assert np.array_equal(one, other)
+        assert torch.equal(x, y)
+    assert store.task.fingerprint() == local.task.fingerprint()
+
+
+@pytest.mark.parametrize("check", ["hash", "size"])
+def test_one_place_is_read_by_its_range(place, usual, monkeypatch, check):
+    run_to(place)
+    store, local = load_activations(place, check), load_activations(usual)
+    read, asked = RemotePath.read_bytes, []
+
+    def read_bytes(self, start=0, end=None):
+        asked.append((self.name, start, end))
+        return read(self, start, end)
+
+    monkeypatch.setattr(RemotePath, "read_bytes", read_bytes)
+    assert torch.equal(store["q.1"], local["q.1"])
+    assert sum(end - start for _, start, end in asked) == local["q.1"].nbytes
+
+
+def test_it_resumes_and_computes_what_is_missing(place, usual, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        with pytest.raises(Stopped):
+            run_to(place)
+    with pytest.raises(StorageError, match="unfinished"):
+        load_activations(place)
+    assert Store.progress(str(place))[0] < N
+    computed, compute = [], loop.compute_shard
+
+    def counted(plan, number, advance=None):
+        computed.append(number)
+        return compute(plan, number, advance)
+
+    monkeypatch.setattr(loop, "compute_shard", counted)
+    run_to(place)
+    assert computed
+    assert 0 not in computed
+    assert content(place) == content(usual)
+    with pytest.raises(ResumeMismatch, match="dtype"):
+        run_to(place, dtype="float16")
+
+
+def test_two_writers_at_once_leave_one_store(place, usual):
+    errors: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            run_to(place)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write) for _ in range(2)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(60)
+    assert errors == []
+    assert content(place) == content(usual)
+
+
+@pytest.mark.parametrize("where", ["shards/*", "records/*", "manifest.json"])
+@pytest.mark.parametrize("how", ["alter", "cut", "remove"])
+def test_damage_is_found_and_repaired(place, usual, where, how):
+    run_to(place)
+    file = random.Random(0).choice(sorted(place.glob(where)))
+    data = file.read_bytes()
+    if how == "remove":
+        file.unlink()
+    else:
+        file.write_bytes(data[:-9] if how == "cut" else data[:-1] + bytes([data[-1] ^ 1]))
+    found = verify(place)
+    assert found.broken or not found.finished
+    with pytest.raises(StorageError):
+        run_all(place)
+    repair(place, small_model())
+    assert verify(place).is_sound
+    assert content(place) == content(usual)
+    run_all(place)
+
+
+def run_all(place) -> None:
+    store = load_activations(place)
+    for x in store:
+        store[x]
+
+
+def test_statistics_are_those_of_the_disk(place, tmp_path):
+    run_to(place, stats=True)
+    run_to(tmp_path / "local", stats=True)
+    one, other = content(place), content(tmp_path / "local")
+    assert one.keys() == other.keys()  # the sums have the names of their content
+    assert any(name.startswith("statistics/") for name in one)
+    assert load_statistics(place).places == load_statistics(tmp_path / "local").places
+    assert verify(place).counted == N
+
+
+def test_labels_join(place):
+    run_to(place)
+    label_store(place, {f"train:{i + 100}": f"class{i % 2}" for i in range(N)}, name="new")
+    assert "new" in load_activations(place).labels
+    assert verify(place).is_sound
+
+
+def test_stores_are_listed_and_the_newest_found(place):
+    for name in ("a", "deep/b"):
+        run_to(place / name)
+    (place / "other" / "plan.txt").write_bytes(b"")
+    (place / CONTINUATIONS / "x" / "plan.json").write_bytes(b"{}")
+    found = list_stores(str(place))
+    assert [str(one.path) for one in found] == [str(place / "a"), str(place / "deep" / "b")]
+    assert all(one.is_complete and one.bytes > 0 for one in found)
+    assert newest_store(place) in (place / "a", place / "deep" / "b")
+    with pytest.raises(DataError, match="no complete store"):
+        newest_store(place / "none")
+
+
+def test_files_of_others_are_refused(place):
+    (place / "notes.txt").write_bytes(b"mine")
+    with pytest.raises(StorageError, match="not of a store"):
+        run_to(place)
+
+
+def test_the_commands_take_an_address(place, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_to(place)
+    assert run_command(["verify", str(place), "--quiet"]) == 0
+    assert run_command(["ls", str(place)]) == 0
+    assert "complete: tiny on letters" in capsys.readouterr().out
+    assert run_command(["train-probe", str(place), "--quick", "--layer", "1", "--probe", "mean-diff", "--json"]) == 0
+    folder = json.loads(capsys.readouterr().out)["results"]
+    assert folder.startswith("runs/memory-")
+    assert (tmp_path / folder / "results.json").exists()
+    assert run_command(["train-probe", str(place), "--out", "s3://b/x"]) == 2
+    assert run_command(["verify", f"{place}/none"]) == 3
+
+
+def test_a_baseline_needs_a_model_that_can_be_loaded(place):
+    run_to(place)
+    with pytest.raises(Exception, match="does not record where its model"):
+        random_init_of(str(place))
+    assert as_path(str(place)) == place

@@ -1,0 +1,71 @@
+"""What the tests of stores in an object store share: a small run to any place, and what is there afterwards."""
+
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import torch
+
+from probekit.activations import extract
+from probekit.activations.plan import build as planning
+from probekit.activations.store import write_examples
+from probekit.activations.store.writer import StoreWriter
+from probekit.models.families.gpt2 import GPT2, GPT2Config
+from probekit.remote.path import AnyPath, RemotePath
+from probekit.tasks.base import SPLITS, Task
+
+N = 40
+SHARD_BYTES, PIECE_ROWS = 6 * 7 * 16 * 4, 16  # several shards, several pieces of examples
+HOW: dict[str, Any] = {"points": ["resid_pre", "q"], "batch_tokens": 30, "progress": False}
+
+
+def small_model() -> GPT2:
+    cfg = GPT2Config(d_model=16, n_heads=2, d_mlp=24, n_layers=3, n_ctx=12, d_vocab=27, init_std=0.3, bos_token_id=0)
+    model = GPT2(cfg).init_weights(0)
+    model.name = "tiny"
+    return model
+
+
+def small_task() -> Task:
+    rng = np.random.default_rng(0)
+    return Task(
+        name="letters",
+        inputs=[rng.integers(1, 27, size=rng.integers(1, 13)).tolist() for _ in range(N)],
+        labels={"odd": np.arange(N) % 2},
+        label_names={"odd": ["no", "yes"]},
+        splits=np.array([SPLITS[i % 3] for i in range(N)]),
+        target="odd",
+        ids=[f"train:{i + 100}" for i in range(N)],
+        info={"seed": 0},
+    )
+
+
+def run_to(out: str | AnyPath | None, **changes: Any) -> Any:
+    return extract(small_model(), small_task(), out=out, **{**HOW, **changes})
+
+
+def content(path: AnyPath) -> dict[str, bytes]:
+    """Every file but the manifest, whose date differs, with its bytes."""
+    if isinstance(path, RemotePath):
+        found = {str(one.relative_to(path)): one.read_bytes() for one in path.rglob("*")}
+    else:
+        found = {str(one.relative_to(path)): one.read_bytes() for one in path.rglob("*") if one.is_file()}
+    assert found.pop("manifest.json", None) is not None
+    return found
+
+
+def die_after(n: int, out: str, threads: int) -> None:
+    """In a process of its own: extract to `out`, and end as kill -9 does when n records are there."""
+    torch.set_num_threads(threads)  # products in another number of threads have other last bits
+    planning.SHARD_BYTES, write_examples.PIECE_ROWS = SHARD_BYTES, PIECE_ROWS
+    write, done = StoreWriter._put, []
+
+    def put(self: StoreWriter, *args: Any, **kwargs: Any) -> None:
+        write(self, *args, **kwargs)
+        done.append(args[0])
+        if len(done) == n:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    StoreWriter._put = put  # pyright: ignore[reportAttributeAccessIssue]
+    run_to(out)
