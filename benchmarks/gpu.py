@@ -29,10 +29,10 @@ import torch
 from probekit import extract, train_probes
 from probekit.activations.activations import ActivationSet
 from probekit.devices import DTYPES, find_device
-from probekit.dtypes import dtype_name
 from probekit.models.base import LanguageModel
 from probekit.models.families.gpt2 import GPT2Config
 from probekit.models.families.llama import LlamaConfig
+from probekit.options import parse
 from probekit.tasks import Task
 from probekit.verification import measure_speed, speed_as_dict
 from probekit.verification.compare import bounds_of
@@ -101,7 +101,7 @@ def error_of_packing(model: LanguageModel, texts: list[list[int]], how: Settings
 
 
 def places(model: LanguageModel, texts: list[list[int]], how: Settings) -> dict[str, Any]:
-    """Tokens/s of the four ways to keep activations, of as many texts as fit; and their ratios."""
+    """Tokens/s of the four ways to keep activations, of as many texts as all tokens leave room for."""
     each = sum(map(len, texts)) / len(texts) * model.cfg.n_layers * model.cfg.d_model * model.dtype.itemsize
     texts = texts[: max(8, int(STORED_BYTES / each))]
     tokens = sum(map(len, texts))
@@ -200,7 +200,7 @@ def main(given: list[str] | None = None) -> None:
     print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}", flush=True)
     for name, cfg in shapes.items():
         with tempfile.TemporaryDirectory(dir=args.scratch) as scratch:
-            dtype, compare = dtype_name(args.dtype), not args.no_transformers
+            dtype, compare = parse.dtype(args.dtype), not args.no_transformers
             how = Settings(device, dtype, args.rounds, args.seconds, compare, Path(scratch), LABELLED[args.tiny])
             found.append(measure(name, cfg, how))
         print(row(found[-1]), flush=True)

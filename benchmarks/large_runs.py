@@ -1,6 +1,7 @@
 """What runs of 1e9 and 1e12 tokens take, from the sizes of the models alone: python benchmarks/large_runs.py
 
-Prints the tables of docs/large-runs.md; `--picture FILE` draws the one of bytes. Nothing is run or measured. FLOPs are
+Prints the tables of docs/large-runs.md; `--page docs/large-runs.md` writes them there, and `--picture FILE` draws the
+bytes. Nothing is run or measured. FLOPs are
 those of `probekit params` without the head, which an extraction never computes, at texts of `--context` tokens without
 shared prefixes. GPU hours are FLOPs over `--share` of `--peak`, the dense bfloat16 peak of an H100 SXM after NVIDIA's
 data sheet; `probekit selftest --speed` measures both on your card.
@@ -85,7 +86,7 @@ def table(head: list[str], rows: Iterator[list[str]]) -> str:
 
 def compute_table(given: Given) -> str:
     head = ["", "parameters", "layers x width", "FLOPs a token", "tokens/s of a GPU"]
-    head += [f"GPU hours for {tokens:.0e} tokens".replace("e+", "e") for tokens in TOKENS]
+    head += [f"GPU hours for {power(tokens)} tokens" for tokens in TOKENS]
 
     def rows() -> Iterator[list[str]]:
         for size, name in MODELS.items():
@@ -98,8 +99,8 @@ def compute_table(given: Given) -> str:
 
 
 def bytes_table(given: Given) -> str:
-    head = ["", "kept", "type", *(f"{tokens:.0e} tokens".replace("e+", "e") for tokens in TOKENS)]
-    head += ["shards of the latter", "B/s of one GPU"]
+    head = ["", "kept", "type", *(f"{power(tokens)} tokens" for tokens in TOKENS)]
+    head += ["shards of the latter", "bytes/s of one GPU"]
 
     def rows() -> Iterator[list[str]]:
         for size in MODELS:
@@ -127,18 +128,16 @@ def sums_table() -> str:
 def limits_table(given: Given) -> str:
     def rows() -> Iterator[list[str]]:
         tokens = MAX_TABLE / BYTES_A_TOKEN
-        yield ["a table of texts, which is read at once", f"{metric(MAX_TABLE)}B", "`plain_files.py`", f"{tokens:.1e}"]
+        yield ["a table of texts, which is read at once", f"{metric(MAX_TABLE)}B", "`plain_files.py`", power(tokens)]
         tokens = MAX_ROWS * given.context
-        yield ["texts of a store", f"{MAX_ROWS:,}", "`store/format.py`", f"{tokens:.1e}"]
+        yield ["texts of a store", f"{MAX_ROWS:,}", "`store/format.py`", power(tokens)]
         for size in MODELS:
             for kept, values in choices(size, given).items():
                 tokens = MAX_RECORDS * SHARD_BYTES / (2 * values)
                 cells = [f"shards of a store ({size}, {kept}, bf16)", f"{MAX_RECORDS:,}", "`store/format.py`"]
-                yield [*cells, f"{tokens:.1e}"]
+                yield [*cells, power(tokens)]
 
-    return table(
-        ["what", "limit", "where", "tokens that reach it"], ([x.replace("e+", "e") for x in r] for r in rows())
-    )
+    return table(["what", "limit", "where", "tokens that reach it"], rows())
 
 
 def checks_table(given: Given) -> str:
@@ -151,6 +150,12 @@ def checks_table(given: Given) -> str:
 
     head = ["", "1e9 tokens, bf16", "bytes", "shards", "hashed by one core", *(f"moved over {name}" for name in RATES)]
     return table(head, rows())
+
+
+def power(n: float) -> str:
+    """17e9 -> "1.7e10", 1e9 -> "1e9"."""
+    digits, _, exponent = f"{n:.1e}".partition("e")
+    return f"{digits.removesuffix('.0')}e{int(exponent)}"
 
 
 def duration(seconds: float) -> str:
@@ -169,6 +174,15 @@ def tables(given: Given) -> dict[str, str]:
         "limits": limits_table(given),
         "checks": checks_table(given),
     }
+
+
+def filled(page: str, given: Given) -> str:
+    """The page with these tables between its marks."""
+    for name, text in tables(given).items():
+        begin, end = f"<!-- {name} -->\n\n", f"\n\n<!-- end of {name} -->"
+        before, _, rest = page.partition(begin)
+        page = before + begin + text + end + rest.partition(end)[2]
+    return page
 
 
 def draw(given: Given, path: Path) -> None:
@@ -195,6 +209,7 @@ def parsed(args: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=500, help="tokens of a text")
     parser.add_argument("--share", type=float, default=0.4, help="of the peak that an extraction reaches")
     parser.add_argument("--peak", type=float, default=989e12, help="FLOPs a second of one GPU")
+    parser.add_argument("--page", type=Path, help="also write the tables into this page")
     parser.add_argument("--picture", type=Path, help="also draw the bytes")
     return parser.parse_args(args)
 
@@ -203,6 +218,8 @@ def main() -> None:
     args = parsed()
     given = Given(args.context, args.share, args.peak)
     print("\n\n".join(f"### {name}\n\n{text}" for name, text in tables(given).items()))
+    if args.page:
+        args.page.write_text(filled(args.page.read_text(encoding="utf-8"), given), encoding="utf-8")
     if args.picture:
         draw(given, args.picture)
 

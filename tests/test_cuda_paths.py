@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,7 +74,7 @@ def test_a_store_and_its_sums_are_those_of_memory(cuda, tmp_path, name):
     how: dict[str, Any] = {"points": points, "device": GPU, "batch_tokens": 32, "position": "all"}
     in_memory = extract(new_model(name), task(two), **how)
     cuda.order.clear()
-    stored = extract(new_model(name), task(two), out=tmp_path / "store", stats=True, **how)
+    stored: Any = extract(new_model(name), task(two), out=tmp_path / "store", stats=True, **how)
     assert all(torch.equal(stored[place], in_memory[place].cpu()) for place in in_memory)
     assert cuda.order.count("copy") == cuda.order.count("arrived") > 0
     sums = extract_statistics(new_model(name), task(two), ExtractOptions(**how))
@@ -90,7 +89,7 @@ def test_a_store_of_several_shards_has_the_same_files_whenever_copies_arrive(cud
         extract(model, task(), points="resid_pre", batch_tokens=16, block_nodes=8, out=tmp_path / str(i))
         for i in (0, 1)
     ]
-    files = [lasting(Path(store.path)) for store in stores]
+    files = [lasting(tmp_path / str(i)) for i in (0, 1)]
     assert cuda.order.count("copy") >= 2 * 3 * 4  # two stores, three layers, several shards
     assert files[0] == files[1]
     wanted = extract(tiny_model("gpt2"), task(), points="resid_pre")

@@ -19,7 +19,6 @@ from probekit.options.probe import CurvesArguments, ProbeArguments, ProbeOptions
 from probekit.options.push import PushOptions
 from probekit.options.report import ReportOptions
 from probekit.options.score import ScoreOptions
-from probekit.options.selftest import SelftestOptions
 from probekit.options.sweep import SweepArguments, SweepOptions
 from probekit.options.task import TaskOptions
 from probekit.options.train import TrainingSettings
@@ -51,7 +50,6 @@ __all__ = [
     "ReportOptions",
     "Sampling",
     "ScoreOptions",
-    "SelftestOptions",
     "SweepArguments",
     "SweepOptions",
     "TaskOptions",

@@ -9,10 +9,10 @@ import numpy as np
 
 from probekit.activations.layout import Layout
 from probekit.activations.store.examples import check_examples
-from probekit.activations.store.format import FORMAT, PlanFile, read_plan
+from probekit.activations.store.format import FORMAT, MAX_RECORDS, MAX_ROWS, PlanFile, read_plan
 from probekit.activations.store.write_examples import write_examples
 from probekit.durable import TEMPORARY, is_there, make_folder, refused, remove_stale, seal, write_first
-from probekit.errors import ResumeMismatch, StorageError
+from probekit.errors import ResumeMismatch, StorageError, UsageError
 from probekit.interventions import one_place_in_words
 from probekit.remote.path import AnyPath
 from probekit.tasks.base import Task
@@ -59,7 +59,9 @@ def begin_store(path: AnyPath, new: NewStore) -> PlanFile:
     Raises:
         ResumeMismatch: `path` holds a store with another identity; the message names every field that differs.
         StorageError: the disk refused, `path` holds something else, or a damaged store.
+        UsageError: more texts or shards than one store can hold.
     """
+    _check_size(new.identity)
     check_free(path)
     for folder in (path, path / "shards", path / "records"):
         make_folder(folder)
@@ -77,6 +79,16 @@ def begin_store(path: AnyPath, new: NewStore) -> PlanFile:
     else:
         check_examples(path, plan)  # with damaged examples, shards that are computed now would be lost
     return plan
+
+
+def _check_size(identity: dict[str, Any]) -> None:
+    """Refuse what a store could not be finished with, before anything is computed."""
+    for what, n, most in (("texts", identity["rows"], MAX_ROWS - 1), ("shards", identity.get("shards"), MAX_RECORDS)):
+        if n is not None and n > most:
+            raise UsageError(
+                f"{n:,} {what} are more than the {most:,} of one store; split the task, or keep fewer layers or tokens "
+                "(--position), or sums alone (--stats-only)"
+            )
 
 
 def check_free(path: AnyPath) -> None:

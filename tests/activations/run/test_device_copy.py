@@ -148,7 +148,8 @@ def test_an_error_of_the_model_comes_after_the_shards_before_it(cuda):
 
 def test_shards_of_a_cpu_pass_as_they_are(cuda):
     x = torch.arange(3.0)
-    ((_, _, values),) = on_host(iter([(0, np.array([0]), {PLACES[0]: x})]))
+    given: Any = (0, np.array([0]), {PLACES[0]: x})
+    ((_, _, values),) = on_host(iter([given]))
     assert values[PLACES[0]] is x
     assert cuda.order == []
 
