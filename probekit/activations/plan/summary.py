@@ -13,6 +13,7 @@ from probekit.activations.plan.written import written_in_words
 from probekit.interventions import edits_in_words, record_of_edits
 from probekit.models.placement import describe_placement
 from probekit.points import PAIR_POINTS, Place, spans_of
+from probekit.scratch import IN_MEMORY, give_back_memory
 from probekit.selections import in_words
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.info import CHAT, GENERATE, origin_of_splits
@@ -223,4 +224,6 @@ def _remarks(n: dict[str, Any], task: Task, names: list[str], n_ctx: int) -> dic
         lines["without"] = f"{counted(unlabelled, 'word')} of the data {have} no {task.target}: left out"
     if (task.labels or task.token_labels) and (findings := audit_findings(audit(task, near=False))):
         lines["audit"] = "; ".join(findings)
+    if len(task) > IN_MEMORY:
+        give_back_memory()  # what the audit freed
     return lines

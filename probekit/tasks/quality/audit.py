@@ -274,8 +274,9 @@ def _conflicts(task: Task, number: np.ndarray, labels: np.ndarray) -> dict[str, 
         number = np.unique(np.column_stack([texts, task.spans]), axis=0, return_inverse=True)[1].ravel()
     if not isinstance(task.position, str):
         number = _of_pairs(number, task.position)
-    classes = np.unique(labels, axis=0, return_inverse=True)[1].ravel()
-    seen = number[np.unique(_of_pairs(number, classes), return_index=True)[1]]
+    again = np.flatnonzero(np.bincount(number)[number] > 1)  # rows whose text is that of another
+    number, classes = number[again], np.unique(labels[again], axis=0, return_inverse=True)[1].ravel()
+    seen = number[np.unique(_of_pairs(number, classes), return_index=True)[1]] if len(again) else number
     texts = np.flatnonzero(np.bincount(seen) > 1)
     rows = np.flatnonzero(np.isin(number, texts))
     conflicts: dict[str, Any] = {"texts": len(texts), "rows": len(rows)}
@@ -285,7 +286,7 @@ def _conflicts(task: Task, number: np.ndarray, labels: np.ndarray) -> dict[str, 
         conflicts["unit"] = "tokens"
     if len(rows):
         other = int(((number == number[rows[0]]) & (classes != classes[rows[0]])).argmax())
-        conflicts["first"] = _example(task, int(rows[0]), other)
+        conflicts["first"] = _example(task, int(again[rows[0]]), int(again[other]))
     return conflicts
 
 

@@ -26,7 +26,8 @@ def split_record(task: Task, label_set: str, split: str) -> dict[str, Any]:
     """The numbers of one split, JSON-able; `Audit.splits` lists them."""
     rows = np.flatnonzero(task.splits == split)
     texts = isinstance(task.inputs[0], str)
-    firsts = np.intersect1d(rows, task.texts()[0])
+    firsts = task.texts()[0]
+    firsts = firsts[task.splits[firsts] == split]
     sizes = (len(str(one).split() if texts else one) for one in picked(task.inputs, firsts))
     lengths = np.fromiter(sizes, np.int64, len(firsts))
     about: dict[str, Any] = {"n": len(rows), "leaks": 0}
