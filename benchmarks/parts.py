@@ -58,7 +58,7 @@ def planned(shape: str, texts: int, folder: Path) -> ExtractionPlan:
     labels = {"label": np.arange(texts) % 2}
     task = Task("random", inputs, labels, {"label": ["no", "yes"]}, np.array(["train"] * texts), "label")
     loaded = load_model(str(folder), random_init=True, device="cpu")
-    return plan_extraction(loaded, task, ExtractOptions(shard_bytes=1_000_000))
+    return plan_extraction(loaded, task, ExtractOptions(shard_bytes=300_000))
 
 
 def seconds(plan: ExtractionPlan, path: Path, n: int) -> float:
