@@ -267,17 +267,27 @@ def test_a_worker_whose_device_fails_is_replaced(
 
 
 def test_a_removed_node_costs_a_warning(
-    nodes: Nodes, odd: Started, plan: ExtractionPlan, whole: Path, tmp_path: Path
+    nodes: Nodes, odd: Started, plan: ExtractionPlan, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is no room for its worker any more, and nobody waits for it."""
 
     def remove() -> None:
         nodes.remove()
+        until = time.monotonic() + PATIENCE
+        while all(map(os.path.exists, processes)) and time.monotonic() < until:
+            time.sleep(0.02)  # a process notices a second later that its node is gone
         odd()
 
     odd("hold")
     nodes.add()
-    removed = when(lambda: nodes.ran == 3 and records(tmp_path / "store") >= HELD, remove)
+    processes: list[str] = []
+
+    def all_wait() -> bool:
+        processes[:] = [f"/proc/{file.name.removeprefix('ran-')}" for file in nodes.control.glob("ran-*")]
+        return len(processes) == 3 and records(tmp_path / "store") >= HELD
+
+    removed = when(all_wait, remove)
+    monkeypatch.setattr(ray_extract, "_PATIENCE", PATIENCE)  # or idle workers would take the shards unasked
     with warned(r"others will do its \d+ shards?$"):
         run_on_ray(plan, tmp_path / "store", EngineOptions(engine="ray", workers=3), False)
     removed.join(PATIENCE)
