@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from probekit.errors import UsageError
 
 if TYPE_CHECKING:
-    from probekit.options.engine import EngineOptions
+    from probekit.options.engine import ClusterOptions
 
 OBJECT_STORE_BYTES = 100 << 20  # Ray would reserve 30% of the memory; results are numbers, and never tensors
 _CONNECT_SECONDS = 5.0
@@ -25,7 +25,7 @@ _START = "start it with ray start --head, or leave --address out to run on this 
 
 
 @contextmanager
-def ray_cluster(options: "EngineOptions") -> Iterator[Any]:
+def ray_cluster(options: "ClusterOptions") -> Iterator[Any]:
     """The module `ray`, connected; within the context nothing is printed to stdout.
 
     The cluster is, in this order: the one that this process is connected to already; that of `address`; that of the
