@@ -41,10 +41,11 @@ def run_tasks(
         UsageError: Ray is not installed, or the cluster does not answer.
     """
     share = gpus if options.gpus_per_worker is None else options.gpus_per_worker
+    workers: Any = options.workers  # (least, most), as checked
     with ray_cluster(options) as ray:
         how = {"num_cpus": 1, "num_gpus": share, "max_retries": RETRIES, "retry_exceptions": False}
         task, versions = ray.remote(**how)(work), own_versions()
-        most = _IN_FLIGHT if options.workers is None else int(options.workers[-1])
+        most = _IN_FLIGHT if workers is None else int(workers[-1])
         waiting, running = list(enumerate(payloads))[::-1], dict[Any, int]()
         try:
             while waiting or running:
@@ -86,10 +87,11 @@ def answer_of(payload: Payload, work: Callable[[], Payload]) -> Payload:
 def raise_error(answer: Mapping[str, Any], what: str) -> None:
     """Raise the error of an answer, if it has one, as the same kind of error; `what` says which task."""
     if "error" in answer:
-        kind = getattr(errors, answer["kind"], None)
+        kind: Any = getattr(errors, answer["kind"], None)
         is_known = isinstance(kind, type) and issubclass(kind, ProbekitError)
         where = f" on {answer['node']!a}" if "node" in answer else ""
-        raise (kind if is_known else ProbekitError)(f"{what}{where}: {answer['error']}")
+        raised = kind if is_known else ProbekitError
+        raise raised(f"{what}{where}: {answer['error']}")
 
 
 def _check_versions(wanted: Mapping[str, str]) -> None:

@@ -108,7 +108,8 @@ def saved(results: Any, folder: Path) -> dict[str, bytes]:
 
 
 def test_a_fit_comes_back_from_its_bytes_with_the_same_bits(store: Store):
-    for how in ({"label": "even"}, {"label": "size"}, {"label": "even", "probe": "mlp", "folds": 3}):
+    several: list[dict[str, Any]] = [{"label": "even"}, {"label": "size"}, {"probe": "mlp", "folds": 3}]
+    for how in several:
         options = CurvesArguments(**how, controls=0, codelength=False, baselines=False)
         sets = plan_label_sets(check_requests(store, options), options, lambda _: None)
         place = next(iter(store))

@@ -32,14 +32,18 @@ def store(tmp_path):
 
 def test_a_stream_of_a_store_holds_its_rows_in_the_order_it_says(store):
     stream = stream_of(store, ("resid_pre", 0))
+    assert stream is not None
     rows = torch.cat(list(stream.read()))
     assert stream.shape == (4000, 6)
+    assert stream.order is not None
     torch.testing.assert_close(rows, store["resid_pre", 0][torch.from_numpy(stream.order)], rtol=0, atol=0)
 
 
 def test_a_probe_of_a_stream_is_that_of_the_rows(store):
     problems = every_problem([Labels(store.labels[store.target], 2)], (0.01, 1.0))
-    streamed = LogisticProbe().fit_many(stream_of(store, ("resid_pre", 0)), problems)
+    stream = stream_of(store, ("resid_pre", 0))
+    assert stream is not None
+    streamed = LogisticProbe().fit_many(stream, problems)
     held = LogisticProbe().fit_many(store["resid_pre", 0], problems)
     for one, other in zip(streamed, held, strict=True):
         assert one.converged_
@@ -62,6 +66,7 @@ def test_tokens_of_shards_out_of_order_find_their_rows(tmp_path, monkeypatch):
     assert isinstance(store, Store)
     assert len(store.shard_examples()) > 1
     stream = stream_of(store, ("resid_pre", 0))
+    assert stream is not None
     assert stream.order is not None
     assert (np.diff(stream.order) < 0).any()
     rows = torch.cat(list(stream.read()))

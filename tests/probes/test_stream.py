@@ -30,7 +30,8 @@ def rows(kind: str = "usual") -> torch.Tensor:
 def stream_of(X: torch.Tensor, room: int | None = None) -> Stream:
     """The rows in another order, in blocks of different sizes, one of them empty."""
     order = np.random.default_rng(2).permutation(len(X))
-    return Stream(*X.shape, lambda: iter(X[torch.from_numpy(order)].split([1, 0, 37, len(X) - 38])), order, room)
+    blocks = [1, 0, 37, len(X) - 38]
+    return Stream(len(X), X.shape[1], lambda: iter(X[torch.from_numpy(order)].split(blocks)), order, room)
 
 
 def labels_of(X: torch.Tensor, n_classes: int) -> np.ndarray:
