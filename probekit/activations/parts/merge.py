@@ -22,7 +22,7 @@ from probekit.activations.store.format import (
 from probekit.activations.store.shard import record_body
 from probekit.activations.store.tensors import SIZE, check_shard, check_shard_size
 from probekit.activations.sums.files import FOLDER
-from probekit.activations.sums.join import join_sums, part_folders, read_part, sums_are_complete
+from probekit.activations.sums.join import join_sums, part_folders, read_part_sums, sums_are_complete
 from probekit.durable import is_there, make_folder, read_plain, remove_stale, seal, write_first
 from probekit.errors import UsageError
 from probekit.options.check import check_any_path, check_reading
@@ -161,7 +161,7 @@ def _take_sums(path: AnyPath, store: AnyPath) -> None:
     if sums_are_complete(path):
         return
     for folder in [store / FOLDER, *part_folders(store)]:
-        sums = read_part(folder)
+        sums = read_part_sums(folder)
         if sums is None or not sums.progress.is_complete:
             continue
         target = path / FOLDER if folder.name == FOLDER else path / FOLDER / folder.parent.name / folder.name

@@ -54,7 +54,7 @@ def part_folder(path: AnyPath, part: int, of: int) -> AnyPath:
     return path / FOLDER / PARTS / f"{part}-of-{of}"
 
 
-def read_part(folder: AnyPath) -> PartSums | None:
+def read_part_sums(folder: AnyPath) -> PartSums | None:
     """The newest sums in the folder of a part, finished or not; None where there are none.
 
     Raises:
@@ -83,7 +83,7 @@ def join_sums(path: AnyPath, plan: str, parts: Sequence[Part]) -> bool:
         StorageError: the disk refused, or a file is damaged.
     """
     try:
-        found = [read_part(part_folder(path, *part)) for part in parts]
+        found = [read_part_sums(part_folder(path, *part)) for part in parts]
         own = [one for one in found if one is not None and one.progress.is_complete]
         if len(own) == len(parts):
             _join(path, plan, own)
