@@ -25,6 +25,7 @@ class Shares:
         self._queue = deque(sorted(self.left, key=lambda number: (-costs[number], number)))
         self._queued = self._cost(self._queue)
         self._lost: Counter[int] = Counter()
+        self._twice: set[int] = set()  # shards that a second worker has
         self._seconds_per_cost: deque[float] = deque(maxlen=_REMEMBERED)
 
     def take(self, n_workers: int) -> list[int]:
@@ -58,6 +59,13 @@ class Shares:
         """How long a task should take; None before the first has ended."""
         return median(self._seconds_per_cost) * self._cost(numbers) if self._seconds_per_cost else None
 
+    def again(self, numbers: Sequence[int], n_idle: int) -> list[int]:
+        """Shards of a slow worker for one of so many idle ones, each once; the last first: it begins at the first."""
+        found = [number for number in reversed(numbers) if number in self.left and number not in self._twice]
+        some = found[: -(-len(found) // n_idle)]
+        self._twice.update(some)
+        return some
+
     def lose(self, numbers: Iterable[int]) -> int | None:
         """Put shards of a worker that is gone back in front; one of them that was lost too often, if there is one."""
         waiting = set(self._queue)
@@ -65,6 +73,7 @@ class Shares:
         self._queue.extendleft(reversed(again))
         self._queued += self._cost(again)
         self._lost.update(again)
+        self._twice.difference_update(again)
         return next((number for number in again if self._lost[number] >= MOST_LOST), None)
 
     def _cost(self, numbers: Iterable[int]) -> float:
