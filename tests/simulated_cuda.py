@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from simulated_devices import SimulatedDevices, key_of, tensors
 from torch import Tensor
 
@@ -87,13 +88,17 @@ class SimulatedCuda(SimulatedDevices):
         for x in tensors([args, kwargs]):
             if key_of(x) in self._late and func.__name__ not in ("copy_", "__get__"):  # shape and type
                 raise Misused(f"{func.__name__} reads host memory before its copy has arrived")
-        masked = kwargs.get("attn_mask") is not None and kwargs.get("enable_gqa")
-        if masked and self.device_of(args[0]).type == "cuda":
-            raise Misused("attention with a mask and fewer heads of keys materialises every score")
+        if func == F.scaled_dot_product_attention and kwargs.get("enable_gqa"):
+            self._grouped_attention(*args, **kwargs)
         out = super().run(func, args, kwargs)
         if pinned:
             self._pinned.add(key_of(out))
         return out
+
+    def _grouped_attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, **_: Any) -> None:
+        """As torch 2.13 documents it: flash attention is the only fused kernel for fewer heads of keys than queries."""
+        if self.device_of(q).type == "cuda" and (mask is not None or q.dtype == torch.float32):
+            raise Misused("attention with fewer heads of keys materialises every score, under a mask or in float32")
 
     def named(self, out: Any, device: torch.device | None) -> Any:
         if device is not None and device.type == "cuda":

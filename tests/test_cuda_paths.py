@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from simulated_cuda import Misused, SimulatedCuda, simulated_cuda
 from simulated_devices import SimulatedDevices
 from store_cases import lasting
@@ -19,6 +20,7 @@ from probekit.activations.run.memory import refuse_large_sums
 from probekit.causal.patching.patching import patch_grid
 from probekit.devices import find_device, free_bytes
 from probekit.interventions import add, project_out, swap
+from probekit.models.layers import attention, causal_attention
 from probekit.options import ExtractOptions
 from probekit.tasks.base import Task
 
@@ -160,17 +162,17 @@ def test_what_the_model_uses_is_measured_on_its_device(cuda):
     assert np.allclose(lenses[0].probability, lenses[1].probability, atol=1e-5)
 
 
-def test_grouped_heads_with_a_mask_take_a_fused_kernel(cuda):
-    """CUDA's fused kernels take a mask or fewer heads of keys, not both; torch would materialise all scores."""
-    cfg = tiny_configs()["llama-grouped"]
-    assert cfg.n_kv_heads < cfg.n_heads
-    acts = extract(new_model("llama-grouped").to(GPU), task(), points="resid_post")
-    wanted = extract(tiny_model("llama-grouped"), task(), points="resid_post")
-    assert all(near(acts[place], wanted[place]) for place in wanted)
-    q, k = torch.ones(1, 4, 3, 8, device=GPU), torch.ones(1, 2, 3, 8, device=GPU)
-    mask = torch.ones(3, 3, dtype=torch.bool, device=GPU)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_grouped_heads_take_a_fused_kernel(cuda, dtype):
+    q, k, v = (torch.randn(2, 5, heads, 8, dtype=dtype) for heads in (4, 2, 2))
+    mask = torch.ones(2, 5, 5, dtype=torch.bool).tril()
+    wanted = causal_attention(q, k, v)
+    there = [x.to(GPU) for x in (q, k, v)]
+    for got in (causal_attention(*there), attention(*there, mask.to(GPU)), attention(q, k, v, mask)):
+        assert float((got.cpu() - wanted).abs().max()) < 16 * torch.finfo(dtype).eps
     with pytest.raises(Misused, match="materialises"):
-        torch.nn.functional.scaled_dot_product_attention(q, k, k, attn_mask=mask, enable_gqa=True)
+        F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in there), mask.to(GPU)[:, None], enable_gqa=True)
 
 
 def test_memory_is_asked_of_the_device_that_is_named(cuda):
