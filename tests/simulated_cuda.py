@@ -75,7 +75,7 @@ class SimulatedCuda(SimulatedDevices):
         self.n_made = 0
         self._made: dict[int, int] = {}  # storage -> the number of the operation that made it
         self._pinned: set[int] = set()
-        self._late: dict[int, str] = {}
+        self._late: set[int] = set()
         self._own = {index: Stream(self, torch.device("cuda", index)) for index in (0, 1)}
         self._entered: list[Stream] = []
         self._sources: list[weakref.ref[Tensor]] = []
@@ -85,9 +85,8 @@ class SimulatedCuda(SimulatedDevices):
         pinned = kwargs.pop("pin_memory", False)
         if func == Tensor.copy_ and kwargs.get("non_blocking") and self.device_of(args[1]).type == "cuda":
             return self._copy(*args[:2])
-        for x in tensors([args, kwargs]):
-            if key_of(x) in self._late and func.__name__ not in ("copy_", "__get__"):  # shape and type
-                raise Misused(f"{func.__name__} reads host memory before its copy has arrived")
+        if self._late and any(key_of(x) in self._late for x in tensors([args, kwargs])):
+            raise Misused(f"{func.__name__} reads host memory before its copy has arrived")
         if func == F.scaled_dot_product_attention and kwargs.get("enable_gqa"):
             self._grouped_attention(*args, **kwargs)
         out = super().run(func, args, kwargs)
@@ -96,7 +95,7 @@ class SimulatedCuda(SimulatedDevices):
         return out
 
     def _grouped_attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, **_: Any) -> None:
-        """As torch 2.13 documents it: flash attention is the only fused kernel for fewer heads of keys than queries."""
+        """In torch 2.13 flash attention is the only fused kernel that takes fewer heads of keys than of queries."""
         if self.device_of(q).type == "cuda" and (mask is not None or q.dtype == torch.float32):
             raise Misused("attention with fewer heads of keys materialises every score, under a mask or in float32")
 
@@ -120,7 +119,7 @@ class SimulatedCuda(SimulatedDevices):
         stream.queue.append(Copy(host, weakref.ref(source), source.clone()))
         self._sources.append(weakref.ref(source))
         self.live = max(self.live, sum(one() is not None for one in self._sources))
-        self._late[key_of(host)] = "late"
+        self._late.add(key_of(host))
         host.view(torch.uint8).fill_(0xFF)  # NaN in every type
         self.order.append("copy")
         return host
@@ -135,7 +134,7 @@ class SimulatedCuda(SimulatedDevices):
             raise Misused("the memory of a tensor may be used again before it is copied")
         stream.queue.remove(copy)
         with torch._C.DisableTorchFunction():
-            del self._late[key_of(copy.host)]
+            self._late.remove(key_of(copy.host))
             copy.host.copy_(copy.values)
         self.order.append("arrived")
 

@@ -303,7 +303,7 @@ def causal_attention(q_BLHK: Tensor, k_BLGK: Tensor, v_BLGK: Tensor) -> Tensor:
 
 
 def _fused(q_BLHK: Tensor, k_BMGK: Tensor, v_BMGK: Tensor, mask: Tensor | None, is_causal: bool = False) -> Tensor:
-    # On CUDA, torch 2.13 takes G < H in flash attention alone, which has no masks and no float32; else scores are formed.
+    # torch 2.13 on CUDA: for G < H only flash attention is fused, and it takes no mask and no float32
     if q_BLHK.device.type == "cuda" and (mask is not None or q_BLHK.dtype == torch.float32):
         k_BMGK, v_BMGK = heads_for(q_BLHK, k_BMGK), heads_for(q_BLHK, v_BMGK)
     q, k, v = (x.transpose(1, 2) for x in (q_BLHK, k_BMGK, v_BMGK))
