@@ -44,13 +44,13 @@ def ray_cluster(options: "ClusterOptions") -> Iterator[Any]:
         address = options.address or os.environ.get("RAY_ADDRESS")
         if address:
             _check_answers(address)
-        with _own_signals():  # ray.init puts a handler of SIGTERM in place of the program's own
+        with own_signals():  # ray.init puts a handler of SIGTERM in place of the program's own
             _connect(ray, address)
     try:
         with _silent_stdout():
             yield ray
     finally:
-        with _own_signals():
+        with own_signals():
             ray.shutdown()
 
 
@@ -136,7 +136,7 @@ def _environment(**values: str) -> Iterator[None]:
 
 
 @contextmanager
-def _own_signals() -> Iterator[None]:
+def own_signals() -> Iterator[None]:
     """Put the handlers of this process back, whatever happens to them in between."""
     if threading.current_thread() is not threading.main_thread():
         yield

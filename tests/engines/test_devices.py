@@ -146,8 +146,14 @@ def exits(name: str, number: int) -> None:
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        (killed, r"cpu: its process was ended by SIGKILL \(by the system, if memory ran out\); others will do its \d+ shards?$"),
-        (out_of_memory, r"cpu: out of memory \(CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has ...\); others will"),
+        (
+            killed,
+            r"its process was ended by SIGKILL \(by the system, if memory ran out\); others will do its \d+ shards?",
+        ),
+        (
+            out_of_memory,
+            r"cpu: out of memory \(CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has ...\); others",
+        ),
         (broken, "cpu: RuntimeError: CUDA error: an illegal memory access was encountered; others will"),
         (exits, r"cpu: its process ended with exit code 7 \(the last words\); others will"),
     ],

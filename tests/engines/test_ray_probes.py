@@ -1,16 +1,11 @@
 """`train-probe` and `sweep` on a Ray cluster of two nodes: results equal those of one process, whatever dies."""
 
 import json
-import os
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,48 +31,17 @@ from probekit.sweeps.files import read_body, read_runs
 from probekit.tasks import Task
 
 ray = pytest.importorskip("ray")
-TESTS = Path(__file__).parents[1]
+pytestmark = pytest.mark.usefixtures("bounded")
 PATIENCE = 120  # seconds after which a test fails instead of waiting
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20}
 HOW: dict[str, Any] = {"C": [0.1, 1.0], "controls": 1}
 BRIEF: dict[str, Any] = {"quick": True, "intervals": False, "probe": "mean-diff"}
 
 
-@pytest.fixture(autouse=True)
-def bounded() -> Iterator[None]:
-    """No test hangs."""
-
-    def stop(*_: object) -> None:
-        raise TimeoutError(f"still running after {PATIENCE} seconds")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(PATIENCE)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
-
-
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+def cluster(nodes: Any) -> Any:
     """A head without room for tasks, and two nodes of one CPU."""
-    from ray.cluster_utils import Cluster
-
-    folder = Path(tempfile.mkdtemp(prefix="pk-ray-", dir="/tmp"))  # sockets have short paths
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS.parent), str(TESTS)]))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        head = {**NODE, "num_cpus": 0, "temp_dir": str(folder / "ray"), "include_dashboard": False}
-        made = Cluster(initialize_head=True, head_node_args=head)
-        try:
-            for _ in range(2):
-                made.add_node(**NODE)
-            ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
-            yield made
-        finally:
-            ray.shutdown()
-            made.shutdown()
-            shutil.rmtree(folder, ignore_errors=True)
+    return nodes.cluster
 
 
 def make_task(n: int = 80) -> Task:
