@@ -17,9 +17,7 @@ from probekit.remote.filesystems import SCHEMES, filesystem
 
 T = TypeVar("T")
 
-ONE_REQUEST = (
-    256 << 20
-)  # bytes that are uploaded in one request; more go in parts, which are visible when all are there
+ONE_REQUEST = 256 << 20  # bytes of one upload; more go in parts, which are visible when all are there
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/(/?)(.*)", re.DOTALL | re.IGNORECASE)
 _ALIASES = {"gcs": "gs", "s3a": "s3"}
 
@@ -140,6 +138,16 @@ class RemotePath:
         """True if there is an object of this name."""
         found = self._entry()
         return found is not None and not found.is_folder
+
+    def is_object(self) -> bool:
+        """True if there is an object of this name; one request, where `is_file` takes two if there is none."""
+        if self.scheme == "hf":  # whose ranges are read in blocks of megabytes
+            return self.is_file()
+        try:
+            self.read_bytes(0, 1)
+        except FileNotFoundError:
+            return False
+        return True
 
     def stat(self) -> Entry:
         """Size and date of the object, asked for anew.

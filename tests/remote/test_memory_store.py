@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from remote_cases import N, content, run_to, small_model
+from remote_cases import N_SHARDS, N, computed_shards, content, run_to, small_model
 
 from probekit.activations import (
     Store,
@@ -20,11 +20,12 @@ from probekit.activations import (
     repair,
     verify,
 )
-from probekit.activations.run import loop
 from probekit.activations.store.begin import CONTINUATIONS
 from probekit.activations.store.writer import StoreWriter
 from probekit.cli.main import run as run_command
 from probekit.errors import DataError, ResumeMismatch, StorageError
+from probekit.remote import attempts
+from probekit.remote.filesystems import filesystem
 from probekit.remote.path import RemotePath, as_path
 
 
@@ -39,7 +40,7 @@ def stop_after(monkeypatch, n):
         if len(written) == n:
             raise Stopped
         written.append(number)
-        write(self, number, *rest)
+        return write(self, number, *rest)
 
     monkeypatch.setattr(StoreWriter, "write", counted)
     return written
@@ -49,7 +50,7 @@ def test_it_equals_the_store_on_disk_file_by_file(place, usual):
     store = run_to(str(place))
     assert isinstance(store, Store)
     assert content(place) == content(usual)
-    assert len([name for name in content(place) if name.startswith("shards/")]) > 2
+    assert len(list((place / "records").glob("*.json"))) == N_SHARDS
     local = load_activations(usual)
     for x in local:
         assert torch.equal(store[x], local[x])
@@ -90,17 +91,12 @@ def test_it_resumes_and_computes_what_is_missing(place, usual, monkeypatch):
             run_to(place)
     with pytest.raises(StorageError, match="unfinished"):
         load_activations(place)
-    assert Store.progress(str(place))[0] < N
-    computed, compute = [], loop.compute_shard
-
-    def counted(plan, number, advance=None):
-        computed.append(number)
-        return compute(plan, number, advance)
-
-    monkeypatch.setattr(loop, "compute_shard", counted)
+    there = list((place / "records").glob("*.json"))
+    assert 0 < len(there) < N_SHARDS
+    assert 0 < Store.progress(str(place))[0] < N
+    computed = computed_shards(monkeypatch)
     run_to(place)
-    assert computed
-    assert 0 not in computed
+    assert computed == list(range(len(there), N_SHARDS))
     assert content(place) == content(usual)
     with pytest.raises(ResumeMismatch, match="dtype"):
         run_to(place, dtype="float16")
@@ -144,6 +140,31 @@ def test_damage_is_found_and_repaired(place, usual, where, how):
     run_all(place)
 
 
+@pytest.mark.parametrize("folder", ["records", "shards", "labels", "examples", "statistics"])
+def test_a_connection_that_drops_is_no_damage(place, monkeypatch, folder):
+    """Nothing is known of a file that could not be read, and repairing the store would not help."""
+    run_to(place, stats=True)
+    label_store(place, {f"train:{i + 100}": f"class{i % 2}" for i in range(N)}, name="new")
+    files = filesystem("memory")
+    cat, listing = files.cat_file, files.ls
+
+    def drop(verb):
+        def dropping(path, *rest, **how):
+            if f"/{folder}" in path:
+                raise ConnectionResetError("reset")
+            return verb(path, *rest, **how)
+
+        return dropping
+
+    with monkeypatch.context() as patch:
+        patch.setattr(attempts, "LONGEST_WAIT", 0.001)
+        patch.setattr(files, "cat_file", drop(cat))
+        patch.setattr(files, "ls", drop(listing))
+        for verb in verify, list_stores:
+            with pytest.raises(StorageError, match="no answer after 9 attempts"):
+                verb(place)
+
+
 def run_all(place) -> None:
     store = load_activations(place)
     for x in store:
@@ -168,14 +189,14 @@ def test_labels_join(place):
 
 
 def test_stores_are_listed_and_the_newest_found(place):
-    for name in ("a", "deep/b"):
+    for name in ("a", "examples/b"):  # a folder of this name is left out inside a store alone
         run_to(place / name)
     (place / "other" / "plan.txt").write_bytes(b"")
     (place / CONTINUATIONS / "x" / "plan.json").write_bytes(b"{}")
     found = list_stores(str(place))
-    assert [str(one.path) for one in found] == [str(place / "a"), str(place / "deep" / "b")]
+    assert [str(one.path) for one in found] == [str(place / "a"), str(place / "examples" / "b")]
     assert all(one.is_complete and one.bytes > 0 for one in found)
-    assert newest_store(place) in (place / "a", place / "deep" / "b")
+    assert newest_store(place) in (place / "a", place / "examples" / "b")
     with pytest.raises(DataError, match="no complete store"):
         newest_store(place / "none")
 

@@ -23,7 +23,7 @@ from probekit.activations.store.shard import record_body
 from probekit.activations.store.tensors import SIZE, check_shard, check_shard_size
 from probekit.activations.sums.files import FOLDER
 from probekit.activations.sums.join import join_sums, part_folders, read_part_sums, sums_are_complete
-from probekit.durable import is_there, make_folder, read_plain, remove_stale, seal, write_first
+from probekit.durable import is_there, make_folder, make_folders, read_plain, seal, write_first
 from probekit.errors import UsageError
 from probekit.options.check import check_any_path, check_reading
 from probekit.remote.path import AnyPath
@@ -110,9 +110,7 @@ def _check_same(path: AnyPath, plan: PlanFile, first: PlanFile, where: AnyPath) 
 def _begin(path: AnyPath, first: AnyPath, plan: PlanFile) -> PlanFile:
     """The plan of the store at `path`, which gets the plan and the examples of the first store if it has none."""
     check_free(path)
-    for folder in (path, path / "shards", path / "records"):
-        make_folder(folder)
-        remove_stale(folder)
+    make_folders(path, "shards", "records")
     if not is_there(path / "plan.json"):
         _copy_first(first / "plan.json", path)
     own = read_plan(path)

@@ -17,10 +17,11 @@ from probekit.errors import ProbekitError
 from probekit.manifest import dated_manifests, no_store_under
 from probekit.options.check import check_any_path
 from probekit.points import spans_of
+from probekit.remote.attempts import NotReached
 from probekit.remote.path import AnyPath, RemotePath
 from probekit.remote.together import each_of
 
-_INSIDE = {"shards", "records", "examples", "labels", STATISTICS, CONTINUATIONS}  # folders of a store without stores
+_INSIDE = {"shards", "records", "examples", "labels", STATISTICS}  # folders of a store without stores
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,11 @@ class StoreInfo:
 
 
 def list_stores(root: str | AnyPath = "runs") -> list[StoreInfo]:
-    """Every store at `root` or below, by path; damaged stores are listed as such and raise nothing."""
+    """Every store at `root` or below, by path; damaged stores are listed as such.
+
+    Raises:
+        StorageError: an object store refused a request or did not answer.
+    """
     root = check_any_path("the folder", root)
     if isinstance(root, RemotePath):
         return list(each_of(root, _info, sorted(_remote_stores(root))))
@@ -82,10 +87,11 @@ def _remote_stores(folder: RemotePath) -> Iterator[RemotePath]:
     """The stores at a place or below; the files inside a store, which may be many, are not listed."""
     found = folder.entries()
     names = {one.path.name for one in found if not one.is_folder}
-    if names & {"plan.json", "manifest.json"} and folder.name != CONTINUATIONS:
+    is_store = bool(names & {"plan.json", "manifest.json"})
+    if is_store:
         yield folder
     for one in found:
-        if one.is_folder and one.path.name not in _INSIDE:
+        if one.is_folder and not (one.path.name == CONTINUATIONS or (is_store and one.path.name in _INSIDE)):
             yield from _remote_stores(one.path)
 
 
@@ -108,6 +114,8 @@ def _info(path: AnyPath) -> StoreInfo:
     size = _size(path)
     try:
         plan = read_plan(path)
+    except NotReached:
+        raise
     except (ProbekitError, OSError):
         return StoreInfo(path, "damaged", bytes=size)
     known: dict[str, Any] = {
@@ -127,6 +135,8 @@ def _info(path: AnyPath) -> StoreInfo:
         else:
             state, created = _state(path)
             known["missing"] = "" if state == "statistics" else in_words(unfinished(parts_progress(path, plan)))
+    except NotReached:
+        raise
     except (ProbekitError, OSError):
         return StoreInfo(path, "damaged", **known)
     return StoreInfo(path, state, created=created, **known)
