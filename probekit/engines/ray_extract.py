@@ -23,7 +23,7 @@ from probekit.engines.ray_pool import Pool, Worker, workers_that_fit
 from probekit.engines.ray_worker import Answer, own_versions
 from probekit.engines.shares import MOST_LOST, Shares
 from probekit.errors import StorageError, UsageError
-from probekit.options.engine import EngineOptions
+from probekit.options.engine import ClusterOptions, EngineOptions
 from probekit.progress import progress_bar
 from probekit.remote.path import AnyPath, RemotePath
 from probekit.text import counted
@@ -54,7 +54,7 @@ def run_on_ray(plan: ExtractionPlan, path: AnyPath, options: EngineOptions, prog
             place = str(path) if isinstance(path, RemotePath) else str(path.absolute())
             needs = needs_of(plan, options, [node["Resources"] for node in ray.nodes() if node["Alive"]])
             with closing(Pool(ray, (place, own_versions(), options.check), needs)) as pool:
-                _check_room(pool, options)
+                check_room(pool, options)
                 _Run(pool, shares, path, options, count).all()
     finish_store(path)
 
@@ -84,7 +84,7 @@ def least_and_most(options: EngineOptions) -> tuple[int, int] | None:
     return cast(tuple[int, int] | None, options.workers)
 
 
-def _check_room(pool: Pool, options: EngineOptions) -> None:
+def check_room(pool: Pool, options: ClusterOptions) -> None:
     """Say that no node has room for a worker; a cluster of its own, which cannot grow, is not waited for.
 
     Raises:
