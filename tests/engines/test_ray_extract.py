@@ -28,8 +28,8 @@ from probekit.activations.plan.plan import ExtractionPlan
 from probekit.cli.main import run
 from probekit.durable import TEMPORARY
 from probekit.engines import ray_pool, schedule
+from probekit.engines.cluster import workers_that_fit
 from probekit.engines.ray_extract import needs_of, run_on_ray
-from probekit.engines.ray_pool import workers_that_fit
 from probekit.errors import StorageError, UsageError
 from probekit.models import load_model
 from probekit.options import EngineOptions, ExtractOptions

@@ -32,7 +32,7 @@ from probekit.tasks import Task
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.usefixtures("bounded")
-PATIENCE = 120  # seconds after which a test fails instead of waiting
+PATIENCE = 300  # seconds after which a test fails instead of waiting
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20}
 HOW: dict[str, Any] = {"C": [0.1, 1.0], "controls": 1}
 BRIEF: dict[str, Any] = {"quick": True, "intervals": False, "probe": "mean-diff"}
@@ -95,12 +95,30 @@ def test_results_are_those_of_one_process_file_by_file(cluster, store, expected,
     assert ticks == [(i, len(store)) for i in range(1, len(store) + 1)]
 
 
-def test_several_labels_and_probes_on_few_workers(cluster, store, tmp_path):
-    how: dict[str, Any] = {"labels": "all", "probes": ["ridge", RidgeProbe(C=0.5)], "quick": True, "label": None}
-    how = {**how, "labels": ["even"]}
+def test_several_probes_on_one_worker(cluster, store, tmp_path):
+    how: dict[str, Any] = {"labels": ["even"], "probes": ["ridge", RidgeProbe(C=0.5)], "quick": True}
     one = pk.train_probes(store, **how)
     other = pk.train_probes(store, **how, engine="ray", workers=1)
     assert saved(other, tmp_path / "ray") == saved(one, tmp_path / "one")
+
+
+def test_a_worker_reads_labels_that_changed_since_the_run_before(cluster, tmp_path):
+    path = tmp_path / "store"
+    extract(tiny_model("gpt2"), make_task(), points="resid_pre", layers=0, out=path)
+    found = []
+    for seed in (0, 1):
+        drawn = np.random.default_rng(seed).integers(2, size=80).tolist()
+        pk.label_store(path, dict(zip(load_activations(path).ids, drawn, strict=True)), name="drawn", replace=True)
+        acts = load_activations(path)
+        one, other = (pk.train_probes(acts, label="drawn", **BRIEF, **more) for more in ({}, {"engine": "ray"}))
+        found.append(saved(other, tmp_path / f"ray{seed}"))
+        assert found[-1] == saved(one, tmp_path / f"one{seed}")
+    assert found[0] != found[1]
+
+
+def test_a_task_that_no_machine_has_room_for_is_one_line(cluster, store):
+    with pytest.raises(UsageError, match=r"^no node has room for a worker, which needs 1 CPU and 1 GPU; .*$"):
+        pk.train_probes(store, **BRIEF, engine="ray", gpus_per_worker=1)
 
 
 def test_a_place_whose_worker_is_killed_is_fitted_again(cluster, store, expected, tmp_path, monkeypatch):
