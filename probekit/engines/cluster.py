@@ -62,7 +62,7 @@ def check_cluster(options: "ClusterOptions") -> None:
         _check_address(options.address)
 
 
-def check_room(ray: Any, needs: Mapping[str, float], options: "ClusterOptions") -> None:
+def check_workers_fit(ray: Any, needs: Mapping[str, float], options: "ClusterOptions") -> None:
     """Say that no node has room for a worker; a cluster of its own, which cannot grow, is not waited for.
 
     Args:

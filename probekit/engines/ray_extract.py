@@ -11,7 +11,7 @@ from contextlib import closing
 from probekit.activations.parts.cut import shard_costs
 from probekit.activations.parts.work import begin_work, finish_store
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.engines.cluster import check_room, ray_cluster, workers_that_fit
+from probekit.engines.cluster import check_workers_fit, ray_cluster, workers_that_fit
 from probekit.engines.ray_pool import Pool, least_and_most
 from probekit.engines.ray_worker import own_versions
 from probekit.engines.schedule import Schedule, shards_bar
@@ -33,7 +33,7 @@ def run_on_ray(plan: ExtractionPlan, path: AnyPath, options: EngineOptions, prog
         with ray_cluster(options) as ray, shards_bar(plan, missing, progress) as count:
             place = str(path) if isinstance(path, RemotePath) else str(path.absolute())
             needs = needs_of(plan, options, [node["Resources"] for node in ray.nodes() if node["Alive"]])
-            check_room(ray, needs, options)
+            check_workers_fit(ray, needs, options)
             opening = (place, own_versions(), options.check)
             with closing(Pool(ray, opening, needs, least_and_most(options))) as pool:
                 Schedule(pool, shares, path, count).compute()

@@ -14,7 +14,7 @@ import torch
 
 from probekit import errors
 from probekit.devices import at_most, free_bytes
-from probekit.engines.cluster import check_room, one_line, ray_cluster
+from probekit.engines.cluster import check_workers_fit, one_line, ray_cluster
 from probekit.engines.ray_worker import check_versions, here, own_versions
 from probekit.errors import ProbekitError, StorageError
 from probekit.options.engine import ClusterOptions
@@ -51,7 +51,7 @@ def run_tasks(
     added = {"versions": own_versions(), "run": secrets.token_hex(8), "at_once": min(most, len(payloads))}
     needs = {"num_cpus": 1.0, "num_gpus": gpus if options.gpus_per_worker is None else options.gpus_per_worker}
     with ray_cluster(options) as ray:
-        check_room(ray, needs, options)
+        check_workers_fit(ray, needs, options)
         # Retries are ours: Ray repeats a task that it killed for its memory without end, whatever `max_retries` says
         task = ray.remote(**needs, max_retries=0)(work)
         waiting, running, losses = deque(range(len(payloads))), dict[Any, int](), Counter[int]()
