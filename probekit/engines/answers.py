@@ -29,9 +29,9 @@ def death_answer(why: str) -> Answer:
 
 def error_of(answer: Answer, name: str) -> ProbekitError:
     """The error of an answer, as the same class where it is one of ours; `name` says which worker had it."""
-    kind = getattr(errors, answer["kind"], None)
-    is_ours = isinstance(kind, type) and issubclass(kind, ProbekitError)
-    error = (kind if is_ours else StorageError)(f"{name}: {answer['error']}")
+    named = getattr(errors, answer["kind"], None)
+    kind = named if isinstance(named, type) and issubclass(named, ProbekitError) else StorageError
+    error = kind(f"{name}: {answer['error']}")
     if answer["errno"] is not None:  # the command line says what was saved where the disk refused
         error.__cause__ = OSError(answer["errno"], answer["error"])
     return error

@@ -5,20 +5,17 @@ worker gets which shard, and what happens when one dies, is in `schedule.py`. Af
 computes the shards without a record.
 """
 
-import os
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
 from probekit.activations.parts.cut import shard_costs
 from probekit.activations.parts.work import begin_work, finish_store
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.engines.cluster import ray_cluster
-from probekit.engines.ray_pool import Pool, least_and_most, workers_that_fit
+from probekit.engines.cluster import check_workers_fit, ray_cluster, workers_that_fit
+from probekit.engines.ray_pool import Pool, least_and_most
 from probekit.engines.ray_worker import own_versions
 from probekit.engines.schedule import Schedule, shards_bar
 from probekit.engines.shares import Shares
-from probekit.errors import UsageError
 from probekit.options.engine import EngineOptions
 from probekit.remote.path import AnyPath, RemotePath
 
@@ -36,9 +33,9 @@ def run_on_ray(plan: ExtractionPlan, path: AnyPath, options: EngineOptions, prog
         with ray_cluster(options) as ray, shards_bar(plan, missing, progress) as count:
             place = str(path) if isinstance(path, RemotePath) else str(path.absolute())
             needs = needs_of(plan, options, [node["Resources"] for node in ray.nodes() if node["Alive"]])
+            check_workers_fit(ray, needs, options)
             opening = (place, own_versions(), options.check)
             with closing(Pool(ray, opening, needs, least_and_most(options))) as pool:
-                _check_room(pool, options)
                 Schedule(pool, shares, path, count).compute()
     finish_store(path)
 
@@ -61,21 +58,3 @@ def needs_of(plan: ExtractionPlan, options: EngineOptions, nodes: Sequence[Mappi
     choices: Iterator[dict[str, float]] = ({"num_cpus": float(n), "num_gpus": 0.0} for n in range(most, 1, -1))
     wide = (needs for needs in choices if sum(workers_that_fit(node, needs) for node in nodes) >= at_most)
     return next(wide, {"num_cpus": 1.0, "num_gpus": 0.0})
-
-
-def _check_room(pool: Pool, options: EngineOptions) -> None:
-    """Say that no node has room for a worker; a cluster of its own, which cannot grow, is not waited for.
-
-    Raises:
-        UsageError: this machine has no room.
-    """
-    if pool.room():
-        return
-    gpus = f" and {pool.needs['num_gpus']:g} GPU" if pool.needs["num_gpus"] else ""
-    has = f"{pool.resource('CPU'):g} CPU and {pool.resource('GPU'):g} GPU"
-    lacking = (
-        f"no node has room for a worker, which needs {pool.needs['num_cpus']:g} CPU{gpus}; the nodes have {has} in all"
-    )
-    if not (options.address or os.environ.get("RAY_ADDRESS")):
-        raise UsageError(f"{lacking}; give fewer --gpus-per-worker, or the --address of a cluster")
-    warnings.warn(f"{lacking}; waiting for one that joins", stacklevel=2)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from probekit.engines.answers import Answer, death_answer
-from probekit.engines.cluster import one_line
+from probekit.engines.cluster import one_line, room_of
 from probekit.engines.ray_worker import ShardWorker
 from probekit.engines.schedule import AGAIN
 from probekit.errors import StorageError
@@ -58,7 +58,7 @@ class Pool:
         needs: Mapping[str, float],
         bounds: tuple[int, int | None],
     ):
-        self._ray, self._opening, self.needs = ray, opening, needs
+        self._ray, self._opening, self._needs = ray, opening, needs
         self._least, self._most = bounds
         self._numbers = itertools.count(1)
         self._looked, self._room = -TICK, 0
@@ -69,14 +69,8 @@ class Pool:
         """How many workers the nodes of the cluster have room for, if nothing else runs there."""
         if time.monotonic() - self._looked >= TICK:
             self._looked = time.monotonic()
-            self._room = sum(
-                workers_that_fit(node["Resources"], self.needs) for node in self._ray.nodes() if node["Alive"]
-            )
+            self._room = room_of(self._ray, self._needs)
         return self._room
-
-    def resource(self, name: str) -> float:
-        """How much of "CPU" or "GPU" the nodes have together."""
-        return sum(node["Resources"].get(name, 0.0) for node in self._ray.nodes() if node["Alive"])
 
     def wanted(self, n_left: int) -> int:
         """The least number of workers, and more while the cluster has room and work is left."""
@@ -86,7 +80,7 @@ class Pool:
     def start(self) -> None:
         """Ask the cluster for one more worker."""
         made = self._ray.remote(ShardWorker).options(
-            **self.needs, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
+            **self._needs, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
         )
         actor = made.remote()
         self.workers.append(RayWorker(f"worker {next(self._numbers)}", actor, actor.look.remote(*self._opening)))
@@ -144,12 +138,6 @@ class Pool:
 def least_and_most(options: ClusterOptions) -> tuple[int, int | None]:
     """The bounds of `workers`, which the options have checked; one, and as many as there is room for, by default."""
     return cast(tuple[int, int | None], options.workers or (1, None))
-
-
-def workers_that_fit(resources: Mapping[str, float], needs: Mapping[str, float]) -> int:
-    """How many workers with these needs a node with these resources holds."""
-    of_each = {"num_cpus": "CPU", "num_gpus": "GPU"}
-    return int(min(resources.get(of_each[name], 0.0) / n + 1e-6 for name, n in needs.items() if n))
 
 
 def why_it_died(error: Exception) -> str:

@@ -28,7 +28,7 @@ class ShardWorker:
 
         def compare() -> Answer:
             _check_sees(path)
-            _check_versions(versions)
+            check_versions(versions)
             self._path, self._check = path, check
             return {"node": here()}
 
@@ -86,7 +86,8 @@ def _check_sees(path: str) -> None:
         )
 
 
-def _check_versions(versions: Mapping[str, str]) -> None:
+def check_versions(versions: Mapping[str, str]) -> None:
+    """Raise a UsageError unless this machine has the driver's versions."""
     found = own_versions()
     differing = [
         f"{name} {found[name]} there, {version} here" for name, version in versions.items() if found[name] != version

@@ -34,15 +34,17 @@ class Shares:
         The first tasks are one shard each, which shows how long they take. Later ones take `TASK_SECONDS`, and less
         near the end: at most half of an equal share of what is left. A shard that was lost with a worker goes alone.
         """
-        taken: list[int] = []
+        taken, cost = list[int](), 0.0
         share = self._queued / (2 * n_workers)
         budget = min(share, TASK_SECONDS / median(self._seconds_per_cost)) if self._seconds_per_cost else 0.0
         while self._queue:
-            alone = bool(taken) and (self._lost[self._queue[0]] > 0 or self._lost[taken[0]] > 0)
-            if alone or (taken and self._cost([*taken, self._queue[0]]) > budget):
+            number = self._queue[0]
+            alone = self._lost[number] > 0 or any(self._lost[first] > 0 for first in taken[:1])
+            if taken and (alone or cost + self._costs[number] > budget):
                 break
             taken.append(self._queue.popleft())
-        self._queued -= self._cost(taken)
+            cost += float(self._costs[number])
+        self._queued -= cost
         return taken
 
     def finish(self, numbers: Iterable[int]) -> list[int]:

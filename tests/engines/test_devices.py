@@ -1,6 +1,6 @@
 """`extract --devices`: as many processes as devices end in the store of one process, whatever happens to some of them.
 
-Two processes on the CPU stand for two GPUs. All but one test use forks of this process, which start at once.
+Two processes on the CPU play two GPUs. All but one test use forks of this process, which start at once.
 """
 
 import os
@@ -8,7 +8,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from forked_workers import Crew, Fault
 from store_cases import lasting
 from user_files import write_model, write_texts
 
+from probekit import engines
 from probekit.activations import extract, load_activations, plan_extraction
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.cli.main import run
@@ -146,8 +149,14 @@ def exits(name: str, number: int) -> None:
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        (killed, r"cpu: its process was ended by SIGKILL \(by the system, if memory ran out\); others will do its \d+ shards?$"),
-        (out_of_memory, r"cpu: out of memory \(CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has ...\); others will"),
+        (
+            killed,
+            r"its process was ended by SIGKILL \(by the system, if memory ran out\); others will do its \d+ shards?",
+        ),
+        (
+            out_of_memory,
+            r"cpu: out of memory \(CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has ...\); others",
+        ),
         (broken, "cpu: RuntimeError: CUDA error: an illegal memory access was encountered; others will"),
         (exits, r"cpu: its process ended with exit code 7 \(the last words\); others will"),
     ],
@@ -280,6 +289,23 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_model_of_the_caller_leaves_its_gpu_to_the_workers(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    moves: list[str] = []
+    home = torch.device("cuda:1")
+    model = SimpleNamespace(stays=False, device=home, to=lambda device: moves.append(str(device)))
+
+    def run_here(*_: object) -> None:
+        moves.append("run")
+        if fails:
+            raise StorageError("full")
+
+    monkeypatch.setattr(devices, "run_on_devices", run_here)
+    with pytest.raises(StorageError) if fails else nullcontext():
+        engines.run(SimpleNamespace(model=model), Path("store"), EngineOptions(devices=[0, 1]))  # type: ignore[arg-type]
+    assert moves == ["cpu", "run", "cuda:1"]
 
 
 def test_devices_are_of_one_type_and_there(monkeypatch: pytest.MonkeyPatch) -> None:
