@@ -117,6 +117,7 @@ def test_two_writers_at_once_leave_one_store(place, usual):
     for one in threads:
         one.join(60)
     assert errors == []
+    assert not any(one.is_alive() for one in threads)
     assert content(place) == content(usual)
 
 
@@ -219,6 +220,12 @@ def test_the_commands_take_an_address(place, capsys, tmp_path, monkeypatch):
     assert (tmp_path / folder / "results.json").exists()
     assert run_command(["train-probe", str(place), "--out", "s3://b/x"]) == 2
     assert run_command(["verify", f"{place}/none"]) == 3
+
+
+def test_a_place_that_is_an_object_is_refused(place):
+    (place / "notes.txt").write_bytes(b"mine")
+    with pytest.raises(StorageError, match="is an object"):
+        run_to(place / "notes.txt")
 
 
 def test_a_baseline_needs_a_model_that_can_be_loaded(place):

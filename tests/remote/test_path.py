@@ -67,6 +67,7 @@ def test_the_verbs_agree_with_those_of_a_disk(place, tmp_path):
     for name in (*names, "sub", "none", "sub/none"):
         one, other = place / name, tmp_path / name
         assert (one.exists(), one.is_dir(), one.is_file()) == (other.exists(), other.is_dir(), other.is_file())
+        assert one.is_object() == other.is_file()
     assert (place / "b.txt").read_bytes() == b"b.txt"
     assert (place / "b.txt").read_bytes(1, 3) == b".t"
     assert (place / "b.txt").read_bytes(3, 100) == b"xt"
@@ -116,6 +117,16 @@ def test_what_may_pass_is_repeated(asked, error):
     assert asked(error, error) == ("answer", 3)
 
 
+@pytest.mark.parametrize("code", ["ConditionalRequestConflict", "SlowDown", "ServiceUnavailable", "InternalError"])
+def test_what_amazon_calls_passing_is_repeated(asked, code):
+    """A conflict (409) is what one of two writers gets while the other's object is on its way."""
+    from botocore.exceptions import ClientError
+    from s3fs.errors import translate_boto_error
+
+    error = translate_boto_error(ClientError({"Error": {"Code": code, "Message": "later"}}, "PutObject"))
+    assert asked(error) == ("answer", 2)
+
+
 def test_a_store_that_never_answers_is_told_soon_and_one_that_did_is_waited_for(asked, monkeypatch):
     monkeypatch.setattr(attempts, "LONGEST_WAIT", 0.001)
     errors = [ConnectionResetError("reset")] * 50
@@ -125,7 +136,15 @@ def test_a_store_that_never_answers_is_told_soon_and_one_that_did_is_waited_for(
     asked()
     error, sent = asked(*errors)
     assert sent == attempts.ATTEMPTS_REACHED
-    assert "after 9 attempts" in str(error)
+    assert "no answer after 9 attempts" in str(error)
+    error, _ = asked(*[_with_status(503)] * 50)
+    assert "refused 9 times" in str(error)
+
+
+def _with_status(status):
+    error = OSError("slow down")
+    error.code = status  # pyright: ignore[reportAttributeAccessIssue]
+    return error
 
 
 def test_a_refusal_is_told_at_once_with_what_to_do(asked):
