@@ -12,13 +12,14 @@ from probekit.manifest import results_home, stored_places
 from probekit.options import CurveOptions, parse
 from probekit.options.check import check_path
 from probekit.places import check_kept, check_several_kept, places_of
+from probekit.remote.attempts import NotReached
 from probekit.remote.path import AnyPath, as_path, is_remote
 
 T = TypeVar("T")
 
 
 def check_store_out(out: str | AnyPath | None) -> None:
-    """`check_out` for a store, which may be in an object store: there nothing is asked before the store is begun."""
+    """`check_out` for a store; one in an object store is first looked for by `check_via`, or when it is begun."""
     if out is not None and not is_remote(out):
         check_out(check_path("--out", out))
 
@@ -42,15 +43,18 @@ def check_out(out: str | Path | None) -> None:
 def check_via(out: str | AnyPath | None, via: str) -> None:
     """Raise before the model is loaded if the store at `--out` was computed with another `--via`.
 
-    A store that cannot be read, and an imported one, are left to `extract`, which says what is wrong with it.
+    A damaged store, and an imported one, are left to `extract`, which says what is wrong with it.
 
     Raises:
         ResumeMismatch: another `--via`.
+        StorageError: `--out` is in an object store that cannot be reached, or there is no such bucket.
     """
     if out is None:
         return
     try:
         body, _ = unseal(as_path(out) / "plan.json")
+    except NotReached:
+        raise
     except (ProbekitError, OSError):
         return
     identity = body.get("identity")

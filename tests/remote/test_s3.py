@@ -187,8 +187,11 @@ def test_large_objects_go_in_parts_and_the_first_writer_wins_there_too(s3, monke
     assert (s3 / "a").read_bytes(0, 9) == data[:9]
 
 
-@pytest.mark.parametrize("command", [["verify"], ["ls"]])
+@pytest.mark.parametrize(
+    "command", [["verify"], ["ls"], ["extract", "--model", "none/such", "--dataset", "agreement", "--out"]]
+)
 def test_a_bucket_that_is_not_there_is_told_in_one_line(s3, capsys, command):
+    """Also before the model is loaded."""
     assert run_command([*command, "s3://no-such-bucket/store"]) in (3, 4)
     shown = capsys.readouterr().err.splitlines()
     assert len(shown) == 1
