@@ -7,21 +7,31 @@ from typing import Any, TypeVar
 
 from probekit.cli import console
 from probekit.durable import unseal
-from probekit.errors import ProbekitError, ResumeMismatch, StorageError
+from probekit.errors import ProbekitError, ResumeMismatch, StorageError, UsageError
 from probekit.manifest import results_home, stored_places
 from probekit.options import CurveOptions, parse
 from probekit.options.check import check_path
 from probekit.places import check_kept, check_several_kept, places_of
 from probekit.remote.attempts import NotReached
-from probekit.remote.path import AnyPath, as_path, is_remote
+from probekit.remote.path import AnyPath, as_path
 
 T = TypeVar("T")
 
 
 def check_store_out(out: str | AnyPath | None) -> None:
-    """`check_out` for a store; one in an object store is first looked for by `check_via`, or when it is begun."""
-    if out is not None and not is_remote(out):
-        check_out(check_path("--out", out))
+    """`check_out` for a store; one in an object store is first looked for by `check_via`, or when it is begun.
+
+    Raises:
+        StorageError: as from `check_out`.
+        UsageError: a place in memory.
+    """
+    if out is None:
+        return
+    place = as_path(out)
+    if isinstance(place, Path):
+        check_out(place)
+    elif place.scheme == "memory":
+        raise UsageError(f"--out {str(place)!a} would be gone when the command ends; name a folder or a bucket")
 
 
 def check_out(out: str | Path | None) -> None:

@@ -288,7 +288,7 @@ def as_path(value: "str | Path | RemotePath") -> AnyPath:
     found = _ADDRESS.fullmatch(str(value))
     scheme = found[1].lower() if found else ""
     scheme = _ALIASES.get(scheme, scheme)
-    if found is None or (scheme not in SCHEMES and not found[2]):
+    if found is None or (scheme not in SCHEMES and _is_on_disk(value, found)):
         return Path(value)
     if scheme not in SCHEMES:
         known = ", ".join(f"{one}://" for one in SCHEMES)
@@ -301,6 +301,11 @@ def as_path(value: "str | Path | RemotePath") -> AnyPath:
     if scheme == "hf" and key.partition("/")[0] not in ("datasets", "models", "spaces"):
         key = f"datasets/{key}"  # stores are in dataset repositories: hf://owner/name is one
     return RemotePath(scheme, key)
+
+
+def _is_on_disk(value: "str | Path", found: "re.Match[str]") -> bool:
+    """True for "x:/y" as a text; `Path("abfs://y")` looks the same, so that of a path the folder "x:" must be there."""
+    return not found[2] and (not isinstance(value, Path) or Path(f"{found[1]}:").exists())
 
 
 def is_remote(value: object) -> bool:

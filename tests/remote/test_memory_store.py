@@ -220,6 +220,8 @@ def test_the_commands_take_an_address(place, capsys, tmp_path, monkeypatch):
     assert (tmp_path / folder / "results.json").exists()
     assert run_command(["train-probe", str(place), "--out", "s3://b/x"]) == 2
     assert run_command(["verify", f"{place}/none"]) == 3
+    assert run_command(["extract", "--model", "none/such", "--dataset", "agreement", "--out", str(place)]) == 2
+    assert run_command(["extract", "--model", "none/such", "--dataset", "agreement", "--out", "abfs://b/x"]) == 2
 
 
 def test_a_place_that_is_an_object_is_refused(place):

@@ -36,6 +36,7 @@ def test_all_else_is_on_disk():
     ("address", "message"),
     [
         ("abfs://x/y", "'abfs'"),
+        (Path("abfs://x/y"), "'abfs'"),
         ("s3://", "no bucket"),
         ("s3://key:hidden@b/x", "no credentials"),
         ("gs://b/../other", "no meaning"),
@@ -45,6 +46,12 @@ def test_an_address_that_cannot_be_is_refused(address, message):
     with pytest.raises(UsageError, match=message) as error:
         as_path(address)
     assert "hidden" not in str(error.value)
+
+
+def test_a_folder_that_is_there_may_have_the_name_of_a_scheme(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("abfs:").mkdir()
+    assert as_path(Path("abfs://x/y")) == Path("abfs:/x/y")
 
 
 def test_only_stores_are_elsewhere():
