@@ -7,8 +7,9 @@ does which shard: what is done is what the store says.
 
 from typing import TYPE_CHECKING
 
+from probekit.errors import UsageError
 from probekit.options.engine import EngineOptions
-from probekit.remote.path import AnyPath
+from probekit.remote.path import AnyPath, RemotePath
 
 if TYPE_CHECKING:
     from probekit.activations import ExtractionPlan
@@ -26,6 +27,8 @@ def run(plan: "ExtractionPlan", path: AnyPath, options: EngineOptions, progress:
     Raises:
         As `extract`; of what happened to workers, the first reason.
     """
+    if isinstance(path, RemotePath) and path.scheme == "memory":
+        raise UsageError(f"{str(path)!a} is in the memory of this process alone; name a folder or a bucket for workers")
     if options.engine == "ray":
         from probekit.engines.ray_extract import run_on_ray
 

@@ -281,7 +281,7 @@ def as_path(value: "str | Path | RemotePath") -> AnyPath:
     `Path("s3://bucket/x")`, in which pathlib leaves one slash, is the same place.
 
     Raises:
-        UsageError: another scheme, no bucket, "..", or credentials in the address.
+        UsageError: another scheme, no bucket, "..", a version, or credentials in the address.
     """
     if isinstance(value, RemotePath):
         return value
@@ -295,6 +295,8 @@ def as_path(value: "str | Path | RemotePath") -> AnyPath:
         raise UsageError(f"no store can be at {found[1]!a}://; name a folder, or a place that starts with {known}")
     if scheme in ("s3", "gs") and "@" in found[3].partition("/")[0]:
         raise UsageError(f"{scheme}:// takes a bucket and no credentials; give those in the environment")
+    if scheme == "s3" and "?versionId=" in found[3]:  # which s3fs would cut off, with all that follows
+        raise UsageError(f"{str(value)!a:.80}: a store is many objects, and has no versionId; leave it out")
     key = _joined(found[3])
     if not key:
         raise UsageError(f"{str(value)!a} names no bucket; write {scheme}://BUCKET/FOLDER")

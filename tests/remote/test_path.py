@@ -40,6 +40,7 @@ def test_all_else_is_on_disk():
         ("s3://", "no bucket"),
         ("s3://key:hidden@b/x", "no credentials"),
         ("gs://b/../other", "no meaning"),
+        ("s3://b/x?versionId=3/plan.json", "no versionId"),
     ],
 )
 def test_an_address_that_cannot_be_is_refused(address, message):
