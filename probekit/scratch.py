@@ -197,6 +197,15 @@ def give_back_memory() -> None:
         trim(0)
 
 
+def own_memory(n_bytes: int) -> mmap.mmap:
+    """Bytes that are zero, and that the system has back as soon as nothing uses them.
+
+    glibc returns large blocks at once only until the first of them is freed. From then on it keeps blocks of that size,
+    up to 32 MB, for later use (M_MMAP_THRESHOLD in mallopt(3)), also where their pages lie between blocks in use.
+    """
+    return mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
 class ArrayWriter:
     """An array that is made piece by piece, along its first axis."""
 
