@@ -154,10 +154,16 @@ class DiskList(Sequence[Any]):
             return NotImplemented
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
+    def __add__(self, other: Any) -> list[Any]:
+        return [*self, *other] if isinstance(other, list | DiskList) else NotImplemented
+
+    def __radd__(self, other: Any) -> list[Any]:
+        return [*other, *self] if isinstance(other, list) else NotImplemented
+
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def __reduce__(self) -> Any:
-        return list, ([*self],)  # a copy, or another process, has no part in the file
+        return list, ([*self],)  # a copy, or another process, does not share the file
 
     def __repr__(self) -> str:
         return f"<{len(self):,} entries, the first {ascii(self[:1])[1:-1]:.60}>" if len(self) else "[]"
