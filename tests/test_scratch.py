@@ -5,6 +5,7 @@ import errno
 import os
 import pickle
 import tempfile
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,8 @@ def test_a_list_on_disk_is_the_list(values: list[Any], some: slice, row: int) ->
     assert made == values
     assert made == DiskList(values)
     assert made != [*values, 1]
-    assert made + [1] == made + DiskList([1]) == [*values, 1]
-    assert [1] + made == [1, *values]
+    assert add(made, [1]) == add(made, DiskList([1])) == [*values, 1]
+    assert add([1], made) == [1, *values]
     if -len(values) <= row < len(values):
         assert made[row] == made[np.int64(row)] == values[row]
     else:
