@@ -21,6 +21,8 @@ from probekit.activations.plan import token_ids
 from probekit.activations.plan.token_ids import Sequences
 from probekit.activations.run.loop import room_for
 from probekit.activations.store import write_examples
+from probekit.remote.path import as_path
+from probekit.remote.together import each_of
 from probekit.scratch import DiskList
 from probekit.tasks import Task, load_task
 from probekit.tasks.splitting.same_text import normalised_words, text_numbers
@@ -140,6 +142,14 @@ def test_keys_as_an_array_and_as_a_list_are_carved_alike(keys):
     labels, given = np.arange(len(keys)) % 2, ["train"] * len(keys)
     one = carve_missing(labels, given, keys, ["test"], 3)
     assert one.tolist() == carve_missing(labels, np.array(given), np.array(keys), ["test"], 3).tolist()
+
+
+def test_few_pieces_of_an_object_store_are_held_however_many_there_are():
+    begun = list[int]()
+    results = each_of(as_path("memory://store"), begun.append, range(50), most=3)
+    for taken, _ in enumerate(results, start=1):
+        assert len(begun) <= taken + 3
+    assert sorted(begun) == [*range(50)]
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
