@@ -1,12 +1,17 @@
 """`extract --part` and `merge` as they are typed: what is printed, the exit codes, and the next command."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from part_cases import TYPED
 from store_cases import of_shards
 
+from probekit.activations import PartDone
+from probekit.activations.parts.files import PartProgress
 from probekit.cli.main import run
+from probekit.cli.parts import describe_part
 
 
 @pytest.fixture
@@ -45,6 +50,17 @@ def test_parts_say_what_is_missing_and_merge_joins_their_folders(extract, here, 
     assert extract("--out", "one", "--part", "1/3", "--dry-run", "--json") == 0
     shares = json.loads(capsys.readouterr().out)["part"]["shares"]
     assert sum(shares) == pytest.approx(1)
+    assert extract("--out", "one", "--part", "1/40", "--dry-run") == 0
+    assert "smaller shards cut more evenly: --shard-bytes " in capsys.readouterr().out
+
+
+def test_the_next_command_can_be_pasted():
+    done = PartDone(Path("my store"), 1, 2, 3, 30, 3, False, [PartProgress(2, 2, 3, 0)], None)
+    said = describe_part(done)
+    assert "missing in 'my store': part 2/2 (0 of 3 shards)" in said
+    assert "probekit merge 'my store' FOLDER" in said
+    complete = replace(done, complete=True, missing=[])
+    assert describe_part(complete).endswith("probekit train-probe 'my store'")
 
 
 @pytest.mark.parametrize(
