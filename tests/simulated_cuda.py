@@ -94,9 +94,9 @@ class SimulatedCuda(SimulatedDevices):
             self._pinned.add(key_of(out))
         return out
 
-    def _grouped_attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, **_: Any) -> None:
+    def _grouped_attention(self, q: Tensor, k: Tensor, v: Tensor, attn_mask: Any = None, **_: Any) -> None:
         """In torch 2.13 flash attention is the only fused kernel that takes fewer heads of keys than of queries."""
-        if self.device_of(q).type == "cuda" and (mask is not None or q.dtype == torch.float32):
+        if self.device_of(q).type == "cuda" and (attn_mask is not None or q.dtype == torch.float32):
             raise Misused("attention with fewer heads of keys materialises every score, under a mask or in float32")
 
     def named(self, out: Any, device: torch.device | None) -> Any:

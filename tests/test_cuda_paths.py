@@ -168,11 +168,12 @@ def test_grouped_heads_take_a_fused_kernel(cuda, dtype):
     q, k, v = (torch.randn(2, 5, heads, 8, dtype=dtype) for heads in (4, 2, 2))
     mask = torch.ones(2, 5, 5, dtype=torch.bool).tril()
     wanted = causal_attention(q, k, v)
-    there = [x.to(GPU) for x in (q, k, v)]
-    for got in (causal_attention(*there), attention(*there, mask.to(GPU)), attention(q, k, v, mask)):
+    qs, ks, vs, there = (x.to(GPU) for x in (q, k, v, mask))
+    for got in (causal_attention(qs, ks, vs), attention(qs, ks, vs, there), attention(q, k, v, mask)):
         assert float((got.cpu() - wanted).abs().max()) < 16 * torch.finfo(dtype).eps
+    heads_first = [x.transpose(1, 2) for x in (qs, ks, vs)]
     with pytest.raises(Misused, match="materialises"):
-        F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in there), mask.to(GPU)[:, None], enable_gqa=True)
+        F.scaled_dot_product_attention(*heads_first, attn_mask=there[:, None], enable_gqa=True)
 
 
 def test_memory_is_asked_of_the_device_that_is_named(cuda):
