@@ -57,9 +57,19 @@ def make_folder(path: AnyPath) -> None:
         raise refused(path, error) from error
 
 
+def make_folders(path: AnyPath, *inside: str) -> None:
+    """Make a folder and the named ones in it, and remove what runs that died left there; errors as in `make_folder`."""
+    if isinstance(path, RemotePath):
+        remove_stale(path)  # of all that is below, in one request
+        return
+    for folder in (path, *(path / name for name in inside)):
+        make_folder(folder)
+        remove_stale(folder)
+
+
 def is_there(path: AnyPath) -> bool:
-    """True if something has this name; a link that leads nowhere counts."""
-    return path.exists() if isinstance(path, RemotePath) else os.path.lexists(path)
+    """True if a file or a folder has this name, or an object; a link that leads nowhere counts."""
+    return path.is_object() if isinstance(path, RemotePath) else os.path.lexists(path)
 
 
 def sync_names(folder: AnyPath) -> None:

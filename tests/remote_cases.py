@@ -5,10 +5,12 @@ import signal
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from probekit.activations import extract
 from probekit.activations.plan import build as planning
+from probekit.activations.run import loop
 from probekit.activations.store import write_examples
 from probekit.activations.store.writer import StoreWriter
 from probekit.models.families.gpt2 import GPT2, GPT2Config
@@ -16,7 +18,7 @@ from probekit.remote.path import AnyPath, RemotePath
 from probekit.tasks.base import SPLITS, Task
 
 N = 40
-SHARD_BYTES, PIECE_ROWS = 6 * 7 * 16 * 4, 16  # several shards, several pieces of examples
+SHARD_BYTES, PIECE_ROWS, N_SHARDS = 6 * 7 * 16 * 4, 16, 3  # several shards, several pieces of examples
 HOW: dict[str, Any] = {"points": ["resid_pre", "q"], "batch_tokens": 30, "progress": False}
 
 
@@ -43,6 +45,18 @@ def small_task() -> Task:
 
 def run_to(out: str | AnyPath | None, **changes: Any) -> Any:
     return extract(small_model(), small_task(), out=out, **{**HOW, **changes})
+
+
+def computed_shards(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that gets the number of each shard that is computed from now on."""
+    computed, compute = list[int](), loop.compute_shard
+
+    def spy(plan: Any, number: int, *rest: Any) -> Any:
+        computed.append(number)
+        return compute(plan, number, *rest)
+
+    monkeypatch.setattr(loop, "compute_shard", spy)
+    return computed
 
 
 def content(path: AnyPath) -> dict[str, bytes]:

@@ -64,7 +64,7 @@ def check_path(name: str, value: Any) -> Path:
     """`value` as a path on this machine. Raises UsageError unless it is a text or a path, or if it is elsewhere."""
     found = check_any_path(name, value)
     if isinstance(found, RemotePath):
-        raise UsageError(f"{name} must be a path on this machine; got {str(found)!a:.80}: only stores can be elsewhere")
+        raise UsageError(f"{name} must be a folder or a file on this machine; got {str(found)!a:.80}")
     return found
 
 
@@ -78,7 +78,9 @@ def check_any_path(name: str, value: Any) -> AnyPath:
 
 
 def check_there(path: Path) -> Path:
-    """`path` itself. Raises UsageError unless a file or folder is there."""
+    """`path` itself. Raises UsageError unless a file or folder is there, on this machine."""
+    if isinstance(as_path(path), RemotePath):
+        raise UsageError(f"{str(as_path(path))!a:.80} is not on this machine; copy it here first")
     if not path.exists():
         raise UsageError(f"no file or folder {str(path)!a}; check the path")
     return path

@@ -36,6 +36,10 @@ class CannotCreate(Exception):
     """The store has no put-if-absent."""
 
 
+class NotReached(StorageError):
+    """The store refused a request or did not answer: whether the object is sound is not known."""
+
+
 class BeyondEnd(Exception):
     """The object ends before the first byte that was requested."""
 
@@ -52,7 +56,7 @@ def attempt(scheme: str, where: str, request: Callable[[], T], on_repeat: Callab
     Raises:
         FileNotFoundError, FileExistsError, BeyondEnd: as the store says.
         CannotCreate: the store does not know the request.
-        StorageError: no access, no bucket, no answer; one line with what to do. Its cause is an OSError.
+        NotReached: no access, no bucket, no answer; one line with what to do. Its cause is an OSError.
     """
     for tried in itertools.count(1):
         try:
@@ -66,7 +70,8 @@ def attempt(scheme: str, where: str, request: Callable[[], T], on_repeat: Callab
             return found
         _raise_final(scheme, where, failed)
         if tried >= (ATTEMPTS_REACHED if scheme in _reached else ATTEMPTS_UNREACHED):
-            raise _refused(where, f"no answer after {tried} attempts ({_words(failed)})", _access(scheme), failed)
+            told = f"refused {tried} times" if _code(failed) or _status(failed) else f"no answer after {tried} attempts"
+            raise _refused(where, f"{told} ({_words(failed)})", _access(scheme), failed)
         if on_repeat:
             on_repeat()
         _pause.wait(min(FIRST_WAIT * 2 ** (tried - 1), LONGEST_WAIT))
@@ -128,14 +133,14 @@ def _access(scheme: str) -> str:
 
 
 def _words(error: Exception) -> str:
-    """An error in a line, without what may stand before an @ in an address."""
+    """An error in one line; an address in it loses its user and password."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return re.sub(r"//[^/@\s]*@", "//", " ".join(str(text).split()))[:200].rstrip(". ")
 
 
-def _refused(where: str, why: str, advice: str, error: Exception) -> StorageError:
+def _refused(where: str, why: str, advice: str, error: Exception) -> NotReached:
     """The error of a place; its cause is an OSError, as that of a disk that refused is."""
-    refused, cause = StorageError(f"{where!a}: {why}{f'; {advice}' if advice else ''}"), OSError(errno.EIO, why, where)
+    refused, cause = NotReached(f"{where!a}: {why}{f'; {advice}' if advice else ''}"), OSError(errno.EIO, why, where)
     cause.__cause__ = error
     refused.__cause__ = cause
     return refused

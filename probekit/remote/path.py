@@ -17,9 +17,7 @@ from probekit.remote.filesystems import SCHEMES, filesystem
 
 T = TypeVar("T")
 
-ONE_REQUEST = (
-    256 << 20
-)  # bytes that are uploaded in one request; more go in parts, which are visible when all are there
+ONE_REQUEST = 256 << 20  # bytes of one upload; more go in parts, which are visible when all are there
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/(/?)(.*)", re.DOTALL | re.IGNORECASE)
 _ALIASES = {"gcs": "gs", "s3a": "s3"}
 
@@ -140,6 +138,16 @@ class RemotePath:
         """True if there is an object of this name."""
         found = self._entry()
         return found is not None and not found.is_folder
+
+    def is_object(self) -> bool:
+        """True if there is an object of this name; one request, where `is_file` takes two if there is none."""
+        if self.scheme == "hf":  # whose ranges are read in blocks of megabytes
+            return self.is_file()
+        try:
+            self.read_bytes(0, 1)
+        except FileNotFoundError:
+            return False
+        return True
 
     def stat(self) -> Entry:
         """Size and date of the object, asked for anew.
@@ -273,26 +281,33 @@ def as_path(value: "str | Path | RemotePath") -> AnyPath:
     `Path("s3://bucket/x")`, in which pathlib leaves one slash, is the same place.
 
     Raises:
-        UsageError: another scheme, no bucket, "..", or credentials in the address.
+        UsageError: another scheme, no bucket, "..", a version, or credentials in the address.
     """
     if isinstance(value, RemotePath):
         return value
     found = _ADDRESS.fullmatch(str(value))
     scheme = found[1].lower() if found else ""
     scheme = _ALIASES.get(scheme, scheme)
-    if found is None or (scheme not in SCHEMES and not found[2]):
+    if found is None or (scheme not in SCHEMES and _is_on_disk(value, found)):
         return Path(value)
     if scheme not in SCHEMES:
         known = ", ".join(f"{one}://" for one in SCHEMES)
         raise UsageError(f"no store can be at {found[1]!a}://; name a folder, or a place that starts with {known}")
     if scheme in ("s3", "gs") and "@" in found[3].partition("/")[0]:
         raise UsageError(f"{scheme}:// takes a bucket and no credentials; give those in the environment")
+    if scheme == "s3" and "?versionId=" in found[3]:  # which s3fs would cut off, with all that follows
+        raise UsageError(f"{str(value)!a:.80}: a store is many objects, and has no versionId; leave it out")
     key = _joined(found[3])
     if not key:
         raise UsageError(f"{str(value)!a} names no bucket; write {scheme}://BUCKET/FOLDER")
     if scheme == "hf" and key.partition("/")[0] not in ("datasets", "models", "spaces"):
         key = f"datasets/{key}"  # stores are in dataset repositories: hf://owner/name is one
     return RemotePath(scheme, key)
+
+
+def _is_on_disk(value: "str | Path", found: "re.Match[str]") -> bool:
+    """True for "x:/y" as a text; `Path("abfs://y")` looks the same, so that of a path the folder "x:" must be there."""
+    return not found[2] and (not isinstance(value, Path) or Path(f"{found[1]}:").exists())
 
 
 def is_remote(value: object) -> bool:

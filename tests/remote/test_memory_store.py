@@ -3,12 +3,14 @@
 import json
 import random
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from remote_cases import N, content, run_to, small_model
+from remote_cases import N_SHARDS, N, computed_shards, content, run_to, small_model
 
+from probekit import engines
 from probekit.activations import (
     Store,
     label_store,
@@ -20,11 +22,13 @@ from probekit.activations import (
     repair,
     verify,
 )
-from probekit.activations.run import loop
 from probekit.activations.store.begin import CONTINUATIONS
 from probekit.activations.store.writer import StoreWriter
 from probekit.cli.main import run as run_command
-from probekit.errors import DataError, ResumeMismatch, StorageError
+from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
+from probekit.options.engine import EngineOptions
+from probekit.remote import attempts
+from probekit.remote.filesystems import filesystem
 from probekit.remote.path import RemotePath, as_path
 
 
@@ -39,7 +43,7 @@ def stop_after(monkeypatch, n):
         if len(written) == n:
             raise Stopped
         written.append(number)
-        write(self, number, *rest)
+        return write(self, number, *rest)
 
     monkeypatch.setattr(StoreWriter, "write", counted)
     return written
@@ -49,7 +53,7 @@ def test_it_equals_the_store_on_disk_file_by_file(place, usual):
     store = run_to(str(place))
     assert isinstance(store, Store)
     assert content(place) == content(usual)
-    assert len([name for name in content(place) if name.startswith("shards/")]) > 2
+    assert len(list((place / "records").glob("*.json"))) == N_SHARDS
     local = load_activations(usual)
     for x in local:
         assert torch.equal(store[x], local[x])
@@ -90,17 +94,12 @@ def test_it_resumes_and_computes_what_is_missing(place, usual, monkeypatch):
             run_to(place)
     with pytest.raises(StorageError, match="unfinished"):
         load_activations(place)
-    assert Store.progress(str(place))[0] < N
-    computed, compute = [], loop.compute_shard
-
-    def counted(plan, number, advance=None):
-        computed.append(number)
-        return compute(plan, number, advance)
-
-    monkeypatch.setattr(loop, "compute_shard", counted)
+    there = list((place / "records").glob("*.json"))
+    assert 0 < len(there) < N_SHARDS
+    assert 0 < Store.progress(str(place))[0] < N
+    computed = computed_shards(monkeypatch)
     run_to(place)
-    assert computed
-    assert 0 not in computed
+    assert computed == list(range(len(there), N_SHARDS))
     assert content(place) == content(usual)
     with pytest.raises(ResumeMismatch, match="dtype"):
         run_to(place, dtype="float16")
@@ -121,6 +120,7 @@ def test_two_writers_at_once_leave_one_store(place, usual):
     for one in threads:
         one.join(60)
     assert errors == []
+    assert not any(one.is_alive() for one in threads)
     assert content(place) == content(usual)
 
 
@@ -142,6 +142,31 @@ def test_damage_is_found_and_repaired(place, usual, where, how):
     assert verify(place).is_sound
     assert content(place) == content(usual)
     run_all(place)
+
+
+@pytest.mark.parametrize("folder", ["records", "shards", "labels", "examples", "statistics"])
+def test_a_connection_that_drops_is_no_damage(place, monkeypatch, folder):
+    """Nothing is known of a file that could not be read, and repairing the store would not help."""
+    run_to(place, stats=True)
+    label_store(place, {f"train:{i + 100}": f"class{i % 2}" for i in range(N)}, name="new")
+    files = filesystem("memory")
+    cat, listing = files.cat_file, files.ls
+
+    def drop(verb):
+        def dropping(path, *rest, **how):
+            if f"/{folder}" in path:
+                raise ConnectionResetError("reset")
+            return verb(path, *rest, **how)
+
+        return dropping
+
+    with monkeypatch.context() as patch:
+        patch.setattr(attempts, "LONGEST_WAIT", 0.001)
+        patch.setattr(files, "cat_file", drop(cat))
+        patch.setattr(files, "ls", drop(listing))
+        for verb in verify, list_stores:
+            with pytest.raises(StorageError, match="no answer after 9 attempts"):
+                verb(place)
 
 
 def run_all(place) -> None:
@@ -168,14 +193,14 @@ def test_labels_join(place):
 
 
 def test_stores_are_listed_and_the_newest_found(place):
-    for name in ("a", "deep/b"):
+    for name in ("a", "examples/b"):  # a folder of this name is left out inside a store alone
         run_to(place / name)
     (place / "other" / "plan.txt").write_bytes(b"")
     (place / CONTINUATIONS / "x" / "plan.json").write_bytes(b"{}")
     found = list_stores(str(place))
-    assert [str(one.path) for one in found] == [str(place / "a"), str(place / "deep" / "b")]
+    assert [str(one.path) for one in found] == [str(place / "a"), str(place / "examples" / "b")]
     assert all(one.is_complete and one.bytes > 0 for one in found)
-    assert newest_store(place) in (place / "a", place / "deep" / "b")
+    assert newest_store(place) in (place / "a", place / "examples" / "b")
     with pytest.raises(DataError, match="no complete store"):
         newest_store(place / "none")
 
@@ -198,6 +223,20 @@ def test_the_commands_take_an_address(place, capsys, tmp_path, monkeypatch):
     assert (tmp_path / folder / "results.json").exists()
     assert run_command(["train-probe", str(place), "--out", "s3://b/x"]) == 2
     assert run_command(["verify", f"{place}/none"]) == 3
+    assert run_command(["extract", "--model", "none/such", "--dataset", "agreement", "--out", str(place)]) == 2
+    assert run_command(["extract", "--model", "none/such", "--dataset", "agreement", "--out", "abfs://b/x"]) == 2
+
+
+def test_a_place_that_is_an_object_is_refused(place):
+    (place / "notes.txt").write_bytes(b"mine")
+    with pytest.raises(StorageError, match="is an object"):
+        run_to(place / "notes.txt")
+
+
+def test_workers_cannot_write_into_the_memory_of_this_process(place):
+    plan: Any = None  # is not looked at
+    with pytest.raises(UsageError, match="for workers"):
+        engines.run(plan, place, EngineOptions(devices=["cpu", "cpu"]))
 
 
 def test_a_baseline_needs_a_model_that_can_be_loaded(place):

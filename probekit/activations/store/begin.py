@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,10 @@ from probekit.activations.layout import Layout
 from probekit.activations.store.examples import check_examples
 from probekit.activations.store.format import FORMAT, MAX_RECORDS, MAX_ROWS, PlanFile, read_plan
 from probekit.activations.store.write_examples import write_examples
-from probekit.durable import TEMPORARY, is_there, make_folder, refused, remove_stale, seal, write_first
+from probekit.durable import TEMPORARY, is_there, make_folders, refused, remove_stale, seal, write_first
 from probekit.errors import ResumeMismatch, StorageError, UsageError
 from probekit.interventions import one_place_in_words
-from probekit.remote.path import AnyPath
+from probekit.remote.path import AnyPath, RemotePath
 from probekit.tasks.base import Task
 
 CONTINUATIONS = "continuations"  # the folder of what the model wrote, before there is a plan
@@ -62,14 +63,12 @@ def begin_store(path: AnyPath, new: NewStore) -> PlanFile:
         UsageError: more texts or shards than one store can hold.
     """
     _check_size(new.identity)
-    check_free(path)
-    for folder in (path, path / "shards", path / "records"):
-        make_folder(folder)
-        remove_stale(folder)
+    begun = check_free(path)
+    make_folders(path, "shards", "records")
     about = {key: value for key, value in new.meta.items() if key != "created"}
     body = {"format": FORMAT, "model": new.model, "task": new.task.name, "identity": new.identity}
     data, _ = seal({**body, "source": new.source, "meta": about})
-    if not is_there(path / "plan.json"):  # a complete store may be where nothing can be written
+    if not begun:  # a complete store may be where nothing can be written
         write_first(path / "plan.json", data)
     plan = read_plan(path)
     check_same(path, plan, json.loads(data))
@@ -91,20 +90,28 @@ def _check_size(identity: dict[str, Any]) -> None:
             )
 
 
-def check_free(path: AnyPath) -> None:
-    """Refuse a folder with files that are not of a store.
+def check_free(path: AnyPath) -> bool:
+    """True if a store was begun at `path`; refuse a folder with files that are not of a store.
 
     Raises:
-        StorageError: there are some, or the disk refused.
+        StorageError: there are some, `path` is an object, or the disk refused.
     """
-    if is_there(path) and not is_there(path / "plan.json"):
-        try:
-            names = {p.name for p in path.iterdir() if not p.name.startswith(TEMPORARY)}
-        except OSError as error:
-            raise refused(path, error) from error
-        other = names - {"shards", "records", CONTINUATIONS} or any((path / "records").glob("*.json"))
-        if other and not is_there(path / "plan.json"):  # another writer may have begun meanwhile
-            raise StorageError(f"{str(path)!a} holds files that are not of a store; name an empty or a new folder")
+    if is_there(path / "plan.json"):
+        return True
+    if isinstance(path, RemotePath) and is_there(path):
+        raise StorageError(f"{str(path)!a} is an object, expected the place of a store; name another")
+    if isinstance(path, Path) and not is_there(path):
+        return False
+    try:
+        names = {p.name for p in path.iterdir() if not p.name.startswith(TEMPORARY)}
+    except OSError as error:
+        raise refused(path, error) from error
+    other = names - {"shards", "records", CONTINUATIONS}
+    if other or ("records" in names and any((path / "records").glob("*.json"))):
+        if is_there(path / "plan.json"):
+            return True  # another writer began meanwhile
+        raise StorageError(f"{str(path)!a} holds files that are not of a store; name an empty or a new folder")
+    return False
 
 
 def check_same(path: AnyPath, plan: PlanFile, wanted: dict[str, Any], advice: str = ELSEWHERE) -> None:

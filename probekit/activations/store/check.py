@@ -30,7 +30,9 @@ from probekit.activations.sums.statistics import FOLDER as STATISTICS
 from probekit.activations.sums.statistics import check_statistics
 from probekit.errors import StorageError
 from probekit.options.check import check_any_path
+from probekit.remote.attempts import NotReached
 from probekit.remote.path import AnyPath, RemotePath
+from probekit.remote.together import each_of
 from probekit.text import counted as how_many
 
 THREADS = 4  # reading and hashing release the GIL
@@ -126,6 +128,7 @@ def verify(path: str | AnyPath, advance: Advance = None) -> Verification:
 
     Raises:
         DataError: no store there.
+        StorageError: an object store refused a request or did not answer.
     """
     check = _Check(check_any_path("the store", path))
     plan = check.attempt("plan.json", lambda: read_plan(check.path))
@@ -162,7 +165,9 @@ class _Check:
         self._sizes = {f"records/{one.path.name}": one.st_size for one in listed}
 
     def add(self, file: str, why: object) -> None:
-        """Note a broken file, named by its path in the store."""
+        """Note a broken file, named by its path in the store; raise an error that does not say that it is broken."""
+        if isinstance(why, NotReached):
+            raise why
         self.broken.append(Broken(file, str(why)))
 
     def attempt(self, file: str, read: Callable[[], T]) -> T | None:
@@ -202,10 +207,12 @@ def _planned_records(check: _Check, plan: PlanFile) -> dict[int, Record]:
     n = len(seals) if seals is not None else (plan.shards or 0) if check.finished else 0
     sound: dict[int, Record] = {}
     taken = np.zeros(plan.rows, dtype=bool)
-    for number in sorted({*_record_numbers(check), *range(n)}):
+    numbers = sorted({*_record_numbers(check), *range(n)})
+    read = each_of(check.path, lambda number: _tried(lambda: read_record(check.path, plan, number)), numbers)
+    for number, found in zip(numbers, read, strict=True):
         record = check.attempt(
             _record_name(number),
-            lambda number=number: _checked_record(check.path, plan, examples, seals, number, taken),
+            lambda number=number, found=found: _checked_record(check.path, plan, found, examples, seals, number, taken),
         )
         if record is None:
             check.shards.append(number)
@@ -253,16 +260,27 @@ def _manifest_of(path: AnyPath, plan: PlanFile) -> dict[str, Any]:
     return manifest
 
 
+def _tried(read: Callable[[], T]) -> T | Exception:
+    """What `read` returns, or why the file is broken."""
+    try:
+        return read()
+    except (StorageError, OSError) as error:
+        return error
+
+
 def _checked_record(
     path: AnyPath,
     plan: PlanFile,
+    found: tuple[Record, str] | Exception,
     examples: StoredExamples | None,
     seals: list[str] | None,
     number: int,
     taken: np.ndarray,
 ) -> Record:
-    """One record, if it agrees with plan, examples, manifest, and the rows that earlier records hold."""
-    record, seal = read_record(path, plan, number)
+    """One record as it was read, if it agrees with examples, manifest, and the rows that earlier records hold."""
+    if isinstance(found, Exception):
+        raise found
+    record, seal = found
     if seals is not None and (number >= len(seals) or seals[number] != seal):
         raise StorageError("it is not the one that the manifest names")
     if examples:

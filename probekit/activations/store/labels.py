@@ -11,6 +11,7 @@ Axes: N examples.
 import hashlib
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,10 +70,11 @@ def label_files(path: AnyPath, task: Task) -> list[AnyPath]:
         StorageError: the folder is a link, or other files are in it.
     """
     folder = path / FOLDER
-    if not is_there(folder):
-        return []
-    if folder.is_symlink() or not folder.is_dir():
-        raise StorageError(f"{str(folder)!a} is a link or a file, expected a folder of labels; remove it")
+    if isinstance(folder, Path):
+        if not is_there(folder):
+            return []
+        if folder.is_symlink() or not folder.is_dir():
+            raise StorageError(f"{str(folder)!a} is a link or a file, expected a folder of labels; remove it")
     files = sorted(file for file in folder.iterdir() if not file.name.startswith(TEMPORARY))
     for file in files:
         if file.name != SPLITS_FILE and not _FILE.fullmatch(file.name):

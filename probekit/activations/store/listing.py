@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probekit.activations.parts.files import in_words, parts_progress, unfinished
+from probekit.activations.parts.files import counted_progress, parts_in_words, parts_progress, unfinished
 from probekit.activations.store.begin import CONTINUATIONS
-from probekit.activations.store.format import has_manifest, read_plan
+from probekit.activations.store.format import PlanFile, has_manifest, read_plan
 from probekit.activations.store.reader import Store
 from probekit.activations.sums.statistics import FOLDER as STATISTICS
 from probekit.activations.sums.statistics import load_statistics, statistics_progress
@@ -17,10 +17,11 @@ from probekit.errors import ProbekitError
 from probekit.manifest import dated_manifests, no_store_under
 from probekit.options.check import check_any_path
 from probekit.points import spans_of
+from probekit.remote.attempts import NotReached
 from probekit.remote.path import AnyPath, RemotePath
 from probekit.remote.together import each_of
 
-_INSIDE = {"shards", "records", "examples", "labels", STATISTICS, CONTINUATIONS}  # folders of a store without stores
+_INSIDE = {"shards", "records", "examples", "labels", STATISTICS}  # folders of a store without stores
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class StoreInfo:
         statistics: True if the store holds statistics.
         edits: what the model ran with: "project_out at resid_pre.5, all tokens".
         labels: label sets of the complete store.
-        missing: of an unfinished store made in parts, the parts that lack shards: "part 2/4 (1 of 3 shards)".
+        missing: of an unfinished store made in parts, those that lack shards or statistics: "part 2/4 (1 of 3 shards)".
     """
 
     path: AnyPath
@@ -66,7 +67,11 @@ class StoreInfo:
 
 
 def list_stores(root: str | AnyPath = "runs") -> list[StoreInfo]:
-    """Every store at `root` or below, by path; damaged stores are listed as such and raise nothing."""
+    """Every store at `root` or below, by path; damaged stores are listed as such.
+
+    Raises:
+        StorageError: an object store refused a request or did not answer.
+    """
     root = check_any_path("the folder", root)
     if isinstance(root, RemotePath):
         return list(each_of(root, _info, sorted(_remote_stores(root))))
@@ -82,10 +87,11 @@ def _remote_stores(folder: RemotePath) -> Iterator[RemotePath]:
     """The stores at a place or below; the files inside a store, which may be many, are not listed."""
     found = folder.entries()
     names = {one.path.name for one in found if not one.is_folder}
-    if names & {"plan.json", "manifest.json"} and folder.name != CONTINUATIONS:
+    is_store = bool(names & {"plan.json", "manifest.json"})
+    if is_store:
         yield folder
     for one in found:
-        if one.is_folder and one.path.name not in _INSIDE:
+        if one.is_folder and not (one.path.name == CONTINUATIONS or (is_store and one.path.name in _INSIDE)):
             yield from _remote_stores(one.path)
 
 
@@ -108,6 +114,8 @@ def _info(path: AnyPath) -> StoreInfo:
     size = _size(path)
     try:
         plan = read_plan(path)
+    except NotReached:
+        raise
     except (ProbekitError, OSError):
         return StoreInfo(path, "damaged", bytes=size)
     known: dict[str, Any] = {
@@ -125,20 +133,23 @@ def _info(path: AnyPath) -> StoreInfo:
             known["labels"] = [*store.labels, *store.task.token_labels]
             state, created = "complete", store.meta["created"]
         else:
-            state, created = _state(path)
-            known["missing"] = "" if state == "statistics" else in_words(unfinished(parts_progress(path, plan)))
+            state, created, known["missing"] = _state(path, plan)
+    except NotReached:
+        raise
     except (ProbekitError, OSError):
         return StoreInfo(path, "damaged", **known)
     return StoreInfo(path, state, created=created, **known)
 
 
-def _state(path: AnyPath) -> tuple[str, str]:
-    """The state of an unfinished store, and the date of its statistics."""
+def _state(path: AnyPath, plan: PlanFile) -> tuple[str, str, str]:
+    """The state of an unfinished store, the date of its statistics, and the parts that are missing."""
     stored, total = Store.progress(path)
     counted = None if stored else statistics_progress(path)
     if counted == (total, total):
-        return "statistics", str(load_statistics(path).meta["created"])
-    return f"{counted[0]} of {total} texts counted" if counted else f"{stored} of {total} rows", ""
+        return "statistics", str(load_statistics(path).meta["created"]), ""
+    if counted:
+        return f"{counted[0]} of {total} texts counted", "", parts_in_words(unfinished(counted_progress(path, plan)))
+    return f"{stored} of {total} rows", "", parts_in_words(unfinished(parts_progress(path, plan)))
 
 
 def _size(path: AnyPath) -> int:
