@@ -106,7 +106,7 @@ def _folders(path: Path) -> list[Path]:
     if is_store(path):
         return [_only_results(path)]
     if inside := stores_in(path):
-        return [_only_results(each) for each in inside]
+        return [_only_results(each) for each in inside if isinstance(each, Path)]
     if own := _results_in(path):
         return own
     raise DataError(f"no results in {str(path)!a}; name a folder that train-probe wrote, or a store with results")
