@@ -185,7 +185,8 @@ def test_nothing_on_mps_is_in_float64_or_lacks_an_operation(name):
     points = points_of(name)
     two = points[0].startswith("decoder")
     with SimulatedDevices():
-        model, how = new_model(name), {"points": points, "position": ["last", "mean"]}
+        model = new_model(name)
+        how: dict[str, Any] = {"points": points, "position": ["last", "mean"]}
         acts = extract(model, task(two), device="mps", **how)
         wanted = extract(model, task(two), device="cpu", **how)
         assert {str(x.device) for x in acts.values()} == {"mps:0"}

@@ -57,7 +57,7 @@ def test_every_figure_of_a_gpu_is_in_the_table(tmp_path, capsys, monkeypatch) ->
 def test_the_page_has_the_tables_that_the_sizes_give() -> None:
     """`python benchmarks/large_runs.py --page docs/large-runs.md` writes them again."""
     large: Any = benchmark("large_runs")
-    given = large.Given(500, 0.4, 989e12)
+    given = large.Given()
     page = (REPO / "docs/large-runs.md").read_text(encoding="utf-8")
     assert all(table in page for table in large.tables(given).values())
     assert large.filled(page, given) == page
@@ -65,7 +65,7 @@ def test_the_page_has_the_tables_that_the_sizes_give() -> None:
 
 def test_figures_of_large_runs_follow_from_the_account() -> None:
     large: Any = benchmark("large_runs")
-    given = large.Given(500, 0.4, 989e12)
+    given = large.Given()
     flops = account("7B", large.shape("7B"), 500).flops
     assert large.flops_per_token("7B", given) == (sum(flops.values()) - flops["head"]) / 500
     assert abs(large.flops_per_token("7B", given) / (2 * (6.74e9 - 2 * 131e6)) - 1) < 0.03, "two for each weight"
@@ -73,6 +73,8 @@ def test_figures_of_large_runs_follow_from_the_account() -> None:
     assert large.rate("7B", given) == 0.4 * 989e12 / large.flops_per_token("7B", given)
     rows = large.rows_that_equal_sums("7B", 2)
     assert rows * 2 * 4096 * 32 == large.sums_bytes("7B")
+    assert large.sums_flops("7B") == 2 * 4096**2 * 32
+    assert large.sums_share("7B", given) == large.sums_flops("7B") / 67e12 * large.rate("7B", given)
     assert (large.power(1e9), large.power(1.7e10)) == ("1e9", "1.7e10")
 
 

@@ -7,20 +7,31 @@ from typing import Any, TypeVar
 
 from probekit.cli import console
 from probekit.durable import unseal
-from probekit.errors import ProbekitError, ResumeMismatch, StorageError
+from probekit.errors import ProbekitError, ResumeMismatch, StorageError, UsageError
 from probekit.manifest import results_home, stored_places
 from probekit.options import CurveOptions, parse
 from probekit.options.check import check_path
 from probekit.places import check_kept, check_several_kept, places_of
-from probekit.remote.path import AnyPath, as_path, is_remote
+from probekit.remote.attempts import NotReached
+from probekit.remote.path import AnyPath, as_path
 
 T = TypeVar("T")
 
 
 def check_store_out(out: str | AnyPath | None) -> None:
-    """`check_out` for a store, which may be in an object store: there nothing is asked before the store is begun."""
-    if out is not None and not is_remote(out):
-        check_out(check_path("--out", out))
+    """`check_out` for a store; one in an object store is first looked for by `check_via`, or when it is begun.
+
+    Raises:
+        StorageError: as from `check_out`.
+        UsageError: a place in memory.
+    """
+    if out is None:
+        return
+    place = as_path(out)
+    if isinstance(place, Path):
+        check_out(place)
+    elif place.scheme == "memory":
+        raise UsageError(f"--out {str(place)!a} would be gone when the command ends; name a folder or a bucket")
 
 
 def check_out(out: str | Path | None) -> None:
@@ -42,15 +53,18 @@ def check_out(out: str | Path | None) -> None:
 def check_via(out: str | AnyPath | None, via: str) -> None:
     """Raise before the model is loaded if the store at `--out` was computed with another `--via`.
 
-    A store that cannot be read, and an imported one, are left to `extract`, which says what is wrong with it.
+    A damaged store, and an imported one, are left to `extract`, which says what is wrong with it.
 
     Raises:
         ResumeMismatch: another `--via`.
+        StorageError: `--out` is in an object store that cannot be reached, or there is no such bucket.
     """
     if out is None:
         return
     try:
         body, _ = unseal(as_path(out) / "plan.json")
+    except NotReached:
+        raise
     except (ProbekitError, OSError):
         return
     identity = body.get("identity")

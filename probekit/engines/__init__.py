@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from probekit.errors import UsageError
 from probekit.options.engine import EngineOptions
-from probekit.remote.path import AnyPath
+from probekit.remote.path import AnyPath, RemotePath
 
 if TYPE_CHECKING:
     from probekit.activations import ExtractionPlan
@@ -29,6 +30,8 @@ def run(plan: "ExtractionPlan", path: AnyPath, options: EngineOptions, progress:
     Raises:
         As `extract`; of what happened to workers, the first reason.
     """
+    if isinstance(path, RemotePath) and path.scheme == "memory":
+        raise UsageError(f"{str(path)!a} is in the memory of this process alone; name a folder or a bucket for workers")
     with _in_host_memory(plan.model):
         if options.engine == "ray":
             from probekit.engines.ray_extract import run_on_ray

@@ -281,26 +281,33 @@ def as_path(value: "str | Path | RemotePath") -> AnyPath:
     `Path("s3://bucket/x")`, in which pathlib leaves one slash, is the same place.
 
     Raises:
-        UsageError: another scheme, no bucket, "..", or credentials in the address.
+        UsageError: another scheme, no bucket, "..", a version, or credentials in the address.
     """
     if isinstance(value, RemotePath):
         return value
     found = _ADDRESS.fullmatch(str(value))
     scheme = found[1].lower() if found else ""
     scheme = _ALIASES.get(scheme, scheme)
-    if found is None or (scheme not in SCHEMES and not found[2]):
+    if found is None or (scheme not in SCHEMES and _is_on_disk(value, found)):
         return Path(value)
     if scheme not in SCHEMES:
         known = ", ".join(f"{one}://" for one in SCHEMES)
         raise UsageError(f"no store can be at {found[1]!a}://; name a folder, or a place that starts with {known}")
     if scheme in ("s3", "gs") and "@" in found[3].partition("/")[0]:
         raise UsageError(f"{scheme}:// takes a bucket and no credentials; give those in the environment")
+    if scheme == "s3" and "?versionId=" in found[3]:  # which s3fs would cut off, with all that follows
+        raise UsageError(f"{str(value)!a:.80}: a store is many objects, and has no versionId; leave it out")
     key = _joined(found[3])
     if not key:
         raise UsageError(f"{str(value)!a} names no bucket; write {scheme}://BUCKET/FOLDER")
     if scheme == "hf" and key.partition("/")[0] not in ("datasets", "models", "spaces"):
         key = f"datasets/{key}"  # stores are in dataset repositories: hf://owner/name is one
     return RemotePath(scheme, key)
+
+
+def _is_on_disk(value: "str | Path", found: "re.Match[str]") -> bool:
+    """True for "x:/y" as a text; `Path("abfs://y")` looks the same, so that of a path the folder "x:" must be there."""
+    return not found[2] and (not isinstance(value, Path) or Path(f"{found[1]}:").exists())
 
 
 def is_remote(value: object) -> bool:

@@ -3,12 +3,14 @@
 import json
 import random
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from remote_cases import N_SHARDS, N, computed_shards, content, run_to, small_model
 
+from probekit import engines
 from probekit.activations import (
     Store,
     label_store,
@@ -23,7 +25,8 @@ from probekit.activations import (
 from probekit.activations.store.begin import CONTINUATIONS
 from probekit.activations.store.writer import StoreWriter
 from probekit.cli.main import run as run_command
-from probekit.errors import DataError, ResumeMismatch, StorageError
+from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
+from probekit.options.engine import EngineOptions
 from probekit.remote import attempts
 from probekit.remote.filesystems import filesystem
 from probekit.remote.path import RemotePath, as_path
@@ -117,6 +120,7 @@ def test_two_writers_at_once_leave_one_store(place, usual):
     for one in threads:
         one.join(60)
     assert errors == []
+    assert not any(one.is_alive() for one in threads)
     assert content(place) == content(usual)
 
 
@@ -219,6 +223,20 @@ def test_the_commands_take_an_address(place, capsys, tmp_path, monkeypatch):
     assert (tmp_path / folder / "results.json").exists()
     assert run_command(["train-probe", str(place), "--out", "s3://b/x"]) == 2
     assert run_command(["verify", f"{place}/none"]) == 3
+    assert run_command(["extract", "--model", "none/such", "--dataset", "agreement", "--out", str(place)]) == 2
+    assert run_command(["extract", "--model", "none/such", "--dataset", "agreement", "--out", "abfs://b/x"]) == 2
+
+
+def test_a_place_that_is_an_object_is_refused(place):
+    (place / "notes.txt").write_bytes(b"mine")
+    with pytest.raises(StorageError, match="is an object"):
+        run_to(place / "notes.txt")
+
+
+def test_workers_cannot_write_into_the_memory_of_this_process(place):
+    plan: Any = None  # is not looked at
+    with pytest.raises(UsageError, match="for workers"):
+        engines.run(plan, place, EngineOptions(devices=["cpu", "cpu"]))
 
 
 def test_a_baseline_needs_a_model_that_can_be_loaded(place):

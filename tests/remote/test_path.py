@@ -36,15 +36,23 @@ def test_all_else_is_on_disk():
     ("address", "message"),
     [
         ("abfs://x/y", "'abfs'"),
+        (Path("abfs://x/y"), "'abfs'"),
         ("s3://", "no bucket"),
         ("s3://key:hidden@b/x", "no credentials"),
         ("gs://b/../other", "no meaning"),
+        ("s3://b/x?versionId=3/plan.json", "no versionId"),
     ],
 )
 def test_an_address_that_cannot_be_is_refused(address, message):
     with pytest.raises(UsageError, match=message) as error:
         as_path(address)
     assert "hidden" not in str(error.value)
+
+
+def test_a_folder_that_is_there_may_have_the_name_of_a_scheme(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("abfs:").mkdir()
+    assert as_path(Path("abfs://x/y")) == Path("abfs:/x/y")
 
 
 def test_only_stores_are_elsewhere():
@@ -67,6 +75,7 @@ def test_the_verbs_agree_with_those_of_a_disk(place, tmp_path):
     for name in (*names, "sub", "none", "sub/none"):
         one, other = place / name, tmp_path / name
         assert (one.exists(), one.is_dir(), one.is_file()) == (other.exists(), other.is_dir(), other.is_file())
+        assert one.is_object() == other.is_file()
     assert (place / "b.txt").read_bytes() == b"b.txt"
     assert (place / "b.txt").read_bytes(1, 3) == b".t"
     assert (place / "b.txt").read_bytes(3, 100) == b"xt"
@@ -116,6 +125,16 @@ def test_what_may_pass_is_repeated(asked, error):
     assert asked(error, error) == ("answer", 3)
 
 
+@pytest.mark.parametrize("code", ["ConditionalRequestConflict", "SlowDown", "ServiceUnavailable", "InternalError"])
+def test_what_amazon_calls_passing_is_repeated(asked, code):
+    """A conflict (409) is what one of two writers gets while the other's object is on its way."""
+    from botocore.exceptions import ClientError
+    from s3fs.errors import translate_boto_error
+
+    error = translate_boto_error(ClientError({"Error": {"Code": code, "Message": "later"}}, "PutObject"))
+    assert asked(error) == ("answer", 2)
+
+
 def test_a_store_that_never_answers_is_told_soon_and_one_that_did_is_waited_for(asked, monkeypatch):
     monkeypatch.setattr(attempts, "LONGEST_WAIT", 0.001)
     errors = [ConnectionResetError("reset")] * 50
@@ -125,7 +144,15 @@ def test_a_store_that_never_answers_is_told_soon_and_one_that_did_is_waited_for(
     asked()
     error, sent = asked(*errors)
     assert sent == attempts.ATTEMPTS_REACHED
-    assert "after 9 attempts" in str(error)
+    assert "no answer after 9 attempts" in str(error)
+    error, _ = asked(*[_with_status(503)] * 50)
+    assert "refused 9 times" in str(error)
+
+
+def _with_status(status):
+    error = OSError("slow down")
+    error.code = status  # pyright: ignore[reportAttributeAccessIssue]
+    return error
 
 
 def test_a_refusal_is_told_at_once_with_what_to_do(asked):

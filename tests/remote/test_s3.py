@@ -54,15 +54,26 @@ def s3(server: S3Server, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
     return made
 
 
-def test_it_equals_the_store_on_disk_file_by_file(s3, usual):
+def test_it_equals_the_store_on_disk_file_by_file_also_after_damage(s3, usual):
     store, local = run_to(str(s3)), load_activations(usual)
     assert isinstance(store, Store)
-    assert content(s3) == content(usual)
+    written = content(s3)
+    assert written == content(usual)
+    for data in (*written.values(), (s3 / "manifest.json").read_bytes()):
+        assert ACCESS["AWS_SECRET_ACCESS_KEY"].encode() not in data
     for place in local:
         assert torch.equal(store[place], local[place])
     assert verify(s3).is_sound
-    for data in (*content(s3).values(), (s3 / "manifest.json").read_bytes()):
-        assert ACCESS["AWS_SECRET_ACCESS_KEY"].encode() not in data
+    shard = sorted((s3 / "shards").iterdir())[1]
+    data = shard.read_bytes()
+    shard.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    found = verify(s3)
+    assert [one.file for one in found.broken] == [f"shards/{shard.name}"]
+    assert "repair" in found.advice
+    with pytest.raises(StorageError, match="checksum"):
+        [store[place] for place in store]
+    repair(s3, small_model())
+    assert content(s3) == written
 
 
 def test_a_writer_killed_in_the_middle_loses_nothing(s3, usual, server, monkeypatch):
@@ -96,6 +107,7 @@ def test_two_writers_at_once_leave_one_store(s3, usual):
     for one in threads:
         one.join(60)
     assert errors == []
+    assert not any(one.is_alive() for one in threads)
     assert content(s3) == content(usual)
 
 
@@ -112,26 +124,6 @@ def test_dropped_connections_and_cut_uploads_change_nothing(s3, usual, server, m
     finally:
         proxy.close()
     assert proxy.cut > 5
-    assert content(s3) == content(usual)
-
-
-def read_everything(path: RemotePath) -> None:
-    store = load_activations(path)
-    for place in store:
-        store[place]
-
-
-def test_a_damaged_object_is_found_and_repaired(s3, usual):
-    run_to(s3)
-    shard = sorted((s3 / "shards").iterdir())[1]
-    data = shard.read_bytes()
-    shard.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    found = verify(s3)
-    assert [one.file for one in found.broken] == [f"shards/{shard.name}"]
-    assert "repair" in found.advice
-    with pytest.raises(StorageError, match="checksum"):
-        read_everything(s3)
-    repair(s3, small_model())
     assert content(s3) == content(usual)
 
 
@@ -195,8 +187,11 @@ def test_large_objects_go_in_parts_and_the_first_writer_wins_there_too(s3, monke
     assert (s3 / "a").read_bytes(0, 9) == data[:9]
 
 
-@pytest.mark.parametrize("command", [["verify"], ["ls"]])
+@pytest.mark.parametrize(
+    "command", [["verify"], ["ls"], ["extract", "--model", "none/such", "--dataset", "agreement", "--out"]]
+)
 def test_a_bucket_that_is_not_there_is_told_in_one_line(s3, capsys, command):
+    """Also before the model is loaded."""
     assert run_command([*command, "s3://no-such-bucket/store"]) in (3, 4)
     shown = capsys.readouterr().err.splitlines()
     assert len(shown) == 1
