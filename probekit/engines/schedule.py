@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
-from probekit.activations.parts.work import ShardDone, missing_shards
+from probekit.activations.parts.work import ShardDone
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.loop import extract_bar, shard_rows
+from probekit.activations.store.format import record_numbers
 from probekit.engines.answers import OF_ALL, Answer, error_of
 from probekit.engines.shares import MOST_LOST, Shares
 from probekit.errors import ProbekitError, StorageError
@@ -136,7 +137,8 @@ class Schedule(Generic[W]):
 
     def _without_record(self, numbers: Sequence[int]) -> list[int]:
         """Count the shards that have a record, although nobody has said so; the others."""
-        left = missing_shards(self._path, numbers)
+        there = set(record_numbers(self._path)) if numbers else set[int]()
+        left = [number for number in numbers if number not in there]
         self._count(ShardDone(n, 0, 0, 0, 0.0, computed=False) for n in numbers if n not in left)
         return left
 

@@ -2,7 +2,7 @@
 
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,7 +29,7 @@ class One:
         self.todo: list[int] = []
         self.silent = False
 
-    def give(self, numbers: list[int]) -> None:
+    def give(self, numbers: Sequence[int]) -> None:
         self.todo += numbers
 
 
