@@ -132,7 +132,7 @@ def test_interrupted_it_says_how_to_go_on(
 
     monkeypatch.setattr(sweep_run, "_run", stop)
     assert run(["sweep", "--model", str(gpt2_folder), "--dataset", "tasks", *JOB]) == 130
-    assert "the runs that ended are in out; run the same command again to go on" in capsys.readouterr().err
+    assert "the runs that ended are in out; run the same command again to resume" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("blank_pictures")
