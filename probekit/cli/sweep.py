@@ -1,4 +1,4 @@
-"""`probekit sweep`: many tasks, models, points and probes, with one table; a run that is killed goes on."""
+"""`probekit sweep`: many tasks, models, points and probes, with one table; the same command resumes it."""
 
 import dataclasses
 import hashlib
@@ -41,8 +41,8 @@ def sweep(job: SweepJob, options: SweepArguments) -> None:
     """Train probes for many tasks on many models, with one table.
 
     A folder of 155 CSV files is 155 tasks. Each model is loaded once for all of them. A task that fails is one line
-    with its reason, and the rest goes on; the exit code is then 3. Killed at any moment, the same command goes on where
-    it was, and does nothing twice. Writes results.csv, a picture, and a folder of results for each run, as train-probe
+    with its reason, the others are done, and the exit code is 3. Run the same command again to resume a sweep that was
+    killed; nothing is done twice. Writes results.csv, a picture, and a folder of results for each run, as train-probe
     does.
 
     \b
@@ -74,7 +74,7 @@ def sweep(job: SweepJob, options: SweepArguments) -> None:
             console.result_json({"out": str(plan.folder), **found.as_dict}) if job.json else console.result(str(found))
             return
         line.part("runs")
-        with console.interrupt_says(f"the runs that ended are in {options.out}; run the same command again to go on"):
+        with console.interrupt_says(f"the runs that ended are in {options.out}; run the same command again to resume"):
             more = {"progress": line.set, "on_run": lambda run: _note(job, plan, run)}
             results = run_sweep(dataclasses.replace(plan, options=dataclasses.replace(options, **more)))
     _show(job, Path(str(options.out)), results)
@@ -117,7 +117,7 @@ def _note(job: SweepJob, plan: "SweepPlan", run: "SweepRun") -> None:
 
 
 def _default_out(job: SweepJob, options: SweepArguments) -> Path:
-    """A folder under runs for these models, tasks and options, so that the same command goes on with it."""
+    """A folder under runs for these models, tasks and options, so that the same command finds it again."""
     who = {one.name for one in dataclasses.fields(ClusterOptions)}  # the same sweep, whoever does the work
     shown = {one.name: repr(getattr(options, one.name)) for one in dataclasses.fields(options) if one.name not in who}
     text = json.dumps([job.model, job.dataset, shown], sort_keys=True)

@@ -87,7 +87,7 @@ class SweepArguments(ClusterOptions, SweepOptions):
 
     out: str | Path | None = option(
         None,
-        "Folder of the sweep: the same call goes on with what is there.  [default: runs/sweep-...]",
+        "Folder of the sweep: the same call resumes it.  [default: runs/sweep-...]",
         notes="In Python None keeps the table in memory, and writes nothing.",
         metavar="DIR",
     )

@@ -71,6 +71,7 @@ def some_of(X: Stream, rows: np.ndarray) -> Stream:
                 yield block
             elif mine.any():
                 yield block[torch.from_numpy(mine)]
+            del block  # before the next is read; every loop over blocks does so
 
     return Stream(len(rows), X.d, read, number[wanted], X.room)
 
@@ -82,6 +83,7 @@ def held(X: Stream) -> Tensor:
         if values is None:
             values = block.new_empty(X.n, X.d)
         values[torch.from_numpy(rows)] = block
+        del block
     return torch.empty(X.n, X.d) if values is None else values
 
 
@@ -92,3 +94,4 @@ def with_numbers(X: Stream) -> Iterator[tuple[np.ndarray, Tensor]]:
         stop = start + len(block)
         yield np.arange(start, stop) if X.order is None else X.order[start:stop], block
         start = stop
+        del block

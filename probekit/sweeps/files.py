@@ -1,7 +1,7 @@
 """A sweep on disk: sweep.json (what was asked), runs/ (a file for each run that ended), results/, stores/, results.csv.
 
 A run's file is written, complete or not at all, when its results are on disk. So whatever is killed, and whenever, the
-same call goes on with the runs that have no file. results.csv is made of these files, and written anew as it goes.
+same call does the runs that have no file. results.csv is made of these files, and written anew as it goes.
 """
 
 import csv

@@ -64,8 +64,8 @@ class SweepPlan:
 def sweep(models: Any, tasks: Any, options: SweepArguments) -> SweepResults:
     """Train probes for many tasks on many models: one row for each task, model, point and probe.
 
-    A run is one task with one model. One that fails has its reason in the table, and the others go on. With `out`, each
-    run that ends is kept at once, and the same call goes on where an earlier one was stopped, by whatever; runs that
+    A run is one task with one model. One that fails has its reason in the table, and the others are done. With `out`,
+    each run that ends is written at once, and the same call resumes a sweep that was stopped, by whatever; runs that
     failed are tried again. More tasks and models can be added to a sweep; other options cannot.
 
     Args:

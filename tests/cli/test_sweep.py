@@ -48,8 +48,8 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the tasks that are run from here on."""
     done: list[str] = []
-    real = sweep_run._run
-    monkeypatch.setattr(sweep_run, "_run", lambda task, *more: (done.append(task.name), real(task, *more))[1])
+    real = sweep_run.run_task
+    monkeypatch.setattr(sweep_run, "run_task", lambda task, *more: (done.append(task.name), real(task, *more))[1])
     return done
 
 
@@ -130,9 +130,9 @@ def test_interrupted_it_says_how_to_go_on(
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sweep_run, "_run", stop)
+    monkeypatch.setattr(sweep_run, "run_task", stop)
     assert run(["sweep", "--model", str(gpt2_folder), "--dataset", "tasks", *JOB]) == 130
-    assert "the runs that ended are in out; run the same command again to go on" in capsys.readouterr().err
+    assert "the runs that ended are in out; run the same command again to resume" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("blank_pictures")

@@ -110,7 +110,8 @@ def test_a_worker_reads_labels_that_changed_since_the_run_before(cluster, tmp_pa
         drawn = np.random.default_rng(seed).integers(2, size=80).tolist()
         pk.label_store(path, dict(zip(load_activations(path).ids, drawn, strict=True)), name="drawn", replace=True)
         acts = load_activations(path)
-        one, other = (pk.train_probes(acts, label="drawn", **BRIEF, **more) for more in ({}, {"engine": "ray"}))
+        how: dict[str, Any] = {"label": "drawn", **BRIEF}
+        one, other = pk.train_probes(acts, **how), pk.train_probes(acts, **how, engine="ray")
         found.append(saved(other, tmp_path / f"ray{seed}"))
         assert found[-1] == saved(one, tmp_path / f"one{seed}")
     assert found[0] != found[1]

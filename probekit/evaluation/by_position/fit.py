@@ -80,7 +80,7 @@ def _fit_pass(
         return own if one.column.head is None else head_of(own, *one.column.head)
 
     def fitted(one: PlannedColumn) -> FittedPlace:
-        (fits,) = fit_layers(checked_features(features(one), place, one.ids), [wanted_fits(one.plan)])
+        (fits,) = fit_layers(checked_features(features(one), place, one.ids.__getitem__), [wanted_fits(one.plan)])
         return scored_place(place, fits, one.plan)
 
     largest = max(planned, key=lambda one: len(one.ids))

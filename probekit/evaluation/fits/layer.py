@@ -3,7 +3,8 @@
 Axes: N examples, D width.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,28 +47,34 @@ def features_of(acts: Activations, place: Place) -> Tensor:
     Raises:
         DataError: NaN or infinity, with the first row and its example; float64 that cannot be squared.
     """
-    return checked_features(acts[place], place, acts.ids)
+    return checked_features(acts[place], place, acts.ids.__getitem__)
 
 
-def checked_features(X: Tensor, place: Place, ids: Sequence[str], rows: np.ndarray | None = None) -> Tensor:
-    """Rows [N, D] of a place, in float32 or more; `ids` name the N examples, and `rows` are their numbers in a shard's.
+def checked_features(X: Tensor, place: Place, id_of: Callable[[int], str], rows: np.ndarray | None = None) -> Tensor:
+    """Rows [N, D] of a place, in float32 or more.
+
+    Args:
+        X: the rows.
+        place: where they were read.
+        id_of: the id of the example to which a row of the place belongs.
+        rows: their numbers in the place, [N]; None where they are all of it.
 
     Raises:
         DataError: as `features_of`.
     """
     X = where_float64(X)
-    bad = ~torch.isfinite(X).all(dim=1)
-    if bad.any():
+    low, high = map(float, torch.aminmax(X)) if X.numel() else (0.0, 0.0)  # NaN if any is; makes no copy, as isfinite
+    if not (math.isfinite(low) and math.isfinite(high)):
+        bad = ~torch.isfinite(X).all(dim=1)
         row = int(bad.nonzero()[0])
         what = "NaN" if bool(X[row].isnan().any()) else "infinity"
-        number, where = (row, "all") if rows is None else (rows[row], "its shard")
+        number, where = (row, "all") if rows is None else (int(rows[row]), "its shard")
         raise DataError(
-            f"activations of {place_name(place)} hold {what}, first in row {number} (example {ids[row]!a}; "
+            f"activations of {place_name(place)} hold {what}, first in row {number} (example {id_of(number)!a}; "
             f"{int(bad.sum())} rows in {where}); extract again, in float32 if they were kept in less"
         )
     if X.dtype == torch.float64:  # every number of another type can be squared in float64
-        low, high = torch.aminmax(X)
-        check_size(max(float(high), -float(low)))
+        check_size(max(high, -low))
     return X.to(torch.promote_types(X.dtype, torch.float32))
 
 

@@ -20,6 +20,7 @@ from probekit.probes.stream import Stream, some_of, take_some, with_numbers
 
 Features = Tensor | Stream | Ragged
 ROWS_AT_ONCE = 16_384  # bounds the float64 copy of the features
+ROWS_OF_A_STREAM = 2048  # the same where memory is short
 
 
 class Decision(NamedTuple):
@@ -77,7 +78,10 @@ def _linear(probes: Sequence[Any], X: Tensor | Stream, rows: np.ndarray) -> list
     if isinstance(X, Stream):
         scores = np.empty((len(rows), len(W)))
         for numbers, block in with_numbers(some_of(X, rows)):
-            scores[numbers] = as_numpy(block.double() @ W.T + b)
+            for start in range(0, len(block), ROWS_OF_A_STREAM):
+                some = slice(start, start + ROWS_OF_A_STREAM)
+                scores[numbers[some]] = as_numpy(block[some].double() @ W.T + b)
+            del block  # before the next is read
     else:
         parts = [rows[start : start + ROWS_AT_ONCE] for start in range(0, max(1, len(rows)), ROWS_AT_ONCE)]
         scores = np.concatenate([as_numpy(take_rows(X, part).double() @ W.T + b) for part in parts])

@@ -146,22 +146,24 @@ def _rows_read(acts: Any, place: Place) -> int:
 
 def _of_store(store: Store, place: Place, room: int | None) -> Stream:
     order = np.concatenate([store.layout.index(place, examples) for examples in store.shard_examples()])
-    ids = store.ids
     ends = np.cumsum(store.layout.counts(place))
     width = store.meta["widths"][list(store).index(place)]
     size, sound = max(1, BLOCK_BYTES // (NUMBER * width)), False
 
+    def id_of(row: int) -> str:
+        return store.ids[int(np.searchsorted(ends, row, side="right"))]
+
     def read() -> Iterator[Tensor]:
         nonlocal sound
         start = 0
-        for values in (part for _, shard in store.shards(place) for part in shard.split(size)):
-            if sound:
-                yield values.to(torch.promote_types(values.dtype, torch.float32))
-            else:
-                rows = order[start : start + len(values)]
-                names = [ids[i] for i in np.searchsorted(ends, rows, side="right")]
-                yield checked_features(values, place, names, rows)
-            start += len(values)
+        for _, shard in store.shards(place):
+            for values in shard.split(size):
+                if sound:
+                    yield values.to(torch.promote_types(values.dtype, torch.float32))
+                else:
+                    yield checked_features(values, place, id_of, order[start : start + len(values)])
+                start += len(values)
+            del shard, values  # or memory would hold them while the next is read: three shards, and not two
         sound = True
 
     return Stream(len(order), width, read, order, room)

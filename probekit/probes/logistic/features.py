@@ -69,6 +69,7 @@ class Features:
             for sums in self._shares(partial(self._share, work, dtype, part, start), len(part)):
                 total.add(sums)
             start += len(part)
+            del part  # before the next part of a stream is read
         if start != self.n:
             raise DataError(f"expected {self.n} rows of features, got {start}; correct the stream's n")
         return total.values
