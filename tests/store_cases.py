@@ -9,6 +9,7 @@ from probekit.activations import extract, plan_extraction
 from probekit.activations.run.loop import shard_rows
 from probekit.activations.store.format import read_plan, read_record
 from probekit.activations.store.writer import StoreWriter
+from probekit.durable import TEMPORARY
 from probekit.options import ExtractOptions
 
 HOW = {"points": ["resid_pre", "q"], "batch_tokens": 16, "block_nodes": 8}
@@ -33,8 +34,9 @@ def lasting(path: Path) -> dict[Path, bytes]:
 
 
 def of_shards(path: Any) -> dict[Path, bytes]:
-    """As `lasting`, without statistics and without the note of how the store was cut into parts."""
-    return {name: data for name, data in lasting(path).items() if name.parts[0] not in ("statistics", "parts")}
+    """As `lasting`, without statistics, cuts into parts, and what a killed process left half written."""
+    found = {name: data for name, data in lasting(path).items() if name.parts[0] not in ("statistics", "parts")}
+    return {name: data for name, data in found.items() if not name.name.startswith(TEMPORARY)}
 
 
 def assert_equal(one: Any, other: Any) -> None:

@@ -6,17 +6,17 @@ Axes: N examples, D width of a place.
 """
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, cast, overload
 
 from probekit.activations.activations import ActivationSet
 from probekit.activations.continuations.files import folder_of
 from probekit.activations.continuations.plan import of_continued, plan_continuations
 from probekit.activations.continuations.write import write_continuations
-from probekit.activations.parts.run import run_part
-from probekit.activations.parts.work import open_writer
+from probekit.activations.parts.run import PartDone, run_part
+from probekit.activations.parts.work import missing_shards, open_writer
 from probekit.activations.plan.build import plan_extraction, position_of_rows
 from probekit.activations.plan.identity import digest_of, record_of_run
 from probekit.activations.plan.plan import ExtractionPlan
@@ -33,7 +33,7 @@ from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
 from probekit.options import EngineOptions, ExtractArguments, ExtractOptions
 from probekit.options.check import check_any_path
-from probekit.options.engine import checked_part
+from probekit.options.engine import Sums, checked_part
 from probekit.options.option import keywords
 from probekit.remote.path import AnyPath
 from probekit.tasks.base import Task
@@ -82,19 +82,50 @@ def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractAr
         options = replace(of_continued(options), position=position_of_rows(options.position, given, task))
     plan = plan_extraction(model, task, options)
     _warn_of_cut(plan, stacklevel=4)  # the caller of the function with flat options
-    if (part := checked_part(options.part)) is None:
+    if options.part is None:
         return run_plan(plan, options.out, options.progress, options.stats, options)
-    if options.out is None:
-        raise UsageError("parts share a store, and none is named; give out=PATH")
-    done = run_part(
-        plan,
-        check_any_path("out", options.out),
-        part,
-        options.progress,
-        "also" if options.stats else None,
-        options.check,
+    done = _run_part(
+        plan, options.out, options.part, options.progress, "also" if options.stats else None, options.check
     )
-    return cast(Any, done)  # for type checkers what extract returns stays a mapping: parts are for programs and jobs
+    return cast(Any, done)  # typed as activations: with a union, every use of `extract` would need a check of its type
+
+
+def _run_part(
+    plan: ExtractionPlan,
+    out: str | AnyPath | None,
+    part: str | Sequence[int],
+    progress: bool | None,
+    sums: Sums,
+    check: str = SIZE,
+) -> PartDone:
+    """`run_part`, with a part and a path as users give them."""
+    i_of_n = checked_part(part)
+    assert i_of_n is not None
+    if out is None:
+        raise UsageError("parts share a store, and none is named; give out=PATH")
+    return run_part(plan, check_any_path("out", out), i_of_n, progress, sums, check)
+
+
+@overload
+def extract_statistics(
+    model: LanguageModel,
+    task: Task | Iterable[Any],
+    options: ExtractOptions | None = None,
+    *,
+    out: str | AnyPath | None = None,
+    progress: bool | None = None,
+    part: None = None,
+) -> Statistics: ...
+@overload
+def extract_statistics(
+    model: LanguageModel,
+    task: Task | Iterable[Any],
+    options: ExtractOptions | None = None,
+    *,
+    out: str | AnyPath,
+    progress: bool | None = None,
+    part: str | Sequence[int],
+) -> PartDone: ...
 
 
 def extract_statistics(
@@ -104,7 +135,8 @@ def extract_statistics(
     *,
     out: str | AnyPath | None = None,
     progress: bool | None = None,
-) -> Statistics:
+    part: str | Sequence[int] | None = None,
+) -> Statistics | PartDone:
     """Count, sum, Gram matrix and class sums of every place and split, without keeping activations.
 
     Bit for bit equal to `extract(..., out=PATH, stats=True).statistics`.
@@ -118,6 +150,9 @@ def extract_statistics(
         out: None keeps the sums in memory; a path writes them there, or resumes an interrupted run. If a store with the
             same options is there, its shards are read and not computed again.
         progress: show a progress bar on stderr; None shows it on a terminal only.
+        part: one part of several, "1/4" or (1, 4), all with the same `out`. The result is then a `PartDone`, and
+            `load_statistics(out)` opens the statistics once every part is counted. They equal those of one process up
+            to rounding.
 
     Raises:
         As `extract`, and
@@ -131,7 +166,7 @@ def extract_statistics(
         )
     plan = plan_extraction(model, task_of(task), options)
     _warn_of_cut(plan, stacklevel=3)
-    return run_statistics(plan, out, progress)
+    return run_statistics(plan, out, progress) if part is None else _run_part(plan, out, part, progress, "only")
 
 
 def continued(model: LanguageModel, task: Task, options: ExtractArguments) -> Task:
@@ -167,7 +202,9 @@ def run_plan(
         path = check_any_path("out", out)
         if spread:
             _run_on_engine(plan, path, engine, progress)
-        return _to_store(plan, path, progress if stats or not spread else False, stats, engine.check)
+        if not spread:
+            return _to_store(plan, path, progress, stats, engine.check)
+        return _to_store(plan, path, progress if stats else False, stats)  # the engine has checked what was there
     if spread:
         raise UsageError("several processes share a store, and none is named; give out=PATH")
     if stats:
@@ -213,6 +250,8 @@ def _to_store(plan: ExtractionPlan, path: AnyPath, progress: bool | None, stats:
     writer = open_writer(plan, path, check)
     tally = _tally(plan, path) if stats else None
     if writer.is_complete and (tally is None or tally.is_complete):
+        if check != SIZE:
+            missing_shards(plan, writer)
         store = Store(path)
         writer.mark_newest()
         return store

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from probekit import worlds
 from probekit.cli import console
@@ -16,7 +16,7 @@ from probekit.cli.stores import check_store_out, check_via, make_store, saved_ro
 from probekit.errors import ProbekitError, UsageError
 from probekit.manifest import is_store
 from probekit.options import ExtractArguments, ModelOptions, TaskOptions
-from probekit.options.engine import checked_part
+from probekit.options.engine import Sums, checked_part
 from probekit.options.option import option
 from probekit.remote.path import AnyPath, as_path
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from probekit.models.base import LanguageModel
     from probekit.tasks import Task
 
-Sums = Literal["also", "only"] | None
-"""Sums as well as activations, instead of them, or none."""
 _JSON_SUMS = {"also": "beside", "only": "only"}  # the values that scripts know from `--json`
 
 MODEL = (

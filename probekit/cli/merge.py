@@ -67,6 +67,10 @@ def merge(job: MergeJob) -> None:
 
 
 def _summary(merged: "Merged") -> str:
-    sums = "" if merged.counted is None else "; statistics " + ("joined" if merged.counted else "not complete")
+    from probekit.activations.parts.files import parts_in_words
+
+    sums = "; statistics joined" if merged.counted else ""
+    if merged.counted is False:
+        sums = f"; statistics not joined: missing in {parts_in_words(merged.missing)}"
     state = f"complete: {counted(merged.total, 'row')}" if merged.complete else "no activations"
     return f"{state}; {counted(merged.taken, 'shard')} taken{sums}"

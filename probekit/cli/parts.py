@@ -1,11 +1,13 @@
 """One part of an extraction on the command line: its share of the work, and what it leaves to be done."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from shlex import quote
+from typing import TYPE_CHECKING, Any
 
 from probekit.cli import console
 from probekit.cli.stores import make_store, saved_rows
 from probekit.options import ExtractArguments
+from probekit.options.engine import Sums
 from probekit.remote.path import as_path
 from probekit.text import counted, listed
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
 Part = tuple[int, int]
 MOST_SHARES = 8  # that a plan lists one by one
+UNEVEN = 0.25  # by how much the largest part may exceed an equal share before the plan says how to cut more evenly
+SHARDS_EACH = 10  # shards of a part, so that one shard more or less is a tenth of its work
 
 
 def write_part(
@@ -21,7 +25,7 @@ def write_part(
     options: ExtractArguments,
     part: Part,
     quiet: bool,
-    shown: tuple[Literal["also", "only"] | None, str],
+    shown: tuple[Sums, str],
 ) -> "PartDone":
     """Do one part of a plan, and say what it did and what is missing.
 
@@ -47,25 +51,24 @@ def write_part(
 
 def describe_part(done: "PartDone") -> str:
     """What a part did, what is missing, and the next command."""
-    name = f"part {done.part}/{done.of}"
+    name, path = f"part {done.part}/{done.of}", quote(str(done.path))
     if not done.shards:
         lines = [f"{name}: nothing to do, as there are fewer shards than parts"]
     else:
-        there = f", {done.computed:,} of them written now" if done.computed < done.shards else ""
-        lines = [f"{name}: done, {counted(done.shards, 'shard')} with {counted(done.rows, 'text')}{there}"]
+        lines = [f"{name}: done, {counted(done.shards, 'shard')} with {counted(done.rows, 'text')}"]
     if done.counted is not None:
-        state = "joined" if done.counted else "not joined yet: other parts are still counting, or not run"
-        lines.append(f"statistics of all {done.of} parts: {state}")
+        state = "joined" if done.counted else "not joined, as some are missing"
+        lines.append(f"statistics of the {done.of} parts: {state}")
     if done.complete:
-        lines.append(f"every part is there: the store is complete. Next: probekit train-probe {done.path}")
-    elif done.missing:
-        from probekit.activations.parts.files import in_words
+        lines.append(f"all parts are finished and the store is complete. Next: probekit train-probe {path}")
+    if done.missing:
+        from probekit.activations.parts.files import parts_in_words
 
-        lines.append(f"missing in {done.path}: {in_words(done.missing)}")
+        lines.append(f"missing in {path}: {parts_in_words(done.missing)}")
         following = listed([f"--part {one.part}/{one.of}" for one in done.missing], most=4)
         lines.append(
-            f"run the same command with {following}; if parts went to folders of their own, join them: "
-            f"probekit merge {done.path} FOLDER... --out STORE"
+            f"run the same command with {following}; if the parts have separate folders, merge them: "
+            f"probekit merge {path} FOLDER... --out STORE"
         )
     return "\n".join(lines)
 
@@ -88,7 +91,7 @@ def share_as_dict(plan: "ExtractionPlan", part: Part) -> dict[str, Any]:
 
 
 def describe_share(plan: "ExtractionPlan", part: Part) -> str:
-    """The share of this part, and how equal those of all parts are, as a line of the plan."""
+    """The share of this part, and how equal those of all parts are, as lines of the plan."""
     share = share_as_dict(plan, part)
     shares = share["shares"]
     own = (
@@ -97,4 +100,13 @@ def describe_share(plan: "ExtractionPlan", part: Part) -> str:
     every = ", ".join(f"{one:.1%}" for one in shares)
     if len(shares) > MOST_SHARES:
         every = f"{min(shares):.1%} to {max(shares):.1%}"
-    return f"{'part':<9}{part[0]} of {part[1]}: {own} (all parts: {every})"
+    line = f"{'part':<9}{part[0]} of {part[1]}: {own} (all parts: {every})"
+    if max(shares) * len(shares) <= 1 + UNEVEN:
+        return line
+    from probekit.activations import plan_as_dict
+
+    smaller = f"{max(1, plan_as_dict(plan)['bytes'] // (SHARDS_EACH * len(shares))):.1g}"
+    return (
+        f"{line}\n{'':<9}uneven: {counted(len(plan.shards), 'shard')} for {counted(len(shares), 'part')}; smaller "
+        f"shards cut more evenly: --shard-bytes {int(float(smaller))} for every part"
+    )

@@ -9,7 +9,9 @@ from probekit.options.check import check_among, check_reading, is_real, is_whole
 from probekit.options.option import option
 
 Engine = Literal["ray"]
-MAX_PARTS = 1 << 20
+Sums = Literal["also", "only"] | None
+"""What an extraction keeps: sums as well as activations, sums alone, or activations alone."""
+MAX_PARTS = 99_999  # a cut of that many takes seconds; the name of its file has five digits
 _RAY = ("workers", "gpus_per_worker", "address")  # options that only Ray has
 
 
@@ -61,8 +63,8 @@ class EngineOptions(ClusterOptions):
     part: str | Sequence[int] | None = option(
         None,
         "Do one part of n and stop: 1/4, 2/4, ... on as many machines or jobs as you like.",
-        notes="In Python also (1, 4). Parts of one store go to the same folder, or to folders of their own that "
-        "`probekit merge` joins. The part that finds all shards completes the store.",
+        notes="In Python also (1, 4). All parts write to one folder, or each to its own, and "
+        "`probekit merge` joins these. The part that finds all shards completes the store.",
         metavar="I/N",
     )
     devices: str | Sequence[str | int] | None = option(

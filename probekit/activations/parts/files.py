@@ -1,15 +1,17 @@
-"""The cuts that the parts of a store were made by, on disk.
+"""How the shards of a store were cut into parts, on disk, and how far each part is.
 
     STORE/parts/00004.json    the shard numbers of each of 4 parts
 
-With it, who knows only the store can say which part a missing shard belongs to: the cut itself needs the model.
+The first part to run writes the file, and the others do what it says: should another version of probekit cut
+differently, no shard is left out or counted twice. Reading a cut needs no model.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from probekit.activations.store.format import PlanFile, record_numbers
-from probekit.durable import make_folder, matches, seal, unseal, write_first
+from probekit.activations.store.format import PlanFile, has_manifest, record_numbers
+from probekit.activations.sums.join import part_folder, read_part_sums
+from probekit.durable import is_there, make_folder, matches, seal, unseal, write_first
 from probekit.errors import StorageError
 from probekit.remote.path import AnyPath
 from probekit.text import listed
@@ -24,8 +26,8 @@ class PartProgress:
     Attributes:
         part: its number, from 1.
         of: number of parts.
-        shards: that it has.
-        done: those of them with a record.
+        shards: number of its shards.
+        done: how many of them are on disk, or counted where only statistics are made.
     """
 
     part: int
@@ -34,22 +36,28 @@ class PartProgress:
     done: int
 
 
-def write_cut(path: AnyPath, plan: PlanFile, parts: Iterable[Iterable[int]]) -> None:
-    """Note the cut in the store at `path`, unless an equal one is there.
+def agree_on_cut(path: AnyPath, plan: PlanFile, parts: Iterable[Iterable[int]]) -> list[list[int]]:
+    """The cut into as many parts that the store at `path` has; this one is written there if it has none.
 
     Raises:
-        StorageError: the disk refused.
+        StorageError: the disk refused, or the cut there is damaged.
     """
-    make_folder(path / FOLDER)
     cut = [[int(number) for number in part] for part in parts]
-    write_first(path / FOLDER / f"{len(cut):05d}.json", seal({"plan": plan.seal, "parts": cut})[0])
+    if (known := read_cuts(path, plan).get(len(cut))) is not None:
+        return known
+    file = path / FOLDER / f"{len(cut):05d}.json"
+    if not has_manifest(path):  # a complete store may be read-only, and its parts have nothing to write
+        make_folder(path / FOLDER)
+        write_first(file, seal({"plan": plan.seal, "parts": cut})[0])
+    elif not is_there(file):
+        return cut
+    if (known := read_cuts(path, plan).get(len(cut))) is None:
+        raise StorageError(f"{str(file)!a} is damaged, or of another store; remove it and run the same command again")
+    return known
 
 
 def read_cuts(path: AnyPath, plan: PlanFile) -> dict[int, list[list[int]]]:
-    """Number of parts -> the shard numbers of each; those of another plan, and damaged ones, are left out.
-
-    Nothing depends on them but messages, and a part writes its cut again.
-    """
+    """Number of parts -> the shard numbers of each; those of another plan, and damaged ones, are left out."""
     cuts = {}
     for file in sorted((path / FOLDER).glob("*.json")):
         try:
@@ -71,8 +79,27 @@ def parts_progress(path: AnyPath, plan: PlanFile) -> list[PartProgress]:
     """
     cuts = read_cuts(path, plan)
     there = set(record_numbers(path)) if cuts else set()
+    return _furthest(cuts, lambda i, n: len(there.intersection(cuts[n][i])))
+
+
+def counted_progress(path: AnyPath, plan: PlanFile) -> list[PartProgress]:
+    """As `parts_progress`, of the shards in the statistics that each part has on disk.
+
+    Raises:
+        StorageError: statistics are damaged.
+    """
+
+    def counted(i: int, n: int) -> int:
+        sums = read_part_sums(part_folder(path, i + 1, n))
+        return 0 if sums is None else sums.progress.shards_done
+
+    return _furthest(read_cuts(path, plan), counted)
+
+
+def _furthest(cuts: Mapping[int, list[list[int]]], done: Callable[[int, int], int]) -> list[PartProgress]:
+    """The progress of every part of the cut with the largest share of finished parts; `done` takes (index, parts)."""
     found = [
-        [PartProgress(i + 1, n, len(part), len(there & set(part))) for i, part in enumerate(parts)]
+        [PartProgress(i + 1, n, len(part), done(i, n) if part else 0) for i, part in enumerate(parts)]
         for n, parts in cuts.items()
     ]
     return max(found, key=lambda one: (sum(part.done == part.shards for part in one) / len(one), len(one)), default=[])
@@ -83,6 +110,6 @@ def unfinished(parts: Sequence[PartProgress]) -> list[PartProgress]:
     return [part for part in parts if part.done < part.shards]
 
 
-def in_words(parts: Sequence[PartProgress]) -> str:
-    """`"part 1/4 (2 of 5 shards), part 3/4 (0 of 5)"`: of these parts, the shards that are there."""
+def parts_in_words(parts: Sequence[PartProgress]) -> str:
+    """`"part 1/4 (2 of 5 shards), part 3/4 (0 of 5 shards)"`: how far these parts are."""
     return listed([f"part {part.part}/{part.of} ({part.done} of {part.shards} shards)" for part in parts])

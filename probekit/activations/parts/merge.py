@@ -5,7 +5,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from probekit.activations.digest import identity_digest
-from probekit.activations.parts.files import PartProgress, in_words, parts_progress, read_cuts, unfinished, write_cut
+from probekit.activations.parts.files import (
+    PartProgress,
+    agree_on_cut,
+    counted_progress,
+    parts_in_words,
+    parts_progress,
+    read_cuts,
+    unfinished,
+)
 from probekit.activations.parts.work import finish_store
 from probekit.activations.store.begin import check_free, check_same
 from probekit.activations.store.copy import files_in, link_or_copy
@@ -21,10 +29,10 @@ from probekit.activations.store.format import (
 )
 from probekit.activations.store.shard import record_body
 from probekit.activations.store.tensors import SIZE, check_shard, check_shard_size
-from probekit.activations.sums.files import FOLDER
-from probekit.activations.sums.join import join_sums, part_folders, read_part_sums, sums_are_complete
-from probekit.durable import is_there, make_folder, make_folders, read_plain, seal, write_first
-from probekit.errors import UsageError
+from probekit.activations.sums.files import FOLDER, CountProgress
+from probekit.activations.sums.join import check_sums, join_sums, part_folders, read_part_sums, sums_are_complete
+from probekit.durable import is_there, make_folder, make_folders, read_plain, remove_stale, seal, write_first
+from probekit.errors import StorageError, UsageError
 from probekit.options.check import check_any_path, check_reading
 from probekit.remote.path import AnyPath
 
@@ -41,7 +49,8 @@ class Merged:
         rows: examples that have a shard.
         total: examples in all.
         complete: True if the store can be loaded.
-        missing: the parts that lack shards, where the folders say which parts there are.
+        missing: the parts that the store lacks shards of, where the folders say which parts there are; if it lacks
+            none, or the folders have statistics alone, those whose statistics it lacks.
         counted: True if the store has the statistics of all texts; None if no folder has statistics.
     """
 
@@ -88,16 +97,17 @@ def merge_stores(
     plan = _begin(path, given[0], plans[0])
     others = [(one, own) for one, own in zip(given, plans, strict=True) if not _is_same(one, path)]
     for one, own in others:
-        for parts in read_cuts(one, own).values():
-            write_cut(path, plan, parts)
+        _take_cuts(path, plan, one, own)
     taken = _take_shards(path, plan, others, check, advance)
     for one, _ in others:
         _take_sums(path, one)
     cuts = read_cuts(path, plan).values()
     counted = _join(path, plan, cuts) if any(_has_sums(one) for one in (path, *given)) else None
     complete = finish_store(path)
-    missing = [] if complete else unfinished(parts_progress(path, plan))
     rows = plan.rows if complete else stored_rows(path, plan)
+    missing = [] if complete or not rows else unfinished(parts_progress(path, plan))
+    if not missing and counted is False:
+        missing = unfinished(counted_progress(path, plan))
     return Merged(path, taken, rows, plan.rows, complete, missing, counted)
 
 
@@ -132,6 +142,16 @@ def _is_same(one: AnyPath, other: AnyPath) -> bool:
     return one.resolve() == other.resolve()
 
 
+def _take_cuts(path: AnyPath, plan: PlanFile, store: AnyPath, own: PlanFile) -> None:
+    """Bring the cuts of a store; raise a StorageError if one differs and the store has sums of its parts."""
+    for parts in read_cuts(store, own).values():
+        if agree_on_cut(path, plan, parts) != parts and part_folders(store):
+            raise StorageError(
+                f"{str(store)!a} was cut into {len(parts)} parts by another version of probekit than {str(path)!a}, so "
+                "their statistics cannot be joined; run all parts again with one version"
+            )
+
+
 def _take_shards(
     path: AnyPath, plan: PlanFile, others: list[tuple[AnyPath, PlanFile]], check: str, advance: Advance
 ) -> int:
@@ -162,6 +182,7 @@ def _take_sums(path: AnyPath, store: AnyPath) -> None:
         sums = read_part_sums(folder)
         if sums is None or not sums.progress.is_complete:
             continue
+        check_sums(sums)  # a damaged file would hide the sound one that the part writes when it is run again
         target = path / FOLDER if folder.name == FOLDER else path / FOLDER / folder.parent.name / folder.name
         make_folder(target)
         for entry in sums.body["files"].values():
@@ -175,14 +196,17 @@ def _has_sums(store: AnyPath) -> bool:
 
 def _join(path: AnyPath, plan: PlanFile, cuts: Iterable[list[list[int]]]) -> bool:
     """Join the sums of the parts of any cut that has all of them; True if the store has all sums."""
+    run = CountProgress(identity_digest(plan.identity), plan.shards or 0, plan.rows)
     for parts in cuts:
-        join_sums(path, identity_digest(plan.identity), [(i + 1, len(parts)) for i, own in enumerate(parts) if own])
+        join_sums(path, run, [(i + 1, len(parts)) for i, own in enumerate(parts) if own])
     return sums_are_complete(path)
 
 
 def missing_in_words(merged: Merged) -> str:
-    """What keeps a merged store from being complete, and what to do."""
-    state = f"{str(merged.path)!a} is unfinished, with {merged.rows:,} of {merged.total:,} rows"
+    """What a merged store lacks, and what to do."""
+    only_sums = merged.counted is not None and not merged.rows
+    state = "the statistics of some texts" if only_sums else f"{merged.rows:,} of {merged.total:,} rows"
+    state = f"{str(merged.path)!a} is unfinished, with {state}"
     if not merged.missing:
         return f"{state}: run the same extract command on it (--out), or merge the store with the rest"
-    return f"{state}: missing in {in_words(merged.missing)}; run these parts, then the same merge again"
+    return f"{state}: missing in {parts_in_words(merged.missing)}; run these parts, then the same merge again"

@@ -3,12 +3,16 @@
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
-
-import numpy as np
+from typing import Any
 
 from probekit.activations.parts.cut import cut_parts, shard_costs
-from probekit.activations.parts.files import PartProgress, parts_progress, unfinished, write_cut
+from probekit.activations.parts.files import (
+    PartProgress,
+    agree_on_cut,
+    counted_progress,
+    parts_progress,
+    unfinished,
+)
 from probekit.activations.parts.work import finish_store, open_writer
 from probekit.activations.plan.identity import digest_of, record_of_run
 from probekit.activations.plan.plan import ExtractionPlan
@@ -22,10 +26,8 @@ from probekit.activations.sums.files import CountProgress
 from probekit.activations.sums.join import join_sums, part_folder, sums_are_complete
 from probekit.activations.sums.tally import Tally, check_countable
 from probekit.errors import StorageError
+from probekit.options.engine import Sums
 from probekit.remote.path import AnyPath
-
-Sums = Literal["also", "only"] | None
-"""Sums as well as activations, instead of them, or none."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class PartDone:
         rows: examples in them.
         computed: shards that this run computed and was the first to write.
         complete: True if the store can be loaded.
-        missing: the parts with shards that are not in this store.
+        missing: the parts that this store lacks shards of; if it lacks none, or only statistics are made, those whose
+            statistics it lacks.
         counted: True if the statistics of all parts are joined; None without statistics.
     """
 
@@ -78,16 +81,17 @@ def run_part(
         check: how shards that are there are checked: "size" or "hash".
 
     Raises:
-        As `extract` with `out`.
+        As `extract` with `out`, and
+        StorageError: the parts were cut differently by other versions of probekit.
     """
     if sums:
         check_countable(plan.task, plan.layout, plan.places)
         refuse_large_sums(plan.task, plan.widths, plan.device)
     writer = open_writer(plan, path, check)
-    cut = cut_parts(shard_costs(plan), part[1])
-    write_cut(path, read_plan(path), cut)
+    file = read_plan(path)
+    cut = agree_on_cut(path, file, cut_parts(shard_costs(plan), part[1]))
     own = cut[part[0] - 1]
-    rows = sum(len(shard_rows(plan, number)) for number in own.tolist())
+    rows = sum(len(shard_rows(plan, number)) for number in own)
     counted = None if sums is None else sums_are_complete(path)
     computed = 0
     if not counted or sums == "also":
@@ -100,9 +104,12 @@ def run_part(
                 raise
             computed = _run(plan, writer, part, own, progress, None, keep=sums != "only")
     if sums and not counted:
-        counted = join_sums(path, digest_of(plan), [(i + 1, len(cut)) for i, numbers in enumerate(cut) if len(numbers)])
+        run = CountProgress(digest_of(plan), len(plan.shards), len(plan.task))
+        counted = join_sums(path, run, [(i + 1, len(cut)) for i, numbers in enumerate(cut) if numbers])
     complete = sums != "only" and finish_store(path)
-    missing = [] if complete or sums == "only" else unfinished(parts_progress(path, read_plan(path)))
+    missing = [] if complete or sums == "only" else unfinished(parts_progress(path, file))
+    if not missing and counted is False:
+        missing = unfinished(counted_progress(path, file))
     return PartDone(path, *part, len(own), rows, computed, complete, missing, counted)
 
 
@@ -110,7 +117,7 @@ def _run(
     plan: ExtractionPlan,
     writer: StoreWriter,
     part: tuple[int, int],
-    own: np.ndarray,
+    own: list[int],
     progress: bool | None,
     start: CountProgress | None,
     keep: bool,
@@ -126,14 +133,14 @@ def _run(
         start: the progress of the sums before the first shard; None counts nothing.
         keep: whether shards are written; without it and without sums there is nothing to do.
     """
-    if not len(own) or not (keep or start):
+    if not own or not (keep or start):
         return 0
     tally = None
     if start is not None:
         folder = part_folder(writer.path, *part)
         tally = Tally(plan.task, plan.layout, plan.places, plan.device, start, folder)
     written: list[Future[bool]] = []
-    with writer, closing(run_shards(plan, progress, writer, tally, keep, own.tolist())) as shards:
+    with writer, closing(run_shards(plan, progress, writer, tally, keep, own)) as shards:
         written.extend(writer.write(number, rows, tensors) for number, rows, tensors in on_host(shards))
     if tally is not None:
         tally.finish(record_of_run(plan))

@@ -29,6 +29,7 @@ from probekit.devices import find_device
 from probekit.errors import UsageError
 from probekit.options.check import check_any_path
 from probekit.remote.path import AnyPath
+from probekit.remote.together import each_of
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,14 @@ def begin_work(plan: ExtractionPlan, path: str | AnyPath, check: str = SIZE) -> 
         StorageError: the disk refused, or the files at `path` are damaged.
     """
     writer = open_writer(plan, check_any_path("out", path), check)
-    if writer.is_complete:
-        return []
-    return [number for number in range(len(plan.shards)) if not writer.has(number, shard_rows(plan, number))]
+    return [] if writer.is_complete and check == SIZE else missing_shards(plan, writer)
+
+
+def missing_shards(plan: ExtractionPlan, writer: StoreWriter) -> list[int]:
+    """The numbers of the shards of a plan that a store lacks; raises a StorageError if one that is there is damaged."""
+    numbers = range(len(plan.shards))
+    there = each_of(writer.path, lambda number: writer.has(number, shard_rows(plan, number)), numbers)
+    return [number for number, is_there in zip(numbers, there, strict=True) if not is_there]
 
 
 def open_writer(plan: ExtractionPlan, path: AnyPath, check: str = SIZE) -> StoreWriter:
@@ -202,9 +208,3 @@ def finish_store(path: str | AnyPath) -> bool:
         return False
     write_manifest(path, plan)
     return True
-
-
-def missing_shards(path: AnyPath, numbers: Iterable[int]) -> list[int]:
-    """Those of these shards that have no record in the store at `path`."""
-    there = set(record_numbers(path))
-    return [number for number in numbers if number not in there]

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probekit.activations.parts.files import in_words, parts_progress, unfinished
+from probekit.activations.parts.files import counted_progress, parts_in_words, parts_progress, unfinished
 from probekit.activations.store.begin import CONTINUATIONS
-from probekit.activations.store.format import has_manifest, read_plan
+from probekit.activations.store.format import PlanFile, has_manifest, read_plan
 from probekit.activations.store.reader import Store
 from probekit.activations.sums.statistics import FOLDER as STATISTICS
 from probekit.activations.sums.statistics import load_statistics, statistics_progress
@@ -40,7 +40,7 @@ class StoreInfo:
         statistics: True if the store holds statistics.
         edits: what the model ran with: "project_out at resid_pre.5, all tokens".
         labels: label sets of the complete store.
-        missing: of an unfinished store made in parts, the parts that lack shards: "part 2/4 (1 of 3 shards)".
+        missing: of an unfinished store made in parts, those that lack shards or statistics: "part 2/4 (1 of 3 shards)".
     """
 
     path: AnyPath
@@ -133,8 +133,7 @@ def _info(path: AnyPath) -> StoreInfo:
             known["labels"] = [*store.labels, *store.task.token_labels]
             state, created = "complete", store.meta["created"]
         else:
-            state, created = _state(path)
-            known["missing"] = "" if state == "statistics" else in_words(unfinished(parts_progress(path, plan)))
+            state, created, known["missing"] = _state(path, plan)
     except NotReached:
         raise
     except (ProbekitError, OSError):
@@ -142,13 +141,15 @@ def _info(path: AnyPath) -> StoreInfo:
     return StoreInfo(path, state, created=created, **known)
 
 
-def _state(path: AnyPath) -> tuple[str, str]:
-    """The state of an unfinished store, and the date of its statistics."""
+def _state(path: AnyPath, plan: PlanFile) -> tuple[str, str, str]:
+    """The state of an unfinished store, the date of its statistics, and the parts that are missing."""
     stored, total = Store.progress(path)
     counted = None if stored else statistics_progress(path)
     if counted == (total, total):
-        return "statistics", str(load_statistics(path).meta["created"])
-    return f"{counted[0]} of {total} texts counted" if counted else f"{stored} of {total} rows", ""
+        return "statistics", str(load_statistics(path).meta["created"]), ""
+    if counted:
+        return f"{counted[0]} of {total} texts counted", "", parts_in_words(unfinished(counted_progress(path, plan)))
+    return f"{stored} of {total} rows", "", parts_in_words(unfinished(parts_progress(path, plan)))
 
 
 def _size(path: AnyPath) -> int:

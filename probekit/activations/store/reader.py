@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations.activations import Activations
-from probekit.activations.parts.files import in_words, parts_progress, unfinished
+from probekit.activations.parts.files import parts_in_words, parts_progress, unfinished
 from probekit.activations.store.check import verify
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import (
@@ -251,7 +251,8 @@ def _unfinished(path: AnyPath, plan: PlanFile) -> ProbekitError:
         )
     state = f"{str(path)!a} is unfinished, with {stored:,} of {total:,} rows"
     if missing := unfinished(parts_progress(path, plan)):
-        return StorageError(f"{state}: missing in {in_words(missing)}; run these parts, or the extract command in full")
+        names = parts_in_words(missing)
+        return StorageError(f"{state}: missing in {names}; run these parts, or the extract command in full")
     return StorageError(f"{state}: {unfinished_advice(path, plan.command, stored == total)}")
 
 

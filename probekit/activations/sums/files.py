@@ -13,7 +13,7 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -258,20 +258,44 @@ def read_contents(record: AnyPath, body: dict[str, Any]) -> Contents:
     Raises:
         StorageError: a file is missing or damaged, or the record is incomplete.
     """
-    try:
+    moments: dict[Key, SplitMoments] = {}
+    for place in recorded_places(record, body):
+        moments |= read_place(record, body, place)
+    with _record_errors(record):
+        return Contents(moments, read_label_names(record, body), dict(body["meta"]))
+
+
+def recorded_places(record: AnyPath, body: dict[str, Any]) -> list[Place]:
+    """The places of a record, one or more; errors as in `read_contents`."""
+    with _record_errors(record):
         places = [split_point((point, layer)) for point, layer in body["places"]]
         if not places:
             raise ValueError
-        moments: dict[Key, SplitMoments] = {}
-        for place in places:
-            moments |= read_place(record, body, place)
-        return Contents(moments, _label_names(body), dict(body["meta"]))
+        return places
+
+
+def read_place(record: AnyPath, body: dict[str, Any], place: Place) -> dict[Key, SplitMoments]:
+    """The moments of one place in every split; errors as in `read_contents`."""
+    with _record_errors(record):
+        return _read_place(record, body, place)
+
+
+def read_label_names(record: AnyPath, body: dict[str, Any]) -> dict[str, list[str]]:
+    """Label set -> class names, of a record; errors as in `read_contents`."""
+    with _record_errors(record):
+        return _label_names(body)
+
+
+@contextlib.contextmanager
+def _record_errors(record: AnyPath) -> Iterator[None]:
+    """Turn what a record without its form raises into a StorageError."""
+    try:
+        yield
     except (KeyError, TypeError, ValueError, AttributeError):
         raise damaged(record, "is not a record of statistics") from None
 
 
-def read_place(record: AnyPath, body: dict[str, Any], place: Place) -> dict[Key, SplitMoments]:
-    """The moments of one place in every split; errors as in `read_contents`, and any for a record without its form."""
+def _read_place(record: AnyPath, body: dict[str, Any], place: Place) -> dict[Key, SplitMoments]:
     splits, widths, label_names = body["splits"], body["widths"], _label_names(body)
     if not splits or len(set(splits) & set(SPLITS)) != len(splits) or len(widths) != len(body["places"]):
         raise ValueError

@@ -23,16 +23,18 @@ from probekit.activations.sums.files import (
     Key,
     checkpoint_path,
     damaged,
+    read_label_names,
     read_newest,
     read_place,
     read_progress,
+    recorded_places,
     remove_older,
     write_place,
 )
 from probekit.activations.sums.moments import SplitMoments
 from probekit.durable import seal, write_first
 from probekit.errors import StorageError
-from probekit.points import place_name, split_point
+from probekit.points import Place, place_name
 from probekit.remote.path import AnyPath
 
 PARTS = "parts"
@@ -63,30 +65,40 @@ def read_part_sums(folder: AnyPath) -> PartSums | None:
     return read_newest(folder, lambda record, body: PartSums(record, body, read_progress(record, body)))
 
 
+def check_sums(sums: PartSums) -> None:
+    """Read the sums of every place.
+
+    Raises:
+        StorageError: a file is missing or damaged.
+    """
+    for place in recorded_places(sums.record, sums.body):
+        read_place(sums.record, sums.body, place)
+
+
 def sums_are_complete(path: AnyPath) -> bool:
     """True if the store at `path` has the statistics of every text, joined."""
     found = read_newest(path / FOLDER, read_progress)
     return found is not None and found.is_complete
 
 
-def join_sums(path: AnyPath, plan: str, parts: Sequence[Part]) -> bool:
+def join_sums(path: AnyPath, run: CountProgress, parts: Sequence[Part]) -> bool:
     """Add up the sums of these parts if all of them are complete, and remove theirs; True if that is done.
 
     Places are joined one after the other, so that memory holds the sums of few at once.
 
     Args:
         path: the store.
-        plan: digest of the identity of the run.
+        run: the run in one process, before its first shard.
         parts: all that have shards.
 
     Raises:
-        StorageError: the disk refused, or a file is damaged.
+        StorageError: the disk refused, a file is damaged, or the parts do not have the texts of the run.
     """
     try:
         found = [read_part_sums(part_folder(path, *part)) for part in parts]
         own = [one for one in found if one is not None and one.progress.is_complete]
         if len(own) == len(parts):
-            _join(path, plan, own)
+            _join(path, run, own)
     except StorageError:
         if not sums_are_complete(path):  # another process may have joined and removed them meanwhile
             raise
@@ -96,16 +108,22 @@ def join_sums(path: AnyPath, plan: str, parts: Sequence[Part]) -> bool:
     return joined
 
 
-def _join(path: AnyPath, plan: str, parts: list[PartSums]) -> None:
+def _join(path: AnyPath, run: CountProgress, parts: list[PartSums]) -> None:
     first = parts[0]
     for part in parts:
         same = all(part.body.get(field) == first.body.get(field) for field in _SAME)
-        if part.progress.plan != plan or not same:
+        if part.progress.plan != run.plan or not same:
             raise damaged(part.record, "is of another run than the other parts")
+    progress = _joined_progress([part.progress for part in parts])
+    if (progress.shards, progress.texts) != (run.shards, run.texts):
+        folder = str(path / FOLDER / PARTS)
+        raise StorageError(
+            f"the parts in {folder!a} count {progress.texts:,} texts, and the run has {run.texts:,}: they were cut "
+            "differently, by other versions of probekit; remove the folder and run all parts again with one version"
+        )
     folder = path / FOLDER
     files = {name: write_place(folder, *one) for name, one in _joined_places(parts)}
     body = {key: value for key, value in first.body.items() if key not in ("progress", "files", "meta")}
-    progress = _joined_progress(plan, [part.progress for part in parts])
     meta = {**first.body["meta"], "parts": len(parts)}
     body |= {"progress": vars(progress), "meta": meta, "files": files}
     record = checkpoint_path(folder, progress.shards_done)
@@ -113,27 +131,23 @@ def _join(path: AnyPath, plan: str, parts: list[PartSums]) -> None:
     remove_older(record, body)
 
 
-def _joined_places(parts: list[PartSums]) -> Iterator[tuple[str, tuple[Contents, Any]]]:
+def _joined_places(parts: list[PartSums]) -> Iterator[tuple[str, tuple[Contents, Place]]]:
     """For each place its name, and what `write_place` takes: the sums of all parts."""
     first = parts[0]
-    try:
-        label_names = {name: list(names) for name, names in first.body["label_names"]}
-        for entry in first.body["places"]:
-            place = split_point(tuple(entry))
-            total: dict[Key, SplitMoments] = {}
-            for part in parts:
-                own = read_place(part.record, part.body, place)
-                total = {key: total[key] + own[key] for key in own} if total else own
-            yield place_name(place), (Contents(total, label_names, {}), place)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise damaged(first.record, "is not a record of statistics") from None
+    label_names = read_label_names(first.record, first.body)
+    for place in recorded_places(first.record, first.body):
+        total: dict[Key, SplitMoments] = {}
+        for part in parts:
+            own = read_place(part.record, part.body, place)
+            total = {key: total[key] + own[key] for key in own} if total else own
+        yield place_name(place), (Contents(total, label_names, {}), place)
 
 
-def _joined_progress(plan: str, parts: list[CountProgress]) -> CountProgress:
-    """The progress of all parts together; its order is that of their orders."""
+def _joined_progress(parts: list[CountProgress]) -> CountProgress:
+    """The progress of all parts together; `order` is a sha256 of theirs."""
     shards, texts = sum(part.shards for part in parts), sum(part.texts for part in parts)
     order = hashlib.sha256("|".join(part.order for part in parts).encode()).hexdigest()
-    return CountProgress(plan, shards, texts, shards, texts, order)
+    return CountProgress(parts[0].plan, shards, texts, shards, texts, order)
 
 
 def _remove_parts(path: AnyPath) -> None:

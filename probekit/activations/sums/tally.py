@@ -85,11 +85,16 @@ class Tally:
         return self._checkpointed is not None and self._checkpointed.is_complete
 
     def wants(self, number: int) -> bool:
-        """True if this shard is not counted yet."""
+        """True if this shard, by its number among those of this run, is not counted yet."""
         return self._checkpointed is None or number >= self._checkpointed.shards_done
 
     def add(self, number: int, rows: np.ndarray, values: Mapping[Place, Tensor]) -> None:
         """Count the next shard with its `values` [R, D]; one that is counted already is skipped.
+
+        Args:
+            number: of the shard among those of this run, from 0; a part counts its own.
+            rows: the examples of the shard.
+            values: place -> [R, D]; empty if the shard is counted already.
 
         Raises:
             StorageError: the disk refused a checkpoint, or the checkpoint there is of other shards.
@@ -151,7 +156,7 @@ class Tally:
     def _check_order(self) -> None:
         """Check that the shards of the checkpoint are those of this run."""
         on_disk = self._checkpointed
-        if on_disk is None or on_disk.is_complete:  # sums of parts have an order of their own
+        if on_disk is None or on_disk.is_complete:  # if parts made it, its order is not that of one process
             return
         if on_disk.shards_done == self._progress.shards_done and on_disk != self._progress:
             assert self._folder is not None

@@ -3,8 +3,8 @@
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
 from itertools import permutations
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -51,6 +51,14 @@ def test_a_part_that_is_run_again_or_stolen_changes_nothing(plan, single, tmp_pa
     assert done.complete
     assert run_part(plan, path, (3, N_PARTS), progress=False).computed == 0
     assert of_shards(path) == of_shards(single)
+
+
+def test_a_part_of_a_complete_store_writes_nothing(plan, single):
+    """So that it may be read-only."""
+    before = {file: file.stat().st_mtime_ns for file in files(single)}
+    done = run_part(plan, single, (1, 2), progress=False, sums="also")
+    assert (done.computed, done.complete, done.counted) == (0, True, True)
+    assert {file: file.stat().st_mtime_ns for file in files(single)} == before
 
 
 def test_more_parts_than_shards_leave_the_rest_nothing_to_do(plan, single, tmp_path):
@@ -104,28 +112,30 @@ run_part(plan, Path(sys.argv[1]), (1, 2), progress=False, sums="also")
 """
 
 
+def kill_after_a_record(child, path):
+    child.stdin.write("go\n")
+    child.stdin.flush()
+    deadline = time.monotonic() + 60
+    while not list((path / "records").glob("0*.json")) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    child.kill()
+
+
 def test_a_part_in_two_processes_at_once_one_of_them_killed_is_that_of_one(plan, single, tmp_path):
+    """The other process knows only the store's path."""
     path = tmp_path / "store"
     begin_work(plan, path)
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with ExitStack() as stack:
-        command = [sys.executable, "-c", CHILD, str(path)]
-        children = [stack.enter_context(subprocess.Popen(command, **pipes)) for _ in range(2)]
+    with subprocess.Popen([sys.executable, "-c", CHILD, str(path)], **pipes) as child:
         try:
-            for child in children:
-                assert child.stdin is not None
-                assert child.stdout is not None
-                assert child.stdout.readline() == "ready\n"
-                child.stdin.write("go\n")
-                child.stdin.flush()
-            deadline = time.monotonic() + 120
-            while not list((path / "records").glob("0*.json")) and time.monotonic() < deadline:
-                time.sleep(0.001)
-            children[0].kill()
-            assert children[1].wait(timeout=120) == 0
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+            killer = Thread(target=kill_after_a_record, args=(child, path))
+            killer.start()
+            run_part(plan, path, (1, 2), progress=False, sums="also")
+            killer.join()
         finally:
-            for child in children:
-                child.kill()
+            child.kill()
     assert run_part(plan, path, (1, 2), progress=False, sums="also").computed == 0
     done = run_part(plan, path, (2, 2), progress=False, sums="also")
     assert (done.complete, done.counted) == (True, True)

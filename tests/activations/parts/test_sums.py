@@ -1,17 +1,32 @@
 """The sums of parts: joined they are those of one process, in the same bits whichever part finishes first."""
 
+import shutil
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from part_cases import HOW
 from store_cases import files, flip
 
-from probekit.activations import load_activations, load_statistics, run_part, run_plan, statistics_progress, verify
+from probekit import extract_statistics
+from probekit.activations import (
+    list_stores,
+    load_activations,
+    load_statistics,
+    merge_stores,
+    run_part,
+    run_plan,
+    statistics_progress,
+    verify,
+)
+from probekit.activations.parts import run
+from probekit.activations.parts.cut import cut_parts, shard_costs
 from probekit.activations.run import loop
 from probekit.activations.sums.join import part_folder, part_folders
-from probekit.errors import DataError, StorageError
+from probekit.errors import DataError, StorageError, UsageError
+from probekit.options import ExtractOptions
 
 PARTS = ((1, 3), (2, 3), (3, 3))
 
@@ -78,6 +93,75 @@ def test_parts_that_count_are_seen_by_progress_and_verify_and_damage_is_noticed(
     assert [one.file for one in verify(path).broken] == ["statistics"]
     with pytest.raises(StorageError, match=r"damaged.*remove the folder"):
         run_part(plan, path, PARTS[1], progress=False, sums="only")
+
+
+def test_parts_without_statistics_are_named(plan, tmp_path):
+    """By the part that ran, by the list of stores, and by a merge; whether activations are kept or not."""
+    n_shards = [len(part) for part in cut_parts(shard_costs(plan), 3)]
+    done = run_all(plan, tmp_path / "only", (1,), "only")[0]
+    assert [(one.part, one.shards, one.done) for one in done.missing] == [(1, n_shards[0], 0), (3, n_shards[2], 0)]
+    (info,) = list_stores(tmp_path)
+    assert info.missing == f"part 1/3 (0 of {n_shards[0]} shards), part 3/3 (0 of {n_shards[2]} shards)"
+    merged = merge_stores([tmp_path / "only"], tmp_path / "merged")
+    assert merged.missing == done.missing
+    for part in PARTS:
+        run_part(plan, tmp_path / "some", part, progress=False, sums="also" if part == PARTS[0] else None)
+    again = run_all(plan, tmp_path / "some", (0,))[0]
+    assert (again.complete, again.counted, [one.part for one in again.missing]) == (True, False, [2, 3])
+
+
+def test_a_part_takes_the_cut_that_the_store_has(plan, single, tmp_path, monkeypatch):
+    """Other versions may cut differently: still every text is counted once."""
+    path = tmp_path / "store"
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "cut_parts", lambda costs, n: [np.arange(len(costs))[i::n] for i in range(n)])
+        other = run_part(plan, path, (1, 2), progress=False, sums="also")
+    assert other.shards != len(cut_parts(shard_costs(plan), 2)[0])
+    done = run_part(plan, path, (2, 2), progress=False, sums="also")
+    assert (done.complete, done.counted) == (True, True)
+    assert worst(load_statistics(path), load_activations(single)) <= 1e-12
+
+
+def test_sums_of_parts_that_were_cut_differently_are_refused(plan, tmp_path, monkeypatch):
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    run_part(plan, mine, (2, 2), progress=False, sums="only")
+    monkeypatch.setattr(run, "cut_parts", lambda costs, n: [np.arange(len(costs))[i::n] for i in range(n)])
+    run_part(plan, other, (1, 2), progress=False, sums="only")
+    with pytest.raises(StorageError, match=r"other' was cut into 2 parts by another version.*with one version"):
+        merge_stores([mine, other], tmp_path / "all")
+    shutil.copytree(other / "statistics", mine / "statistics", dirs_exist_ok=True)
+    with pytest.raises(StorageError, match=r"count \d+ texts, and the run has 60.*remove the folder"):
+        run_part(plan, mine, (2, 2), progress=False, sums="only")
+
+
+def test_a_damaged_cut_is_named(plan, tmp_path):
+    path = tmp_path / "store"
+    run_part(plan, path, (1, 2), progress=False)
+    flip(path / "parts" / "00002.json")
+    with pytest.raises(StorageError, match=r"00002.json' is damaged, or of another store; remove it"):
+        run_part(plan, path, (2, 2), progress=False)
+
+
+def test_damaged_sums_are_not_merged_and_those_that_are_made_again_are(plan, tmp_path):
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for i, path in enumerate(paths):
+        run_part(plan, path, (i + 1, 2), progress=False, sums="only")
+    flip(next(part_folder(paths[0], 1, 2).glob("*.safetensors")))
+    with pytest.raises(StorageError, match=r"a/statistics/parts/1-of-2.*damaged.*remove the folder"):
+        merge_stores(paths, tmp_path / "all")
+    shutil.rmtree(paths[0] / "statistics")
+    assert [one.part for one in merge_stores(paths, tmp_path / "all").missing] == [1]
+    run_part(plan, paths[0], (1, 2), progress=False, sums="only")
+    assert merge_stores(paths, tmp_path / "all").counted
+
+
+def test_in_python_statistics_of_a_part_are_a_keyword(plan, single, tmp_path):
+    options, path = ExtractOptions(**HOW), tmp_path / "store"
+    done = [extract_statistics(plan.model, plan.task, options, out=path, part=(i, 2)) for i in (1, 2)]
+    assert [one.counted for one in done] == [False, True]
+    assert worst(load_statistics(path), load_activations(single)) <= 1e-12
+    with pytest.raises(UsageError, match="give out=PATH"):
+        extract_statistics(plan.model, plan.task, options, part="1/2")  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 def test_sums_of_parts_of_a_complete_store_are_read_from_its_shards(plan, single, tmp_path, monkeypatch):

@@ -1,22 +1,17 @@
 """A worker that knows only a store's path writes the shards that one process would have written, bit for bit."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from part_cases import HOW
 from store_cases import flip, of_shards, shard_of
 from user_files import write_model
 
-from probekit.activations import load_activations, plan_extraction
+from probekit.activations import load_activations, plan_extraction, run_plan
 from probekit.activations.parts.work import ShardDone, begin_work, finish_store, open_work, write_shards
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.interventions import add
 from probekit.models import load_model
-from probekit.options import ExtractOptions
-
-OPEN = "import sys; from probekit.activations.parts.work import *; plan = open_work(sys.argv[1]); "
+from probekit.options import EngineOptions, ExtractOptions
 
 
 def test_workers_that_share_shards_in_any_order_make_the_store_of_one_process(plan, single, tmp_path):
@@ -63,16 +58,6 @@ def overtaken(numbers, plan, path):
         yield number
 
 
-def test_a_process_that_is_given_only_the_path_writes_the_same_bits(plan, single, tmp_path):
-    path = tmp_path / "store"
-    begin_work(plan, path)
-    code = f"{OPEN}print(*[one.number for one in write_shards(plan, sys.argv[1], [3, 1])])"
-    ran = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=120)
-    assert ran.stdout.split() == ["3", "1"], ran.stderr
-    for number in (1, 3):
-        assert shard_of(path, number).read_bytes() == shard_of(single, number).read_bytes()
-
-
 def test_a_worker_refuses_what_it_cannot_make_again(plan, tmp_path):
     with pytest.raises(DataError, match="no store at"):
         open_work(tmp_path)
@@ -101,3 +86,13 @@ def test_shards_that_are_there_are_checked_as_requested(plan, tmp_path):
         begin_work(plan, path, check="hash")
     with pytest.raises(StorageError, match="probekit repair"):  # so does a worker
         list(write_shards(plan, path, [1], check="hash"))
+    list(write_shards(plan, path, begin_work(plan, path)))
+    assert finish_store(path)
+    run_plan(plan, path)
+    for resume in (begin_work, hashed):
+        with pytest.raises(StorageError, match="probekit repair"):  # so does a complete store
+            resume(plan, path, check="hash")
+
+
+def hashed(plan, path, check):
+    run_plan(plan, path, engine=EngineOptions(check=check))
