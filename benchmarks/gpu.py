@@ -1,15 +1,17 @@
-"""The figures of one GPU in one step: python benchmarks/gpu.py --device cuda --out gpu.json > gpu.md
+"""Measure one GPU in one step: python benchmarks/gpu.py --device cuda --out gpu.json > gpu.md
 
-For each shape a model with random weights is made on the device, in bfloat16. In turn, after a warm-up, in rounds:
+For each shape it makes a model with random weights on the device, in bfloat16, and times in turn, after a warm-up:
 
-- `extract` of every layer's output at the last token into memory, and `transformers` on the same texts (speed.py of
-  probekit/verification/, as in `probekit selftest --speed`): tokens/s, their ratio with its interval, the share of the
-  peak that a large matrix product reached just before, how much of the copy to the host is hidden, peak memory;
-- every token into memory, the last token into a store, and every token into a store, over the last token into memory;
-- `train_probes` on the activations where they are, and on a copy in host memory.
+- `extract` of every layer's output at the last token into memory, and `transformers` on the same texts, as
+  `probekit selftest --speed` does: tokens/s, their ratio with its interval, the share of the peak that a large matrix
+  product reaches on this device, how much of the copy to the host is hidden, and peak memory;
+- every token into memory, the last token into a store, and every token into a store, relative to the last token into
+  memory;
+- `train_probes` on the activations on the device, and on a copy in host memory.
 
-The last column is the largest relative difference between a text in its packed batch and the text alone: with weights
-of bfloat16 up to 6e-2 passes, as in `selftest`. `--tiny` runs everything in a minute on a CPU; its figures say nothing.
+The last column is the largest relative difference between a text in its packed batch and the text alone. Its bound is
+that of `probekit selftest` for the type; a row beyond it says WRONG. A shape that does not fit the device is skipped.
+`--tiny` runs everything in a minute on a CPU; its figures mean nothing.
 """
 
 import argparse
@@ -20,6 +22,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,28 +36,21 @@ from probekit.models.base import LanguageModel
 from probekit.models.families.gpt2 import GPT2Config
 from probekit.models.families.llama import LlamaConfig
 from probekit.options import parse
+from probekit.published import PUBLISHED
 from probekit.tasks import Task
 from probekit.verification import measure_speed, speed_as_dict
 from probekit.verification.compare import bounds_of
 from probekit.verification.made_up import made_up_model, published_config
-from probekit.verification.speed import device_name, drawn_texts, ratio_of, timed
+from probekit.verification.speed import device_name, drawn_texts, in_turn, ratio_of
 
 SHAPES = ("gpt2", "gpt2-xl", "llama-3.2-1b", "llama-3.1-8b")
 TINY: dict[str, Any] = {
     "tiny gpt2": GPT2Config(d_model=32, n_heads=4, d_mlp=64, n_layers=2, n_ctx=64, d_vocab=100),
     "tiny llama": LlamaConfig(d_model=32, n_heads=4, n_kv_heads=2, d_mlp=64, n_layers=2, n_ctx=64, d_vocab=100),
 }
-HEAD = (
-    "tokens/s",
-    "x transformers",
-    "of the peak",
-    "copy hidden",
-    "peak GB",
-    "all tokens",
-    "store, last",
-    "store, all",
-)
-HEAD = ("shape", *HEAD, "train-probe s", "x host", "packed against alone")
+KEPT = ("all", "store, last", "store, all")
+HEAD = ("shape", "tokens/s", "x transformers", "of the peak", "copy hidden", "peak GB", *KEPT)
+HEAD = (*HEAD, "train-probe s", "x host", "packed against alone")
 STORED_BYTES = 4e9  # of every token's activations, at most
 CHECKED = 24  # texts that are compared with themselves alone
 LABELLED = {False: 4000, True: 200}  # rows that probes are trained on; with --tiny
@@ -119,11 +115,7 @@ def places(model: LanguageModel, texts: list[list[int]], how: Settings) -> dict[
     runs |= {"store, last": run("last", True), "store, all": run("all", True)}
     for once in runs.values():
         once()
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for number in range(how.rounds):
-        for name in list(runs)[:: 1 if number % 2 == 0 else -1]:
-            seconds[name].append(timed(runs[name], how.device)[0])
-            note(f"  round {number}, {name}: {seconds[name][-1]:.2f} s")
+    seconds = in_turn(runs, how.rounds, how.device)
     ratios = {name: vars(ratio_of(seconds["last"], own)) for name, own in seconds.items() if name != "last"}
     rates = {name: tokens / statistics.median(own) for name, own in seconds.items()}
     return {"texts": len(texts), "tokens": tokens, "tokens_per_second": rates, "ratios": ratios, "seconds": seconds}
@@ -139,12 +131,9 @@ def probes(model: LanguageModel, texts: list[list[int]], how: Settings) -> dict[
     task = Task("drawn", texts, {"parity": labels}, {"parity": ["even", "odd"]}, splits, "parity")
     options: dict[str, Any] = {"points": "resid_post", "progress": False}
     there = extract(model, task, **options)
-    runs = {"device": there, "host": ActivationSet({place: x.cpu() for place, x in there.items()}, task)}
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(min(how.rounds, 3)):
-        for name, acts in runs.items():
-            taken, _ = timed(lambda acts=acts: train_probes(acts, quick=True), how.device)
-            seconds[name].append(taken)
+    here = ActivationSet({place: x.cpu() for place, x in there.items()}, task)
+    runs = {name: partial(train_probes, acts, quick=True) for name, acts in (("device", there), ("host", here))}
+    seconds = in_turn(runs, min(how.rounds, 3), how.device)
     medians = {name: statistics.median(own) for name, own in seconds.items()}
     return {"rows": len(texts), "seconds": seconds, "medians": medians, "ratio": medians["host"] / medians["device"]}
 
@@ -161,7 +150,7 @@ def row(found: dict[str, Any]) -> str:
         f"{shares.get('bfloat16', next(iter(shares.values()))):.0%}",
         "-" if overlap is None else f"{overlap['hidden']:.0%}",
         "-" if peak is None else f"{peak / 1e9:.2f}",
-        *(f"{kept['ratios'][name]['value']:.2f}" for name in ("all", "store, last", "store, all")),
+        *(f"{kept['ratios'][name]['value']:.2f}" for name in KEPT),
         f"{trained['medians']['device']:.2f}",
         f"{trained['ratio']:.2f}",
         f"{found['error']:.1e}" + ("" if found["error"] <= found["bound"] else " WRONG"),
@@ -176,7 +165,8 @@ def note(text: str) -> None:
 def parsed(given: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto", help="cuda, cuda:1, cpu; auto is CUDA where there is a GPU")
-    parser.add_argument("--shapes", nargs="+", default=SHAPES, help="names that `probekit params` knows")
+    help_shapes = "names that `probekit params` knows"
+    parser.add_argument("--shapes", nargs="+", default=SHAPES, choices=PUBLISHED, metavar="NAME", help=help_shapes)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each round of extract, about")
@@ -202,13 +192,19 @@ def main(given: list[str] | None = None) -> None:
         with tempfile.TemporaryDirectory(dir=args.scratch) as scratch:
             dtype, compare = parse.dtype(args.dtype), not args.no_transformers
             how = Settings(device, dtype, args.rounds, args.seconds, compare, Path(scratch), LABELLED[args.tiny])
-            found.append(measure(name, cfg, how))
+            try:
+                found.append(measure(name, cfg, how))
+            except torch.OutOfMemoryError as error:
+                note(f"{name}: skipped, it does not fit {device}: {str(error).splitlines()[0]}")
+                continue
+            finally:
+                if device.type == "cuda":
+                    torch.cuda.empty_cache()
         print(row(found[-1]), flush=True)
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-    print("\nAll tokens and stores: speed over that of the last token into memory, on the same texts.")
-    if args.out:
-        args.out.write_text(json.dumps({"device": device_name(device), "torch": torch.__version__, "shapes": found}))
+        if args.out:  # after each shape, so that a later one loses nothing
+            about = {"device": device_name(device), "torch": torch.__version__}
+            args.out.write_text(json.dumps({**about, "shapes": found}))
+    print("\nall; store, last; store, all: speed over that of the last token into memory, on the same texts.")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What runs of 1e9 and 1e12 tokens take, from the sizes of the models alone: python benchmarks/large_runs.py
+"""Compute what runs of 1e9 and 1e12 tokens take, from the sizes of the models alone: python benchmarks/large_runs.py
 
 Prints the tables of docs/large-runs.md; `--page docs/large-runs.md` writes them there, and `--picture FILE` draws the
-bytes. Nothing is run or measured. FLOPs are
-those of `probekit params` without the head, which an extraction never computes, at texts of `--context` tokens without
-shared prefixes. GPU hours are FLOPs over `--share` of `--peak`, the dense bfloat16 peak of an H100 SXM after NVIDIA's
-data sheet; `probekit selftest --speed` measures both on your card.
+bytes. Nothing is run or measured. FLOPs are those of `probekit params` without the head, which an extraction never
+computes, for texts of `--context` tokens without shared prefixes. GPU hours are FLOPs over `--share` of `--peak`.
+`--peak` and `--float64` are an H100 SXM's, from NVIDIA's data sheet: 989 TFLOPs/s in dense bfloat16 (1,979 with
+sparsity), 67 in float64 on tensor cores. `probekit selftest --speed` measures share and peak on your card.
 """
 
 import argparse
@@ -24,19 +24,27 @@ MODELS = {"7B": "llama-2-7b", "70B": "llama-2-70b"}
 TOKENS = (10**9, 10**12)
 BYTES = {"bf16, fp16": 2, "fp32": 4}
 SPLITS = 3
-BYTES_A_TOKEN = 4.5  # of English text
+BYTES_A_TOKEN = 4.5  # of English text, about
 FLOAT64 = 8
-RATES = {"10 Gb/s network": 1.25e9, "one NVMe disk": 3e9, "a parallel file system": 100e9}
-HASHED = 1.9e9  # bytes a second of sha256 on one core
+RATES = {"10 Gb/s network": 1.25e9, "one NVMe disk": 3e9, "a parallel file system": 100e9}  # assumed
+HASHED = 1.9e9  # bytes a second of sha256 on one core, measured on the development machine
 
 
 @dataclass(frozen=True)
 class Given:
-    """The assumptions."""
+    """The assumptions.
 
-    context: int
-    share: float
-    peak: float
+    Attributes:
+        context: tokens of each text.
+        share: of the peak that an extraction reaches.
+        peak: FLOPs a second of one GPU in bfloat16.
+        float64: FLOPs a second of one GPU in float64.
+    """
+
+    context: int = 500
+    share: float = 0.4
+    peak: float = 989e12
+    float64: float = 67e12
 
 
 def shape(size: str) -> ModelShape:
@@ -74,6 +82,17 @@ def sums_bytes(size: str) -> int:
     return FLOAT64 * stack.d_model * (stack.d_model + 3) * stack.n_layers * SPLITS
 
 
+def sums_flops(size: str) -> int:
+    """FLOPs in float64 that add one row of every layer to its Gram matrix: 2 D^2 each."""
+    stack = shape(size).stacks[0]
+    return 2 * stack.d_model**2 * stack.n_layers
+
+
+def sums_share(size: str, given: Given) -> float:
+    """Time that the sums of every token take at the peak in float64, over that of the model."""
+    return sums_flops(size) / given.float64 * rate(size, given)
+
+
 def rows_that_equal_sums(size: str, each: int) -> float:
     """How many rows of a layer take as many bytes as its sums."""
     return FLOAT64 * (shape(size).stacks[0].d_model + 3) * SPLITS / each
@@ -85,14 +104,14 @@ def table(head: list[str], rows: Iterator[list[str]]) -> str:
 
 
 def compute_table(given: Given) -> str:
-    head = ["", "parameters", "layers x width", "FLOPs a token", "tokens/s of a GPU"]
+    head = ["", "weights in bf16", "layers x width", "FLOPs a token", "tokens/s of a GPU"]
     head += [f"GPU hours for {power(tokens)} tokens" for tokens in TOKENS]
 
     def rows() -> Iterator[list[str]]:
         for size, name in MODELS.items():
             stack, each, per_second = shape(size).stacks[0], flops_per_token(size, given), rate(size, given)
             hours = [f"{tokens / per_second / 3600:,.0f}" for tokens in TOKENS]
-            cells = [f"{size} (`{name}`)", f"{parameters(shape(size)) / 1e9:.1f} G"]
+            cells = [f"{size} (`{name}`)", f"{metric(2 * parameters(shape(size)))}B"]
             yield [*cells, f"{stack.n_layers} x {stack.d_model:,}", f"{metric(each)}", f"{per_second:,.0f}", *hours]
 
     return table(head, rows())
@@ -114,21 +133,21 @@ def bytes_table(given: Given) -> str:
     return table(head, rows())
 
 
-def sums_table() -> str:
+def sums_table(given: Given) -> str:
     def rows() -> Iterator[list[str]]:
         for size in MODELS:
-            D = shape(size).stacks[0].d_model
             at = [f"{rows_that_equal_sums(size, each):,.0f}" for each in BYTES.values()]
-            yield [size, f"{metric(2 * D * D * shape(size).stacks[0].n_layers)}", *at]
+            taken = f"{sums_share(size, given):.0%} of the model's"
+            yield [size, f"{metric(sums_bytes(size))}B", *at, f"{metric(sums_flops(size))}", taken]
 
-    head = ["", "FLOPs in float64 for a row of every layer", *(f"rows of a layer as large, {x}" for x in BYTES)]
-    return table(head, rows())
+    head = ["", "sums of all layers, 3 splits", *(f"rows of a layer as large, {x}" for x in BYTES)]
+    return table([*head, "float64 FLOPs, a row of every layer", "time with every token"], rows())
 
 
 def limits_table(given: Given) -> str:
     def rows() -> Iterator[list[str]]:
         tokens = MAX_TABLE / BYTES_A_TOKEN
-        yield ["a table of texts, which is read at once", f"{metric(MAX_TABLE)}B", "`plain_files.py`", power(tokens)]
+        yield ["a table of texts", f"{metric(MAX_TABLE)}B", "`plain_files.py`", power(tokens)]
         tokens = MAX_ROWS * given.context
         yield ["texts of a store", f"{MAX_ROWS:,}", "`store/format.py`", power(tokens)]
         for size in MODELS:
@@ -145,11 +164,12 @@ def checks_table(given: Given) -> str:
         for size in MODELS:
             for kept, values in choices(size, given).items():
                 n = 2 * TOKENS[0] * values
-                cells = [size, kept, f"{metric(n)}B", f"{n / SHARD_BYTES:,.0f}", duration(n / HASHED)]
+                cells = [size, kept, f"{metric(n)}B", f"{n / SHARD_BYTES:,.0f}"]
+                cells += [duration(SHARD_BYTES / (2 * values) / rate(size, given)), duration(n / HASHED)]
                 yield [*cells, *(duration(n / per_second) for per_second in RATES.values())]
 
-    head = ["", "1e9 tokens, bf16", "bytes", "shards", "hashed by one core", *(f"moved over {name}" for name in RATES)]
-    return table(head, rows())
+    head = ["", "1e9 tokens, bf16", "bytes", "shards", "GPU time of a shard", "hashed by one core"]
+    return table([*head, *(f"moved over {name}" for name in RATES)], rows())
 
 
 def power(n: float) -> str:
@@ -162,7 +182,7 @@ def duration(seconds: float) -> str:
     for unit, each in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * each:
             return f"{seconds / each:,.0f} {unit}"
-    return f"{max(seconds, 1):.0f} s"
+    return f"{seconds:.0f} s" if seconds >= 1 else "< 1 s"
 
 
 def tables(given: Given) -> dict[str, str]:
@@ -170,7 +190,7 @@ def tables(given: Given) -> dict[str, str]:
     return {
         "compute": compute_table(given),
         "bytes": bytes_table(given),
-        "sums": sums_table(),
+        "sums": sums_table(given),
         "limits": limits_table(given),
         "checks": checks_table(given),
     }
@@ -186,29 +206,31 @@ def filled(page: str, given: Given) -> str:
 
 
 def draw(given: Given, path: Path) -> None:
-    """Bytes by tokens for each choice, with what holds them."""
+    """Bytes by tokens for each choice, and the limits of one store."""
     from matplotlib import pyplot as plt
 
-    fig, axes = plt.subplots(1, len(MODELS), figsize=(10, 4.2), sharey=True)
+    fig, axes = plt.subplots(1, len(MODELS), figsize=(10, 4.8), sharey=True)
     tokens = [10.0**n for n in range(6, 13)]
     for ax, size in zip(axes, MODELS, strict=True):
         for kept, values in choices(size, given).items():
-            ax.loglog(tokens, [2 * n * values for n in tokens], label=f"{kept}")
+            ax.loglog(tokens, [2 * n * values for n in tokens], label=kept)
         ax.axhline(sums_bytes(size), color="black", linestyle="--", label="sums of all layers")
-        ax.axhline(MAX_RECORDS * SHARD_BYTES, color="grey", linestyle=":", label="limit of one store")
+        ax.axhline(MAX_RECORDS * SHARD_BYTES, color="grey", linestyle=":", label="most shards of one store")
+        ax.axvline(MAX_ROWS * given.context, color="grey", linestyle="-.", label="most texts of one store")
         ax.set(title=f"{size}, bf16, texts of {given.context:,} tokens", xlabel="tokens")
         ax.grid(alpha=0.3)
-    axes[0].set_ylabel("bytes kept")
-    axes[0].legend(fontsize=8)
-    fig.tight_layout()
+    axes[0].set_ylabel("bytes")
+    fig.tight_layout(rect=(0, 0.13, 1, 1))
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=4, fontsize=9)
     fig.savefig(path, dpi=110)
 
 
 def parsed(args: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--context", type=int, default=500, help="tokens of a text")
-    parser.add_argument("--share", type=float, default=0.4, help="of the peak that an extraction reaches")
-    parser.add_argument("--peak", type=float, default=989e12, help="FLOPs a second of one GPU")
+    parser.add_argument("--context", type=int, default=Given.context, help="tokens of a text")
+    parser.add_argument("--share", type=float, default=Given.share, help="of the peak that an extraction reaches")
+    parser.add_argument("--peak", type=float, default=Given.peak, help="FLOPs a second of one GPU in bfloat16")
+    parser.add_argument("--float64", type=float, default=Given.float64, help="FLOPs a second of one GPU in float64")
     parser.add_argument("--page", type=Path, help="also write the tables into this page")
     parser.add_argument("--picture", type=Path, help="also draw the bytes")
     return parser.parse_args(args)
@@ -216,7 +238,7 @@ def parsed(args: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     args = parsed()
-    given = Given(args.context, args.share, args.peak)
+    given = Given(args.context, args.share, args.peak, args.float64)
     print("\n\n".join(f"### {name}\n\n{text}" for name, text in tables(given).items()))
     if args.page:
         args.page.write_text(filled(args.page.read_text(encoding="utf-8"), given), encoding="utf-8")

@@ -6,7 +6,10 @@ A tiny GPT-2 (2 layers, d_model 32, a word-level tokenizer) reads texts of about
 every layer's residual stream at the last token in a store. Each number of texts is a process of its own. It loads the
 model and runs it once, and then its memory is read from /proc every few milliseconds, in each phase: the task, the
 plan, the identity, the plan's description, the store. Counted is RssAnon, the memory that the process made itself.
-Pages of mapped files (RssFile) are not counted: the kernel can drop clean ones at any time.
+
+Pages of mapped files (RssFile) are not counted, and token ids, orders and splits are in such files: the kernel can drop
+these pages whenever memory is short, once they are written to disk, and reads them again from there. What all resident
+pages grew by, these included, is printed next to it. If TMPDIR is in memory (tmpfs), the files are in memory too.
 """
 
 import argparse
@@ -20,6 +23,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -72,28 +76,28 @@ def write_model(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def anonymous() -> float:
-    """Megabytes of memory that this process made itself."""
+def resident() -> np.ndarray:
+    """Megabytes of memory that this process made itself, and of all that is resident, mapped files included."""
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(fields["RssAnon"].split()[0]) * 1024 / 1e6
+    return np.array([int(fields[name].split()[0]) for name in ("RssAnon", "VmRSS")]) * 1024 / 1e6
 
 
 class Phases:
-    """Peak of `anonymous` within each phase."""
+    """Peaks of `resident` within each phase, over those at the start."""
 
     def __init__(self) -> None:
-        self.start = anonymous()
-        self.peaks: dict[str, float] = {}
+        self.start = resident()
+        self.peaks: dict[str, list[float]] = {}
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
         """Sample memory from a thread until the block ends."""
-        done, peak = threading.Event(), [anonymous()]
+        done, peak = threading.Event(), resident()
 
         def sample() -> None:
             while not done.wait(SAMPLE_SECONDS):
-                peak[0] = max(peak[0], anonymous())
+                np.maximum(peak, resident(), out=peak)
 
         thread, begin = threading.Thread(target=sample), time.perf_counter()
         thread.start()
@@ -102,13 +106,13 @@ class Phases:
         finally:
             done.set()
             thread.join()
-            self.peaks[name] = max(peak[0], anonymous()) - self.start
-            self.peaks[f"after {name}"] = anonymous() - self.start
+            self.peaks[name] = (np.maximum(peak, resident()) - self.start).tolist()
+            self.peaks[f"after {name}"] = (resident() - self.start).tolist()
             self.seconds[name] = time.perf_counter() - begin
 
 
-def measured(model_folder: Path, dataset: Path, out: Path, layers: str) -> dict[str, dict[str, float]]:
-    """Peaks over the loaded model in MB, and seconds, by phase; run in a process of its own."""
+def measured(model_folder: Path, dataset: Path, out: Path, layers: str) -> dict[str, dict[str, Any]]:
+    """Peaks over the loaded model in MB, own and of all resident memory, and seconds, by phase."""
     import probekit as pk
     from probekit.activations import describe_plan, plan_extraction, run_plan
     from probekit.activations.plan.identity import identity_of
@@ -156,10 +160,13 @@ def main() -> None:
                 command = [sys.executable, __file__, "--layers", args.layers, "--child", *child]
                 done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=dict(os.environ))
             found = json.loads(done.stdout)
-            peak = max(found["mb"].values())
-            print(f"{n:>9,} texts: peak {peak:8.1f} MB over the model, {sum(found['seconds'].values()):6.1f} s")
-            for name, mb in found["mb"].items():
-                print(f"    {name:<15} {mb:8.1f} MB  {found['seconds'].get(name, 0):6.1f} s", flush=True)
+            own, every = np.max(list(found["mb"].values()), axis=0)
+            seconds = sum(found["seconds"].values())
+            print(f"{n:>9,} texts: peak {own:8.1f} MB over the model ({every:.1f} with mapped files), {seconds:6.1f} s")
+            for name, (own, every) in found["mb"].items():
+                print(
+                    f"    {name:<18} {own:8.1f} ({every:8.1f}) MB  {found['seconds'].get(name, 0):6.1f} s", flush=True
+                )
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python benchmarks/ray_overhead.py --model path/to/gpt2 --dataset texts.csv
 
-Both are the command line as a user runs it, with one thread a worker, in turns, at two numbers of texts. The time at
-the smaller number is nearly all start (imports, loading, Ray itself); what each further text costs is the
-difference of the two. Medians of the rounds; the ratio is the median of the ratios of each round.
+Both are the command line as a user runs it, with one thread a worker, in turns. The times at which the records of the
+store were written divide each run in three: the start (imports, loading, Ray itself) until the first record, the work
+until the last, and the end. Seconds are medians of the rounds; the ratio is the median of the ratios of each round.
 """
 
 import argparse
@@ -19,59 +19,61 @@ from pathlib import Path
 from statistics import median
 
 WORKERS = 2
+PHASES = ("start", "work", "end")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", required=True)
     parser.add_argument("--dataset", required=True)
-    parser.add_argument("--texts", default="500,4500", help="two numbers of texts")
+    parser.add_argument("--texts", type=int, default=4000)
+    parser.add_argument("--shard-bytes", type=int, default=4_000_000, help="small, so that two workers share the work")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    small, large = map(int, args.texts.split(","))
+    job = ["--model", args.model, "--dataset", args.dataset, "--limit", str(args.texts)]
+    command = [sys.executable, "-m", "probekit", "extract", *job, "--shard-bytes", str(args.shard_bytes), "--quiet"]
     rounds = []
     for at in range(args.rounds):
         times = {}
-        for n in (small, large):
-            for name in ("parts", "ray") if at % 2 == 0 else ("ray", "parts"):
-                times[name, n] = seconds(name, [*job(args.model, args.dataset), "--limit", str(n)])
-                print(f"round {at + 1}: {name}, {n:,} texts: {times[name, n]:.1f} s", file=sys.stderr)
+        for name in ("parts", "ray") if at % 2 == 0 else ("ray", "parts"):
+            times[name] = seconds(name, command)
+            phases = ", ".join(f"{phase} {times[name][phase]:.1f} s" for phase in PHASES)
+            print(f"round {at + 1}: {name}: {phases}", file=sys.stderr)
         rounds.append(times)
-    more = [{name: times[name, large] - times[name, small] for name in ("parts", "ray")} for times in rounds]
     result = {
-        "start_seconds_more": median(times["ray", small] - times["parts", small] for times in rounds),
-        "parts_texts_per_second": (large - small) / median(one["parts"] for one in more),
-        "ray_texts_per_second": (large - small) / median(one["ray"] for one in more),
-        "seconds_of_a_text_ratio": median(one["ray"] / one["parts"] for one in more),
-        "seconds_in_all_ratio": median(times["ray", large] / times["parts", large] for times in rounds),
+        name: {phase: round(median(times[name][phase] for times in rounds), 2) for phase in PHASES}
+        for name in ("parts", "ray")
     }
-    print(json.dumps(result, indent=1))
+    ratio = median(times["ray"]["work"] / times["parts"]["work"] for times in rounds)
+    in_all = median(sum(times["ray"].values()) / sum(times["parts"].values()) for times in rounds)
+    print(json.dumps({**result, "work_ratio": round(ratio, 3), "in_all_ratio": round(in_all, 3)}, indent=1))
 
 
-def job(model: str, dataset: str) -> list[str]:
-    return [sys.executable, "-m", "probekit", "extract", "--quiet", "--model", model, "--dataset", dataset]
-
-
-def seconds(name: str, command: list[str]) -> float:
-    """Wall time until the store is complete."""
+def seconds(name: str, command: list[str]) -> dict[str, float]:
+    """Wall time of each phase of a run."""
     folder = Path(tempfile.mkdtemp(prefix="probekit-"))
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     ways = [["--part", f"{i}/{WORKERS}"] for i in range(1, WORKERS + 1)]
     if name == "ray":
         ways = [["--engine", "ray", "--workers", str(WORKERS)]]
+    running = []
     try:
-        start = time.perf_counter()
-        running = [
-            subprocess.Popen([*command, *way, "--out", str(folder / "store")], env=env, stdout=subprocess.DEVNULL)
-            for way in ways
-        ]
+        start = time.time()
+        for way in ways:
+            out = ["--out", str(folder / "store")]
+            running.append(subprocess.Popen([*command, *way, *out], env=env, stdout=subprocess.DEVNULL))
         codes = [process.wait() for process in running]
-        taken = time.perf_counter() - start
+        end = time.time()
         if any(codes) or not (folder / "store" / "manifest.json").exists():
             raise SystemExit(f"{name} failed with {codes}")
-        return taken
+        written = sorted(file.stat().st_mtime for file in (folder / "store" / "records").iterdir())
+        return {"start": written[0] - start, "work": written[-1] - written[0], "end": end - written[-1]}
     finally:
-        shutil.rmtree(folder)
+        for process in running:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-MAX_TABLE = 4 << 30  # bytes of a table of texts, which is read at once
+MAX_TABLE = 4 << 30  # bytes of a table of texts
 MAX_MODEL_JSON = 256 << 20  # of config.json, tokenizer.json (35 MB with 260,000 tokens) and the like
 MAX_RESULTS = 256 << 20  # of results.json; a thousand places have 5 MB
 MAX_WEIGHTS = 4 << 30  # of a probe's arrays, which are read at once

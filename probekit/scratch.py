@@ -154,10 +154,16 @@ class DiskList(Sequence[Any]):
             return NotImplemented
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
+    def __add__(self, other: Any) -> list[Any]:
+        return [*self, *other] if isinstance(other, list | DiskList) else NotImplemented
+
+    def __radd__(self, other: Any) -> list[Any]:
+        return [*other, *self] if isinstance(other, list) else NotImplemented
+
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def __reduce__(self) -> Any:
-        return list, ([*self],)  # a copy, or another process, has no part in the file
+        return list, ([*self],)  # a copy, or another process, does not share the file
 
     def __repr__(self) -> str:
         return f"<{len(self):,} entries, the first {ascii(self[:1])[1:-1]:.60}>" if len(self) else "[]"
@@ -195,6 +201,15 @@ def give_back_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def own_memory(n_bytes: int) -> mmap.mmap:
+    """Bytes that are zero, and that the system has back as soon as nothing uses them.
+
+    glibc returns large blocks at once only until the first of them is freed. From then on it keeps blocks of that size,
+    up to 32 MB, for later use (M_MMAP_THRESHOLD in mallopt(3)), also where their pages lie between blocks in use.
+    """
+    return mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 class ArrayWriter:

@@ -58,7 +58,8 @@ def sbatch(folder: Path, given: list[str]) -> None:
     for index in range(int(first), int(last) + 1):
         job = f"{ARRAY}_{index}"
         about = {"SLURM_JOB_ID": str(200 + index), "SLURM_ARRAY_JOB_ID": ARRAY, "SLURM_ARRAY_TASK_ID": str(index)}
-        about |= {"SLURM_ARRAY_TASK_MAX": last, "SLURM_CPUS_PER_TASK": "1", "SLURM_JOB_NUM_NODES": "1"}
+        about |= {"SLURM_ARRAY_TASK_MAX": last, "SLURM_JOB_NUM_NODES": "1"}
+        about["SLURM_CPUS_PER_TASK"] = wanted["cpus-per-task"]
         log = wanted["output"].replace("%A", ARRAY).replace("%a", str(index)).replace("%x", "job")
         if os.fork() == 0:
             os.setsid()
@@ -85,8 +86,11 @@ def run_job(folder: Path, job: str, command: list[str], about: dict[str, str], l
 
 
 def srun(folder: Path, given: list[str]) -> None:
+    os.environ["SLURM_CPUS_PER_TASK"] = "1"  # of the step: since Slurm 22.05, srun does not inherit the job's
     while given[0].startswith("--"):
-        name = given.pop(0)
+        name, _, value = given.pop(0).partition("=")
+        if name == "--cpus-per-task":
+            os.environ["SLURM_CPUS_PER_TASK"] = value
         if name in ("--output", "--error"):
             log = given.pop(0).replace("%A", ARRAY).replace("%a", os.environ["SLURM_ARRAY_TASK_ID"]).replace("%t", "0")
             os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1 if name == "--output" else 2)

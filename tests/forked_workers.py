@@ -17,7 +17,7 @@ Fault = Callable[[str, int], None]  # called in the worker with (name of the dev
 
 
 class Forked:
-    """Stands for a `subprocess.Popen` of the worker's module."""
+    """Replaces the `subprocess.Popen` of the worker's module."""
 
     def __init__(self, args: list[str], before: Callable[[], None]):
         theirs, ours = self._pipes()

@@ -5,7 +5,6 @@ of two devices fails, as it does on real ones; so does numpy on a tensor that is
 storage, so views and parameters share it. `simulated_cuda.py` adds streams and pinned memory.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -54,6 +53,8 @@ class SimulatedDevices(TorchFunctionMode):
                 return self.device_of(args[0])
             if func == _IS_CUDA:
                 return self.device_of(args[0]).type == "cuda"
+            if func.__name__ == "__get__":  # shape, dtype and the like, or a view
+                return func(*args)
             if func == Tensor.to:
                 return self._to(*args, **kwargs)
             if func == Tensor.cpu:
@@ -107,9 +108,12 @@ def key_of(x: Tensor) -> int:
     return x.untyped_storage()._cdata
 
 
-def tensors(nested: Any) -> Iterator[Tensor]:
+def tensors(nested: Any) -> list[Tensor]:
+    """Every tensor in nested lists, tuples and dictionaries."""
+    found: list[Tensor] = []
     for x in nested.values() if isinstance(nested, dict) else nested:
         if isinstance(x, Tensor):
-            yield x
+            found.append(x)
         elif isinstance(x, dict | list | tuple):
-            yield from tensors(x)
+            found += tensors(x)
+    return found

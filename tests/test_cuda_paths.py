@@ -9,16 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from simulated_cuda import Misused, SimulatedCuda, simulated_cuda
 from simulated_devices import SimulatedDevices
 from store_cases import lasting
 from tiny_configs import LIKE_ANOTHER, new_model, tiny_configs, tiny_model
 
 from probekit import Monitor, extract, extract_statistics, logit_lens, train_probes
+from probekit.activations.activations import ActivationSet
 from probekit.activations.run.memory import refuse_large_sums
 from probekit.causal.patching.patching import patch_grid
 from probekit.devices import find_device, free_bytes
 from probekit.interventions import add, project_out, swap
+from probekit.models.layers import attention, causal_attention
 from probekit.options import ExtractOptions
 from probekit.tasks.base import Task
 
@@ -32,11 +35,11 @@ ROWS = torch.from_numpy(_drawn.normal(size=(N, D)))
 DIRECTIONS = torch.from_numpy(_drawn.normal(size=(D, 2)))
 
 
-def task(two: bool = False) -> Task:
-    splits = np.array(["train", "train", "validation", "test"])[np.arange(N) % 4]
-    labels = {"kind": np.arange(N) // 4 % 2, "third": np.arange(N) // 4 % 3}
+def task(two: bool = False, n: int = N) -> Task:
+    splits = np.array(["train", "train", "validation", "test"])[np.arange(n) % 4]
+    labels = {"kind": np.arange(n) // 4 % 2, "third": np.arange(n) // 4 % 3}
     names = {"kind": ["a", "b"], "third": ["x", "y", "z"]}
-    return Task("drawn", TEXTS, labels, names, splits, "kind", targets=TEXTS if two else None)
+    return Task("drawn", TEXTS[:n], labels, names, splits, "kind", targets=TEXTS[:n] if two else None)
 
 
 def points_of(name: str) -> list[str]:
@@ -59,25 +62,23 @@ def near(got: torch.Tensor, wanted: torch.Tensor) -> bool:
 def test_every_family_extracts_on_the_device_that_is_named(cuda, name):
     model, points = new_model(name), points_of(name)
     two = points[0].startswith("decoder")
-    how: dict[str, Any] = {"points": points, "position": ["last", "mean"], "batch_tokens": 64}
-    acts = extract(model, task(two), device=GPU, **how)
+    how: dict[str, Any] = {"points": points, "position": ["last", "mean"], "batch_tokens": 24, "block_nodes": 12}
+    acts = extract(model, task(two, 8), device=GPU, **how)
     assert {str(x.device) for x in acts.values()} == {GPU}
     assert str(model.device) == "cpu", "the model goes back to where it was"
-    wanted = extract(tiny_model(name), task(two), **how)
+    wanted = extract(model, task(two, 8), device="cpu", **how)
     assert all(near(acts[place], wanted[place]) for place in wanted)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "marian"])
-def test_a_store_and_its_sums_are_those_of_memory(cuda, tmp_path, name):
-    points = points_of(name)
-    two = points[0].startswith("decoder")
-    how: dict[str, Any] = {"points": points, "device": GPU, "batch_tokens": 32, "position": "all"}
-    in_memory = extract(new_model(name), task(two), **how)
+def test_a_store_and_its_sums_are_those_of_memory(cuda, tmp_path):
+    model, small = new_model("gpt2").to(GPU), task(n=12)
+    how: dict[str, Any] = {"points": ["resid_pre", "q"], "layers": [1], "batch_tokens": 32, "position": "all"}
+    in_memory = extract(model, small, **how)
     cuda.order.clear()
-    stored: Any = extract(new_model(name), task(two), out=tmp_path / "store", stats=True, **how)
+    stored: Any = extract(model, small, out=tmp_path / "store", stats=True, **how)
     assert all(torch.equal(stored[place], in_memory[place].cpu()) for place in in_memory)
     assert cuda.order.count("copy") == cuda.order.count("arrived") > 0
-    sums = extract_statistics(new_model(name), task(two), ExtractOptions(**how))
+    sums = extract_statistics(model, small, ExtractOptions(**how))
     for key, moments in stored.statistics.items():
         assert torch.equal(moments.shifted_gram, sums[key].shifted_gram.cpu())
 
@@ -143,8 +144,9 @@ def test_generation_and_a_monitor(cuda, results, how):
 
 @pytest.mark.parametrize("probe", ["logistic", "ridge", "lda", "mean-diff"])
 def test_probes_are_trained_on_activations_of_the_device(cuda, probe):
-    acts = [extract(model, task(), points="resid_pre") for model in (new_model("gpt2").to(GPU), tiny_model("gpt2"))]
-    there, here = (train_probes(one, probe=probe, layers=[1], quick=True) for one in acts)
+    here = extract(tiny_model("gpt2"), task(), points="resid_pre", layers=[1])
+    there = ActivationSet({place: x.to(GPU) for place, x in here.items()}, task())
+    there, here = (train_probes(one, probe=probe, quick=True) for one in (there, here))
     weights = [results.best.probe.direction for results in (there, here)]
     assert np.abs(weights[0] - weights[1]).max() < 1e-2 * np.abs(weights[1]).max()
 
@@ -154,23 +156,23 @@ def test_what_the_model_uses_is_measured_on_its_device(cuda):
 
     there, here = new_model("gpt2").to(GPU), tiny_model("gpt2")
     for point in ("resid_pre", "z"):
-        got, wanted = (patch_grid(model, pairs_of(), point) for model in (there, here))
+        got, wanted = (patch_grid(model, pairs_of(2, length=4), point) for model in (there, here))
         assert np.allclose(got.recovery, wanted.recovery, atol=1e-3)
     lenses = [logit_lens(model, TEXTS[0], [7, 30], k=3) for model in (there, here)]
     assert np.allclose(lenses[0].probability, lenses[1].probability, atol=1e-5)
 
 
-def test_grouped_heads_with_a_mask_take_a_fused_kernel(cuda):
-    """CUDA's fused kernels take a mask or fewer heads of keys, not both; torch would materialise all scores."""
-    cfg = tiny_configs()["llama-grouped"]
-    assert cfg.n_kv_heads < cfg.n_heads
-    acts = extract(new_model("llama-grouped").to(GPU), task(), points="resid_post")
-    wanted = extract(tiny_model("llama-grouped"), task(), points="resid_post")
-    assert all(near(acts[place], wanted[place]) for place in wanted)
-    q, k = torch.ones(1, 4, 3, 8, device=GPU), torch.ones(1, 2, 3, 8, device=GPU)
-    mask = torch.ones(3, 3, dtype=torch.bool, device=GPU)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_grouped_heads_take_a_fused_kernel(cuda, dtype):
+    q, k, v = (torch.randn(2, 5, heads, 8, dtype=dtype) for heads in (4, 2, 2))
+    mask = torch.ones(2, 5, 5, dtype=torch.bool).tril()
+    wanted = causal_attention(q, k, v)
+    there = [x.to(GPU) for x in (q, k, v)]
+    for got in (causal_attention(*there), attention(*there, mask.to(GPU)), attention(q, k, v, mask)):
+        assert float((got.cpu() - wanted).abs().max()) < 16 * torch.finfo(dtype).eps
     with pytest.raises(Misused, match="materialises"):
-        torch.nn.functional.scaled_dot_product_attention(q, k, k, attn_mask=mask, enable_gqa=True)
+        F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in there), mask.to(GPU)[:, None], enable_gqa=True)
 
 
 def test_memory_is_asked_of_the_device_that_is_named(cuda):
@@ -183,11 +185,12 @@ def test_nothing_on_mps_is_in_float64_or_lacks_an_operation(name):
     points = points_of(name)
     two = points[0].startswith("decoder")
     with SimulatedDevices():
-        how: dict[str, Any] = {"points": points, "position": ["last", "mean"], "batch_tokens": 64}
-        acts = extract(new_model(name), task(two), device="mps", **how)
-        wanted = extract(tiny_model(name), task(two), **how)
+        model = new_model(name)
+        how: dict[str, Any] = {"points": points, "position": ["last", "mean"]}
+        acts = extract(model, task(two), device="mps", **how)
+        wanted = extract(model, task(two), device="cpu", **how)
         assert {str(x.device) for x in acts.values()} == {"mps:0"}
         assert all(near(acts[place], wanted[place]) for place in wanted)
-        last = extract(new_model(name), task(two), device="mps", points=points[0])
-        train_probes(last, layers=[1], probe="mean-diff", quick=True)
-        extract_statistics(new_model(name), task(two), ExtractOptions(points=points, device="mps"))
+        last = extract(model, task(two), device="mps", points=points[0], layers=[1])
+        train_probes(last, probe="mean-diff", quick=True)
+        extract_statistics(model, task(two, 8), ExtractOptions(points=points, device="mps"))

@@ -5,6 +5,7 @@ import errno
 import os
 import pickle
 import tempfile
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scratch, "LEAST_BYTES", 64)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(TEXTS, max_size=20) | st.lists(JSON, max_size=20), st.slices(20), st.integers(-25, 25))
 def test_a_list_on_disk_is_the_list(values: list[Any], some: slice, row: int) -> None:
     made = DiskList(values)
@@ -42,6 +43,8 @@ def test_a_list_on_disk_is_the_list(values: list[Any], some: slice, row: int) ->
     assert made == values
     assert made == DiskList(values)
     assert made != [*values, 1]
+    assert add(made, [1]) == add(made, DiskList([1])) == [*values, 1]
+    assert add([1], made) == [1, *values]
     if -len(values) <= row < len(values):
         assert made[row] == made[np.int64(row)] == values[row]
     else:

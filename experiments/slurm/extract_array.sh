@@ -21,9 +21,11 @@
 
 set -u
 job=${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}
-export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
+cpus=${SLURM_CPUS_PER_TASK:-1}
+export OMP_NUM_THREADS=$cpus
 
-srun probekit extract "$@" --part "$SLURM_ARRAY_TASK_ID/${PARTS:-$SLURM_ARRAY_TASK_MAX}" &
+# since Slurm 22.05 srun does not inherit --cpus-per-task, and would bind the step to one core
+srun --cpus-per-task="$cpus" probekit extract "$@" --part "$SLURM_ARRAY_TASK_ID/${PARTS:-$SLURM_ARRAY_TASK_MAX}" &
 step=$!
 trap 'kill -USR1 "$step" 2>/dev/null' USR1  # srun passes it on
 trap 'kill -TERM "$step" 2>/dev/null' TERM

@@ -58,7 +58,11 @@ def submit(options: argparse.Namespace, arguments: Sequence[str]) -> list[submit
         name="probekit", timeout_min=options.minutes, cpus_per_task=options.cpus, gpus_per_node=options.gpus
     )
     if executor.cluster == "slurm":
-        executor.update_parameters(slurm_signal_delay_s=180, slurm_additional_parameters={"requeue": True})
+        executor.update_parameters(
+            slurm_signal_delay_s=180,
+            slurm_additional_parameters={"requeue": True},
+            slurm_srun_args=[f"--cpus-per-task={options.cpus}"],  # since Slurm 22.05 srun does not inherit it
+        )
     with executor.batch():
         return [executor.submit(ExtractPart(arguments, part, options.parts)) for part in range(1, options.parts + 1)]
 

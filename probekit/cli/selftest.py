@@ -43,15 +43,14 @@ def selftest(job: SelftestJob, options: SelftestOptions) -> None:
     from probekit import verification
 
     found = verification.selftest(model, options.seed)
-    speed = verification.measure_speed(model, options.seed) if options.speed else None
+    if not job.json:  # at once: timing takes longer, and may run out of memory
+        console.result(found.verdict if job.quiet else found.describe())
+    speed = verification.measure_speed(model, options.seed) if options.speed and found.passed else None
     if job.json:
         timed = {} if speed is None else {"speed": verification.speed_as_dict(speed)}
         console.result_json(found.as_dict() | timed)
-    else:
-        console.result(found.verdict if job.quiet else found.describe())
-        if speed is not None:
-            shown = verification.speed_verdict if job.quiet else verification.describe_speed
-            console.result(shown(speed) if job.quiet else f"\n{shown(speed)}")
+    elif speed is not None:
+        console.result(verification.speed_verdict(speed) if job.quiet else f"\n{verification.describe_speed(speed)}")
     if not found.passed:
         raise DataError(f"{found.model!a}: {found.verdict}")
 

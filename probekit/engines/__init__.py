@@ -5,6 +5,8 @@ without a record (`open_work`, `write_shards`), and returns when every record is
 does which shard: what is done is what the store says.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from probekit.errors import UsageError
@@ -13,6 +15,7 @@ from probekit.remote.path import AnyPath, RemotePath
 
 if TYPE_CHECKING:
     from probekit.activations import ExtractionPlan
+    from probekit.models.base import LanguageModel
 
 
 def run(plan: "ExtractionPlan", path: AnyPath, options: EngineOptions, progress: bool | None = None) -> None:
@@ -29,11 +32,26 @@ def run(plan: "ExtractionPlan", path: AnyPath, options: EngineOptions, progress:
     """
     if isinstance(path, RemotePath) and path.scheme == "memory":
         raise UsageError(f"{str(path)!a} is in the memory of this process alone; name a folder or a bucket for workers")
-    if options.engine == "ray":
-        from probekit.engines.ray_extract import run_on_ray
+    with _in_host_memory(plan.model):
+        if options.engine == "ray":
+            from probekit.engines.ray_extract import run_on_ray
 
-        run_on_ray(plan, path, options, progress)
-    else:
-        from probekit.engines.devices import run_on_devices
+            run_on_ray(plan, path, options, progress)
+        else:
+            from probekit.engines.devices import run_on_devices
 
-        run_on_devices(plan, path, options, progress)
+            run_on_devices(plan, path, options, progress)
+
+
+@contextmanager
+def _in_host_memory(model: "LanguageModel") -> Iterator[None]:
+    """Leave its GPU to the workers, which have models of their own; afterwards the model is where it was before."""
+    if model.stays or model.device.type == "cpu":
+        yield
+        return
+    home = model.device
+    try:
+        model.to("cpu")
+        yield
+    finally:
+        model.to(home)

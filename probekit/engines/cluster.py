@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
@@ -44,13 +45,13 @@ def ray_cluster(options: "ClusterOptions") -> Iterator[Any]:
         address = options.address or os.environ.get("RAY_ADDRESS")
         if address:
             _check_answers(address)
-        with _own_signals():  # ray.init puts a handler of SIGTERM in place of the program's own
+        with own_signals():  # ray.init puts a handler of SIGTERM in place of the program's own
             _connect(ray, address)
     try:
         with _silent_stdout():
             yield ray
     finally:
-        with _own_signals():
+        with own_signals():
             ray.shutdown()
 
 
@@ -59,6 +60,45 @@ def check_cluster(options: "ClusterOptions") -> None:
     _import_ray()
     if options.address:
         _check_address(options.address)
+
+
+def check_workers_fit(ray: Any, needs: Mapping[str, float], options: "ClusterOptions") -> None:
+    """Say that no node has room for a worker; a cluster of its own, which cannot grow, is not waited for.
+
+    Args:
+        ray: the module, connected.
+        needs: what a worker gets, as Ray's `num_cpus` and `num_gpus`.
+        options: the cluster.
+
+    Raises:
+        UsageError: this machine has no room.
+    """
+    if room_of(ray, needs):
+        return
+    gpus = f" and {needs['num_gpus']:g} GPU" if needs["num_gpus"] else ""
+    cpu, gpu = (sum(node.get(name, 0.0) for node in _resources(ray)) for name in ("CPU", "GPU"))
+    lacking = (
+        f"no node has room for a worker, which needs {needs['num_cpus']:g} CPU{gpus}; the nodes have {cpu:g} CPU and "
+        f"{gpu:g} GPU in all"
+    )
+    if not (options.address or os.environ.get("RAY_ADDRESS")):
+        raise UsageError(f"{lacking}; give fewer --gpus-per-worker, or the --address of a cluster")
+    warnings.warn(f"{lacking}; waiting for one that joins", stacklevel=2)
+
+
+def room_of(ray: Any, needs: Mapping[str, float]) -> int:
+    """How many workers with these needs the nodes of the cluster have room for, if nothing else runs there."""
+    return sum(workers_that_fit(node, needs) for node in _resources(ray))
+
+
+def _resources(ray: Any) -> list[Mapping[str, float]]:
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def workers_that_fit(resources: Mapping[str, float], needs: Mapping[str, float]) -> int:
+    """How many workers with these needs a node with these resources holds."""
+    of_each = {"num_cpus": "CPU", "num_gpus": "GPU"}
+    return int(min(resources.get(of_each[name], 0.0) / n + 1e-6 for name, n in needs.items() if n))
 
 
 def _import_ray() -> Any:
@@ -136,7 +176,7 @@ def _environment(**values: str) -> Iterator[None]:
 
 
 @contextmanager
-def _own_signals() -> Iterator[None]:
+def own_signals() -> Iterator[None]:
     """Put the handlers of this process back, whatever happens to them in between."""
     if threading.current_thread() is not threading.main_thread():
         yield

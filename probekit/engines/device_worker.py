@@ -3,7 +3,7 @@
     python -m probekit.engines.device_worker STORE DEVICE CHECK
 
 Numbers of shards come by stdin, one on a line. Each line of stdout is a JSON object: {"ready": true} once the model is
-loaded, {"done": {...}} with the fields of a ShardDone, or {"error": ...}, after which the process ends. It also ends,
+loaded, {"done": [...]} for each shard, or {"error": ...}, after which the process ends (`answers.py`). It also ends,
 dropping the shard that it computes, when stdin ends: a driver that was killed leaves no process behind.
 """
 
@@ -16,13 +16,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from queue import SimpleQueue
-from typing import Any
 
-from probekit.errors import ProbekitError
-from probekit.program import STOPPING, is_out_of_memory
+from probekit.engines.answers import Answer, error_answer
+from probekit.program import STOPPING
 
 SECONDS_TO_END = 20.0  # for shards on their way to the disk; a call into CUDA may never come back
-MOST_SAID = 1000  # characters of an error
 
 
 def serve(args: list[str]) -> int:
@@ -40,7 +38,7 @@ def serve(args: list[str]) -> int:
     except (KeyboardInterrupt, BrokenPipeError):
         return 0
     except Exception as error:
-        _say(answers, error=said(error), kind=type(error).__name__, errno=getattr(error.__cause__, "errno", None))
+        _say(answers, error_answer(error))
         return 1
     return 0
 
@@ -49,11 +47,11 @@ def _work(path: str, device: str, check: str, numbers: "SimpleQueue[int]", answe
     from probekit.activations.parts.work import open_work, write_shards
 
     plan = open_work(path, device)
-    _say(answers, ready=True)
+    _say(answers, {"ready": True})
     while True:
         first = numbers.get()
         for done in write_shards(plan, path, _waiting(first, numbers), check):
-            _say(answers, done=asdict(done))
+            _say(answers, {"done": [asdict(done)]})
 
 
 def _waiting(number: int, numbers: "SimpleQueue[int]") -> Iterator[int]:
@@ -76,17 +74,8 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _say(answers: int, **what: Any) -> None:
+def _say(answers: int, what: Answer) -> None:
     os.write(answers, json.dumps(what).encode() + b"\n")  # shorter than a pipe takes at once
-
-
-def said(error: Exception) -> str:
-    """An error in one line."""
-    torch = sys.modules.get("torch")
-    text = " ".join(str(error).split())[:MOST_SAID]
-    if is_out_of_memory(error) or (torch is not None and isinstance(error, torch.OutOfMemoryError)):
-        return f"out of memory ({text})" if text else "out of memory"
-    return text if isinstance(error, ProbekitError) else f"{type(error).__name__}: {text}"
 
 
 if __name__ == "__main__":

@@ -6,42 +6,37 @@ Ray places a worker where there is room and says when it died; nothing here wait
 import itertools
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
-from probekit.engines.cluster import one_line
-from probekit.engines.ray_worker import Answer, ShardWorker
+from probekit.engines.answers import Answer, death_answer
+from probekit.engines.cluster import one_line, room_of
+from probekit.engines.ray_worker import ShardWorker
+from probekit.engines.schedule import AGAIN
+from probekit.errors import StorageError
+from probekit.options.engine import ClusterOptions
 
 TICK = 0.5  # seconds; how often is looked for nodes that joined and workers that are slow
+NO_WORKER_SECONDS = 600.0  # that no worker runs: an autoscaling cluster takes minutes to start a node
 
 
-class Worker:
+class RayWorker:
     """One actor, and the call that it has not answered yet."""
 
     def __init__(self, name: str, actor: Any, call: Any):
         self.name, self.actor = name, actor
         self.call = call
-        self.numbers: list[int] = []  # shards of the call
-        self.since = time.monotonic()
+        self.numbers: list[int] = []
+        self.heard = time.monotonic()
         self.placed = self.ready = False  # whether it runs somewhere, and has the model
 
-    @property
-    def idle(self) -> bool:
-        """True if it waits for work."""
-        return self.ready and self.call is None
-
-    @property
-    def age(self) -> float:
-        """Seconds since its call."""
-        return time.monotonic() - self.since
-
-    def load(self) -> None:
-        """Let it load the model."""
-        self.placed, self.since, self.call = True, time.monotonic(), self.actor.load.remote()
+    def load(self, node: str) -> None:
+        """Let it load the model, on the node on which it runs."""
+        self.name += f" on {node}"
+        self.placed, self.heard, self.call = True, time.monotonic(), self.actor.load.remote()
 
     def give(self, numbers: Sequence[int]) -> None:
         """Let it compute these shards."""
-        self.numbers, self.since = list(numbers), time.monotonic()
-        self.call = self.actor.write.remote(self.numbers)
+        self.call = self.actor.write.remote(list(numbers))
 
 
 class Pool:
@@ -51,54 +46,81 @@ class Pool:
         ray: the module, connected.
         opening: arguments of `ShardWorker.look`.
         needs: what each worker gets, as Ray's `num_cpus` and `num_gpus`.
+        bounds: how many workers are asked for at once, and how many there are at most (None: as the cluster has room).
     """
 
-    def __init__(self, ray: Any, opening: tuple[str, Mapping[str, str], str], needs: Mapping[str, float]):
-        self._ray, self._opening, self.needs = ray, opening, needs
+    ahead, alike = 1, False  # a call has many shards; nodes differ
+
+    def __init__(
+        self,
+        ray: Any,
+        opening: tuple[str, Mapping[str, str], str],
+        needs: Mapping[str, float],
+        bounds: tuple[int, int | None],
+    ):
+        self._ray, self._opening, self._needs = ray, opening, needs
+        self._least, self._most = bounds
         self._numbers = itertools.count(1)
         self._looked, self._room = -TICK, 0
-        self.workers: list[Worker] = []
+        self._waiting_since = time.monotonic()  # while no worker runs anywhere
+        self.workers: list[RayWorker] = []
 
     def room(self) -> int:
         """How many workers the nodes of the cluster have room for, if nothing else runs there."""
         if time.monotonic() - self._looked >= TICK:
             self._looked = time.monotonic()
-            self._room = sum(
-                workers_that_fit(node["Resources"], self.needs) for node in self._ray.nodes() if node["Alive"]
-            )
+            self._room = room_of(self._ray, self._needs)
         return self._room
 
-    def resource(self, name: str) -> float:
-        """How much of "CPU" or "GPU" the nodes have together."""
-        return sum(node["Resources"].get(name, 0.0) for node in self._ray.nodes() if node["Alive"])
+    def wanted(self, n_left: int) -> int:
+        """The least number of workers, and more while the cluster has room and work is left."""
+        most = self.room() if self._most is None else min(self._most, self.room())
+        return min(max(self._least, most), n_left)
 
     def start(self) -> None:
         """Ask the cluster for one more worker."""
         made = self._ray.remote(ShardWorker).options(
-            **self.needs, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
+            **self._needs, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
         )
         actor = made.remote()
-        self.workers.append(Worker(f"worker {next(self._numbers)}", actor, actor.look.remote(*self._opening)))
+        self.workers.append(RayWorker(f"worker {next(self._numbers)}", actor, actor.look.remote(*self._opening)))
 
-    def answers(self) -> list[tuple[Worker, Answer | str]]:
-        """What workers have answered, or why one is gone; waits for the first of them, a tick at most."""
+    def answers(self) -> list[tuple[RayWorker, Answer]]:
+        """What workers have answered, or why one is gone; waits for the first of them, a tick at most.
+
+        Raises:
+            StorageError: no worker runs anywhere, for too long.
+        """
         calls = {worker.call: worker for worker in self.workers if worker.call is not None}
         if not calls:
             time.sleep(TICK / 10)
             return []
         first, _ = self._ray.wait(list(calls), timeout=TICK)
         found, _ = self._ray.wait(list(calls), num_returns=len(calls), timeout=0) if first else ([], [])
+        answers = []
         for call in found:
-            calls[call].call = None
-        return [(calls[call], self._answer(call)) for call in found]
+            worker, answer = calls[call], self._answer(call)
+            worker.call = None
+            if "node" in answer:
+                worker.load(answer["node"])
+            else:
+                answers.append((worker, answer))
+        self._check_placed()
+        return answers
 
-    def _answer(self, call: Any) -> Answer | str:
+    def _answer(self, call: Any) -> Answer:
         try:
             return self._ray.get(call)
         except self._ray.exceptions.RayError as error:
-            return why_it_died(error)
+            return death_answer(why_it_died(error))
 
-    def end(self, worker: Worker) -> None:
+    def _check_placed(self) -> None:
+        if any(worker.placed for worker in self.workers):
+            self._waiting_since = time.monotonic()
+        elif time.monotonic() - self._waiting_since > NO_WORKER_SECONDS:
+            raise StorageError(f"the cluster gave no worker for {NO_WORKER_SECONDS:.0f} seconds; {AGAIN}")
+
+    def end(self, worker: RayWorker) -> None:
         """Forget a worker, and end its process if there is one."""
         self.workers.remove(worker)
         self._kill(worker)
@@ -109,14 +131,13 @@ class Pool:
             self._kill(worker)
         self.workers.clear()
 
-    def _kill(self, worker: Worker) -> None:
+    def _kill(self, worker: RayWorker) -> None:
         self._ray.kill(worker.actor, no_restart=True)
 
 
-def workers_that_fit(resources: Mapping[str, float], needs: Mapping[str, float]) -> int:
-    """How many workers with these needs a node with these resources holds."""
-    of_each = {"num_cpus": "CPU", "num_gpus": "GPU"}
-    return int(min(resources.get(of_each[name], 0.0) / n + 1e-6 for name, n in needs.items() if n))
+def least_and_most(options: ClusterOptions) -> tuple[int, int | None]:
+    """The bounds of `workers`, which the options have checked; one, and as many as there is room for, by default."""
+    return cast(tuple[int, int | None], options.workers or (1, None))
 
 
 def why_it_died(error: Exception) -> str:

@@ -15,10 +15,9 @@ from typing import Any
 
 from probekit.activations.activations import Activations
 from probekit.activations.store.reader import Store, load_activations
-from probekit.devices import at_most
 from probekit.engines.fitted_bytes import as_bytes, from_bytes
 from probekit.engines.tasks import Payload, answer_of, check_seen, raise_error, run_tasks
-from probekit.errors import UsageError
+from probekit.errors import StorageError, UsageError
 from probekit.evaluation.curve import Fitted, fit_places
 from probekit.evaluation.label_sets import LabelSetPlan, plan_label_sets
 from probekit.evaluation.request import check_requests
@@ -91,7 +90,8 @@ def _shared_payload(acts: Activations, options: CurvesArguments, sets: Sequence[
     path = str(acts.path.absolute()) if isinstance(acts.path, Path) else str(acts.path)
     check = "size" if acts.meta.get("check") == "size" else "hash"
     text = json.dumps(own, default=lambda value: value.item() if hasattr(value, "item") else list(value))
-    return {"store": path, "check": check, "options": text, "memory": options.memory}
+    fingerprint = acts.task.fingerprint()
+    return {"store": path, "check": check, "task": fingerprint, "options": text, "memory": options.memory}
 
 
 def _as_plain(probe: Any) -> Any:
@@ -124,21 +124,27 @@ def fit_place_task(payload: Payload) -> Payload:
 
 def _fit_place(payload: Payload) -> Payload:
     point, layer = payload["place"]
-    with at_most(payload["memory"]):
-        sets = _planned(payload["store"], payload["check"], payload["options"])
-        features, plans = [each.requests[0].features for each in sets], [each.plan for each in sets]
-        place = (point, layer)
-        found = fit_places(features, plans, [place], lambda: None)
+    sets = _planned(*(payload[name] for name in ("run", "store", "check", "task", "options")))
+    features, plans = [each.requests[0].features for each in sets], [each.plan for each in sets]
+    place = (point, layer)
+    found = fit_places(features, plans, [place], lambda: None)
     return {"found": [as_bytes(each[place]) for each in found]}
 
 
-@lru_cache(maxsize=1)  # a worker fits many places of one curve
-def _planned(store: str, check: str, text: str) -> list[LabelSetPlan]:
-    """The plan of the fits alone: what only the driver reports is left out."""
+@lru_cache(maxsize=1)  # a worker fits many places of one run; in the next, the store may have other labels
+def _planned(run: str, store: str, check: str, task: str, text: str) -> list[LabelSetPlan]:
+    """The plan of the fits alone: what only the driver reports is left out.
+
+    Raises:
+        StorageError: this machine does not see the store, or its texts, labels or splits are not the driver's.
+    """
     check_seen(store, "://" in store or (Path(store) / "plan.json").exists())
+    acts = load_activations(store, check)
+    if acts.task.fingerprint() != task:
+        raise StorageError(f"the labels or splits of {store!a} changed after the command began; run it again")
     own = json.loads(text)
     own["probe"] = _from_plain(own["probe"])
     own["probes"] = None if own["probes"] is None else [_from_plain(each) for each in own["probes"]]
     options = CurvesArguments(**own)
-    requests = check_requests(load_activations(store, check), options)
+    requests = check_requests(acts, options)
     return plan_label_sets(requests, replace(options, quick=True, baselines=False, nuisance=None), lambda _: None)

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from probekit.devices import find_device
 from probekit.engines.tasks import Payload, answer_of, check_seen, raise_error, run_tasks
 from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
@@ -46,7 +47,8 @@ def runs_on_ray(
         }
         for model, task in todo
     ]
-    gpus = float(plan.options.device.startswith("cuda"))
+    device = plan.options.device
+    gpus = float((find_device(device).type if device == "auto" else device).startswith("cuda"))
     with closing(run_tasks(run_task_of_sweep, payloads, plan.options, gpus)) as answers:
         for number, answer in answers:
             model, task = todo[number]
@@ -103,15 +105,15 @@ def _run(payload: Payload) -> Payload:
     options = SweepArguments(**json.loads(payload["options"]), out=folder, stores=payload["stores"])
     (model_name, model_given), (task_name, task_given) = payload["model"], payload["task"]
     source, task = SweepSource(model_name, model_given), SweepSource(task_name, task_given)
-    model, error = _model(model_name, model_given, payload["options"])
+    model, error = _model(payload["run"], model_name, model_given, payload["options"])
     if model is None:
         return {"run": asdict(SweepRun(task.name, source.name, 0.0, error=error))}
     run = run_task(task, source.name, model, SweepPlan([source], [task], options, folder, {}))
     return {"run": json.loads(json.dumps(asdict(run), default=_plain))}
 
 
-@lru_cache(maxsize=1)  # a worker does many tasks with one model
-def _model(name: str, given: str, options: str) -> tuple[LanguageModel | None, str]:
+@lru_cache(maxsize=1)  # a worker does many tasks with one model; in the next sweep, its folder may hold another
+def _model(run: str, name: str, given: str, options: str) -> tuple[LanguageModel | None, str]:
     return loaded_model(SweepSource(name, given), SweepArguments(**json.loads(options)))
 
 

@@ -1,22 +1,17 @@
 """A worker of `extract --engine ray`: one process of the cluster, which computes and writes the shards it is given.
 
-It gets a path and numbers, and answers with plain values: {"node": ...} when it runs, {"loaded": True} when it has the
-model, {"done": [...]} with the fields of each ShardDone, or {"error": ..., "kind": ..., "errno": ...}.
+It gets a path and numbers. It answers {"node": the name of its machine} when it runs, and then as `answers.py` says.
 """
 
 import os
 import socket
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from probekit.errors import ProbekitError, StorageError, UsageError
-from probekit.program import is_out_of_memory
-
-Answer = dict[str, Any]
-_MOST_SAID = 1000  # characters of an error
+from probekit.engines.answers import Answer, error_answer
+from probekit.errors import StorageError, UsageError
+from probekit.text import listed
 
 
 class ShardWorker:
@@ -33,7 +28,7 @@ class ShardWorker:
 
         def compare() -> Answer:
             _check_sees(path)
-            _check_versions(versions)
+            check_versions(versions)
             self._path, self._check = path, check
             return {"node": here()}
 
@@ -46,7 +41,7 @@ class ShardWorker:
             from probekit.activations.parts.work import open_work
 
             self._plan = open_work(self._path)
-            return {"loaded": True}
+            return {"ready": True}
 
         return _answer(load)
 
@@ -80,16 +75,7 @@ def _answer(work: Callable[[], Answer]) -> Answer:
     try:
         return work()
     except Exception as error:
-        cause = error.__cause__
-        return {"error": _said(error), "kind": type(error).__name__, "errno": getattr(cause, "errno", None)}
-
-
-def _said(error: Exception) -> str:
-    torch = sys.modules.get("torch")
-    text = " ".join(str(error).split())[:_MOST_SAID]
-    if is_out_of_memory(error) or (torch is not None and isinstance(error, torch.OutOfMemoryError)):
-        return f"out of memory ({text})" if text else "out of memory"
-    return text if isinstance(error, ProbekitError) else f"{type(error).__name__}: {text}"
+        return error_answer(error)
 
 
 def _check_sees(path: str) -> None:
@@ -100,10 +86,11 @@ def _check_sees(path: str) -> None:
         )
 
 
-def _check_versions(versions: Mapping[str, str]) -> None:
+def check_versions(versions: Mapping[str, str]) -> None:
+    """Raise a UsageError unless this machine has the driver's versions."""
     found = own_versions()
     differing = [
         f"{name} {found[name]} there, {version} here" for name, version in versions.items() if found[name] != version
     ]
     if differing:
-        raise UsageError(f"node {here()} has other versions ({', '.join(differing)}); install the same on all machines")
+        raise UsageError(f"node {here()} has other versions ({listed(differing)}); install the same on all machines")

@@ -25,6 +25,7 @@ class Shares:
         self._queue = deque(sorted(self.left, key=lambda number: (-costs[number], number)))
         self._queued = self._cost(self._queue)
         self._lost: Counter[int] = Counter()
+        self._twice: set[int] = set()  # shards that a second worker has
         self._seconds_per_cost: deque[float] = deque(maxlen=_REMEMBERED)
 
     def take(self, n_workers: int) -> list[int]:
@@ -33,15 +34,17 @@ class Shares:
         The first tasks are one shard each, which shows how long they take. Later ones take `TASK_SECONDS`, and less
         near the end: at most half of an equal share of what is left. A shard that was lost with a worker goes alone.
         """
-        taken: list[int] = []
+        taken, cost = list[int](), 0.0
         share = self._queued / (2 * n_workers)
         budget = min(share, TASK_SECONDS / median(self._seconds_per_cost)) if self._seconds_per_cost else 0.0
         while self._queue:
-            alone = bool(taken) and (self._lost[self._queue[0]] > 0 or self._lost[taken[0]] > 0)
-            if alone or (taken and self._cost([*taken, self._queue[0]]) > budget):
+            number = self._queue[0]
+            alone = self._lost[number] > 0 or any(self._lost[first] > 0 for first in taken[:1])
+            if taken and (alone or cost + self._costs[number] > budget):
                 break
             taken.append(self._queue.popleft())
-        self._queued -= self._cost(taken)
+            cost += float(self._costs[number])
+        self._queued -= cost
         return taken
 
     def finish(self, numbers: Iterable[int]) -> list[int]:
@@ -58,6 +61,13 @@ class Shares:
         """How long a task should take; None before the first has ended."""
         return median(self._seconds_per_cost) * self._cost(numbers) if self._seconds_per_cost else None
 
+    def again(self, numbers: Sequence[int], n_idle: int) -> list[int]:
+        """Shards of a slow worker for one of so many idle ones, each once; the last first: it begins at the first."""
+        found = [number for number in reversed(numbers) if number in self.left and number not in self._twice]
+        some = found[: -(-len(found) // n_idle)]
+        self._twice.update(some)
+        return some
+
     def lose(self, numbers: Iterable[int]) -> int | None:
         """Put shards of a worker that is gone back in front; one of them that was lost too often, if there is one."""
         waiting = set(self._queue)
@@ -65,6 +75,7 @@ class Shares:
         self._queue.extendleft(reversed(again))
         self._queued += self._cost(again)
         self._lost.update(again)
+        self._twice.difference_update(again)
         return next((number for number in again if self._lost[number] >= MOST_LOST), None)
 
     def _cost(self, numbers: Iterable[int]) -> float:

@@ -4,14 +4,19 @@ A task whose process is killed is run again, on another machine if need be. An e
 work would raise it again. It comes back as one line.
 """
 
+import secrets
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import torch
+
 from probekit import errors
-from probekit.engines.cluster import one_line, ray_cluster
-from probekit.engines.ray_worker import here, own_versions
-from probekit.errors import ProbekitError, StorageError, UsageError
+from probekit.devices import at_most, free_bytes
+from probekit.engines.cluster import check_workers_fit, one_line, ray_cluster
+from probekit.engines.ray_worker import check_versions, here, own_versions
+from probekit.errors import ProbekitError, StorageError
 from probekit.options.engine import ClusterOptions
 from probekit.text import counted, printable
 
@@ -29,7 +34,8 @@ def run_tasks(
 
     Args:
         work: a function of a module, which answers as `answer_of` does.
-        payloads: JSON-able; "versions" is added to each.
+        payloads: JSON-able. Added to each: "versions"; "run", a name of this call; "at_once", the most tasks that run
+            at once.
         options: the cluster, and how many tasks run at once.
         gpus: that each task gets where the options do not say.
 
@@ -38,23 +44,31 @@ def run_tasks(
         with "error" and "lost".
 
     Raises:
-        UsageError: Ray is not installed, or the cluster does not answer.
+        UsageError: Ray is not installed, the cluster does not answer, or this machine has no room for a task.
     """
-    share = gpus if options.gpus_per_worker is None else options.gpus_per_worker
     workers: Any = options.workers  # (least, most), as checked
+    most = _IN_FLIGHT if workers is None else int(workers[-1])
+    added = {"versions": own_versions(), "run": secrets.token_hex(8), "at_once": min(most, len(payloads))}
+    needs = {"num_cpus": 1.0, "num_gpus": gpus if options.gpus_per_worker is None else options.gpus_per_worker}
     with ray_cluster(options) as ray:
-        how = {"num_cpus": 1, "num_gpus": share, "max_retries": RETRIES, "retry_exceptions": False}
-        task, versions = ray.remote(**how)(work), own_versions()
-        most = _IN_FLIGHT if workers is None else int(workers[-1])
-        waiting, running = list(enumerate(payloads))[::-1], dict[Any, int]()
+        check_workers_fit(ray, needs, options)
+        # Retries are ours: Ray repeats a task that it killed for its memory without end, whatever `max_retries` says
+        task = ray.remote(**needs, max_retries=0)(work)
+        waiting, running, losses = deque(range(len(payloads))), dict[Any, int](), Counter[int]()
         try:
             while waiting or running:
                 while waiting and len(running) < most:
-                    number, payload = waiting.pop()
-                    running[task.remote({**payload, "versions": versions})] = number
+                    number = waiting.popleft()
+                    running[task.remote({**payloads[number], **added})] = number
                 ready, _ = ray.wait(list(running), num_returns=1, timeout=_SECONDS)
                 for reference in ready:
-                    yield running.pop(reference), _result_of(ray, reference)
+                    number = running.pop(reference)
+                    answer = _result_of(ray, reference)
+                    losses[number] += "lost" in answer
+                    if "lost" in answer and losses[number] <= RETRIES:
+                        waiting.append(number)
+                    else:
+                        yield number, answer
         finally:
             for reference in running:
                 with suppress(Exception):
@@ -74,14 +88,27 @@ def _result_of(ray: Any, reference: Any) -> Payload:
 
 
 def answer_of(payload: Payload, work: Callable[[], Payload]) -> Payload:
-    """The answer of a task: that of `work`, or {"error", "kind", "node"} of what it raised."""
+    """The answer of a task: that of `work`, or {"error", "kind", "node"} of what it raised.
+
+    `work` may take the memory that `payload` names, or its share of what this machine has free.
+    """
     try:
-        _check_versions(payload["versions"])
-        return work()
+        check_versions(payload["versions"])
+        with at_most(payload.get("memory") or _share_of_memory(payload["at_once"])):
+            return work()
     except Exception as error:
-        said = " ".join(str(error).split())[:_MOST_SAID]
+        said = one_line(error)[:_MOST_SAID]
         said = said if isinstance(error, ProbekitError) else f"{type(error).__name__}: {said}"
         return {"error": said, "kind": type(error).__name__, "node": here()}
+
+
+def _share_of_memory(at_once: int) -> int | None:
+    """The free memory of this machine, divided among the tasks that its CPUs run at once."""
+    import ray
+
+    free, own = free_bytes(torch.device("cpu")), ray.get_runtime_context().get_node_id()
+    cpus = next((node["Resources"].get("CPU", 1.0) for node in ray.nodes() if node["NodeID"] == own), 1.0)
+    return None if free is None else free // max(1, min(at_once, int(cpus)))
 
 
 def raise_error(answer: Mapping[str, Any], what: str) -> None:
@@ -92,17 +119,6 @@ def raise_error(answer: Mapping[str, Any], what: str) -> None:
         where = f" on {answer['node']!a}" if "node" in answer else ""
         raised = kind if is_known else ProbekitError
         raise raised(f"{what}{where}: {answer['error']}")
-
-
-def _check_versions(wanted: Mapping[str, str]) -> None:
-    """Raise a UsageError unless this machine has the driver's versions."""
-    own = own_versions()
-    for name, version in wanted.items():
-        if own[name] != version:
-            raise UsageError(
-                f"{name} {own[name]} is installed there and {version} where the command runs; install the same on "
-                "every machine of the cluster"
-            )
 
 
 def check_seen(path: str, is_there: bool) -> None:

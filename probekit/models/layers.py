@@ -294,20 +294,21 @@ def attention(q_BLHK: Tensor, k_BMGK: Tensor, v_BMGK: Tensor, mask_BLM: Tensor |
     Raises:
         UsageError: a mask that is not boolean [B, L, M].
     """
-    mask = None if mask_BLM is None else _for_heads(mask_BLM, q_BLHK, k_BMGK)
-    if mask is not None and q_BLHK.device.type == "cuda":  # where no fused kernel takes both a mask and G < H
-        k_BMGK, v_BMGK = heads_for(q_BLHK, k_BMGK), heads_for(q_BLHK, v_BMGK)
-    return _fused(q_BLHK, k_BMGK, v_BMGK, attn_mask=mask)
+    return _fused(q_BLHK, k_BMGK, v_BMGK, None if mask_BLM is None else _for_heads(mask_BLM, q_BLHK, k_BMGK))
 
 
 def causal_attention(q_BLHK: Tensor, k_BLGK: Tensor, v_BLGK: Tensor) -> Tensor:
     """`attention` in which every position sees itself and those before it."""
-    return _fused(q_BLHK, k_BLGK, v_BLGK, is_causal=True)
+    return _fused(q_BLHK, k_BLGK, v_BLGK, None, is_causal=True)
 
 
-def _fused(q_BLHK: Tensor, k_BMGK: Tensor, v_BMGK: Tensor, **which: Any) -> Tensor:
+def _fused(q_BLHK: Tensor, k_BMGK: Tensor, v_BMGK: Tensor, mask: Tensor | None, is_causal: bool = False) -> Tensor:
+    # torch 2.13 on CUDA: for G < H only flash attention is fused, and it takes no mask and no float32
+    if q_BLHK.device.type == "cuda" and (mask is not None or q_BLHK.dtype == torch.float32):
+        k_BMGK, v_BMGK = heads_for(q_BLHK, k_BMGK), heads_for(q_BLHK, v_BMGK)
     q, k, v = (x.transpose(1, 2) for x in (q_BLHK, k_BMGK, v_BMGK))
-    return F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1], **which).transpose(1, 2)
+    grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal, enable_gqa=grouped).transpose(1, 2)
 
 
 def attention_scores(q_BLHK: Tensor, k_BMGK: Tensor, mask: Mask) -> Tensor:

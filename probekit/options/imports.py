@@ -38,7 +38,7 @@ class ImportOptions(_Labels):
     format: Literal["arrays", "vllm"] = option(
         "arrays",
         "What the files are: arrays whose names give their places, or the requests of vLLM's hidden-state extraction.",
-        notes="vllm needs model, dataset and layers.",
+        notes="vllm needs model and dataset.",
     )
     model: str | None = option(
         None,
@@ -61,7 +61,8 @@ class ImportOptions(_Labels):
     layers: Iterable[int] | None = option(
         None,
         "Layers of stacked arrays, in their order: 0,4,8 or 2-6.  [default: 0-...]",
-        notes="Of vLLM: the ids of eagle_aux_hidden_state_layer_ids. In Python a list of ints.",
+        notes="Of vLLM: the ids of eagle_aux_hidden_state_layer_ids, ascending; not needed if they are all layers. In "
+        "Python a list of ints.",
         metavar="LAYERS",
         parse=parse.stacked_layers,
     )

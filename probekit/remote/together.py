@@ -14,9 +14,9 @@ REQUESTS = 16  # small ones in flight
 RANGES = 4  # ranges of one object in flight
 
 
-def each_of(path: AnyPath, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """`function` of each item in order; several at a time where `path` is in an object store."""
-    return _ahead(function, items, REQUESTS) if isinstance(path, RemotePath) else map(function, items)
+def each_of(path: AnyPath, function: Callable[[T], R], items: Iterable[T], most: int = REQUESTS) -> Iterator[R]:
+    """`function` of each item in order; at most `most` at a time where `path` is in an object store."""
+    return _ahead(function, items, most) if isinstance(path, RemotePath) else map(function, items)
 
 
 def read_ranges(path: RemotePath, bounds: Iterable[tuple[int, int]]) -> Iterator[bytes]:

@@ -1,14 +1,14 @@
-"""Time an extraction: beside `transformers`, against the device's fastest product, and with copies to the host.
+"""Time `extract` against `transformers`, against the device's fastest matrix product, and with copies to the host.
 
-Both sides read the same random token ids, in the model's type, and keep the output of every layer at the last token.
-They are warmed up, then run in turn, and compared round by round. FLOPs are counted from the model's shape. The peak is
-measured: the fastest of some large matrix products, on this device, now.
+`extract` and `transformers` read the same random token ids, in the model's type, and return the output of every layer
+at the last token. Both are warmed up, then run in turn, and compared round by round. FLOPs are counted from the model's
+shape. The peak is the best rate of some large matrix products on this device.
 """
 
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, TypeVar
 
@@ -41,14 +41,14 @@ BATCH_TOKENS_ELSEWHERE = (8192, 16384, 65536)
 SQUARES = {"cpu": (1024, 2048)}  # sizes of the matrix products whose best rate is the peak
 SQUARES_ELSEWHERE = (4096, 8192, 16384)
 SECONDS_OF_PRODUCTS = 0.5  # for each size
-COPIED_BYTES = 600e6  # kept by the runs that are copied: about ten shards
+COPIED_BYTES = 600e6  # of activations whose copy is timed: about ten shards
 Result = TypeVar("Result")
 
 
 def measure_speed(
     model: LanguageModel, seed: int = 0, rounds: int = ROUNDS, seconds: float = SECONDS, compare: bool = True
 ) -> SpeedTest:
-    """Time `extract` on this device, and `transformers` beside it.
+    """Time `extract`, and `transformers` on the same texts and device.
 
     Args:
         model: from `load_model`; it runs where it is.
@@ -56,16 +56,19 @@ def measure_speed(
         rounds: of the comparison, at least 2.
         seconds: about, of each round of `extract`.
         compare: whether `transformers` runs too; it needs the model's memory once more.
+
+    Raises:
+        UsageError: fewer than 2 rounds, no time, or a model on the meta device.
     """
     check_whole("rounds", rounds, 2)
     if model.device.type == "meta" or seconds <= 0:
-        raise UsageError(f"speed is measured on a device that computes, for some time; got {model.device}, {seconds} s")
+        raise UsageError(f"expected a device that computes and more than 0 seconds; got {model.device} and {seconds} s")
     texts = _as_long_as(model, seed, seconds)
     runs, missing = _runs(model, texts, compare)
     results = {name: run() for name, run in runs.items()}  # the last warm-up
     difference = _difference(*results.values()) if len(results) == 2 else None
     del results
-    timed = _in_turn(runs, rounds, model.device)
+    timed = in_turn(runs, rounds, model.device)
     tokens = sum(map(len, texts))
     ours, *theirs = (_contestant(name, runs[name], timed[name], tokens, model) for name in runs)
     return SpeedTest(
@@ -137,7 +140,7 @@ def copy_overlap(model: LanguageModel, texts: list[list[int]], rounds: int = ROU
     }
     for run in runs.values():
         run()
-    seconds = _in_turn(runs, rounds, model.device)
+    seconds = in_turn(runs, rounds, model.device)
     computed, copied, both = (statistics.median(seconds[name]) for name in runs)
     hidden = min(1.0, max(0.0, 1 - (both - computed) / copied))
     return CopyOverlap(hidden, n_bytes, n_bytes / copied)
@@ -162,6 +165,15 @@ def timed(run: Callable[[], Result], device: torch.device) -> tuple[float, Resul
     result = run()
     wait_for(device)
     return time.perf_counter() - start, result
+
+
+def in_turn(runs: Mapping[str, Callable[[], Any]], rounds: int, device: torch.device) -> dict[str, list[float]]:
+    """Name -> the seconds of each round; every other round runs in the opposite order."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(rounds):
+        for name in list(runs)[:: 1 if number % 2 == 0 else -1]:
+            seconds[name].append(timed(runs[name], device)[0])
+    return seconds
 
 
 def wait_for(device: torch.device) -> None:
@@ -238,15 +250,6 @@ def _runs(model: LanguageModel, texts: list[list[int]], compare: bool) -> tuple[
         return runs, str(reason)
     except torch.OutOfMemoryError:
         return runs, "no memory is left for a second model"
-
-
-def _in_turn(runs: dict[str, Any], rounds: int, device: torch.device) -> dict[str, list[float]]:
-    """The seconds of each run in each round; every other round is in the opposite order."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for number in range(rounds):
-        for name in list(runs)[:: 1 if number % 2 == 0 else -1]:
-            seconds[name].append(timed(runs[name], device)[0])
-    return seconds
 
 
 def _contestant(name: str, run: Any, seconds: list[float], tokens: int, model: LanguageModel) -> Contestant:

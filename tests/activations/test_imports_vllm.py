@@ -25,7 +25,7 @@ from probekit.activations.store.writer import StoreWriter
 from probekit.cli.main import run as cli_run
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError
 
-LAYERS = [2, 0, N_LAYER]  # in the order in which vLLM was asked
+LAYERS = [0, 2, N_LAYER]
 Folder = Callable[..., Path]
 
 
@@ -110,6 +110,15 @@ def test_the_rows_are_those_of_extract(
     store.verify()
 
 
+def test_all_layers_need_no_list(states: Any, write: Folder, model_folder: Path, table: Path, tmp_path: Path):
+    everything = write(states, layers=[*range(N_LAYER + 1)])
+    store = imported(everything, model_folder, table, tmp_path / "store", layers=None)
+    some = imported(write(states), model_folder, table, tmp_path / "some")
+    assert [*store] == [*(("resid_pre", i) for i in range(N_LAYER)), ("resid_post", N_LAYER - 1)]
+    for place in some:
+        assert torch.equal(store[place], some[place])
+
+
 def test_a_bos_is_found_from_the_tokens(states: Any, write: Folder, model_folder: Path, table: Path, tmp_path: Path):
     hf = GPT2Model.from_pretrained(model_folder).eval()
     end: Any = hf.config.eos_token_id
@@ -179,12 +188,16 @@ def test_an_order_that_no_shape_shows_is_asked_for(model_folder: Path, tmp_path:
 
 def test_what_does_not_fit_is_one_line(states: Any, write: Folder, model_folder: Path, table: Path, tmp_path: Path):
     folder = write(states)
-    refused(UsageError, "needs --layers", folder, model_folder, table, layers=None)
+    for wrong in ([2, 0, 3], [0, 0, 2], [], ["a"]):
+        refused(UsageError, "--layers must be ascending numbers", folder, model_folder, table, layers=wrong)
     refused(UsageError, "--layers 4 is out of range", folder, model_folder, table, layers=[0, 1, 4])
     refused(DataError, "expected .* tokens and 2 layers in either order", folder, model_folder, table, layers=[0, 1])
     refused(UsageError, "--stack-axis 0 does not fit", folder, model_folder, table, stack_axis=0)
     refused(UsageError, "--point is for arrays", folder, model_folder, table, point="resid_pre")
     refused(UsageError, "--format vllm needs --dataset", folder, model_folder, table, dataset=None)
+    joined = [(ids, x[:, LAYERS].flatten(1).unsqueeze(1)) for ids, x in states]
+    refused(DataError, "3 layers in one row; write it as", write(joined, layers=0), model_folder, table)
+    refused(DataError, r"expected .* tokens and 4 layers .* name the layers", folder, model_folder, table, layers=None)
     narrow = [(ids, x[..., :-1]) for ids, x in states]
     refused(DataError, "the model is 32 wide", write(narrow), model_folder, table)
     mixed = write(states)
@@ -246,7 +259,7 @@ def test_the_command_says_what_it_found(
 ):
     extra = [*states, ([5, 6], states[0][1][:2])]
     args = ["import", str(write(extra)), "--format", "vllm", "--model", str(model_folder), "--dataset", str(table)]
-    args += ["--layers", "2,0,3", "--out", str(tmp_path / "store")]
+    args += ["--layers", "0,2,3", "--out", str(tmp_path / "store")]
     assert cli_run([*args, "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert "[tokens, layers, width]" in said

@@ -9,15 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_cases import assert_equal, lasting, plan_of, run
+from torch import Tensor
 
 from probekit import scratch
 from probekit.activations import load_activations
 from probekit.activations.plan import token_ids
 from probekit.activations.plan.token_ids import Sequences
+from probekit.activations.run.loop import room_for
 from probekit.activations.store import write_examples
+from probekit.remote.path import as_path
+from probekit.remote.together import each_of
 from probekit.scratch import DiskList
 from probekit.tasks import Task, load_task
 from probekit.tasks.splitting.same_text import normalised_words, text_numbers
@@ -139,6 +144,34 @@ def test_keys_as_an_array_and_as_a_list_are_carved_alike(keys):
     assert one.tolist() == carve_missing(labels, np.array(given), np.array(keys), ["test"], 3).tolist()
 
 
+def test_few_pieces_of_an_object_store_are_held_however_many_there_are():
+    begun = list[int]()
+    results = each_of(as_path("memory://store"), begun.append, range(50), most=3)
+    for taken, _ in enumerate(results, start=1):
+        assert len(begun) <= taken + 3
+    assert sorted(begun) == [*range(50)]
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+def test_the_memory_of_a_shard_goes_back_although_later_ones_are_in_use():
+    def own_megabytes() -> float:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) / 1000 for line in lines if line.startswith("RssAnon"))
+
+    def filled() -> Tensor:
+        x = torch.ones(1, 1000, dtype=torch.bfloat16)
+        room = room_for(x, 4000)  # 8 MB
+        assert (room.shape, room.dtype) == ((4000, 1000), x.dtype)
+        return room.copy_(x.expand(4000, -1))
+
+    del (first := [filled()])[0]  # from the first large block that is freed, malloc keeps such blocks
+    shards = [filled() for _ in range(4)]
+    before = own_megabytes()
+    del shards[1:3], first
+    assert before - own_megabytes() > 12
+    assert all((x == 1).all() for x in shards)
+
+
 def made_texts(n: int) -> Iterator[str]:
     rng = np.random.default_rng(0)
     return ("".join(map(chr, rng.integers(97, 123, 12))) for _ in range(n))
@@ -153,7 +186,7 @@ def test_python_memory_does_not_grow_with_the_texts(tmp_path, model, monkeypatch
     monkeypatch.setattr(token_ids, "SORTED_AT_ONCE", 512)
     monkeypatch.setattr(write_examples, "PIECE_ROWS", 256)
     peaks = []
-    sizes = 1000, 7000
+    sizes = 600, 3600
     for n in sizes:
         file = tmp_path / f"{n}.jsonl"
         file.write_text(

@@ -55,9 +55,10 @@ def test_a_failure_is_one_line_and_exit_code_3(make_model, here: Path, capsys: C
     weights = load_file(folder / "model.safetensors")
     weights["transformer.h.1.mlp.c_fc.bias"][2] = torch.nan
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    assert run(["selftest", "--model", str(folder)]) == 3
+    assert run(["selftest", "--model", str(folder), "--speed"]) == 3
     out, err = capsys.readouterr()
     assert "inf !" in out
+    assert "tokens/s" not in out, "a wrong model is not timed"
     assert len(err.splitlines()) == 1
     assert err.startswith("probekit: error: 'broken': failed: ")
     assert "first in forward order: mlp_pre.1, reference: inf (bound 1.0e-05)" in err
@@ -73,6 +74,7 @@ def test_the_command_prints_both_verdicts(gpt2_folder: Path, capsys: Capture, mo
     quick = {"rounds": 2, "seconds": 1e-6, "compare": False}
     monkeypatch.setattr(speed, "SQUARES", {"cpu": (16,)})
     monkeypatch.setattr(speed, "SECONDS_OF_PRODUCTS", 0.001)
+    monkeypatch.setattr(speed, "FEWEST", 4)
     monkeypatch.setattr(verification, "measure_speed", lambda model, seed: speed.measure_speed(model, seed, **quick))
     assert run(["selftest", "--model", str(gpt2_folder), "--speed", "--quiet"]) == 0
     exact, fast = capsys.readouterr().out.splitlines()

@@ -1,6 +1,6 @@
 """`extract --devices`: as many processes as devices end in the store of one process, whatever happens to some of them.
 
-Two processes on the CPU stand for two GPUs. All but one test use forks of this process, which start at once.
+Two processes on the CPU play two GPUs. All but one test use forks of this process, which start at once.
 """
 
 import os
@@ -8,7 +8,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +19,11 @@ from forked_workers import Crew, Fault
 from store_cases import lasting
 from user_files import write_model, write_texts
 
+from probekit import engines
 from probekit.activations import extract, load_activations, plan_extraction
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.cli.main import run
-from probekit.engines import devices
+from probekit.engines import devices, schedule
 from probekit.engines.devices import find_devices, run_on_devices, visible
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.models import load_model
@@ -146,10 +149,16 @@ def exits(name: str, number: int) -> None:
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        (killed, r"cpu: its process was ended by SIGKILL \(by the system, if memory ran out\); its shards go to cpu"),
-        (out_of_memory, r"cpu: out of memory \(CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has ...\); its"),
-        (broken, "cpu: RuntimeError: CUDA error: an illegal memory access was encountered; its shards go to cpu"),
-        (exits, r"cpu: its process ended with exit code 7 \(the last words\); its shards go to cpu"),
+        (
+            killed,
+            r"its process was ended by SIGKILL \(by the system, if memory ran out\); others will do its \d+ shards?",
+        ),
+        (
+            out_of_memory,
+            r"cpu: out of memory \(CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has ...\); others",
+        ),
+        (broken, "cpu: RuntimeError: CUDA error: an illegal memory access was encountered; others will"),
+        (exits, r"cpu: its process ended with exit code 7 \(the last words\); others will"),
     ],
 )
 def test_shards_of_a_process_that_fails_are_done_by_the_other(
@@ -169,11 +178,11 @@ def test_shards_of_a_process_that_hangs_are_done_by_an_idle_one(
         if name.endswith("#1"):
             time.sleep(60)
 
-    monkeypatch.setattr(devices, "PATIENCE", 0.5)
-    monkeypatch.setattr(devices, "TIMES_THE_SLOWEST", 0)
+    monkeypatch.setattr(schedule, "PATIENCE", 0.5)
+    monkeypatch.setattr(schedule, "SLOW", 0.0)
+    monkeypatch.setattr(devices, "SECONDS_TO_END", 0.5)
     crew(hangs)
-    with pytest.warns(UserWarning, match=r"^cpu has said nothing for \d+ s; its shards go to cpu$"):
-        run_on_devices(plan, tmp_path / "store", on(2), False)
+    run_on_devices(plan, tmp_path / "store", on(2), False)
     assert without_sums(tmp_path / "store") == without_sums(whole)
 
 
@@ -189,8 +198,8 @@ def test_when_all_fail_the_first_reason_is_the_error_and_finished_shards_stay(
 
     crew(later)
     with (
-        pytest.warns(UserWarning, match="cpu: out of memory; its shards go to cpu"),
-        pytest.raises(StorageError, match=r"^cpu: out of memory; then 1 other device failed; a smaller --batch-tokens"),
+        pytest.warns(UserWarning, match="cpu: out of memory; others will do its"),
+        pytest.raises(StorageError, match=r"^cpu: out of memory; then 1 other failed; a smaller --batch-tokens"),
     ):
         run_on_devices(plan, tmp_path / "store", on(2), False)
     done = numbers(tmp_path / "store")
@@ -211,7 +220,7 @@ def test_an_error_that_every_process_would_have_ends_all_at_once(
             raise DataError("NaN in the activations at resid_pre.1, first in example '7'")
 
     crew(unsound)
-    with pytest.raises(DataError, match=r"^NaN in the activations at resid_pre\.1, first"):
+    with pytest.raises(DataError, match=r"^cpu: NaN in the activations at resid_pre\.1, first"):
         run_on_devices(plan, tmp_path / "store", on(2), False)
 
 
@@ -220,7 +229,7 @@ def test_a_full_disk_is_the_error_of_the_disk(plan: ExtractionPlan, tmp_path: Pa
         raise StorageError("no space left") from OSError(28, "no space left")
 
     crew(full)
-    with pytest.raises(StorageError, match=r"^no space left$") as caught:
+    with pytest.raises(StorageError, match=r"^cpu: no space left$") as caught:
         run_on_devices(plan, tmp_path / "store", on(2), False)
     assert isinstance(caught.value.__cause__, OSError)  # so that the command line says what was saved
 
@@ -280,6 +289,23 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_model_of_the_caller_leaves_its_gpu_to_the_workers(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    moves: list[str] = []
+    home = torch.device("cuda:1")
+    model = SimpleNamespace(stays=False, device=home, to=lambda device: moves.append(str(device)))
+
+    def run_here(*_: object) -> None:
+        moves.append("run")
+        if fails:
+            raise StorageError("full")
+
+    monkeypatch.setattr(devices, "run_on_devices", run_here)
+    with pytest.raises(StorageError) if fails else nullcontext():
+        engines.run(SimpleNamespace(model=model), Path("store"), EngineOptions(devices=[0, 1]))  # type: ignore[arg-type]
+    assert moves == ["cpu", "run", "cuda:1"]
 
 
 def test_devices_are_of_one_type_and_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,11 @@
 """`train-probe` and `sweep` on a Ray cluster of two nodes: results equal those of one process, whatever dies."""
 
 import json
-import os
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,48 +31,17 @@ from probekit.sweeps.files import read_body, read_runs
 from probekit.tasks import Task
 
 ray = pytest.importorskip("ray")
-TESTS = Path(__file__).parents[1]
-PATIENCE = 120  # seconds after which a test fails instead of waiting
+pytestmark = pytest.mark.usefixtures("bounded")
+PATIENCE = 300  # seconds after which a test fails instead of waiting
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20}
 HOW: dict[str, Any] = {"C": [0.1, 1.0], "controls": 1}
 BRIEF: dict[str, Any] = {"quick": True, "intervals": False, "probe": "mean-diff"}
 
 
-@pytest.fixture(autouse=True)
-def bounded() -> Iterator[None]:
-    """No test hangs."""
-
-    def stop(*_: object) -> None:
-        raise TimeoutError(f"still running after {PATIENCE} seconds")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(PATIENCE)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
-
-
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+def cluster(nodes: Any) -> Any:
     """A head without room for tasks, and two nodes of one CPU."""
-    from ray.cluster_utils import Cluster
-
-    folder = Path(tempfile.mkdtemp(prefix="pk-ray-", dir="/tmp"))  # sockets have short paths
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS.parent), str(TESTS)]))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        head = {**NODE, "num_cpus": 0, "temp_dir": str(folder / "ray"), "include_dashboard": False}
-        made = Cluster(initialize_head=True, head_node_args=head)
-        try:
-            for _ in range(2):
-                made.add_node(**NODE)
-            ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
-            yield made
-        finally:
-            ray.shutdown()
-            made.shutdown()
-            shutil.rmtree(folder, ignore_errors=True)
+    return nodes.cluster
 
 
 def make_task(n: int = 80) -> Task:
@@ -131,12 +95,30 @@ def test_results_are_those_of_one_process_file_by_file(cluster, store, expected,
     assert ticks == [(i, len(store)) for i in range(1, len(store) + 1)]
 
 
-def test_several_labels_and_probes_on_few_workers(cluster, store, tmp_path):
-    how: dict[str, Any] = {"labels": "all", "probes": ["ridge", RidgeProbe(C=0.5)], "quick": True, "label": None}
-    how = {**how, "labels": ["even"]}
+def test_several_probes_on_one_worker(cluster, store, tmp_path):
+    how: dict[str, Any] = {"labels": ["even"], "probes": ["ridge", RidgeProbe(C=0.5)], "quick": True}
     one = pk.train_probes(store, **how)
     other = pk.train_probes(store, **how, engine="ray", workers=1)
     assert saved(other, tmp_path / "ray") == saved(one, tmp_path / "one")
+
+
+def test_a_worker_reads_labels_that_changed_since_the_run_before(cluster, tmp_path):
+    path = tmp_path / "store"
+    extract(tiny_model("gpt2"), make_task(), points="resid_pre", layers=0, out=path)
+    found = []
+    for seed in (0, 1):
+        drawn = np.random.default_rng(seed).integers(2, size=80).tolist()
+        pk.label_store(path, dict(zip(load_activations(path).ids, drawn, strict=True)), name="drawn", replace=True)
+        acts = load_activations(path)
+        one, other = (pk.train_probes(acts, label="drawn", **BRIEF, **more) for more in ({}, {"engine": "ray"}))
+        found.append(saved(other, tmp_path / f"ray{seed}"))
+        assert found[-1] == saved(one, tmp_path / f"one{seed}")
+    assert found[0] != found[1]
+
+
+def test_a_task_that_no_machine_has_room_for_is_one_line(cluster, store):
+    with pytest.raises(UsageError, match=r"^no node has room for a worker, which needs 1 CPU and 1 GPU; .*$"):
+        pk.train_probes(store, **BRIEF, engine="ray", gpus_per_worker=1)
 
 
 def test_a_place_whose_worker_is_killed_is_fitted_again(cluster, store, expected, tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ SCRIPTS = ROOT / "experiments" / "slurm"
 # Stands for a long command: says that it runs, and ends as `probekit` does when it is signalled
 LONG = """
 trap 'echo interrupted; exit 138' USR1 USR2
-echo "$@" "restart $SLURM_RESTART_COUNT"
+echo "$@" "restart $SLURM_RESTART_COUNT, $SLURM_CPUS_PER_TASK cpus"
 [ "$SLURM_RESTART_COUNT" = 0 ] || exit 0
 echo yes > "$FAKE_SLURM/waits_$SLURM_ARRAY_TASK_ID"
 for i in $(seq 600); do sleep 0.1; done
@@ -118,6 +118,11 @@ def test_a_job_does_its_part_of_all_jobs_or_of_the_number_that_is_given(
     assert done.stdout.split("\n") == ["[extract]", "[--out]", "[a folder]", "[--part]", f"[{part}]", ""], done.stderr
 
 
+def test_the_step_has_all_cpus_of_its_job_and_a_thread_on_each(slurm: Path) -> None:
+    done = job_script(slurm, "echo $SLURM_CPUS_PER_TASK $OMP_NUM_THREADS", {"SLURM_CPUS_PER_TASK": "6"})
+    assert done.stdout == "6 6\n", done.stderr
+
+
 def job_script(slurm: Path, command: str, more: dict[str, str]) -> "subprocess.CompletedProcess[str]":
     """The script of job 2 of 3, with a program in the place of `probekit`."""
     program(slurm, f"#!/bin/sh\n{command}\n")
@@ -130,7 +135,7 @@ def job_script(slurm: Path, command: str, more: dict[str, str]) -> "subprocess.C
 def test_jobs_of_submitit_interrupt_their_process_and_run_the_same_command_after_the_requeue(slurm: Path) -> None:
     """submitit finds the stand-in by PATH. Its signal reaches every process of the step, as Slurm's does."""
     program(slurm, f"#!/bin/bash\n{LONG}")
-    given = ["--parts", "2", "--logs", "logs", "--", "--model", "tiny", "--out", "a folder"]
+    given = ["--parts", "2", "--cpus", "3", "--logs", "logs", "--", "--model", "tiny", "--out", "a folder"]
     main = subprocess.Popen([sys.executable, str(SCRIPTS / "extract_submitit.py"), *given])
     try:
         for index in (0, 1):
@@ -142,6 +147,6 @@ def test_jobs_of_submitit_interrupt_their_process_and_run_the_same_command_after
     for index in (0, 1):
         said = Path(f"logs/100_{index}_0_log.out").read_text().splitlines()
         command = f"extract --model tiny --out a folder --part {index + 1}/2 restart"
-        assert [line for line in said if line.startswith("extract")] == [f"{command} 0", f"{command} 1"]
+        assert [line for line in said if line.startswith("extract")] == [f"{command} {n}, 3 cpus" for n in (0, 1)]
         assert said.count("interrupted") == 1
     assert "'signal': 'USR2@180'" in (slurm / "options").read_text()

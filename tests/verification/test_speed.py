@@ -38,14 +38,15 @@ def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-grouped", "bert", "roberta", "gemma2", "mixtral", "modernbert"])
-@pytest.mark.parametrize("batch_tokens", [24, 4000])
-def test_transformers_gives_the_same_activations_in_sorted_batches(name, batch_tokens):
+def test_transformers_gives_the_same_activations_in_sorted_batches(name):
     model = tiny_model(name)
-    texts = drawn_texts(9, 20, 50)
+    texts = drawn_texts(6, 20, 50)
     texts.insert(4, [7])
     wanted = extract(model, texts, points="resid_post")
-    for got, x in zip(SortedBatches(model, batch_tokens).run(texts), wanted.values(), strict=True):
-        assert float((got - x).abs().max() / x.abs().max()) < 1e-5
+    peer = SortedBatches(model, 24)
+    for peer.batch_tokens in (24, 4000):  # a batch holds one or two texts, and all
+        for got, x in zip(peer.run(texts), wanted.values(), strict=True):
+            assert float((got - x).abs().max() / x.abs().max()) < 1e-5
 
 
 def test_the_ratio_is_that_of_paired_rounds():
@@ -133,5 +134,5 @@ def test_a_made_up_model_is_its_seed():
 
 
 def test_a_round_takes_some_time():
-    with pytest.raises(UsageError, match="for some time"):
+    with pytest.raises(UsageError, match="more than 0 seconds"):
         measure_speed(tiny_model("gpt2"), seconds=0)

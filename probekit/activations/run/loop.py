@@ -24,6 +24,9 @@ from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
 from probekit.points import Place
 from probekit.progress import progress_bar
+from probekit.scratch import own_memory
+
+MAPPED_BYTES = 1 << 20  # of a place in a shard
 
 Advance = Callable[[np.ndarray, int], None]  # takes the rows that are done, and the bytes that were computed for them
 
@@ -125,9 +128,17 @@ class FilledShard:
         for place, n in self._n_rows.items():
             x, done = batch[place], self._done[place]
             if place not in self.values:
-                self.values[place] = x.new_empty((n, x.shape[1]))
+                self.values[place] = room_for(x, n)
             self.values[place][done : done + len(x)] = x
             self._done[place] += len(x)
+
+
+def room_for(x: Tensor, n: int) -> Tensor:
+    """A tensor [n, D] for n rows like those of x, whose memory goes back to the system as soon as it is let go."""
+    n_bytes = n * x.shape[1] * x.element_size()
+    if x.device.type != "cpu" or n_bytes < MAPPED_BYTES:
+        return x.new_empty((n, x.shape[1]))
+    return torch.frombuffer(own_memory(n_bytes), dtype=x.dtype).view(n, x.shape[1])
 
 
 def hooked_points(model: LanguageModel) -> list[str]:

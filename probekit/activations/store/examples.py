@@ -56,6 +56,7 @@ _ROWS = {
     "columns?": {str: {"numbers": bool, "values": [str | int | float | NoneType]}},  # of tasks that keep some
     "token_labels?": {str: {"width": int | None, "lengths": [int], "values": list}},  # of tasks with labels of tokens
 }
+PIECES = 3  # read ahead from an object store; each takes several times its 4 MB while it is parsed
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
 _WHAT = "list of the examples"
 
@@ -117,19 +118,19 @@ class StoredExamples:
 
 
 def read_examples(path: AnyPath, plan: PlanFile) -> StoredExamples:
-    """The examples of the store at `path`; memory holds one piece besides what is returned.
+    """The examples of the store at `path`; apart from them memory holds one piece, of an object store `PIECES`.
 
     Raises:
         StorageError: missing, damaged, or not those of the plan.
     """
     head = read_head(path)
-    return joined(path, plan, head, each_of(path, lambda one: read_piece(path, head, one), head.pieces))
+    return joined(path, plan, head, each_of(path, lambda one: read_piece(path, head, one), head.pieces, PIECES))
 
 
 def check_examples(path: AnyPath, plan: PlanFile) -> None:
     """Read the examples of the store at `path`, a piece at a time; errors as `read_examples`."""
     head = read_head(path)
-    n = head.own.n if head.own else sum(each_of(path, lambda one: read_piece(path, head, one).n, head.pieces))
+    n = head.own.n if head.own else sum(each_of(path, lambda one: read_piece(path, head, one).n, head.pieces, PIECES))
     with storage_errors(path / "examples.json", _WHAT, AGAIN):
         require(n == plan.rows)
 

@@ -4,6 +4,7 @@ Axes: N examples, T tokens of one of them, D width of the model.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from probekit.errors import DataError, UsageError
 from probekit.models.base import LanguageModel
 from probekit.models.load import check_model_name, outline
 from probekit.options import ExtractOptions, ImportOptions
-from probekit.options.check import check_path
+from probekit.options.check import check_path, is_whole
 from probekit.points import Place
 from probekit.tasks.base import Task
 from probekit.tasks.load import load_task
@@ -38,7 +39,7 @@ class RequestsPlan:
         requests: the file of each example, [N]; equal texts may share one.
         stack_axis: the axis of the layers; None where there is none.
         reading: how `extract` would read the same texts: tokens, positions and rows.
-        places: of the layers in the files, in their order.
+        places: of the layers in the files, in their order, which is ascending.
         width: D.
         bos: whether vLLM put a BOS before the texts, which their tokens show.
         dtype: name of the type on disk.
@@ -78,7 +79,7 @@ def plan_requests(source: str | Path, options: ImportOptions) -> RequestsPlan:
     """The plan of `import_activations(source, format="vllm", ...)`; states are not read.
 
     Raises:
-        UsageError: model, dataset or layers are missing; an option that has no use; axes that no shape shows.
+        UsageError: model or dataset is missing; an option that has no use; axes that no shape shows.
         DataError: a file that cannot be used, states of a part of the tokens, or a text without a file.
     """
     source, ids = check_path("source", source).expanduser(), _layer_ids(options)
@@ -86,9 +87,9 @@ def plan_requests(source: str | Path, options: ImportOptions) -> RequestsPlan:
     requests = read_requests(source)
     task = load_task(str(options.dataset), **{name: getattr(options, name) for name in _OF_TASK})
     model = outline(str(options.model), tokenizer=True)
-    places = _places(ids, model.n_layers, options)
+    places = _places(range(model.n_layers + 1) if ids is None else ids, model.n_layers, options)
     width = model.cfg.d_model
-    axis = find_stack_axis(requests, len(ids), width, options.stack_axis)
+    axis = find_stack_axis(requests, len(places), width, options.stack_axis)
     reading, bos = _reading(model, task, options, requests)
     found, left_aside = _match(reading, requests)
     types = {STORED_AS.get(one.states.type_name, "") for one in found}
@@ -98,8 +99,8 @@ def plan_requests(source: str | Path, options: ImportOptions) -> RequestsPlan:
     return RequestsPlan(source, found, axis, reading, places, width, bos, dtype, model, left_aside)
 
 
-def _layer_ids(options: ImportOptions) -> list[int]:
-    """The layers that the files hold, checked with the other options before anything is loaded."""
+def _layer_ids(options: ImportOptions) -> list[int] | None:
+    """The layers in the files, None for all, checked with the other options before anything is loaded."""
     for name in OF_ARRAYS:
         if getattr(options, name) is not None:
             raise UsageError(f"--{name.replace('_', '-')} is for arrays; leave it out with --format vllm")
@@ -107,16 +108,17 @@ def _layer_ids(options: ImportOptions) -> list[int]:
         if getattr(options, name) is None:
             raise UsageError(f"--format vllm needs --{name}, {what}")
     if options.layers is None:
-        raise UsageError(
-            "--format vllm needs --layers: the ids that eagle_aux_hidden_state_layer_ids listed, in that order"
-        )
+        return None
     ids = list(options.layers)
-    if len(set(ids)) < len(ids) or not ids:
-        raise UsageError(f"--layers names each layer once; got {listed(ids)}")
+    if not ids or not all(map(is_whole, ids)) or ids != sorted(set(ids)):
+        raise UsageError(
+            f"--layers must be ascending numbers, each once; got {listed(ids, most=8) or 'none'}: vLLM's models write "
+            "the layers of eagle_aux_hidden_state_layer_ids in ascending order, whatever the order in that list"
+        )
     return ids
 
 
-def _places(ids: list[int], n_layers: int, options: ImportOptions) -> list[Place]:
+def _places(ids: Sequence[int], n_layers: int, options: ImportOptions) -> list[Place]:
     """Layer id i is the input of block i; the number of blocks is the output of the last one."""
     if wrong := [i for i in ids if not 0 <= i <= n_layers]:
         raise UsageError(

@@ -105,6 +105,11 @@ def find_stack_axis(requests: Sequence[VllmRequest], n_layers: int, width: int, 
 def _orders(request: VllmRequest, n_layers: int, width: int) -> set[int | None]:
     """The axes of the layers that the shape of one file allows."""
     shape, T = request.states.shape, len(request.tokens)
+    if n_layers > 1 and list(shape) == [T, n_layers * width]:
+        raise DataError(
+            f"{request.states.where} has the shape {list(shape)}, {n_layers:,} layers in one row; write it as [tokens, "
+            "layers, width], as vLLM's own connector does"
+        )
     if not shape or shape[-1] != width:
         raise DataError(
             f"{request.states.where} has the shape {list(shape)}, and the model is {width} wide; name its own model"
@@ -127,7 +132,7 @@ def _orders(request: VllmRequest, n_layers: int, width: int) -> set[int | None]:
         raise DataError(f"{where}, states of more than its {T:,} tokens; run vLLM again with max_tokens=1")
     raise DataError(
         f"{where}, expected {T:,} tokens and {counted(n_layers, 'layer')} in either order; name the layers of "
-        "eagle_aux_hidden_state_layer_ids with --layers, in their order"
+        "eagle_aux_hidden_state_layer_ids with --layers, ascending"
     )
 
 

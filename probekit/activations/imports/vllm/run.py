@@ -24,7 +24,7 @@ from probekit.activations.store.reader import Store
 from probekit.activations.store.writer import StoreWriter
 from probekit.devices import DTYPES
 from probekit.errors import DataError
-from probekit.options.check import check_path
+from probekit.options.check import check_any_path
 from probekit.points import Place
 from probekit.progress import progress_bar
 from probekit.remote.path import AnyPath
@@ -42,7 +42,7 @@ def run_requests(
     total = sum(request.file.stat().st_size for request in files.values()) + int(plan.n_bytes.sum())
     with progress_bar("import", "B", total, progress) as bar:
         identity = _identity(plan, _checksum(list(files.values()), bar.advance))
-        path = _default_path(plan, identity) if out is None else check_path("out", out)
+        path = _default_path(plan, identity) if out is None else check_any_path("out", out)
         if on_begin:
             on_begin(path)
         return _write(plan, identity, path, bar.advance)
@@ -80,7 +80,7 @@ def _identity(plan: RequestsPlan, checksum: str) -> dict[str, Any]:
         "n_layers": plan.model.n_layers,
         "rows": len(plan.task),
         "points": _points(plan),
-        "places": [list(place) for place in in_curve_order(plan.places)],
+        "places": [list(place) for place in plan.places],
         "widths": [plan.width] * len(plan.places),
         "position": _plain(reading.reading.names),
         "dtype": plan.dtype,
@@ -130,13 +130,7 @@ def _shard(plan: RequestsPlan, rows: np.ndarray) -> dict[Place, Tensor]:
         raise DataError(
             f"values of {str(plan.source)!a} are larger than {plan.dtype} holds; choose a wider type (--store-dtype)"
         )
-    by_place = dict(zip(plan.places, joined, strict=True))
-    return {place: by_place[place].contiguous() for place in in_curve_order(plan.places)}
-
-
-def in_curve_order(places: list[Place]) -> list[Place]:
-    """The inputs of the blocks by their numbers, then the output of the last one."""
-    return sorted(places, key=lambda place: (place[0] == "resid_post", place[1] or 0))
+    return {place: x.contiguous() for place, x in zip(plan.places, joined, strict=True)}
 
 
 def _rows_of(plan: RequestsPlan, row: int) -> Tensor:

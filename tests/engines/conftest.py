@@ -1,0 +1,89 @@
+"""One Ray cluster for the tests of this folder, and a limit to the time of each test that uses it."""
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray_workers import CONTROL
+
+from probekit.engines.cluster import own_signals
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 300  # seconds after which a test fails instead of waiting
+NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20}
+
+
+class Nodes:
+    """A cluster of a head, which has no room for workers, and two nodes of one CPU; and orders for its workers."""
+
+    def __init__(self, folder: Path):
+        from ray.cluster_utils import Cluster
+
+        self.control = folder / "control"
+        self.control.mkdir()
+        head = {**NODE, "num_cpus": 0, "temp_dir": str(folder / "ray"), "include_dashboard": False}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.address = str(self.cluster.address)
+        for _ in range(2):
+            self.add()
+
+    @property
+    def ran(self) -> list[Path]:
+        """A folder in /proc for each worker that was given shards since the last order; it is gone with the worker."""
+        return [Path("/proc") / file.name.removeprefix("ran-") for file in self.control.glob("ran-*")]
+
+    def say(self, *orders: str) -> None:
+        """Give workers these orders, and forget the earlier ones and who ran."""
+        for file in self.control.iterdir():
+            file.unlink()
+        for order in orders:
+            (self.control / order).touch()
+
+    def add(self) -> None:
+        """Add a node."""
+        self.cluster.add_node(**NODE)
+
+    def remove(self) -> None:
+        """Remove one of the nodes, with all of its processes."""
+        self.cluster.remove_node(next(iter(self.cluster.worker_nodes)), allow_graceful=False)
+
+
+@pytest.fixture(scope="package")
+def nodes() -> Iterator[Nodes]:
+    ray = pytest.importorskip("ray")
+    folder = Path(tempfile.mkdtemp(prefix="pk-ray-", dir="/tmp"))  # sockets have short paths
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv(CONTROL, str(folder / "control"))
+        paths = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH")]
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        made = Nodes(folder)
+        try:
+            with own_signals():
+                ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+            yield made
+        finally:
+            with own_signals():
+                ray.shutdown()
+            made.cluster.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def bounded() -> Iterator[None]:
+    """The test does not hang."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"still running after {PATIENCE} seconds")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(PATIENCE)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
