@@ -130,7 +130,8 @@ def find_repo(name: str, kind: Kind, revision: str | None = None, sought: Sought
     if not isinstance(answer, Exception):
         files = tuple(file.rfilename for file in answer.siblings or ())
         return HubRepo(answer.id, answer.sha, offline=False, requested=revision, files=files)
-    hint = "check the name" if sought else nearest(name, [*ALIASES[kind], *ALIASES[kind].values()])
+    known = [*ALIASES[kind], *ALIASES[kind].values()]
+    hint = f"check the name, and that it is a {kind} repository" if sought else nearest(name, known)
     if (refusal := refusal_of(answer, name, kind, revision, hint)) is not None:
         raise refusal from answer
     for cached_id in dict.fromkeys([repo_id, name]):
@@ -145,8 +146,8 @@ def find_repo(name: str, kind: Kind, revision: str | None = None, sought: Sought
 def fetch_folder(address: HubAddress, kind: Kind, sought: Sought, wanted: Callable[[str], bool]) -> Path:
     """Download the files of a folder on the Hub into the local cache; the local folder.
 
-    Files that the cache has are not downloaded again. The files of `sought` come last: where the cache has one of them,
-    it has the others.
+    Files that the cache has are not downloaded again. All are of one commit. The files of `sought` come last: where the
+    cache has one of them, it has the others.
 
     Args:
         address: the folder.
@@ -156,7 +157,8 @@ def fetch_folder(address: HubAddress, kind: Kind, sought: Sought, wanted: Callab
 
     Raises:
         UsageError: no such repository or revision.
-        DataError: the folder holds nothing of what is sought; the Hub did not answer, and the cache has no copy.
+        DataError: the folder holds nothing of what is sought; the Hub did not answer, and the cache has no copy; the
+            branch was changed meanwhile.
         StorageError: the cache cannot be written.
     """
     start = f"{address.folder}/" if address.folder else ""
@@ -168,9 +170,13 @@ def fetch_folder(address: HubAddress, kind: Kind, sought: Sought, wanted: Callab
     if not set(names) & set(sought.keys):
         known = listed([key.removeprefix(start) for key in sought.keys], between=" or ")
         raise DataError(f"{address_text(address)!a} holds no {known}; check the name and the folder")
-    path = Path()
-    for name in sorted(names, key=lambda name: name in sought.keys):
-        path = Path(_download(repo, kind, name, sought.instead))
+    *others, last = sorted(names, key=lambda name: name in sought.keys)
+    for name in others:
+        _download(replace(repo, requested=repo.revision), kind, name, sought.instead)
+    # The last by the name of the branch: so the cache records its commit, complete, and finds it offline.
+    path = Path(_download(repo, kind, last, sought.instead))
+    if repo.revision not in path.parts:
+        raise DataError(f"{address_text(address)!a} was changed while it was downloaded; run the same command again")
     return path.parent
 
 
@@ -178,7 +184,6 @@ def _download(repo: HubRepo, kind: Kind, name: str, instead: str) -> str:
     from huggingface_hub import hf_hub_download
 
     try:
-        # by the name of the branch: so the cache records its commit and finds it offline
         return hf_hub_download(repo.id, name, revision=repo.requested, repo_type=kind)
     except Exception as error:  # httpx, OSError, ValueError, the client's own
         raise _no_download(error, repo.id, name, instead) from error

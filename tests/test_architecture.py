@@ -65,7 +65,7 @@ ROOMS: dict[str, set[str]] = {
     "plots": {"evaluation", "models", "causal", "activations", "scoring", "side_by_side", "sweeps"},
     "scoring": {"hub", "hooks", "interventions", "models", "tasks", "activations", "probes", "evaluation", "plots"},
     "export": {"activations", "probes", "evaluation", "causal", "scoring"},
-    "side_by_side": {"tasks", "activations", "probes", "evaluation", "plots"},
+    "side_by_side": {"hub", "tasks", "activations", "probes", "evaluation", "plots"},
     # extract, train_probes and sweep reach the engines by a lazy import only
     "engines": {"models", "tasks", "activations", "probes", "evaluation", "sweeps"},
     "sweeps": {"engines", "models", "tasks", "activations", "probes", "evaluation", "plots"},

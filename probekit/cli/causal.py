@@ -15,14 +15,14 @@ from probekit.cli.fields import Output, argument
 from probekit.cli.results import save_and_show
 from probekit.cli.stores import check_results_out
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError
-from probekit.manifest import check_is_store, newest_manifest, results_home, stored_places
+from probekit.manifest import check_is_store, is_store, newest_manifest, results_home, stored_places
 from probekit.options import CausalOptions
 from probekit.options.check import check_reading, check_there
 from probekit.options.option import help_of, option
 from probekit.places import places_of
 from probekit.plain_files import MAX_RESULTS, MAX_TABLE, parse_json, read_bytes
 from probekit.progress import parts_line
-from probekit.remote.path import AnyPath, RemotePath
+from probekit.remote.path import AnyPath, RemotePath, as_path
 from probekit.text import listed
 
 if TYPE_CHECKING:
@@ -42,8 +42,9 @@ WITHOUT_DIRECTION = ("mlp",)  # kinds of probes that are no linear map
 class CausalJob(Output):
     """The probes, the store that they were trained on, the model, and the folder for the results."""
 
-    path: AnyPath | None = argument(
-        "A store with results of `probekit train-probe`, or a folder of such results.  [default: the newest store "
+    path: str | None = argument(
+        "A store with results of `probekit train-probe`, or a folder of such results; hf://OWNER/NAME with --store.  "
+        "[default: the newest store "
         "under ./runs]",
         metavar="[STORE|RESULTS]",
         default=None,
@@ -166,8 +167,15 @@ def find_results(job: CausalJob, needs_probes: bool = True) -> tuple[AnyPath, Pa
         DataError: no store there, or no results in it.
         UsageError: results whose store is not known, or two stores.
     """
-    path: AnyPath = job.path or newest_manifest(Path("runs"))
+    given = str(job.path or newest_manifest(Path("runs")))
+    path = as_path(given)
+    if job.store is not None:  # so `given` are results, and those of the Hub are downloaded
+        from probekit.probes.in_results import results_folder
+
+        path = results_folder(given)
     if isinstance(path, RemotePath):
+        if path.scheme == "hf" and not is_store(path):
+            raise DataError(f"no store at {given!a}; for results on the Hub, name the store they are of with --store")
         check_is_store(path)
         return path, _newest_results(path, job) if needs_probes else None
     if not path.is_dir():

@@ -21,7 +21,8 @@ class CompareJob(Output):
     """The runs, the folder for the comparison, and the picture's title."""
 
     runs: list[str] = argument(
-        "Folders of results, or stores with results; RESULTS:PLACE takes a place other than the selected one.",
+        "Folders of results, here or at hf://OWNER/NAME, or stores with results; "
+        "RESULTS:PLACE takes a place other than the selected one.",
         metavar="RUN RUN...",
     )
     out: Path | None = option(None, "Where the comparison goes.  [default: runs/compare-...]", metavar="DIR")

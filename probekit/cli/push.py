@@ -1,15 +1,14 @@
 """`probekit push`: a store or results, to the Hugging Face Hub."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.options import PushOptions
-from probekit.options.check import check_there
 from probekit.options.option import option
+from probekit.remote.path import AnyPath
 from probekit.text import counted, metric, printable
 
 if TYPE_CHECKING:
@@ -20,25 +19,25 @@ if TYPE_CHECKING:
 class PushJob(Output):
     """What is pushed, and where."""
 
-    source: Path = argument("A store, or a folder of results that train-probe wrote.", metavar="STORE|RESULTS")
+    source: AnyPath = argument("A store, or a folder of results that train-probe wrote.", metavar="STORE|RESULTS")
     repo: str = argument("Repository on the Hub, and a folder in it if you like.", metavar="OWNER/NAME[/FOLDER]")
     dry_run: bool = option(False, "Print what would be uploaded, and stop.")
 
 
-@command("source repo public revision message license dry_run")
+@command("source repo private revision message license dry_run")
 def push(job: PushJob, options: PushOptions) -> None:
     """Upload a store or results to the Hugging Face Hub.
 
     A store becomes a dataset repository, results a model repository, with a generated README.md. Only files that are
-    missing there are uploaded, so an interrupted push goes on when the same command is given again. A new repository is
-    private unless --public is given. The token is that of `hf auth login` or HF_TOKEN.
+    missing there are uploaded; to resume an interrupted push, give the same command again. A new repository is private
+    unless --public is given, and everything that is pushed to a public one can be read by everybody: texts and labels
+    too. The token is that of `hf auth login` or HF_TOKEN.
 
     \b
     Examples:
         probekit push runs/STORE me/gpt2-sst2-activations --dry-run
         probekit push runs/STORE/results/label-resid_pre-logistic me/gpt2-sst2-probe --license mit --public
     """
-    check_there(job.source.expanduser())
     console.hush_downloads(True)
     from probekit.sharing.push import plan_push, run_push
 
@@ -48,13 +47,13 @@ def push(job: PushJob, options: PushOptions) -> None:
         return
     if not job.quiet:
         console.note(_description(plan))
-    with console.interrupt_says("what was uploaded is kept; run the same command again to go on"):
+    with console.interrupt_says("what was uploaded is kept; run the same command again to resume"):
         done = run_push(plan)
     if job.json:
         console.result_json(vars(done))
         return
     if not job.quiet:
-        console.note(_summary(done))
+        console.note(_summary(done, stays_private=bool(done.private) and not options.private))
     console.result(done.url)
 
 
@@ -66,7 +65,7 @@ def _as_dict(plan: "PushPlan") -> dict[str, Any]:
         "kind": plan.shared.kind,
         "repo": plan.address.repo,
         "folder": plan.address.folder,
-        "public": plan.options.public,
+        "private": plan.options.private,
         "bytes": plan.shared.n_bytes,
         "visible": plan.shared.visible,
         "files": files,
@@ -78,7 +77,7 @@ def _description(plan: "PushPlan") -> str:
     shared, sizes = plan.shared, dict[str, list[int]]()
     for file in shared.files:
         sizes.setdefault(file.name.rpartition("/")[0], []).append(file.size)
-    readers = "everybody" if plan.options.public else "its owners alone"
+    readers = "its owners alone" if plan.options.private else "everybody"
     folder = f", folder {plan.address.folder}" if plan.address.folder else ""
     lines = [
         ("push", f"{shared.what} {shared.path}"),
@@ -94,14 +93,15 @@ def _size(n_bytes: int) -> str:
     return f"{metric(n_bytes)}B" if n_bytes >= 1000 else f"{n_bytes} B"
 
 
-def _summary(done: "Pushed") -> str:
+def _summary(done: "Pushed", stays_private: bool) -> str:
     load = "load_activations" if done.kind == "dataset" else "load_probe"
-    removed = f", {counted(done.removed, 'file')} of earlier results removed" if done.removed else ""
+    removed = f", {counted(done.removed, 'file')} of an earlier push removed" if done.removed else ""
     lines = [
         f"{counted(done.uploaded, 'file')} uploaded ({_size(done.bytes)}), {done.present:,} there already{removed}"
         if done.uploaded or done.removed
         else f"nothing to upload: all {counted(done.present, 'file')} are there",
         *(["README.md there was written or edited by somebody, and stays as it is"] if done.card_kept else []),
+        *(["the repository is private, as it was; make it public in its settings on the Hub"] if stays_private else []),
         f"load it: pk.{load}({done.address!a})",
     ]
     return "\n".join(map(printable, lines))

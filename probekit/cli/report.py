@@ -1,11 +1,13 @@
 """`probekit report`: results as one HTML file."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
+from probekit.hub import is_address
 from probekit.manifest import newest_manifest
 from probekit.options import ReportOptions
 from probekit.options.option import option
@@ -18,13 +20,16 @@ DEFAULT = "report.html"
 class ReportJob(Output):
     """The runs, and the file."""
 
-    runs: list[Path] | None = argument(
-        "Folders of results, or stores that hold them.  [default: the newest store under ./runs]",
+    runs: list[str] | None = argument(
+        "Folders of results, here or at hf://OWNER/NAME, or stores that hold them.  "
+        "[default: the newest store under ./runs]",
         metavar="[RUN]...",
         default=None,
     )
     out: Path | None = option(
-        None, "The file.  [default: report.html in RUN; in the working folder for several]", metavar="FILE"
+        None,
+        "The file.  [default: report.html in RUN; in the working folder for several, or one of the Hub]",
+        metavar="FILE",
     )
 
 
@@ -42,12 +47,14 @@ def report(job: ReportJob, options: ReportOptions) -> None:
         probekit report runs/STORE/results/label-resid_pre-logistic --out probe.html
         probekit report runs/gpt2-sst2 runs/pythia-sst2 --title "SST-2 in two models"
     """
-    runs = job.runs or [newest_manifest(Path("runs"))]
-    out = job.out or (runs[0] if len(runs) == 1 else Path()) / DEFAULT
+    runs = job.runs or [str(newest_manifest(Path("runs")))]
+    out = job.out or Path(runs[0] if len(runs) == 1 and not is_address(runs[0]) else "") / DEFAULT
     make_report(runs, out, options, job)
 
 
-def make_report(runs: list[Path], out: Path, options: ReportOptions, output: Output, show: bool = True) -> None:
+def make_report(
+    runs: Sequence[str | Path], out: Path, options: ReportOptions, output: Output, show: bool = True
+) -> None:
     """Write the report and, unless `show` is False, print its path.
 
     Raises:

@@ -14,9 +14,10 @@ _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
 class PushOptions:
     """Who can read what is pushed, where it goes, and what its card says."""
 
-    public: bool = option(
-        False,
-        "Let everybody read a repository that is made by this push.  [default: private]",
+    private: bool = option(
+        True,
+        "Who can read a new repository: its owners alone, or everybody. A public one is pushed to with --public alone.",
+        flag="--private/--public",
         notes="The visibility of a repository that is there already is not changed.",
     )
     revision: str | None = option(None, "Branch to push to; made if it is missing.  [default: main]", metavar="BRANCH")

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import DataError, UsageError
-from probekit.hub import Sought, fetch_folder, is_address, parse_address
+from probekit.hub import SCHEME, Sought, fetch_folder, is_address, parse_address
+from probekit.options.check import check_path
 from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
 from probekit.text import listed
 
@@ -21,12 +22,12 @@ def results_folder(name: str | Path) -> Path:
     """The folder of results of this name; one on the Hub, hf://owner/name[@revision][/folder], is downloaded.
 
     Raises:
-        UsageError: no such repository or revision.
+        UsageError: no such repository or revision; neither a path nor a place on the Hub.
         DataError: the repository holds no results; the Hub did not answer, and the cache has no copy.
         StorageError: the cache cannot be written.
     """
     if not is_address(name):
-        return Path(name)
+        return check_path("folder", name)
     return fetch_folder(
         parse_address(str(name), "model"), "model", RESULTS, lambda file: bool(_DOWNLOADED.fullmatch(file))
     )
@@ -34,9 +35,9 @@ def results_folder(name: str | Path) -> Path:
 
 def split_place(name: str) -> tuple[str, str | None]:
     """FOLDER[:PLACE] or hf://owner/name[:PLACE] -> the folder and the place; a folder with a colon is taken whole."""
-    start = len("hf://") if is_address(name) else 0
-    folder, colon, place = name[start:].rpartition(":")
-    if not colon or (not start and Path(name).is_dir()):
+    start = len(SCHEME) if is_address(name) else 0
+    folder, _, place = name[start:].rpartition(":")
+    if not folder or (not start and Path(name).is_dir()):
         return name, None
     return name[:start] + folder, place or None
 

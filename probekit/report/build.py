@@ -14,6 +14,7 @@ from probekit.options.check import check_path
 from probekit.options.option import keywords
 from probekit.options.report import ReportOptions
 from probekit.plain_files import open_regular
+from probekit.probes.in_results import results_folder
 from probekit.report.page import Group, Page, page_html
 from probekit.report.runs import Run, load_runs, titles_of_runs
 from probekit.report.section import Section
@@ -50,7 +51,7 @@ def write_report(runs: Sequence[str | Path] | str | Path, out: str | Path, optio
     """
     path = check_report_file(check_path("out", out))
     paths = runs if isinstance(runs, list | tuple) else [runs]
-    html = report_html(load_runs([check_path("runs", one) for one in paths], options.store), options)
+    html = report_html(load_runs([results_folder(one) for one in paths], options.store), options)
     write_as(path, html.encode("utf-8", "replace"))
     return path
 

@@ -16,7 +16,7 @@ from probekit.errors import DataError, StorageError, UsageError
 from probekit.evaluation import ProbeCurves, ProbeResults
 from probekit.hub import Kind
 from probekit.manifest import is_store
-from probekit.options.check import check_path, check_there
+from probekit.options.check import check_any_path, check_there
 from probekit.text import counted, listed
 
 STORE_FOLDERS = ("shards", "records", "examples", "labels", "statistics")
@@ -36,7 +36,7 @@ class SharedFile:
         path: where it is.
         size: its bytes.
         named_by_content: True if another content would have another name.
-        is_last: True if readers take the folder for complete where this file is.
+        is_last: True if it must not be seen before all others are there: readers take a folder with it for complete.
     """
 
     name: str
@@ -82,7 +82,7 @@ def find_shared(source: str | Path) -> SharedFolder:
         DataError: neither a store nor results of probes.
         StorageError: an unfinished or damaged store.
     """
-    path = check_path("what is pushed", source)
+    path = check_any_path("what is pushed", source)
     if not isinstance(path, Path):
         raise UsageError(
             f"{str(path)!a} is in an object store, and only folders on disk are pushed; copy it here first"
@@ -118,9 +118,16 @@ def _store(path: Path) -> SharedFolder:
     task = store.task
     visible = [f"{counted(len(task), 'example')} with {counted(len(task.labels), 'label set')}"]
     visible += ["their texts, word for word"] if task.has_texts else []
-    where = (plan.source or {}).get("name_or_path")
-    visible += [f"the path {where!a}, from which the model was loaded"] if where and Path(where).is_absolute() else []
+    paths = {
+        "the model was loaded": (plan.source or {}).get("name_or_path"),
+        "the activations were imported": store.meta.get("source"),
+    }
+    visible += [f"the path {path!a}, from which {what}" for what, path in paths.items() if _is_absolute(path)]
     return SharedFolder("store", "dataset", path, store, _files(path, names), _OF_STORE, visible)
+
+
+def _is_absolute(path: Any) -> bool:
+    return isinstance(path, str) and Path(path).is_absolute()
 
 
 def _results(path: Path, file: str) -> SharedFolder:

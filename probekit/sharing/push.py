@@ -2,15 +2,15 @@
 
 A push is one commit, or for many files several: the manifest of a store, or results.json, is in the last one, with the
 card, so that nobody ever reads a manifest whose shards are missing. Files are compared by their content, so a second
-push uploads nothing, and one that was interrupted goes on.
+push uploads nothing, and an interrupted one is resumed.
 """
 
 import hashlib
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from probekit.errors import ResumeMismatch
+from probekit.errors import ResumeMismatch, UsageError
 from probekit.export.front_matter import is_unedited
 from probekit.hub import HubAddress, address_text, parse_address
 from probekit.options import PushOptions
@@ -75,7 +75,7 @@ def push_to_hub(source: str | Path, repo: str, options: PushOptions) -> Pushed:
         options: one entry for each field.
 
     Raises:
-        UsageError: a name that no repository has.
+        UsageError: a name that no repository has; two branches; a public repository, and `private` is True.
         DataError: neither a store nor results at `source`.
         StorageError: a damaged or unfinished store; no network, token or right to write.
         ResumeMismatch: the folder on the Hub holds another store, or files that are not of one.
@@ -87,7 +87,14 @@ def plan_push(source: str | Path, repo: str, options: PushOptions) -> PushPlan:
     """The plan of a push; nothing is sent. Errors as in `push_to_hub`."""
     shared = find_shared(source)
     address = parse_address(repo, shared.kind)
-    return PushPlan(shared, replace(address, revision=options.revision or address.revision), options)
+    if options.revision not in (None, address.revision) and address.revision is not None:
+        raise UsageError(
+            f"the address names the branch {address.revision!a:.60} and revision (--revision) {options.revision!a}; "
+            "leave one out"
+        )
+    # again through the options, which check the name of the branch
+    options = replace(options, revision=options.revision or address.revision)
+    return PushPlan(shared, replace(address, revision=options.revision), options)
 
 
 def run_push(plan: PushPlan) -> Pushed:
@@ -95,12 +102,22 @@ def run_push(plan: PushPlan) -> Pushed:
     shared, address = plan.shared, plan.address
     check_token()
     remote = read_remote(address, shared.kind)
+    if plan.options.private and remote.private is False:
+        raise UsageError(
+            f"everybody can read the {shared.kind} repository {address.repo!a}, so everybody could read what is "
+            "pushed; say --public (private=False), or make it private in its settings on the Hub"
+        )
     _check_folder(plan, remote)
     check_bytes(shared)
     if remote.head is None:
-        make_repo(address, shared.kind, plan.options.public)
+        make_repo(address, shared.kind, plan.options.private)
         remote = read_remote(address, shared.kind)
-    missing = [file for file in shared.files if not _is_there(file, remote.files.get(file.name))]
+    missing = [
+        # one that replaces another comes with the file that names its checksum
+        replace(file, is_last=file.is_last or file.name in remote.files)
+        for file in shared.files
+        if not _is_there(file, remote.files.get(file.name))
+    ]
     card, kept = _card(plan, remote)
     stale = sorted(name for name in remote.files if shared.own.fullmatch(name) and name not in _names(shared))
     commit = remote.head or ""
@@ -120,11 +137,6 @@ def run_push(plan: PushPlan) -> Pushed:
         removed=len(stale),
         card_kept=kept,
     )
-
-
-def pushed_as_dict(pushed: Pushed) -> dict[str, Any]:
-    """JSON-able."""
-    return asdict(pushed)
 
 
 def _names(shared: SharedFolder) -> set[str]:

@@ -12,7 +12,7 @@ from typing import Any
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, StorageError, UsageError
 from probekit.hub import HubAddress, Kind, ask_hub, deadline_of_requests, no_answer, refusal_of
 
-RESUME = "what was uploaded is kept: run the same command again to go on"
+RESUME = "what was uploaded is kept: run the same command again to resume"
 
 
 @dataclass(frozen=True)
@@ -105,12 +105,12 @@ def _files(api: Any, address: HubAddress, kind: Kind, head: str) -> dict[str, Re
     }
 
 
-def make_repo(address: HubAddress, kind: Kind, public: bool) -> None:
+def make_repo(address: HubAddress, kind: Kind, private: bool) -> None:
     """Make the repository, and the branch. Raises StorageError: the Hub refuses."""
     from huggingface_hub import HfApi
 
     with hub_errors(address, kind):
-        HfApi().create_repo(address.repo, repo_type=kind, private=not public, exist_ok=True)
+        HfApi().create_repo(address.repo, repo_type=kind, private=private, exist_ok=True)
         if address.revision is not None:
             HfApi().create_branch(address.repo, branch=address.revision, repo_type=kind, exist_ok=True)
 

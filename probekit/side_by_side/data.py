@@ -50,7 +50,7 @@ class ComparedRun:
 
     Attributes:
         name: the facts in which it differs from the other runs, or the name that was given.
-        path: of the folder of results; None for results that were passed in Python.
+        path: of the folder of results, or its address on the Hub; None for results that were passed in Python.
         facts: model, task, label, point, position, probe, seed, revision and more, as text.
         step: of a checkpoint; None for any other model.
         headline: the metric.

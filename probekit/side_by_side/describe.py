@@ -63,7 +63,8 @@ def _names(runs: Sequence[NamedRun], facts: Sequence[Mapping[str, str]]) -> list
     told = [run.name or ", ".join(_differing(own, shared)) for run, own in zip(runs, facts, strict=True)]
     names: list[str] = []
     for number, (run, name) in enumerate(zip(runs, told, strict=True), 1):
-        folder = run.path.name if run.path is not None and run.name is None and told.count(name) > 1 else ""
+        where = run.address or (run.path.name if run.path is not None else "")
+        folder = where if run.name is None and told.count(name) > 1 else ""
         name = ", ".join(filter(None, (name, folder))) or f"run {number}"
         name = name if len(name) <= LONGEST else f"{name[: LONGEST // 2 - 1]}…{name[-(LONGEST // 2) :]}"
         names.append(f"{name} ({number})" if name in names else name)
@@ -85,7 +86,7 @@ def _compared(run: NamedRun, facts: dict[str, str], name: str) -> ComparedRun:
     estimate, interval = _estimate(data, run.place)
     return ComparedRun(
         name=name,
-        path=None if run.path is None else str(run.path),
+        path=None if run.path is None else run.address or str(run.path),
         facts=facts,
         step=training_step(facts.get("revision")),
         headline=data.headline,

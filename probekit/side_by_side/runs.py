@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,9 @@ from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.curves_files import curve_keys, load_curves
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.files import load_results
+from probekit.hub import is_address
 from probekit.manifest import is_store, stores_in
+from probekit.probes.in_results import results_folder, split_place
 from probekit.text import by_numbers, kind_of, listed
 
 CURVE, CURVES = "results.json", "curves.json"
@@ -33,19 +35,22 @@ class NamedRun:
         path: its folder; None where it was passed in Python.
         name: given for it; None for the facts in which it differs.
         place: named instead of the one that validation selects.
+        address: on the Hub, where it was downloaded from there.
     """
 
     data: ProbeData
     path: Path | None = None
     name: str | None = None
     place: LayerResult | None = None
+    address: str | None = None
 
 
 def find_runs(runs: Any) -> list[NamedRun]:
     """The curves of every run, in the order given.
 
     Args:
-        runs: folders ("runs/a", "runs/a:resid_pre.5") and results in a list, or a dictionary of them by name.
+        runs: folders ("runs/a", "runs/a:resid_pre.5", "hf://owner/name") and results in a list, or a dictionary of
+            them by name.
 
     Raises:
         UsageError: nothing that can be compared; a place that a run does not have.
@@ -69,23 +74,17 @@ def _of_one(run: Any, name: Any) -> Iterable[NamedRun]:
         raise UsageError(
             f"compare takes folders of results, ProbeResults and ProbeCurves; got {kind_of(run)}, leave it out"
         )
-    path, place = _parts(os.fspath(run))
-    found = [each for folder in _folders(path) for each in _loaded(folder, name)]
+    named, place = split_place(os.fspath(run))
+    path = results_folder(named)
+    address = named if is_address(named) else None
+    found = [replace(each, address=address) for folder in _folders(path) for each in _loaded(folder, name)]
     if place is None:
         return found
     if len(found) > 1:
         raise UsageError(
             f"{str(path)!a} holds {len(found)} curves, and {place!a} names a place of one; name its folder"
         )
-    return [NamedRun(found[0].data, found[0].path, name, _place_of(found[0].data, place, path))]
-
-
-def _parts(text: str) -> tuple[Path, str | None]:
-    """A folder and the place after its last colon; a folder that exists is taken whole."""
-    path, colon, place = text.rpartition(":")
-    if not colon or Path(text).exists() or not path:
-        return Path(text), None
-    return Path(path), place
+    return [replace(found[0], place=_place_of(found[0].data, place, path))]
 
 
 def _place_of(data: ProbeData, name: str, path: Path) -> LayerResult:

@@ -20,6 +20,7 @@ from probekit.activations import verify
 from probekit.cli.main import run as cli_run
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, StorageError, UsageError
 from probekit.sharing import upload
+from probekit.sharing.contents import find_shared
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the Hub's client
 MakeStore = Callable[..., Path]
@@ -78,13 +79,11 @@ def test_no_commit_holds_a_manifest_without_all_of_its_files(
     assert [("manifest.json" in files) for files in past] == [False] * (len(past) - 1) + [True]
 
 
-def test_a_push_that_broke_off_goes_on_where_it_was(
-    own_hub: HubServer, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_interrupted_push_is_resumed(own_hub: HubServer, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
     store = make_store()
     own_hub.drop_uploads_after = 1
-    with pytest.raises(StorageError, match="run the same command again to go on"):
+    with pytest.raises(StorageError, match="run the same command again to resume"):
         pk.push_to_hub(store, "me/acts")
     assert "manifest.json" not in own_hub.repos["datasets/me/acts"]
     assert len(own_hub.large) == 1
@@ -98,10 +97,9 @@ def test_a_push_that_broke_off_goes_on_where_it_was(
 
 def test_a_folder_and_a_branch_hold_stores_of_their_own(own_hub: HubServer, make_store: MakeStore):
     one, other = make_store("one"), make_store("other", seed=1)
-    pk.push_to_hub(one, "me/acts/one", public=True)
+    pk.push_to_hub(one, "me/acts/one")
     pk.push_to_hub(other, "hf://me/acts/deep/other", revision="second")
     main, second = own_hub.repos["datasets/me/acts"], own_hub.repos["datasets/me/acts@second"]
-    assert not own_hub.private
     assert {name.removeprefix("one/"): data for name, data in main.items() if not name.endswith(tuple(ADDED))} == (
         contents(one)
     )
@@ -137,6 +135,33 @@ def test_results_arrive_and_later_ones_replace_them(own_hub: HubServer, results_
     assert without_card(own_hub.repos["models/me/probe"]) == contents(fewer)
 
 
+def test_no_commit_mixes_earlier_results_with_later_ones(
+    own_hub: HubServer, results_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(upload, "COMMIT_FILES", 4)
+    pk.push_to_hub(results_folder, "me/probe")
+    later = trained(planted(model="gpt2", seed=3)).save(tmp_path / "later")
+    pk.push_to_hub(later, "me/probe")
+    readable = [without_card(files) for files in own_hub.history["models/me/probe"] if "results.json" in files]
+    assert readable == [contents(results_folder), contents(later)]
+
+
+def test_a_public_repository_is_pushed_to_only_when_asked(own_hub: HubServer, make_store: MakeStore):
+    store = make_store()
+    done = pk.push_to_hub(store, "me/acts", private=False)
+    assert (done.private, own_hub.private) == (False, set())
+    before = len(own_hub.history["datasets/me/acts"])
+    refused(UsageError, r"everybody could read what is pushed; say --public \(private=False\)", store)
+    assert len(own_hub.history["datasets/me/acts"]) == before
+    assert pk.push_to_hub(store, "me/acts", private=False).uploaded == 0
+
+
+def test_what_names_folders_of_this_machine_is_listed(make_store: MakeStore):
+    shown = find_shared(make_store()).visible
+    assert "their texts, word for word" in shown
+    assert any("store-source', from which the activations were imported" in one for one in shown)
+
+
 def test_a_report_with_texts_is_not_uploaded(own_hub: HubServer, tmp_path: Path):
     folder = trained(planted(model="tiny")).save(tmp_path / "own")
     (folder / "report.html").write_text("texts")
@@ -169,7 +194,7 @@ def test_another_store_and_foreign_files_are_never_overwritten(own_hub: HubServe
     before = dict(own_hub.repos["datasets/me/acts"])
     refused(ResumeMismatch, "holds another store; name another repository, or a folder", other)
     own_hub.repos["datasets/me/data"] = {"train.csv": b"", "README.md": b""}
-    refused(ResumeMismatch, r"holds files that are not of store \('train.csv'\)", one, "me/data")
+    refused(ResumeMismatch, r"holds files that are not of store \('train.csv'\)", one, "me/data", private=False)
     assert own_hub.repos["datasets/me/acts"] == before
 
 
@@ -180,6 +205,8 @@ def test_refusals_of_the_hub_are_one_line(own_hub: HubServer, make_store: MakeSt
     refused(UsageError, "does not name a repository", store, "acts")
     refused(UsageError, "expected a dataset", store, "hf://models/me/acts")
     refused(UsageError, "is the name of a branch", store, revision="a b")
+    refused(UsageError, "is the name of a branch", store, "me/acts@a b")
+    refused(UsageError, "names the branch 'x' and revision .* 'y'; leave one out", store, "me/acts@x", revision="y")
     refused(UsageError, "Hub's list", store, license="My License")
     monkeypatch.setenv("HF_TOKEN", READ_TOKEN)
     refused(StorageError, "does not let this token write", store)
@@ -218,6 +245,7 @@ def test_somebody_faster_is_noticed(own_hub: HubServer, make_store: MakeStore, m
     store = make_store()
     check = pk.sharing.push.check_bytes  # pyright: ignore[reportAttributeAccessIssue]
     own_hub.repos["datasets/me/acts"] = {}
+    own_hub.private.add("datasets/me/acts")
 
     def meanwhile(shared: object) -> None:
         check(shared)

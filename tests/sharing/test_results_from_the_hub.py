@@ -9,7 +9,13 @@ from hub_server import HubServer
 from planted_runs import planted, trained
 
 import probekit as pk
+from probekit import hub
+from probekit.cli.causal import CausalJob
+from probekit.cli.causal import find_results as causal_inputs
+from probekit.cli.main import run as cli_run
 from probekit.errors import DataError, UsageError
+from probekit.probes.in_results import results_folder as results_folder_of
+from probekit.remote import filesystems
 from probekit.scoring.find import find_results, split_name
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the Hub's client
@@ -45,6 +51,50 @@ def test_results_are_read_at_a_commit_and_without_the_hub(
         pk.load_probe("hf://me/other")
 
 
+def test_a_push_in_the_middle_of_a_download_is_said(
+    own_hub: HubServer, results_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Never some files of one commit and some of another."""
+    pk.push_to_hub(results_folder, "me/probe")
+    download, later = hub._download, trained(planted(model="tiny", seed=5)).save(tmp_path / "later")
+
+    def slow(repo: hub.HubRepo, kind: hub.Kind, name: str, instead: str) -> str:
+        path = download(repo, kind, name, instead)
+        pk.push_to_hub(later, "me/probe")
+        return path
+
+    monkeypatch.setattr(hub, "_download", slow)
+    with pytest.raises(DataError, match="was changed while it was downloaded"):
+        pk.ProbeResults.load("hf://me/probe")
+    monkeypatch.setattr(hub, "_download", download)
+    loaded = pk.ProbeResults.load("hf://me/probe")
+    assert loaded.to_frame().equals(pk.ProbeResults.load(later).to_frame())
+
+
+def test_results_of_the_hub_are_compared_reported_and_taken_by_causal(
+    own_hub: HubServer, results_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pk.push_to_hub(results_folder, "me/probe")
+    there, here = pk.compare(["hf://me/probe", results_folder]).runs
+    assert there.places == here.places
+    assert (there.path, "hf://me/probe" in there.name) == ("hf://me/probe", True)
+    places = pk.compare(["hf://me/probe:resid_pre.0", f"{results_folder}:resid_pre.0"]).runs
+    assert places[0].given
+    assert places[0].estimate == places[1].estimate
+    monkeypatch.chdir(tmp_path)
+    assert cli_run(["report", "hf://me/probe", "--quiet"]) == 0
+    assert Path("report.html").is_file()
+    store = tmp_path / "store"
+    store.mkdir()
+    for name in ("plan.json", "manifest.json"):
+        (store / name).write_text("{}")
+    found = causal_inputs(CausalJob(path="hf://me/probe", store=store))
+    assert found == (store, results_folder_of("hf://me/probe"))
+    monkeypatch.setattr(filesystems, "_made", {})
+    with pytest.raises(DataError, match="name the store they are of with --store"):
+        causal_inputs(CausalJob(path="hf://me/probe"))
+
+
 def test_several_curves_name_their_place(own_hub: HubServer, tmp_path: Path):
     curves = pk.train_probes(
         planted(model="tiny"), points=["resid_pre", "attn_out"], C=1.0, controls=0, codelength=False, quick=True
@@ -73,7 +123,7 @@ def test_damage_and_wrong_names_are_said(own_hub: HubServer, results_folder: Pat
     own_hub.repos["models/me/empty"] = {"README.md": b""}
     with pytest.raises(DataError, match=r"holds no results.json or curves.json"):
         pk.load_probe("hf://me/empty")
-    with pytest.raises(UsageError, match="the Hub has no model 'me/nothing'; check the name"):
+    with pytest.raises(UsageError, match="the Hub has no model 'me/nothing'; check the name, and that it is a model"):
         pk.load_probe("hf://me/nothing")
     with pytest.raises(UsageError, match="expected a model"):
         pk.load_probe("hf://datasets/me/probe")

@@ -7,7 +7,6 @@ from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.files import complete_results, load_results, save_results
 from probekit.evaluation.results.frames import probe_frame
 from probekit.evaluation.results.report import short_text, summary, summary_html
-from probekit.hub import is_address
 from probekit.options.check import check_path
 from probekit.probes.in_results import results_folder
 
@@ -210,7 +209,7 @@ class ProbeResults(ProbeData):
         Raises:
             DataError: no results there, or files that do not belong together.
         """
-        path = results_folder(folder) if is_address(folder) else check_path("folder", folder)
+        path = results_folder(folder)
         data = load_results(path)
         loaded = cls(**vars(data))
         with complete_results(path):
