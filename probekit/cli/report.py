@@ -7,11 +7,11 @@ from pathlib import Path
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
-from probekit.hub import is_address
 from probekit.manifest import newest_manifest
 from probekit.options import ReportOptions
 from probekit.options.option import option
 from probekit.progress import parts_line
+from probekit.remote.path import is_remote
 
 DEFAULT = "report.html"
 
@@ -48,7 +48,7 @@ def report(job: ReportJob, options: ReportOptions) -> None:
         probekit report runs/gpt2-sst2 runs/pythia-sst2 --title "SST-2 in two models"
     """
     runs = job.runs or [str(newest_manifest(Path("runs")))]
-    out = job.out or Path(runs[0] if len(runs) == 1 and not is_address(runs[0]) else "") / DEFAULT
+    out = job.out or Path(runs[0] if len(runs) == 1 and not is_remote(runs[0]) else "") / DEFAULT
     make_report(runs, out, options, job)
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import DataError, UsageError
-from probekit.hub import SCHEME, Sought, fetch_folder, is_address, parse_address
-from probekit.options.check import check_path
+from probekit.hub import Sought, fetch_folder, is_address, parse_address
+from probekit.manifest import results_home
+from probekit.options.check import check_any_path
 from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
+from probekit.remote.path import RemotePath, is_remote
 from probekit.text import listed
 
 RESULTS = Sought(("results.json", "curves.json"), "give a local folder of results")
@@ -27,7 +29,11 @@ def results_folder(name: str | Path) -> Path:
         StorageError: the cache cannot be written.
     """
     if not is_address(name):
-        return check_path("folder", name)
+        path = check_any_path("folder", name)
+        if isinstance(path, RemotePath):
+            home = str(results_home(path))
+            raise UsageError(f"results are files on this machine; those of the store {str(path)!a:.80} are in {home!a}")
+        return path
     return fetch_folder(
         parse_address(str(name), "model"), "model", RESULTS, lambda file: bool(_DOWNLOADED.fullmatch(file))
     )
@@ -35,7 +41,7 @@ def results_folder(name: str | Path) -> Path:
 
 def split_place(name: str) -> tuple[str, str | None]:
     """FOLDER[:PLACE] or hf://owner/name[:PLACE] -> the folder and the place; a folder with a colon is taken whole."""
-    start = len(SCHEME) if is_address(name) else 0
+    start = name.index(":") + 1 if is_remote(name) else 0
     folder, _, place = name[start:].rpartition(":")
     if not folder or (not start and Path(name).is_dir()):
         return name, None

@@ -292,7 +292,7 @@ def as_path(value: "str | Path | RemotePath") -> AnyPath:
         return Path(value)
     if scheme not in SCHEMES:
         known = ", ".join(f"{one}://" for one in SCHEMES)
-        raise UsageError(f"no store can be at {found[1]!a}://; name a folder, or a place that starts with {known}")
+        raise UsageError(f"no store can be at '{found[1]}://'; name a folder, or a place that starts with {known}")
     if scheme in ("s3", "gs") and "@" in found[3].partition("/")[0]:
         raise UsageError(f"{scheme}:// takes a bucket and no credentials; give those in the environment")
     if scheme == "s3" and "?versionId=" in found[3]:  # which s3fs would cut off, with all that follows

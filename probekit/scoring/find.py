@@ -5,7 +5,6 @@ from pathlib import Path
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.results import ProbeResults
-from probekit.hub import is_address
 from probekit.probes.in_results import results_folder, split_place
 from probekit.text import listed
 
@@ -19,11 +18,10 @@ def split_name(name: str) -> tuple[Path, str | None]:
         DataError: no such folder; or as from `results_folder`.
     """
     folder, place = split_place(name)
-    if is_address(folder):
-        return results_folder(folder), place
-    if not Path(folder).is_dir():
+    path = results_folder(folder)
+    if not path.is_dir():
         raise DataError(f"no folder of results {folder!a}; give one that train-probe wrote, or FOLDER:PLACE")
-    return Path(folder), place
+    return path, place
 
 
 def find_results(folder: Path, place: str | None) -> tuple[ProbeResults, str | None]:

@@ -3,6 +3,7 @@
 import json
 import random
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -222,6 +223,10 @@ def test_the_commands_take_an_address(place, capsys, tmp_path, monkeypatch):
     assert folder.startswith("runs/memory-")
     assert (tmp_path / folder / "results.json").exists()
     assert run_command(["train-probe", str(place), "--out", "s3://b/x"]) == 2
+    capsys.readouterr()
+    for command in (["report"], ["compare", folder], ["export", "--to", "numpy"]):
+        assert run_command([*command, str(place)]) == 2
+        assert str(Path(folder).parent) in capsys.readouterr().err
     assert run_command(["verify", f"{place}/none"]) == 3
     assert run_command(["extract", "--model", "none/such", "--dataset", "agreement", "--out", str(place)]) == 2
     assert run_command(["extract", "--model", "none/such", "--dataset", "agreement", "--out", "abfs://b/x"]) == 2

@@ -35,8 +35,8 @@ def test_all_else_is_on_disk():
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("abfs://x/y", "'abfs'"),
-        (Path("abfs://x/y"), "'abfs'"),
+        ("abfs://x/y", "'abfs://'"),
+        (Path("abfs://x/y"), "'abfs://'"),
         ("s3://", "no bucket"),
         ("s3://key:hidden@b/x", "no credentials"),
         ("gs://b/../other", "no meaning"),
