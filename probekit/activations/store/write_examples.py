@@ -12,7 +12,7 @@ from probekit.activations.layout import Layout
 from probekit.activations.store.format import MAX_EXAMPLES_BYTES, piece_path
 from probekit.durable import seal, write_first, write_named
 from probekit.remote.path import AnyPath
-from probekit.scratch import pieces
+from probekit.scratch import give_back_memory, pieces
 from probekit.tasks.base import Task
 
 PIECE_BYTES = 4 << 20  # roughly; parsing a piece takes ten times as much memory for a moment
@@ -35,6 +35,7 @@ def write_examples(path: AnyPath, task: Task, layout: Layout, positions: Positio
         rest = _body(task, layout, positions, cuts[0])
     else:
         rest = {"pieces": [_write_piece(path, _body(task, layout, positions, rows)) for rows in cuts]}
+        give_back_memory()  # of the JSON
     write_first(path / "examples.json", seal(head | rest, MAX_EXAMPLES_BYTES)[0])
 
 

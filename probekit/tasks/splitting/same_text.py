@@ -13,6 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from probekit.scratch import picked
+
+MANY = 64  # rows of equal texts, from which on they are read together
+
 _WRITTEN_WITHOUT_SPACES = "぀-ヿ㐀-䶿一-鿿豈-﫿"
 _WORD = re.compile(rf"[{_WRITTEN_WITHOUT_SPACES}]|[^\W{_WRITTEN_WITHOUT_SPACES}]+|[^\w\s]")
 
@@ -50,12 +54,13 @@ def _text_numbers(texts: Sequence[str]) -> np.ndarray:
     first = np.arange(len(texts), dtype=np.int32)  # the first row of each row's text
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         rows = order[start:end].tolist()
-        plain = {row: texts[row] for row in rows}
-        distinct = set(plain.values())
+        given = map(texts.__getitem__, rows) if len(rows) < MANY else picked(texts, order[start:end])
+        distinct: dict[str, str] = {}
+        plain = [distinct.setdefault(text, text) for text in given]  # one object for each distinct text
         words = {text: tuple(normalised_words(text)) for text in distinct} if len(distinct) > 1 else {}
         known: dict[Hashable, int] = {}
-        for row in rows:
-            first[row] = known.setdefault(words.get(plain[row]), row)
+        for row, text in zip(rows, plain, strict=True):
+            first[row] = known.setdefault(words.get(text), row)
     del order
     return (np.cumsum(first == np.arange(len(texts), dtype=np.int32)) - 1)[first]
 
