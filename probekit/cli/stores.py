@@ -156,5 +156,5 @@ def saved_rows(progress: Callable[[], tuple[int, int] | None], total: int, unit:
     except ProbekitError:
         saved = 0
     if not saved:
-        return f"nothing was complete yet in {path} (a part is saved every 64 MB); run the same command again"
+        return f"nothing was complete yet in {path} (a shard is saved every 64 MB); run the same command again"
     return f"saved {saved:,} of {total:,} {unit} in {path}; run the same command again to resume"

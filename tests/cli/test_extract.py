@@ -239,6 +239,6 @@ def test_whole_numbers_are_a_regression_on_request(here: Path, gpt2_folder: Path
 
 def test_ctrl_c_before_the_first_shard_says_that_nothing_was_kept(tmp_path) -> None:
     said = saved_rows(lambda: (0, 90), 90, "texts", tmp_path)
-    assert said == f"nothing was complete yet in {tmp_path} (a part is saved every 64 MB); run the same command again"
+    assert said == f"nothing was complete yet in {tmp_path} (a shard is saved every 64 MB); run the same command again"
     assert saved_rows(lambda: (30, 90), 90, "texts", tmp_path).startswith(f"saved 30 of 90 texts in {tmp_path}")
     assert saved_rows(lambda: (0, 90), 90, "texts", tmp_path / "store").startswith("nothing was written; run")

@@ -209,4 +209,4 @@ def missing_in_words(merged: Merged) -> str:
     state = f"{str(merged.path)!a} is unfinished, with {state}"
     if not merged.missing:
         return f"{state}: run the same extract command on it (--out), or merge the store with the rest"
-    return f"{state}: missing in {parts_in_words(merged.missing)}; run these parts, then the same merge again"
+    return f"{state}: missing in {parts_in_words(merged.missing)}; run these parts, then merge again with their folders"
