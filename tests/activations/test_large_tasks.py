@@ -19,7 +19,7 @@ from probekit import scratch
 from probekit.activations import load_activations
 from probekit.activations.plan import token_ids
 from probekit.activations.plan.token_ids import Sequences
-from probekit.activations.run.loop import room_for
+from probekit.activations.run.loop import empty_rows
 from probekit.activations.store import write_examples
 from probekit.remote.path import as_path
 from probekit.remote.together import each_of
@@ -160,7 +160,7 @@ def test_the_memory_of_a_shard_goes_back_although_later_ones_are_in_use():
 
     def filled() -> Tensor:
         x = torch.ones(1, 1000, dtype=torch.bfloat16)
-        room = room_for(x, 4000)  # 8 MB
+        room = empty_rows(x, 4000)  # 8 MB
         assert (room.shape, room.dtype) == ((4000, 1000), x.dtype)
         return room.copy_(x.expand(4000, -1))
 

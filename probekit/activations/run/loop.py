@@ -128,12 +128,12 @@ class FilledShard:
         for place, n in self._n_rows.items():
             x, done = batch[place], self._done[place]
             if place not in self.values:
-                self.values[place] = room_for(x, n)
+                self.values[place] = empty_rows(x, n)
             self.values[place][done : done + len(x)] = x
             self._done[place] += len(x)
 
 
-def room_for(x: Tensor, n: int) -> Tensor:
+def empty_rows(x: Tensor, n: int) -> Tensor:
     """A tensor [n, D] for n rows like those of x, whose memory goes back to the system as soon as it is let go."""
     n_bytes = n * x.shape[1] * x.element_size()
     if x.device.type != "cpu" or n_bytes < MAPPED_BYTES:
