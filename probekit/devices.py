@@ -38,6 +38,8 @@ def find_device(device: str | torch.device, default: torch.device | None = None)
         torch.empty(1, device=wanted).item()  # fails for the meta device, which holds no values
     except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: a torch without CUDA
         reason = str(error).splitlines()[0][:200]
+        if reason.startswith("Expected one of"):  # 20 types follow
+            reason = "no such type of device"
         raise UsageError(
             f"device {str(device)!a:.80} cannot be used here ({reason}); give auto, cpu, cuda, cuda:1 or mps"
         ) from None

@@ -285,7 +285,10 @@ def as_path(value: "str | Path | RemotePath") -> AnyPath:
     """
     if isinstance(value, RemotePath):
         return value
-    found = _ADDRESS.fullmatch(str(value))
+    text = str(value)
+    if text.endswith(":") and text[:-1] in SCHEMES:  # what pathlib leaves of "s3://"
+        text += "/"
+    found = _ADDRESS.fullmatch(text)
     scheme = found[1].lower() if found else ""
     scheme = _ALIASES.get(scheme, scheme)
     if found is None or (scheme not in SCHEMES and _is_on_disk(value, found)):
@@ -299,7 +302,7 @@ def as_path(value: "str | Path | RemotePath") -> AnyPath:
         raise UsageError(f"{str(value)!a:.80}: a store is many objects, and has no versionId; leave it out")
     key = _joined(found[3])
     if not key:
-        raise UsageError(f"{str(value)!a} names no bucket; write {scheme}://BUCKET/FOLDER")
+        raise UsageError(f"'{scheme}://' names no bucket; write {scheme}://BUCKET/FOLDER")
     if scheme == "hf" and key.partition("/")[0] not in ("datasets", "models", "spaces"):
         key = f"datasets/{key}"  # stores are in dataset repositories: hf://owner/name is one
     return RemotePath(scheme, key)

@@ -317,7 +317,7 @@ def test_devices_are_of_one_type_and_there(monkeypatch: pytest.MonkeyPatch) -> N
     for names, message in [
         (["cuda:0", "cpu"], "of one type, as a store has one; got cpu, cuda"),
         (["cuda:2"], "'cuda:2' .--devices. is not there: 2 GPUs here, counted from 0"),
-        (["gpu"], "device 'gpu' cannot be used here"),
+        (["gpu"], "device 'gpu' cannot be used here .no such type of device."),
     ]:
         with pytest.raises(UsageError, match=message):
             find_devices(names)

@@ -38,6 +38,7 @@ def test_all_else_is_on_disk():
         ("abfs://x/y", "'abfs://'"),
         (Path("abfs://x/y"), "'abfs://'"),
         ("s3://", "no bucket"),
+        ("s3:", "no bucket"),  # what pathlib makes of it
         ("s3://key:hidden@b/x", "no credentials"),
         ("gs://b/../other", "no meaning"),
         ("s3://b/x?versionId=3/plan.json", "no versionId"),
