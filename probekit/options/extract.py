@@ -98,8 +98,8 @@ class ExtractOptions:
     shard_bytes: int | None = option(
         None,
         "Bytes of a shard at most, the unit that is saved, resumed and given to workers.  [default: 64,000,000]",
-        notes="A shard has one batch at least (batch_tokens makes those smaller). On a CPU it also ends after some seconds "
-        "of work.",
+        notes="A shard has one batch at least (batch_tokens makes those smaller). On a CPU it also ends after some "
+        "seconds of work.",
         metavar="N",
         least=1,
     )
