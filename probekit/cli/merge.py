@@ -34,9 +34,9 @@ class MergeJob(Output):
 
 @command("stores out check")
 def merge(job: MergeJob) -> None:
-    """Make one store of the folders that parts of an extraction were written to.
+    """Make one store of the parts of an extraction.
 
-    Shards become hard links where the disk can, else copies; the folders stay as they are. To resume an interrupted
+    The parts were written to folders of their own. Shards become hard links where the disk can, else copies; the folders stay as they are. To resume an interrupted
     merge, give the same command again. The last line of stdout is the store's path.
 
     \b

@@ -6,11 +6,10 @@ import torch
 
 from probekit.models.base import LanguageModel
 from probekit.models.families import families
-from probekit.models.families.gpt2 import GPT2Config
 from probekit.published import PUBLISHED
 
 STD = 0.02  # of every matrix
-SMALL = GPT2Config(d_model=256, n_heads=4, d_mlp=1024, n_layers=4, d_vocab=8192)
+SMALL = {"d_model": 256, "n_heads": 4, "d_mlp": 1024, "n_layers": 4, "d_vocab": 8192}  # for a CPU
 
 
 def made_up_model(device: torch.device, dtype: torch.dtype, seed: int = 0, cfg: Any = None) -> LanguageModel:
@@ -24,7 +23,9 @@ def made_up_model(device: torch.device, dtype: torch.dtype, seed: int = 0, cfg: 
         seed: of the weights.
         cfg: a family's config; `published_config` has those of published models.
     """
-    cfg = cfg or (SMALL if device.type == "cpu" else GPT2Config())
+    if cfg is None:
+        sizes = type(published_config("distilgpt2"))  # a config whose defaults are the sizes of GPT-2 small
+        cfg = sizes(**SMALL) if device.type == "cpu" else sizes()
     family = next(one for one in families().values() if one.config is type(cfg))
     with torch.device("meta"):
         model: Any = family.model(cfg)

@@ -60,8 +60,12 @@ def test_keys_name_the_probe_only_where_there_are_several(acts: ActivationSet, c
 def test_a_place_is_read_once_and_a_label_set_audited_once(acts: ActivationSet, monkeypatch: Any) -> None:
     read: list[Any] = []
     audits: list[str] = []
-    features, audited = curve._read, label_sets.audited_protocol
-    monkeypatch.setattr(curve, "_read", lambda source, place: (read.append(place), features(source, place))[1])
+    features, audited = curve._Features._read, label_sets.audited_protocol
+    monkeypatch.setattr(
+        curve._Features,
+        "_read",
+        lambda self, source, place: (read.append(place), features(self, source, place))[1],
+    )
     monkeypatch.setattr(
         label_sets,
         "audited_protocol",
