@@ -36,8 +36,9 @@ class MergeJob(Output):
 def merge(job: MergeJob) -> None:
     """Make one store of the parts of an extraction.
 
-    The parts were written to folders of their own. Shards become hard links where the disk can, else copies; the folders stay as they are. To resume an interrupted
-    merge, give the same command again. The last line of stdout is the store's path.
+    The parts were written to folders of their own. Shards become hard links where the disk can, else copies; the
+    folders stay as they are. To resume an interrupted merge, give the same command again. The last line of stdout is
+    the store's path.
 
     \b
     Examples:
