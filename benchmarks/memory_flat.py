@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        print(json.dumps(measured(*map(Path, args.child), args.layers)))
+        print(json.dumps(measured(*[Path(one) for one in args.child[:3]], layers=args.layers)))
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary)

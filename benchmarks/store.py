@@ -27,6 +27,7 @@ from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.reader import Store
 from probekit.activations.store.writer import StoreWriter
 from probekit.points import Place
+from probekit.remote.path import AnyPath
 from probekit.tasks import Task
 
 PLACES: list[Place] = [*(("resid_pre", i) for i in range(12)), ("resid_post", 11)]
@@ -50,7 +51,7 @@ class Data:
         return (slice(start, start + size) for start in range(0, len(self.examples), size))
 
 
-def write_store(folder: Path, data: Data, size: int) -> None:
+def write_store(folder: AnyPath, data: Data, size: int) -> None:
     places, widths = [list(place) for place in PLACES], [WIDTH] * len(PLACES)
     identity: dict[str, Any] = {"version": FORMAT_VERSION, "rows": len(data.task), "places": places, "widths": widths}
     identity |= {"dtype": "float16", "position": "last", "points": ["resid_pre"]}

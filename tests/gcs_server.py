@@ -33,7 +33,7 @@ def _handler(server: GcsServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *_: object) -> None:
             pass
 
         def _answer(self, status: int, data: bytes) -> None:

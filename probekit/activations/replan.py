@@ -101,6 +101,8 @@ def plan_again(
     the type of device that the store names.
     """
     identity, positions = plan.identity, examples.positions
+    again: dict[str, Any] = {key: identity[key] for key in _OPTIONS}
+    again |= {} if device is None else {"device": device}
     options = ExtractOptions(
         edits=edits,
         edit_positions=identity.get("edit_positions", "all"),
@@ -108,7 +110,7 @@ def plan_again(
         position=positions[0] if len(positions) == 1 else positions,
         shard_bytes=identity.get("shard_bytes"),
         skip_special=identity.get("skip_special", False),
-        **{key: identity[key] for key in _OPTIONS} | ({} if device is None else {"device": device}),
+        **again,
     )
     return plan_extraction(model, examples.task, options)
 

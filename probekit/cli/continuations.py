@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probekit.cli import console
 from probekit.cli.stores import make_store
 from probekit.errors import ProbekitError, UsageError
 from probekit.options import ExtractArguments
+from probekit.remote.path import AnyPath
 
 NO_STOP = "Do not stop at any token; continue as far as the other options allow."
 
@@ -55,7 +55,7 @@ def sketched_plan(
     return whole, describe_continuations(plan, seconds), {**continuations_as_dict(plan), "seconds": seconds}
 
 
-def _saved(folder: Path, total: int) -> str:
+def _saved(folder: AnyPath, total: int) -> str:
     """How many texts were written and saved, and how to resume."""
     from probekit.activations.continuations.files import texts_written
 

@@ -50,4 +50,4 @@ def demo(job: DemoJob) -> None:
     if job.causal:
         options = CausalOptions(answers=["is", "are"], seed=job.seed)
         run_causal(path, results, options, CausalJob(json=job.json, quiet=job.quiet))
-    make_report([results], path / DEFAULT, ReportOptions(), job, show=not job.json and not job.quiet)
+    make_report([results], Path(str(path)) / DEFAULT, ReportOptions(), job, show=not job.json and not job.quiet)

@@ -45,7 +45,7 @@ def load_probe(path: str | Path) -> Any:
         UsageError: no such place in the results, or no such repository.
         DataError: missing or damaged files, or files that are not a complete probe.
     """
-    folder, place = split_place(path if is_address(path) else str(check_path("path", path)))
+    folder, place = split_place(str(path) if is_address(path) else str(check_path("path", path)))
     if is_address(folder) or Path(folder).is_dir():
         path = probe_in(results_folder(folder), place)
     return read_probe(check_path("path", path), {probe.__name__: probe for probe in SAVED})

@@ -50,7 +50,7 @@ def write_report(runs: Sequence[str | Path] | str | Path, out: str | Path, optio
         StorageError: `out` is a folder or another file, or the disk refused.
     """
     path = check_report_file(check_path("out", out))
-    paths = runs if isinstance(runs, list | tuple) else [runs]
+    paths = [runs] if isinstance(runs, str | Path) else runs
     html = report_html(load_runs([results_folder(one) for one in paths], options.store), options)
     write_as(path, html.encode("utf-8", "replace"))
     return path

@@ -17,6 +17,7 @@ from probekit.evaluation import ProbeCurves, ProbeResults
 from probekit.hub import Kind
 from probekit.manifest import is_store
 from probekit.options.check import check_any_path, check_there
+from probekit.remote.path import AnyPath
 from probekit.text import counted, listed
 
 STORE_FOLDERS = ("shards", "records", "examples", "labels", "statistics")
@@ -74,7 +75,7 @@ class SharedFolder:
         return sum(file.size for file in self.files)
 
 
-def find_shared(source: str | Path) -> SharedFolder:
+def find_shared(source: str | AnyPath) -> SharedFolder:
     """The store or results at a path, checked as far as their records go.
 
     Raises:

@@ -16,6 +16,7 @@ from probekit.hub import HubAddress, address_text, parse_address
 from probekit.options import PushOptions
 from probekit.options.option import keywords
 from probekit.plain_files import open_regular
+from probekit.remote.path import AnyPath
 from probekit.sharing.cards import card_of
 from probekit.sharing.contents import SharedFile, SharedFolder, check_bytes, find_shared
 from probekit.sharing.remote import Remote, RemoteFile, check_token, hub_errors, make_repo, read_remote
@@ -83,7 +84,7 @@ def push_to_hub(source: str | Path, repo: str, options: PushOptions) -> Pushed:
     return run_push(plan_push(source, repo, options))
 
 
-def plan_push(source: str | Path, repo: str, options: PushOptions) -> PushPlan:
+def plan_push(source: str | AnyPath, repo: str, options: PushOptions) -> PushPlan:
     """The plan of a push; nothing is sent. Errors as in `push_to_hub`."""
     shared = find_shared(source)
     address = parse_address(repo, shared.kind)

@@ -83,7 +83,7 @@ class _Rows:
     cells: Sequence[Any]
     places: list[str]
     ids: list[str]
-    texts: list[str] | None = None
+    texts: Sequence[str] | None = None
     groups: list[str] | None = None
     splits: list[str] | None = None
     class_names: list[str] | None = None
@@ -117,7 +117,7 @@ def _task(name: str, rows: _Rows, options: ImportOptions) -> Task:
     return task
 
 
-def _check_rows(table: DataTable, label: str, cells: list[Any]) -> None:
+def _check_rows(table: DataTable, label: str, cells: Sequence[Any]) -> None:
     names = table.class_names.get(label, ())
     for i, cell in enumerate(cells):
         flaw = table.bad.get(i) or label_flaw(cell, table.typed, names) or flaw_of([cell])
@@ -125,7 +125,7 @@ def _check_rows(table: DataTable, label: str, cells: list[Any]) -> None:
             raise DataError(f"{table.where(i)}: {flaw[1]}")
 
 
-def _texts(table: DataTable, named: str | None) -> list[str] | None:
+def _texts(table: DataTable, named: str | None) -> Sequence[str] | None:
     lower = {name.strip().lower() for name in table.columns}
     if named is None and lower.isdisjoint(TEXT_COLUMNS):
         return None

@@ -267,10 +267,10 @@ def test_a_column_called_split_is_one_where_it_names_splits_as_in_load_task(tmp_
 
 
 def test_the_same_import_is_the_same_store_and_another_is_refused(tmp_path: Path, acts: Path, labels: Path) -> None:
-    store = import_activations(acts, labels, out=tmp_path / "store")
-    before = {path: path.stat().st_ino for path in store.path.rglob("*")}
     import_activations(acts, labels, out=tmp_path / "store")
-    assert {path: path.stat().st_ino for path in store.path.rglob("*")} == before
+    before = {path: path.stat().st_ino for path in (tmp_path / "store").rglob("*")}
+    import_activations(acts, labels, out=tmp_path / "store")
+    assert {path: path.stat().st_ino for path in (tmp_path / "store").rglob("*")} == before
     for what, change in [
         ("model_name", {"model_name": "b"}),
         ("dtype", {"dtype": "float16"}),

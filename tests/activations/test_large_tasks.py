@@ -5,7 +5,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ from probekit.tasks.splitting.splits import carve_missing, components, first_row
 
 N = 60
 TEXTS = ["q" + "".join(chr(97 + (k * j) % 26) for j in range(1, 1 + k % 11)) for k in range(N)]
-LABELS = [["no", "yes"][k % 2] for k in range(N)]
+LABELS: Any = [["no", "yes"][k % 2] for k in range(N)]
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_large_file_is_the_task_and_the_store_of_a_small_one(tmp_path, model, 
 def test_a_subset_of_a_large_task_is_that_of_a_small_one(large):
     small = Task("t", TEXTS, LABELS)
     large()
-    task = Task("t", DiskList(TEXTS), LABELS)
+    task = Task("t", cast(Any, DiskList(TEXTS)), LABELS)
     rows = np.arange(N)[::-2]
     assert task.fingerprint() == small.fingerprint()
     assert task.subset(rows).fingerprint() == small.subset(rows).fingerprint()

@@ -31,6 +31,7 @@ from probekit.durable import is_there, seal, sync_names, write_first, write_name
 from probekit.errors import StorageError
 from probekit.points import Place, place_name, split_point
 from probekit.remote.path import AnyPath
+from probekit.scratch import give_back_memory
 
 IN_FLIGHT = 3  # shards on their way to the disk at once: one is hashed and written while others wait for their fsync
 IN_FLIGHT_BYTES = 256 << 20  # of larger shards fewer are
@@ -134,7 +135,9 @@ class StoreWriter:
         write_named(self.path / "shards", hashed_parts(rows, named, record), lambda: record[0].file)
         if before is not None:
             before.result()  # it began sooner, so that its thread is not waiting for this one
-        return write_first(record_path(self.path, number), seal(record_body(record[0], self._plan.seal))[0])
+        first = write_first(record_path(self.path, number), seal(record_body(record[0], self._plan.seal))[0])
+        give_back_memory()
+        return first
 
     def flush(self) -> None:
         """Wait until every shard that was given is on disk.

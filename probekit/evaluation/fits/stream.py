@@ -163,7 +163,8 @@ def _of_store(store: Store, place: Place, room: int | None) -> Stream:
                 else:
                     yield checked_features(values, place, id_of, order[start : start + len(values)])
                 start += len(values)
-            del shard, values  # or memory would hold them while the next is read: three shards, and not two
+                del values
+            del shard  # or memory would hold them while the next is read: three shards, and not two
         sound = True
 
     return Stream(len(order), width, read, order, room)

@@ -58,7 +58,11 @@ def settle_classes(labels: np.ndarray, names: list[str], rare: np.ndarray, how: 
 
 
 def too_rare_to_carve(
-    labels: np.ndarray, n_classes: int, splits: Sequence[str], keys: Sequence[Hashable], missing: Sequence[str]
+    labels: np.ndarray,
+    n_classes: int,
+    splits: Sequence[str],
+    keys: Sequence[Hashable] | np.ndarray,
+    missing: Sequence[str],
 ) -> np.ndarray:
     """The classes that cannot be in every split after carving.
 

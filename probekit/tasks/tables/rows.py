@@ -49,7 +49,7 @@ class Rows:
     texts: Any = field(default_factory=DiskList)
     cells: list[Any] = field(default_factory=list)
     groups: list[str | None] = field(default_factory=list)
-    splits: list[str] = field(default_factory=list)
+    splits: Any = field(default_factory=list)
     ids: Any = field(default_factory=DiskList)
     places: Any = field(default_factory=DiskList)
     spans: list[tuple[int, int]] = field(default_factory=list)

@@ -8,6 +8,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from probekit.errors import DataError
 from probekit.options import TaskOptions
 from probekit.plain_files import parse_json
@@ -51,7 +53,7 @@ def token_flaw(cell: Any, text: Any) -> tuple[str, str] | None:
 
 
 def with_token_cells(
-    task: Task, column: str, cells: Sequence[Any], keys: Sequence[Hashable], options: TaskOptions
+    task: Task, column: str, cells: Sequence[Any], keys: Sequence[Hashable] | np.ndarray, options: TaskOptions
 ) -> Task:
     """The task with these labels of tokens as its target; without labels of texts, missing splits are carved by them.
 
