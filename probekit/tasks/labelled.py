@@ -83,7 +83,7 @@ class _Rows:
     cells: Sequence[Any]
     places: list[str]
     ids: list[str]
-    texts: Sequence[str] | None = None
+    texts: Any = None  # a list, or a `DiskList` of a large table
     groups: list[str] | None = None
     splits: list[str] | None = None
     class_names: list[str] | None = None
