@@ -1,4 +1,4 @@
-"""The limits that keep the code readable, measured on its syntax tree: sizes, parameters, circles of imports, names."""
+"""The limits that keep the code readable, measured on its syntax tree: parameters, circles of imports, names."""
 
 import ast
 import re
@@ -29,33 +29,9 @@ def functions(tree: ast.Module) -> Iterator[Function]:
     return (node for node in ast.walk(tree) if isinstance(node, Function))
 
 
-def lines_without_docstring(node: Function) -> int:
-    doc = node.body[0] if ast.get_docstring(node) is not None else None
-    return _lines(node) - (_lines(doc) if doc else 0)
-
-
-def _lines(node: ast.stmt) -> int:
-    return (node.end_lineno or 0) - node.lineno + 1
-
-
 def parameters(node: Function) -> list[str]:
     names = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
     return [name for name in names if name not in ("self", "cls")]
-
-
-def test_no_file_has_more_than_400_lines():
-    lengths = {short(path): len(path.read_text(encoding="utf-8").splitlines()) for path in PATHS}
-    assert {name: length for name, length in lengths.items() if length > 400} == {}
-
-
-def test_no_function_has_more_than_40_lines_without_its_docstring():
-    long = {
-        f"{short(path)}:{node.name}": lines
-        for path, tree in trees().items()
-        for node in functions(tree)
-        if (lines := lines_without_docstring(node)) > 40
-    }
-    assert long == {}
 
 
 def test_lists_of_options_are_objects():
