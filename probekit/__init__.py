@@ -31,6 +31,7 @@ _HOME = {
     "steering_vectors": "causal.directions.steering",
     "logit_lens": "causal.readouts",
     "direct_logit_attribution": "causal.readouts",
+    "token_losses": "causal.behaviour.measure",
     "load_pairs": "causal.behaviour.pairs",
     "patch_pairs": "causal.patching.patch_pairs",
     "train_probes": "evaluation",
@@ -99,6 +100,7 @@ __all__ = [
     "show_reading",
     "steering_vectors",
     "sweep",
+    "token_losses",
     "train_probes",
     "transfer",
     "write_report",
@@ -117,6 +119,7 @@ if TYPE_CHECKING:
         random_init_of,
     )
     from probekit.activations.plan.reading.show import show_reading
+    from probekit.causal.behaviour.measure import token_losses
     from probekit.causal.behaviour.pairs import load_pairs
     from probekit.causal.curve.causal_curve import causal_curve
     from probekit.causal.directions.steering import steering_vectors

@@ -19,6 +19,7 @@ from probekit.causal.behaviour.answers import answer_ids as answer_ids
 from probekit.causal.behaviour.answers import mask_token
 from probekit.causal.behaviour.pairs import MinimalPairs
 from probekit.causal.behaviour.unembedding import check_head, chosen_logits, logits_of, rows_at_once
+from probekit.devices import where_float64
 from probekit.errors import DataError, UsageError
 from probekit.interventions import Edits, editing
 from probekit.models.base import LanguageModel
@@ -233,7 +234,7 @@ def token_losses(
         batch = [[int(i) for i in texts[row][: model.cfg.n_ctx]] for row in rows]
         at = None if edited is None else [edited[row] for row in rows]
         for row, losses in zip(rows, _losses(model, batch, edits or {}, torch.tensor(rows), at), strict=True):
-            found[row] = losses.double().cpu()
+            found[row] = losses
     return found
 
 
@@ -254,7 +255,7 @@ def _batches(model: LanguageModel, texts: Sequence[Sequence[int]]) -> Iterator[l
 def _losses(
     model: LanguageModel, batch: list[list[int]], edits: Edits, rows: Tensor, edited: list[Sequence[int]] | None
 ) -> list[Tensor]:
-    """The losses of the predicted tokens of each text of a batch."""
+    """The losses of the predicted tokens of each text of a batch, float64 on the CPU."""
     width = len(batch[-1])
     tokens = torch.tensor([row + [0] * (width - len(row)) for row in batch])
     real = torch.arange(width) < torch.tensor([len(row) for row in batch])[:, None]
@@ -269,8 +270,10 @@ def _losses(
     n_predicted, at = at.sum(1).tolist(), at.to(hidden_BLD.device)
     hidden_TD, targets_T = hidden_BLD[:, from_][at], targets.to(hidden_BLD.device)[at]
     parts = zip(hidden_TD.split(rows_at_once(model)), targets_T.split(rows_at_once(model)), strict=True)
-    losses = [cross_entropy(logits_of(model, x_TD), y_T, reduction="none") for x_TD, y_T in parts]
-    return list(torch.cat(losses).split(n_predicted)) if losses else [hidden_BLD.new_empty(0) for _ in batch]
+    # float32 has no number between 1 and 1 + 1.2e-7, so that its losses below 1e-6 have a digit at most
+    logits = ((where_float64(logits_of(model, x_TD)).double(), y_T) for x_TD, y_T in parts)
+    losses = [cross_entropy(x_TV, y_T.to(x_TV.device), reduction="none").cpu() for x_TV, y_T in logits]
+    return list(torch.cat(losses).split(n_predicted)) if losses else [torch.empty(0).double() for _ in batch]
 
 
 def _masked(model: LanguageModel, tokens: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:

@@ -169,6 +169,24 @@ def test_the_loss_of_each_text_under_its_own_edit(monkeypatch):
         token_losses(model, TEXTS, {}, [[0]])
 
 
+@torch.no_grad()
+def test_small_losses_have_all_their_digits():
+    """Equal to the same model in float64, on a text that it predicts with losses of about 1e-7."""
+    model = tiny_model("gpt2").__class__(tiny_model("gpt2").cfg).init_weights(0)
+    ids = [1]
+    while len(ids) < 8:
+        ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
+    logits_LV = model(torch.tensor([ids]))[0, :-1]
+    leads_L2 = logits_LV.topk(2).values
+    model.ln_final.weight *= 16 / (leads_L2[:, 0] - leads_L2[:, 1]).median()  # e**-16 = 1e-7
+    model.ln_final.bias.zero_()
+    found = token_losses(model, [ids])[0]
+    model.double()
+    wanted = -model(torch.tensor([ids]))[0, :-1].log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+    assert float(wanted.min()) < 1e-6
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-12)
+
+
 def test_a_text_longer_than_the_context_is_cut():
     model, ids = tiny_model("gpt2"), [1, 2, 3] * 20
     assert loss_per_token(model, [ids]) == loss_per_token(model, [ids[: model.cfg.n_ctx]])
