@@ -1,6 +1,6 @@
 """Edits: changes of the activations at a point while the model runs."""
 
-from probekit.interventions.attach import check_edits, editing, editing_texts
+from probekit.interventions.attach import check_edits, editing, editing_at, editing_texts
 from probekit.interventions.edits import (
     Add,
     Affine,
@@ -39,6 +39,7 @@ __all__ = [
     "check_width",
     "edit_rows",
     "editing",
+    "editing_at",
     "editing_texts",
     "edits_in_words",
     "is_identity",

@@ -66,8 +66,16 @@ def editing(
 
     Edits at one point are done in the order given. Within `model.reading`, points of the last block may have the read
     positions alone.
+
+    Raises:
+        UsageError: an edit with positions of its own.
     """
-    with _attached(model, edits, lambda edit: (at_BL, rows_BL)):
+    for name, edit in check_edits(model, edits):
+        if edit.positions is not None:
+            raise UsageError(
+                f"the edit at {name} has positions of its own, which are for model.edited and extract; leave them out"
+            )
+    with editing_at(model, edits, lambda edit: (at_BL, rows_BL)):
         yield
 
 
@@ -83,27 +91,30 @@ def editing_texts(
         positions: see `check_positions`.
         texts: gives the texts of the forward that runs; None if their tokens are unknown.
     """
-    checked = check_positions(positions)
+    given = check_positions(positions)
 
     def placed(edit: Edit) -> Placed:
+        checked = given if edit.positions is None else check_positions(edit.positions)
         n_rows = edit_rows(edit)
         if n_rows is None and isinstance(checked, str) and checked == "all":
             return None, None
         if (here := texts()) is None:
             raise UsageError(
                 "an edit at some positions, or with a row for each text, needs one text in each row, and a mask "
-                "[B, L] or none; to extract under it, give extract(edits=...)"
+                "[B, L] or none; to extract statistics under it, give ExtractOptions(edits=...)"
             )
         if n_rows not in (None, here.n_rows):
             raise UsageError(f"an edit has tensors for {n_rows} texts, got {here.n_rows}; give one row for each text")
         return tokens_at(checked, here), None if n_rows is None else here.row_B[:, None]
 
-    with _attached(model, edits, placed):
+    with editing_at(model, edits, placed):
         yield
 
 
 @contextmanager
-def _attached(model: HookedModule, edits: Edits, placed: Callable[[Edit], Placed]) -> Iterator[None]:
+def editing_at(model: HookedModule, edits: Edits, placed: Callable[[Edit], Placed]) -> Iterator[None]:
+    """Within the context, forwards run with each edit at the tokens, and with the rows, that `placed` gives for it."""
+
     def hook_of(edit: Edit) -> Any:
         def hook(x: Tensor, point: HookPoint) -> Tensor:
             at_BL, rows_BL = placed(edit)

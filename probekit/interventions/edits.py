@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from probekit.errors import UsageError
+from probekit.interventions.where import check_positions
 from probekit.text import kind_of
 
 _ONE = {"R": "one number of rows", "D": "one width", "k": "one number of dimensions"}
@@ -37,10 +38,12 @@ class Edit(ABC):
 
     Attributes:
         scale: how much of it is done, or [R].
+        positions: the tokens that it is done at, as for `model.edited`; None: those that are given for all edits.
     """
 
     axes: ClassVar[Mapping[str, str]] = MappingProxyType({})  # of its tensors, without that of the rows
     scale: float | Tensor = 1.0
+    positions: Any = None
 
     @abstractmethod
     def changed(self, x_TD: Tensor, rows_T: Tensor | None) -> Tensor:
@@ -161,7 +164,8 @@ def check_edit(edit: Edit) -> None:
     """Check an edit that may have been made without the functions of `make`.
 
     Raises:
-        UsageError: what should be a tensor is none, shapes that do not go together, or a scale that is not finite.
+        UsageError: what should be a tensor is none, shapes that do not go together, a scale that is not finite, or no
+            positions.
     """
     optional = {field.name for field in fields(edit) if field.default is None}
     for name in edit.axes:
@@ -184,6 +188,8 @@ def check_edit(edit: Edit) -> None:
                 raise UsageError(f"the tensors of an edit have {_ONE[axis]}; got {first} {known}, {name} {size}")
     if not (isinstance(edit.scale, Tensor | SupportsFloat) and bool(torch.as_tensor(edit.scale).isfinite().all())):
         raise UsageError(f"the scale of an edit is a finite number or one for each row; got {_shown(edit.scale)}")
+    if edit.positions is not None:
+        check_positions(edit.positions)
 
 
 def _shown(x: Any) -> str:

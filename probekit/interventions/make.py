@@ -1,7 +1,8 @@
 """Make edits from directions, subspaces, values and maps; these functions check what they are given.
 
 Every tensor may also be a NumPy array or a list. `scale` is how much of the edit is done: 0 nothing, 1 all of it; a
-tensor [R] has one scale for each row.
+tensor [R] has one scale for each row. `positions` are the tokens that this edit is done at, as for `model.edited`; None:
+those that `model.edited(edits, positions)` or `extract(edit_positions=...)` gives for all edits.
 
 Axes: D width of the point, R rows, k dimensions of a subspace.
 """
@@ -19,13 +20,14 @@ from probekit.text import kind_of
 _VECTORS, _SUBSPACES = ("[D]", "[R, D]"), ("[D]", "[D, k]", "[R, D, k]")
 
 
-def replace(value: Any, part: Any = None, scale: Any = 1.0) -> Replace:
+def replace(value: Any, part: Any = None, scale: Any = 1.0, positions: Any = None) -> Replace:
     """Replace the activations by `value`.
 
     Args:
         value: [D], or [R, D].
         part: which components are replaced, bool [D] or [R, D]; None replaces all.
         scale: a number or [R].
+        positions: the tokens to edit; None: those given for all edits.
 
     Raises:
         UsageError: another shape, or values that are not finite.
@@ -34,60 +36,68 @@ def replace(value: Any, part: Any = None, scale: Any = 1.0) -> Replace:
     which = None if part is None else to_tensor(part)
     if part is not None and (which is None or which.dtype != torch.bool):
         raise UsageError(f"part is bool, True where a component is replaced; got {in_one_line(part)}")
-    return _checked(Replace(value, which, scale=_scale(scale)))
+    return _checked(Replace(value, which, scale=_scale(scale), positions=positions))
 
 
-def add(direction: Any, scale: Any = 1.0) -> Add:
-    """Add `scale` times a direction, [D] or [R, D]: a steering vector.
+def add(direction: Any, scale: Any = 1.0, positions: Any = None) -> Add:
+    """Add `scale` times a direction: a steering vector.
 
     The direction keeps its length: a unit vector and the standard deviation of the activations along it as scale steer
     by one standard deviation.
 
+    Args:
+        direction: [D] or [R, D].
+        scale: a number or [R].
+        positions: the tokens to edit; None: those given for all edits.
+
     Raises:
         UsageError: another shape, or values that are not finite.
     """
-    return _checked(Add(_numbers("direction", direction, _VECTORS), scale=_scale(scale)))
+    return _checked(Add(_numbers("direction", direction, _VECTORS), scale=_scale(scale), positions=positions))
 
 
-def project_out(directions: Any, mean: Any = None, scale: Any = 1.0) -> ProjectOut:
+def project_out(directions: Any, mean: Any = None, scale: Any = 1.0, positions: Any = None) -> ProjectOut:
     """Remove what lies in the span of some directions.
 
     Args:
         directions: a direction [D], or several as columns [D, k], or [R, D, k]; they need not be orthonormal.
         mean: what is left of the activations there, [D] or [R, D]; None leaves 0.
         scale: a number or [R].
+        positions: the tokens to edit; None: those given for all edits.
 
     Raises:
         UsageError: another shape, values that are not finite, or no direction other than 0.
     """
     basis = _orthonormal(_numbers("directions", directions, _SUBSPACES))
     mean = None if mean is None else _numbers("mean", mean, _VECTORS)
-    return _checked(ProjectOut(basis, mean, scale=_scale(scale)))
+    return _checked(ProjectOut(basis, mean, scale=_scale(scale), positions=positions))
 
 
-def affine(matrix: Any, bias: Any = None, scale: Any = 1.0) -> Affine:
+def affine(matrix: Any, bias: Any = None, scale: Any = 1.0, positions: Any = None) -> Affine:
     """Map the activations to P x + b.
 
     Args:
         matrix: P [D, D].
         bias: b [D]; None is 0.
         scale: a number or [R].
+        positions: the tokens to edit; None: those given for all edits.
 
     Raises:
         UsageError: another shape, or values that are not finite.
     """
     matrix = _numbers("matrix", matrix, ("[D, D]",))
     bias = torch.zeros(len(matrix), dtype=matrix.dtype) if bias is None else _numbers("bias", bias, ("[D]",))
-    return _checked(Affine(matrix, bias, scale=_scale(scale)))
+    return _checked(Affine(matrix, bias, scale=_scale(scale), positions=positions))
 
 
-def swap(directions: Any, other: Any, scale: Any = 1.0) -> Swap:
+def swap(directions: Any, other: Any, scale: Any = 1.0, positions: Any = None) -> Swap:
     """Give the activations the coordinates of another run, in the span of some directions: an interchange.
 
     Args:
         directions: as in `project_out`.
         other: activations of the other run, [D] or [R, D]; only their coordinates are kept.
         scale: a number or [R].
+        positions: the tokens to edit; None: those given for all edits.
 
     Raises:
         UsageError: another shape, values that are not finite, or no direction other than 0.
@@ -99,7 +109,7 @@ def swap(directions: Any, other: Any, scale: Any = 1.0) -> Swap:
         raise UsageError(f"other has {len(other)} rows, and the directions {len(basis)}; give one number of rows")
     equation = "...d,dk->...k" if basis.dim() == 2 else "...d,...dk->...k"
     coordinates = torch.einsum(equation, other.to(basis), basis)
-    return _checked(Swap(basis, coordinates, scale=_scale(scale)))
+    return _checked(Swap(basis, coordinates, scale=_scale(scale), positions=positions))
 
 
 def _checked(edit: Any) -> Any:

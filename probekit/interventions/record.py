@@ -10,6 +10,7 @@ from torch import Tensor
 from probekit.hooks import HookedModule
 from probekit.interventions.attach import check_edits
 from probekit.interventions.edits import Edit, Edits
+from probekit.interventions.where import check_positions
 from probekit.points import place_name, split_point
 
 _NAMES = {"Replace": "replace", "Add": "add", "ProjectOut": "project_out", "Affine": "affine", "Swap": "swap"}
@@ -25,10 +26,20 @@ def record_of_edits(model: HookedModule, edits: Edits) -> dict[str, list[dict[st
 
 def _record(edit: Edit) -> dict[str, Any]:
     values = {field.name: getattr(edit, field.name) for field in fields(edit)}
+    if edit.positions is not None:
+        values["positions"] = _plain(check_positions(edit.positions))
     tensors = {name: x for name, x in values.items() if isinstance(x, Tensor)}
     plain = {name: x for name, x in values.items() if name not in tensors and x is not None}
     kind = _NAMES.get(type(edit).__name__, type(edit).__name__)
     return {"kind": kind, **plain, **{name: _digest(x) for name, x in tensors.items()}}
+
+
+def _plain(positions: Any) -> Any:
+    """Checked positions, a slice as text."""
+    if not isinstance(positions, slice):
+        return positions
+    parts = [positions.start, positions.stop, *([] if positions.step is None else [positions.step])]
+    return ":".join("" if part is None else str(part) for part in parts)
 
 
 def _digest(x: Tensor) -> dict[str, Any]:
@@ -51,5 +62,15 @@ def _value(x: Any) -> str:
 
 def edits_in_words(record: dict[str, list[dict[str, Any]]], positions: str) -> str:
     """A store's edits in a few words: "project_out at resid_pre.5, all tokens"."""
-    each = [f"{' then '.join(one['kind'] for one in some)} at {place}" for place, some in record.items()]
+    each = [f"{' then '.join(map(_with_positions, some))} at {place}" for place, some in record.items()]
+    if all("positions" in one for some in record.values() for one in some):
+        return ", ".join(each)
     return f"{', '.join(each)}, {'all tokens' if positions == 'all' else 'the read tokens'}"
+
+
+def _with_positions(one: dict[str, Any]) -> str:
+    """The kind of an edit, and its own positions: "add (positions 4)"."""
+    if "positions" not in one:
+        return one["kind"]
+    own = one["positions"]
+    return f"{one['kind']} (positions {'of each text' if isinstance(own, dict) else own})"

@@ -183,18 +183,19 @@ class LanguageModel(HookedModule):
 
     @contextmanager
     def edited(self, edits: Edits, positions: Positions = "all") -> Iterator[Self]:
-        """Within the context, the model runs with edits: in forwards, in generation and in extraction into memory.
+        """Within the context, the model runs with edits: in forwards, generation and extraction into memory.
 
         Edits at one point are done in the order given, those of different points in the order of the forward. Contexts
         nest: the edits of the outer one come first. Like hooks, edits hold for every thread, and are gone after an
         exception.
 
-        An edit with rows [R, ...] has one for each text of the batch.
+        An edit with rows [R, ...] has one for each text of the batch; in extraction, for each example of the task.
+        Edits at several tokens, each with its own direction: `{place: [add(a, positions=4), add(b, positions=6)]}`.
 
         Args:
             edits: point -> edit, or several edits: `{("resid_pre", 5): add(direction, scale=2)}`; see
                 `probekit.interventions`. A point without a layer means every layer.
-            positions: the tokens that are edited, the same under any padding:
+            positions: the tokens to edit, of edits without positions of their own; the same under any padding:
                 - "all", generated ones included;
                 - "last": the last token of each text; in generation, of each prompt;
                 - an index or a slice of each text or prompt, a BOS counted; negative ones count from its end;

@@ -119,12 +119,13 @@ class ExtractOptions:
         None,
         'Edits that the model runs with: {("resid_pre", 5): project_out(direction)}.',
         notes="See `probekit.interventions`; edits with rows [N, ...] have one for each example. The activations of an "
-        "edited place are those after the edit. A store records them with the checksums of their tensors.",
+        "edited place are those after the edit. Edits with positions of their own, as in add(direction, positions=4), are "
+        "done there. A store records them with the checksums of their tensors.",
         flag=None,
     )
     edit_positions: EditPositions = option(
         "all",
-        'The tokens that are edited: "all", context tokens too, or "read", those at `position`.',
+        'The tokens to edit, of edits without positions: "all", context tokens too, or "read", those at `position`.',
         notes='With "read", or with edits that have rows, texts share no prefixes.',
         flag=None,
     )

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from models.adapter.wrapped import wrapped
 from store_cases import assert_equal, flip, lasting, plan_of, run, shard_of
 from tiny_configs import LIKE_ANOTHER, new_model, tiny_configs, tiny_model
 
@@ -14,7 +15,7 @@ from probekit.cli.ls import describe
 from probekit.errors import DataError, ResumeMismatch, UsageError
 from probekit.evaluation import train_probes
 from probekit.evaluation.results.cautions import cautions
-from probekit.interventions import add, affine, project_out, replace, swap
+from probekit.interventions import Add, add, affine, edits_in_words, project_out, record_of_edits, replace, swap
 from probekit.options import ExtractOptions
 from probekit.tasks.base import Task
 
@@ -134,6 +135,84 @@ def test_each_word_of_a_text_is_edited_by_itself(name, position):
         torch.testing.assert_close(acts["resid_pre", 2][i], alone, rtol=1e-5, atol=1e-5)
 
 
+AT = {  # positions in each text of TEXTS, and of one alone
+    "index": (1, 1),
+    "from the end": (-2, -2),
+    "last": ("last", "last"),
+    "slice": (slice(1, None, 2), slice(1, None, 2)),
+    "one for each": ([4, 0, 6, 1, 3, 2, 0, 4], None),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("at", AT)
+@pytest.mark.parametrize("name", ["gpt2", "bert", "adapted mamba"])
+def test_edits_at_positions_of_their_own_equal_those_of_each_text_alone(name, at, tmp_path):
+    """In blocks, in a store, and within `edited`: several tokens, each with its own direction, a row for each text."""
+    model = wrapped("mamba") if name == "adapted mamba" else tiny_model(name)
+    positions, of_one = AT[at]
+    size = model.cfg.d_model
+    rows = ROWS[:, :1].expand(-1, size) * torch.linspace(-2, 2, size, dtype=torch.float64)
+    first: Any = [add(rows, 2.0, positions=positions), add(torch.ones(size), 3.0, positions=0)]
+    how: Any = {"layers": [0, 1], "position": "mean", "bos": False}
+    blocks = extract(model, TEXTS, edits={("resid_pre", 1): first}, **how)
+    store = extract(model, TEXTS, edits={("resid_pre", 1): first}, out=tmp_path / "store", **how)
+    with model.edited({("resid_pre", 1): add(rows, 2.0)}, positions), model.edited({("resid_pre", 1): first[1]}):
+        inside = extract(model, TEXTS, **how)
+    plain = extract(model, TEXTS, **how)
+    for i, ids in enumerate(TEXTS):
+        own = positions[i] if of_one is None else of_one
+        kept: dict[str, Any] = {}
+        hook = (("resid_pre", 1), lambda x, _, kept=kept: kept.update(x=x[0].mean(0)))
+        with model.edited({("resid_pre", 1): [add(rows[i], 2.0, positions=own), first[1]]}), model.hooks([hook]):
+            model(torch.tensor([ids]), return_logits=False)
+        for acts in (blocks, store, inside):
+            torch.testing.assert_close(acts["resid_pre", 1][i], kept["x"], rtol=2e-5, atol=2e-5)
+        assert float((kept["x"] - plain["resid_pre", 1][i]).abs().max()) > 0.1
+
+
+def test_an_encoder_decoder_is_extracted_within_edits_at_positions_of_either_stack():
+    model = tiny_model("marian")
+    targets = [[0, *text[::-1]] for text in TEXTS]
+    task, how = Task(name="t", inputs=TEXTS, targets=targets), {"points": "decoder.resid_pre"}
+    edits = {("encoder.resid_pre", 1): add(ROWS, 3.0, positions=1), ("decoder.resid_pre", 0): add(ROWS, positions=-2)}
+    wanted = extract(model, task, edits=edits, **how)
+    with model.edited(edits):
+        inside = extract(model, task, **how)
+    plain = extract(model, task, **how)
+    for place in wanted:
+        torch.testing.assert_close(inside[place], wanted[place], rtol=2e-5, atol=2e-5)
+        changed = (wanted[place] - plain[place]).abs().amax(1) > 1e-3
+        assert bool(changed.all()) == (place[1] != 0)  # the input of layer 0 is read at the last token
+
+
+def test_the_record_of_an_edit_has_its_positions(model):
+    record = record_of_edits(
+        model,
+        {("resid_pre", 1): [add(torch.ones(16), positions=slice(2, 5)), add(torch.ones(16), positions=[1, 2])]},
+    )
+    first, second = record["resid_pre.1"]
+    assert first["positions"] == "2:5"
+    assert second["positions"]["shape"] == [2]
+    assert edits_in_words(record, "all") == "add (positions 2:5) then add (positions of each text) at resid_pre.1"
+
+
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [
+        (4, "text 1 has 3 tokens; got position 4"),
+        ([0, 1], "one position for each of 8 texts; got 2"),
+        ("generated", "is for generated tokens, and extract writes none"),
+        ("lats", "did you mean last"),
+    ],
+)
+def test_positions_that_no_text_has_are_refused_before_anything_runs(positions, message, tmp_path):
+    edit = Add(torch.ones(D), positions=positions)
+    with pytest.raises(UsageError, match=message):
+        extract(tiny_model("gpt2"), TEXTS, edits={("resid_pre", 1): edit}, out=tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
 def test_a_decoder_is_extracted_under_edits_of_either_stack():
     model = tiny_model("marian")
     targets = [[0, *text[::-1]] for text in TEXTS]
@@ -188,8 +267,6 @@ def test_within_edited_an_extraction_into_memory_runs_under_the_edits(model, tas
     wanted = extract(model, task, edits=edits)
     for place in wanted:
         torch.testing.assert_close(inside[place], wanted[place])
-    with model.edited(edits, "last"), pytest.raises(UsageError, match=r"give extract\(edits=\.\.\.\)"):
-        extract(model, task)
     assert not [point for point in model.points.values() if point.hooked]
 
 

@@ -19,7 +19,7 @@ from probekit.activations.plan.prepare import rendered_task
 from probekit.activations.plan.reading.select_tokens import check_characters
 from probekit.activations.plan.token_ids import Sequences, has_texts, tokenise_inputs
 from probekit.errors import UsageError
-from probekit.interventions import Edits, record_of_edits
+from probekit.interventions import Edits, check_edits, record_of_edits
 from probekit.models.base import LanguageModel
 from probekit.models.families import has_shape, shape_of
 from probekit.models.generation import stop_ids
@@ -89,7 +89,7 @@ def plan_continuations(model: LanguageModel, task: Task, options: ExtractArgumen
         raise UsageError("how many tokens the model may write is not said; give generate=64 (--generate 64)")
     stack, device = check_planned(model, options, len(task))
     _check_model(model, stack)
-    _check_task(task, options)
+    _check_task(model, task, options)
     task = rendered_task(model, task, options if task.chats is None else replace(options, add_generation_prompt=True))
     _check_selections(task, options)
     sequences = tokenise_inputs(model, task, options.bos, "cut")
@@ -156,7 +156,7 @@ def _check_model(model: LanguageModel, stack: str) -> None:
         )
 
 
-def _check_task(task: Task, options: ExtractArguments) -> None:
+def _check_task(model: LanguageModel, task: Task, options: ExtractArguments) -> None:
     if task.generated is not None:
         raise UsageError(f"the texts of {task.name!a} have continuations already; leave out generate")
     if task.spans is not None:
@@ -164,6 +164,12 @@ def _check_task(task: Task, options: ExtractArguments) -> None:
     if task.token_labels:
         raise UsageError(
             f"{task.name!a} has labels of tokens, and what the model writes has none; leave out generate, or the labels"
+        )
+    some = [] if options.edits is None else [edit for _, edit in check_edits(model, options.edits)]
+    if any(edit.positions is not None for edit in some):
+        raise UsageError(
+            "positions of an edit count in the prompt while the model writes, and in the whole text afterwards; edit "
+            "all tokens, or write with model.generate first"
         )
     if options.edits is not None and options.edit_positions == "read":
         raise UsageError(

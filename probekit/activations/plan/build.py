@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from probekit.activations.layout import row_bytes
-from probekit.activations.plan.edits import check_planned_edits
+from probekit.activations.plan.edits import check_edited_tokens, check_planned_edits
 from probekit.activations.plan.packing import FILLED, Packing, choose_nodes, cut_batches, group_batches, pack
 from probekit.activations.plan.places import find_places, stack_of, stop_at_layer, width_of
 from probekit.activations.plan.plan import ExtractionPlan
@@ -55,6 +55,7 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
     options = replace(options, position=position_of_rows(options.position, task, full))
     task, sequences, sources, reading = _read(model, full, options, stack)
     options = check_planned_edits(model, options, places, stack, len(task))
+    check_edited_tokens(model, options.edits, sequences, sources)
     layout = layout_of(reading, sequences)
     batch_tokens = options.batch_tokens or BATCH_TOKENS.get(device.type, BATCH_TOKENS_ELSEWHERE)
     causal = model.causal or stack == "decoder"

@@ -15,9 +15,10 @@ from torch import Tensor
 from probekit.activations.plan.packing import PackedBatch
 from probekit.activations.plan.places import full_name
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.activations.run.edits import edited_batch
+from probekit.activations.run.edits import edited_batch, texts_of_batch
 from probekit.activations.run.gather import Pool, ReadNodes, nodes_to_read, pools_of
 from probekit.hooks import HookPoint
+from probekit.interventions import TextTokens
 from probekit.models.base import LanguageModel
 from probekit.models.layers import prepared
 from probekit.points import PAIR_POINTS, Place
@@ -48,7 +49,7 @@ def compute_batch(plan: ExtractionPlan, batch: PackedBatch) -> dict[Place, Tenso
     pools = pools_of(plan.places, plan.reading, plan.layout, batch, plan.model.device, read)
     pool_of = dict(zip(names, pools, strict=True))
     with edited_batch(plan, batch):
-        values = run_batch(plan.model, batch, pool_of, plan.stack, plan.stop_at_layer, read)
+        values = run_batch(plan.model, batch, pool_of, plan.stack, plan.stop_at_layer, read, len(plan.task))
     return {place: values[name] for place, name in zip(plan.places, names, strict=True)}
 
 
@@ -73,6 +74,7 @@ def run_batch(
     stack: str,
     stop_at_layer: int | None,
     read: ReadNodes | None = None,
+    n_examples: int = 0,
 ) -> dict[str, Tensor]:
     """Run a batch as far as needed.
 
@@ -83,6 +85,7 @@ def run_batch(
         stack: "encoder", "decoder" or "".
         stop_at_layer: the block before which the forward stops; None runs all blocks and the final norm.
         read: the nodes that the last of these blocks computes; None for all.
+        n_examples: how many texts the task has, for a user's edits with a row for each.
 
     Returns:
         Full name -> [R, D].
@@ -92,22 +95,36 @@ def run_batch(
     def keep(x: Tensor, hook: HookPoint) -> None:
         pooled[hook.name] = pools[hook.name](x).to(model.device)  # few rows; x may be on another device
 
-    # rows and blocks are not texts: a user's edits at positions are refused within
-    with model.telling(None), model.hooks([(list(pools), keep)]):
-        _forward(model, batch, stack, stop_at_layer, None if read is None else read.positions.to(model.device))
+    with model.hooks([(list(pools), keep)]):
+        read_BR = None if read is None else read.positions.to(model.device)
+        _forward(model, batch, stack, stop_at_layer, read_BR, n_examples)
     assert pooled.keys() == pools.keys(), f"silent: {pools.keys() - pooled.keys()}"
     return pooled
 
 
-def _forward(model: Any, batch: PackedBatch, stack: str, stop_at_layer: int | None, read_BR: Tensor | None) -> None:
+def _forward(
+    model: Any,
+    batch: PackedBatch,
+    stack: str,
+    stop_at_layer: int | None,
+    read_BR: Tensor | None,
+    n_examples: int,
+) -> None:
     tokens, packed = batch_inputs(model, batch)
     packed |= {"stop_at_layer": stop_at_layer} | ({} if stack == "encoder" else {"return_logits": False})
     if batch.source is not None:
         source, of_source = batch_inputs(model, batch.source)
-        packed |= {"memory": model.encode(source, **of_source), "cross_mask": batch.cross_mask(model.device)}
+        with model.telling(_told_texts(batch.source, n_examples)):
+            memory = model.encode(source, **of_source)
+        packed |= {"memory": memory, "cross_mask": batch.cross_mask(model.device)}
     forward = {"": model, "encoder": getattr(model, "encode", None), "decoder": getattr(model, "decode", None)}[stack]
-    with model.reading(read_BR):
+    with model.reading(read_BR), model.telling(_told_texts(batch, n_examples)):
         forward(tokens, **packed)
+
+
+def _told_texts(batch: PackedBatch, n_examples: int) -> TextTokens | None:
+    """The texts of the rows, for a user's edits at positions; None where a row holds several, as in a store's blocks."""
+    return texts_of_batch(batch, n_examples) if len(batch.rows) == len(batch.tokens) else None
 
 
 def batch_inputs(model: LanguageModel, batch: PackedBatch) -> tuple[Tensor, dict[str, Any]]:
