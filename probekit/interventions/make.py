@@ -1,8 +1,8 @@
 """Make edits from directions, subspaces, values and maps; these functions check what they are given.
 
 Every tensor may also be a NumPy array or a list. `scale` is how much of the edit is done: 0 nothing, 1 all of it; a
-tensor [R] has one scale for each row. `positions` are the tokens that this edit is done at, as for `model.edited`; None:
-those that `model.edited(edits, positions)` or `extract(edit_positions=...)` gives for all edits.
+tensor [R] has one scale for each row. `positions` are the tokens to edit, as for `model.edited`; None: those that
+`model.edited(edits, positions)` or `extract(edit_positions=...)` gives for all edits.
 
 Axes: D width of the point, R rows, k dimensions of a subspace.
 """

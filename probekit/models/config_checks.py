@@ -1,6 +1,6 @@
 """Checks of config fields, shared by all families; each error gives the field, the valid values and the value."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from probekit.errors import DataError, nearest
@@ -100,6 +100,24 @@ def check_layer_types(value: Any, n_layers: int) -> None:
         raise DataError(
             f"layer_types must be a list with one type for each of {n_layers} layers (num_hidden_layers); got {given}"
         )
+
+
+def own_head_dim(cfg: Any, named: Callable[[str], str]) -> int | None:
+    """The `head_dim` of a config, None where the heads share d_model evenly; see `head_width`.
+
+    Raises:
+        DataError: neither is the case.
+    """
+    if cfg.head_dim is None:
+        check_multiple(cfg.d_model, named("d_model"), cfg.n_heads, named("n_heads"))
+        return None
+    check_dimension("d_head", cfg.head_dim, "head_dim")
+    return None if cfg.n_heads * cfg.head_dim == cfg.d_model else cfg.head_dim
+
+
+def head_width(cfg: Any) -> int:
+    """Width of one attention head: `head_dim`, or else its share of d_model, as in every published model."""
+    return cfg.d_model // cfg.n_heads if cfg.head_dim is None else cfg.head_dim
 
 
 def check_multiple(value: int, named: str, divisor: int, divisor_named: str) -> None:

@@ -1,6 +1,6 @@
-"""Fields of configs: which of them identify a model. Nothing here needs torch."""
+"""Fields of configs: which of them identify a model, and which a config.json has. Nothing here needs torch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import field, fields, is_dataclass
 from typing import Any
 
@@ -18,6 +18,22 @@ def deciding_fields(cfg: Any) -> dict[str, Any]:
     A field made by `later` is left out while it has its default, so that older stores keep their identity.
     """
     return dict(_deciding(cfg))
+
+
+def hf_values(cfg: Any, ours: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of config.json that hold fields of ours, by name.
+
+    A field made by `later` is left out while it has its default: transformers does not know those of them that are
+    probekit's own, such as `head_dim` of GPT-2.
+
+    Args:
+        cfg: the config.
+        ours: field of config.json -> our field.
+    """
+    unset = {
+        each.name for each in fields(cfg) if each.metadata.get("later") and getattr(cfg, each.name) == each.default
+    }
+    return {name: getattr(cfg, field) for name, field in ours.items() if field not in unset}
 
 
 def _deciding(cfg: Any) -> Iterator[tuple[str, Any]]:

@@ -124,8 +124,8 @@ def head_names(cfg: Any) -> dict[str, HfTensor]:
 
 
 def with_head_bias(cfg: Any, names: Collection[str]) -> Any:
-    """The config for a file with these names: the head has a bias if the file has one."""
-    return replace(cfg, head_bias="lm_head.bias" in names)
+    """The config for a file with these names: the head has a bias if config.json says so, or the file has one."""
+    return replace(cfg, head_bias=cfg.head_bias or "lm_head.bias" in names)
 
 
 def module_input(args: tuple, _: Any) -> Tensor:

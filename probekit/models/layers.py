@@ -342,13 +342,14 @@ class MultiHeadAttention(nn.Module):
     Queries, keys and values come from x; a subclass may take keys and values from elsewhere.
     """
 
-    def __init__(self, d_model: int, n_heads: int):
+    def __init__(self, d_model: int, n_heads: int, d_head: int | None = None):
         super().__init__()
+        width = d_model if d_head is None else n_heads * d_head
         self.n_heads = n_heads
-        self.q = Linear(d_model, d_model)
-        self.k = Linear(d_model, d_model)
-        self.v = Linear(d_model, d_model)
-        self.out = Linear(d_model, d_model)
+        self.q = Linear(d_model, width)
+        self.k = Linear(d_model, width)
+        self.v = Linear(d_model, width)
+        self.out = Linear(width, d_model)
         self.hook_q = HookPoint("B L H K")
         self.hook_k = HookPoint("B L H K")
         self.hook_v = HookPoint("B L H K")
@@ -378,10 +379,12 @@ class MultiHeadAttention(nn.Module):
 class PostNormBlock(nn.Module):
     """Post-norm: x = ln1(x + attn(x)), then ln2(x + mlp(x)) (Vaswani et al. 2017, 3.1)."""
 
-    def __init__(self, d_model: int, n_heads: int, d_mlp: int, activation: str, ln_eps: float):
+    def __init__(
+        self, d_model: int, n_heads: int, d_mlp: int, activation: str, ln_eps: float, d_head: int | None = None
+    ):
         super().__init__()
         self.hook_resid_pre = HookPoint("B L D")
-        self.attn = MultiHeadAttention(d_model, n_heads)
+        self.attn = MultiHeadAttention(d_model, n_heads, d_head)
         self.hook_attn_out = HookPoint("B L D")
         self.hook_resid_mid = HookPoint("B L D")
         self.ln1 = LayerNorm(d_model, ln_eps)

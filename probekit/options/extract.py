@@ -119,8 +119,8 @@ class ExtractOptions:
         None,
         'Edits that the model runs with: {("resid_pre", 5): project_out(direction)}.',
         notes="See `probekit.interventions`; edits with rows [N, ...] have one for each example. The activations of an "
-        "edited place are those after the edit. Edits with positions of their own, as in add(direction, positions=4), are "
-        "done there. A store records them with the checksums of their tensors.",
+        "edited place are those after the edit. Edits may have positions of their own: "
+        "add(direction, positions=4). A store records them with the checksums of their tensors.",
         flag=None,
     )
     edit_positions: EditPositions = option(

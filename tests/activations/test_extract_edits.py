@@ -174,7 +174,8 @@ def test_edits_at_positions_of_their_own_equal_those_of_each_text_alone(name, at
 def test_an_encoder_decoder_is_extracted_within_edits_at_positions_of_either_stack():
     model = tiny_model("marian")
     targets = [[0, *text[::-1]] for text in TEXTS]
-    task, how = Task(name="t", inputs=TEXTS, targets=targets), {"points": "decoder.resid_pre"}
+    task = Task(name="t", inputs=TEXTS, targets=targets)
+    how: Any = {"points": "decoder.resid_pre"}
     edits = {("encoder.resid_pre", 1): add(ROWS, 3.0, positions=1), ("decoder.resid_pre", 0): add(ROWS, positions=-2)}
     wanted = extract(model, task, edits=edits, **how)
     with model.edited(edits):

@@ -224,7 +224,10 @@ def test_the_bias_of_a_head_is_added_where_a_file_has_one(family, tied, tmp_path
     assert not plain.cfg.head_bias
     save_hf(model, tmp_path / "again")
     assert load_model(tmp_path / "again", device="cpu").fingerprint() == model.fingerprint()
+    assert load_model(tmp_path / "again", random_init=True, device="cpu").cfg.head_bias  # config.json says so
     assert family_of(model.cfg).hf_model(model.cfg) is None  # transformers would leave the bias out
+    with pytest.raises(DataError, match=r"lm_head\.bias, which \w+ does not add"):
+        load_model(tmp_path, via="transformers", device="cpu")
 
 
 @pytest.mark.parametrize("head", [torch.zeros(23, 16), torch.zeros(22, 16)])

@@ -92,7 +92,7 @@ def check_edited_tokens(
         positions = check_positions(edit.positions)
         if isinstance(positions, str) and positions == "generated":
             raise UsageError(
-                f"the edit at {place_name(split_point(name))} is for generated tokens, and extract writes none under it; "
+                f"the edit at {place_name(split_point(name))} is for generated tokens, and extract writes none; "
                 "give the whole texts, and the positions in them"
             )
         if not isinstance(positions, slice):

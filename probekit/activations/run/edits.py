@@ -13,8 +13,8 @@ from torch import Tensor
 
 from probekit.activations.plan.packing import PackedBatch
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.activations.run.gather import nodes_of_positions
 from probekit.activations.plan.token_ids import Sequences
+from probekit.activations.run.gather import nodes_of_positions
 from probekit.interventions import Edit, TextTokens, check_edits, check_positions, edit_rows, editing_at, tokens_at
 from probekit.interventions.attach import Placed
 

@@ -123,7 +123,7 @@ def _forward(
 
 
 def _told_texts(batch: PackedBatch, n_examples: int) -> TextTokens | None:
-    """The texts of the rows, for a user's edits at positions; None where a row holds several, as in a store's blocks."""
+    """The texts of the rows, for a user's edits at positions; None where a row holds several, as in packed blocks."""
     return texts_of_batch(batch, n_examples) if len(batch.rows) == len(batch.tokens) else None
 
 

@@ -312,7 +312,12 @@ def _from_folder(source: HfSource) -> tuple[Any, list[str]]:
 
 
 def _check_unexpected(model: Any, names: Any, folder: Path) -> None:
-    """Raise for weights within the blocks that the class does not use."""
+    """Raise for weights within the blocks, or of the head, that the class does not use."""
+    if "lm_head.bias" in names and model.get_output_embeddings() is not None:
+        raise DataError(
+            f"{str(folder)!a} holds lm_head.bias, which {type(model).__name__} does not add; load it without --via "
+            "transformers"
+        )
     n_layers = read_sizes(model.config, type(model).__name__).n_layers
     stem = find_blocks(model.base_model, model.config.model_type, n_layers)[0].rpartition(".")[0]
     inside = [name for name in names if f"{stem}." in f".{name}" and not name.endswith(BUFFERS)]

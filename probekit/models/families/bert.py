@@ -27,10 +27,12 @@ from probekit.models.config_checks import (
     check_choice,
     check_dimension,
     check_flag,
-    check_multiple,
     check_positive_number,
+    head_width,
     hf_field,
+    own_head_dim,
 )
+from probekit.models.config_fields import later
 from probekit.models.families import bert_hf
 from probekit.models.families.masked_lm import MaskedLM, MLMHead
 from probekit.models.family import Family
@@ -49,6 +51,7 @@ class BertConfig:
         pooler: whether there is a pooler, a layer on the first token's output.
         mlm_head: whether there is the head that predicts masked tokens.
         seq_head: whether there is the two-class head, which reads the pooler.
+        head_dim: width of an attention head where it is not d_model / n_heads; `d_head` is the width in either case.
     """
 
     d_model: int = 768
@@ -65,11 +68,12 @@ class BertConfig:
     pooler: bool = True
     mlm_head: bool = True
     seq_head: bool = True
+    head_dim: int | None = later(None)
 
     def __post_init__(self):
         for field in SIZES:
             check_dimension(field, getattr(self, field), _named(field))
-        check_multiple(self.d_model, _named("d_model"), self.n_heads, _named("n_heads"))
+        object.__setattr__(self, "head_dim", own_head_dim(self, _named))
         check_choice(self.activation, ACTIVATIONS, _named("activation"))
         for field in ("ln_eps", "init_std"):
             check_positive_number(getattr(self, field), _named(field))
@@ -84,7 +88,7 @@ class BertConfig:
     @property
     def d_head(self) -> int:
         """Width of one attention head."""
-        return self.d_model // self.n_heads
+        return head_width(self)
 
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> "BertConfig":
@@ -116,7 +120,7 @@ class Bert(MaskedLM):
         self.hook_pos_embed = HookPoint("B L D")
         self.hook_token_type_embed = HookPoint("B L D")
         self.ln_embed = LayerNorm(cfg.d_model, cfg.ln_eps)
-        block = cfg.d_model, cfg.n_heads, cfg.d_mlp, cfg.activation, cfg.ln_eps
+        block = cfg.d_model, cfg.n_heads, cfg.d_mlp, cfg.activation, cfg.ln_eps, cfg.d_head
         self.blocks = nn.ModuleList(PostNormBlock(*block) for _ in range(cfg.n_layers))
         self.head = MLMHead(cfg.d_model, cfg.d_vocab, cfg.activation, cfg.ln_eps) if cfg.mlm_head else None
         self.unembed = Embedding(cfg.d_vocab, cfg.d_model) if cfg.mlm_head and not cfg.tie_embeddings else None

@@ -8,6 +8,7 @@ from typing import Any
 
 from probekit.errors import DataError
 from probekit.models.config_checks import check_dimension, check_implemented, hf_field
+from probekit.models.config_fields import hf_values
 from probekit.models.family import (
     LOGITS,
     HfModel,
@@ -34,6 +35,7 @@ OURS = {  # field of config.json -> our field
     "layer_norm_eps": "ln_eps",
     "tie_word_embeddings": "tie_embeddings",
     "initializer_range": "init_std",
+    "head_dim": "head_dim",
 }
 ARCHITECTURES = {  # class in config.json -> which of PARTS it has
     "BertModel": (True, False, False),
@@ -67,7 +69,7 @@ def fields_to_hf(cfg: Any) -> dict[str, Any]:
     """The fields of the Hugging Face `config.json` for a `BertConfig`."""
     heads = cfg.mlm_head, cfg.seq_head
     architecture = next(name for name, (_, *has) in ARCHITECTURES.items() if tuple(has) == heads)
-    fields = {name: getattr(cfg, ours) for name, ours in OURS.items()}
+    fields = hf_values(cfg, OURS)
     return {"model_type": "bert", "architectures": [architecture], **fields}
 
 
@@ -237,8 +239,10 @@ _HF_POINTS = {point: HfPoint(HF_PREFIX + module, take) for point, (module, take)
 }
 
 
-def hf_model(cfg: Any) -> HfModel:
-    """The classes of transformers for this config, and where they compute our points."""
+def hf_model(cfg: Any) -> HfModel | None:
+    """The classes of transformers for this config, and where they compute our points; its heads share d_model."""
+    if cfg.head_dim is not None:
+        return None
     if not cfg.mlm_head:
         return HfModel("BertConfig", "BertModel", BODY_POINTS)
     return HfModel("BertConfig", "BertForPreTraining", _HF_POINTS)

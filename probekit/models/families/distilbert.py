@@ -25,10 +25,12 @@ from probekit.models.config_checks import (
     check_dimension,
     check_flag,
     check_implemented,
-    check_multiple,
     check_positive_number,
+    head_width,
     hf_field,
+    own_head_dim,
 )
+from probekit.models.config_fields import hf_values, later
 from probekit.models.families import bert_hf
 from probekit.models.families.masked_lm import MaskedLM, MLMHead
 from probekit.models.family import (
@@ -59,6 +61,7 @@ OURS = {  # field of config.json -> our field
     "sinusoidal_pos_embds": "sinusoidal_init",
     "tie_word_embeddings": "tie_embeddings",
     "initializer_range": "init_std",
+    "head_dim": "head_dim",
 }
 ARCHITECTURES = {"DistilBertModel": (False,), "DistilBertForMaskedLM": (True,)}  # class -> whether it has the head
 _named = partial(hf_field, OURS)
@@ -71,6 +74,7 @@ class DistilBertConfig:
     Attributes:
         sinusoidal_init: whether the position table starts as sinusoids; a checkpoint holds it either way.
         mlm_head: whether there is the head that predicts masked tokens.
+        head_dim: width of an attention head where it is not d_model / n_heads; `d_head` is the width in either case.
     """
 
     d_model: int = 768
@@ -84,11 +88,12 @@ class DistilBertConfig:
     sinusoidal_init: bool = False
     tie_embeddings: bool = True
     mlm_head: bool = True
+    head_dim: int | None = later(None)
 
     def __post_init__(self):
         for field in SIZES:
             check_dimension(field, getattr(self, field), _named(field))
-        check_multiple(self.d_model, _named("d_model"), self.n_heads, _named("n_heads"))
+        object.__setattr__(self, "head_dim", own_head_dim(self, _named))
         check_choice(self.activation, ACTIVATIONS, _named("activation"))
         check_positive_number(self.init_std, _named("init_std"))
         for field in ("sinusoidal_init", "tie_embeddings", "mlm_head"):
@@ -97,7 +102,7 @@ class DistilBertConfig:
     @property
     def d_head(self) -> int:
         """Width of one attention head."""
-        return self.d_model // self.n_heads
+        return head_width(self)
 
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> "DistilBertConfig":
@@ -116,7 +121,7 @@ class DistilBertConfig:
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
         architecture = "DistilBertForMaskedLM" if self.mlm_head else "DistilBertModel"
-        fields = {name: getattr(self, ours) for name, ours in OURS.items()}
+        fields = hf_values(self, OURS)
         return {"model_type": "distilbert", "architectures": [architecture], **fields}
 
 
@@ -133,7 +138,7 @@ class DistilBert(MaskedLM):
         self.hook_embed = HookPoint("B L D")
         self.hook_pos_embed = HookPoint("B L D")
         self.ln_embed = LayerNorm(cfg.d_model, LN_EPS)
-        block = cfg.d_model, cfg.n_heads, cfg.d_mlp, cfg.activation, LN_EPS
+        block = cfg.d_model, cfg.n_heads, cfg.d_mlp, cfg.activation, LN_EPS, cfg.d_head
         self.blocks = nn.ModuleList(PostNormBlock(*block) for _ in range(cfg.n_layers))
         self.head = MLMHead(cfg.d_model, cfg.d_vocab, cfg.activation, LN_EPS) if cfg.mlm_head else None
         self.unembed = Embedding(cfg.d_vocab, cfg.d_model) if cfg.mlm_head and not cfg.tie_embeddings else None
@@ -251,8 +256,10 @@ _HF_POINTS = {point: HfPoint(HF_PREFIX + module, take) for point, (module, take)
 }
 
 
-def hf_model(cfg: DistilBertConfig) -> HfModel:
-    """The classes of transformers for this config, and where they compute our points."""
+def hf_model(cfg: DistilBertConfig) -> HfModel | None:
+    """The classes of transformers for this config, and where they compute our points; its heads share d_model."""
+    if cfg.head_dim is not None:
+        return None
     if not cfg.mlm_head:
         return HfModel("DistilBertConfig", "DistilBertModel", _HF_BODY_POINTS)
     return HfModel("DistilBertConfig", "DistilBertForMaskedLM", _HF_POINTS)

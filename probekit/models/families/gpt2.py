@@ -28,11 +28,12 @@ from probekit.models.config_checks import (
     check_id,
     check_ids,
     check_implemented,
-    check_multiple,
     check_positive_number,
+    head_width,
     hf_field,
+    own_head_dim,
 )
-from probekit.models.config_fields import later
+from probekit.models.config_fields import hf_values, later
 from probekit.models.family import (
     LOGITS,
     Family,
@@ -72,7 +73,7 @@ class GPT2Config:
         upcast_attention: whether scores and pattern are computed in float32 in a half-precision model.
         eos_token_id: an id, or several that each end a text; None means the BOS token, as in GPT-2.
         head_dim: width of an attention head where it is not d_model / n_heads; `d_head` is the width in either case.
-        head_bias: whether the head has a bias, as in some files of other programs; GPT-2's has none.
+        head_bias: whether the head has a bias (lm_head.bias), as in compiled models; GPT-2's has none.
     """
 
     d_model: int = 768
@@ -97,10 +98,7 @@ class GPT2Config:
             object.__setattr__(self, "eos_token_id", self.bos_token_id)
         for field in SIZES:
             check_dimension(field, getattr(self, field), _named(field))
-        if self.head_dim is None:
-            check_multiple(self.d_model, _named("d_model"), self.n_heads, _named("n_heads"))
-        else:
-            check_dimension("d_head", self.head_dim, "head_dim")
+        object.__setattr__(self, "head_dim", own_head_dim(self, _named))
         check_choice(self.activation, ACTIVATIONS, _named("activation"))
         for field in ("ln_eps", "init_std"):
             check_positive_number(getattr(self, field), _named(field))
@@ -112,7 +110,7 @@ class GPT2Config:
     @property
     def d_head(self) -> int:
         """Width of one attention head."""
-        return self.d_model // self.n_heads if self.head_dim is None else self.head_dim
+        return head_width(self)
 
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> "GPT2Config":
@@ -286,6 +284,7 @@ OURS = {  # field of config.json -> our field
     "scale_attn_by_inverse_layer_idx": "scale_by_layer",
     "reorder_and_upcast_attn": "upcast_attention",
     "head_dim": "head_dim",
+    "head_bias": "head_bias",
 }
 _named = partial(hf_field, OURS)
 # Other values of these fields change the arithmetic in ways that this file does not implement.
@@ -307,9 +306,7 @@ def _fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fields_to_hf(cfg: GPT2Config) -> dict[str, Any]:
-    fields = {name: getattr(cfg, ours) for name, ours in OURS.items()}
-    if cfg.head_dim is None:
-        del fields["head_dim"]  # transformers knows no such field
+    fields = hf_values(cfg, OURS)
     eos = list(cfg.eos_token_id) if isinstance(cfg.eos_token_id, tuple) else cfg.eos_token_id
     ids = {"bos_token_id": cfg.bos_token_id, "eos_token_id": eos}
     return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **fields, **ids}

@@ -72,7 +72,7 @@ class LlamaConfig:
         n_full_layers: how many of the first layers ignore the window.
         init_std: standard deviation of normal initial weights; None for the truncated normal of `layers.init_linear`.
         eos_token_id: an id, or several that each end a text.
-        head_bias: whether the head has a bias, as in some files of other programs.
+        head_bias: whether the head has a bias (lm_head.bias), as in compiled models and files of some other programs.
         rotary_factor: how much of each head is rotated; the first coordinates are.
     """
 
@@ -119,7 +119,7 @@ class LlamaConfig:
         check_positive_number(self.rope_theta, "rope_theta")
         if self.init_std is not None:
             check_positive_number(self.init_std, _named("init_std"))
-        for field in ("qkv_bias", "out_bias", "mlp_bias", "tie_embeddings"):
+        for field in ("qkv_bias", "out_bias", "mlp_bias", "tie_embeddings", "head_bias"):
             check_flag(getattr(self, field), _named(field))
         if self.sliding_window is not None:
             check_dimension("n_ctx", self.sliding_window, "sliding_window")

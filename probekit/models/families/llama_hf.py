@@ -19,7 +19,7 @@ from probekit.models.config_checks import (
     check_positive_number,
     hf_field,
 )
-from probekit.models.config_fields import FULL, SLIDING
+from probekit.models.config_fields import FULL, SLIDING, hf_values
 from probekit.models.family import (
     LOGITS,
     HfModel,
@@ -55,6 +55,7 @@ OURS = {  # field of config.json -> our field
     "initializer_range": "init_std",
     "bos_token_id": "bos_token_id",
     "eos_token_id": "eos_token_id",
+    "head_bias": "head_bias",
 }
 _named = partial(hf_field, OURS)
 _DEFAULTS: dict[str, dict[str, Any]] = {  # transformers' for a missing field, where they are not Llama's
@@ -81,7 +82,7 @@ def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
 
 def fields_to_hf(cfg: Any) -> dict[str, Any]:
     """The fields of the Hugging Face `config.json` for a `LlamaConfig`."""
-    fields = {name: getattr(cfg, ours) for name, ours in OURS.items()}
+    fields = hf_values(cfg, OURS)
     if cfg.init_std is None:
         del fields["initializer_range"]
     if isinstance(cfg.eos_token_id, tuple):

@@ -30,10 +30,12 @@ from probekit.models.config_checks import (
     check_dimension,
     check_flag,
     check_id,
-    check_multiple,
     check_positive_number,
+    head_width,
     hf_field,
+    own_head_dim,
 )
+from probekit.models.config_fields import later
 from probekit.models.families import modernbert_hf
 from probekit.models.families.masked_lm import MaskedLM
 from probekit.models.family import Family
@@ -74,6 +76,7 @@ class ModernBertConfig:
         init_cutoff: initial weights are normal, truncated at this many standard deviations.
         pad_token_id: of no effect here; `transformers` needs an id within its vocabulary.
         mlm_head: whether there is the head that predicts masked tokens.
+        head_dim: width of an attention head where it is not d_model / n_heads; `d_head` is the width in either case.
     """
 
     d_model: int = 768
@@ -99,11 +102,12 @@ class ModernBertConfig:
     init_cutoff: float = 2.0
     pad_token_id: int | None = 50283
     mlm_head: bool = True
+    head_dim: int | None = later(None)
 
     def __post_init__(self):
         for field in SIZES:
             check_dimension(field, getattr(self, field), _named(field))
-        check_multiple(self.d_model, _named("d_model"), self.n_heads, _named("n_heads"))
+        object.__setattr__(self, "head_dim", own_head_dim(self, _named))
         if self.d_head % 2:
             raise DataError(f"d_head must be even, as rotary positions rotate pairs; got {self.d_head}")
         for field in ("activation", "head_activation"):
@@ -123,7 +127,7 @@ class ModernBertConfig:
     @property
     def d_head(self) -> int:
         """Width of one attention head."""
-        return self.d_model // self.n_heads
+        return head_width(self)
 
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> "ModernBertConfig":
@@ -173,8 +177,8 @@ class Attention(nn.Module):
     def __init__(self, cfg: ModernBertConfig):
         super().__init__()
         self.n_heads = cfg.n_heads
-        self.qkv = Linear(cfg.d_model, 3 * cfg.d_model, cfg.attn_bias)
-        self.out = Linear(cfg.d_model, cfg.d_model, cfg.attn_bias)
+        self.qkv = Linear(cfg.d_model, 3 * cfg.n_heads * cfg.d_head, cfg.attn_bias)
+        self.out = Linear(cfg.n_heads * cfg.d_head, cfg.d_model, cfg.attn_bias)
         self.hook_q = HookPoint("B L H K")
         self.hook_k = HookPoint("B L H K")
         self.hook_v = HookPoint("B L H K")

@@ -18,6 +18,7 @@ from probekit.models.config_checks import (
     check_positive_number,
     hf_field,
 )
+from probekit.models.config_fields import hf_values
 from probekit.models.families.bert_hf import parts_named
 from probekit.models.family import (
     LOGITS,
@@ -50,6 +51,7 @@ OURS = {  # field of config.json -> our field
     "initializer_range": "init_std",
     "initializer_cutoff_factor": "init_cutoff",
     "pad_token_id": "pad_token_id",
+    "head_dim": "head_dim",
 }
 ARCHITECTURES = {"ModernBertModel": (False,), "ModernBertForMaskedLM": (True,)}  # class -> whether it has the head
 ROTATIONS = {  # type of layer -> the old field of its base, our field, the base where no field gives one
@@ -80,7 +82,7 @@ def fields_to_hf(cfg: Any) -> dict[str, Any]:
     return {
         "model_type": "modernbert",
         "architectures": ["ModernBertForMaskedLM" if cfg.mlm_head else "ModernBertModel"],
-        **{name: getattr(cfg, ours) for name, ours in OURS.items()},
+        **hf_values(cfg, OURS),
         "local_attention": 2 * (cfg.sliding_window - 1),
         "layer_types": list(cfg.layer_types),
         "rope_parameters": {
@@ -228,8 +230,10 @@ _HF_POINTS = {point: HfPoint(HF_PREFIX + module, take) for point, (module, take)
 }
 
 
-def hf_model(cfg: Any) -> HfModel:
-    """The classes of transformers for this config, and where they compute our points."""
+def hf_model(cfg: Any) -> HfModel | None:
+    """The classes of transformers for this config, and where they compute our points; its heads share d_model."""
+    if cfg.head_dim is not None:
+        return None
     if not cfg.mlm_head:
         return HfModel("ModernBertConfig", "ModernBertModel", _HF_BODY_POINTS)
     return HfModel("ModernBertConfig", "ModernBertForMaskedLM", _HF_POINTS)

@@ -27,10 +27,12 @@ from probekit.models.config_checks import (
     check_dimension,
     check_flag,
     check_implemented,
-    check_multiple,
     check_positive_number,
+    head_width,
     hf_field,
+    own_head_dim,
 )
+from probekit.models.config_fields import hf_values, later
 from probekit.models.families import bert_hf
 from probekit.models.families.masked_lm import MaskedLM, MLMHead
 from probekit.models.family import LOGITS, Family, HfModel, HfPoint, HfTensor, module_output
@@ -54,6 +56,7 @@ class RobertaConfig:
         n_segments: how many segment ids there are (token_type_ids).
         pooler: whether there is a pooler, a layer on the first token's output.
         mlm_head: whether there is the head that predicts masked tokens.
+        head_dim: width of an attention head where it is not d_model / n_heads; `d_head` is the width in either case.
     """
 
     d_model: int = 768
@@ -71,6 +74,7 @@ class RobertaConfig:
     pooler: bool = False
     mlm_head: bool = True
     model_type: str = "roberta"
+    head_dim: int | None = later(None)
 
     def __post_init__(self):
         check_choice(self.model_type, CLASSES, "model_type")
@@ -78,7 +82,7 @@ class RobertaConfig:
             check_dimension(field, getattr(self, field), _named(field))
         check_dimension("n_ctx", self.first_position, _FIRST)
         check_dimension("n_ctx", self.n_ctx, _N_CTX)
-        check_multiple(self.d_model, _named("d_model"), self.n_heads, _named("n_heads"))
+        object.__setattr__(self, "head_dim", own_head_dim(self, _named))
         check_choice(self.activation, ACTIVATIONS, _named("activation"))
         for field in ("ln_eps", "init_std"):
             check_positive_number(getattr(self, field), _named(field))
@@ -88,7 +92,7 @@ class RobertaConfig:
     @property
     def d_head(self) -> int:
         """Width of one attention head."""
-        return self.d_model // self.n_heads
+        return head_width(self)
 
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> "RobertaConfig":
@@ -108,7 +112,7 @@ class RobertaConfig:
             "architectures": [CLASSES[self.model_type] + kind],
             "max_position_embeddings": self.n_ctx + self.first_position,
             "pad_token_id": self.first_position - 1,
-            **{name: getattr(self, ours) for name, ours in OURS.items()},
+            **hf_values(self, OURS),
         }
 
 
@@ -127,7 +131,7 @@ class Roberta(MaskedLM):
         self.hook_pos_embed = HookPoint("B L D")
         self.hook_token_type_embed = HookPoint("B L D")
         self.ln_embed = LayerNorm(cfg.d_model, cfg.ln_eps)
-        block = cfg.d_model, cfg.n_heads, cfg.d_mlp, cfg.activation, cfg.ln_eps
+        block = cfg.d_model, cfg.n_heads, cfg.d_mlp, cfg.activation, cfg.ln_eps, cfg.d_head
         self.blocks = nn.ModuleList(PostNormBlock(*block) for _ in range(cfg.n_layers))
         self.head = MLMHead(cfg.d_model, cfg.d_vocab, "gelu", cfg.ln_eps) if cfg.mlm_head else None
         self.unembed = Embedding(cfg.d_vocab, cfg.d_model) if cfg.mlm_head and not cfg.tie_embeddings else None
@@ -242,8 +246,10 @@ def shape(cfg: RobertaConfig) -> ModelShape:
     return bert_hf.post_norm_shape(cfg.model_type, cfg, tables, bert_hf.pooler_shape(cfg) if cfg.pooler else {})
 
 
-def hf_model(cfg: RobertaConfig) -> HfModel:
-    """The classes of transformers for this config, and where they compute our points."""
+def hf_model(cfg: RobertaConfig) -> HfModel | None:
+    """The classes of transformers for this config, and where they compute our points; its heads share d_model."""
+    if cfg.head_dim is not None:
+        return None
     name = CLASSES[cfg.model_type]
     if not cfg.mlm_head:
         return HfModel(f"{name}Config", f"{name}Model", bert_hf.BODY_POINTS, first_position=cfg.first_position)

@@ -29,6 +29,7 @@ _REQUIRED = {
     "add_final_layer_norm": False,
     "is_encoder_decoder": True,
     "is_decoder": False,
+    "head_dim": None,
 }
 
 OURS = {  # field of config.json -> our field

@@ -5,13 +5,15 @@ import importlib
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from tiny_configs import SIZES, tiny_configs
+import transformers
+from tiny_configs import SIZES, new_model, tiny_configs
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import probekit as pk
@@ -20,6 +22,7 @@ from probekit.models.accounting import parameters
 from probekit.models.families import FILES, MODEL_TYPES, families, family_of
 from probekit.models.families.gpt2 import GPT2Config
 from probekit.models.family import Family
+from probekit.models.weights import save_hf
 
 REPO = Path(__file__).parents[3]
 PACKAGE = REPO / "probekit"
@@ -134,6 +137,75 @@ def test_every_weight_has_its_place_in_a_file(name, cfg):
         assert rows[place.name][-1][1] - rows[place.name][-1][0] == len(weights[ours])
     for parts in map(sorted, rows.values()):
         assert [start for start, _ in parts] == [0, *(end for _, end in parts[:-1])]
+
+
+WIDE = [name for name in tiny_configs() if re.match("(xlm-ro|ro|camem|distil|modern)?bert", name)]
+HEADED = torch.randint(5, 50, (2, 9), generator=torch.Generator().manual_seed(0))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", WIDE)
+def test_heads_of_an_encoder_may_be_wider_than_their_share(name, tmp_path):
+    """Zeros behind the halves of each head, queries larger by the root of 2, and rotations as fast change nothing."""
+    narrow = new_model(name)
+    K = narrow.cfg.d_head
+    thetas = {
+        field: getattr(narrow.cfg, field) ** 2 for field in vars(narrow.cfg) if field.endswith("rope_theta")
+    }  # a head of width K turns pair i by theta ** (-2i / K) a token
+    cfg = replace(narrow.cfg, head_dim=2 * K, **thetas)
+    wide = family_of(cfg).model(cfg).eval()
+
+    def padded(weight: torch.Tensor) -> torch.Tensor:
+        """[... * K, D] with zeros after each half of the K rows of a head."""
+        halves = weight.unflatten(0, (-1, K // 2))
+        return torch.cat([halves, torch.zeros_like(halves)], 1).flatten(0, 1)
+
+    state = narrow.state_dict()
+    for key in list(state):
+        if re.search(r"attn\.(qkv|q|k|v)\.", key):
+            state[key] = padded(state[key])
+            n_queries = len(state[key]) // 3 if ".qkv." in key else len(state[key]) * (".q." in key)
+            state[key][:n_queries] *= 2**0.5
+        if key.endswith("attn.out.weight"):
+            state[key] = padded(state[key].T).T
+    wide.load_state_dict(state)
+    logits, before = (model(HEADED, return_logits=model.has_logits) for model in (wide, narrow))
+    torch.testing.assert_close(logits, before, rtol=1e-4, atol=1e-5)
+    save_hf(wide, tmp_path)
+    again = pk.load_model(tmp_path, device="cpu")
+    assert (again.cfg, again.cfg.d_head) == (cfg, 2 * K)
+    assert torch.equal(again(HEADED, return_logits=again.has_logits), logits)
+    assert parameters(family_of(cfg).shape(cfg)) == sum(p.numel() for p in wide.parameters())
+    assert replace(cfg, head_dim=K).head_dim is None
+    assert "head_dim" not in narrow.cfg.to_hf()
+    assert family_of(cfg).hf_model(cfg) is None  # transformers has no such heads
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", sorted(tiny_configs().keys() - set(WIDE)))
+def test_head_dim_of_config_json_is_followed_or_refused(name, tmp_path):
+    """Heads x head_dim other than d_model, against transformers where its class has such heads."""
+    cfg = tiny_configs()[name]
+    family, fields = family_of(cfg), cfg.to_hf() | {"head_dim": 12}
+    if fields["model_type"] in ("gpt_neox", "olmoe", "marian"):
+        with pytest.raises(DataError, match="head_dim = 12 is not implemented for model_type"):
+            type(cfg).from_hf(fields)
+        return
+    if name == "phi3-long":  # one factor for each rotated pair of a head
+        rope = fields["rope_parameters"]
+        fields["rope_parameters"] = rope | {key: [2.0] * 6 for key in ("short_factor", "long_factor")}
+    cfg = type(cfg).from_hf(fields)
+    assert cfg.d_head == 12
+    assert cfg.d_head * cfg.n_heads != cfg.d_model
+    model = family.model(cfg).init_weights(0).eval()
+    save_hf(model, tmp_path)
+    again = pk.load_model(tmp_path, device="cpu")
+    assert torch.equal(again(HEADED), model(HEADED))
+    twin = family.hf_model(cfg)
+    assert (twin is None) == (fields["model_type"] == "gpt2")
+    if twin is not None and name != "phi3-long":  # whose factors transformers counts by d_model / n_heads
+        theirs = getattr(transformers, twin.model).from_pretrained(tmp_path, attn_implementation="eager").eval()
+        torch.testing.assert_close(model(HEADED), theirs(HEADED).logits, rtol=1e-4, atol=1e-5)
 
 
 def test_the_family_of_the_how_to_page_is_one(monkeypatch):
