@@ -216,11 +216,7 @@ def _target_ids(model: LanguageModel, target: Text) -> list[int]:
 
 def _answer(model: LanguageModel, answer: str | int, text: Text) -> int:
     """The id of an answer: the next word of a text, or in place of its [MASK]; a token by itself otherwise."""
-    if is_whole(answer):
-        if not 0 <= int(answer) < model.cfg.d_vocab:
-            raise UsageError(f"token ids of {model.name} are 0..{model.cfg.d_vocab - 1}, got {answer}")
-        return int(answer)
-    if not isinstance(answer, str):
+    if not isinstance(answer, str) and not is_whole(answer):
         raise UsageError(f"an answer is a word or a token id, got {answer!a:.60}")
     return answer_id(model, answer, [text] if isinstance(text, str) and not hasattr(model, "decode") else [[]])
 

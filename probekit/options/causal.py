@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from probekit.errors import UsageError, nearest
 from probekit.options import parse
-from probekit.options.check import check_among, check_whole, is_real
+from probekit.options.check import check_among, check_whole, is_real, is_whole
 from probekit.options.option import option
 from probekit.points import check_layers
 from probekit.text import listed
@@ -25,10 +25,11 @@ LEAST_PLACEBOS = 20  # of one kind alone; with fewer no p-value can be below 0.0
 class CausalOptions:
     """Which behaviour is measured, and which edits are made where."""
 
-    answers: str | Sequence[str] | None = option(
+    answers: str | Sequence[str | int] | None = option(
         None,
         "The next word of each class, such as is,are, in the order of the classes; each is one token.",
-        notes="The behaviour is the logit of the own class's word minus that of the other's, after the last token.",
+        notes="In Python also token ids, such as [2, 3]. The behaviour is the logit of the own class's word minus that "
+        "of the other's, after the last token.",
         metavar="WORDS",
     )
     answers_label: str | None = option(
@@ -177,12 +178,15 @@ def _check_together(options: CausalOptions) -> None:
         )
 
 
-def _answers(given: Any) -> tuple[str, ...] | None:
+def _answers(given: Any) -> tuple[str | int, ...] | None:
     if given is None:
         return None
     words = tuple(parse.names(given)) if isinstance(given, str) else tuple(given)
-    if len(words) < 2 or not all(isinstance(word, str) and word for word in words):
-        raise UsageError(f"answers (--answers) are the next word of each class, such as is,are; got {given!a:.60}")
+    words = tuple(int(word) if is_whole(word) else word for word in words)
+    if len(words) < 2 or not all(type(word) in (str, int) and word != "" for word in words):
+        raise UsageError(
+            f"answers (--answers) are the next word of each class, such as is,are, or token ids; got {given!a:.60}"
+        )
     if len(set(words)) < len(words):
         raise UsageError(f"answers (--answers) must differ between classes; got {given!a:.60}")
     return words

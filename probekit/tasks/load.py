@@ -66,7 +66,8 @@ def load_task(source: Any, options: TaskOptions) -> Task:
         source: a built-in name ("agreement", "counting", ...), "sst2", the path of a CSV, TSV, JSONL, Parquet or
             CoNLL-U file or of a folder of them, or a Hub id. Or a pandas DataFrame, a Dataset or DatasetDict, a list of
             (text, label) pairs or of dicts, a dict of columns, or split -> any of these; they are checked as a file is,
-            and their rows count from 0. A column "messages" holds chats, lists of {role, content}, in place of texts.
+            and their rows count from 0. A column "messages" holds chats, lists of {role, content}, in place of texts; a
+            column "ids" (or "input_ids") lists of token ids, which need no tokenizer.
         options: as keyword arguments.
 
     Raises:
@@ -262,6 +263,8 @@ def _collected(
         own = columns_of(tables[split], named, labelled=columns.label is not None)
         if own.has_chats != columns.has_chats:
             raise DataError(f"{tables[split].name} and {tables['train'].name} hold texts and chats; give one kind")
+        if own.has_tokens != columns.has_tokens:
+            raise DataError(f"{tables[split].name} and {tables['train'].name} hold texts and token ids; give one kind")
         columns = own._replace(split=columns.split, label=columns.label and own.label)
         collect(rows, split, tables[split], columns, options.keep_blanks, options.on_bad_row == "skip")
     return rows, columns

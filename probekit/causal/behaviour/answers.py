@@ -10,6 +10,7 @@ from torch import Tensor
 
 from probekit.errors import DataError, UsageError
 from probekit.models.base import LanguageModel
+from probekit.options.check import is_whole
 
 MOST_TEXTS = 2000  # how many texts answers are tried on
 
@@ -39,9 +40,14 @@ def mask_token(model: LanguageModel) -> tuple[str, int]:
     """How the mask of a masked language model is spelled, and its id.
 
     Raises:
-        UsageError: its vocabulary has neither "[MASK]" nor "<mask>".
+        UsageError: it has no tokenizer, or one whose vocabulary has neither "[MASK]" nor "<mask>".
     """
-    tokenizer = model.need_tokenizer()
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        raise UsageError(
+            f"{model.name} answers at its [MASK], and without a tokenizer that token's id is not known; put a "
+            "tokenizer.json with [MASK] into its folder"
+        )
     for spelled in ("[MASK]", "<mask>"):
         with suppress(DataError):  # a word-level vocabulary without it
             ids = tokenizer.encode(spelled)
@@ -51,16 +57,17 @@ def mask_token(model: LanguageModel) -> tuple[str, int]:
 
 
 def answer_ids(
-    model: LanguageModel, answers: Sequence[str], texts: Sequence[str] | Sequence[Sequence[int]]
+    model: LanguageModel, answers: Sequence[str | int], texts: Sequence[str] | Sequence[Sequence[int]]
 ) -> list[int]:
     """The token id of each answer, as the next word after the texts, or in place of their [MASK].
 
-    An answer is tried after a blank first, then as it is given; on `MOST_TEXTS` of the texts, evenly spread. Where the
-    texts are token ids, it is a word by itself or a token as the vocabulary spells it; without a tokenizer, an id.
+    A number is the id itself. A word is tried after a blank first, then as it is given; on `MOST_TEXTS` of the texts,
+    evenly spread. Where the texts are token ids, it is a word by itself or a token as the vocabulary spells it; without
+    a tokenizer, a word of digits is an id.
 
     Args:
         model: the model that will answer.
-        answers: words, such as "is" and "are".
+        answers: words, such as "is" and "are", or token ids.
         texts: texts that end before the answer (or have a [MASK]), or token ids.
 
     Raises:
@@ -80,15 +87,16 @@ def answer_ids(
     return found
 
 
-def answer_id(model: LanguageModel, answer: str, texts: Sequence[str] | Sequence[Sequence[int]]) -> int:
+def answer_id(model: LanguageModel, answer: str | int, texts: Sequence[str] | Sequence[Sequence[int]]) -> int:
     """The token id of one answer; see `answer_ids`."""
+    if is_whole(answer) or (model.tokenizer is None and str(answer).isdecimal()):
+        if not 0 <= int(answer) < model.cfg.d_vocab:
+            raise UsageError(f"token ids of {model.name} are 0..{model.cfg.d_vocab - 1}, got {answer}")
+        return int(answer)
+    answer = str(answer)
     if len(texts) and isinstance(texts[0], str):
         tried = [str(texts[i]) for i in np.unique(np.linspace(0, len(texts) - 1, MOST_TEXTS).round().astype(int))]
         return _next_token(model, answer, tried) if model.causal else _masked_token(model, answer, tried)
-    if model.tokenizer is None and str(answer).isdecimal():
-        if int(answer) >= model.cfg.d_vocab:
-            raise UsageError(f"token ids of {model.name} are 0..{model.cfg.d_vocab - 1}, got {answer}")
-        return int(answer)
     return _alone(model, answer)
 
 

@@ -5,7 +5,9 @@ from pathlib import Path
 from probekit.errors import DataError
 from probekit.models.base import LanguageModel
 from probekit.plain_files import MAX_TABLE, read_bytes
+from probekit.tasks.tables.columns import TOKEN_COLUMNS
 from probekit.tasks.tables.readers import TXT, read_table
+from probekit.tasks.tables.rows import tokens_flaw
 from probekit.text import listed
 
 COLUMNS = ("text", "sentence")
@@ -17,7 +19,7 @@ def load_neutral(path: str | Path, model: LanguageModel, bos: bool | None = None
 
     Args:
         path: a text file with a text in each line, or a table (CSV, TSV, JSONL, Parquet) with a column "text" or
-            "sentence".
+            "sentence", or "ids" (or "input_ids") of token ids.
         model: the model that will read them.
         bos: whether texts get context tokens; None: only for models that were never trained without, such as BERT.
         most: how many texts to take.
@@ -26,10 +28,20 @@ def load_neutral(path: str | Path, model: LanguageModel, bos: bool | None = None
         DataError: the file cannot be read, has no such column or no text of two tokens or more.
         UsageError: a file of an unknown format.
     """
-    path, tokenizer = Path(path), model.need_tokenizer()
+    path = Path(path)
     texts = _lines(path) if path.suffix.lower() == TXT else _column(path)
+    given = [list(ids) for ids in texts[:most] if not isinstance(ids, str)]
+    if given:
+        return _checked(model, path, [ids[: model.cfg.n_ctx] for ids in given])
+    tokenizer = model.need_tokenizer()
     around = tokenizer.sep_token_id is not None and not model.causal if bos is None else bos
-    ids = [each[: model.cfg.n_ctx] for each in tokenizer.encode_batch(texts[:most], bos=around)]
+    encoded = tokenizer.encode_batch([str(text) for text in texts[:most]], bos=around)
+    return _checked(model, path, [each[: model.cfg.n_ctx] for each in encoded])
+
+
+def _checked(model: LanguageModel, path: Path, ids: list[list[int]]) -> list[list[int]]:
+    if wrong := [one for each in ids for one in each if one >= model.cfg.d_vocab]:
+        raise DataError(f"{path.name}: token ids of {model.name!a} are 0..{model.cfg.d_vocab - 1}, got {wrong[0]}")
     if not any(len(each) > 1 for each in ids):
         raise DataError(f"{path.name} has no text of two tokens or more, which a loss needs; give running text")
     return ids
@@ -49,9 +61,15 @@ def _lines(path: Path) -> list[str]:
     return texts
 
 
-def _column(path: Path) -> list[str]:
+def _column(path: Path) -> list[str] | list[list[int]]:
+    """The texts of a table that are not empty, or its lists of token ids."""
     table = read_table(path)
-    name = next((name for name in COLUMNS if name in table.columns), None)
+    name = next((name for name in (*COLUMNS, *TOKEN_COLUMNS) if name in table.columns), None)
     if name is None:
         raise DataError(f"{table.name} has the columns {listed(table.columns)}; expected {' or '.join(COLUMNS)}")
-    return [text for text in table.column(name) if isinstance(text, str) and text.strip()]
+    if name in COLUMNS:
+        return [text for text in table.column(name) if isinstance(text, str) and text.strip()]
+    for row, cell in enumerate(table.column(name)):
+        if flaw := tokens_flaw(cell):
+            raise DataError(f"{table.where(row)}: {flaw[1]}")
+    return [*table.column(name)]

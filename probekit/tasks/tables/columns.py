@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from probekit.errors import UsageError
+from probekit.tasks.chats.messages import is_chat
 from probekit.tasks.splitting.split_names import SPLITS, split_of_cell
 from probekit.tasks.tables.data_table import DataTable, choose_column, quote
 from probekit.text import listed
 
 TEXT_COLUMNS = ("text", "sentence", "statement", "prompt")
+TOKEN_COLUMNS = ("ids", "input_ids")  # of lists of token ids, where there is no column of texts
 LABEL_COLUMNS = ("label", "target")
 ID_COLUMNS = ("id",)  # of a table of labels; texts have ids of their own only by a column that is named
 SPLIT_COLUMN = "split"
@@ -29,6 +31,7 @@ class Columns(NamedTuple):
     has_chats: bool = False  # the texts are lists of messages
     token_label: str | None = None
     kept: tuple[str, ...] = ()  # others, for surface controls
+    has_tokens: bool = False  # the texts are lists of token ids
 
 
 @dataclass(frozen=True)
@@ -56,23 +59,33 @@ def columns_of(table: DataTable, named: NamedColumns, labelled: bool = False) ->
         DataError: two columns with the same name.
     """
     messages = _messages_column(table, named)
-    text = messages or choose_column(table, named.text, TEXT_COLUMNS, "text")
+    of_tokens = [name for name in table.columns if table.typed and name.strip().lower() in TOKEN_COLUMNS]
+    text = messages or choose_column(table, named.text, TEXT_COLUMNS + (TOKEN_COLUMNS if of_tokens else ()), "text")
+    has_tokens = messages is None and _holds_lists(table, text)
     label = label_column_of(table, named, labelled)
     group = named.group if named.group is not None else table.group
     group = None if group is None else choose_column(table, group, (), "group")
     own_id = None if named.id is None else choose_column(table, named.id, (), "id")
     if own_id is not None and named.span is not None:
         raise UsageError("ids name texts, and the examples are words of texts; leave --id-column out")
-    of_tokens = None if named.token_label is None else choose_column(table, named.token_label, (), "token-label")
-    check_one_use({"text": text, "label": label, "id": own_id, "labels of tokens": of_tokens})
+    token_label = None if named.token_label is None else choose_column(table, named.token_label, (), "token-label")
+    check_one_use({"text": text, "label": label, "id": own_id, "labels of tokens": token_label})
     check_one_use({"label": label, "group": group})
     span = _span_columns(table, named.span)
     if messages is not None and span is not None:
         raise UsageError("a span is in a text, and these rows are chats; leave --span-column out")
-    if of_tokens is not None and span is not None:
+    if has_tokens and span is not None:
+        raise UsageError("a span is in a text, and these rows are token ids; leave --span-column out")
+    if token_label is not None and span is not None:
         raise UsageError("the examples are words of texts, which have one label each; leave --token-label-column out")
     kept = tuple(choose_column(table, name, (), "keep") for name in named.kept)
-    return Columns(text, label, group, span, None, own_id, messages is not None, of_tokens, kept)
+    return Columns(text, label, group, span, None, own_id, messages is not None, token_label, kept, has_tokens)
+
+
+def _holds_lists(table: DataTable, column: str) -> bool:
+    """Whether the cells of a column are lists of token ids, as the first one is, and not texts."""
+    first = next((cell for cell in table.column(column) if cell is not None), None) if table.typed else None
+    return isinstance(first, list | tuple) and not is_chat(first)
 
 
 def label_column_of(table: DataTable, named: NamedColumns, labelled: bool) -> str | None:

@@ -30,7 +30,7 @@ class Rows:
     Where no column says them, groups and labels of tokens are empty.
 
     Attributes:
-        texts: of each row; of a chat, its messages as plain lines.
+        texts: of each row, or its token ids; of a chat, its messages as plain lines.
         cells: its label, as in the table.
         groups: its group's name, where there is a group column.
         splits: its split.
@@ -169,7 +169,10 @@ def _row_flaw(
 
     Labels in `sound` are not looked at again.
     """
-    flaw, is_known = text_flaw(text, table.typed), type(label) is str and label in sound
+    flaw, is_known = (
+        tokens_flaw(text) if columns.has_tokens else text_flaw(text, table.typed),
+        type(label) is str and label in sound,
+    )
     if flaw or is_known:
         return flaw or (flaw_of([text]) if table.typed else None)
     if columns.label is not None:
@@ -202,6 +205,19 @@ def _id_flaw(rows: Rows, column: str | None, cell: Any) -> tuple[str, str] | Non
 def _span_flaw(text: str, span: tuple[int, int] | str) -> tuple[str, str] | None:
     words = span if isinstance(span, str) else span_flaw(text, *span)
     return None if words is None else ("span", words)
+
+
+def tokens_flaw(cell: Any) -> tuple[str, str] | None:
+    """What is wrong with a cell as token ids, as (kind, description); None if nothing is."""
+    if cell is None:
+        return "na", "expected token ids, got a missing value; write a list of whole numbers"
+    if not isinstance(cell, list | tuple):
+        return "not_tokens", f"expected a list of token ids, got {quote(cell)} ({type(cell).__name__}); write a list"
+    if not cell:
+        return "empty", "expected token ids, got an empty list; write one or more"
+    if wrong := [one for one in cell if type(one) is not int or one < 0]:
+        return "not_tokens", f"token ids are whole numbers from 0, got {quote(wrong[0])} in {quote(cell)}; correct it"
+    return None
 
 
 def text_flaw(cell: Any, typed: bool) -> tuple[str, str] | None:

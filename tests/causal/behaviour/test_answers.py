@@ -3,10 +3,11 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from models.test_encoder_tokenizers import write_modernbert, write_roberta
-from tiny_configs import tiny_configs
+from tiny_configs import tiny_configs, tiny_model
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
@@ -19,6 +20,7 @@ from probekit.errors import DataError, UsageError
 from probekit.models.families import family_of
 from probekit.models.tokenizer import Tokenizer
 from probekit.models.tokenizer_files import load_tokenizer
+from probekit.options import CausalOptions
 
 WORDS = ["the", "key", "keys", "near", "door", "is", "are"]
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -91,6 +93,24 @@ def test_answers_to_token_ids_are_words_by_themselves(words, pieces):
     assert answer_ids(without, ["17", "4"], [[0, 1]]) == [17, 4]
     with pytest.raises(UsageError, match=r"token ids of gpt2 are 0\.\.49, got 50"):
         answer_ids(without, ["50", "4"], [[0, 1]])
+
+
+def test_numbers_are_token_ids_with_and_without_a_tokenizer(words):
+    assert answer_ids(words, np.array([5, 6]).tolist(), ["the key", "the keys"]) == [5, 6]
+    assert answer_ids(words, [49, "are"], [[0, 1]]) == [49, 6]
+    assert CausalOptions(answers=[2, 3]).answers == (2, 3)
+    for wrong in ([2, 2], [2, True], [2, 0.5], [2]):
+        with pytest.raises(UsageError, match=r"answers \(--answers\)"):
+            CausalOptions(answers=wrong)
+    for beyond in (50, -1):
+        with pytest.raises(UsageError, match=rf"token ids of gpt2 are 0\.\.49, got {beyond}"):
+            answer_ids(words, [1, beyond], [[0, 1]])
+
+
+def test_a_masked_model_without_a_tokenizer_says_what_it_lacks():
+    with pytest.raises(UsageError, match=r"put a tokenizer\.json with \[MASK\] into its folder") as caught:
+        answer_tokens(tiny_model("bert"), [[1, 2]])
+    assert "give token ids" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
