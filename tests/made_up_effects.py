@@ -79,7 +79,7 @@ def _layer(i: int, score: float, value: float, n_layers: int, methods: tuple[str
     is_read, is_used = score > 0.6, value > 0.09
     names: dict[tuple[bool, bool], Quadrant] = {
         (True, True): "read and used",
-        (True, False): "read, not used",
+        (True, False): "read, not shown to be used",
         (False, True): "used, not read",
         (False, False): "neither",
     }
@@ -115,7 +115,6 @@ def _meta(methods: tuple[str, ...], n_layers: int) -> dict[str, Any]:
         "answer_token": "last token",
         "at": "read",
         "methods": list(methods),
-        "directions": {method: "leace" if method == "erase" else "probe" for method in methods},
         "n": {"train": 800, "validation": 200, "test": 400},
         "base": {"validation": base, "test": base},
         "selected": {method: chosen | ({"scale": 4.0} if method == "steer" else {}) for method in methods},

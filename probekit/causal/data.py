@@ -8,7 +8,7 @@ import numpy as np
 from probekit.points import place_name
 
 Method = Literal["interchange", "erase", "steer"]
-Quadrant = Literal["read and used", "read, not used", "used, not read", "neither"]
+Quadrant = Literal["read and used", "read, not shown to be used", "used, not read", "neither"]
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,7 @@ class CausalLayer:
         score: the probe's headline on test.
         interval: of the score.
         is_read: whether the interval lies above the baseline.
-        is_used: method -> whether the effect of the method's direction is outside the placebos', corrected, and its
-            interval excludes 0.
+        is_used: method -> whether the effect along the method's direction shows use (`shows_use`).
         quadrant: of `is_read`, and of whether `used_by` names a direction.
         collateral: method -> the loss on neutral text with the edit minus without, nats a token. The edit is done at
             all tokens. The interchanged coordinates are those of train rows; steering pushes every text from one class
@@ -94,6 +93,7 @@ class CausalLayer:
         completeness_interval: method -> [low, high], 95%, of completeness here.
         angles: name of a direction -> its angle to the probe's, in degrees; "random 5%" is the smallest that 5% of
             random directions reach (Haar).
+        directions: method -> the direction that validation chose here, that of the curve.
         used_by: the directions that say that the place is used: the first method's, and "das", the one that a search
             found on train rows, which needs no linear probe.
     """
@@ -111,6 +111,7 @@ class CausalLayer:
     reliability: dict[str, float] = field(default_factory=dict)
     completeness_interval: dict[str, list[float]] = field(default_factory=dict)
     angles: dict[str, float] = field(default_factory=dict)
+    directions: dict[str, str] = field(default_factory=dict)
     used_by: list[str] = field(default_factory=list)
 
     @property
@@ -177,7 +178,8 @@ class CausalData:
         meta: JSON-able. "model", "task", "label", "headline" (metric of the scores), "n_layers", "point", "seed",
             "versions"; "answers" (class -> text of its token); "position" (token that is read), "answer_token" ("last
             token" or "[MASK]": after which the model answers) and "at" ("read" or "all": where edits act); "methods"
-            (the first is the headline); "directions" (method -> the direction of its curve); "n" (split -> rows);
+            (the first is the headline); "n" (split -> rows); "left_out" (split -> rows without a counterpart);
+            "no_share" (methods whose effects are shares of nothing, so that they are nan);
             "base" (split -> {"logit_difference", "interval", "probability", "preferred" (share of rows that prefer
             their own answer)}), the behaviour without edits; "selected" (method -> {"place", "scale", "direction",
             "passed_over"}, chosen on validation; "passed_over" is the output of the last block where it has the largest

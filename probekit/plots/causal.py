@@ -15,15 +15,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from probekit.causal.data import CausalData, Effect
-from probekit.causal.results.checklist import base_is_at_chance, base_text
+from probekit.causal.results.checklist import base_text, base_warning
 from probekit.causal.results.report import has_other_answers, method_name, place_ranges, quadrant_counts
 from probekit.causal.results.view import (
     curve_effects,
-    direction_name,
+    directions_text,
+    effect_shows_use,
     finite,
-    is_outside,
     methods_of,
-    own_direction,
     probe_effects,
     selected_place,
 )
@@ -56,7 +55,7 @@ SIZE = (8.4, 5.4)  # inches
 PANELS = 2.1  # inches that the small panels add
 CEILINGS = {"full vector": (0, (1, 1.5)), "das": (0, (5, 2))}
 OWN = (0, (4, 1.2, 1, 1.2))  # of the probe's own direction
-SHADES = {"read and used": GREEN, "read, not used": BLUE, "used, not read": RED, "neither": GREY}
+SHADES = {"read and used": GREEN, "read, not shown to be used": BLUE, "used, not read": RED, "neither": GREY}
 STRIP = 0.085  # of the height, under the curves, for the names of the quadrants
 _PLACEBOS = "placebos, lowest to highest"
 
@@ -179,7 +178,7 @@ def _draw_method(data: CausalData, ax: Axes, xs: dict[str, int], method: str, is
     fills = [color if _is_filled(effect, used.get(effect.place)) else "white" for effect in own]
     size = (_dot(data) * (1.15 if is_headline else 0.85)) ** 2
     ax.scatter(at, [e.effect for e in own], s=size, color=fills, edgecolors=color, linewidths=1.2, zorder=7)
-    name, direction = method_name(data, method), direction_name(own_direction(data, method) or "")
+    name, direction = method_name(data, method), directions_text(data, method)
     return [([f"effect of {name} ({direction})", f"{name} ({direction})"], line), *entries]
 
 
@@ -190,14 +189,14 @@ def _draw_probes_own(data: CausalData, ax: Axes, xs: dict[str, int]) -> Entries:
         return []
     color, at, ys = METHODS["interchange"], [xs[effect.place] for effect in own], [effect.effect for effect in own]
     (line,) = ax.plot(at, ys, color=color, linewidth=0.9, linestyle=OWN, zorder=4)
-    fills = [color if is_outside(effect) else "white" for effect in own]
+    fills = [color if effect_shows_use(effect) else "white" for effect in own]
     ax.scatter(at, ys, s=(0.7 * _dot(data)) ** 2, color=fills, edgecolors=color, linewidths=0.8, zorder=7)
     return [(["effect of interchange (the probe's own direction)", "interchange (probe's own)"], line)]
 
 
 def _is_filled(effect: Effect, known: bool | None) -> bool:
-    """Whether an effect is outside the placebos, by the run's own verdict where it has one."""
-    return is_outside(effect) if known is None else known
+    """Whether an effect shows use, by the run's own verdict where it has one."""
+    return effect_shows_use(effect) if known is None else known
 
 
 def _draw_placebos(ax: Axes, at: Sequence[int], own: Sequence[Effect]) -> Entries:
@@ -337,9 +336,7 @@ def causal_heading(data: CausalData) -> str:
 
 
 def _warnings(data: CausalData) -> list[str]:
-    if not base_is_at_chance(data):
-        return []
-    return ["! Without edits the model does not prefer its own answers: effects, which are shares, mean nothing"]
+    return [f"! {warning}" for warning in [base_warning(data)] if warning]
 
 
 def _facts(data: CausalData) -> list[str]:
@@ -349,7 +346,7 @@ def _facts(data: CausalData) -> list[str]:
     n = f"{meta['n']['test']:,} test rows" if "test" in meta.get("n", {}) else ""
     base = f"without edits: {text}" if (text := base_text(data)) else ""
     answers = f"answers by {short(meta['answers_label'])}" if has_other_answers(data) else ""
-    marks = "filled: outside the placebos, corrected"
+    marks = "filled: used"
     learned = place_ranges([layer for layer in data.layers if layer.used_by == ["das"]])
     by_das = f"used along DAS alone: {listed(learned)}" if learned else ""
     return [fact for fact in (", ".join(filter(None, (read, at))), answers, n, base, marks, by_das) if fact]

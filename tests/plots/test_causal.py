@@ -80,12 +80,12 @@ def test_every_quadrant_is_named_on_its_layers_or_in_the_legend():
     data = made_up()
     ax = drawn(data)
     named = texts(ax).replace("\n", " ")
-    assert all(name in named for name in ("read and used", "read, not used", "used, not read", "neither"))
+    assert all(name in named for name in ("read and used", "read, not shown to be used", "used, not read", "neither"))
     shapes = [patch for patch in ax.patches if isinstance(patch, Rectangle) and patch.get_height() == 1]
     assert sum(shape.get_width() for shape in shapes) == pytest.approx(len(data.layers))
     scores, values = [0.5, 0.9, 0.5, 0.9] * 12, [0.0, 0.5, 0.5, 0.0] * 12
     narrow = drawn(made_up(("erase",), scores=scores, values=values))
-    assert set(legend_texts(narrow)) >= {"read and used", "read, not used", "used, not read", "neither"}
+    assert set(legend_texts(narrow)) >= {"read and used", "read, not shown to be used", "used, not read", "neither"}
 
 
 def test_the_selected_layer_is_marked():
@@ -157,13 +157,14 @@ def test_patching_alone_has_no_curve(tmp_path):
 
 
 def test_the_probes_own_direction_is_a_thin_line_where_the_curve_is_of_another():
-    data = made_up(("interchange",), directions={"interchange": "mean-difference"})
+    data = made_up(("interchange",))
+    layers = [dataclasses.replace(layer, directions={"interchange": "mean-difference"}) for layer in data.layers]
     chosen = [
         dataclasses.replace(each, direction="mean-difference", effect=each.effect + 0.1)
         for each in data.effects
         if each.direction == "probe"
     ]
-    ax = drawn(dataclasses.replace(data, effects=[*data.effects, *chosen]))
+    ax = drawn(dataclasses.replace(data, layers=layers, effects=[*data.effects, *chosen]))
     (own,) = [line for line in ax.lines if list(np.atleast_1d(line.get_ydata())) == EFFECTS]
     assert own.get_linewidth() < 1
     assert any("probe's own" in text for text in legend_texts(ax))

@@ -114,6 +114,7 @@ def _chosen(effects: Sequence[Effect]) -> dict[str, tuple[str, float | None]]:
     chosen = {}
     for method, directions in CHOICES.items():
         own = [e for e in effects if (e.method, e.split) == (method, "validation") and e.direction in directions]
+        own = [e for e in own if math.isfinite(e.effect)]
         if own:
             best = max(own, key=lambda effect: effect.effect)
             chosen[method] = best.direction, best.scale

@@ -15,7 +15,7 @@ from probekit.activations.activations import Activations
 from probekit.causal.behaviour.measure import measure
 from probekit.causal.curve.aftermath import NEUTRAL
 from probekit.causal.curve.arms import CHOICES
-from probekit.causal.curve.compare import baseline_of, curve_of, select, with_placebos
+from probekit.causal.curve.compare import baseline_of, chosen_directions, curve_of, select, with_placebos
 from probekit.causal.curve.grids import find_grids, patch_file
 from probekit.causal.curve.parts import Parts
 from probekit.causal.curve.places import PlaceFound, Shared, count_runs, measure_place, prepare
@@ -102,13 +102,14 @@ def _sizes(sides: Mapping[str, Side]) -> dict[str, int]:
 
 
 def _data(question: CausalQuestion, sides: Mapping[str, Side], found: list[PlaceFound]) -> CausalData:
-    effects = with_placebos([effect for at in found for effect in at.effects])
+    effects = [effect for at in found for effect in at.effects]
+    directions = chosen_directions(effects)
+    effects = with_placebos(effects, directions)
     selected, baseline = select(effects, question.model.cfg.n_layers), baseline_of(question.results)
     headline, is_of_answers = question.results.headline, question.label == question.answers_label
     measured = question.layers if found else []
-    layers = curve_of(measured, found, effects, selected, baseline["value"], headline, is_of_answers)
-    directions = {method: chosen["direction"] for method, chosen in selected.items()}
-    meta = {**_meta(question, sides), "selected": selected, "directions": directions, "baseline": baseline}
+    layers = curve_of(measured, found, effects, selected, directions, baseline["value"], headline, is_of_answers)
+    meta = {**_meta(question, sides), "selected": selected, "baseline": baseline}
     meta["das"] = {layer.place: at.search for layer, at in zip(measured, found, strict=True) if at.search}
     meta["no_direction"] = [layer.place for layer, at in zip(measured, found, strict=True) if not at.has_direction]
     return CausalData(layers, effects, [], [], meta)
@@ -128,6 +129,8 @@ def _meta(question: CausalQuestion, sides: Mapping[str, Side]) -> dict[str, Any]
         "methods": methods if methods else list(options.method_names),
         "scales": list(options.scale_values) if "steer" in methods else [],
         "n": {"train": len(question.train), **_sizes(sides)},
+        "left_out": {split: side.left_out for split, side in sides.items() if side.left_out},
+        "no_share": _no_share(sides, methods),
         "base": {split: _base(question, side) for split, side in sides.items()},
         "resampled_by": "row" if question.rows.groups is None else "group",
         "placebos": options.placebos,
@@ -136,6 +139,18 @@ def _meta(question: CausalQuestion, sides: Mapping[str, Side]) -> dict[str, Any]
         "activations": meta["activations"],
         "versions": versions_of("torch", "numpy", "scipy"),
     }
+
+
+def _no_share(sides: Mapping[str, Side], methods: list[str]) -> dict[str, Any]:
+    """Method -> the gap that its effects would be shares of, where that does not differ from 0 on a split."""
+    found = {}
+    for side in sides.values():
+        gaps = {method: side.gaps[method] for method in CHOICES if method in methods}
+        unclear = {method: gap for method, gap in gaps.items() if not gap.is_clear}
+        found |= {
+            method: {"split": side.split, "gap": gap.mean, "interval": gap.interval} for method, gap in unclear.items()
+        }
+    return found
 
 
 @torch.no_grad()

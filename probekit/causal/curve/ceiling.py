@@ -17,7 +17,7 @@ from probekit.causal.branches.run import Trunk, run_trunk
 from probekit.causal.curve.candidates import Candidate
 from probekit.causal.curve.question import CausalQuestion, tokens_of
 from probekit.causal.curve.sides import own_and_other
-from probekit.causal.interchange.counterparts import choose_counterparts
+from probekit.causal.interchange.counterparts import choose_counterparts, with_counterparts
 from probekit.causal.interchange.das import LearnedDirection, Search, find_das
 from probekit.causal.interchange.interchange import Interchange
 from probekit.errors import DataError
@@ -52,7 +52,11 @@ class SearchTexts:
 
 
 def search_texts(question: CausalQuestion) -> SearchTexts:
-    """Draw train rows for the search, and take validation rows of the run to choose the restart."""
+    """Draw train rows for the search, and take validation rows of the run to choose the restart.
+
+    Raises:
+        DataError: no text of a split has a counterpart.
+    """
     rng = np.random.default_rng([question.options.seed, 2])
     choosing = question.rows.index[question.rows.of("validation")]
     index = np.concatenate(
@@ -62,16 +66,24 @@ def search_texts(question: CausalQuestion) -> SearchTexts:
         ]
     )
     task = question.acts.task
-    labels, splits = np.asarray(task.labels[question.label])[index], task.splits[index]
-    texts, read, _ = tokens_of(question.model, question.acts, index)
+    answers = np.asarray(task.labels[question.answers_label])
+    index = index[answers[index] >= 0]
     units = resampling_units(task)
-    groups = None if units is None else np.asarray(units)[index]
-    lengths = [len(text) for text in texts]
-    counterpart = choose_counterparts(labels, lengths, groups, question.options.seed, texts, splits)
+    ids, positions, _ = tokens_of(question.model, question.acts, index)
+    found = choose_counterparts(
+        np.asarray(task.labels[question.label])[index],
+        [len(text) for text in ids],
+        None if units is None else np.asarray(units)[index],
+        question.options.seed,
+        ids,
+        task.splits[index],
+        answers[index],
+    )
+    kept, counterpart = with_counterparts(found)
+    index, texts, read = index[kept], [ids[i] for i in kept], np.asarray(positions)[kept]
     trunk = run_trunk(question.model, texts, answer_tokens(question.model, texts, [task.ids[i] for i in index]))
-    classes = np.asarray(task.labels[question.answers_label])[index]
-    behaviour = Behaviour(*own_and_other(question, classes, counterpart), trunk.answer_N)
-    tokens, is_train = torch.from_numpy(np.asarray(read)), splits == "train"
+    behaviour = Behaviour(*own_and_other(question, answers[index], counterpart), trunk.answer_N)
+    tokens, is_train = torch.from_numpy(read), task.splits[index] == "train"
     return SearchTexts(index, is_train, torch.from_numpy(counterpart), tokens, behaviour, trunk)
 
 

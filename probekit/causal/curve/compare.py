@@ -10,30 +10,42 @@ from probekit.causal.curve.arms import CHOICES
 from probekit.causal.curve.places import PlaceFound
 from probekit.causal.curve.statistics import adjusted_p_values, p_value
 from probekit.causal.data import CausalLayer, Effect, Quadrant
-from probekit.causal.results.view import CONTROL, is_outside, is_placebo
+from probekit.causal.results.view import CONTROL, effect_shows_use, is_placebo
 from probekit.evaluation.results.data import LayerResult, ProbeData
 
 Selected = dict[str, dict[str, Any]]
+Directions = dict[str, dict[str, str]]
 ENOUGH = 0.5  # of the effect at the output: a choice; what is less may be an edit that harms any answer
 CHANCE = {"auroc": 0.5}  # of metrics whose baseline does not depend on the classes
 
 
-def with_placebos(effects: Sequence[Effect]) -> list[Effect]:
-    """The test effects with the band of the placebos and p-values; the others unchanged."""
+def with_placebos(effects: Sequence[Effect], directions: Directions) -> list[Effect]:
+    """The test effects with the band of the placebos and p-values; the others unchanged.
+
+    A p-value is corrected over the places and scales of its own direction. Those of the curve, whose direction may
+    differ by place, are corrected over those of the curve.
+
+    Args:
+        effects: of all places.
+        directions: method -> place -> direction of the curve.
+    """
     done = list(effects)
     tested = [i for i, effect in enumerate(effects) if effect.split == "test"]
     for method in CHOICES:
         cells: dict[tuple[str, float | None], list[float]] = {}
         own: dict[str, list[int]] = {}
-        for i in (i for i in tested if effects[i].method == method):
+        curve: list[int] = []
+        for i in (i for i in tested if effects[i].method == method and np.isfinite(effects[i].effect)):
             effect = effects[i]
             if is_placebo(effect.direction):
                 cells.setdefault((effect.place, effect.scale), []).append(effect.effect)
-            else:
-                own.setdefault(effect.direction, []).append(i)
+                continue
+            own.setdefault(effect.direction, []).append(i)
+            if directions.get(method, {}).get(effect.place) == effect.direction:
+                curve.append(i)
         if not cells:
             continue
-        for each in own.values():
+        for each in filter(None, (*own.values(), curve)):  # the curve's last: they replace those of one direction
             placebos = np.array([cells[effects[i].place, effects[i].scale] for i in each])
             adjusted = adjusted_p_values([effects[i].effect for i in each], placebos)
             for i, others, p in zip(each, placebos, adjusted, strict=True):
@@ -46,10 +58,27 @@ def _bands(effects: Sequence[Effect]) -> dict[tuple[str, str, float | None], tup
     """(Method, place, scale) -> the lowest and the highest effect of the placebos on test."""
     bands: dict[tuple[str, str, float | None], tuple[float, float]] = {}
     for effect in effects:
-        if effect.split == "test" and is_placebo(effect.direction):
+        if effect.split == "test" and is_placebo(effect.direction) and np.isfinite(effect.effect):
             low, high = bands.get(key := (effect.method, effect.place, effect.scale), (np.inf, -np.inf))
             bands[key] = min(low, effect.effect), max(high, effect.effect)
     return bands
+
+
+def chosen_directions(effects: Sequence[Effect]) -> Directions:
+    """Method -> place -> the direction with the largest effect on validation there; ties go to the first."""
+    chosen: Directions = {}
+    for method, directions in CHOICES.items():
+        own = _on_validation(effects, method, directions)
+        places = dict.fromkeys(e.place for e in own)
+        best = {place: _largest([e for e in own if e.place == place]).direction for place in places}
+        chosen |= {method: best} if best else {}
+    return chosen
+
+
+def _on_validation(effects: Sequence[Effect], method: str, directions: Sequence[str]) -> list[Effect]:
+    """The effects along the directions among which validation chooses; none that is a share of nothing."""
+    own = [e for e in effects if e.method == method and e.split == "validation" and e.direction in directions]
+    return [e for e in own if np.isfinite(e.effect)]
 
 
 def select(effects: Sequence[Effect], n_layers: int) -> Selected:
@@ -64,7 +93,7 @@ def select(effects: Sequence[Effect], n_layers: int) -> Selected:
     """
     chosen: Selected = {}
     for method, directions in CHOICES.items():
-        own = [e for e in effects if e.method == method and e.split == "validation" and e.direction in directions]
+        own = _on_validation(effects, method, directions)
         if not own:
             continue
         before = [e for e in own if (e.point, e.layer) != ("resid_post", n_layers - 1)]
@@ -90,6 +119,7 @@ def curve_of(
     found: Sequence[PlaceFound],
     effects: Sequence[Effect],
     selected: Selected,
+    directions: Directions,
     baseline: float,
     headline: str,
     is_of_answers: bool,
@@ -101,6 +131,7 @@ def curve_of(
         found: at the same places.
         effects: with p-values.
         selected: on validation.
+        directions: method -> place -> direction of the curve.
         baseline: score above which a layer counts as read.
         headline: metric of the scores.
         is_of_answers: whether the label decides the answers. If not, the search for the best direction finds what
@@ -111,8 +142,9 @@ def curve_of(
     for layer, at in zip(layers, found, strict=True):
         score, interval = layer.metrics["test"][headline], layer.intervals.get(headline)
         is_read = (score if interval is None else interval[0]) > baseline
-        own = {m: tested[m, chosen["direction"], chosen["scale"], layer.place] for m, chosen in selected.items()}
-        used_by = [effect.direction for effect in list(own.values())[:1] if is_outside(effect)]
+        here = {method: by_place[layer.place] for method, by_place in directions.items()}
+        own = {m: tested[m, here[m], chosen["scale"], layer.place] for m, chosen in selected.items()}
+        used_by = [effect.direction for effect in list(own.values())[:1] if effect_shows_use(effect)]
         swaps = [tested.get(("interchange", name, None, layer.place)) for name in ("das", "full vector", CONTROL)]
         used_by += ["das"] if is_of_answers and _search_finds_use(*swaps) else []
         curve.append(
@@ -122,7 +154,7 @@ def curve_of(
                 score=score,
                 interval=interval,
                 is_read=is_read,
-                is_used={method: is_outside(effect) for method, effect in own.items()},
+                is_used={method: effect_shows_use(effect) for method, effect in own.items()},
                 quadrant=_quadrant(is_read, bool(used_by)),
                 collateral=_after(at, "collateral"),
                 completeness=_after(at, "completeness"),
@@ -130,6 +162,7 @@ def curve_of(
                 reliability=_after(at, "reliability"),
                 completeness_interval=_after(at, "completeness_interval"),
                 angles=at.angles,
+                directions=here,
                 used_by=used_by,
             )
         )
@@ -141,19 +174,19 @@ def _after(at: PlaceFound, name: str) -> dict[str, Any]:
 
 
 def _search_finds_use(learned: Effect | None, whole: Effect | None, control: Effect | None) -> bool:
-    """Whether the learned direction is outside the placebos, and the label is in what is swapped.
+    """Whether the learned direction shows use, and the label is in what is swapped.
 
     Any large swap may harm an answer, whatever it brings, and a search finds such swaps. So the swap of all activations
     must do more with a counterpart's than with those of a text of the own class.
     """
     if learned is None or whole is None or control is None or whole.interval is None:
         return False
-    return learned.effect > 0 and is_outside(learned) and whole.interval[0] > max(0.0, control.effect)
+    return effect_shows_use(learned) and whole.interval[0] > max(0.0, control.effect)
 
 
 def _quadrant(is_read: bool, is_used: bool) -> Quadrant:
     if is_read:
-        return "read and used" if is_used else "read, not used"
+        return "read and used" if is_used else "read, not shown to be used"
     return "used, not read" if is_used else "neither"
 
 

@@ -14,7 +14,7 @@ from probekit.causal.behaviour.measure import logit_differences, measure
 from probekit.causal.branches.run import Branches, run_branches
 from probekit.causal.curve.arms import Arm, batches, joined_edits
 from probekit.causal.curve.sides import Side
-from probekit.causal.curve.statistics import ratio_interval, ratio_of_means
+from probekit.causal.curve.statistics import ratio_interval
 from probekit.causal.data import Effect
 from probekit.errors import DataError
 from probekit.interventions import Edit, apply_edit
@@ -83,7 +83,7 @@ def _sizes(edit: Edit, x_VD: Tensor) -> Tensor:
 
 
 def effect_of(run: ArmRun, side: Side, place: Place) -> Effect:
-    """The means over the rows, with the interval of the headline unless it is a placebo's.
+    """The means over the rows, with the interval of the headline unless it is a placebo's; a share of nothing is nan.
 
     Raises:
         DataError: logits that are not finite after the edit.
@@ -95,7 +95,11 @@ def effect_of(run: ArmRun, side: Side, place: Place) -> Effect:
             "finite; take smaller scales (--scale), or load the model in float32"
         )
     part_N = side.difference - run.difference
-    whole_N = whole_of(run.arm.method, side)
+    whole_N = side.whole(run.arm.method)
+    effect, ends = float("nan"), None
+    if whole_N is not None:
+        effect = float(part_N.mean() / whole_N.mean())
+        ends = None if run.arm.is_placebo else ratio_interval(part_N, whole_N, side.bootstrap)
     return Effect(
         method=run.arm.method,
         direction=run.arm.direction,
@@ -104,22 +108,11 @@ def effect_of(run: ArmRun, side: Side, place: Place) -> Effect:
         scale=run.arm.scale,
         split=side.split,
         n=len(side.index),
-        effect=ratio_of_means(part_N, whole_N),
-        interval=None if run.arm.is_placebo else ratio_interval(part_N, whole_N, side.bootstrap),
+        effect=effect,
+        interval=ends,
         logit_difference=float(run.difference.mean()),
         flip_rate=float(((run.difference > 0) != (side.difference > 0)).mean()),
         probability=None if run.probability is None else float(run.probability.mean()),
         kl=None if run.kl is None else float(run.kl.mean()),
         size=float(np.median(run.size)),
     )
-
-
-def whole_of(method: str, side: Side) -> np.ndarray:
-    """What a row's effect is a share of, float64 [N].
-
-    Interchange: the way to the counterpart's logit difference. Erase: the row's own. Steer: the gap between the
-    classes, which is twice the own.
-    """
-    if method == "interchange":
-        return side.difference - side.of_counterpart
-    return side.difference if method == "erase" else 2 * side.difference

@@ -73,8 +73,8 @@ def pairs_of_file(model: LanguageModel, options: CausalOptions, bos: bool | None
 def patched_pairs(question: CausalQuestion, side: Side) -> tuple[MinimalPairs, dict[str, int]]:
     """The pairs of a file, or test rows drawn at random with their counterparts of equal length.
 
-    Also how many: "pairs", and how many test rows were left out as "unequal" (in length), "same" (text, or answer of
-    both texts) and "more" (than are patched).
+    Also how many: "pairs", and how many test rows were left out as "unequal" (in length), "same" (text) and "more"
+    (than are patched).
 
     Raises:
         DataError: a file without pairs, or no such rows.
@@ -83,10 +83,10 @@ def patched_pairs(question: CausalQuestion, side: Side) -> tuple[MinimalPairs, d
     if options.pairs is not None:
         pairs = pairs_of_file(question.model, options, question.acts.meta.get("bos"))
         return pairs, {"pairs": len(pairs)}
-    texts, answers = side.trunk.texts, question.rows.answers[question.rows.of("test")]
+    texts = side.trunk.texts
     lengths, other = np.array([len(text) for text in texts]), side.counterpart
     equal = lengths == lengths[other]
-    differs = np.array([texts[i] != texts[j] for i, j in enumerate(other)]) & (answers != answers[other])
+    differs = np.array([texts[i] != texts[j] for i, j in enumerate(other)])
     rows = np.flatnonzero(equal & differs)
     if not len(rows):
         raise DataError(
@@ -101,7 +101,6 @@ def patched_pairs(question: CausalQuestion, side: Side) -> tuple[MinimalPairs, d
 def _pairs_of(question: CausalQuestion, side: Side, rows: np.ndarray) -> MinimalPairs:
     """Rows of a side, each with its counterpart."""
     texts, others, some = side.trunk.texts, side.counterpart[rows], torch.from_numpy(rows)
-    groups = question.rows.groups
     return MinimalPairs(
         clean=[texts[i] for i in rows],
         corrupted=[texts[i] for i in others],
@@ -110,5 +109,5 @@ def _pairs_of(question: CausalQuestion, side: Side, rows: np.ndarray) -> Minimal
         clean_answer_N=side.trunk.answer_N[some],
         corrupted_answer_N=side.trunk.answer_N[torch.from_numpy(others)],
         names=[question.acts.task.ids[i] for i in side.index[rows]],
-        groups=None if groups is None else groups[question.rows.of("test")][rows],
+        groups=None if side.groups is None else side.groups[rows],
     )

@@ -11,7 +11,7 @@ from probekit.durable import make_folder, remove, seal, unseal, write_as
 from probekit.errors import ProbekitError
 from probekit.versions import versions_of
 
-PARTS_FORMAT = 3  # counts up when a place would be measured differently
+PARTS_FORMAT = 4  # counts up when a place would be measured differently
 NAME = ".parts"  # hidden, so that a folder of results holds nothing else
 
 

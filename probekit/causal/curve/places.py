@@ -20,6 +20,7 @@ from probekit.causal.curve.sides import Side
 from probekit.causal.data import Effect
 from probekit.causal.directions.angles import angle, haar_angle
 from probekit.causal.erasure.erase import Eraser, fit_leace, tol_of_few_rows
+from probekit.errors import DataError
 from probekit.evaluation.results.data import LayerResult
 
 HAAR = 0.05  # share of random directions that are nearer to the probe's than the angle that is reported
@@ -65,7 +66,10 @@ def prepare(question: CausalQuestion) -> Shared:
     """Run the model on the texts that every place needs."""
     methods = question.options.method_names
     searches = question.options.das and "interchange" in methods
-    texts = search_texts(question) if searches else None
+    try:
+        texts = search_texts(question) if searches else None
+    except DataError:  # too few of the rows that were drawn for it have a counterpart: the rest needs no search
+        texts = None
     return Shared(texts, prepare_aftermath(question) if set(methods) & set(CHOICES) else None)
 
 

@@ -13,7 +13,8 @@ from probekit.causal.behaviour.answers import answer_tokens
 from probekit.causal.behaviour.measure import logit_differences
 from probekit.causal.branches.run import Trunk, run_trunk
 from probekit.causal.curve.question import CausalQuestion
-from probekit.causal.interchange.counterparts import choose_counterparts
+from probekit.causal.curve.statistics import Gap, find_gap
+from probekit.causal.interchange.counterparts import choose_counterparts, with_counterparts
 from probekit.evaluation.scores.bootstrap import Bootstrap
 
 
@@ -23,7 +24,8 @@ class Side:
 
     Attributes:
         split: "validation" or "test".
-        index: the rows' numbers in the task, int64 [N].
+        index: the rows' numbers in the task, int64 [N]; those without a counterpart are left out.
+        left_out: how many these are.
         labels: class of each, int64 [N].
         counterpart: of each, among these rows, int64 [N].
         other: the counterpart's class, int64 [N].
@@ -33,13 +35,16 @@ class Side:
         trunk: the unedited runs.
         at_NL: the tokens that are edited, bool.
         difference: logit difference of each row, float64 [N].
-        of_counterpart: the counterpart's, for the row's own and other answer, float64 [N].
+        wholes: method -> what a row's effect is a share of, float64 [N].
+        gaps: method -> the mean of these, and its interval.
+        groups: rows with equal numbers are resampled together, [N]; None where each row is a unit.
         bootstrap: resamples of the rows, by group.
         x_ND: activations at the place in question; empty where none is.
     """
 
     split: str
     index: np.ndarray
+    left_out: int
     labels: np.ndarray
     counterpart: np.ndarray
     other: np.ndarray
@@ -49,27 +54,47 @@ class Side:
     trunk: Trunk
     at_NL: Tensor
     difference: np.ndarray
-    of_counterpart: np.ndarray
+    wholes: dict[str, np.ndarray]
+    gaps: dict[str, Gap]
+    groups: np.ndarray | None
     bootstrap: Bootstrap
     x_ND: Tensor
+
+    def whole(self, method: str) -> np.ndarray | None:
+        """What a row's effect is a share of, float64 [N]; None where its mean does not differ from 0."""
+        return self.wholes[method] if self.gaps[method].is_clear else None
 
 
 def find_side(question: CausalQuestion, split: str) -> Side:
     """Choose counterparts, and run the model on the rows of a split."""
     rows, model, options = question.rows, question.model, question.options
-    some = rows.of(split)
+    every = rows.of(split)
+    found = choose_counterparts(
+        rows.labels[every],
+        [len(rows.texts[i]) for i in every],
+        None if rows.groups is None else rows.groups[every],
+        options.seed,
+        [rows.texts[i] for i in every],
+        answers=rows.answers[every],
+    )
+    kept, counterpart = with_counterparts(found)
+    some = every[kept]
     texts = [rows.texts[i] for i in some]
     labels, groups = rows.labels[some], None if rows.groups is None else rows.groups[some]
-    counterpart = choose_counterparts(labels, [len(text) for text in texts], groups, options.seed, texts)
     own_N, other_N = own_and_other(question, rows.answers[some], counterpart)
     trunk = run_trunk(model, texts, answer_tokens(model, texts, [question.acts.task.ids[i] for i in rows.index[some]]))
     hidden = trunk.hidden_ND
     with torch.no_grad():
-        own = logit_differences(model, hidden, own_N, other_N)
-        crossed = logit_differences(model, hidden[torch.from_numpy(counterpart)], own_N, other_N)
+        own = logit_differences(model, hidden, own_N, other_N).double().cpu().numpy()
+        crossed = logit_differences(model, hidden[torch.from_numpy(counterpart)], own_N, other_N).double().cpu().numpy()
+    # the gap between the classes, of which steering has its share, is twice the own logit difference
+    wholes: dict[str, np.ndarray] = {"interchange": own - crossed, "erase": own, "steer": 2 * own}
+    bootstrap = Bootstrap(len(some), options.seed, groups)
+    size = float(max(np.abs(own).max(), np.abs(crossed).max()))
     return Side(
         split=split,
         index=rows.index[some],
+        left_out=len(every) - len(some),
         labels=labels,
         counterpart=counterpart,
         other=labels[counterpart],
@@ -78,28 +103,25 @@ def find_side(question: CausalQuestion, split: str) -> Side:
         other_N=other_N,
         trunk=trunk,
         at_NL=_edited(texts, rows.read[some], rows.n_bos, options.at),
-        difference=own.double().cpu().numpy(),
-        of_counterpart=crossed.double().cpu().numpy(),
-        bootstrap=Bootstrap(len(some), options.seed, groups),
+        difference=own,
+        wholes=wholes,
+        gaps={method: find_gap(whole_N, size, bootstrap) for method, whole_N in wholes.items()},
+        groups=groups,
+        bootstrap=bootstrap,
         x_ND=torch.empty(0),
     )
 
 
 def own_and_other(question: CausalQuestion, classes: np.ndarray, counterpart: np.ndarray) -> tuple[Tensor, Tensor]:
-    """The tokens of each row's own and other answer.
-
-    The other one is that of the counterpart, or, where it has the same answer, of the next class that occurs.
+    """The tokens of each row's own answer, and of its counterpart's.
 
     Args:
         question: with the token of each class.
         classes: of the answers, int64 [N].
         counterpart: number of each row's counterpart, int64 [N].
     """
-    present = np.unique(classes)
-    following = np.roll(present, -1)[np.searchsorted(present, classes)]
-    others = np.where(classes[counterpart] != classes, classes[counterpart], following)
     tokens = torch.from_numpy(question.answer_C)
-    return tokens[torch.from_numpy(classes)], tokens[torch.from_numpy(others)]
+    return tokens[torch.from_numpy(classes)], tokens[torch.from_numpy(classes[counterpart])]
 
 
 def _of_the_same_class(labels: np.ndarray, seed: int) -> np.ndarray:

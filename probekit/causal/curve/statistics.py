@@ -4,17 +4,37 @@ Axes: N rows, S resamples, K placebos.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import norm, t
 
 from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap
 
+ROUNDING = 16 * float(np.finfo(np.float32).eps)  # of logit differences, as a share of the largest
 
-def ratio_of_means(part_N: np.ndarray, whole_N: np.ndarray) -> float:
-    """mean(part) / mean(whole); nan where the whole is 0."""
-    whole = float(whole_N.mean())
-    return float(part_N.mean()) / whole if whole else float("nan")
+
+@dataclass(frozen=True)
+class Gap:
+    """The mean of what effects are shares of, and whether it differs from 0.
+
+    Attributes:
+        mean: over the rows.
+        interval: of the mean, 95%; None where there is none.
+        is_clear: whether it is larger than rounding, and its interval excludes 0. Shares of anything else say nothing.
+    """
+
+    mean: float
+    interval: tuple[float, float] | None
+    is_clear: bool
+
+
+def find_gap(whole_N: np.ndarray, size: float, bootstrap: Bootstrap) -> Gap:
+    """The gap of some rows; `size` is the largest of the logit differences that it is made of."""
+    mean = float(whole_N.mean())
+    ends = ratio_interval(whole_N, np.ones_like(whole_N), bootstrap)
+    excludes_0 = ends is None or ends[0] > 0 or ends[1] < 0
+    return Gap(mean, ends, abs(mean) > ROUNDING * size and excludes_0)
 
 
 def ratio_interval(part_N: np.ndarray, whole_N: np.ndarray, bootstrap: Bootstrap) -> tuple[float, float] | None:

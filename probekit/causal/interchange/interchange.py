@@ -14,6 +14,7 @@ from torch import Tensor
 
 from probekit.causal.behaviour.measure import Behaviour, CustomBehaviour, headline
 from probekit.causal.branches.run import Branches, Trunk, run_branches
+from probekit.causal.curve.statistics import ROUNDING
 from probekit.errors import DataError, UsageError
 from probekit.interventions import Edit, Replace, Swap
 from probekit.models.base import LanguageModel
@@ -114,7 +115,8 @@ def interchange_effect(model: LanguageModel, swap: Interchange, rows_V: Tensor, 
     """
     own_V, counterpart_V = unedited(model, swap, rows_V)
     way = float((own_V - counterpart_V).double().mean())
-    if not np.isfinite(way) or way == 0:
+    largest = float(torch.cat([own_V, counterpart_V]).abs().max())
+    if not np.isfinite(way) or abs(way) <= ROUNDING * largest:
         raise DataError("texts and their counterparts behave alike, so that an interchange has no effect to measure")
     edited_V = run_interchange(model, swap, rows_V, basis_Dk)
     return float((own_V - edited_V).double().mean()) / way

@@ -15,10 +15,10 @@ from probekit.causal.results.view import (
     SHUFFLED,
     curve_effects,
     direction_name,
+    directions_of,
     dose,
     is_used,
     methods_of,
-    own_direction,
     placebo_counts,
     role_of,
     selected_place,
@@ -40,10 +40,17 @@ def reviewer_checklist(data: CausalData) -> list[ChecklistItem]:
     return [ChecklistItem(question, text, answered) for question, (answered, text) in answers.items()]
 
 
-def base_is_at_chance(data: CausalData, split: str = "test") -> bool:
-    """Whether the unedited model does not prefer its own answers: no share of such a behaviour means anything."""
+def base_warning(data: CausalData, split: str = "test") -> str:
+    """What is wrong with the behaviour without edits; "" if the model prefers its own answers."""
     ends = (data.meta.get("base", {}).get(split) or {}).get("interval")
-    return ends is not None and ends[0] <= 0
+    if ends is None or ends[0] > 0:
+        return ""
+    if ends[1] < 0:
+        return (
+            "Without edits the model prefers the other class's answers (interval below 0): give the answers in the "
+            "order of the classes"
+        )
+    return "Without edits the model does not prefer its own answers (interval includes 0): shares of it mean nothing"
 
 
 def base_text(data: CausalData, split: str = "test") -> str:
@@ -74,6 +81,8 @@ def _rows(data: CausalData) -> Answer:
     if not n.get("validation"):
         return False, f"{effects}; without validation rows, layer and scale were not chosen on rows of their own"
     fitted = f"directions are fitted on {counted(n['train'], 'train row')}, " if "train" in n else ""
+    left_out = [f"{count:,} {split}" for split, count in data.meta.get("left_out", {}).items()]
+    effects += f"; left out, as no text of another class has another answer: {listed(left_out)}" if left_out else ""
     return "test" in n, f"{fitted}layer and scale are chosen on {n['validation']:,} validation rows, {effects}"
 
 
@@ -83,8 +92,8 @@ def _base(data: CausalData) -> Answer:
         return False, "not measured"
     if data.meta["base"]["test"].get("interval") is None:
         return False, f"{text}: no interval; take more rows (--rows)"
-    if base_is_at_chance(data):
-        return False, f"{text}: at chance, so shares of it mean nothing; use a task that the model does"
+    if warning := base_warning(data):
+        return False, f"{text}; {warning}"
     return True, text
 
 
@@ -118,7 +127,7 @@ def _choices(data: CausalData) -> str:
     if len(among) < 2 or not data.meta.get("selected"):
         return ""
     return (
-        f"; the direction of interchange was chosen on validation among {len(among)} ({listed(among)}), "
+        f"; the direction of interchange was chosen at each place on validation among {len(among)} ({listed(among)}), "
         "while each placebo is one direction"
     )
 
@@ -315,9 +324,8 @@ def _at_selected(data: CausalData, method: str, direction: str | None = None) ->
 
 
 def _own_effects(data: CausalData) -> list[Effect]:
-    own = {method: own_direction(data, method) for method in methods_of(data)}
-    own_test = [e for e in data.effects if e.split == "test" and e.direction == own[e.method]]
-    return [e for e in own_test if role_of(e.direction) == "direction"]
+    own = {method: directions_of(data, method) for method in methods_of(data)}
+    return [e for e in data.effects if e.split == "test" and e.direction == own[e.method].get(e.place)]
 
 
 _QUESTIONS: dict[str, Callable[[CausalData], Answer]] = {

@@ -1,4 +1,4 @@
-"""Causal results on disk: `probekit.causal/1`, which is causal.json and, for other programs, three tables."""
+"""Causal results on disk: `probekit.causal/2`, which is causal.json and, for other programs, three tables."""
 
 import json
 import math
@@ -20,7 +20,7 @@ from probekit.evaluation.results.folders import check_folder, clear_folder
 from probekit.evaluation.results.form import has_form
 from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
 
-CAUSAL_FORMAT = "probekit.causal/1"
+CAUSAL_FORMAT = "probekit.causal/2"
 CAUSAL_RESULTS = re.compile(
     r"causal\.json|(effects|layers|patching)\.csv|(causal_by_layer|patching)\.(png|svg)|report\.html"
 )

@@ -56,6 +56,7 @@ def _layer_rows(layer: CausalLayer) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = [(*place, None, "score", None, layer.score, *(layer.interval or _NO_ENDS))]
     rows.append((*place, None, "is_read", None, float(layer.is_read), *_NO_ENDS))
     rows += [(*place, method, "is_used", None, float(used), *_NO_ENDS) for method, used in layer.is_used.items()]
+    rows += [(*place, method, "direction", name, 1.0, *_NO_ENDS) for method, name in layer.directions.items()]
     rows += [(*place, None, "used_by", name, 1.0, *_NO_ENDS) for name in layer.used_by]
     for metric in ("collateral", "selectivity", "reliability"):
         rows += [(*place, method, metric, None, value, *_NO_ENDS) for method, value in getattr(layer, metric).items()]

@@ -1,4 +1,4 @@
-"""Causal results as text for a terminal and as HTML for a notebook: a table by layer, its marks, and the checklist.
+"""Causal results as text for a terminal and as HTML for a notebook: the verdict with its sizes, and a table by layer.
 
 Names come from data, so both forms escape them.
 """
@@ -6,19 +6,23 @@ Names come from data, so both forms escape them.
 from collections.abc import Callable, Sequence
 
 from probekit.causal.data import CausalData, CausalLayer, Effect, PatchGrid
-from probekit.causal.results.checklist import answered, base_is_at_chance, base_text, reviewer_checklist
+from probekit.causal.results.checklist import answered, base_text, base_warning, reviewer_checklist
 from probekit.causal.results.view import (
     CEILINGS,
     CONTROL,
     COVARIANCE,
+    LEAST_EFFECT,
+    LEAST_FLIPS,
     RANDOM,
     SHUFFLED,
     curve_effects,
     direction_name,
-    is_outside,
+    directions_of,
+    doubt_of_effect,
+    effect_shows_use,
     is_used,
+    largest_placebo,
     methods_of,
-    own_direction,
     probe_effects,
     selected_place,
     selected_scale,
@@ -30,21 +34,20 @@ from probekit.text import counted, listed, printable
 SELECTED, USED, EDGE = "*", "+", "^"
 MARKS = {
     SELECTED: "selected on validation",
-    USED: "outside the placebos (95%, corrected over layers and scales)",
+    USED: f"used: {LEAST_EFFECT:g} or more, or {LEAST_FLIPS:.0%} of answers flip, and clear of the placebos",
     EDGE: "the largest scale was chosen; a larger one may do more (--scale)",
 }
 MOST_CELLS = 3  # of a patching grid, in one line
-QUADRANTS = ("read and used", "read, not used", "used, not read", "neither")
+MOST_SENTENCES = 5  # of a summary; warnings are never left out
+MOST_ANSWERS = 4  # in one line
+QUADRANTS = ("read and used", "read, not shown to be used", "used, not read", "neither")
 
 
 def causal_summary(data: CausalData) -> str:
-    """Title, table, marks, patching and checklist as text."""
-    tables = [text_table(rows).split("\n") for rows in [_rows(data)] if len(rows) > 1]
-    lines = [causal_title(data), *_setting(data), *_verdict(data)]
-    lines += [line for table in tables for line in ["", *table]]
-    lines += _marks(data)
-    lines += ["", *notes] if (notes := _notes(data)) else []
-    lines += ["", *_checklist(data)]
+    """Title, at most five sentences, and the table; the rest is in the record and on the page."""
+    rows = _rows(data)
+    lines = [causal_title(data), *_sentences(data)]
+    lines += ["", *text_table(rows).split("\n"), *_marks(data)] if len(rows) > 1 else []
     return "\n".join(map(printable, lines))
 
 
@@ -54,15 +57,21 @@ def causal_html(data: CausalData) -> str:
     rows = _rows(data)
     bold = [i for i, layer in enumerate(data.layers) if layer.place == chosen]
     table = html_table(rows, bold=bold) if len(rows) > 1 else ""
-    return html_page(
-        causal_title(data), table, [*_setting(data), *_verdict(data), *_marks(data), *_notes(data), *_checklist(data)]
-    )
+    return html_page(causal_title(data), table, [*_sentences(data), *_marks(data)])
+
+
+def _sentences(data: CausalData) -> list[str]:
+    """The verdict, its sizes and the warnings; then patching, the behaviour without edits, and what is open."""
+    first = [*_verdict(data), *_sizes(data), *_warnings(data)]
+    rest, last = [*_largest_cells(data), *_base(data)], _open(data)
+    return [*first, *rest[: max(0, MOST_SENTENCES - len(first) - len(last))], *last]
 
 
 def causal_report(data: CausalData) -> TableReport:
-    """The parts of `causal_summary`, without the checklist."""
+    """The parts of the page: those of `causal_summary`, with every note."""
     bold = [i for i, layer in enumerate(data.layers) if layer.place == _selected(data)]
-    lines, notes = [*_setting(data), *_verdict(data)], [*_marks(data), *_notes(data)]
+    lines = [*_setting(data), *_verdict(data), *_sizes(data), *_warnings(data)]
+    notes = [*_marks(data), *_notes(data)]
     return TableReport(causal_title(data), lines, _rows(data), notes, bold)
 
 
@@ -103,59 +112,119 @@ def _position(data: CausalData) -> str:
 
 def _setting(data: CausalData) -> list[str]:
     """Answers and rows, then the behaviour without edits."""
-    meta = data.meta
-    answers = ", ".join(f"{label} -> {token!a}" for label, token in (meta.get("answers") or {}).items())
-    answers = f"by {meta['answers_label']}: {answers}" if has_other_answers(data) else answers
-    n = ", ".join(f"{count:,} {split}" for split, count in meta.get("n", {}).items())
+    answers, n = _answers(data), ", ".join(f"{count:,} {split}" for split, count in data.meta.get("n", {}).items())
     lines = ["; ".join(part for part in (f"answers {answers}" if answers else "", f"{n} rows" if n else "") if part)]
     base = base_text(data)
-    lines += [f"Without edits: {base}"] if base else []
-    if base_is_at_chance(data):
-        lines.append("! The model does not prefer its own answers (interval includes 0): the shares below mean nothing")
-    return [line for line in lines if line]
+    return [line for line in (*lines, f"Without edits: {base}" if base else "") if line]
+
+
+def _answers(data: CausalData) -> str:
+    meta = data.meta
+    pairs = [f"{label} -> {token!a}" for label, token in (meta.get("answers") or {}).items()]
+    more = f", and {len(pairs) - MOST_ANSWERS} more" if len(pairs) > MOST_ANSWERS else ""
+    answers = ", ".join(pairs[:MOST_ANSWERS]) + more
+    return f"by {meta['answers_label']}: {answers}" if has_other_answers(data) else answers
+
+
+def _base(data: CausalData) -> list[str]:
+    """The behaviour without edits, of which answers."""
+    base, answers = base_text(data), _answers(data)
+    lines = [f"Without edits: {base}"] if base else []
+    return ["; ".join([*lines, f"answers {answers}"])] if answers else lines
+
+
+def _open(data: CausalData) -> list[str]:
+    """How many of the reviewer's questions are answered, and where the rest is."""
+    items = data.checklist or reviewer_checklist(data)
+    left = [item.question for item in items if not item.is_answered]
+    more = f"; open: {' '.join(left[:2])}{f' and {len(left) - 2} more' if len(left) > 2 else ''}" if left else ""
+    where = "everything else is in causal.json and in probekit report"
+    return [f"Reviewer's checklist: {answered(items)} answered{more}; {where}."] if items else []
 
 
 def _verdict(data: CausalData) -> list[str]:
-    """The quadrants, and the places where placebos leave no room for an effect."""
+    """The quadrants."""
     found = [f"{name}: {listed(place_ranges(of))}" for name, of in quadrant_counts(data).items()]
-    lines = ["; ".join(found)] if found else []
+    return ["; ".join(found)] if found else []
+
+
+def _sizes(data: CausalData) -> list[str]:
+    """How large the headline is where validation chose it: beside the full exchange, in answers, beside placebos."""
+    for method in methods_of(data)[:1]:
+        place = selected_place(data, method) or ""
+        if effect := curve_effects(data, method).get(place):
+            start = f"{method_name(data, method)} along {direction_name(effect.direction)} at {place}"
+            parts = [f"{effect.flip_rate:.0%} of answers flip"]
+            if (full := curve_effects(data, method, "full vector").get(place)) is not None:
+                share = f"{effect.effect / full.effect:.0%} of " if full.effect >= LEAST_EFFECT else ""
+                parts.insert(0, f"{share}the full vector's {full.effect:z.2f}")
+            if (placebo := largest_placebo(effect)) is not None:
+                parts.append(f"largest placebo {placebo:.2f}")
+            doubt = doubt_of_effect(effect)
+            parts += [f"not shown to be used, as {doubt}"] if doubt else []
+            return [
+                f"{start}: effect {effect.effect:z.2f} {_ends(effect.interval)}".rstrip() + f"; {'; '.join(parts)}."
+            ]
+    return []
+
+
+def _warnings(data: CausalData) -> list[str]:
+    """What changes the reader's conclusion."""
+    lines = [f"! {warning}." for warning in [base_warning(data)] if warning]
+    lines += [f"! {line}" for line in _no_share(data)]
+    if left_out := data.meta.get("left_out"):
+        rows = listed([f"{count:,} {split}" for split, count in left_out.items()])
+        lines.append(f"! Left out, as no text of another class has another answer: {rows} rows.")
+    if quadrant_counts(data) and (places := _without_power(data)):
+        lines.append(
+            f"! At {listed(place_ranges(places))} not even the full vector is clear of the placebos: nothing there "
+            "could have counted as used."
+        )
+    if places := data.meta.get("no_direction"):
+        lines.append(f"! No direction at {listed(list(places))}: the classes have equal mean activations there.")
     lines += _not_the_probes(data)
     if places := [layer for layer in data.layers if layer.used_by == ["das"]]:
-        lines.append(f"Used along the learned direction (DAS) alone: {listed(place_ranges(places))}")
-    if places := data.meta.get("no_direction"):
-        lines.append(
-            f"No direction at {listed(list(places))}: the classes have equal mean activations there (as where all "
-            "texts end in the same token), so an edit of the label changes nothing"
-        )
-    if found and (places := _without_power(data)):
-        lines.append(
-            f'! At {listed(place_ranges(places))} even the full vector is inside the placebos: there, "not used" says '
-            "that the effect is no larger than theirs, not that it is small"
-        )
+        lines.append(f"Used along the learned direction (DAS) alone: {listed(place_ranges(places))}.")
     return lines
 
 
+_WHOLES = {
+    "interchange": "the gap between texts and their counterparts",
+    "erase": "the preference for the own answer",
+    "steer": "the gap between the classes",
+}
+
+
+def _no_share(data: CausalData) -> list[str]:
+    """The methods whose effects would be shares of nothing."""
+    return [
+        f"No effects of {method}: they would be shares of {_WHOLES[method]}, {found['gap']:z.2f} "
+        f"{_ends(found['interval'])}".rstrip()
+        + f" on {found['split']}, which does not differ from 0."
+        for method, found in (data.meta.get("no_share") or {}).items()
+    ]
+
+
 def _not_the_probes(data: CausalData) -> list[str]:
-    """That interchange is of another direction than the probe's, where the probe's does no more than placebos."""
+    """That interchange is of another direction than the probe's, where the probe's own shows no use."""
     own = probe_effects(data)
     used = [layer for layer in data.layers if layer.is_used.get("interchange") and layer.place in own]
-    inside = [layer for layer in used if not is_outside(own[layer.place])]
-    outside = [layer for layer in used if layer not in inside]
-    if not inside:
+    without = [layer for layer in used if not effect_shows_use(own[layer.place])]
+    if not without:
         return []
-    start, at = "The probe's own direction is not what the model uses", listed(place_ranges(inside))
-    if outside:
-        start, at = f"{start} everywhere", f"{at} (outside them at {listed(place_ranges(outside))})"
-    name = direction_name(own_direction(data, "interchange") or "")
-    return [f"{start}: its effect is inside the placebos at {at}; the effect shown is that of {name}."]
+    names = dict.fromkeys(direction_name(layer.directions["interchange"]) for layer in without)
+    where = listed(place_ranges(without))
+    return [
+        f"The probe's own direction is not shown to be used at {where}; the effect there is along {' or '.join(names)}."
+    ]
 
 
 def _without_power(data: CausalData) -> list[CausalLayer]:
-    """The layers that count as not used where no effect of one direction could have counted."""
+    """The layers that are read and not shown to be used where no effect of one direction could have counted."""
     method = next(iter(methods_of(data)), "")
     full = curve_effects(data, method, "full vector")
-    found = [layer for layer in data.layers if not is_used(layer) and layer.place in full]
-    return [layer for layer in found if _moves(full[layer.place]) and not is_outside(full[layer.place])]
+    found = [layer for layer in data.layers if layer.is_read and not is_used(layer) and layer.place in full]
+    return [layer for layer in found if _moves(full[layer.place]) and not effect_shows_use(full[layer.place])]
 
 
 def _moves(effect: Effect) -> bool:
@@ -189,20 +258,19 @@ def _rows(data: CausalData) -> list[list[str]]:
     header = ["   layer", score]
     for method in methods:
         name = f"{method_name(data, method)}{f' {EDGE}' if _is_at_edge(data, method) else ''}"
-        header += [name, "95% interval", "placebos"][: 3 if method == methods[0] else 1]
+        header += [name, "along", "95% interval", "placebos to"][: 4 if method == methods[0] else 1]
     ceilings = {name: curve_effects(data, methods[0], name) for name in ("full vector", "das")} if methods else {}
     own = probe_effects(data)
-    header += ["probe's own", "full vector", "DAS", "erase completeness", "quadrant"]
+    header += ["probe's own", "full vector", "DAS", "quadrant"]
     rows = [header]
     for layer in data.layers:
         row = [_layer_name(data, layer), number_text(layer.score)]
         for method in methods:
-            row += _effect_cells(curves[method].get(layer.place), layer, method)[: 3 if method == methods[0] else 1]
+            row += _effect_cells(curves[method].get(layer.place), layer, method)[: 4 if method == methods[0] else 1]
         row.append(_marked(own.get(layer.place)))
         tops = [ceilings.get(name, {}).get(layer.place) for name in ("full vector", "das")]
         row += [_value(None if top is None else top.effect) for top in tops]
-        complete = layer.completeness.get("erase")
-        rows.append([*row, _value(complete[0] if complete else None), layer.quadrant])
+        rows.append([*row, layer.quadrant])
     return without_empty_columns(rows)
 
 
@@ -225,15 +293,24 @@ def _layer_name(data: CausalData, layer: CausalLayer) -> str:
     return f"{mark}  {layer.place}{output}"
 
 
+_SHORT = {"mean-difference": "mean-diff"}  # in a column
+
+
 def _effect_cells(effect: Effect | None, layer: CausalLayer, method: str) -> list[str]:
     if effect is None:
-        return ["", "", ""]
-    used = layer.is_used.get(method, is_outside(effect))
-    return [f"{effect.effect:z.2f}{USED if used else ' '}", _ends(effect.interval), _ends(effect.placebo_band)]
+        return ["", "", "", ""]
+    used = layer.is_used.get(method, effect_shows_use(effect))
+    cell = f"{effect.effect:z.2f}{USED if used else ' '}"
+    return [
+        cell,
+        _SHORT.get(effect.direction, direction_name(effect.direction)),
+        _ends(effect.interval),
+        _value(largest_placebo(effect)),
+    ]
 
 
 def _marked(effect: Effect | None) -> str:
-    return "" if effect is None else f"{effect.effect:z.2f}{USED if is_outside(effect) else ' '}"
+    return "" if effect is None else f"{effect.effect:z.2f}{USED if effect_shows_use(effect) else ' '}"
 
 
 def _ends(ends: tuple[float, float] | None) -> str:
@@ -248,7 +325,7 @@ def _marks(data: CausalData) -> list[str]:
     occurs = {
         SELECTED: any(layer.place == _selected(data) for layer in data.layers),
         USED: any(used for layer in data.layers for used in layer.is_used.values())
-        or any(is_outside(effect) for effect in probe_effects(data).values()),
+        or any(effect_shows_use(effect) for effect in probe_effects(data).values()),
         EDGE: any(_is_at_edge(data, method) for method in methods_of(data)),
     }
     shown = [f"{mark} {MARKS[mark]}" for mark in MARKS if occurs[mark]]
@@ -300,9 +377,9 @@ def _compared(data: CausalData) -> list[str]:
     lines = []
     for method in methods_of(data):
         names = dict.fromkeys(effect.direction for effect in data.effects if effect.method == method)
-        hidden = (own_direction(data, method), *CEILINGS, CONTROL, RANDOM, COVARIANCE, SHUFFLED)
-        shown = [name for name in names if name not in hidden]
         place = selected_place(data, method) or ""
+        hidden = (directions_of(data, method).get(place), *CEILINGS, CONTROL, RANDOM, COVARIANCE, SHUFFLED)
+        shown = [name for name in names if name not in hidden]
         effects = {name: curve_effects(data, method, name).get(place) for name in shown}
         found = [f"{direction_name(name)} {effect.effect:z.2f}" for name, effect in effects.items() if effect]
         start = f"{method_name(data, method)} at {place} along other directions"
@@ -314,19 +391,17 @@ def _patching(data: CausalData) -> list[str]:
     return [f"Patching {grid.point}, largest recovery: {_largest(grid)}." for grid in data.grids if grid.recovery.size]
 
 
-def _largest(grid: PatchGrid) -> str:
+def _largest_cells(data: CausalData) -> list[str]:
+    """The largest recovery of each grid, in one line."""
+    found = [f"{grid.point} {_largest(grid, 1)}" for grid in data.grids if grid.recovery.size]
+    return [f"Patching, largest recovery: {', '.join(found)}."] if found else []
+
+
+def _largest(grid: PatchGrid, most: int = MOST_CELLS) -> str:
     columns = len(grid.columns)
-    order = [int(i) for i in (-grid.recovery).ravel().argsort()[:MOST_CELLS]]
+    order = [int(i) for i in (-grid.recovery).ravel().argsort()[:most]]
     unit = "head" if grid.by == "head" else "token"
     return ", ".join(
         f"{grid.recovery.ravel()[i]:.2f} (layer {grid.layers[i // columns]}, {unit} {grid.columns[i % columns]!a})"
         for i in order
     )
-
-
-def _checklist(data: CausalData) -> list[str]:
-    """A line for each question, those that are open last."""
-    items = data.checklist or reviewer_checklist(data)
-    ordered = sorted(items, key=lambda item: not item.is_answered)
-    lines = [f"[{'x' if item.is_answered else ' '}] {item.question} {item.answer}" for item in ordered]
-    return [f"Reviewer's checklist, {answered(items)} answered ([x]: answered, not passed):", *lines]

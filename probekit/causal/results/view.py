@@ -10,7 +10,8 @@ from probekit.text import printable
 CEILINGS = ("full vector", "das")  # what a direction is compared with from above
 CONTROL = "full vector, own class"  # what a swap does that brings nothing of another class
 RANDOM, COVARIANCE, SHUFFLED, OTHER = "random", "covariance", "shuffled labels", "label "
-OWN = ("probe", "leace", "mean-difference", "lda")  # of several directions, the first is the curve's
+OWN = ("probe", "leace", "mean-difference", "lda")  # where none was chosen, the first of these is the curve's
+_OWN_ORDER = {name: i for i, name in enumerate(OWN)}
 
 
 def is_placebo(direction: str) -> bool:
@@ -32,12 +33,20 @@ def methods_of(data: CausalData) -> list[str]:
     return sorted(found, key=lambda name: order.index(name) if name in order else len(order))
 
 
-def own_direction(data: CausalData, method: str) -> str | None:
-    """The direction whose effect is the curve of a method; None if there are placebos and ceilings only."""
-    named = data.meta.get("directions", {}).get(method)
-    there = list(dict.fromkeys(effect.direction for effect in data.effects if effect.method == method))
-    known = [name for name in (named, *OWN, *there) if name in there and role_of(str(name)) == "direction"]
-    return known[0] if known else None
+def directions_of(data: CausalData, method: str) -> dict[str, str]:
+    """Place -> the direction whose effect is the curve of a method there; empty without one that is no placebo."""
+    chosen = {layer.place: layer.directions[method] for layer in data.layers if method in layer.directions}
+    there: dict[str, list[str]] = {}
+    for effect in data.effects:
+        if effect.method == method and role_of(effect.direction) == "direction":
+            there.setdefault(effect.place, []).append(effect.direction)
+    usual = {place: min(names, key=lambda name: _OWN_ORDER.get(name, len(OWN))) for place, names in there.items()}
+    return usual | {place: name for place, name in chosen.items() if name in there.get(place, ())}
+
+
+def directions_text(data: CausalData, method: str) -> str:
+    """The direction of a method's curve, or all there are where places have different ones: "probe or lda"."""
+    return " or ".join(direction_name(name) for name in dict.fromkeys(directions_of(data, method).values()))
 
 
 def selected_scale(data: CausalData, method: str) -> float | None:
@@ -50,25 +59,28 @@ def selected_scale(data: CausalData, method: str) -> float | None:
 def curve_effects(
     data: CausalData, method: str, direction: str | None = None, split: str = "test"
 ) -> dict[str, Effect]:
-    """Place -> effect of one method at the selected scale, along a direction, by default the method's own."""
-    direction = own_direction(data, method) if direction is None else direction
+    """Place -> effect of one method at the selected scale, along a direction, by default the one chosen there."""
+    own = directions_of(data, method) if direction is None else {}
     scale = selected_scale(data, method)
-    return {
+    found = {
         effect.place: effect
         for effect in data.effects
-        if (effect.method, effect.direction, effect.split, effect.scale) == (method, direction, split, scale)
+        if (effect.method, effect.split, effect.scale) == (method, split, scale)
+        and effect.direction == own.get(effect.place, direction)
+        and np.isfinite(effect.effect)  # a share of nothing is no effect
     }
+    return {place: found[place] for place in dict.fromkeys(e.place for e in data.effects) if place in found}
 
 
 def probe_effects(data: CausalData) -> dict[str, Effect]:
     """Place -> interchange along the probe's own direction; empty if the curve is of that direction anyway."""
-    is_curve = own_direction(data, "interchange") in (None, "probe")
+    is_curve = set(directions_of(data, "interchange").values()) <= {"probe"}
     return {} if is_curve else curve_effects(data, "interchange", "probe")
 
 
 def dose(data: CausalData, place: str, split: str = "test") -> list[Effect]:
     """Steering at one place along the method's own direction, by increasing scale."""
-    direction = own_direction(data, "steer")
+    direction = directions_of(data, "steer").get(place)
     found = [
         effect
         for effect in data.effects
@@ -104,18 +116,51 @@ def is_used(layer: CausalLayer) -> bool:
     return layer.quadrant in ("read and used", "used, not read")
 
 
-def is_outside(effect: Effect) -> bool:
-    """Whether an effect is larger than the placebos', corrected, and its interval excludes 0."""
-    ends = effect.interval
-    if ends is None or ends[0] <= 0 <= ends[1]:
-        return False
-    if effect.p_adjusted is not None:
-        return effect.p_adjusted <= LEVEL
-    band = effect.placebo_band
-    return band is not None and not band[0] <= effect.effect <= band[1]
+def effect_shows_use(effect: Effect) -> bool:
+    """Whether an effect shows that the model uses what the edit changes."""
+    return not doubt_of_effect(effect)
 
 
-LEVEL = 0.05  # of p-values
+def doubt_of_effect(effect: Effect) -> str:
+    """`doubt_of_use` of an effect's numbers."""
+    low = None if effect.interval is None else effect.interval[0]
+    return doubt_of_use(effect.effect, low, effect.flip_rate, largest_placebo(effect), effect.p_adjusted)
+
+
+def doubt_of_use(
+    effect: float, low: float | None, flip_rate: float, placebo: float | None, p_adjusted: float | None
+) -> str:
+    """Why an edit does not show that the model uses what it changes; "" if it does. Nothing else decides that.
+
+    Args:
+        effect: as a share: 1 is the full exchange.
+        low: lower end of its interval; None where there is none.
+        flip_rate: share of the rows whose preferred answer changes.
+        placebo: size of the largest effect of a placebo at that place; None without placebos.
+        p_adjusted: against the placebos, corrected over layers and scales; None if unknown.
+    """
+    if low is None:
+        return "it has no interval"
+    if placebo is None:
+        return "there are no placebos"
+    if not (effect >= LEAST_EFFECT or flip_rate >= LEAST_FLIPS):
+        return f"it is below {LEAST_EFFECT:g}, and fewer than {LEAST_FLIPS:.0%} of answers flip"
+    if not low > max(0.0, placebo):
+        return "its interval is not above the largest placebo"
+    if p_adjusted is not None and p_adjusted > LEVEL:
+        return f"its corrected p is {p_adjusted:.2g}"
+    return ""
+
+
+def largest_placebo(effect: Effect) -> float | None:
+    """The size of the largest effect of a placebo at the same place and scale; None without placebos."""
+    return None if effect.placebo_band is None else max(map(abs, effect.placebo_band))
+
+
+# Choices. In the worlds whose truth is known, variables that the model does not use reach 0.09 and flip no answer.
+LEAST_EFFECT = 0.1  # of the full exchange
+LEAST_FLIPS = 0.1  # of the rows
+LEVEL = 0.05  # of corrected p-values
 
 
 def finite(values: Sequence[float]) -> list[float]:

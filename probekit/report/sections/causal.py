@@ -5,10 +5,9 @@ from probekit.causal.results.checklist import answered, reviewer_checklist
 from probekit.causal.results.report import causal_report, method_name
 from probekit.causal.results.view import (
     curve_effects,
-    direction_name,
-    is_outside,
+    directions_text,
+    effect_shows_use,
     methods_of,
-    own_direction,
     selected_place,
 )
 from probekit.report.parts import Items, Lines, More, PageTable, Part, Picture
@@ -74,7 +73,7 @@ def _picture(data: CausalData) -> Picture:
     legend = list(dict.fromkeys((one.name, one.color, one.look) for one in series))
     legend += [("95% interval", series[0].color, "band")] if series[0].band else []
     legend += [("selected on validation", "red", "ring")] if ringed else []
-    legend += [("not larger than the placebos", "grey", "hollow")] if any(one.hollow for one in series) else []
+    legend += [("not shown to be used", "grey", "hollow")] if any(one.hollow for one in series) else []
     caption = "Effects are shares: 0 is no effect, 1 is all of the way; values beyond the axis are in the table."
     return Picture(draw_lines(chart), caption, draw_lines(chart, *NARROW), legend)
 
@@ -92,7 +91,7 @@ def _of_method(data: CausalData, xs: dict[str, float], method: str, is_headline:
     at, values = [xs[place] for place in effects], [effect.effect for effect in effects.values()]
     used = {layer.place: layer.is_used.get(method) for layer in data.layers}
     hollow = frozenset(xs[place] for place, effect in effects.items() if not _counts(effect, used.get(place)))
-    name = f"{method_name(data, method)} ({direction_name(own_direction(data, method) or '')})"
+    name = f"{method_name(data, method)} ({directions_text(data, method)})"
     color = METHODS.get(method, "ink")
     bands = [effect.interval or (effect.effect, effect.effect) for effect in effects.values()] if is_headline else []
     found = [Series(name, color, at, values, "solid" if is_headline else "dashed", bands, hollow)]
@@ -106,7 +105,7 @@ def _of_method(data: CausalData, xs: dict[str, float], method: str, is_headline:
 
 
 def _counts(effect: Effect, known: bool | None) -> bool:
-    return is_outside(effect) if known is None else known
+    return effect_shows_use(effect) if known is None else known
 
 
 def _tips(data: CausalData, xs: dict[str, float]) -> dict[float, str]:

@@ -10,16 +10,19 @@ from torch import Tensor
 import probekit as pk
 from probekit.activations import ActivationSet
 from probekit.causal.curve import ceiling
+from probekit.causal.curve.arms import CHOICES
 from probekit.causal.curve.causal_curve import causal_curve
+from probekit.causal.curve.compare import chosen_directions
 from probekit.causal.curve.estimate import describe_causal, plan_causal
 from probekit.causal.curve.question import _check_classes, _classes_first, ask
 from probekit.causal.data import Effect
 from probekit.causal.results.report import causal_summary
 from probekit.causal.results.results import CausalResults
-from probekit.causal.results.view import is_outside
+from probekit.causal.results.view import curve_effects, effect_shows_use
 from probekit.errors import DataError, UsageError
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.options import CausalOptions
+from probekit.probes.lda import LDAProbe
 
 D, WORDS = 16, 240
 OWN, OTHER = WORDS, WORDS + 1
@@ -130,7 +133,7 @@ def test_the_full_vector_swap_is_the_counterparts_run(used):
 
 
 def test_what_is_read_and_never_used_is_called_so(idle):
-    assert [layer.quadrant for layer in idle.layers] == ["read, not used"] * 2
+    assert [layer.quadrant for layer in idle.layers] == ["read, not shown to be used"] * 2
     assert all(layer.score > 0.95 for layer in idle.layers)
     for method, direction in (("erase", "leace"), ("steer", "mean-difference")):
         found = effects(idle, method, direction)
@@ -141,8 +144,8 @@ def test_what_is_read_and_never_used_is_called_so(idle):
 def test_a_search_for_what_moves_the_answer_says_nothing_of_another_label(parts, monkeypatch):
     monkeypatch.setattr(ceiling, "STEPS", 40)
     found = run(parts, "idle", das=True, methods="interchange", layers=0)
-    assert all(is_outside(effect) for effect in effects(found, "interchange", "das"))
-    assert [layer.quadrant for layer in found.layers] == ["read, not used"] * len(found.layers)
+    assert all(effect_shows_use(effect) for effect in effects(found, "interchange", "das"))
+    assert [layer.quadrant for layer in found.layers] == ["read, not shown to be used"] * len(found.layers)
     assert not any(layer.used_by for layer in found.layers)
 
 
@@ -234,7 +237,7 @@ def test_edits_of_all_tokens_of_one_token_texts_are_those_of_the_read_token(part
 def test_layers_are_those_that_were_asked_for(parts):
     found = run(parts, layers=0, methods="erase", placebos=0)
     assert [layer.place for layer in found.layers] == ["resid_pre.0"]
-    assert found.layers[0].quadrant == "read, not used"  # nothing is called used without placebos
+    assert found.layers[0].quadrant == "read, not shown to be used"  # nothing is called used without placebos
     assert all(e.p_value is None and e.placebo_band is None for e in found.effects)
 
 
@@ -341,10 +344,144 @@ def test_what_no_linear_probe_reads_and_the_model_uses_is_called_so(product, mon
     found = run(product, das=True, methods="interchange")
     assert [layer.quadrant for layer in found.layers] == ["used, not read", "read and used"]
     assert found.layers[0].used_by == ["das"]
-    assert found.layers[1].used_by == [found.meta["directions"]["interchange"], "das"]
+    assert found.layers[1].used_by == [found.layers[1].directions["interchange"], "das"]
     assert not found.layers[0].is_used["interchange"]
     before, _ = effects(found, "interchange", "full vector, own class")
     assert before.effect == pytest.approx(0, abs=0.05)  # (u, v) and (-u, -v) have one answer
+
+
+@pytest.fixture(scope="module")
+def shared_tokens():
+    """The model answers by the last token's "used"; the first token is the same for all texts of one answer.
+
+    So the text of another "idle" that shares most tokens has the same answer.
+    """
+    model = linear_gpt2()
+    words = np.random.default_rng(4).permutation(WORDS - 2)
+    used, idle = words % 2, words // 2 % 2
+    task = pk.Task(
+        name="shared",
+        inputs=[[WORDS - 2 + int(used[i]), int(word)] for i, word in enumerate(words)],
+        labels={"used": used, "idle": idle},
+        label_names={"used": ["up", "down"], "idle": ["in", "out"]},
+        target="idle",
+        splits=np.repeat(["train", "validation", "test"], [118, 60, 60]),
+    )
+    return model, pk.extract(model, task, points=["resid_pre"])
+
+
+def test_counterparts_have_another_answer_where_another_label_decides_it(shared_tokens):
+    """Chosen by shared tokens alone, no counterpart's answer would differ, and effects would be shares of nothing."""
+    found = run(shared_tokens, "idle", methods="interchange", layers=0)
+    assert found.meta["no_share"] == found.meta["left_out"] == {}
+    (full,) = effects(found, "interchange", "full vector")
+    assert full.effect == pytest.approx(1, abs=1e-4)
+    assert full.flip_rate == 1
+    for e in found.effects:
+        assert e.interval is None or max(map(abs, e.interval)) < 1.5
+    assert [layer.quadrant for layer in found.layers] == ["read, not shown to be used"]
+
+
+def test_rows_without_a_counterpart_are_left_out_and_counted(parts):
+    """Rows of "out" all have one answer; so those of "in" with that answer have no text of another label to go to."""
+    model, acts = parts
+    used, idle = acts.labels["used"], acts.labels["idle"]
+    keep = np.flatnonzero((idle == 0) | (used == 1))
+    some = ActivationSet({("resid_pre", 0): acts["resid_pre", 0][keep]}, acts.task.subset(keep), acts.meta)
+    results = pk.train_probes(some, label="idle", quick=True, C=[1.0])
+    how = {"answers": [str(OWN), str(OTHER)], "answers_label": "used", "das": False, "completeness": False}
+    found = causal_curve(model, some, results, methods="interchange", **how)
+    for split in ("validation", "test"):
+        alone = (acts.splits[keep] == split) & (idle[keep] == 0) & (used[keep] == 1)
+        assert found.meta["left_out"][split] == alone.sum() > 0
+        assert found.meta["n"][split] == ((acts.splits[keep] == split) & ~alone).sum()
+    assert "! Left out, as no text of another class has another answer:" in found.summary()
+    assert {e.n for e in found.effects if e.split == "test"} == {found.meta["n"]["test"]}
+
+
+def test_a_model_that_tells_no_answers_apart_has_no_shares_and_that_is_said(parts):
+    """The two answers' logits are equal up to rounding: there is no gap to take a share of."""
+    _, acts = parts
+    blind = linear_gpt2()
+    with torch.no_grad():
+        blind.embed.weight[OTHER] = blind.embed.weight[OWN] = READ
+    own = pk.extract(blind, acts.task, points=["resid_pre"])
+    results = pk.train_probes(own, label="used", quick=True, C=[1.0])
+    how = {"answers": [str(OWN), str(OTHER)], "das": True, "completeness": False, "rows": 20}
+    found = causal_curve(blind, own, results, **how)
+    assert set(found.meta["no_share"]) == {"interchange", "erase", "steer"}
+    assert all(np.isnan(e.effect) and e.interval is None and e.p_value is None for e in found.effects)
+    assert {layer.quadrant for layer in found.layers} == {"read, not shown to be used"}
+    text = found.summary()
+    assert "! No effects of interchange: they would be shares of the gap between texts and their counterparts" in text
+    assert "nan" not in text
+    assert found.plot()
+
+
+@pytest.fixture(scope="module")
+def turning():
+    """A linear model where LDA does nothing at one place and most at the next; the mean difference does 1 at both.
+
+    The answer is the coordinate e1. Along d an interchange does (d.e1)(d.m) / (m.e1), m the difference of the means.
+    Before the block m = e1 + e2 with noise along e1 alone, so that LDA is near e2: 0. The block turns m to
+    e1 + sqrt(3) e2 and moves the noise of e3 to e2, so that LDA is near e1 + e2: (1 + sqrt(3)) / 2.
+    """
+    model = linear_gpt2()
+    e1, e2, e3 = contrast(4), contrast(6), contrast(8)
+    label = 1.0 - 2 * (torch.arange(WORDS) % 2)
+    noise = torch.randn(WORDS, D, generator=torch.Generator().manual_seed(5))
+    words, rest = torch.zeros(WORDS, D), [2, 3, *range(10, D)]  # e1, e2 and e3 are in coordinates 4 to 9
+    words[:, :2] = torch.tensor([1000.0, -1000.0])
+    words[:, rest] = 0.3 * (noise[:, rest] - noise[:, rest].mean(dim=1, keepdim=True))
+    along = [label + 0.3 * noise[:, 4], label + 0.01 * noise[:, 5], 0.3 * noise[:, 6]]
+    words += sum(x[:, None] * e for x, e in zip(along, (e1, e2, e3), strict=True))
+    with torch.no_grad():
+        model.embed.weight[:WORDS] = words
+        model.embed.weight[OWN], model.embed.weight[OTHER] = e1, -e1
+        weights = dict(model.named_parameters())
+        weights["blocks.0.ln1.weight"][2:] = 353.55
+        weights["blocks.0.attn.qkv.weight"][2 * D :] = torch.eye(D)
+        turn = e2[:, None] * ((3**0.5 - 1) * e2 + 3**0.25 * e3) + e3[:, None] * (contrast(10) - e3)
+        weights["blocks.0.attn.out.weight"].copy_(turn)
+    order = np.random.default_rng(5).permutation(WORDS)
+    task = pk.Task(
+        name="turning",
+        inputs=[[int(i)] for i in order],
+        labels={"used": order % 2},
+        label_names={"used": ["up", "down"]},
+        splits=np.repeat(["train", "validation", "test"], [120, 60, 60]),
+    )
+    return model, pk.extract(model, task, points=["resid_pre"])
+
+
+@pytest.fixture(scope="module")
+def turned(turning) -> CausalResults:
+    model, acts = turning
+    results = pk.train_probes(acts, quick=True, probe=LDAProbe(shrinkage=1e-3))
+    how = {"answers": [str(OWN), str(OTHER)], "das": False, "completeness": False, "rows": 60}
+    return causal_curve(model, acts, results, methods="interchange,steer", **how)
+
+
+def test_each_place_has_its_own_direction(turned):
+    lda, mean = (effects(turned, "interchange", name) for name in ("probe", "mean-difference"))
+    assert [e.effect for e in lda] == pytest.approx([0, (1 + 3**0.5) / 2], abs=0.25)
+    assert [e.effect for e in mean] == pytest.approx([1, 1], abs=0.1)
+    before, after = (layer.directions["interchange"] for layer in turned.layers)
+    assert before == "mean-difference"
+    assert after in ("probe", "lda")  # with much or little shrinkage, whichever does more
+    assert [layer.quadrant for layer in turned.layers] == ["read and used"] * 2
+    assert [e.direction for e in curve_effects(turned.data, "interchange").values()] == [before, after]
+    assert f"along {before}" in turned.summary()
+
+
+def test_directions_are_chosen_on_validation_alone(turned):
+    found = turned
+    again = chosen_directions([replace(e, effect=-e.effect) if e.split == "test" else e for e in found.effects])
+    assert again == chosen_directions(found.effects)
+    for layer in found.layers:
+        for method, name in layer.directions.items():
+            of = [e for e in found.effects if (e.method, e.place, e.split) == (method, layer.place, "validation")]
+            assert name == max((e for e in of if e.direction in CHOICES[method]), key=lambda e: e.effect).direction
 
 
 def test_a_split_of_one_class_is_refused():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from probekit.causal.interchange.counterparts import choose_counterparts
+from probekit.causal.interchange.counterparts import choose_counterparts, with_counterparts
 from probekit.errors import DataError, UsageError
 
 
@@ -49,3 +49,36 @@ def test_a_text_without_a_counterpart_is_refused():
         choose_counterparts([0, 1, 0], [3, 3])
     with pytest.raises(UsageError, match="lengths are numbers of tokens; got NaN"):
         choose_counterparts([0, 1, 0], [3, float("nan"), 3])
+
+
+def test_counterparts_differ_in_label_and_answer_and_rows_without_one_are_numbered_minus_1():
+    """Alone, the nearest text of another label would have the same answer."""
+    labels, answers = [0, 0, 1, 1, 0], [0, 1, 0, 1, 0]
+    texts = [[1, 1], [2, 2], [1, 2], [2, 1], [1, 1]]
+    found = choose_counterparts(labels, [2] * 5, texts=texts, answers=answers)
+    assert found.tolist()[1:4] == [2, 1, found[3]]
+    assert found[3] in (0, 4)
+    assert found[0] == found[4] == 3
+    labels, answers = np.array([0, 0, 1]), np.array([0, 1, 0])
+    found = choose_counterparts(labels, [2] * 3, answers=answers)
+    assert found.tolist() == [-1, 2, 1]
+    kept, counterpart = with_counterparts(found)
+    assert (kept.tolist(), counterpart.tolist()) == ([1, 2], [1, 0])
+    with pytest.raises(DataError, match="no two texts differ in their label and in their answer"):
+        choose_counterparts([0, 1, 0], [2] * 3, answers=[0, 0, 0])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_counterpart_has_a_counterpart(seed):
+    rng = np.random.default_rng(seed)
+    labels, answers, groups = rng.integers(0, 3, (3, 30))
+    answers[labels == 0] = 0
+    splits = np.arange(30) % 2
+    found = choose_counterparts(labels, [1] * 30, groups, seed, splits=splits, answers=answers)
+    kept, counterpart = with_counterparts(found)
+    assert len(kept)
+    assert kept[counterpart].tolist() == found[kept].tolist()
+    for i, j in zip(kept, kept[counterpart], strict=True):
+        assert labels[i] != labels[j]
+        assert answers[i] != answers[j]
+        assert splits[i] == splits[j]

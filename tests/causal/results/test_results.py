@@ -9,11 +9,18 @@ import numpy as np
 import pytest
 
 from probekit.causal.data import CausalData
-from probekit.causal.results.checklist import base_is_at_chance, reviewer_checklist
+from probekit.causal.results.checklist import base_warning, reviewer_checklist
 from probekit.causal.results.files import check_causal_folder
 from probekit.causal.results.report import causal_summary
 from probekit.causal.results.results import CausalResults
-from probekit.causal.results.view import curve_effects, dose, is_outside, placebo_counts
+from probekit.causal.results.view import (
+    curve_effects,
+    directions_of,
+    dose,
+    doubt_of_use,
+    effect_shows_use,
+    placebo_counts,
+)
 from probekit.errors import DataError, StorageError, UsageError
 from tests.made_up_effects import EFFECTS, HOSTILE, SCALES, SCORES, effect, made_up, made_up_grids
 
@@ -159,13 +166,38 @@ def test_the_curve_is_the_methods_own_direction_at_the_chosen_scale(results):
     }
 
 
-def test_an_effect_is_outside_if_corrected_and_if_its_interval_excludes_0():
-    assert is_outside(effect("erase", "leace", 0, 0.5))
-    assert not is_outside(effect("erase", "leace", 0, 0.5, p_adjusted=0.2))
-    assert not is_outside(effect("erase", "leace", 0, 0.5, interval=(-0.1, 0.9)))
-    assert not is_outside(effect("erase", "leace", 0, 0.5, interval=None))
-    assert is_outside(effect("erase", "leace", 0, 0.5, p_adjusted=None))
-    assert not is_outside(effect("erase", "leace", 0, 0.05, interval=(0.01, 0.06), p_adjusted=None))
+USE = {"effect": 0.5, "low": 0.4, "flip_rate": 0.3, "placebo": 0.3, "p_adjusted": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("changes", "doubt"),
+    [
+        ({}, ""),
+        ({"p_adjusted": None}, ""),
+        ({"flip_rate": 0.0}, ""),  # large in logits
+        ({"effect": 0.1, "low": 0.09, "placebo": 0.08, "flip_rate": 0.0}, ""),
+        ({"effect": 0.09, "low": 0.08, "placebo": 0.01}, ""),  # large in answers
+        ({"effect": 0.09, "low": 0.08, "placebo": 0.01, "flip_rate": 0.1}, ""),
+        ({"effect": 0.09, "low": 0.08, "placebo": 0.01, "flip_rate": 0.09}, "below 0.1, and fewer than 10% of answers"),
+        ({"effect": 0.0145, "low": 0.005, "placebo": 0.0167, "flip_rate": 0.0}, "below 0.1"),  # an unused colour
+        ({"placebo": 0.4}, "not above the largest placebo"),
+        ({"low": 0.0, "placebo": 0.0}, "not above the largest placebo"),
+        ({"effect": -0.5, "low": -0.6}, "not above the largest placebo"),
+        ({"placebo": None}, "no placebos"),
+        ({"low": None}, "no interval"),
+        ({"p_adjusted": 0.06}, "corrected p is 0.06"),
+    ],
+)
+def test_use_needs_a_size_that_matters_and_is_not_the_placebos(changes, doubt):
+    found = doubt_of_use(**{**USE, **changes})
+    assert doubt in found
+    assert bool(found) == bool(doubt)
+
+
+def test_the_largest_placebo_is_that_of_the_largest_size():
+    assert effect_shows_use(effect("erase", "leace", 0, 0.5, interval=(0.4, 0.6), placebo_band=(-0.39, 0.1)))
+    assert not effect_shows_use(effect("erase", "leace", 0, 0.5, interval=(0.4, 0.6), placebo_band=(-0.41, 0.1)))
+    assert not effect_shows_use(effect("erase", "leace", 0, 0.5, placebo_band=None))
 
 
 def test_the_table_has_a_line_for_each_layer_and_marks_the_selected_one(results):
@@ -178,7 +210,7 @@ def test_the_table_has_a_line_for_each_layer_and_marks_the_selected_one(results)
     assert "(output)" in table[-1]
     assert all(layer.quadrant in line for layer, line in zip(results.layers, table, strict=True))
     assert "singular -> ' is', plural -> ' are'" in results.summary()
-    assert max(map(len, table)) <= 160
+    assert max(map(len, table)) <= 170
 
 
 def test_the_largest_scale_is_marked_where_it_was_chosen(results):
@@ -284,19 +316,51 @@ def test_whether_the_effect_grows_is_said():
     assert answer(dataclasses.replace(data, effects=falls)).startswith("not at every step")
 
 
-def test_the_verdict_comes_before_the_table_and_says_where_placebos_leave_no_room():
+def test_a_summary_is_the_verdict_with_its_sizes_at_most_five_sentences_and_a_table():
     lines = CausalResults(made_up()).summary().split("\n")
-    verdict = "read and used: resid_pre.3-4; read, not used: resid_pre.1-2; used, not read: resid_pre.5; neither: "
-    assert lines[3] == verdict + "resid_pre.0, resid_post.5"
-    assert not any(line.startswith("! At") for line in lines)
+    verdict = "read and used: resid_pre.3-4; read, not shown to be used: resid_pre.1-2; used, not read: resid_pre.5; "
+    assert lines[1] == verdict + "neither: resid_pre.0, resid_post.5"
+    assert lines[2] == (
+        "interchange along probe at resid_pre.4: effect 0.84 [0.79, 0.90]; 105% of the full vector's 0.80; 84% of "
+        "answers flip; largest placebo 0.07."
+    )
+    assert lines[6] == ""  # after the title and five sentences
+    assert not any(line.startswith("!") for line in lines)
+    assert len(lines) == 7 + len(SCORES) + 2
+    assert max(map(len, lines)) <= 200
+
+
+def test_a_headline_that_shows_no_use_says_why():
+    summary = CausalResults(made_up(values=[0.0, 0.01, 0.02, 0.03, 0.05, 0.01, 0.0])).summary()
+    assert "; not shown to be used, as it is below 0.1, and fewer than 10% of answers flip." in summary
+
+
+def test_warnings_are_said_however_many_there_are():
     wide = [
         dataclasses.replace(each, p_adjusted=0.5, flip_rate=float(each.place != "resid_pre.0"))
         if each.direction == "full vector"
         else each
         for each in made_up().effects
     ]
-    lines = CausalResults(dataclasses.replace(made_up(), effects=wide)).summary().split("\n")
-    assert lines[4].startswith("! At resid_pre.1-2, resid_post.5 even the full vector is inside the placebos")
+    base = {"test": {"logit_difference": 0.1, "interval": [-0.2, 0.4]}}
+    more = {"left_out": {"validation": 2, "test": 1_300}, "no_direction": ["resid_pre.0"], "base": base}
+    more |= {"no_share": {"erase": {"split": "test", "gap": 0.0, "interval": [-0.1, 0.1]}}}
+    data = dataclasses.replace(made_up(**more), effects=wide)
+    lines = CausalResults(data).summary().split("\n")
+    assert lines[3].startswith("! Without edits the model does not prefer its own answers (interval includes 0)")
+    assert lines[4].endswith(
+        "the preference for the own answer, 0.00 [-0.10, 0.10] on test, which does not differ from 0."
+    )
+    assert lines[5:8] == [
+        "! Left out, as no text of another class has another answer: 2 validation, 1,300 test rows.",
+        (
+            "! At resid_pre.1-2 not even the full vector is clear of the placebos: "
+            "nothing there could have counted as used."
+        ),
+        "! No direction at resid_pre.0: the classes have equal mean activations there.",
+    ]
+    assert lines[8].startswith("Reviewer's checklist: ")
+    assert lines[9] == ""
 
 
 def test_answers_of_another_label_set_and_how_das_was_checked_are_said():
@@ -317,13 +381,25 @@ def test_two_scales_are_no_dose_response():
     assert {item.question: item for item in reviewer_checklist(data)}["Does the effect grow with the dose?"].is_answered
 
 
-def test_a_model_at_chance_is_said_loudly():
-    base = {"logit_difference": 0.1, "interval": [-0.2, 0.4], "probability": 0.2, "preferred": 0.5}
-    data = made_up(base={"test": base})
-    assert base_is_at_chance(data)
-    summary = CausalResults(data).summary()
-    assert any(line.startswith("! The model does not prefer its own answers") for line in summary.split("\n"))
-    assert not base_is_at_chance(made_up())
+@pytest.mark.parametrize(
+    ("ends", "warning"),
+    [
+        ([0.1, 0.4], ""),
+        ([10.0, 10.0], ""),
+        (None, ""),
+        ([-0.2, 0.4], "includes 0"),
+        ([0.0, 0.0], "includes 0"),
+        ([-0.2, 0.0], "includes 0"),
+        ([-10.0, -10.0], "interval below 0"),
+        ([-0.4, -0.1], "interval below 0"),
+    ],
+)
+def test_what_the_model_prefers_without_edits_is_said_loudly(ends, warning):
+    data = made_up(base={"test": {"logit_difference": 0.1, "interval": ends, "preferred": 0.5}})
+    found = base_warning(data)
+    assert warning in found
+    assert bool(found) == bool(warning)
+    assert bool(warning) == ("! Without edits the model" in CausalResults(data).summary())
 
 
 class Balanced(HTMLParser):
@@ -352,43 +428,59 @@ def test_names_out_of_data_are_escaped():
 def test_patching_alone_has_a_report(tmp_path):
     results = CausalResults(CausalData([], [], made_up_grids(), [], {"model": "m", "methods": ["patch"]}))
     summary = CausalResults.load(results.save(tmp_path / "run")).summary()
-    assert "Patching resid_pre, largest recovery: 1.04" in summary
+    assert "Patching, largest recovery: resid_pre 1.04" in summary
     assert "token 'cabinet'" in summary
 
 
-def with_another_direction(outside: tuple[int, ...] = ()) -> CausalData:
-    """Interchange whose curve is of the mean difference, with the probe's own direction beside it."""
-    data = made_up(directions={"interchange": "mean-difference"})
+def with_another_direction(used: tuple[int, ...] = (), places: tuple[int, ...] = tuple(range(7))) -> CausalData:
+    """Interchange whose curve is of the mean difference at some places, with the probe's own direction beside it."""
+    data = made_up()
     shares = [e for e in data.effects if (e.method, e.direction) == ("interchange", "probe")]
     chosen = [dataclasses.replace(e, direction="mean-difference") for e in shares]
     own = [
-        dataclasses.replace(e, effect=0.3 if i in outside else 0.05, p_adjusted=0.02 if i in outside else 0.6)
+        e if i not in places else effect("interchange", "probe", i, 0.3 if i in used else 0.05)
         for i, e in enumerate(shares)
     ]
-    data = dataclasses.replace(data, effects=[*own, *chosen, *[e for e in data.effects if e not in shares]])
+    layers = [
+        dataclasses.replace(layer, directions={"interchange": "mean-difference" if i in places else "probe"})
+        for i, layer in enumerate(data.layers)
+    ]
+    data = dataclasses.replace(
+        data, layers=layers, effects=[*own, *chosen, *[e for e in data.effects if e not in shares]]
+    )
     return dataclasses.replace(data, checklist=reviewer_checklist(data))
 
 
 def test_a_probe_whose_own_direction_does_nothing_is_said_not_to_be_what_is_used():
-    start = "The probe's own direction is not what the model uses"
-    of = "the effect shown is that of mean-difference."
+    start = "The probe's own direction is not shown to be used at"
     summary = CausalResults(with_another_direction()).summary()
-    assert f"\n{start}: its effect is inside the placebos at resid_pre.3-5; {of}\n" in summary
+    assert f"\n{start} resid_pre.3-5; the effect there is along mean-difference.\n" in summary
     (line,) = [line for line in summary.split("\n") if line.startswith("*  resid_pre.4")]
     assert "0.05" in line
-    some = CausalResults(with_another_direction((3,))).summary()
-    at = "resid_pre.4-5 (outside them at resid_pre.3)"
-    assert f"{start} everywhere: its effect is inside the placebos at {at}; {of}" in some
+    assert f"{start} resid_pre.4-5;" in CausalResults(with_another_direction((3,))).summary()
     for silent in (made_up(), with_another_direction((3, 4, 5))):
         assert start not in CausalResults(silent).summary()
     assert "probe's own" not in CausalResults(made_up()).summary()
 
 
+def test_the_curve_is_along_the_direction_of_each_place_and_the_table_names_it():
+    data = with_another_direction(places=(3, 4))
+    names = ["probe"] * 3 + ["mean-difference"] * 2 + ["probe"] * 2
+    assert list(directions_of(data, "interchange").values()) == names
+    assert [e.direction for e in curve_effects(data, "interchange").values()] == names
+    assert set(directions_of(data, "erase").values()) == {"leace"}
+    layers = CausalResults(data).to_frame("layers")
+    assert layers[layers["metric"] == "direction"]["name"].tolist() == names
+    table = [line for line in CausalResults(data).summary().split("\n") if line.lstrip("* ").startswith("resid_")]
+    shown = [next(word for word in ("mean-diff", "probe") if word in line.split()) for line in table]
+    assert shown == [name.replace("difference", "diff") for name in names]
+
+
 def test_the_checklist_says_what_a_tick_means_what_was_chosen_and_each_p():
     data = with_another_direction()
-    assert "Reviewer's checklist, 18 of 18 answered ([x]: answered, not passed):" in CausalResults(data).summary()
+    assert "Reviewer's checklist: 18 of 18 answered; everything" in CausalResults(made_up(grids=True)).summary()
     items = {item.question: item.answer for item in data.checklist}
-    chosen = "chosen on validation among 2 (probe, mean-difference), while each placebo is one direction"
+    chosen = "chosen at each place on validation among 2 (probe, mean-difference), while each placebo is one direction"
     assert chosen in items["What do placebos do?"]
     assert "among" not in {item.question: item.answer for item in made_up().checklist}["What do placebos do?"]
     assert items["Is it needed, and is it enough?"] == (
