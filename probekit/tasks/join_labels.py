@@ -267,7 +267,7 @@ def _join(task: Task, table: DataTable, columns: _Named, skip: bool) -> _Joined:
         assert row is not None
         joined.cells[row] = cells[i]
         joined.groups |= {row: group_name(groups[i])} if groups else {}
-        joined.splits |= {row: str(split_of_cell(splits[i]))} if splits else {}
+        joined.splits |= {row: str(split_of_cell(splits[i], columns.split or ""))} if splits else {}
     for row in joined.twice & joined.cells.keys():  # nothing says which of its labels is right
         del joined.cells[row]
         joined.skipped["twice"] += 1

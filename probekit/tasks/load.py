@@ -16,7 +16,7 @@ from probekit.options import TaskOptions
 from probekit.options.option import keywords
 from probekit.scratch import IN_MEMORY, give_back_memory, settled
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.info import CARVED_FROM_TRAIN
+from probekit.tasks.info import CARVED_FROM_TRAIN, READ_AS
 from probekit.tasks.labels import as_labels, encode, is_unlabelled, refuse_unlabelled
 from probekit.tasks.side_columns import column_of
 from probekit.tasks.splitting.look_alikes import warn_of_look_alikes
@@ -361,6 +361,8 @@ def _row_info(rows: Rows, tables: dict[str, DataTable], columns: Columns) -> dic
     }
     if any(table.files for table in tables.values()):
         info["classes_from_files"] = True
+    if read_as := [*dict.fromkeys(table.read_as for table in tables.values() if table.read_as)]:
+        info[READ_AS] = "; ".join(read_as)
     if columns.span is None:
         return info
     totals = sum((Counter(table.counts) for table in tables.values()), Counter())

@@ -16,7 +16,7 @@ from probekit.points import PAIR_POINTS, Place, spans_of
 from probekit.scratch import IN_MEMORY, give_back_memory
 from probekit.selections import in_words
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.info import CHAT, GENERATE, origin_of_splits
+from probekit.tasks.info import CHAT, GENERATE, READ_AS, origin_of_splits
 from probekit.tasks.quality.audit import audit, audit_findings
 from probekit.tasks.splitting.rare import rare_words
 from probekit.tasks.tokens.stretches import no_label
@@ -201,6 +201,8 @@ def _remarks(n: dict[str, Any], task: Task, names: list[str], n_ctx: int) -> dic
         lines["wrote"] = wrote
     if n["splits_from"]:
         lines["splits"] = n["splits_from"]
+    if read_as := task.info.get(READ_AS):
+        lines["file"] = read_as
     if task.info.get("classes_from_files"):
         lines["classes"] = "the names of the text files"
     if limit := task.info.get("limit"):

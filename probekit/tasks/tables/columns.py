@@ -13,7 +13,7 @@ from probekit.text import listed
 TEXT_COLUMNS = ("text", "sentence", "statement", "prompt")
 LABEL_COLUMNS = ("label", "target")
 ID_COLUMNS = ("id",)  # of a table of labels; texts have ids of their own only by a column that is named
-SPLIT_COLUMN = "split"
+SPLIT_COLUMNS = ("split", "is_test")
 MESSAGES_COLUMN = "messages"
 
 
@@ -119,10 +119,10 @@ def _messages_column(table: DataTable, named: NamedColumns) -> str | None:
 
 
 def split_column_of(table: DataTable, taken: Iterable[str | None], named: str | None = None) -> str | None:
-    """The column that says the split of each row: the named one, or "split" where it names splits; None without one.
+    """The column that says the split of each row: the named one, or "split" or "is_test" where it says so; or None.
 
-    A column called "split" that holds no split's name is not read, with a warning; nor is one that is taken by texts,
-    labels or groups.
+    A column of these names that says no split is not read, with a warning; nor is one that is taken by texts, labels or
+    groups.
 
     Raises:
         UsageError: the named column is not there.
@@ -130,13 +130,14 @@ def split_column_of(table: DataTable, taken: Iterable[str | None], named: str | 
     """
     if named is not None:
         return choose_column(table, named, (), "split")
-    usual = [name for name in table.columns if name.strip().lower() == SPLIT_COLUMN]
-    if not usual or not set(usual).isdisjoint(taken):
+    there = {name.strip().lower(): name for name in reversed(table.columns)}
+    usual = [there[name] for name in SPLIT_COLUMNS if name in there and there[name] not in taken]
+    if not usual:
         return None
-    column = choose_column(table, None, (SPLIT_COLUMN,), "split")
-    values = list(dict.fromkeys(map(quote, table.column(column))))
-    if any(map(split_of_cell, table.column(column))):
+    column = choose_column(table, usual[0], (), "split")
+    if any(split_of_cell(cell, column) for cell in table.column(column)):
         return column
+    values = list(dict.fromkeys(map(quote, table.column(column))))
     warnings.warn(
         f"column {column!a} of {table.name} is not read as splits, which are called {', '.join(SPLITS)}: it holds "
         f"{listed(values, most=3)}; rename its values if these are splits",
@@ -147,7 +148,7 @@ def split_column_of(table: DataTable, taken: Iterable[str | None], named: str | 
 
 def split_flaw(cell: Any, column: str) -> tuple[str, str] | None:
     """What is wrong with a cell of a split column, as (kind, description); None if nothing is."""
-    if split_of_cell(cell) is not None:
+    if split_of_cell(cell, column) is not None:
         return None
     return "split", f"expected a split ({', '.join(SPLITS)}) in {column!a}, got {quote(cell)}; correct it"
 
