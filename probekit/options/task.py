@@ -24,10 +24,11 @@ class TaskOptions:
     )
     label_column: str | None = option(
         None,
-        "Column of the labels; in CoNLL-U upos, xpos, deprel, feats.NAME, head_distance or depth.  "
-        "[default: label or target]",
-        notes="A table without such a column gives texts without labels; `probekit label` joins labels later.",
-        metavar="NAME",
+        "Column of the labels, or several: label,source; in CoNLL-U upos, xpos, deprel, feats.NAME, head_distance or "
+        "depth.  [default: label or target]",
+        notes="A table without such a column gives texts without labels; `probekit label` joins labels later. Each "
+        "column is a label set; splits are carved for the first, and a text may lack a label of the others.",
+        metavar="NAMES",
     )
     token_label_column: str | None = option(
         None,

@@ -12,11 +12,12 @@ import numpy as np
 from probekit import builtin
 from probekit.errors import DataError, UsageError, nearest
 from probekit.hub import ALIASES, REPO_ID
-from probekit.options import TaskOptions
+from probekit.options import LabelOptions, TaskOptions
 from probekit.options.option import keywords
 from probekit.scratch import IN_MEMORY, give_back_memory, settled
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.info import CARVED_FROM_TRAIN, READ_AS
+from probekit.tasks.info import CARVED_FROM_TRAIN, READ_AS, UNLABELLED
+from probekit.tasks.join_labels import label_set_of_column
 from probekit.tasks.labels import as_labels, encode, is_unlabelled, refuse_unlabelled
 from probekit.tasks.side_columns import column_of
 from probekit.tasks.splitting.look_alikes import warn_of_look_alikes
@@ -243,9 +244,26 @@ def _assemble(
         info=info | carving | _row_info(rows, tables, columns) | {"splits_from": origin},
         spans=None if columns.span is None else np.array(rows.spans, dtype=np.int64).reshape(-1, 2),
         chats=rows.chats if columns.has_chats else None,
-        columns={name: column_of(cells, name, rows.places) for name, cells in rows.kept.items()},
+        columns={name: column_of(rows.kept[name], name, rows.places) for name in columns.kept},
     )
-    return _with_token_cells(task, rows, columns, options)
+    return _with_token_cells(_with_more_labels(task, rows, tables["train"], columns, options), rows, columns, options)
+
+
+def _with_more_labels(task: Task, rows: Rows, train: DataTable, columns: Columns, options: TaskOptions) -> Task:
+    """The task with the label sets after the first; a text may lack a label of these."""
+    labels, names, unlabelled = dict(task.labels), dict(task.label_names), dict(task.info.get(UNLABELLED, {}))
+    for name in columns.labels:
+        column = column_of(rows.kept[name], name, rows.places)
+        regression = name in train.measured or (options.regression and column.dtype.kind == "f")
+        how = LabelOptions(on_bad_row="skip", regression=regression, max_classes=options.max_classes)
+        classes = train.class_names.get(name, ())
+        found = label_set_of_column(task, name, rows.kept[name], rows.places, train.typed, classes, how)
+        labels[name], names[name] = found.labels, found.names
+        unlabelled |= {name: found.info["unlabelled"]} if found.info["unlabelled"] else {}
+    if not columns.labels:
+        return task
+    info = {**task.info, UNLABELLED: unlabelled}
+    return replace(task, labels=labels, label_names=names, info=info)
 
 
 def _collected(

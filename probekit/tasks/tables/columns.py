@@ -2,10 +2,11 @@
 
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from probekit.errors import UsageError
+from probekit.options.check import check_names
 from probekit.tasks.splitting.split_names import SPLITS, split_of_cell
 from probekit.tasks.tables.data_table import DataTable, choose_column, quote
 from probekit.text import listed
@@ -29,6 +30,7 @@ class Columns(NamedTuple):
     has_chats: bool = False  # the texts are lists of messages
     token_label: str | None = None
     kept: tuple[str, ...] = ()  # others, for surface controls
+    labels: tuple[str, ...] = ()  # of more label sets
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ def columns_of(table: DataTable, named: NamedColumns, labelled: bool = False) ->
     """
     messages = _messages_column(table, named)
     text = messages or choose_column(table, named.text, TEXT_COLUMNS, "text")
+    named, labels = _with_first_label(table, named)
     label = label_column_of(table, named, labelled)
     group = named.group if named.group is not None else table.group
     group = None if group is None else choose_column(table, group, (), "group")
@@ -65,6 +68,8 @@ def columns_of(table: DataTable, named: NamedColumns, labelled: bool = False) ->
         raise UsageError("ids name texts, and the examples are words of texts; leave --id-column out")
     of_tokens = None if named.token_label is None else choose_column(table, named.token_label, (), "token-label")
     check_one_use({"text": text, "label": label, "id": own_id, "labels of tokens": of_tokens})
+    for name in labels:
+        check_one_use({"text": text, "id": own_id, "group": group, "label": name})
     check_one_use({"label": label, "group": group})
     span = _span_columns(table, named.span)
     if messages is not None and span is not None:
@@ -72,7 +77,15 @@ def columns_of(table: DataTable, named: NamedColumns, labelled: bool = False) ->
     if of_tokens is not None and span is not None:
         raise UsageError("the examples are words of texts, which have one label each; leave --token-label-column out")
     kept = tuple(choose_column(table, name, (), "keep") for name in named.kept)
-    return Columns(text, label, group, span, None, own_id, messages is not None, of_tokens, kept)
+    return Columns(text, label, group, span, None, own_id, messages is not None, of_tokens, kept, labels)
+
+
+def _with_first_label(table: DataTable, named: NamedColumns) -> tuple[NamedColumns, tuple[str, ...]]:
+    """The named columns with one of labels, and the columns of more label sets; a name that exists is taken whole."""
+    if named.label is None or named.label in table.columns or "," not in named.label:
+        return named, ()
+    first, *more = check_names("label-column", named.label)
+    return replace(named, label=first), tuple(choose_column(table, name, (), "label") for name in more)
 
 
 def label_column_of(table: DataTable, named: NamedColumns, labelled: bool) -> str | None:

@@ -81,7 +81,7 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
     if columns.span is not None:
         rows.texts = [*rows.texts]  # the words of a text have one object
     keep_blanks = keep_blanks or columns.token_label is not None
-    others = {name: [*table.column(name)] for name in columns.kept}
+    others = {name: [*table.column(name)] for name in (*columns.kept, *columns.labels)}
     sound: dict[str, str] = {}  # labels repeat
     refuse_numbers(table, columns.text, texts)
     cells = _cells(table, columns, len(texts))
