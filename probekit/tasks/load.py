@@ -11,7 +11,7 @@ import numpy as np
 
 from probekit import builtin
 from probekit.errors import DataError, UsageError, nearest
-from probekit.hub import ALIASES, REPO_ID
+from probekit.hub import ALIASES, REPO_ID, warn_of_local
 from probekit.options import LabelOptions, TaskOptions
 from probekit.options.option import keywords
 from probekit.scratch import IN_MEMORY, give_back_memory, settled
@@ -121,7 +121,7 @@ def check_builtin(name: str, named: NamedColumns, options: TaskOptions) -> None:
 def open_tables(
     source: Any, named: NamedColumns, options: TaskOptions
 ) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
-    """The task's name, its tables by split, its source. An alias ("sst2") wins over a path, a path over a Hub id."""
+    """The task's name, its tables by split, its source. A path wins over a name of the Hub, as for models."""
     if not isinstance(source, str | Path):
         if options.columns is not None or not options.header or options.data_format is not None:
             raise UsageError("columns, header and data_format are for files; Python objects name their own columns")
@@ -134,7 +134,8 @@ def open_tables(
             raise UsageError("'-' reads standard input, which is closed; give a file or a folder")
         table = read_stream(sys.stdin.buffer, how)
         tables, name, origin = {WHOLE: table}, table.stem, "stdin"
-    elif path is not None and (isinstance(source, Path) or source not in HUB_ALIASES):
+    elif path is not None:
+        warn_of_local(source, "dataset")
         files = split_files(path, how.name)
         tables = {split: _read(file, how) for split, file in files.items()}
         name, origin = path.resolve().name if path.is_dir() else path.stem, str(source)

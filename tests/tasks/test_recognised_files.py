@@ -216,3 +216,12 @@ def test_truth_values_of_another_column_are_no_splits(tmp_path):
     path.write_text(rows(["text", *TEXTS], ["label", *LABELS], ["held_out", *["True"] * N], between=","))
     with pytest.raises(DataError, match=r"expected a split .* in 'held_out', got 'True'"):
         load_task(path, split_column="held_out")
+
+
+def test_what_is_here_goes_before_the_hub_and_says_so(tmp_path, monkeypatch):
+    """As for models (`test_an_existing_folder_comes_before_the_hub`)."""
+    layout(tmp_path / "sst2", ("train", "dev", "test"), ".txt")
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(UserWarning, match=r"^the dataset 'sst2' is the one in this folder; that of the Hub is stanf"):
+        assert sizes(load_task("sst2")) == SIZES
+    assert sizes(load_task("./sst2")) == sizes(load_task(Path("sst2"))) == SIZES
