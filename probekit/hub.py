@@ -10,6 +10,7 @@ import os
 import re
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -103,6 +104,14 @@ def address_text(address: HubAddress) -> str:
     """The address as `parse_address` reads it."""
     revision = f"@{quote(address.revision, safe='')}" if address.revision else ""
     return f"{SCHEME}{address.repo}{revision}{f'/{address.folder}' if address.folder else ''}"
+
+
+def warn_of_local(name: Any, kind: Kind) -> None:
+    """Warn where a short name of the Hub is taken as the file or folder of that name that is here."""
+    if isinstance(name, str) and name in ALIASES[kind]:
+        warnings.warn(
+            f"the {kind} {name!a} is the one in this folder; that of the Hub is {ALIASES[kind][name]}", stacklevel=3
+        )
 
 
 def find_repo(name: str, kind: Kind, revision: str | None = None, sought: Sought | None = None) -> HubRepo:

@@ -8,7 +8,7 @@ from probekit.activations.imports.plan import ImportPlan, plan_import
 from probekit.activations.imports.run import import_activations, run_import
 from probekit.activations.imports.summary import describe_import, import_as_dict
 from probekit.activations.label_store import LabelledStore, label_store
-from probekit.activations.labelled import label, record_of_labels
+from probekit.activations.labelled import label, record_of_labels, with_label_columns
 from probekit.activations.parts.files import PartProgress
 from probekit.activations.parts.merge import Merged, merge_stores
 from probekit.activations.parts.run import PartDone, run_part
@@ -70,4 +70,5 @@ __all__ = [
     "statistics_bytes",
     "statistics_progress",
     "verify",
+    "with_label_columns",
 ]

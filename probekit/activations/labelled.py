@@ -9,7 +9,7 @@ from probekit.errors import UsageError
 from probekit.options.label import LabelOptions
 from probekit.options.option import keywords
 from probekit.tasks.base import Task
-from probekit.tasks.join_labels import FINGERPRINTS, join_labels, labels_record
+from probekit.tasks.join_labels import FINGERPRINTS, join_labels, labels_record, with_column_as_labels
 from probekit.text import kind_of
 
 A = TypeVar("A", bound=Activations)
@@ -43,6 +43,14 @@ def with_task(acts: A, task: Task) -> A:
     view.task = task
     view.meta = {**acts.meta, **labels_record(task)}
     return view
+
+
+def with_label_columns(acts: A, *names: str | None) -> A:
+    """The same activations; columns that were kept with the texts become label sets where `names` has them."""
+    task = acts.task
+    for name in names:
+        task = with_column_as_labels(task, name)
+    return acts if task is acts.task else with_task(acts, task)
 
 
 def record_of_labels(acts: Activations, label_sets: Iterable[str]) -> dict[str, Any]:

@@ -150,9 +150,10 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob, show: bool 
     with console.interrupt_says(f"{complete}, no results were written; run the same command again"):
         with parts_line(console.bars(job.quiet)) as line:
             line.part("loading libraries")
-            from probekit.activations import random_init_of, record_of_labels
+            from probekit.activations import random_init_of, record_of_labels, with_label_columns
             from probekit.evaluation import ProbeCurves, train_probes
 
+        store = with_label_columns(store, *parse.names(options.label or ""), options.label)
         several = several_of(options, store)
         if job.projection and several:
             raise UsageError("--projection draws one curve; name one point and one label, or leave it out")

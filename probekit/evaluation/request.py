@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.activations import Activations, RowsOf, SideBySide
+from probekit.activations.labelled import with_label_columns
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.fits.sequences import labels_of_texts
 from probekit.evaluation.fits.stream import check_room
@@ -74,7 +75,7 @@ def check_request(acts: Activations, options: CurveOptions) -> Request:
         UsageError: no activations, an unknown probe, point or label, a layer that is not there, a C for a probe
             without one.
     """
-    acts = checked_activations(acts)
+    acts = with_label_columns(checked_activations(acts), options.label)
     label = acts.task.label_set(options.label)
     if options.probe in SEQUENCE_NAMES or getattr(options.probe, "of_sequences", False):
         raise UsageError(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from probekit.activations.activations import Activations
-from probekit.activations.labelled import label, with_task
+from probekit.activations.labelled import label, with_label_columns, with_task
 from probekit.devices import at_most
 from probekit.errors import StorageError
 from probekit.evaluation.by_head.train import train_by_head
@@ -20,6 +20,7 @@ from probekit.evaluation.by_position.train import train_by_position
 from probekit.evaluation.curve import announcer
 from probekit.evaluation.curve_results import curve_results
 from probekit.evaluation.label_sets import LabelSetPlan, plan_label_sets
+from probekit.evaluation.reading import checked_activations
 from probekit.evaluation.request import check_requests
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.results import ProbeResults
@@ -68,8 +69,7 @@ def train_probes(
     """
     if options.log_to is not None:
         return _logged(acts, options, options.log_to)
-    if options.joined is not None:
-        acts, options = _labelled(acts, options)
+    acts, options = _labelled(acts, options)
     if options.engine is not None:
         from probekit.engines.ray_probes import check_engine
 
@@ -114,8 +114,19 @@ def _logged(acts: Activations, options: CurvesArguments, tracker: str) -> Any:
 
 
 def _labelled(acts: Activations, options: CurvesArguments) -> tuple[Activations, CurvesArguments]:
-    """The activations with the labels that the options hold, those of random weights too; and the other options."""
-    made, noise = label(acts, options.joined), options.random_init
-    if noise is not None and noise.task.fingerprint() == acts.task.fingerprint():
+    """The activations with the labels that the options hold or name, those of random weights too; and the options."""
+    if options.joined is not None:
+        made = label(acts, options.joined)
+        options = replace(options, labels=None)
+    else:
+        made = with_label_columns(
+            checked_activations(acts),
+            options.label,
+            *(options.labels if isinstance(options.labels, list | tuple) else ()),
+        )
+    noise = options.random_init
+    if made is acts or noise is None:
+        return made, options
+    if noise.task.fingerprint() == acts.task.fingerprint():
         noise = with_task(noise, made.task)
-    return made, replace(options, labels=None, random_init=noise)
+    return made, replace(options, random_init=noise)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from probekit import builtin
 from probekit.dtypes import dtype_name
 from probekit.errors import DataError, UsageError, nearest
-from probekit.hub import ALIASES, REPO_ID, HubRepo, cached_model, fetch, find_repo
+from probekit.hub import ALIASES, REPO_ID, HubRepo, cached_model, fetch, find_repo, warn_of_local
 from probekit.models.adapter.fields import checked_fields
 from probekit.models.families import MODEL_TYPES, families
 from probekit.models.files import read_json
@@ -218,6 +218,7 @@ def _find(name: str, revision: str | None, weights: bool = True, progress: bool 
         if is_shipped:
             _check_no_revision(name, revision, "is built in")
             return _Found(name, folder, has_own_name=True)
+        warn_of_local(name, "model")
         inside = folder if revision is None else checkpoint_folder(folder, revision)
         return _Found(folder.resolve().name, inside, requested=revision)
     repo = find_repo(name, "model", revision)

@@ -12,7 +12,7 @@ from probekit.selections import as_position
 
 OnBadRow = Literal["error", "skip"]
 RareClasses = Literal["error", "drop", "merge"]
-DataFormat = Literal["csv", "tsv", "jsonl", "parquet", "conllu"]
+DataFormat = Literal["csv", "tsv", "json", "jsonl", "parquet", "conllu"]
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,11 @@ class TaskOptions:
     )
     label_column: str | None = option(
         None,
-        "Column of the labels; in CoNLL-U upos, xpos, deprel, feats.NAME, head_distance or depth.  "
-        "[default: label or target]",
-        notes="A table without such a column gives texts without labels; `probekit label` joins labels later.",
-        metavar="NAME",
+        "Column of the labels, or several: label,source; in CoNLL-U upos, xpos, deprel, feats.NAME, head_distance or "
+        "depth.  [default: label or target]",
+        notes="A table without such a column gives texts without labels; `probekit label` joins labels later. Each "
+        "column is a label set; splits are carved for the first, and a text may lack a label of the others.",
+        metavar="NAMES",
     )
     token_label_column: str | None = option(
         None,
@@ -102,7 +103,8 @@ class TaskOptions:
     columns: str | Sequence[str] | None = option(
         None,
         "Names for the columns of CSV, TSV or text files without a header: text,label.",
-        notes="In Python also a list. One name for each column, in order; a column that no option names is not read.",
+        notes="In Python also a list. One name for each column, in order; a column that no option names is not read. "
+        "Those of a text file are recognised where its content leaves no doubt.",
         metavar="NAMES",
         parse=parse.names,
     )
@@ -115,12 +117,13 @@ class TaskOptions:
     data_format: DataFormat | None = option(
         None,
         "Format of the data.  [default: by the file's ending; for stdin, by its content]",
-        metavar="csv|tsv|jsonl|parquet|conllu",
+        metavar="csv|tsv|json|jsonl|parquet|conllu",
     )
     split_column: str | None = option(
         None,
-        "Column that says train, validation (dev) or test of each row.  [default: split, if it says so]",
-        notes="Read where one table has all splits. SentEval's tr, va and te are known as well.",
+        "Column that says train, validation (dev) or test of each row.  [default: split or is_test, if it says so]",
+        notes="Read where one table has all splits. SentEval's tr, va and te are known as well, and truth values in a "
+        "column called is_test, is_train or is_validation.",
         metavar="NAME",
     )
     validation: bool = option(

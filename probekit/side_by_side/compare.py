@@ -48,9 +48,10 @@ def compare(runs: Any, options: CompareOptions) -> Comparison:
     differences = Differences(compared, rows, options.seed)
     pairs = options.pairs or ("previous" if options.by == "step" else "first")
     made = [differences.of(*pair) for pair in _pairs(len(found), pairs)]
-    notes: list[str] = []
+    notes = [*dict.fromkeys(run.note for run in found if run.note)]
     if options.by == "step":
-        compared, notes = onset_of(compared, found, options.seed)
+        compared, more = onset_of(compared, found, options.seed)
+        notes += more
     meta = {
         "headline": compared[0].headline,
         "label": found[0].data.meta["label"],
@@ -88,6 +89,11 @@ def _check_comparable(runs: Sequence[NamedRun]) -> None:
         names = f"{_name(first)} and {_name(other)}"
         if other.data.headline != first.data.headline:
             metrics = f"{metric_name(first.data.headline)} and {metric_name(other.data.headline)}"
+            if bool(first.data.meta["n_classes"]) != bool(other.data.meta["n_classes"]):
+                raise UsageError(
+                    f"{names} are scored by {metrics}: one predicts classes, the other numbers, and no metric is of "
+                    "both; compare runs of one kind"
+                )
             raise UsageError(f"{names} are scored by {metrics}; train one of them again with --metric of the other")
         if other.data.meta["label"] != first.data.meta["label"]:
             labels = f"{first.data.meta['label']!a:.60} and {other.data.meta['label']!a:.60}"

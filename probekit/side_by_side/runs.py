@@ -13,6 +13,7 @@ from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.files import load_results
 from probekit.hub import is_address
 from probekit.manifest import is_store, stores_in
+from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
 from probekit.probes.in_results import results_folder, split_place
 from probekit.text import by_numbers, kind_of, listed
 
@@ -24,6 +25,7 @@ OTHERS = {
     "causal.json": "a causal curve",
 }
 """Kinds of results that have no curve of their own to compare."""
+EXTENT = ("quick", "controls", "codelength", "intervals", "random_init")  # of a question: what else was computed
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +38,7 @@ class NamedRun:
         name: given for it; None for the facts in which it differs.
         place: named instead of the one that validation selects.
         address: on the Hub, where it was downloaded from there.
+        note: which of several results of a store were taken; "" where there is no choice.
     """
 
     data: ProbeData
@@ -43,6 +46,7 @@ class NamedRun:
     name: str | None = None
     place: LayerResult | None = None
     address: str | None = None
+    note: str = ""
 
 
 def find_runs(runs: Any) -> list[NamedRun]:
@@ -77,7 +81,9 @@ def _of_one(run: Any, name: Any) -> Iterable[NamedRun]:
     named, place = split_place(os.fspath(run))
     path = results_folder(named)
     address = named if is_address(named) else None
-    found = [replace(each, address=address) for folder in _folders(path) for each in _loaded(folder, name)]
+    found = [
+        replace(each, address=address, note=note) for folder, note in _folders(path) for each in _loaded(folder, name)
+    ]
     if place is None:
         return found
     if len(found) > 1:
@@ -94,21 +100,21 @@ def _place_of(data: ProbeData, name: str, path: Path) -> LayerResult:
     return known[name]
 
 
-def _folders(path: Path) -> list[Path]:
-    """The folders of results at `path`: itself, those of a store, or those of the stores or results in it."""
+def _folders(path: Path) -> list[tuple[Path, str]]:
+    """The folders of results at `path`, and notes: itself, those of a store, or those of stores or results in it."""
     if not path.is_dir():
         raise DataError(f"no folder {str(path)!a}; name a folder of results, or a store that has some")
     if (path / CURVE).is_file() or (path / CURVES).is_file():
-        return [path]
+        return [(path, "")]
     for name, what in OTHERS.items():
         if (path / name).is_file():
             raise UsageError(f"{str(path)!a} holds {what}, which has no curve to compare; name results of train-probe")
     if is_store(path):
-        return [_only_results(path)]
+        return [_fullest_results(path)]
     if inside := stores_in(path):
-        return [_only_results(each) for each in inside if isinstance(each, Path)]
+        return [_fullest_results(each) for each in inside if isinstance(each, Path)]
     if own := _results_in(path):
-        return own
+        return [(each, "") for each in own]
     raise DataError(f"no results in {str(path)!a}; name a folder that train-probe wrote, or a store with results")
 
 
@@ -118,15 +124,39 @@ def _results_in(path: Path) -> list[Path]:
     return sorted(inside, key=lambda each: by_numbers(each.name))  # step2 before step10
 
 
-def _only_results(store: Path) -> Path:
-    """The folder of the only results in a store."""
+def _fullest_results(store: Path) -> tuple[Path, str]:
+    """The folder of the results in a store, and a note where some ask the same and compute less, as --quick does."""
     there = _results_in(store / "results") if (store / "results").is_dir() else []
     if not there:
         raise DataError(f"the store {str(store)!a} has no results; run probekit train-probe {str(store)!a} first")
-    if len(there) > 1:
+    asked = [_asked(each) for each in there]
+    by_extent = sorted(zip(asked, there, strict=True), key=lambda pair: _extent(pair[0]), reverse=True)
+    (first, taken), *others = by_extent
+    questions = [{key: value for key, value in each.items() if key not in EXTENT} for each in asked]
+    if others and (any(each != questions[0] for each in questions) or _extent(others[0][0]) == _extent(first)):
         names = listed([ascii(each.name) for each in there], most=4)
-        raise UsageError(f"{str(store)!a} has several results, {names}; name one of these folders in its results/")
-    return there[0]
+        raise UsageError(
+            f"{str(store)!a} has results of several questions, {names}; name one of these folders in its results/"
+        )
+    less = listed([ascii(each.name) for _, each in others], most=4)
+    return taken, f"Of the store {str(store)!a}: the fullest results, {taken.name!a}, not {less}." if others else ""
+
+
+def _asked(folder: Path) -> dict[str, Any]:
+    """The question that results answer, as train-probe saved it; its folder's name where none was saved."""
+    file = folder / CURVE if (folder / CURVE).is_file() else folder / CURVES
+    try:
+        asked = parse_json(read_bytes(file, MAX_RESULTS))["meta"]["asked"]
+    except (OSError, ValueError, KeyError, TypeError):
+        asked = None  # what is wrong with it is said when it is loaded
+    return asked if isinstance(asked, dict) else {"folder": folder.name}
+
+
+def _extent(asked: Mapping[str, Any]) -> tuple[int, ...]:
+    """How much was computed for a question; larger is fuller."""
+    found = (asked.get(key) for key in EXTENT)
+    quick, *others = (int(value) if isinstance(value, int) else 0 for value in found)
+    return (1 - quick, *others)
 
 
 def _loaded(folder: Path, name: str | None) -> list[NamedRun]:

@@ -12,9 +12,8 @@ from probekit.errors import DataError, UsageError
 from probekit.options import parse
 from probekit.plain_files import MAX_TABLE, read_bytes
 from probekit.tasks.base import Task
-from probekit.tasks.splitting.split_names import split_of_name
-from probekit.tasks.tables.readers import READERS, TXT
-from probekit.tasks.tables.split_files import class_files
+from probekit.tasks.tables.readers import READERS
+from probekit.tasks.tables.split_files import is_one_task, is_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,32 +84,15 @@ def _tasks_of(given: Any) -> list[SweepSource]:
     path = _path(given)
     if isinstance(given, Task):
         return [SweepSource(given.name, given)]
-    if path is None or path.is_file() or _is_task(path):
+    if path is None or path.is_file() or is_one_task(path):
         return [SweepSource(str(given) if path is None else _stem(path), given)]
     inside = sorted(one for one in path.iterdir() if not one.name.startswith("."))
-    found = [one for one in inside if (one.is_file() and _is_table(one)) or (one.is_dir() and _is_task(one))]
+    found = [one for one in inside if (one.is_file() and is_table(one)) or (one.is_dir() and is_one_task(one))]
     if not found:
         raise DataError(
             f"{str(path)!a} has no tables of tasks (files ending in {', '.join(READERS)}); give a folder of them"
         )
     return [SweepSource(_stem(one), one) for one in found]
-
-
-def _is_task(folder: Path) -> bool:
-    """Whether a folder is one task: all of its tables are splits, or it holds a text file for each class."""
-    tables = [one for one in folder.iterdir() if one.is_file() and _is_table(one)]
-    if tables:
-        return all(_split_of(one) is not None for one in tables)
-    return len(class_files(folder)) > 1
-
-
-def _is_table(path: Path) -> bool:
-    return path.suffix.lower() in READERS and path.suffix.lower() != TXT
-
-
-def _split_of(path: Path) -> str | None:
-    """The split in a file's name; Universal Dependencies names files like en_ewt-ud-dev.conllu."""
-    return split_of_name(path.stem.rsplit("-", 1)[-1] if path.suffix.lower() == ".conllu" else path.stem)
 
 
 def _stem(path: Path) -> str:

@@ -9,6 +9,7 @@ LABEL_SETS = "label_sets"  # label set -> where its labels come from, of those t
 UNLABELLED = "unlabelled"  # label set -> how many examples have no label in it, which is written -1, or NaN
 CHAT = "chat"  # how chats became texts: the sha256 of the template, where it is from, the generation prompt
 GENERATE = "generate"  # how the model continued the texts, and how many tokens it wrote
+READ_AS = "read_as"  # how a file was read that does not say so itself, in words
 NO_TEXTS = "no_texts"  # True where the inputs are only names of rows
 
 

@@ -127,6 +127,55 @@ def read_label_set(task: Task, source: Any, options: LabelOptions) -> tuple[Labe
     return label_set, _splits(task, label_set.labels, joined, columns, options)
 
 
+def label_set_of_column(
+    task: Task,
+    name: str,
+    cells: Sequence[Any],
+    places: Sequence[str],
+    typed: bool,
+    class_names: Sequence[str],
+    options: LabelOptions,
+) -> LabelSet:
+    """The label set that a column of the task's examples is; a cell that is missing or -1 is no label.
+
+    Args:
+        task: of the N examples.
+        name: of the column and the label set.
+        cells: N.
+        places: N, for errors.
+        typed: whether cells have types of their own; otherwise all are texts.
+        class_names: of whole numbers, where the format has them.
+        options: whether numbers are a regression, and how many classes there may be.
+
+    Raises:
+        DataError: labels of several kinds, or none at all.
+        UsageError: too many classes.
+    """
+    rows = [row for row, cell in enumerate(cells) if label_flaw(cell, typed, class_names) is None]
+    joined = _Joined({row: cells[row] for row in rows}, {row: places[row] for row in rows})
+    known = {name: [*class_names]} if class_names else {}
+    table = DataTable(f"column {name!a}", "", [name], lambda _: cells, range(len(cells)), typed, class_names=known)
+    if not rows:
+        raise DataError(f"the column {name!a} of {task.name!a} has no label for any text; name another column")
+    return _label_set(task, table, _Named("", name, None, None), joined, options)
+
+
+def with_column_as_labels(task: Task, name: str | None) -> Task:
+    """The task with a column that was kept with it as a label set; the task itself unless `name` is such a column.
+
+    The first labels of a task carve its splits. Errors as `label_set_of_column`.
+    """
+    if name is None or name not in task.columns or name in (*task.labels, *task.token_labels):
+        return task
+    cells = task.columns[name].tolist()
+    places, how = [f"example {one!a}" for one in task.ids], LabelOptions(on_bad_row="skip")
+    label_set = label_set_of_column(task, name, cells, places, True, (), how)
+    if task.target:
+        return with_label_sets(task, [label_set], None)
+    made = _splits(task, label_set.labels, _Joined(), _Named("", name, None, None), LabelOptions())
+    return with_label_sets(task, [label_set], made)
+
+
 def with_label_sets(task: Task, sets: Sequence[LabelSet], made: LabelledSplits | None, target: str = "") -> Task:
     """The task with more label sets.
 
@@ -267,7 +316,7 @@ def _join(task: Task, table: DataTable, columns: _Named, skip: bool) -> _Joined:
         assert row is not None
         joined.cells[row] = cells[i]
         joined.groups |= {row: group_name(groups[i])} if groups else {}
-        joined.splits |= {row: str(split_of_cell(splits[i]))} if splits else {}
+        joined.splits |= {row: str(split_of_cell(splits[i], columns.split or ""))} if splits else {}
     for row in joined.twice & joined.cells.keys():  # nothing says which of its labels is right
         del joined.cells[row]
         joined.skipped["twice"] += 1

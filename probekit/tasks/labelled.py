@@ -153,7 +153,7 @@ def _splits(table: DataTable, column: str) -> list[str]:
     for i, cell in enumerate(cells):
         if flaw := split_flaw(cell, column):
             raise DataError(f"{table.where(i)}: {flaw[1]}")
-    splits = [str(split_of_cell(cell)) for cell in cells]
+    splits = [str(split_of_cell(cell, column)) for cell in cells]
     if "train" not in splits:
         raise DataError(f"{table.name}: no row is in the split train by column {column!a}; put some there to fit on")
     return splits

@@ -11,12 +11,13 @@ import numpy as np
 
 from probekit import builtin
 from probekit.errors import DataError, UsageError, nearest
-from probekit.hub import ALIASES, REPO_ID
-from probekit.options import TaskOptions
+from probekit.hub import ALIASES, REPO_ID, warn_of_local
+from probekit.options import LabelOptions, TaskOptions
 from probekit.options.option import keywords
 from probekit.scratch import IN_MEMORY, give_back_memory, settled
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.info import CARVED_FROM_TRAIN
+from probekit.tasks.info import CARVED_FROM_TRAIN, READ_AS, UNLABELLED
+from probekit.tasks.join_labels import label_set_of_column
 from probekit.tasks.labels import as_labels, encode, is_unlabelled, refuse_unlabelled
 from probekit.tasks.side_columns import column_of
 from probekit.tasks.splitting.look_alikes import warn_of_look_alikes
@@ -121,7 +122,7 @@ def check_builtin(name: str, named: NamedColumns, options: TaskOptions) -> None:
 def open_tables(
     source: Any, named: NamedColumns, options: TaskOptions
 ) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
-    """The task's name, its tables by split, its source. An alias ("sst2") wins over a path, a path over a Hub id."""
+    """The task's name, its tables by split, its source. A path wins over a name of the Hub, as for models."""
     if not isinstance(source, str | Path):
         if options.columns is not None or not options.header or options.data_format is not None:
             raise UsageError("columns, header and data_format are for files; Python objects name their own columns")
@@ -134,7 +135,8 @@ def open_tables(
             raise UsageError("'-' reads standard input, which is closed; give a file or a folder")
         table = read_stream(sys.stdin.buffer, how)
         tables, name, origin = {WHOLE: table}, table.stem, "stdin"
-    elif path is not None and (isinstance(source, Path) or source not in HUB_ALIASES):
+    elif path is not None:
+        warn_of_local(source, "dataset")
         files = split_files(path, how.name)
         tables = {split: _read(file, how) for split, file in files.items()}
         name, origin = path.resolve().name if path.is_dir() else path.stem, str(source)
@@ -244,9 +246,26 @@ def _assemble(
         info=info | carving | _row_info(rows, tables, columns) | {"splits_from": origin},
         spans=None if columns.span is None else np.array(rows.spans, dtype=np.int64).reshape(-1, 2),
         chats=rows.chats if columns.has_chats else None,
-        columns={name: column_of(cells, name, rows.places) for name, cells in rows.kept.items()},
+        columns={name: column_of(rows.kept[name], name, rows.places) for name in columns.kept},
     )
-    return _with_token_cells(task, rows, columns, options)
+    return _with_token_cells(_with_more_labels(task, rows, tables["train"], columns, options), rows, columns, options)
+
+
+def _with_more_labels(task: Task, rows: Rows, train: DataTable, columns: Columns, options: TaskOptions) -> Task:
+    """The task with the label sets after the first; a text may lack a label of these."""
+    labels, names, unlabelled = dict(task.labels), dict(task.label_names), dict(task.info.get(UNLABELLED, {}))
+    for name in columns.labels:
+        column = column_of(rows.kept[name], name, rows.places)
+        regression = name in train.measured or (options.regression and column.dtype.kind == "f")
+        how = LabelOptions(on_bad_row="skip", regression=regression, max_classes=options.max_classes)
+        classes = train.class_names.get(name, ())
+        found = label_set_of_column(task, name, rows.kept[name], rows.places, train.typed, classes, how)
+        labels[name], names[name] = found.labels, found.names
+        unlabelled |= {name: found.info["unlabelled"]} if found.info["unlabelled"] else {}
+    if not columns.labels:
+        return task
+    info = {**task.info, UNLABELLED: unlabelled}
+    return replace(task, labels=labels, label_names=names, info=info)
 
 
 def _collected(
@@ -364,6 +383,8 @@ def _row_info(rows: Rows, tables: dict[str, DataTable], columns: Columns) -> dic
     }
     if any(table.files for table in tables.values()):
         info["classes_from_files"] = True
+    if read_as := [*dict.fromkeys(table.read_as for table in tables.values() if table.read_as)]:
+        info[READ_AS] = "; ".join(read_as)
     if columns.span is None:
         return info
     totals = sum((Counter(table.counts) for table in tables.values()), Counter())

@@ -190,3 +190,29 @@ def test_revisions_of_the_hub_have_a_store_each(texts: Path, here: Path) -> None
     metas = [load_activations(Path("there") / name).meta for name in ("step1", "step2")]
     assert [meta["revision"] for meta in metas] == ["step1", "step2"]
     assert metas[0]["model_fingerprint"] != metas[1]["model_fingerprint"]
+
+
+def test_of_quick_and_full_results_of_a_store_the_full_ones_are_taken(
+    store: Path, here: Path, capsys: Capture, refused, blank_pictures: None
+) -> None:
+    stores = [shutil.copytree(store, name) for name in ("a", "b")]
+    for path in stores:
+        for how in (["--quick"], ["--quick", "--no-intervals"], ["--controls", "0", "--no-codelength"]):
+            assert run(["train-probe", str(path), "--point", "attn_out", "--C", "1", "--quiet", *how]) == 0
+    capsys.readouterr()
+    assert run(["compare", "a", "b", "--out", "found"]) == 0
+    out = capsys.readouterr().out
+    found = Comparison.load("found")
+    names = [Path(str(each.path)).name for each in found.runs]
+    there = sorted(path.name for path in Path("a/results").iterdir())
+    assert len(there) == 3
+    assert not any("quick" in name for name in names)
+    for name, path in zip(names, stores, strict=True):
+        (note,) = [note for note in found.meta["notes"] if f"'{path}'" in note]
+        assert note in out
+        assert all(repr(one) in note for one in there)
+        assert note.index(name) < note.index("quick")
+    job = ["train-probe", "a", "--point", "resid_pre", "--C", "1", "--quick", "--quiet"]
+    assert run(job) == 0
+    capsys.readouterr()
+    assert "'a' has results of several questions, " in refused(2, "compare", "a", "b")

@@ -101,7 +101,8 @@ def test_an_existing_folder_comes_before_the_hub(folder, monkeypatch):
     monkeypatch.setattr(load, "find_repo", lambda *_: pytest.fail("asked the Hub"))
     shutil.copytree(folder, folder.parent / "gpt2")
     shutil.copytree(folder, folder.parent / "owner/name")
-    assert load_model("gpt2", device="cpu").name == "gpt2"
+    with pytest.warns(UserWarning, match="^the model 'gpt2' is the one in this folder; that of the Hub is openai-c"):
+        assert load_model("gpt2", device="cpu").name == "gpt2"
     assert load_model("owner/name", device="cpu").name == "name"
 
 

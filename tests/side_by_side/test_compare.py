@@ -297,6 +297,10 @@ def test_depth_is_the_share_of_the_blocks_that_come_before():
     ("change", "says"),
     [
         ({"headline": "auroc"}, "are scored by accuracy and AUROC; train one of them again with --metric"),
+        (
+            {"headline": "r2", "n_classes": 0},
+            "are scored by accuracy and R2: one predicts classes, the other numbers, and no metric is of both; compare",
+        ),
         ({"label": "other"}, "are of other labels, 'kind' and 'other'; compare runs of one label"),
         ({"classes": ["no", "maybe"]}, "have other classes; compare runs of one label"),
     ],

@@ -194,6 +194,7 @@ def test_folders_of_split_text_files(tmp_path):
     for split in ("train", "dev", "test"):
         (tmp_path / f"{split}.txt").write_text(lines(labels, [f"{split} {text}" for text in texts]))
     assert sizes(load_task(tmp_path, columns="label,text")) == [60, 60, 60]
+    (tmp_path / "dev.txt").write_text("0\ta text\n1\tanother text\n")
     with pytest.raises(UsageError, match=r"'dev\.txt' has no names for its columns"):
         load_task(tmp_path)
 

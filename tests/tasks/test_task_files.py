@@ -321,7 +321,7 @@ def test_places_that_are_not_there(tmp_path):
         load_task("./nothing")
     (tmp_path / "data.xlsx").write_text("x")
     with pytest.raises(
-        UsageError, match=r"an unknown format; expected a name ending in \.csv, \.tsv, \.jsonl, \.parquet"
+        UsageError, match=r"an unknown format; expected a name ending in \.csv, \.tsv, \.jsonl, \.json, \.parquet"
     ):
         load_task(tmp_path / "data.xlsx")
     with pytest.raises(DataError, match=r"no train, validation \(dev\) or test file .*it has 'data.xlsx'"):

@@ -16,7 +16,7 @@ from probekit.points import PAIR_POINTS, Place, spans_of
 from probekit.scratch import IN_MEMORY, give_back_memory
 from probekit.selections import in_words
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.info import CHAT, GENERATE, origin_of_splits
+from probekit.tasks.info import CHAT, GENERATE, READ_AS, origin_of_splits
 from probekit.tasks.quality.audit import audit, audit_findings
 from probekit.tasks.splitting.rare import rare_words
 from probekit.tasks.tokens.stretches import no_label
@@ -185,6 +185,14 @@ def regression_line(task: Task) -> str:
     return f"{task.target} is {each}, {labels.min():g} to {labels.max():g}: a regression"
 
 
+def _label_set_words(task: Task, name: str) -> str:
+    """A label set and what it holds: "source (3 classes, 12 texts without)"."""
+    missing = int(no_label(task.labels[name]).sum())
+    kind = counted(task.n_classes(name), "class", "classes") if task.n_classes(name) else "numbers"
+    without = f", {counted(missing, 'text')} without" if missing else ""
+    return f"{name} ({kind}{without})"
+
+
 def _template(chat: dict[str, Any]) -> str:
     """How chats became texts."""
     prompt = f"{'with' if chat['add_generation_prompt'] else 'without'} generation prompt"
@@ -201,6 +209,8 @@ def _remarks(n: dict[str, Any], task: Task, names: list[str], n_ctx: int) -> dic
         lines["wrote"] = wrote
     if n["splits_from"]:
         lines["splits"] = n["splits_from"]
+    if read_as := task.info.get(READ_AS):
+        lines["file"] = read_as
     if task.info.get("classes_from_files"):
         lines["classes"] = "the names of the text files"
     if limit := task.info.get("limit"):
@@ -209,6 +219,8 @@ def _remarks(n: dict[str, Any], task: Task, names: list[str], n_ctx: int) -> dic
         lines["rare"] = rare
     if not (task.labels or task.token_labels):
         lines["labels"] = f"none; join them later by id ({_ids(task)}): probekit label STORE labels.csv"
+    elif len(task.labels) > 1:
+        lines["labels"] = listed([_label_set_words(task, name) for name in task.labels])
     elif not task.n_classes():
         lines["labels"] = regression_line(task)
     if n["cut"]:

@@ -2,10 +2,11 @@
 
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from probekit.errors import UsageError
+from probekit.options.check import check_names
 from probekit.tasks.chats.messages import is_chat
 from probekit.tasks.splitting.split_names import SPLITS, split_of_cell
 from probekit.tasks.tables.data_table import DataTable, choose_column, quote
@@ -15,7 +16,7 @@ TEXT_COLUMNS = ("text", "sentence", "statement", "prompt")
 TOKEN_COLUMNS = ("ids", "input_ids")  # of lists of token ids, where there is no column of texts
 LABEL_COLUMNS = ("label", "target")
 ID_COLUMNS = ("id",)  # of a table of labels; texts have ids of their own only by a column that is named
-SPLIT_COLUMN = "split"
+SPLIT_COLUMNS = ("split", "is_test")
 MESSAGES_COLUMN = "messages"
 
 
@@ -32,6 +33,7 @@ class Columns(NamedTuple):
     token_label: str | None = None
     kept: tuple[str, ...] = ()  # others, for surface controls
     has_tokens: bool = False  # the texts are lists of token ids
+    labels: tuple[str, ...] = ()  # of more label sets
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ def columns_of(table: DataTable, named: NamedColumns, labelled: bool = False) ->
     of_tokens = [name for name in table.columns if table.typed and name.strip().lower() in TOKEN_COLUMNS]
     text = messages or choose_column(table, named.text, TEXT_COLUMNS + (TOKEN_COLUMNS if of_tokens else ()), "text")
     has_tokens = messages is None and _holds_lists(table, text)
+    named, labels = _with_first_label(table, named)
     label = label_column_of(table, named, labelled)
     group = named.group if named.group is not None else table.group
     group = None if group is None else choose_column(table, group, (), "group")
@@ -70,6 +73,8 @@ def columns_of(table: DataTable, named: NamedColumns, labelled: bool = False) ->
         raise UsageError("ids name texts, and the examples are words of texts; leave --id-column out")
     token_label = None if named.token_label is None else choose_column(table, named.token_label, (), "token-label")
     check_one_use({"text": text, "label": label, "id": own_id, "labels of tokens": token_label})
+    for name in labels:
+        check_one_use({"text": text, "id": own_id, "group": group, "label": name})
     check_one_use({"label": label, "group": group})
     span = _span_columns(table, named.span)
     if messages is not None and span is not None:
@@ -79,13 +84,21 @@ def columns_of(table: DataTable, named: NamedColumns, labelled: bool = False) ->
     if token_label is not None and span is not None:
         raise UsageError("the examples are words of texts, which have one label each; leave --token-label-column out")
     kept = tuple(choose_column(table, name, (), "keep") for name in named.kept)
-    return Columns(text, label, group, span, None, own_id, messages is not None, token_label, kept, has_tokens)
+    return Columns(text, label, group, span, None, own_id, messages is not None, token_label, kept, has_tokens, labels)
 
 
 def _holds_lists(table: DataTable, column: str) -> bool:
     """Whether the cells of a column are lists of token ids, as the first one is, and not texts."""
     first = next((cell for cell in table.column(column) if cell is not None), None) if table.typed else None
     return isinstance(first, list | tuple) and not is_chat(first)
+
+
+def _with_first_label(table: DataTable, named: NamedColumns) -> tuple[NamedColumns, tuple[str, ...]]:
+    """The named columns with one of labels, and the columns of more label sets; a name that exists is taken whole."""
+    if named.label is None or named.label in table.columns or "," not in named.label:
+        return named, ()
+    first, *more = check_names("label-column", named.label)
+    return replace(named, label=first), tuple(choose_column(table, name, (), "label") for name in more)
 
 
 def label_column_of(table: DataTable, named: NamedColumns, labelled: bool) -> str | None:
@@ -132,10 +145,10 @@ def _messages_column(table: DataTable, named: NamedColumns) -> str | None:
 
 
 def split_column_of(table: DataTable, taken: Iterable[str | None], named: str | None = None) -> str | None:
-    """The column that says the split of each row: the named one, or "split" where it names splits; None without one.
+    """The column that says the split of each row: the named one, or "split" or "is_test" where it says so; or None.
 
-    A column called "split" that holds no split's name is not read, with a warning; nor is one that is taken by texts,
-    labels or groups.
+    A column of these names that says no split is not read, with a warning; nor is one that is taken by texts, labels or
+    groups.
 
     Raises:
         UsageError: the named column is not there.
@@ -143,13 +156,14 @@ def split_column_of(table: DataTable, taken: Iterable[str | None], named: str | 
     """
     if named is not None:
         return choose_column(table, named, (), "split")
-    usual = [name for name in table.columns if name.strip().lower() == SPLIT_COLUMN]
-    if not usual or not set(usual).isdisjoint(taken):
+    there = {name.strip().lower(): name for name in reversed(table.columns)}
+    usual = [there[name] for name in SPLIT_COLUMNS if name in there and there[name] not in taken]
+    if not usual:
         return None
-    column = choose_column(table, None, (SPLIT_COLUMN,), "split")
-    values = list(dict.fromkeys(map(quote, table.column(column))))
-    if any(map(split_of_cell, table.column(column))):
+    column = choose_column(table, usual[0], (), "split")
+    if any(split_of_cell(cell, column) for cell in table.column(column)):
         return column
+    values = list(dict.fromkeys(map(quote, table.column(column))))
     warnings.warn(
         f"column {column!a} of {table.name} is not read as splits, which are called {', '.join(SPLITS)}: it holds "
         f"{listed(values, most=3)}; rename its values if these are splits",
@@ -160,7 +174,7 @@ def split_column_of(table: DataTable, taken: Iterable[str | None], named: str | 
 
 def split_flaw(cell: Any, column: str) -> tuple[str, str] | None:
     """What is wrong with a cell of a split column, as (kind, description); None if nothing is."""
-    if split_of_cell(cell) is not None:
+    if split_of_cell(cell, column) is not None:
         return None
     return "split", f"expected a split ({', '.join(SPLITS)}) in {column!a}, got {quote(cell)}; correct it"
 

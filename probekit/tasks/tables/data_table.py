@@ -50,6 +50,7 @@ class DataTable:
         counts: what the file holds, for the task's info.
         files: the file of each row, where the table was read from several.
         digests: the sha256 of each of these.
+        read_as: how the file was read where it does not say so itself, in words.
     """
 
     name: str
@@ -68,6 +69,7 @@ class DataTable:
     counts: dict[str, int] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
     digests: dict[str, str] = field(default_factory=dict)
+    read_as: str = ""
 
     def where(self, row: int) -> str:
         """'train.csv, line 7'."""

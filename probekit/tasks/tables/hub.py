@@ -8,7 +8,7 @@ from typing import Any
 
 from probekit.errors import DataError
 from probekit.hub import find_repo
-from probekit.tasks.splitting.split_names import SPLIT_NAMES, SPLITS, split_of_name
+from probekit.tasks.splitting.split_names import SPLIT_NAMES, SPLITS, splits_of_names
 from probekit.tasks.tables.data_table import DataTable
 from probekit.text import counted, listed
 
@@ -34,8 +34,9 @@ def dataset_tables(name: str, dataset: Any, first: int = 1) -> dict[str, DataTab
         DataError: no train, validation or test split.
     """
     tables: dict[str, DataTable] = {}
+    splits = splits_of_names(map(str, dataset))
     for split, part in dataset.items():
-        part_of = split_of_name(str(split))
+        part_of = splits.get(str(split))
         if part_of is not None and part_of not in tables:
             tables[part_of] = dataset_table(f"{name} {split}", str(split), part, first)
     if not tables:
@@ -43,7 +44,7 @@ def dataset_tables(name: str, dataset: Any, first: int = 1) -> dict[str, DataTab
             f"{name} has no split named {' or '.join(SPLIT_NAMES)}, only "
             f"{listed([ascii(split) for split in dataset])}; give its files with --dataset PATH"
         )
-    if others := [f"{split!a:.80}" for split in dataset if split_of_name(str(split)) is None]:
+    if others := [f"{split!a:.80}" for split in dataset if str(split) not in splits]:
         warnings.warn(
             f"{name}: {counted(len(others), 'split')} left out, {listed(others)}; they are called {', '.join(SPLITS)}",
             stacklevel=2,

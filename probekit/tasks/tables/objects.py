@@ -10,7 +10,7 @@ from typing import Any
 from probekit.errors import DataError, UsageError
 from probekit.tasks.base import Task
 from probekit.tasks.chats.messages import chat_flaw, is_chat, plain_lines
-from probekit.tasks.splitting.split_names import WHOLE, split_of_name
+from probekit.tasks.splitting.split_names import WHOLE, splits_of_names
 from probekit.tasks.tables.data_table import DataTable, quote
 from probekit.tasks.tables.hub import dataset_table, dataset_tables
 from probekit.tasks.task_checks import is_sequence
@@ -82,7 +82,7 @@ def _is_table(given: Any) -> bool:
 
 def _are_splits(source: Mapping[Any, Any]) -> bool:
     """True for a dict of splits, False for one of columns."""
-    return bool(source) and (all(map(split_of_name, source)) or any(map(_holds_rows, source.values())))
+    return bool(source) and (len(splits_of_names(source)) == len(source) or any(map(_holds_rows, source.values())))
 
 
 def _holds_rows(value: Any) -> bool:
@@ -94,8 +94,9 @@ def _holds_rows(value: Any) -> bool:
 
 def _split_tables(source: Mapping[Any, Any]) -> dict[str, DataTable]:
     tables: dict[str, DataTable] = {}
+    splits = splits_of_names(source)
     for key, part in source.items():
-        split = split_of_name(key)
+        split = splits.get(key)
         if split is None:
             raise UsageError(f"splits are named train, validation (dev) and test, got {quote(key)}; rename it")
         if split in tables:

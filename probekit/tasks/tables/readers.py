@@ -1,9 +1,9 @@
-"""Read tables from CSV, TSV, JSONL, Parquet, CoNLL-U and text files. Errors give file, line and what to do.
+"""Read tables from CSV, TSV, JSON, JSONL, Parquet, CoNLL-U and text files. Errors give file, line and what to do.
 
-CSV is read strictly (RFC 4180: a cell with commas, quotes or line breaks is in double quotes). TSV has no quoting (the
-IANA and GLUE convention). Both have a header, unless the columns are named. JSONL and Parquet keep the types of their
-cells. CoNLL-U has one row for each word (see `conllu`). A text file is a TSV without a header, or holds a text in each
-line (`read_classes`).
+CSV is read strictly (RFC 4180: a cell with commas, quotes or line breaks is in double quotes); its header may show that
+semicolons, tabs or bars separate the cells. TSV has no quoting (the IANA and GLUE convention). Both have a header,
+unless the columns are named. JSON (a list of objects), JSONL and Parquet keep the types of their cells. CoNLL-U has one
+row for each word (see `conllu`). A text file is a TSV without a header, or holds a text in each line (`read_classes`).
 """
 
 import csv
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,10 +23,13 @@ from probekit.plain_files import MAX_TABLE, open_regular, parse_json
 from probekit.scratch import DiskList, ScratchFile
 from probekit.tasks.tables import conllu
 from probekit.tasks.tables.data_table import DataTable, LineNumbers, flaw_of, quote
+from probekit.tasks.tables.delimited import NAMES, is_header, roles_of, separator_of
 from probekit.tasks.tables.parquet import read_parquet
-from probekit.text import counted, listed
+from probekit.text import counted, listed, printable
 
-TXT = ".txt"
+TXT, JSON = ".txt", ".json"
+MAX_JSON = 1 << 30  # of a list, which is parsed as a whole
+SAMPLE = 10_000  # rows whose cells say what the columns of a text file are
 PACKED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}  # by their first bytes
 PACKED_ENDINGS = {".gz": "gzip", ".xz": "xz", ".zst": "zstd", ".bz2": "bzip2"}
 
@@ -38,7 +41,7 @@ class TableFormat:
     Attributes:
         columns: names of the columns of files without a header.
         header: whether the first line of delimited files names the columns.
-        name: csv, tsv, jsonl, parquet or conllu; None goes by the file's ending.
+        name: csv, tsv, json, jsonl, parquet or conllu; None goes by the file's ending.
     """
 
     columns: tuple[str, ...] | None = None
@@ -116,7 +119,9 @@ def read_classes(folder: Path, files: Sequence[Path]) -> DataTable:
     lines: list[int] = []
     names: list[str] = []
     digests: dict[str, str] = {}
+    tables: list[list[str] | None] = []
     for file in files:
+        first = len(rows)
         with _opened(file) as data:
             for line, text in enumerate(_lines(file, data), start=1):
                 if text.strip():
@@ -124,6 +129,13 @@ def read_classes(folder: Path, files: Sequence[Path]) -> DataTable:
                     lines.append(line)
                     names.append(file.name)
             digests[file.name] = data.sha256
+        cells = [text.split("\t") for text, _ in rows[first : first + SAMPLE]]
+        tables.append(roles_of([*zip(*cells, strict=True)]) if len(set(map(len, cells))) == 1 else None)
+    if tables[0] is not None and None not in tables:
+        raise UsageError(
+            f"{files[0].name!a} and the other text files of {folder.name!a} are tables, not texts of a class: their "
+            f"tab-separated columns look like {','.join(tables[0])}; give one of them, or name it train{TXT}"
+        )
     flaws = ((i, flaw_of([text])) for i, (text, _) in enumerate(rows))
     return DataTable(
         name=folder.name,
@@ -172,8 +184,8 @@ def _sniffed(data: bytes) -> str:
         return "parquet"
     lines = (line for line in data.removeprefix(b"\xef\xbb\xbf").splitlines() if line.strip())
     first = next((line for line in lines if not line.startswith(b"#")), b"")
-    if first.lstrip().startswith(b"{"):
-        return "jsonl"
+    if first.lstrip().startswith((b"{", b"[")):
+        return "json" if first.lstrip().startswith(b"[") else "jsonl"
     if first.count(b"\t") == 9 and first[:1] == b"1":
         return "conllu"
     return "tsv" if b"\t" in first else "csv"
@@ -222,24 +234,57 @@ def _empty(path: Path) -> DataError:
 
 
 def _read_csv(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
-    return _read_delimited(path, data, how, delimiter=",", strict=True)
+    return _read_separated(path, data, how, ",")
 
 
 def _read_tsv(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
-    return _read_delimited(path, data, how, delimiter="\t", quoting=csv.QUOTE_NONE)
+    return _read_separated(path, data, how, "\t")
+
+
+def _read_separated(path: Path, data: TableBytes, how: TableFormat, usual: str) -> DataTable:
+    """A table whose cells are separated as its first line shows, or else as the format has it."""
+    lines, line = _first_line(_lines(path, data, ends=""))
+    separator = usual
+    if how.has_header or how.columns:
+        separator = separator_of(line, usual, None if how.has_header else len(how.columns or ()))
+    table = _read_delimited(path, lines, data, how, separator, quoted=not separator == usual == "\t")
+    told = f"{NAMES[separator]} between the cells, as in the first line"
+    return table if separator == usual else replace(table, read_as=told)
 
 
 def _read_txt(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
-    if how.has_header:
+    """A TSV, mostly without a header; columns that nobody names are recognised by their content, or refused."""
+    lines, first = _first_line(_lines(path, data, ends=""))
+    has_header = how.has_header and is_header(first.split("\t"))
+    table = _read_delimited(path, lines, data, replace(how, header=has_header), "\t", quoted=False)
+    if has_header or not how.has_header:
+        return table
+    names = None if table.bad else roles_of([table.column(name)[:SAMPLE] for name in table.columns])
+    if names is None:
         raise UsageError(
             f"{path.name!a} has no names for its columns; name them, such as --columns label,text, or give a folder "
             "with a text file for each class"
         )
-    return _read_tsv(path, data, how)
+    return replace(
+        table,
+        columns=names,
+        column=lambda name: table.column(table.columns[names.index(name)]),
+        read_as=f"columns {', '.join(names)} by their content; --columns names others",
+    )
 
 
-def _read_delimited(path: Path, data: TableBytes, how: TableFormat, **dialect: Any) -> DataTable:
-    rows = _csv_rows(path.name, _lines(path, data, ends=""), dialect)
+def _first_line(lines: Iterator[str]) -> tuple[Iterator[str], str]:
+    """All lines, and the first that is not blank; "" if there is none."""
+    for n_blank, line in enumerate(lines):
+        if line.strip():
+            return chain(repeat("\n", n_blank), [line], lines), line
+    return iter(()), ""
+
+
+def _read_delimited(
+    path: Path, lines: Iterable[str], data: TableBytes, how: TableFormat, separator: str, quoted: bool
+) -> DataTable:
+    rows = _csv_rows(path.name, lines, separator, quoted)
     begins, first = next(rows, (1, []))
     header = first if how.has_header else list(how.columns or (str(i) for i in range(1, len(first) + 1)))
     if how.has_header and (flaw := flaw_of(header)):
@@ -249,24 +294,25 @@ def _read_delimited(path: Path, data: TableBytes, how: TableFormat, **dialect: A
             f"{path.name}, line {begins}: expected the {counted(len(header), 'column')} of --columns "
             f"({listed(header)}), got {len(first)}; name each of them"
         )
-    cells, lines = _cells_of(header), LineNumbers()
+    cells, begin = _cells_of(header), LineNumbers()
     bad: dict[int, tuple[str, str]] = {}
     for line, row in chain([] if how.has_header else [(begins, first)], rows):
         if len(row) != len(header):
-            hint = "double quotes around a text with commas" if dialect["delimiter"] == "," else "no tab inside a text"
+            of = NAMES[separator]
+            hint = f"double quotes around a text with {of}" if quoted else "no tab inside a text"
             first_row = "header" if how.has_header else "first line"
             words = f"expected {len(header)} cells as in the {first_row}, got {len(row)}; check for {hint}"
-            bad[len(lines)] = ("ragged", words)
+            bad[len(begin)] = ("ragged", words)
         elif flaw := flaw_of(row):
-            bad[len(lines)] = flaw
+            bad[len(begin)] = flaw
         for k, own in enumerate(cells):
-            own.append("" if len(lines) in bad else row[k])
-        lines.append(line)
+            own.append("" if len(begin) in bad else row[k])
+        begin.append(line)
 
     def column(name: str) -> Sequence[str]:
         return cells[header.index(name)]
 
-    return DataTable(path.name, path.stem, header, column, lines, typed=False, bad=bad, sha256=data.sha256)
+    return DataTable(path.name, path.stem, header, column, begin, typed=False, bad=bad, sha256=data.sha256)
 
 
 def _cells_of(columns: Sequence[str]) -> list[DiskList]:
@@ -275,9 +321,10 @@ def _cells_of(columns: Sequence[str]) -> list[DiskList]:
     return [DiskList(file=file) for _ in columns]
 
 
-def _csv_rows(name: str, text: Iterable[str], dialect: dict[str, Any]) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(name: str, text: Iterable[str], separator: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
     """The rows that are not empty, each with its first line."""
-    reader = csv.reader(text, **dialect)
+    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    reader = csv.reader(text, delimiter=separator, strict=quoted, quoting=quoting)
     limit, begins = csv.field_size_limit(sys.maxsize), 1
     try:
         for row in reader:
@@ -294,13 +341,39 @@ def _csv_rows(name: str, text: Iterable[str], dialect: dict[str, Any]) -> Iterat
 
 
 def _read_jsonl(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
+    numbered = enumerate(_lines(path, data), start=1)
+    rows = ((line, *_json_row(text.removesuffix("\n"))) for line, text in numbered if text.strip())
+    return _typed_table(path, data, rows, "line")
+
+
+def _read_json(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
+    """A list of objects; or an object in each line, as in JSONL."""
+    lines, first = _first_line(_lines(path, data))
+    if not first.lstrip().startswith("["):
+        numbered = enumerate(lines, start=1)
+        rows = ((line, *_json_row(text.removesuffix("\n"))) for line, text in numbered if text.strip())
+        return _typed_table(path, data, rows, "line")
+    pieces, n = [], 0
+    for line in lines:
+        pieces.append(line)
+        n += len(line)
+        if n > MAX_JSON:
+            raise DataError(f"{path.name} is a list of more than {MAX_JSON:,} characters; write an object in each line")
+    try:
+        given = parse_json("".join(pieces))
+    except ValueError as error:
+        raise DataError(
+            f"{path.name}: expected a list of JSON objects, got broken JSON ({printable(str(error))}); correct it"
+        ) from None
+    return _typed_table(path, data, ((row, *_json_object(one)) for row, one in enumerate(given, start=1)), "row")
+
+
+def _typed_table(path: Path, data: TableBytes, rows: Iterable[tuple[int, dict[str, Any], Any]], unit: str) -> DataTable:
+    """The table of objects, each with its place and what is wrong with it."""
     lines, file = LineNumbers(), ScratchFile()
     cells: dict[str, DiskList] = {}
     bad: dict[int, tuple[str, str]] = {}
-    for line, text in enumerate(_lines(path, data), start=1):
-        if not text.strip():
-            continue
-        row, flaw = _json_row(text.removesuffix("\n"))
+    for line, row, flaw in rows:
         if flaw:
             bad[len(lines)] = flaw
         for name, cell in row.items():
@@ -310,12 +383,12 @@ def _read_jsonl(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
         lines.append(line)
     if not cells:
         first = min(bad, default=0)
-        raise DataError(
-            f"{path.name}, line {lines[first]}: {bad.get(first, ('', 'expected a JSON object with names'))[1]}"
-        )
+        place = f", {unit} {lines[first]}" if len(lines) else ""
+        raise DataError(f"{path.name}{place}: {bad.get(first, ('', 'expected a JSON object with names'))[1]}")
     for own in cells.values():
         own.extend([None] * (len(lines) - len(own)))
-    return DataTable(path.name, path.stem, [*cells], cells.__getitem__, lines, typed=True, bad=bad, sha256=data.sha256)
+    column = cells.__getitem__
+    return DataTable(path.name, path.stem, [*cells], column, lines, typed=True, unit=unit, bad=bad, sha256=data.sha256)
 
 
 def _json_row(text: str) -> tuple[dict[str, Any], tuple[str, str] | None]:
@@ -326,6 +399,11 @@ def _json_row(text: str) -> tuple[dict[str, Any], tuple[str, str] | None]:
         why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         broken = "json", f"expected one JSON object, got broken JSON ({why}): {quote(text)}; correct it"
         return {}, flaw_of([text]) or broken
+    return _json_object(row)
+
+
+def _json_object(row: Any) -> tuple[dict[str, Any], tuple[str, str] | None]:
+    """A row that is an object, and what is wrong with it; an empty one if something is."""
     if not isinstance(row, dict):
         return {}, ("json", f"expected a JSON object, got {quote(row)}; correct it")
     flaw = flaw_of([*row, *row.values()])
@@ -361,8 +439,10 @@ READERS: dict[str, Reader] = {
     ".csv": _read_csv,
     ".tsv": _read_tsv,
     ".jsonl": _read_jsonl,
+    JSON: _read_json,
     ".parquet": _read_parquet,
     ".conllu": _read_conllu,
     TXT: _read_txt,
 }
 DELIMITED = (".csv", ".tsv", TXT)
+BESIDE = (TXT, JSON)  # may hold something else where other tables are in the folder

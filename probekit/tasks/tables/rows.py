@@ -81,7 +81,7 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
     if columns.span is not None:
         rows.texts = [*rows.texts]  # the words of a text have one object
     keep_blanks = keep_blanks or columns.token_label is not None
-    others = {name: [*table.column(name)] for name in columns.kept}
+    others = {name: [*table.column(name)] for name in (*columns.kept, *columns.labels)}
     sound: dict[str, str] = {}  # labels repeat
     refuse_numbers(table, columns.text, texts)
     cells = _cells(table, columns, len(texts))
@@ -108,7 +108,7 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
         rows.chats += [chats[i]] if chats else []
         rows.token_cells += [] if columns.token_label is None else [token_labels]
         rows.groups += [] if columns.group is None else [group_name(group)]
-        rows.splits.append(split if columns.split is None else str(split_of_cell(own_split)))
+        rows.splits.append(split if columns.split is None else str(split_of_cell(own_split, columns.split)))
         rows.ids.append(f"{table.stem}:{i}" if columns.id is None else group_name(own_id))
         rows.places.append(table.where(i))
         _keep_others(rows, others, i)

@@ -1,0 +1,61 @@
+"""What separates the cells of a file, and what its columns are where it has no header: by its content alone."""
+
+import csv
+from collections import Counter
+from collections.abc import Sequence
+
+from probekit.tasks.splitting.split_names import split_of_cell
+from probekit.tasks.tables.columns import LABEL_COLUMNS, TEXT_COLUMNS
+
+NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+MIN_REPEATS = 5  # rows for each label, on average: fewer may be texts that repeat
+
+
+def separator_of(line: str, usual: str, n_columns: int | None) -> str:
+    """What separates the cells of a file, by its first line: a comma, semicolon, tab or bar.
+
+    Args:
+        line: a header, or the first row of a file without one.
+        usual: of the format; kept unless the line says otherwise.
+        n_columns: how many columns the file has; None of a header, which has as many as it can.
+    """
+    counts = {one: _n_cells(line, one) for one in (usual, *NAMES)}
+    if n_columns is None:
+        return max(counts, key=lambda one: counts[one])  # ties go to the usual one, which is first
+    fitting = [one for one, n in counts.items() if n == n_columns]
+    return fitting[0] if usual in fitting or len(fitting) == 1 else usual
+
+
+def _n_cells(line: str, separator: str) -> int:
+    try:
+        return len(next(csv.reader([line], delimiter=separator, strict=True), []))
+    except csv.Error:
+        return 0
+
+
+def is_header(cells: Sequence[str]) -> bool:
+    """Whether a first row holds usual names of a column of texts and of one of labels."""
+    names = {cell.strip().lower() for cell in cells}
+    return not names.isdisjoint(TEXT_COLUMNS) and not names.isdisjoint(LABEL_COLUMNS)
+
+
+def roles_of(columns: Sequence[Sequence[str]]) -> list[str] | None:
+    """Names for columns without a header: one of texts, one of labels, and maybe one of splits; None if in doubt.
+
+    Labels are few and each occurs again; texts have several words and mostly differ.
+    """
+    roles = [_role_of(cells) for cells in columns]
+    return [str(role) for role in roles] if sorted(map(str, roles)) in _SURE else None
+
+
+_SURE = (["label", "text"], ["label", "split", "text"])
+
+
+def _role_of(cells: Sequence[str]) -> str | None:
+    counts = Counter(cells)
+    if all(split_of_cell(cell) for cell in counts):
+        return "split"
+    if 1 < len(counts) <= len(cells) // MIN_REPEATS and min(counts.values()) > 1:
+        return "label"
+    n_several = sum(len(cell.split()) > 1 for cell in cells)
+    return "text" if 2 * len(counts) > len(cells) and 2 * n_several > len(cells) else None
