@@ -111,7 +111,7 @@ def _sections(run: Run, options: ReportOptions) -> list[Section]:
     else:
         assert isinstance(data, CausalResults)
         found = [causal_section(data.data)]
-    return [section for section in [*found, provenance_section(run)] if section is not None]
+    return [section for section in [*found, provenance_section([run])] if section is not None]
 
 
 def _prefixed(group: Group) -> list[Section]:

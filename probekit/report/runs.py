@@ -25,12 +25,14 @@ class Run:
         results: `ProbeResults`, `PositionResults`, `TransferResults` or `CausalResults`.
         causal: of a curve, folder -> what edits along its directions do.
         store: the activations that they are of; None where they were not found, or are others now.
+        asked: the options that they answer; those of all curves of a folder that holds several.
     """
 
     folder: Path
     results: Any
     causal: dict[Path, CausalResults] = field(default_factory=dict)
     store: Store | None = None
+    asked: Mapping[str, Any] | None = None
 
 
 def load_runs(paths: Sequence[Path], store: Path | None = None) -> list[Run]:
@@ -74,20 +76,24 @@ def _subfolders(path: Path) -> list[Path]:
 def _runs_in(folder: Path, given: Store | None) -> list[Run]:
     store = _store_of(folder) or given
     if (folder / "curves.json").is_file():
-        return [_of_curve(folder, curve, store) for curve in ProbeCurves.load(folder).values()]
+        curves = ProbeCurves.load(folder)
+        return [_of_curve(folder, curve, store, curves.meta) for curve in curves.values()]
     if (folder / "results.json").is_file():
-        return [_of_curve(folder, ProbeResults.load(folder), store)]
+        results = ProbeResults.load(folder)
+        return [_of_curve(folder, results, store, results.meta)]
     for name, kind in (("positions.json", PositionResults), ("heads.json", HeadResults)):
         if (folder / name).is_file():
             found = kind.load(folder)
-            return [Run(folder, found, store=_matching(store, found.meta))]
+            return [Run(folder, found, store=_matching(store, found.meta), asked=found.meta.get("asked"))]
     if (folder / "transfer.json").is_file():
-        return [Run(folder, TransferResults.load(folder))]
-    return [Run(folder, CausalResults.load(folder), store=store)]
+        matrix = TransferResults.load(folder)
+        return [Run(folder, matrix, store=_matching(store, matrix.meta), asked=matrix.meta.get("asked"))]
+    causal = CausalResults.load(folder)
+    return [Run(folder, causal, store=store, asked=causal.meta.get("asked"))]
 
 
-def _of_curve(folder: Path, curve: ProbeResults, store: Store | None) -> Run:
-    return Run(folder, curve, _causal_of(folder, curve), _matching(store, curve.meta))
+def _of_curve(folder: Path, curve: ProbeResults, store: Store | None, about: Mapping[str, Any]) -> Run:
+    return Run(folder, curve, _causal_of(folder, curve), _matching(store, curve.meta), about.get("asked"))
 
 
 def _causal_of(folder: Path, curve: ProbeData) -> dict[Path, CausalResults]:

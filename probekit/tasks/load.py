@@ -14,9 +14,10 @@ from probekit.errors import DataError, UsageError, nearest
 from probekit.hub import ALIASES, REPO_ID
 from probekit.options import TaskOptions
 from probekit.options.option import keywords
+from probekit.options.typed import changed
 from probekit.scratch import IN_MEMORY, give_back_memory, settled
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.info import CARVED_FROM_TRAIN
+from probekit.tasks.info import ASKED, CARVED_FROM_TRAIN
 from probekit.tasks.labels import as_labels, encode, is_unlabelled, refuse_unlabelled
 from probekit.tasks.side_columns import column_of
 from probekit.tasks.splitting.look_alikes import warn_of_look_alikes
@@ -101,7 +102,8 @@ def load_task(source: Any, options: TaskOptions) -> Task:
     name = task.name if options.name is None else options.name
     if len(task) > IN_MEMORY:
         give_back_memory()
-    return replace(task, name=name, info={**task.info, "limit": options.limit, **shared_by_splits(task)})
+    about = {ASKED: changed(options), "limit": options.limit, **shared_by_splits(task)}
+    return replace(task, name=name, info={**task.info, **about})
 
 
 def check_builtin(name: str, named: NamedColumns, options: TaskOptions) -> None:
