@@ -23,7 +23,7 @@ from probekit.report.parts import Lines, PageTable, Part, Picture
 from probekit.report.render import html_of
 from probekit.report.section import Section
 from probekit.report.sections.names import ticks_of
-from probekit.report.svg.lines import LineChart, Rule, Series, draw_lines
+from probekit.report.svg.lines import LineChart, Rule, Series, draw_lines, legend_of
 from probekit.tables import without_empty_columns
 from probekit.text import printable
 
@@ -135,7 +135,7 @@ def _other(each: Rival) -> Series:
 
 
 def _legend(chart: LineChart, curves: Sequence[Curve]) -> list[tuple[str, str, str]]:
-    entries = [(printable(one.name), one.color, one.look) for one in chart.series]
+    entries = legend_of(chart)
     if any(has_intervals(curve.results) for curve in curves):
         entries.append((bands(curves[0].results)[1], COLORS[curves[0].color], "band"))
     if chart.ringed:
