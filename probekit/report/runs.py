@@ -1,6 +1,6 @@
 """What a report is about: results in folders and stores, each with its store and causal results if they are there."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,9 @@ from probekit.causal.results.results import CausalResults
 from probekit.errors import DataError, ProbekitError
 from probekit.evaluation import HeadResults, PositionResults, ProbeCurves, ProbeResults, TransferResults
 from probekit.evaluation.results.data import ProbeData
+from probekit.options import CausalOptions
+from probekit.options.typed import command_line, typed
+from probekit.progress import SILENT
 from probekit.text import printable
 
 FILES = ("curves.json", "results.json", "positions.json", "heads.json", "transfer.json", "causal.json")
@@ -35,18 +38,23 @@ class Run:
     asked: Mapping[str, Any] | None = None
 
 
-def load_runs(paths: Sequence[Path], store: Path | None = None) -> list[Run]:
+def load_runs(
+    paths: Sequence[Path], store: Path | None = None, progress: Callable[[int, int], None] = SILENT.count
+) -> list[Run]:
     """The results in folders of results and in stores, in this order; several curves of one folder are several runs.
 
     Causal results come with the curve that they are of, or alone where it is not among the runs. `store` is the one
-    that results elsewhere are of.
+    that results elsewhere are of; `progress` is called with (folders read, folders).
 
     Raises:
         DataError: no results at a path, or incomplete ones; `store` is no store.
     """
     given = None if store is None else load_activations(store, "size")
     folders = list(dict.fromkeys(folder for path in paths for folder in _folders(path)))
-    runs = [run for folder in folders for run in _runs_in(folder, given)]
+    runs: list[Run] = []
+    for i, folder in enumerate(folders):
+        progress(i, len(folders))
+        runs += _runs_in(folder, given)
     if given is not None and not any(run.store is not None and run.store.path == given.path for run in runs):
         raise DataError(f"the results are not of the store {str(store)!a}, or of other activations than it holds now")
     told = {folder for run in runs for folder in run.causal}
@@ -150,3 +158,18 @@ def title_of_run(run: Run) -> str:
     if isinstance(run.results, PositionResults):
         parts.append(f"by {_axis(run.results)}")
     return f"{', '.join(map(printable, parts))} in {printable(meta['model'])}"
+
+
+def names_of_causal(run: Run) -> list[str]:
+    """What sets each causal run of a curve apart: the options in which they differ, or a number; "" for one alone."""
+    if len(run.causal) < 2:
+        return [""] * len(run.causal)
+    asked = [{**(one.meta.get("asked") or {}), **(one.meta.get("files") or {})} for one in run.causal.values()]
+    differs = {key for one in asked for key in one if any(other.get(key) != one[key] for other in asked)}
+    names = []
+    for i, one in enumerate(asked):
+        own = {key: value for key, value in one.items() if key in differs or key == "at"}
+        words = typed(CausalOptions, own, "causal", ("at",))
+        name = command_line(words) or "the usual options"
+        names.append(f"{name} ({i + 1})" if name in names else name)
+    return names

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from html import unescape
 from itertools import product
 
 import numpy as np
@@ -15,6 +16,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, confusion_matrix
 
 from probekit.evaluation import HeadResults, LayerResult, PositionCurve, ProbeResults, TransferCell, TransferResults
+from probekit.evaluation.results.report import ALWAYS, AT_LENGTH, MOSTLY, every_note
 from probekit.evaluation.results.row_scores import RowScores
 from probekit.plots import style
 from probekit.probes.base import probabilities
@@ -23,7 +25,8 @@ from probekit.report.section import Section
 from probekit.report.sections.audit import found_pairs
 from probekit.report.sections.causal import causal_section
 from probekit.report.sections.confusion import MOST, confusion, confusion_section
-from probekit.report.sections.curve import COLORS, curve_section
+from probekit.report.sections.controls import controls_section
+from probekit.report.sections.curve import COLORS, curve_section, table_section
 from probekit.report.sections.grids import positions_section, transfer_section
 from probekit.report.sections.scores import of_margins, of_two_classes, reliability, scores_section
 from probekit.report.sections.summary import summary_section, unchecked
@@ -210,10 +213,29 @@ def test_a_polygon_is_cut_as_its_points_are(shape, low, high):
     assert [point for point in shape if low < point[1] < high] == [point for point in kept if low < point[1] < high]
 
 
-def test_the_summary_says_whether_the_probe_is_ahead_of_its_baselines():
-    for ends, word in (([0.1, 0.3], "ahead of"), ([-0.3, -0.1], "behind"), ([-0.1, 0.1], "not distinguishable from")):
-        results = curve(lead={"baseline": "bag-of-words", "over": float(np.mean(ends)), "interval": ends})
-        assert f"It is {word} the best baseline, bag-of-words." in summary_section(results, []).html
+LONGER = {"split": "test", "what": "length", "values": [104.8, 52.5], "unit": "characters", "d": 1.1, "p": 0.0}
+
+
+def test_each_note_stands_once_on_the_page_and_the_first_ranks_in_the_summary():
+    control = {"type": "token", "unit": "token that is read", "draws": 3, "seen": 0.9, "ceiling": 0.97}
+    audit = {"findings": ["a finding"], "differences": [LONGER], "splits": {}, "near": 0.7}
+    more = {"optimism": {"layer": "resid_pre.2", "value": 0.9, "over": 0.1}, "p_max": 0.01, "C": [0.1, 1.0]}
+    lead = {"baseline": "bag-of-words", "over": -0.1, "interval": [-0.2, -0.05]}
+    results = curve(control=control, audit=audit, lead=lead, **more)
+    notes = every_note(results)
+    assert {note.rank for note in notes} == {ALWAYS, MOSTLY, AT_LENGTH}
+    sections = {"summary": summary_section(results, []), "table": table_section(results)}
+    controls = controls_section(results)
+    assert controls is not None
+    page = {name: unescape(one.html) for name, one in (sections | {"controls": controls}).items()}
+    for note in notes:
+        assert sum(html.count(note.text) for html in page.values()) == 1, note
+        if note.rank == ALWAYS and note.subject != "best layer":
+            assert note.text in page["summary"]
+    first, second = re.findall(r'<p class="(\w+)">([^<]*)', page["summary"])[:2]
+    assert first == ("verdict", "Worse than a bag of words (accuracy 1.050).")
+    assert second[0] == "lead"
+    assert "Caution: test texts are 2.0 times as long as train texts." in page["summary"]
 
 
 def test_the_summary_names_what_was_not_checked():

@@ -22,8 +22,8 @@ NARROW = (360, 300)  # pixels of the picture for a phone
 METHODS = {"interchange": "red", "erase": "green", "steer": "pink"}
 
 
-def causal_section(data: CausalData, number: int = 0) -> Section:
-    """The section of one causal run; `number` counts those after the first."""
+def causal_section(data: CausalData, number: int = 0, own: str = "") -> Section:
+    """The section of one causal run; `number` counts those after the first, `own` says how it differs from others."""
     report = causal_report(data)
     parts: list[Part] = [Lines(report.lines)]
     if data.layers:
@@ -36,7 +36,7 @@ def causal_section(data: CausalData, number: int = 0) -> Section:
         More(f"Reviewer's checklist: {answered(items)} answered (✓ means answered, not passed)", [Items(lines)])
     )
     name = "causal" if number == 0 else f"causal-{number + 1}"
-    return Section(name, "Is it used?" if number == 0 else f"Is it used? ({number + 1})", html_of(parts))
+    return Section(name, f"Is it used?{f' {own}' if own else ''}", html_of(parts))
 
 
 def _xs(data: CausalData) -> dict[str, float]:
