@@ -3,9 +3,9 @@
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 COLUMNS, ROWS = 80, 24  # of a terminal that does not say how large it is
 SELDOM = 10.0  # seconds between lines on a terminal that cannot write over one
@@ -50,6 +50,21 @@ def progress_bar(what: str, unit: str, total: int | None = None, show: bool | No
         total=total, desc=what, unit=label, unit_scale=scale, disable=hidden, ncols=_columns(), nrows=ROWS
     ) as bar:
         yield Progress(bar)
+
+
+class Parts(NamedTuple):
+    """Where a run says what it is doing.
+
+    Attributes:
+        begin: takes the name of a part as it begins.
+        count: takes (done, all) of the part.
+    """
+
+    begin: Callable[[str], None]
+    count: Callable[[int, int], None]
+
+
+SILENT = Parts(lambda name: None, lambda done, total: None)
 
 
 class PartsLine:

@@ -128,6 +128,7 @@ def run_causal(store_path: AnyPath, results_path: Path | None, options: CausalOp
         return
     found = _run(model, store, results, options, folder, job)
     found.meta["asked"] = question
+    found.meta["files"] = {name: str(path) for name in ("neutral", "pairs") if (path := getattr(options, name))}
     where = {"store": str(store_path)} | ({} if results_path is None else {"probes": str(results_path)})
     draw = partial(_draw, title=job.title)
     save_and_show(found, folder, draw, "causal.json", where, "the edits are complete", job)

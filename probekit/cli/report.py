@@ -62,10 +62,10 @@ def make_report(
         StorageError: `out` may not be written.
     """
     with parts_line(console.bars(output.quiet)) as line:
-        line.part("reading the results")
+        line.part("loading libraries")
         from probekit.report.build import write_report
 
-        path = write_report(runs, out, **vars(options))
+        path = write_report(runs, out, **{**vars(options), "progress": line.set, "on_part": line.part})
     if not show:
         return
     if output.json:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from probekit.evaluation.compare.baselines import Baseline, LabelledInputs, model_free_baselines
-from probekit.evaluation.compare.controls import ControlTasks, draw_controls
+from probekit.evaluation.compare.controls import ControlTasks, draw_controls, record_of_controls
 from probekit.evaluation.compare.lengths import length_features
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.plan import CurvePlan, plan_curve
@@ -118,7 +118,8 @@ def _planned(requests: list[Request], options: CurvesArguments, texts: Compariso
     plan = plan_curve(first, parts.protocol, options.seed, metric, controls, code, options.intervals)
     plan = replace(plan, bootstrap=parts.bootstrap)
     origin = origin_of(first, plan, parts.audit, options.seed, options.drop_leaks, texts.fingerprint(first.acts))
-    origin |= {"control": controls.record, "random_init": random_origin(options.random_init)}
+    control = record_of_controls(controls, parts.protocol, plan.headline, first.n_classes)
+    origin |= {"control": control, "random_init": random_origin(options.random_init)}
     origin["left_out"] = left_out(first, options)
     return LabelSetPlan(requests, plan, parts.baselines, origin, parts.nuisance)
 

@@ -26,6 +26,7 @@ from probekit.evaluation.results.data import TransferCell
 from probekit.evaluation.results.provenance import origin_of
 from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.results.transfer_results import TransferResults
+from probekit.evaluation.results.verdict import CHANCE
 from probekit.evaluation.results.wording import position_name
 from probekit.evaluation.rows import resampling_units, task_fingerprint
 from probekit.evaluation.scores.bootstrap import Bootstrap
@@ -47,7 +48,6 @@ SAME = {
     "bos": "another use of the BOS token",
     "compute_dtype": "another type to compute in",
 }
-CHANCE = {"auroc": 0.5, "r2": 0.0, "spearman": 0.0}  # for accuracy it is 1 / n_classes
 
 
 @dataclass(frozen=True, eq=False)

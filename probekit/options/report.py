@@ -1,5 +1,6 @@
 """The options of `write_report` and `probekit report`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,3 +19,5 @@ class ReportOptions(TokenOptions):
         "that holds them]",
         metavar="STORE",
     )
+    progress: Callable[[int, int], None] | None = option(None, "Called with (done, all) of a part.", flag=None)
+    on_part: Callable[[str], None] | None = option(None, "Called with the name of each part as it begins.", flag=None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
-from probekit.plots.curves import Curve, test_value, x_of
+from probekit.plots.curves import Curve, test_value, visible_runs, x_of
 from probekit.plots.margin import MarginLabel, draw_margin, is_narrow
 from probekit.plots.style import GREEN, GREY, RED, short
 
@@ -31,10 +31,6 @@ class Rival:
     values: tuple[float, ...]
     xs: tuple[int, ...]
     color: str
-
-    def is_visible(self, low: float, high: float) -> bool:
-        """Whether any of it lies between the ends of the axis."""
-        return any(low <= value <= high for value in self.values)
 
 
 def comparisons(curves: Sequence[Curve]) -> list[Rival]:
@@ -95,12 +91,20 @@ def draw_comparisons(ax: Axes, several: Sequence[Rival], is_alone: bool) -> dict
     entries: dict[str, Artist] = {}
     labels = []
     for each in several:
-        visible = each.is_visible(low, high)
-        if each.xs and visible:
-            look = {"color": each.color, "linewidth": 1.2, "linestyle": LINES[each.name], "zorder": 3}
-            mark = "D" if len(each.xs) == 1 else ""
-            (line,) = ax.plot(each.xs, each.values, label=each.name, marker=mark, markersize=4, **look)
+        runs = visible_runs(each.values, low, high)
+        if each.xs and runs:
+            look = {"color": each.color, "linewidth": 1.2, "linestyle": LINES[each.name], "zorder": 3, "markersize": 4}
+            values = [value if low <= value <= high else float("nan") for value in each.values]
+            alone = [run.start for run in runs if len(run) == 1]  # which no line goes to
+            marked = {"marker": "D", "markevery": alone} if alone else {}
+            (line,) = ax.plot(each.xs, values, label=each.name, **look, **marked)
             entries.setdefault(each.name, line)
+            for mark, y, side in (
+                ("v", 0.03, [v < low for v in each.values]),
+                ("^", 0.97, [v > high for v in each.values]),
+            ):
+                xs = [x for x, beyond in zip(each.xs, side, strict=True) if beyond]
+                ax.plot(xs, [y] * len(xs), mark, color=each.color, markersize=4, transform=ax.get_xaxis_transform())
         labels += _labels(ax, each, is_alone)
     draw_margin(ax, labels)
     return entries

@@ -49,6 +49,19 @@ def x_of(results: ProbeData, layer: LayerResult) -> int:
     return -1 if base_name(layer.point).endswith("embed") else int(results.meta["n_layers"])
 
 
+def visible_runs(values: Sequence[float], low: float, high: float) -> list[range]:
+    """The stretches of consecutive values between the ends of an axis, as ranges of indices.
+
+    A line is drawn through each of them, and every other value is marked at the end that it is beyond: a line to such a
+    value, cut at the axis, would look like data.
+    """
+    found: list[range] = []
+    for i in (i for i, value in enumerate(values) if low <= value <= high):
+        goes_on = bool(found) and found[-1].stop == i
+        found[-1 if goes_on else len(found) :] = [range(found[-1].start if goes_on else i, i + 1)]
+    return found
+
+
 def test_value(results: ProbeData, layer: LayerResult) -> float:
     """The headline on test."""
     return layer.metrics["test"][results.headline]

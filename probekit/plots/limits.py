@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import AutoLocator, ScalarFormatter
 
 from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
-from probekit.plots.comparisons import Rival
+from probekit.plots.comparisons import CONTROL, Rival
 from probekit.plots.curves import Curve, bands, chosen, test_value, validation_values
 from probekit.plots.margin import is_narrow
 from probekit.plots.style import PLAIN, SMALL
@@ -16,6 +16,7 @@ from probekit.text import printable
 BOUNDS = {"r2": (-0.25, 1.0), "spearman": (-1.0, 1.0)}  # of the y axis; an R2 may be far below 0
 SMALLEST_SPAN = 0.3  # of the y axis, so that noise never fills the picture
 STRETCH = 2.0  # comparisons may make the y axis this much longer than the curves need
+STRETCH_UP = 1.25  # a control task above the curves, where it is the easier task and its height says nothing
 PLACES = {
     "resid_pre": "input of block i",
     "resid_mid": "after the attention of block i",
@@ -31,10 +32,15 @@ def y_limits(curves: Sequence[Curve], others: Sequence[Rival]) -> tuple[float, f
     least, most = _bounds(curves)
     needed = [value for curve in curves for value in _needed(curve)]
     low, high = max(least, min(needed)), min(most, max(needed))
-    allowed = STRETCH * max(high - low, SMALLEST_SPAN)
-    ends = [end for each in others for end in (min(each.values), max(each.values)) if least <= end <= most]
-    for end in sorted(ends, key=lambda end: max(low - end, end - high)):  # the nearest first
-        if max(high, end) - min(low, end) <= allowed + 1e-9:
+    room, top = max(high - low, SMALLEST_SPAN), high
+    ends = [
+        (end, STRETCH_UP if each.name == CONTROL and end > top else STRETCH)
+        for each in others
+        for end in (min(each.values), max(each.values))
+        if least <= end <= most
+    ]
+    for end, stretch in sorted(ends, key=lambda one: max(low - one[0], one[0] - high)):  # the nearest first
+        if max(high, end) - min(low, end) <= stretch * room + 1e-9:
             low, high = min(low, end), max(high, end)
     low, high = widened(low, high, (least, most))
     pad = _PAD * (high - low)

@@ -1,5 +1,6 @@
 """From runs to the page: which sections there are, in which order, and the file."""
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,8 +16,9 @@ from probekit.options.option import keywords
 from probekit.options.report import ReportOptions
 from probekit.plain_files import open_regular
 from probekit.probes.in_results import results_folder
+from probekit.progress import SILENT, Parts
 from probekit.report.page import Group, Page, page_html
-from probekit.report.runs import Run, load_runs, titles_of_runs
+from probekit.report.runs import Run, load_runs, names_of_causal, titles_of_runs
 from probekit.report.section import Section
 from probekit.report.sections.audit import audit_section
 from probekit.report.sections.causal import causal_section
@@ -29,7 +31,7 @@ from probekit.report.sections.scores import scores_section
 from probekit.report.sections.summary import summary_section
 from probekit.report.tokens.run import tokens_of_run
 from probekit.report.tokens.section import SCRIPTS, STYLES
-from probekit.text import counted
+from probekit.text import counted, printable
 
 _MARK = b'<meta name="generator" content="probekit '
 _HEAD = 400  # bytes of a report that hold the mark
@@ -51,7 +53,10 @@ def write_report(runs: Sequence[str | Path] | str | Path, out: str | Path, optio
     """
     path = check_report_file(check_path("out", out))
     paths = [runs] if isinstance(runs, str | Path) else runs
-    html = report_html(load_runs([results_folder(one) for one in paths], options.store), options)
+    parts = Parts(options.on_part or SILENT.begin, options.progress or SILENT.count)
+    parts.begin("reading the results")
+    found = load_runs([results_folder(one) for one in paths], options.store, parts.count)
+    html = report_html(found, options, parts)
     write_as(path, html.encode("utf-8", "replace"))
     return path
 
@@ -76,8 +81,8 @@ def check_report_file(path: Path) -> Path:
     return path
 
 
-def report_html(runs: Sequence[Run], options: ReportOptions) -> str:
-    """The page of some runs.
+def report_html(runs: Sequence[Run], options: ReportOptions, parts: Parts = SILENT) -> str:
+    """The page of some runs; what several have in common, their data and their origin, comes once and last.
 
     Raises:
         DataError: there are none.
@@ -85,9 +90,18 @@ def report_html(runs: Sequence[Run], options: ReportOptions) -> str:
     if not runs:
         raise DataError("a report needs one run or more; give a folder of results or a store")
     titles = titles_of_runs(runs)
-    groups = [Group(f"run-{i + 1}", titles[i], _sections(run, options)) for i, run in enumerate(runs)]
-    if len(runs) > 1:
+    groups, shared = [], []
+    for i, run in enumerate(runs):
+        own = f"run {i + 1} of {len(runs)}: " if len(runs) > 1 else ""
+        said = Parts(lambda name, own=own: parts.begin(f"{own}{name}"), parts.count)
+        groups.append(Group(f"run-{i + 1}", titles[i], _sections(run, options, said)))
+    parts.begin("comparing texts")
+    shared = [*_audits(runs), *_provenance(runs)]
+    if len(runs) == 1:
+        groups = [replace(groups[0], sections=[*groups[0].sections, *shared])]
+    else:
         groups = [Group(one.name, one.title, _prefixed(one)) for one in groups]
+        groups.append(Group("shared", "Data and provenance", shared))
         if together := _together(runs, titles):
             groups.insert(0, Group("all-runs", "All runs", together))
     title = options.title or (titles[0] if len(runs) == 1 else counted(len(runs), "run"))
@@ -95,23 +109,57 @@ def report_html(runs: Sequence[Run], options: ReportOptions) -> str:
     return page_html(Page(title, subtitle, groups), *(STYLES, SCRIPTS) if options.tokens else ())
 
 
-def _sections(run: Run, options: ReportOptions) -> list[Section]:
-    data, task = run.results, None if run.store is None else run.store.task
+def _sections(run: Run, options: ReportOptions, parts: Parts) -> list[Section]:
+    """What is of this run alone."""
+    data = run.results
     found: list[Section | None]
     if isinstance(data, ProbeResults):
-        causal = [one.data for one in run.causal.values()]
+        causal = [(name, one.data) for name, one in zip(names_of_causal(run), run.causal.values(), strict=True)]
         found = [summary_section(data, causal), curve_section(data), table_section(data)]
-        found += [confusion_section(data), scores_section(data), controls_section(data), audit_section(data, task)]
-        found += [causal_section(one, number) for number, one in enumerate(causal)]
-        found.append(tokens_of_run(data, run.store, options))
+        found += [confusion_section(data), scores_section(data), controls_section(data)]
+        found += [causal_section(one, number, name) for number, (name, one) in enumerate(causal)]
+        found.append(tokens_of_run(data, run.store, options, parts))
     elif isinstance(data, PositionResults):
-        found = [positions_section(data), audit_section(data, task)]
+        found = [positions_section(data)]
     elif isinstance(data, TransferResults):
         found = [transfer_section(data)]
     else:
         assert isinstance(data, CausalResults)
         found = [causal_section(data.data)]
-    return [section for section in [*found, provenance_section(run)] if section is not None]
+    return [section for section in found if section is not None]
+
+
+def _audits(runs: Sequence[Run]) -> list[Section]:
+    """A section for each audit that differs, of curves and of curves by position."""
+    audited: dict[tuple[object, ...], Run] = {}
+    for run in runs:
+        if isinstance(run.results, ProbeResults | PositionResults):
+            meta = run.results.meta
+            store = None if run.store is None else run.store.path
+            key = (json.dumps(meta.get("audit"), sort_keys=True, default=str), store, meta["task"], meta["label"])
+            audited.setdefault(key, run)
+    sections = [audit_section(run.results, run.store.task if run.store else None) for run in audited.values()]
+    names = [f"{run.results.meta['label']} of {run.results.meta['task']}" for run in audited.values()]
+    return _apart(sections, names)
+
+
+def _provenance(runs: Sequence[Run]) -> list[Section]:
+    """A section for each store, with the commands of all its runs; one for each run whose store was not found."""
+    of_store: dict[object, list[Run]] = defaultdict(list)
+    for i, run in enumerate(runs):
+        of_store[i if run.store is None else run.store.path].append(run)
+    names = [f"{own[0].results.meta['model']} on {own[0].results.meta.get('task')}" for own in of_store.values()]
+    return _apart([provenance_section(own) for own in of_store.values()], names)
+
+
+def _apart(sections: Sequence[Section], names: Sequence[str]) -> list[Section]:
+    """Sections of one kind with anchors of their own, and names where there are several."""
+    if len(sections) == 1:
+        return [*sections]
+    return [
+        replace(one, name=f"{one.name}-{i + 1}", title=f"{one.title}: {printable(name)}")
+        for i, (one, name) in enumerate(zip(sections, names, strict=True))
+    ]
 
 
 def _prefixed(group: Group) -> list[Section]:

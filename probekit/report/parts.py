@@ -9,10 +9,15 @@ from markupsafe import Markup
 
 @dataclass(frozen=True)
 class Lines:
-    """Paragraphs; `kind` is "lead" for the answer itself, "note" for small print, "caution" for a warning."""
+    """Paragraphs.
+
+    Attributes:
+        lines: the paragraphs.
+        kind: "verdict" for a poor result, "lead" for the answer, "note" for small print, "caution" for a warning.
+    """
 
     lines: Sequence[str]
-    kind: Literal["text", "lead", "note", "caution"] = "text"
+    kind: Literal["text", "verdict", "lead", "note", "caution"] = "text"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What a report is about: results in folders and stores, each with its store and causal results if they are there."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,9 @@ from probekit.causal.results.results import CausalResults
 from probekit.errors import DataError, ProbekitError
 from probekit.evaluation import HeadResults, PositionResults, ProbeCurves, ProbeResults, TransferResults
 from probekit.evaluation.results.data import ProbeData
+from probekit.options import CausalOptions
+from probekit.options.typed import command_line, typed
+from probekit.progress import SILENT
 from probekit.text import printable
 
 FILES = ("curves.json", "results.json", "positions.json", "heads.json", "transfer.json", "causal.json")
@@ -25,26 +28,33 @@ class Run:
         results: `ProbeResults`, `PositionResults`, `TransferResults` or `CausalResults`.
         causal: of a curve, folder -> what edits along its directions do.
         store: the activations that they are of; None where they were not found, or are others now.
+        asked: the options that they answer; those of all curves of a folder that holds several.
     """
 
     folder: Path
     results: Any
     causal: dict[Path, CausalResults] = field(default_factory=dict)
     store: Store | None = None
+    asked: Mapping[str, Any] | None = None
 
 
-def load_runs(paths: Sequence[Path], store: Path | None = None) -> list[Run]:
+def load_runs(
+    paths: Sequence[Path], store: Path | None = None, progress: Callable[[int, int], None] = SILENT.count
+) -> list[Run]:
     """The results in folders of results and in stores, in this order; several curves of one folder are several runs.
 
     Causal results come with the curve that they are of, or alone where it is not among the runs. `store` is the one
-    that results elsewhere are of.
+    that results elsewhere are of; `progress` is called with (folders read, folders).
 
     Raises:
         DataError: no results at a path, or incomplete ones; `store` is no store.
     """
     given = None if store is None else load_activations(store, "size")
     folders = list(dict.fromkeys(folder for path in paths for folder in _folders(path)))
-    runs = [run for folder in folders for run in _runs_in(folder, given)]
+    runs: list[Run] = []
+    for i, folder in enumerate(folders):
+        progress(i, len(folders))
+        runs += _runs_in(folder, given)
     if given is not None and not any(run.store is not None and run.store.path == given.path for run in runs):
         raise DataError(f"the results are not of the store {str(store)!a}, or of other activations than it holds now")
     told = {folder for run in runs for folder in run.causal}
@@ -74,20 +84,24 @@ def _subfolders(path: Path) -> list[Path]:
 def _runs_in(folder: Path, given: Store | None) -> list[Run]:
     store = _store_of(folder) or given
     if (folder / "curves.json").is_file():
-        return [_of_curve(folder, curve, store) for curve in ProbeCurves.load(folder).values()]
+        curves = ProbeCurves.load(folder)
+        return [_of_curve(folder, curve, store, curves.meta) for curve in curves.values()]
     if (folder / "results.json").is_file():
-        return [_of_curve(folder, ProbeResults.load(folder), store)]
+        results = ProbeResults.load(folder)
+        return [_of_curve(folder, results, store, results.meta)]
     for name, kind in (("positions.json", PositionResults), ("heads.json", HeadResults)):
         if (folder / name).is_file():
             found = kind.load(folder)
-            return [Run(folder, found, store=_matching(store, found.meta))]
+            return [Run(folder, found, store=_matching(store, found.meta), asked=found.meta.get("asked"))]
     if (folder / "transfer.json").is_file():
-        return [Run(folder, TransferResults.load(folder))]
-    return [Run(folder, CausalResults.load(folder), store=store)]
+        matrix = TransferResults.load(folder)
+        return [Run(folder, matrix, store=_matching(store, matrix.meta), asked=matrix.meta.get("asked"))]
+    causal = CausalResults.load(folder)
+    return [Run(folder, causal, store=store, asked=causal.meta.get("asked"))]
 
 
-def _of_curve(folder: Path, curve: ProbeResults, store: Store | None) -> Run:
-    return Run(folder, curve, _causal_of(folder, curve), _matching(store, curve.meta))
+def _of_curve(folder: Path, curve: ProbeResults, store: Store | None, about: Mapping[str, Any]) -> Run:
+    return Run(folder, curve, _causal_of(folder, curve), _matching(store, curve.meta), about.get("asked"))
 
 
 def _causal_of(folder: Path, curve: ProbeData) -> dict[Path, CausalResults]:
@@ -144,3 +158,18 @@ def title_of_run(run: Run) -> str:
     if isinstance(run.results, PositionResults):
         parts.append(f"by {_axis(run.results)}")
     return f"{', '.join(map(printable, parts))} in {printable(meta['model'])}"
+
+
+def names_of_causal(run: Run) -> list[str]:
+    """What sets each causal run of a curve apart: the options in which they differ, or a number; "" for one alone."""
+    if len(run.causal) < 2:
+        return [""] * len(run.causal)
+    asked = [{**(one.meta.get("asked") or {}), **(one.meta.get("files") or {})} for one in run.causal.values()]
+    differs = {key for one in asked for key in one if any(other.get(key) != one[key] for other in asked)}
+    names = []
+    for i, one in enumerate(asked):
+        own = {key: value for key, value in one.items() if key in differs or key == "at"}
+        words = typed(CausalOptions, own, "causal", ("at",))
+        name = command_line(words) or "the usual options"
+        names.append(f"{name} ({i + 1})" if name in names else name)
+    return names

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+ASKED = "asked"  # the options of `load_task` that differ from their defaults, as the command line has them
 CARVED_FROM_TRAIN = "carved_from_train"  # the splits that were carved when the task was made
 VALIDATION_CARVED = "validation_carved"  # how validation was carved later: fraction and seed
+IN_MEMORY = "in_memory"  # True for data that was passed as a Python object
 LABEL_SETS = "label_sets"  # label set -> where its labels come from, of those that were joined later
 UNLABELLED = "unlabelled"  # label set -> how many examples have no label in it, which is written -1, or NaN
 CHAT = "chat"  # how chats became texts: the sha256 of the template, where it is from, the generation prompt

@@ -14,9 +14,10 @@ from probekit.errors import DataError, UsageError, nearest
 from probekit.hub import ALIASES, REPO_ID, warn_of_local
 from probekit.options import LabelOptions, TaskOptions
 from probekit.options.option import keywords
+from probekit.options.typed import changed
 from probekit.scratch import IN_MEMORY, give_back_memory, settled
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.info import CARVED_FROM_TRAIN, READ_AS, UNLABELLED
+from probekit.tasks.info import ASKED, CARVED_FROM_TRAIN, READ_AS, UNLABELLED
 from probekit.tasks.join_labels import label_set_of_column
 from probekit.tasks.labels import as_labels, encode, is_unlabelled, refuse_unlabelled
 from probekit.tasks.side_columns import column_of
@@ -103,7 +104,8 @@ def load_task(source: Any, options: TaskOptions) -> Task:
     name = task.name if options.name is None else options.name
     if len(task) > IN_MEMORY:
         give_back_memory()
-    return replace(task, name=name, info={**task.info, "limit": options.limit, **shared_by_splits(task)})
+    about = {ASKED: changed(options), "limit": options.limit, **shared_by_splits(task)}
+    return replace(task, name=name, info={**task.info, **about})
 
 
 def check_builtin(name: str, named: NamedColumns, options: TaskOptions) -> None:

@@ -22,11 +22,12 @@ def compared(values: list[float], control: list[float], **how) -> ProbeResults:
 @pytest.mark.parametrize(
     ("level", "control", "notes"),
     [
-        (0.55, CONTROL, []),  # includes them: that takes less than half of the height
-        (0.3, CONTROL, ["↑ control task up to 1.00"]),
-        (0.3, CONTROL[::-1], ["↑ control task up to 1.00"]),
+        (0.55, CONTROL, ["↑ control task up to 1.00"]),  # an easier task would squash the curve
+        (0.95, CONTROL, []),
+        (0.3, CONTROL, ["↑ control task 0.68 to 1.00"]),
+        (0.3, CONTROL[::-1], ["↑ control task 0.68 to 1.00"]),
         (0.9, [0.1, 0.8, 0.8, 0.85, 0.8, 0.8], ["↓ control task down to 0.10"]),
-        (0.5, [0.01, 0.5, 0.5, 0.5, 0.5, 0.99], ["↓ control task down to 0.01"]),  # no room for both ends
+        (0.5, [0.01, 0.5, 0.5, 0.5, 0.5, 0.99], ["↑ control task up to 0.99"]),  # room for the lower end alone
         (0.1, [0.9, 1.0, 0.9, 0.9, 0.9, 0.95], ["↑ control task 0.90 to 1.00"]),
     ],
 )

@@ -2,16 +2,21 @@
 
 import re
 from dataclasses import replace
+from html import unescape
 from itertools import product
 
 import numpy as np
 import pytest
+from drawn_curves import draw, make, points
+from hypothesis import given
+from hypothesis import strategies as st
 from made_up_effects import made_up
 from reported_curves import curve
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, confusion_matrix
 
 from probekit.evaluation import HeadResults, LayerResult, PositionCurve, ProbeResults, TransferCell, TransferResults
+from probekit.evaluation.results.report import ALWAYS, AT_LENGTH, MOSTLY, every_note
 from probekit.evaluation.results.row_scores import RowScores
 from probekit.plots import style
 from probekit.probes.base import probabilities
@@ -20,11 +25,12 @@ from probekit.report.section import Section
 from probekit.report.sections.audit import found_pairs
 from probekit.report.sections.causal import causal_section
 from probekit.report.sections.confusion import MOST, confusion, confusion_section
-from probekit.report.sections.curve import COLORS, curve_section
+from probekit.report.sections.controls import controls_section
+from probekit.report.sections.curve import COLORS, curve_section, table_section
 from probekit.report.sections.grids import positions_section, transfer_section
 from probekit.report.sections.scores import of_margins, of_two_classes, reliability, scores_section
 from probekit.report.sections.summary import summary_section, unchecked
-from probekit.report.svg.scales import AxisSpan, padded, pixel, tick_text, ticks
+from probekit.report.svg.scales import AxisSpan, cut_to, padded, pixel, tick_text, ticks
 from probekit.tasks.base import Task
 from probekit.tasks.quality.audit import audit
 
@@ -150,10 +156,86 @@ def test_the_curve_has_its_values_where_the_axis_says():
         assert f"test accuracy {layer.metrics['test']['accuracy']:.3f}" in html
 
 
-def test_the_summary_says_whether_the_probe_is_ahead_of_its_baselines():
-    for ends, word in (([0.1, 0.3], "ahead of"), ([-0.3, -0.1], "behind"), ([-0.1, 0.1], "not distinguishable from")):
-        results = curve(lead={"baseline": "bag-of-words", "over": float(np.mean(ends)), "interval": ends})
-        assert f"It is {word} the best baseline, bag-of-words." in summary_section(results, []).html
+def vertices(html: str, kind: str) -> list[list[tuple[float, float]]]:
+    """The points of each path of this class in the picture for a desk."""
+    wide = html.partition('class="scroll narrow"')[0]
+    found = re.findall(f'class="{kind}[^"]*" d="M([^"]*?)Z?"', wide)
+    return [[(float(x), float(y)) for x, y in (point.split(",") for point in d.split("L"))] for d in found]
+
+
+@pytest.mark.parametrize("inside", [0, 1, 2])
+def test_values_beyond_the_axis_are_marked_and_never_drawn_as_lines(inside):
+    """The control task of a regression, as one that a table of tokens solves: some of its values fit on the axis."""
+    control = [0.89, 0.83, 0.71, 0.62, 0.53]
+    control[2 : 2 + inside] = [0.05] * inside
+    made = make(full=True, metric="r2", values=[0.02] * 5, baselines={})
+    layers = [replace(layer, control=value) for layer, value in zip(made.layers, control, strict=True)]
+    html = str(curve_section(ProbeResults(layers, [], made.meta)).html)
+    beyond = vertices(html, "grey beyond")
+    (shown,) = vertices(html, "grey line dashed")[:1] if inside > 1 else ([],)
+    assert len(beyond) == len(control) - inside
+    assert len(shown) == (inside if inside > 1 else 0)
+    assert {triangle[-1][1] for triangle in beyond} == {12.0}  # each points at the top of the axis
+    assert all(y > 12.0 for _, y in shown)
+    assert "control task (up to 0.890)" in html
+    drawn = vertices(html, "blue line solid")[0]
+    assert max(y for _, y in drawn) - min(y for _, y in drawn) < 1e-9
+    ax = draw(ProbeResults(layers, [], made.meta))
+    line_of_control = [one for one in ax.lines if one.get_label() == "control task"]
+    low, high = ax.get_ylim()
+    values = [y for one in line_of_control for y in points(one)[1] if np.isfinite(y)]
+    assert values == [0.05] * inside
+    assert low < 0.05 < high < 0.53
+
+
+def test_a_control_task_above_the_curve_does_not_squash_it():
+    """As far below it, where the distance says how much is no memory, it may stretch the axis."""
+    spans = []
+    for control in (None, 0.97, 0.05):
+        made = make(full=True, values=[0.5, 0.51, 0.5, 0.52, 0.5], baselines={})
+        layers = [replace(layer, control=control) for layer in made.layers]
+        low, high = draw(ProbeResults(layers, [], made.meta)).get_ylim()
+        spans.append(high - low)
+        assert (low < 0.05) == (control == 0.05)
+    assert spans[0] == pytest.approx(spans[1])
+    assert spans[2] > 1.5 * spans[0]
+
+
+@given(
+    st.lists(st.tuples(st.floats(-2, 2), st.floats(-2, 2)), min_size=3, max_size=8),
+    st.floats(-1, 0),
+    st.floats(0.01, 1),
+)
+def test_a_polygon_is_cut_as_its_points_are(shape, low, high):
+    """A polygon of a band keeps the points inside, and has no other points but on its edges at the ends."""
+    kept = cut_to(shape, low, high)
+    assert all(low <= y <= high for _, y in kept)
+    assert [point for point in shape if low < point[1] < high] == [point for point in kept if low < point[1] < high]
+
+
+LONGER = {"split": "test", "what": "length", "values": [104.8, 52.5], "unit": "characters", "d": 1.1, "p": 0.0}
+
+
+def test_each_note_stands_once_on_the_page_and_the_first_ranks_in_the_summary():
+    control = {"type": "token", "unit": "token that is read", "draws": 3, "seen": 0.9, "ceiling": 0.97}
+    audit = {"findings": ["a finding"], "differences": [LONGER], "splits": {}, "near": 0.7}
+    more = {"optimism": {"layer": "resid_pre.2", "value": 0.9, "over": 0.1}, "p_max": 0.01, "C": [0.1, 1.0]}
+    lead = {"baseline": "bag-of-words", "over": -0.1, "interval": [-0.2, -0.05]}
+    results = curve(control=control, audit=audit, lead=lead, **more)
+    notes = every_note(results)
+    assert {note.rank for note in notes} == {ALWAYS, MOSTLY, AT_LENGTH}
+    sections = {"summary": summary_section(results, []), "table": table_section(results)}
+    controls = controls_section(results)
+    assert controls is not None
+    page = {name: unescape(one.html) for name, one in (sections | {"controls": controls}).items()}
+    for note in notes:
+        assert sum(html.count(note.text) for html in page.values()) == 1, note
+        if note.rank == ALWAYS and note.subject != "best layer":
+            assert note.text in page["summary"]
+    first, second = re.findall(r'<p class="(\w+)">([^<]*)', page["summary"])[:2]
+    assert first == ("verdict", "Worse than a bag of words (accuracy 1.050).")
+    assert second[0] == "lead"
+    assert "Caution: test texts are 2.0 times as long as train texts." in page["summary"]
 
 
 def test_the_summary_names_what_was_not_checked():

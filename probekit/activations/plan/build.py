@@ -28,6 +28,8 @@ from probekit.models.base import LanguageModel
 from probekit.models.families import has_shape, shape_of
 from probekit.models.shapes import equal_stacks
 from probekit.options import ExtractOptions
+from probekit.options.generate import ContinuationOptions
+from probekit.options.typed import changed
 from probekit.points import PAIR_POINTS, Place, parse_points
 from probekit.scratch import IN_MEMORY, give_back_memory
 from probekit.tasks.bad_rows import without_bad_rows
@@ -48,6 +50,7 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         UsageError: an unknown point, type, device or position; a layer out of range; a point without a fixed width.
         DataError: inputs that the model cannot take; the message names the example.
     """
+    asked = changed(options, ExtractOptions, ContinuationOptions)
     points = _points(model, options)
     stack, places = stack_of(points), find_places(model, points, options.layers)
     widths = [width_of(model, place) for place in places]
@@ -87,6 +90,7 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         edit_positions=options.edit_positions,
         shards=_cut_shards(packing, batch_tokens, example_bytes / (options.shard_bytes or SHARD_BYTES), model, device),
         shard_bytes=options.shard_bytes,
+        asked=asked,
     )
 
 

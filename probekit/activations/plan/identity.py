@@ -112,6 +112,7 @@ def record_of_run(plan: ExtractionPlan) -> dict[str, Any]:
         "seed": plan.task.info.get("seed"),
         **{name: counts[name] for name in _COUNTS},
         **({"edited": counts["edits"]} if "edits" in counts else {}),
+        "asked": plan.asked,
         "versions": versions_of("torch", "numpy", "safetensors", "tokenizers", *plan.model.packages),
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }

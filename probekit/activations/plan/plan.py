@@ -50,6 +50,7 @@ class ExtractionPlan:
         edit_positions: the tokens that are edited: "all", or "read", those of `reading`.
         shards: the blocks of each batch of each shard, in the order of work.
         shard_bytes: bytes of a shard at most, where the options say so; None is the usual size.
+        asked: the options that differ from their defaults, for the record.
         identity: what decides the bits, once `identity_of` has worked it out; until then empty.
     """
 
@@ -75,6 +76,7 @@ class ExtractionPlan:
     edit_positions: str = field(repr=False)
     shards: list[list[np.ndarray]] = field(repr=False)
     shard_bytes: int | None = field(default=None, repr=False)
+    asked: dict[str, Any] = field(default_factory=dict, repr=False)
     identity: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property

@@ -18,6 +18,7 @@ import numpy as np
 
 from probekit.activations.activations import Activations
 from probekit.activations.layout import PER_EXAMPLE
+from probekit.evaluation.compare.guesses import word_type
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.request import Request
 from probekit.evaluation.results.data import LEAST_SEEN
@@ -41,11 +42,13 @@ class ControlTasks:
             the same in words for a reader, how many draws there are and were requested, the share of the test rows
             whose type train has, and whose C was used ("label" or "own"). None if none were requested.
         C: whether they are fitted at the C that is chosen for the "label", or choose their "own".
+        types: the type of each example.
     """
 
     labels: list[np.ndarray]
     record: dict[str, Any] | None
     C: str = "label"
+    types: Sequence[Hashable] = ()
 
 
 NO_CONTROLS = ControlTasks([], None)
@@ -65,7 +68,26 @@ def draw_controls(request: Request, protocol: Protocol, options: ProbeOptions) -
     name, unit = _unit(request.acts, kind, types)
     seen = _share_seen(protocol, types)
     record = {"type": name, "unit": unit, "draws": len(labels), "asked": draws, "seen": seen, "C": options.control_C}
-    return ControlTasks(labels, record, options.control_C)
+    return ControlTasks(labels, record, options.control_C, types)
+
+
+def record_of_controls(
+    controls: ControlTasks, protocol: Protocol, metric: str, n_classes: int
+) -> dict[str, Any] | None:
+    """The record, with the "ceiling": what a table of the types in train scores, as no probe can remember more."""
+    values = []
+    for labels in controls.labels:
+        guesses = [
+            (word_type(controls.types, labels, np.flatnonzero(protocol.masks[each.mask]), n_classes), each.test)
+            for each in protocol.rounds
+        ]
+        predicted, scores = (
+            np.concatenate([getattr(guess, name)[test] for guess, test in guesses]) for name in ("predicted", "scores")
+        )
+        values.append(value_of(Predictions(labels[protocol.test], predicted, scores, n_classes), metric))
+    if controls.record is None or not values or not np.isfinite(values).all():
+        return controls.record
+    return {**controls.record, "ceiling": float(np.mean(values))}
 
 
 def _unit(acts: Activations, kind: str, types: Sequence[Hashable]) -> tuple[str, str]:

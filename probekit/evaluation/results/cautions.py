@@ -2,10 +2,12 @@
 
 from typing import Any, Protocol
 
+from probekit.tasks.quality.compare_splits import difference_text
 from probekit.text import counted
 
 LONGEST = 70  # characters of a phrase
 LEAST_LEAK = 0.01  # share of test; a smaller leak is left to the audit
+LEAST_RATIO = 1.5  # of the mean lengths of test and train; smaller differences are left to the audit
 
 
 class _Recorded(Protocol):
@@ -16,13 +18,14 @@ class _Recorded(Protocol):
 def cautions(data: _Recorded) -> list[str]:
     """Phrases of at most 70 characters, the most important first; empty if all is well.
 
-    They are made from `meta["test_leak"]`, `meta["unread"]`, `meta["texts_cut"]` and what the activations record of
-    edits, which older results lack.
+    They are made from `meta["test_leak"]`, `meta["audit"]`, `meta["unread"]`, `meta["texts_cut"]` and what the
+    activations record of edits, which older results lack.
     """
     leak, cut = data.meta.get("test_leak"), data.meta.get("texts_cut")
     found = [] if not leak or leak["removed"] else [_texts_leak(leak), _groups_leak(leak)]
     edited = data.meta.get("activations", {}).get("edited")
     unread = data.meta.get("unread", 0)
+    found += [_unlike(one) for one in (data.meta.get("audit") or {}).get("differences", []) if one["split"] == "test"]
     found += [f"{counted(unread, 'text')} without the token to read left out"] if unread else []
     found += [_cut(cut) if cut else "", _short(f"edited model: {edited}") if edited else ""]
     return [phrase for phrase in found if phrase]
@@ -41,6 +44,16 @@ def _groups_leak(leak: dict[str, Any]) -> str:
     if n <= LEAST_LEAK * of:
         return ""
     return f"{_share(n, of)} of test rows share a group with another split (--drop-leaks)"
+
+
+def _unlike(one: dict[str, Any]) -> str:
+    """How test differs from train where that alone may change the score: in its labels, or much in its length."""
+    own, train = one["values"]
+    if one["what"] in ("label", "target"):
+        return _short(difference_text(one))
+    if one["what"] != "length" or not min(own, train) or max(own, train) < LEAST_RATIO * min(own, train):
+        return ""
+    return f"test texts are {own / train:.1f} times as long as train texts"
 
 
 def _cut(cut: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.data import NOT_SELECTED, LayerResult, ProbeData
+from probekit.evaluation.results.verdict import verdict
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name, quick_note
 from probekit.tables import html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, listed, printable
@@ -49,9 +50,9 @@ def curves_notes(curves: Sequence[ProbeData]) -> list[str]:
     """What selected the places, the cautions, what did not converge, and what the audits found; each said once."""
     warned = dict.fromkeys(phrase for curve in curves for phrase in cautions(curve))
     most = max(curves, key=lambda curve: len(curve.meta.get("left_out") or []))  # some have less to leave out
-    notes = [*quick_note(most.meta), _selection_note(curves)]
-    notes += [f"Caution: {'; '.join(warned)}."] if warned else []
     several = has_several_probes(curves)
+    notes = [*quick_note(most.meta), _selection_note(curves), *_verdicts(curves, several)]
+    notes += [f"Caution: {'; '.join(warned)}."] if warned else []
     late = [
         f"{_name(curve, several)} at {layer.place}" for curve in curves for layer in curve.layers if not layer.converged
     ]
@@ -60,6 +61,15 @@ def curves_notes(curves: Sequence[ProbeData]) -> list[str]:
     lines = dict.fromkeys(found)
     notes += [f"Audit: {listed(lines, most=3, between='; ')}."] if lines else []
     return notes
+
+
+def _verdicts(curves: Sequence[ProbeData], several: bool) -> list[str]:
+    """Which curves have a poor verdict, a line for each."""
+    names: dict[str, list[str]] = {}
+    for curve in curves:
+        if poor := verdict(curve):
+            names.setdefault(poor.removesuffix("."), []).append(_name(curve, several))
+    return [f"{poor}: {listed(of, between='; ')}." for poor, of in names.items()]
 
 
 def _selection_note(curves: Sequence[ProbeData]) -> str:

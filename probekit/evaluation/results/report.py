@@ -1,9 +1,11 @@
-"""A curve as text for a terminal and as HTML for a notebook: a table, its marks, and at most six footnotes.
+"""A curve as text for a terminal and as HTML for a notebook: a table, its marks, and its notes by rank.
 
-Everything else is in results.json and `docs/`. Names come from data, so both forms escape them.
+Notes of the first rank are always shown, others up to six lines; the rest is in the report and in results.json. Names
+come from data, so both forms escape them.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from probekit.evaluation.results.data import (
     is_output,
 )
 from probekit.evaluation.results.surface_note import nuisance_note
+from probekit.evaluation.results.verdict import verdict
 from probekit.evaluation.results.wording import (
     interval_text,
     metric_name,
@@ -32,7 +35,8 @@ from probekit.text import counted, printable
 
 MOST_NOTES = 6
 MOST_NAMED = 8  # layers in one footnote
-MOST_FINDINGS = 3  # findings of the audit in one footnote
+ALWAYS, MOSTLY, AT_LENGTH = 1, 2, 3
+"""The ranks of notes: what may change the reader's conclusion, what qualifies it, and what only adds to it."""
 SELECTED, TIED, LATE, EDGE = "*", "=", "!", "^"
 MARKS = {
     SELECTED: "selected on validation",
@@ -42,10 +46,25 @@ MARKS = {
 }
 
 
+@dataclass(frozen=True)
+class Note:
+    """Something to say of a curve.
+
+    Attributes:
+        subject: in a few words.
+        rank: `ALWAYS`, `MOSTLY` or `AT_LENGTH`.
+        text: a line of it.
+    """
+
+    subject: str
+    rank: int
+    text: str
+
+
 def summary(data: ProbeData) -> str:
-    """Title, table, marks and footnotes as text."""
+    """The verdict if it is a poor one, title, table, marks and footnotes as text."""
     table = text_table(_rows(data))
-    head = [title(data), _setting(data), *quick_note(data.meta)]
+    head = [*([poor] if (poor := verdict(data)) else []), title(data), _setting(data), *quick_note(data.meta)]
     lines = [*head, "", *table.split("\n"), *marks(data), "", *footnotes(data)]
     return "\n".join(map(printable, lines))
 
@@ -54,7 +73,8 @@ def summary_html(data: ProbeData) -> str:
     """The same as HTML; the selected layer is bold."""
     best = [i for i, layer in enumerate(data.layers) if _is_selected(data, layer)]
     table = html_table(_rows(data), bold=best)
-    return html_page(title(data), table, [_setting(data), *quick_note(data.meta), *marks(data), *footnotes(data)])
+    heading = f"{verdict(data)} {title(data)}".strip()
+    return html_page(heading, table, [_setting(data), *quick_note(data.meta), *marks(data), *footnotes(data)])
 
 
 def title(data: ProbeData) -> str:
@@ -73,7 +93,8 @@ def short_text(data: ProbeData) -> str:
         return f"{layers}; none selected, scored by test {metric_name(data.headline)}"
     what = "nested cross-validation," if data.procedure else f"best on validation {data.best.place}, test"
     what = f"{data.best.place}, test" if len(data.layers) == 1 and not data.procedure else what
-    return f"{layers}; {what} {metric_name(data.headline)} {data.estimate[0]:.3f}"
+    poor = f"; {verdict(data)[0].lower()}{verdict(data)[1:-1]}" if verdict(data) else ""
+    return f"{layers}; {what} {metric_name(data.headline)} {data.estimate[0]:.3f}{poor}"
 
 
 def _setting(data: ProbeData) -> str:
@@ -173,43 +194,47 @@ def marks(data: ProbeData) -> list[str]:
 
 
 def footnotes(data: ProbeData) -> list[str]:
-    """At most `MOST_NOTES` lines, the most important first; a last line names those that are left out."""
+    """The notes, the most important first: all of rank `ALWAYS`, others while there are at most `MOST_NOTES` lines.
+
+    A last line names those that are left out.
+    """
     notes = every_note(data)
     if len(notes) > MOST_NOTES:
-        notes.pop("few negatives", None)  # says only what is missing
-    if len(notes) <= MOST_NOTES:
-        return list(notes.values())
-    kept, rest = list(notes.values())[: MOST_NOTES - 1], list(notes)[MOST_NOTES - 1 :]
-    return [*kept, f"More in results.json: {', '.join(rest)}."]
+        notes = [note for note in notes if note.subject != "few negatives"]  # says only what is missing
+    n = len(notes) if len(notes) <= MOST_NOTES else max(MOST_NOTES - 1, sum(note.rank == ALWAYS for note in notes))
+    rest = ", ".join(note.subject for note in notes[n:])
+    more = [f"More in the report and results.json: {rest}."] if rest else []
+    return [*(note.text for note in notes[:n]), *more]
 
 
-def every_note(data: ProbeData) -> dict[str, str]:
-    """What there is to say of a curve, by its subject, the most important first."""
-    parts: dict[str, Callable[[ProbeData], str]] = {
-        "best layer": _best_note,
-        "nuisance": nuisance_note,
-        "mean and last token": _pooled_note,
-        "baselines": _lead_note,
-        "true-positive rate": _rates_note,
-        "convergence": _convergence_note,
-        "audit": _audit_note,
-        "texts": _texts_note,
-        "weights": _weights_note,
-        "folds": _folds_note,
-        "permutation test": _chance_note,
-        "control task": _control_note,
-        "selection on test": _test_selection_note,
-        "compression": _code_note,
-        "few negatives": _few_negatives_note,
-    }
-    return {name: note for name, part in parts.items() if (note := part(data))}
+def every_note(data: ProbeData) -> list[Note]:
+    """What there is to say of a curve, by rank; within a rank in this order."""
+    parts: list[tuple[str, int, Callable[[ProbeData], str]]] = [
+        ("best layer", ALWAYS, _best_note),
+        ("nuisance", ALWAYS, nuisance_note),
+        ("baselines", ALWAYS, _lead_note),
+        ("mean and last token", ALWAYS, _pooled_note),
+        ("convergence", MOSTLY, _convergence_note),
+        ("audit", MOSTLY, _audit_note),
+        ("texts", MOSTLY, _texts_note),
+        ("weights", MOSTLY, _weights_note),
+        ("folds", MOSTLY, _folds_note),
+        ("control task", MOSTLY, _control_note),
+        ("permutation test", MOSTLY, _chance_note),
+        ("true-positive rate", MOSTLY, _rates_note),
+        ("selection on test", AT_LENGTH, _test_selection_note),
+        ("compression", AT_LENGTH, _code_note),
+        ("few negatives", AT_LENGTH, _few_negatives_note),
+    ]
+    notes = [Note(subject, rank, text) for subject, rank, part in parts if (text := part(data))]
+    return sorted(notes, key=lambda note: note.rank)
 
 
 def curve_report(data: ProbeData) -> TableReport:
     """The parts of `summary`, with every note."""
     best = [i for i, layer in enumerate(data.layers) if _is_selected(data, layer)]
     lines = [_setting(data), *quick_note(data.meta)]
-    return TableReport(title(data), lines, _rows(data), [*marks(data), *every_note(data).values()], best)
+    return TableReport(title(data), lines, _rows(data), [*marks(data), *(note.text for note in every_note(data))], best)
 
 
 def _best_note(data: ProbeData) -> str:
@@ -308,8 +333,7 @@ def _late_name(layer: LayerResult) -> str:
 def _audit_note(data: ProbeData) -> str:
     audit = data.meta.get("audit") or {}
     findings = audit.get("findings", audit.get("lines", []))  # results of older versions have lines alone
-    more = f"; {len(findings) - MOST_FINDINGS} more in results.json" if len(findings) > MOST_FINDINGS else ""
-    return f"Audit: {'; '.join(findings[:MOST_FINDINGS])}{more}." if findings else ""
+    return f"Audit: {'; '.join(findings)}." if findings else ""
 
 
 def _texts_note(data: ProbeData) -> str:
@@ -366,8 +390,14 @@ def _control_note(data: ProbeData) -> str:
     rows = f"{seen:.0%} of the test rows have a {kind} seen in train"
     if seen < LEAST_SEEN:
         return f"{line}; only {rows}, too few for a selectivity."
+    ceiling = control.get("ceiling")  # which results of older versions lack
+    most = "" if ceiling is None else f"; a table of them scores {number_text(ceiling)} on it, the most that memory can"
+    known = [layer.selectivity for layer in ([data.selected] if data.selected else data.layers)]
+    if any(one is not None and one < 0 for one in known):
+        why = "the control task is easier than the label, so the difference says nothing about memory"
+        return f"{line}; {rows}{most}. Selectivity is negative: {why}."
     r2 = "; no selectivity where the control R2 is below 0" if data.headline == "r2" else ""
-    return f"{line}; {rows}. Selectivity near 0 suggests memorised {kind}s{r2}."
+    return f"{line}; {rows}{most}. Selectivity near 0 suggests memorised {kind}s{r2}."
 
 
 def _control_C(data: ProbeData) -> str:

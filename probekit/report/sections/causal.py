@@ -14,15 +14,15 @@ from probekit.report.parts import Items, Lines, More, PageTable, Part, Picture
 from probekit.report.render import html_of
 from probekit.report.section import Section
 from probekit.report.svg.grid import Cell, CellGrid, draw_grid
-from probekit.report.svg.lines import LineChart, Series, draw_lines
+from probekit.report.svg.lines import LineChart, Series, draw_lines, legend_of
 from probekit.report.svg.scales import padded
 
 NARROW = (360, 300)  # pixels of the picture for a phone
 METHODS = {"interchange": "red", "erase": "green", "steer": "pink"}
 
 
-def causal_section(data: CausalData, number: int = 0) -> Section:
-    """The section of one causal run; `number` counts those after the first."""
+def causal_section(data: CausalData, number: int = 0, own: str = "") -> Section:
+    """The section of one causal run; `number` counts those after the first, `own` says how it differs from others."""
     report = causal_report(data)
     parts: list[Part] = [Lines(report.lines)]
     if data.layers:
@@ -35,7 +35,7 @@ def causal_section(data: CausalData, number: int = 0) -> Section:
         More(f"Reviewer's checklist: {answered(items)} answered (✓ means answered, not passed)", [Items(lines)])
     )
     name = "causal" if number == 0 else f"causal-{number + 1}"
-    return Section(name, "Is it used?" if number == 0 else f"Is it used? ({number + 1})", html_of(parts))
+    return Section(name, f"Is it used?{f' {own}' if own else ''}", html_of(parts))
 
 
 def _xs(data: CausalData) -> dict[str, float]:
@@ -70,11 +70,11 @@ def _picture(data: CausalData) -> Picture:
     chart = LineChart(
         "Decodability and effect by layer", series, names, "layer", "share", (low, high), _tips(data, xs), ringed=ringed
     )
-    legend = list(dict.fromkeys((one.name, one.color, one.look) for one in series))
+    legend = legend_of(chart)
     legend += [("95% interval", series[0].color, "band")] if series[0].band else []
     legend += [("selected on validation", "red", "ring")] if ringed else []
     legend += [("not shown to be used", "grey", "hollow")] if any(one.hollow for one in series) else []
-    caption = "Effects are shares: 0 is no effect, 1 is all of the way; values beyond the axis are in the table."
+    caption = "Effects are shares: 0 is no effect, 1 is all of the way."
     return Picture(draw_lines(chart), caption, draw_lines(chart, *NARROW), legend)
 
 

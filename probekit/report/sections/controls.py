@@ -3,18 +3,16 @@
 from collections.abc import Sequence
 
 from probekit.evaluation.results.data import LayerResult, ProbeData
-from probekit.evaluation.results.report import every_note
 from probekit.evaluation.results.wording import metric_name, number_text
 from probekit.plots.curves import x_of
 from probekit.report.parts import Lines, Part, Picture, Pictures
 from probekit.report.render import html_of
 from probekit.report.section import Section
-from probekit.report.sections.names import ticks_of
-from probekit.report.svg.lines import LineChart, Rule, Series, draw_lines
+from probekit.report.sections.names import notes_of, ticks_of
+from probekit.report.svg.lines import LineChart, Rule, Series, draw_lines, legend_of
 from probekit.report.svg.scales import padded
 
 SIZE = (344, 260)  # pixels
-NOTES = ("control task", "compression")
 
 
 def controls_section(data: ProbeData) -> Section | None:
@@ -22,8 +20,7 @@ def controls_section(data: ProbeData) -> Section | None:
     pictures = [*_selectivity(data), *_codelength(data)]
     if not pictures:
         return None
-    notes = every_note(data)
-    parts: list[Part] = [Pictures(pictures), Lines([notes[name] for name in NOTES if name in notes], "note")]
+    parts: list[Part] = [Pictures(pictures), Lines(notes_of(data, "controls"), "note")]
     return Section("controls", "Control task and code length", html_of(parts))
 
 
@@ -40,10 +37,14 @@ def _selectivity(data: ProbeData) -> list[Picture]:
         for x, layer, test in zip(xs, layers, tests, strict=True)
     }
     series = [Series("label", "blue", xs, tests), Series("control task", "grey", xs, controls, "dashed")]
-    chart = LineChart(
-        "Label and control task by layer", series, _ticks(data, xs), "layer", metric, _limits([*tests, *controls]), tips
-    )
-    caption = "Selectivity is the distance between the lines: small where the probe could have memorised."
+    ceiling = (data.meta.get("control") or {}).get("ceiling")
+    rules = [] if ceiling is None else [Rule("a table", ceiling)]
+    limits = _limits([*tests, *controls, *(rule.value for rule in rules)])
+    name = "Label and control task by layer"
+    chart = LineChart(name, series, _ticks(data, xs), "layer", metric, limits, tips, rules)
+    caption = "Selectivity is how far the label is above the control task: small where the probe could have memorised."
+    if rules:
+        caption += " A table of the types in train is the most that memory can score on the control task."
     return [_picture(chart, caption)]
 
 
@@ -79,7 +80,7 @@ def _code_tip(layer: LayerResult, code: dict[str, float]) -> str:
 
 
 def _picture(chart: LineChart, caption: str) -> Picture:
-    legend = [(one.name, one.color, one.look) for one in chart.series]
+    legend = legend_of(chart)
     legend += [(rule.name, rule.color, "rule") for rule in chart.rules]
     return Picture(draw_lines(chart, *SIZE), caption, legend=legend)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from probekit.evaluation.results.data import LayerResult, ProbeData
-from probekit.evaluation.results.report import curve_report
+from probekit.evaluation.results.report import curve_report, marks
 from probekit.evaluation.results.wording import interval_text, number_text
 from probekit.plots import style
 from probekit.plots.comparisons import CONTROL, RANDOM, Rival, comparisons
@@ -22,8 +22,8 @@ from probekit.plots.limits import layer_axis_name, y_limits
 from probekit.report.parts import Lines, PageTable, Part, Picture
 from probekit.report.render import html_of
 from probekit.report.section import Section
-from probekit.report.sections.names import ticks_of
-from probekit.report.svg.lines import LineChart, Rule, Series, draw_lines
+from probekit.report.sections.names import notes_of, ticks_of
+from probekit.report.svg.lines import LineChart, Rule, Series, draw_lines, legend_of
 from probekit.tables import without_empty_columns
 from probekit.text import printable
 
@@ -49,9 +49,10 @@ def curve_section(data: ProbeData) -> Section:
 
 
 def table_section(data: ProbeData) -> Section:
-    """The table of a curve with every note."""
+    """The table of a curve with its marks, and the notes that no other section tells."""
     report = curve_report(data)
-    parts: list[Part] = [Lines(report.lines), PageTable(report.rows, bold=report.bold), Lines(report.notes, "note")]
+    notes = [*marks(data), *notes_of(data, "table")]
+    parts: list[Part] = [Lines(report.lines), PageTable(report.rows, bold=report.bold), Lines(notes, "note")]
     return Section("table", "Table", html_of(parts))
 
 
@@ -135,7 +136,7 @@ def _other(each: Rival) -> Series:
 
 
 def _legend(chart: LineChart, curves: Sequence[Curve]) -> list[tuple[str, str, str]]:
-    entries = [(printable(one.name), one.color, one.look) for one in chart.series]
+    entries = legend_of(chart)
     if any(has_intervals(curve.results) for curve in curves):
         entries.append((bands(curves[0].results)[1], COLORS[curves[0].color], "band"))
     if chart.ringed:

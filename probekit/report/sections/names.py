@@ -1,12 +1,37 @@
-"""What sections share: the places of a curve on its axis and the rows that tested."""
+"""What sections share: where notes are told, the places of a curve on its axis, and the rows that tested."""
+
+from typing import Literal
 
 import numpy as np
 
 from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
+from probekit.evaluation.results.report import AT_LENGTH, Note, every_note
 from probekit.evaluation.results.row_scores import RowScores
 from probekit.plots.curves import x_of
 
 OLDER = "These results have no scores of rows, as those of older versions; train again to see this."
+
+
+Home = Literal["summary", "controls", "table"]
+
+
+def notes_of(data: ProbeData, home: Home) -> list[str]:
+    """The notes that a section tells: each note has one home on the page.
+
+    What may change or qualifies the conclusion is in the summary, which has the best layer in its first sentence;
+    control tasks and code lengths are explained where they are drawn; the rest is under the table.
+    """
+    drawn = {
+        "control task": any(layer.control is not None for layer in data.layers),
+        "compression": any(layer.codelength is not None for layer in data.layers),
+    }
+
+    def home_of(note: Note) -> Home:
+        if drawn.get(note.subject):
+            return "controls"
+        return "summary" if note.rank < AT_LENGTH and note.subject != "best layer" else "table"
+
+    return [note.text for note in every_note(data) if home_of(note) == home]
 
 
 def ticks_of(data: ProbeData) -> dict[float, str]:

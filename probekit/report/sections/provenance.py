@@ -1,17 +1,20 @@
 """Where the numbers come from: model, data, seeds and versions; and the commands that make them again."""
 
-import dataclasses
-import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from probekit.options import ProbeOptions
-from probekit.options.option import help_of
+from probekit.activations import Store
+from probekit.options import CausalOptions, ExtractOptions, ModelOptions, ProbeOptions, TaskOptions
+from probekit.options.generate import ContinuationOptions
+from probekit.options.typed import command_line, typed
 from probekit.report.parts import Commands, Facts, Heading, Lines, Part
 from probekit.report.render import html_of
 from probekit.report.runs import Run
 from probekit.report.section import Section
-from probekit.text import printable
+from probekit.selections import PER_EXAMPLE
+from probekit.tasks.info import ASKED, IN_MEMORY, LABEL_SETS
+from probekit.text import listed
 
 NAMES = {
     "model_fingerprint": "Model fingerprint",
@@ -25,26 +28,45 @@ NAMES = {
     "check": "Checksums",
 }
 
-NOT_REPEATED = (
-    "The command of the extraction leaves out devices, columns by name, chat templates, edits and what the model wrote "
-    "itself; the fingerprints above tell whether the texts and the weights are the same."
-)
+NO_FILE = "DATA"  # stands for data that no file or name can give again
+CANNOT_BE_TYPED = {
+    "edited": "edits of the model",
+    "chat": "a chat template, if one was given",
+}
+"""What a store records of an extraction that its printed command does not repeat."""
+FORMS = ("probe", "aggregate", "quick", "by", "shift_column")  # which decide the defaults of others
 
 
-def provenance_section(run: Run) -> Section:
-    """Fingerprints, settings, versions and commands of a run."""
-    meta = run.results.meta
-    parts: list[Part] = [Facts(_facts(run, meta))]
-    commands = commands_of(run)
+def provenance_section(runs: Sequence[Run]) -> Section:
+    """Fingerprints, settings, versions and commands of runs on one store."""
+    facts: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for name, value in _facts(run, run.results.meta):
+            facts.setdefault(name, {})[value] = None
+    parts: list[Part] = [Facts([(name, "; ".join(values)) for name, values in facts.items()])]
+    commands = list(dict.fromkeys(line for run in runs for line in commands_of(run)))
     if commands:
         parts += [Heading("Make it again"), Commands(commands)]
-        if run.store is None:
-            parts.append(
-                Lines(["The store was not found next to these results, so its own command is not known."], "note")
-            )
-        else:
-            parts.append(Lines([NOT_REPEATED], "note"))
+        if lacks := _not_repeated(runs[0].store):
+            parts.append(Lines([lacks], "note"))
     return Section("provenance", "Provenance", html_of(parts))
+
+
+def _not_repeated(store: Store | None) -> str:
+    """What the commands do not say, in one sentence; empty if they say all."""
+    if store is None:
+        return "The store was not found next to these results, so its own command is not known."
+    info = store.meta.get("task_info") or {}
+    lacks = [what for key, what in CANNOT_BE_TYPED.items() if store.meta.get(key) or info.get(key)]
+    if info.get(IN_MEMORY):
+        lacks.append(f"the data, which came from memory ({info['source']}): write it to a file")
+    if LABEL_SETS in info:
+        lacks.append(f"labels that were joined later ({listed(list(info[LABEL_SETS]))}): see probekit label")
+    if not lacks:
+        return ""
+    return (
+        f"The commands leave out {'; '.join(lacks)}. The fingerprints tell whether the texts and weights are the same."
+    )
 
 
 def _facts(run: Run, meta: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -70,83 +92,71 @@ def _plain(value: object) -> str:
 
 
 def commands_of(run: Run) -> list[str]:
-    """The commands that make the results again, as far as their files record them; texts are quoted for a shell."""
-    asked = run.results.meta.get("asked")
-    if not isinstance(asked, Mapping):
+    """The commands that make the results again, as far as their files record them, quoted for bash."""
+    if not isinstance(run.asked, Mapping):
         return []
-    store = "STORE" if run.store is None else str(run.store.path)
-    if "probes" in asked:  # of causal
-        return [_joined(["probekit", "causal", store, *_causal_options(asked)])]
-    found = [] if run.store is None else [_joined(_extract(run.store.meta, run.store.source or {}))]
-    random = ["--baseline", "random-init"] if asked.get("random_init") else []
-    found.append(_joined(["probekit", "train-probe", store, *_probe_options(run, asked), *random]))
-    for causal in run.causal.values():
+    if "probes" in run.asked:
+        return [command_line(_causal(run, run.folder, run.results, run.folder.parent))]
+    found = [] if run.store is None else [command_line(_extract(run.store))]
+    found.append(command_line(_train_probe(run, run.asked)))
+    for folder, causal in run.causal.items():
         if isinstance(causal.meta.get("asked"), Mapping):
-            found.append(_joined(["probekit", "causal", store, *_causal_options(causal.meta["asked"])]))
+            found.append(command_line(_causal(run, folder, causal, run.folder.parent)))
     return found
 
 
-def _joined(words: list[str]) -> str:
-    return " ".join(shlex.quote(printable(word)) for word in words)
-
-
-def _extract(meta: Mapping[str, Any], source: Mapping[str, Any]) -> list[str]:
-    """What made the store: model, data, points, tokens and type."""
-    info = meta.get("task_info") or {}
-    if meta.get("kind"):  # an import
+def _extract(store: Store) -> list[str]:
+    """What made the store: the options of the model, the task and the extraction that differ from their defaults."""
+    meta = store.meta
+    if meta.get("kind"):
         return ["probekit", "import", "FILES"]
-    words = ["probekit", "extract", "--model", str(source.get("name_or_path", meta["model"]))]
-    words += ["--dataset", str(info.get("source", meta["task"]))]
-    words += ["--points", ",".join(meta["points"])]
+    source, info = dict(store.source or {}), meta.get("task_info") or {}
+    words = ["probekit", "extract", "--model", str(source.pop("name_or_path", meta["model"]))]
+    words += ["--dataset", _dataset(meta), *typed(TaskOptions, info.get(ASKED, info), "extract")]
+    asked = meta.get("asked", {"points": meta["points"], "dtype": meta.get("dtype"), "bos": meta.get("bos")})
     position = meta.get("position")
-    words += ["--position", ",".join(map(str, position)) if isinstance(position, list) else str(position)]
-    for key, flag in (("limit", "--limit"), ("seed", "--seed")):
-        words += [flag, str(info[key])] if info.get(key) else []
-    if meta.get("bos") is not None:
-        words.append("--bos" if meta["bos"] else "--no-bos")
-    words += ["--dtype", str(meta["compute_dtype"])] if meta.get("compute_dtype", "float32") != "float32" else []
-    words += ["--store-dtype", str(meta["dtype"])] if meta.get("dtype", "float32") != "float32" else []
-    return words
+    if "position" not in asked and position not in (None, "last", PER_EXAMPLE):
+        asked = {**asked, "position": position}
+    for kind in (ExtractOptions, ContinuationOptions, ModelOptions):
+        words += typed(kind, source if kind is ModelOptions else asked, "extract")
+    words += ["--no-stop"] if asked.get("stop_tokens") == [] else []
+    return [*words, "--out", str(store.path)]
 
 
-def _probe_options(run: Run, asked: Mapping[str, Any]) -> list[str]:
+def _dataset(meta: Mapping[str, Any]) -> str:
+    """The --dataset of a store."""
+    info = meta.get("task_info") or {}
+    source = str(info.get("source", meta["task"]))
+    return NO_FILE if info.get(IN_MEMORY) else "-" if source == "stdin" else source
+
+
+def _train_probe(run: Run, asked: Mapping[str, Any]) -> list[str]:
     """The options of train-probe that differ from their defaults; the label and the point are always named."""
     meta = run.results.meta
-    usual = vars(ProbeOptions(**{name: asked[name] for name in ("aggregate", "quick", "by") if asked.get(name)}))
-    words = ["--label", str(meta["label"]), "--point", str(meta["point"])]
-    for field in dataclasses.fields(ProbeOptions):
-        known = help_of(field)
-        value = asked.get(field.name)
-        is_mode = field.name in ("aggregate", "quick", "by") and value not in (None, False)
-        if known.flag is None or field.name in ("label", "point") or value is None:
-            continue
-        if is_mode or value != _listed(usual.get(field.name)):
-            words += _words(known.flag.partition("/")[0].partition(",")[0], value)
-    return words
+    named = {key: asked.get(key) or meta.get(key) for key in ("label", "point")}
+    words = typed(ProbeOptions, {**asked, **named}, "train-probe", FORMS)
+    words += ["--baseline", "random-init"] if asked.get("random_init") else []
+    return ["probekit", "train-probe", _store_name(run), *words, *_out(run, run.folder)]
 
 
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+def _causal(run: Run, folder: Path, causal: Any, home: Path) -> list[str]:
+    """The options of causal that differ from their defaults, on the probes of this folder."""
+    asked = {**causal.meta["asked"], **(causal.meta.get("files") or {})}
+    probes = asked.get("probes")
+    inside = run.store is not None and home.resolve() == (run.store.path / "results").resolve()
+    words = [_store_name(run) if probes is None else str(home / probes)]
+    words += [] if inside or probes is None else ["--store", _store_name(run)]
+    words += typed(CausalOptions, asked, "causal", ("at",))
+    words += ["--model", "MODEL"] if run.store is not None and not (run.store.source or {}).get("name_or_path") else []
+    return ["probekit", "causal", *words, *_out(run, folder)]
 
 
-def _words(flag: str, value: Any) -> list[str]:
-    if isinstance(value, bool):
-        return [flag]
-    if isinstance(value, dict):  # a probe with parameters
-        name = str(value["name"])
-        return [
-            flag,
-            name,
-            *(w for k, v in value.items() if k != "name" for w in ("--set", f"train-probe.probe.{k}={v}")),
-        ]
-    return [
-        flag,
-        ",".join(f"{one:g}" if isinstance(one, float) else str(one) for one in value)
-        if isinstance(value, list)
-        else str(value),
-    ]
+def _store_name(run: Run) -> str:
+    return "STORE" if run.store is None else str(run.store.path)
 
 
-def _causal_options(asked: Mapping[str, Any]) -> list[str]:
-    answers = asked.get("answers")
-    return ["--answers", ",".join(map(str, answers))] if isinstance(answers, list) else []
+def _out(run: Run, folder: Path) -> list[str]:
+    """Where the results went, unless that is where they go by default: under the store."""
+    if run.store is not None and folder.resolve().parent == (run.store.path / "results").resolve():
+        return []
+    return ["--out", str(folder)]

@@ -6,75 +6,64 @@ from probekit.causal.data import CausalData
 from probekit.causal.results.report import place_ranges, quadrant_counts
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.data import NOT_SELECTED, ProbeData
-from probekit.evaluation.results.report import every_note
+from probekit.evaluation.results.verdict import standing_of, verdict
 from probekit.evaluation.results.wording import interval_text, metric_name, position_name
 from probekit.report.parts import Facts, Heading, Items, Lines, Part
 from probekit.report.render import html_of
 from probekit.report.section import Section
+from probekit.report.sections.names import notes_of
 from probekit.text import counted, listed
 
-TOLD = (
-    "nuisance",
-    "mean and last token",
-    "baselines",
-    "true-positive rate",
-    "permutation test",
-    "selection on test",
-    "convergence",
-)
-"""The notes of a curve that belong to its summary."""
 CLASSES = 8  # class names in one line
+LONGEST = 60  # characters of a name in a sentence
 
 
-def summary_section(data: ProbeData, causal: Sequence[CausalData]) -> Section:
-    """The summary of a curve; `causal` are results that tell whether the model uses what is read."""
-    notes = every_note(data)
-    warned = cautions(data)
-    parts: list[Part] = [Lines([_answer(data)], "lead")]
+def summary_section(data: ProbeData, causal: Sequence[tuple[str, CausalData]]) -> Section:
+    """The summary of a curve; `causal` are named results that tell whether the model uses what is read."""
+    poor, warned = verdict(data), cautions(data)
+    parts: list[Part] = [Lines([poor], "verdict")] if poor else []
+    parts.append(Lines([_answer(data)], "lead"))
     parts += [Lines([f"Caution: {phrase}."], "caution") for phrase in warned]
-    parts.append(Lines([notes[name] for name in TOLD if name in notes]))
-    parts += [Lines([_used(one)]) for one in causal if one.layers]
+    parts.append(Lines(notes_of(data, "summary")))
+    parts += [Lines([_used(name, one)]) for name, one in causal if one.layers]
     parts.append(Facts(_facts(data)))
-    if missing := unchecked(data, causal):
+    if missing := unchecked(data, [one for _, one in causal]):
         parts += [Heading("Not checked"), Items(missing)]
     return Section("summary", "Summary", html_of(parts))
 
 
 def _answer(data: ProbeData) -> str:
     """One or two sentences: the score to quote, where, and how sure it is."""
-    label, model, metric = data.meta["label"], data.meta["model"], metric_name(data.headline)
+    label, model, metric = _name(data.meta["label"]), _name(data.meta["model"]), metric_name(data.headline)
     tied = [layer.place for layer in data.layers if layer.in_best_set and layer is not data.selected]
     if data.procedure is None and data.selected is None:
         return f"{NOT_SELECTED[:1].upper()}{NOT_SELECTED[1:]}; the curve below shows all layers on test."
     value, ends = data.estimate
     within = "" if ends is None else f" (95% interval {interval_text(ends)})"
+    is_ahead = standing_of(data) == "ahead"
+    ahead = f" It is ahead of the best baseline, {data.meta['lead']['baseline']}." if is_ahead else ""
     if data.procedure is not None:
         return (
             f"Nested cross-validation predicts {label} from {model} with {metric} {value:.3f}{within}; layer and C are "
-            "selected inside each fold."
+            f"selected inside each fold.{ahead}"
         )
-    what = f"The probe of {data.best.place} predicts {label} with test {metric} {value:.3f}{within}."
+    what = f"The probe of {data.best.place} predicts {label} with test {metric} {value:.3f}{within}.{ahead}"
     if len(data.layers) == 1:
         return what
-    what += _lead(data)
     others = f" Statistically tied with the best on test: {listed(tied, most=6)}." if tied else ""
     return f"{what} Validation selected this layer; test was used once.{others}"
 
 
-def _lead(data: ProbeData) -> str:
-    """Whether the score is ahead of the best baseline, as a sentence; none without intervals."""
-    lead = data.meta.get("lead")
-    if not lead or lead["interval"] is None:
-        return ""
-    low, high = lead["interval"]
-    how = "ahead of" if low > 0 else "behind" if high < 0 else "not distinguishable from"
-    return f" It is {how} the best baseline, {lead['baseline']}."
+def _name(name: object) -> str:
+    """A name from data, no longer than a sentence bears."""
+    text = str(name)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
-def _used(data: CausalData) -> str:
+def _used(name: str, data: CausalData) -> str:
     """What the edits say, in one line."""
-    found = [f"{name}: {listed(place_ranges(layers))}" for name, layers in quadrant_counts(data).items()]
-    return f"Edits of the model, compared with placebos: {'; '.join(found)}."
+    found = [f"{what}: {listed(place_ranges(layers))}" for what, layers in quadrant_counts(data).items()]
+    return f"Edits of the model{f' ({name})' if name else ''}, compared with placebos: {'; '.join(found)}."
 
 
 def _facts(data: ProbeData) -> list[tuple[str, str]]:

@@ -64,7 +64,9 @@ def draw_histogram(one: Histogram, width: float = 344, height: float = 250) -> M
     bars = []
     for i, (a, b) in enumerate(zip(one.edges, one.edges[1:], strict=False)):
         left, right = pixel(across, a), pixel(across, b)
-        between = f"{one.x_name} {a:.3g} to {b:.3g}"
+        # the farthest values count in the first and the last bar
+        ends_at = f"up to {b:.3g}" if i == 0 else f"from {a:.3g}" if i == len(one.edges) - 2 else f"{a:.3g} to {b:.3g}"
+        between = f"{one.x_name} {ends_at}"
         inside = [element("rect", class_="hit", x=left, y=TOP, width=right - left, height=height - BOTTOM - TOP)]
         tip = between
         for sign, kind in ((1, one.up), (-1, one.down)):

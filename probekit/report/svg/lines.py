@@ -6,9 +6,11 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
+from probekit.plots.curves import visible_runs
 from probekit.plots.margin import spread
 from probekit.report.svg.element import element, hot, path_of, svg, text_room, together
-from probekit.report.svg.scales import AxisSpan, pixel, tick_text, ticks
+from probekit.report.svg.scales import AxisSpan, cut_to, pixel, tick_text, ticks
+from probekit.text import printable
 
 TOP, BOTTOM, LEFT, RIGHT = 12.0, 46.0, 52.0, 14.0  # pixels around the axes
 LINE = 14.0  # pixels from one small line of text to the next
@@ -51,7 +53,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class LineChart:
-    """A picture of lines over layers.
+    """A picture of lines over layers; a value beyond the y axis is a triangle at that end.
 
     Attributes:
         name: what it shows, for those who do not see it.
@@ -139,17 +141,23 @@ def _rules(chart: LineChart, across: AxisSpan, up: AxisSpan, named: bool) -> lis
 
 
 def _band(one: Series, across: AxisSpan, up: AxisSpan) -> Markup:
+    """The band as far as the axis shows it."""
+    low = list(zip(one.xs, (ends[0] for ends in one.band), strict=True))
+    high = list(zip(one.xs, (ends[1] for ends in one.band), strict=True))
     if len(one.xs) == 1:
-        ends = [(pixel(across, one.xs[0]), pixel(up, end)) for end in one.band[0]]
+        ends = [(pixel(across, x), pixel(up, y)) for x, y in (*low, *high)]
         return element("path", class_=f"{one.color} bar", d=path_of(ends))
-    low = [(pixel(across, x), pixel(up, ends[0])) for x, ends in zip(one.xs, one.band, strict=True)]
-    high = [(pixel(across, x), pixel(up, ends[1])) for x, ends in zip(one.xs, one.band, strict=True)]
-    return element("path", class_=f"{one.color} band", d=path_of([*low, *reversed(high)], closed=True))
+    shape = [(pixel(across, x), pixel(up, y)) for x, y in cut_to([*low, *reversed(high)], up.low, up.high)]
+    return element("path", class_=f"{one.color} band", d=path_of(shape, closed=True)) if shape else Markup()
 
 
 def _line(one: Series, across: AxisSpan, up: AxisSpan) -> Markup:
     points = [(pixel(across, x), pixel(up, y)) for x, y in zip(one.xs, one.ys, strict=True)]
-    return element("path", class_=f"{one.color} line {one.look}", d=path_of(points))
+    return together(
+        element("path", class_=f"{one.color} line {one.look}", d=path_of(points[run.start : run.stop]))
+        for run in visible_runs(one.ys, up.low, up.high)
+        if len(run) > 1
+    )
 
 
 def _tied(chart: LineChart, across: AxisSpan, up: AxisSpan) -> Markup:
@@ -181,10 +189,16 @@ def _columns(chart: LineChart, across: AxisSpan, up: AxisSpan) -> list[Markup]:
 
 
 def _dots(chart: LineChart, x: float, at: float, up: AxisSpan) -> list[Markup]:
+    """The values of a layer: dots, lone values of a line without dots, and triangles at the ends of the axis."""
     found = []
     for one in reversed(chart.series):
-        for own, y in zip(one.xs, one.ys, strict=True):
-            if own == x and (one.dots or len(one.xs) == 1):
+        alone = {run.start for run in visible_runs(one.ys, up.low, up.high) if len(run) == 1}
+        for i, (own, y) in enumerate(zip(one.xs, one.ys, strict=True)):
+            if own != x:
+                continue
+            if not up.low <= y <= up.high:
+                found.append(_beyond(one.color, at, y > up.high, up))
+            elif one.dots or i in alone:
                 kind = "hollow" if x in one.hollow else "dot"
                 found.append(element("circle", class_=f"{one.color} {kind}", cx=at, cy=pixel(up, y), r=3.5))
     rings = [
@@ -193,3 +207,24 @@ def _dots(chart: LineChart, x: float, at: float, up: AxisSpan) -> list[Markup]:
         if own == x
     ]
     return found + rings
+
+
+def _beyond(color: str, at: float, above: bool, up: AxisSpan) -> Markup:
+    """A triangle that points to a value beyond the axis."""
+    tip, base = (up.end, up.end + 7) if above else (up.start, up.start - 7)
+    return element(
+        "path", class_=f"{color} beyond", d=path_of([(at - 4, base), (at + 4, base), (at, tip)], closed=True)
+    )
+
+
+def legend_of(chart: LineChart) -> list[tuple[str, str, str]]:
+    """The entries (name, color, look) of the lines, with the farthest value of those that leave the axis."""
+    (low, high), entries = chart.y_limits, []
+    for one in chart.series:
+        beyond = [f"up to {max(one.ys):z.3f}"] * (max(one.ys) > high) + [f"down to {min(one.ys):z.3f}"] * (
+            min(one.ys) < low
+        )
+        entries.append((printable(one.name) + (f" ({', '.join(beyond)})" if beyond else ""), one.color, one.look))
+    if any(not low <= y <= high for one in chart.series for y in one.ys):
+        entries.append(("beyond the axis", "grey", "beyond"))
+    return list(dict.fromkeys(entries))

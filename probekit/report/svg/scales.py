@@ -29,6 +29,20 @@ def pixel(span: AxisSpan, value: float) -> float:
     return span.start + min(max(share, 0.0), 1.0) * (span.end - span.start)
 
 
+def cut_to(points: Sequence[tuple[float, float]], low: float, high: float) -> list[tuple[float, float]]:
+    """The part of a polygon between two values of y (Sutherland and Hodgman 1974); empty if there is none."""
+    shape = list(points)
+    for end, sign in ((low, 1.0), (high, -1.0)):
+        kept: list[tuple[float, float]] = []
+        for (x0, y0), (x1, y1) in zip([*shape[-1:], *shape[:-1]], shape, strict=True):
+            if (y0 - end) * (y1 - end) < 0:  # the edge crosses the end
+                kept.append((x0 + (x1 - x0) * (end - y0) / (y1 - y0), end))
+            if sign * (y1 - end) >= 0:
+                kept.append((x1, y1))
+        shape = kept
+    return shape
+
+
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
     """Round values between low and high, at most `most` + 1: steps of 1, 2 or 5 times a power of ten."""
     room = high - low

@@ -18,6 +18,7 @@ from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError
 from probekit.evaluation.results.data import ProbeData
 from probekit.models.base import LanguageModel
 from probekit.places import ALL
+from probekit.progress import SILENT, Parts
 from probekit.report.tokens.build import token_scores
 from probekit.report.tokens.choose import choose_texts, confidence_of
 from probekit.report.tokens.data import TokenScores
@@ -49,7 +50,11 @@ class Shown:
 
 
 def view_of_results(
-    data: ProbeData, acts: Activations, model: LanguageModel | None = None, shown: Shown | None = None
+    data: ProbeData,
+    acts: Activations,
+    model: LanguageModel | None = None,
+    shown: Shown | None = None,
+    parts: Parts = SILENT,
 ) -> TokenScores:
     """The view of the test texts of the activations that probes were trained on.
 
@@ -58,6 +63,7 @@ def view_of_results(
         acts: the activations that it was trained on.
         model: runs over the texts, unless the activations are of all tokens; None loads the one that made the store.
         shown: which texts.
+        parts: what is done is said there.
 
     Raises:
         UsageError: a model is needed, and none can be had without a network; probes that were not saved.
@@ -77,17 +83,20 @@ def view_of_results(
             )
         found = rows_from_store(acts, rows, selection_of(data))
         return _with_notes(token_scores(data, found, why, shown.fpr), [EDITED])
-    model = model if model is not None or has_all else model_of_store(acts)
+    if model is None and not has_all:
+        parts.begin("loading the model")
+        model = model_of_store(acts)
     if model is None:
         found = rows_from_store(acts, rows, selection_of(data))
         return _with_notes(token_scores(data, found, why, shown.fpr), [NO_MODEL])
     check_same_model(data, model)
     task = acts.task.subset(rows)
+    parts.begin("scoring tokens")
     if has_all:
         found = rows_from_store(acts, rows, selection_of(data))
     else:
         found = rows_from_model(model, task, data, _recorded(acts))
-    return _with_views(data, found, dict(zip(task.ids, why, strict=True)), model, shown.fpr)
+    return _with_views(data, found, dict(zip(task.ids, why, strict=True)), model, shown.fpr, parts)
 
 
 def view_of_texts(
@@ -174,11 +183,16 @@ def _recorded(acts: Activations) -> dict[str, Any]:
 
 
 def _with_views(
-    data: ProbeData, found: TokenRows, why: dict[str, str], model: LanguageModel, fpr: float | None
+    data: ProbeData,
+    found: TokenRows,
+    why: dict[str, str],
+    model: LanguageModel,
+    fpr: float | None,
+    parts: Parts = SILENT,
 ) -> TokenScores:
     reasons = [why.get(name, "given") for name in found.acts.task.ids]
     view = token_scores(data, found, reasons, fpr, model.tokenizer)
-    return with_model_views(view, model, _ids_of(found, model))
+    return with_model_views(view, model, _ids_of(found, model), parts)
 
 
 def _with_notes(view: TokenScores, notes: list[str]) -> TokenScores:

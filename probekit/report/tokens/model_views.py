@@ -3,32 +3,43 @@
 Axes: N texts, L tokens of one text, P places, K tokens that are listed, H heads.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 
-from probekit.causal.readouts import logit_lens
+from probekit.causal.readouts import spelled, top_of_layers
 from probekit.errors import ProbekitError
 from probekit.models.base import LanguageModel
+from probekit.progress import SILENT, Parts
 from probekit.report.tokens.data import Attention, Lens, TokenScores
 
 LENS_TOKENS = 2_000  # of the texts that get a logit lens: 3 tokens at 13 places are then 250 kB in the page
+# Of the head for all of them: GPT-2's is 1 GFLOP a token for its 13 places, 150 to 350 GFLOP/s on a core, and 2,000
+# tokens of it took most of the time of a report.
+LENS_FLOPS = {"cpu": 5e11}
+LENS_FLOPS_ELSEWHERE = 1e13
 LISTED = 3
 PATTERN_BYTES = 600_000  # of all patterns, a byte a weight; 12 x 12 heads of 40 tokens are 230 kB
 MOST_PATTERNS = 8
 
 
-def with_model_views(view: TokenScores, model: LanguageModel, token_ids: Sequence[Sequence[int]]) -> TokenScores:
+def with_model_views(
+    view: TokenScores, model: LanguageModel, token_ids: Sequence[Sequence[int]], parts: Parts = SILENT
+) -> TokenScores:
     """The view with a logit lens and attention patterns of its first texts, where the model has them.
 
     Args:
         view: the view.
         model: that reads the texts.
         token_ids: of each text, context tokens included.
+        parts: what is done is said there.
     """
-    lens, attention = lens_of(model, token_ids), patterns_of(model, token_ids)
+    parts.begin("logit lens")
+    lens = lens_of(model, token_ids, progress=parts.count)
+    parts.begin("attention patterns")
+    attention = patterns_of(model, token_ids)
     said = [why for why in (lens, attention) if isinstance(why, str)]
     return replace(
         view,
@@ -38,28 +49,32 @@ def with_model_views(view: TokenScores, model: LanguageModel, token_ids: Sequenc
     )
 
 
-def lens_of(model: LanguageModel, token_ids: Sequence[Sequence[int]], most: int = LENS_TOKENS) -> Lens | str:
+def lens_of(
+    model: LanguageModel,
+    token_ids: Sequence[Sequence[int]],
+    most: int = LENS_TOKENS,
+    progress: Callable[[int, int], None] | None = None,
+) -> Lens | str:
     """The logit lens of as many of the first texts as have `most` tokens in all; a sentence where there is none."""
     if not model.causal or hasattr(model, "decode"):
         return "No logit lens: the model does not predict the next token of these texts."
-    found, total = [], 0
+    if not token_ids:
+        return "No logit lens: there are no texts."
+    flops = LENS_FLOPS.get(model.device.type, LENS_FLOPS_ELSEWHERE)
+    of_token = 2 * model.cfg.d_model * model.cfg.d_vocab * (model.n_layers + 1)
+    lengths = np.cumsum([len(ids) for ids in token_ids])
+    n = max(1, int((lengths <= min(most, flops / of_token)).sum()))
     try:
-        for ids in token_ids:
-            total += len(ids)
-            if total > most and found:
-                break
-            found.append(logit_lens(model, [int(i) for i in ids], k=LISTED))
+        places, top, probability = top_of_layers(model, token_ids[:n], LISTED, progress)
     except ProbekitError as error:
         return f"No logit lens: {error}."
-    if not found:
-        return "No logit lens: there are no texts."
-    spelled = {i: text for one in found for i, text in one.spelled.items()}
+    listed = np.unique(top).tolist()
     return Lens(
-        texts=len(found),
-        places=found[0].places,
-        top=np.concatenate([one.top for one in found], axis=1),
-        probability=np.concatenate([one.probability for one in found], axis=1),
-        spelled=spelled,
+        texts=n,
+        places=places,
+        top=top,
+        probability=probability,
+        spelled=dict(zip(listed, spelled(model, listed), strict=True)),
     )
 
 

@@ -7,19 +7,23 @@ from probekit.errors import ProbekitError
 from probekit.evaluation.results.data import ProbeData
 from probekit.models.base import LanguageModel
 from probekit.options.tokens import TokenOptions
+from probekit.progress import SILENT, Parts
 from probekit.report.section import Section
 from probekit.report.tokens.find import Shown, view_of_results
 from probekit.report.tokens.section import TITLE, token_section
 from probekit.text import printable
 
 
-def tokens_of_run(data: ProbeData, acts: Activations | None, options: TokenOptions) -> Section | None:
+def tokens_of_run(
+    data: ProbeData, acts: Activations | None, options: TokenOptions, parts: Parts = SILENT
+) -> Section | None:
     """The section of one curve.
 
     Args:
         data: the curve.
         acts: the activations that it was trained on; None where they were not found.
         options: which texts, and the model.
+        parts: what is done is said there.
 
     Returns:
         The section; None if it was not asked for.
@@ -31,7 +35,7 @@ def tokens_of_run(data: ProbeData, acts: Activations | None, options: TokenOptio
             return _without("the store with the texts of the probes was not found; name it with --store")
         model = None if options.model is None else _loaded(options.model, data)
         shown = Shown(options.texts, int(data.meta.get("seed") or 0), options.fpr)
-        return token_section(view_of_results(data, acts, model, shown))
+        return token_section(view_of_results(data, acts, model, shown, parts))
     except ProbekitError as error:
         return _without(str(error))
 

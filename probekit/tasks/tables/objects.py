@@ -10,6 +10,7 @@ from typing import Any
 from probekit.errors import DataError, UsageError
 from probekit.tasks.base import Task
 from probekit.tasks.chats.messages import chat_flaw, is_chat, plain_lines
+from probekit.tasks.info import IN_MEMORY
 from probekit.tasks.splitting.split_names import WHOLE, splits_of_names
 from probekit.tasks.tables.data_table import DataTable, quote
 from probekit.tasks.tables.hub import dataset_table, dataset_tables
@@ -29,7 +30,7 @@ def object_tables(source: Any) -> tuple[str, dict[str, DataTable], dict[str, Any
         UsageError: an object that holds no table, or an unknown split.
         DataError: no rows, columns of several lengths, or two tables for one split.
     """
-    name, info = type(source).__name__, {"source": type(source).__name__}
+    name, info = type(source).__name__, {"source": type(source).__name__, IN_MEMORY: True}
     if _is_a(source, "datasets", "IterableDatasetDict", "IterableDataset"):
         raise UsageError("a streamed dataset cannot be read twice; load it without streaming=True")
     if is_dataset_dict(source):

@@ -1,0 +1,73 @@
+"""Whether a quoted score says anything: above chance, and better than what needs no probe. Decided from intervals."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from probekit.evaluation.results.data import ProbeData
+from probekit.evaluation.results.wording import metric_name, number_text
+
+Standing = Literal["not above chance", "worse", "no better", "ahead"]
+Ends = Sequence[float] | None
+
+CHANCE = {"auroc": 0.5, "r2": 0.0, "spearman": 0.0}  # of other metrics it is what the majority class has
+MAJORITY = ("majority", "mean")  # the baselines that know nothing of the text
+_NAMES = {
+    "bag-of-words": "a bag of words",
+    "bag-of-bigrams": "a bag of words and bigrams",
+    "length": "the length of the text",
+    "word-type": "a table of words",
+    "embedding": "the embedding",
+    "nuisance": "the nuisances alone",
+    "random init": "untrained weights",
+}
+
+
+def standing(score: Ends, chance: float | None, baseline: str | None, lead: Ends) -> Standing | None:
+    """What a score is worth.
+
+    Args:
+        score: the interval of the score; None without one.
+        chance: what a guess scores; None where that is not known.
+        baseline: the best baseline.
+        lead: the paired interval of the score minus that baseline's, which decides where the baseline is a guess.
+
+    Returns:
+        None where no interval decides.
+    """
+    if baseline in MAJORITY and lead is not None:
+        return "not above chance" if lead[0] <= 0 else "ahead"
+    if score is not None and chance is not None and score[0] <= chance:
+        return "not above chance"
+    if lead is None:
+        return None
+    return "ahead" if lead[0] > 0 else "worse" if lead[1] < 0 else "no better"
+
+
+def standing_of(data: ProbeData) -> Standing | None:
+    """The standing of the score to quote; None also where no layer was selected."""
+    if data.procedure is None and data.selected is None:
+        return None
+    lead = data.meta.get("lead") or {}
+    return standing(data.estimate[1], chance_of(data), lead.get("baseline"), lead.get("interval"))
+
+
+def chance_of(data: ProbeData) -> float | None:
+    """What a guess scores on test; None where no baseline says it."""
+    if data.headline in CHANCE:
+        return CHANCE[data.headline]
+    guesses = [one.metrics["test"].get(data.headline) for one in data.baselines if one.name in MAJORITY]
+    return next((value for value in guesses if value is not None), None)
+
+
+def verdict(data: ProbeData) -> str:
+    """The result in one sentence where there is none to speak of; empty for a score that is ahead, or undecided."""
+    found = standing_of(data)
+    metric = metric_name(data.headline)
+    if found == "not above chance":
+        chance = chance_of(data)
+        return "Not above chance." if chance is None else f"Not above chance ({metric} {number_text(chance)})."
+    if found in ("worse", "no better"):
+        lead = data.meta["lead"]
+        what, value = _NAMES.get(lead["baseline"], lead["baseline"]), number_text(data.estimate[0] - lead["over"])
+        return f"{'Worse' if found == 'worse' else 'No better'} than {what} ({metric} {value})."
+    return ""

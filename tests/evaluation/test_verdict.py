@@ -1,0 +1,136 @@
+"""The verdict as a table of intervals, and which notes are never hidden."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from drawn_curves import make
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probekit.evaluation.compare.controls import ControlTasks, record_of_controls
+from probekit.evaluation.fits.protocol import Protocol, Round
+from probekit.evaluation.results.cautions import cautions
+from probekit.evaluation.results.report import ALWAYS, MOST_NOTES, every_note, footnotes, summary
+from probekit.evaluation.results.verdict import standing, verdict
+
+ABOVE, ACROSS, BELOW = (0.6, 0.7), (0.45, 0.55), (0.3, 0.4)  # of a score whose chance is 0.5
+AHEAD, TIED, BEHIND = (0.1, 0.2), (-0.1, 0.1), (-0.2, -0.1)  # of a lead
+
+
+@pytest.mark.parametrize(
+    ("score", "chance", "baseline", "lead", "wanted"),
+    [
+        (ABOVE, 0.5, "bag-of-words", AHEAD, "ahead"),
+        (ABOVE, 0.5, "bag-of-words", TIED, "no better"),
+        (ABOVE, 0.5, "bag-of-words", BEHIND, "worse"),
+        (ACROSS, 0.5, "bag-of-words", TIED, "not above chance"),
+        (BELOW, 0.5, "bag-of-words", BEHIND, "not above chance"),
+        (ACROSS, 0.5, "majority", AHEAD, "ahead"),  # paired on the same rows, which is the sharper question
+        (ABOVE, 0.5, "majority", TIED, "not above chance"),
+        (ABOVE, 0.5, "mean", BEHIND, "not above chance"),
+        (ABOVE, 0.5, None, None, None),
+        (ACROSS, 0.5, None, None, "not above chance"),
+        (ACROSS, 0.5, "bag-of-words", None, "not above chance"),
+        (None, 0.5, "bag-of-words", None, None),  # without intervals nothing is decided
+        (ACROSS, None, "bag-of-words", None, None),
+        (None, None, "embedding", TIED, "no better"),
+        ((0.5, 0.6), 0.5, None, None, "not above chance"),
+        (ABOVE, 0.5, "bag-of-words", (0.0, 0.1), "no better"),
+    ],
+)
+def test_the_standing_is_decided_from_intervals(score, chance, baseline, lead, wanted):
+    assert standing(score, chance, baseline, lead) == wanted
+
+
+def test_a_poor_verdict_is_the_first_line():
+    poor = make(full=True, baselines={"majority": 0.95}, lead={"baseline": "majority", "over": 0.0, "interval": TIED})
+    assert summary(poor).splitlines()[0] == verdict(poor) == "Not above chance (accuracy 0.950)."
+    assert "not above chance" in repr(poor)
+    assert "Not above chance" in poor._repr_html_().partition("<table")[0]
+    good = make(full=True, lead={"baseline": "majority", "over": 0.4, "interval": AHEAD})
+    assert verdict(good) == ""
+    assert summary(good).startswith("label in gpt2")
+
+
+FINDINGS = st.lists(st.sampled_from(["75 of 100 leak", "imbalanced classes", "5 groups span splits"]), max_size=3)
+
+
+@given(findings=FINDINGS, late=st.booleans(), tested=st.booleans(), longer=st.booleans(), ahead=st.booleans())
+def test_no_note_of_the_first_rank_is_hidden(findings, late, tested, longer, ahead):
+    one = {"split": "test", "what": "length", "values": [104.8, 52.5], "unit": "characters", "d": 1.0, "p": 0.0}
+    audit = {"findings": findings, "differences": [one] if longer else []}
+    lead = {"baseline": "bag-of-words", "over": 0.1, "interval": AHEAD if ahead else TIED}
+    meta = {"audit": audit, "lead": lead, "p_max": 0.01 if tested else None, "no_texts": late}
+    meta |= {"optimism": {"layer": "resid_pre.1", "value": 0.96, "over": 0.01}, "control": None}
+    data = make(full=True, **meta)
+    shown, notes = footnotes(data), every_note(data)
+    assert all(note.text in shown for note in notes if note.rank == ALWAYS)
+    assert [note.rank for note in notes] == sorted(note.rank for note in notes)
+    assert len(shown) <= MOST_NOTES
+    hidden = [note.subject for note in notes if note.text not in shown]
+    assert all(subject in shown[-1] for subject in hidden if subject != "few negatives")
+    assert ("times as long as train texts" in shown[0]) is longer
+
+
+@pytest.mark.parametrize(
+    ("difference", "wanted"),
+    [
+        ({"what": "length", "values": [104.8, 52.5], "unit": "characters"}, "2.0 times as long"),
+        ({"what": "length", "values": [20.0, 60.0], "unit": "tokens"}, "0.3 times as long"),
+        ({"what": "length", "values": [60.0, 52.5], "unit": "characters"}, ""),
+        ({"what": "label", "values": [0.5, 0.2], "class": "x" * 90}, "class '"),
+        ({"what": "target", "values": [3.0, 9.0], "label": "y"}, "mean 'y': 3 in test, 9 in train"),
+        ({"what": "repeated texts", "values": [0.5, 0.2]}, ""),
+    ],
+)
+def test_test_rows_unlike_train_are_a_caution_where_that_changes_the_score(difference, wanted):
+    (said,) = cautions(make(audit={"differences": [{"split": "test", **difference}]})) or [""]
+    assert wanted in said
+    assert bool(said) is bool(wanted)
+    assert len(said) <= 70
+    assert cautions(make(audit={"differences": [{"split": "validation", **difference}]})) == []
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 0])
+def test_the_ceiling_of_a_control_task_is_what_a_table_of_types_scores(n_classes):
+    """Types in train are known exactly, others are guessed: the commonest class of train, or its mean."""
+    rng = np.random.default_rng(0)
+    types = rng.integers(12, size=90).tolist()
+    rows = np.arange(90)
+    fitted = (rows < 60) & (np.array(types) > 2)  # types 0 to 2 are in test alone
+    test = rows[60:]
+    draws = [
+        rng.normal(size=12)[types] if not n_classes else (rng.integers(n_classes, size=12))[types] for _ in range(2)
+    ]
+    protocol = Protocol([fitted.astype(float)], [], [Round(0, test, [])], 0, {"test": test})
+    record = record_of_controls(
+        ControlTasks(draws, {"draws": 2}, types=types), protocol, "accuracy" if n_classes else "r2", n_classes
+    )
+    assert record is not None
+    assert record["ceiling"] == pytest.approx(
+        np.mean([table(labels, types, fitted, test, n_classes) for labels in draws])
+    )
+    assert record_of_controls(ControlTasks([], None), protocol, "accuracy", 2) is None
+
+
+def table(labels: np.ndarray, types: Sequence[int], fitted: np.ndarray, test: np.ndarray, n_classes: int) -> float:
+    """The score of a dictionary."""
+    known = {types[i]: labels[i] for i in np.flatnonzero(fitted)}
+    other = np.bincount(labels[fitted]).argmax() if n_classes else labels[fitted].mean()
+    guess, truth = np.array([known.get(types[i], other) for i in test]), labels[test]
+    if n_classes:
+        return float((guess == truth).mean())
+    return float(1 - ((truth - guess) ** 2).sum() / ((truth - truth.mean()) ** 2).sum())
+
+
+def test_a_negative_selectivity_is_explained():
+    from dataclasses import replace
+
+    control = {"type": "token", "unit": "token that is read", "draws": 3, "seen": 0.9, "ceiling": 0.97}
+    for level, wanted in ((0.96, "easier than the label"), (0.5, "suggests memorised tokens")):
+        made = make(full=True, control=control)
+        layers = [replace(x, control=level, selectivity=x.metrics["test"]["accuracy"] - level) for x in made.layers]
+        (note,) = [one for one in every_note(replace(made, layers=layers)) if one.subject == "control task"]
+        assert wanted in note.text
+        assert "a table of them scores 0.970" in note.text
