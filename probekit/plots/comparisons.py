@@ -7,6 +7,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
 from probekit.plots.curves import Curve, test_value, x_of
+from probekit.plots.lines import draw_beyond
 from probekit.plots.margin import MarginLabel, draw_margin, is_narrow
 from probekit.plots.style import GREEN, GREY, RED, short
 
@@ -101,6 +102,7 @@ def draw_comparisons(ax: Axes, several: Sequence[Rival], is_alone: bool) -> dict
             mark = "D" if len(each.xs) == 1 else ""
             (line,) = ax.plot(each.xs, each.values, label=each.name, marker=mark, markersize=4, **look)
             entries.setdefault(each.name, line)
+            entries |= draw_beyond(ax, each.xs, each.values, each.color)
         labels += _labels(ax, each, is_alone)
     draw_margin(ax, labels)
     return entries
@@ -114,9 +116,11 @@ def _labels(ax: Axes, each: Rival, is_alone: bool) -> list[MarginLabel]:
         text = each.name if each.xs or is_narrow(ax) else f"{each.name} {end:z.3f}"
         labels.append(MarginLabel(end, text, each.color, is_line=not each.xs))
     if max(each.values) > high:
-        labels.append(MarginLabel(max(each.values), f"↑ {each.name} {_beyond(each, 'up to', low, high)}", each.color))
+        text = f"↑ {each.name} {_beyond(each, 'up to', low, high)}"
+        labels.append(MarginLabel(max(each.values), text, each.color, is_beyond=True))
     if min(each.values) < low:
-        labels.append(MarginLabel(min(each.values), f"↓ {each.name} {_beyond(each, 'down to', low, high)}", each.color))
+        text = f"↓ {each.name} {_beyond(each, 'down to', low, high)}"
+        labels.append(MarginLabel(min(each.values), text, each.color, is_beyond=True))
     return labels
 
 

@@ -13,6 +13,9 @@ from matplotlib.image import AxesImage
 from probekit.causal.data import CausalData, PatchGrid
 from probekit.causal.results.checklist import is_approximate
 from probekit.errors import UsageError
+from probekit.evaluation.results.wording import probed
+from probekit.options.option import keywords
+from probekit.options.picture import PictureOptions
 from probekit.plots.limits import shown_ticks
 from probekit.plots.style import (
     GREY,
@@ -22,6 +25,7 @@ from probekit.plots.style import (
     SMALL,
     new_figure,
     short,
+    shown_figure,
     text_width,
     wrapped,
     write_figure,
@@ -40,35 +44,40 @@ COLOURS = "RdBu"  # red: away from the clean run, white: nothing, blue: towards 
 TOKEN = 14  # letters of a token
 
 
-def plot_patching(data: CausalData, *, title: str | None = None) -> Figure:
+def plot_patching(data: CausalData, *, title: str | None = None, width: float | None = None) -> Figure:
     """Draw every patching grid on a new pyplot figure, which a notebook shows.
 
     Args:
         data: of a run with patching.
         title: of the picture, as plain text; "" for none.  [default: model and task]
+        width: in inches; 3.25 is a column of a paper.  [default: by the tokens]
 
     Raises:
         UsageError: no patching was run.
     """
-    from matplotlib import pyplot as plt
-
     grids = _grids(data)
-    figure = plt.figure(figsize=_size(grids), layout="constrained")
-    _draw(data, grids, figure, title)
+    with shown_figure(_size(grids), width) as figure:
+        _draw(data, grids, figure, title)
     return figure
 
 
-def save_patching_plot(data: CausalData, folder: str | Path, *, title: str | None = None) -> Path:
-    """Write patching.png and .svg into `folder`, the same bytes for the same results; returns the PNG's path.
+@keywords(PictureOptions)
+def save_patching_plot(data: CausalData, folder: str | Path, options: PictureOptions) -> Path:
+    """Write patching.png and .svg into `folder`, the same bytes for the same results; returns the first path.
+
+    Args:
+        data: of a run with patching.
+        folder: made if it is not there.
+        options: as keyword arguments.
 
     Raises:
         UsageError: no patching was run.
         StorageError: the disk refused.
     """
     grids = _grids(data)
-    with new_figure(_size(grids)) as figure:
-        _draw(data, grids, figure, title)
-        return write_figure(figure, Path(folder) / "patching.png")
+    with new_figure(_size(grids), options.width) as figure:
+        _draw(data, grids, figure, options.heading)
+        return write_figure(figure, Path(folder) / "patching.png", options.formats)
 
 
 def _grids(data: CausalData) -> list[PatchGrid]:
@@ -228,6 +237,8 @@ def _attribution_note(grid: PatchGrid) -> str:
 
 
 def _title(data: CausalData) -> str:
-    task = f" on {short(data.meta['task'])}" if data.meta.get("task") else ""
-    label = f": {short(data.meta['label'])}" if data.meta.get("label") else ""
-    return f"Activation patching{label} in {short(data.meta['model'])}{task}"
+    task = short(data.meta["task"]) if data.meta.get("task") else None
+    what, where = (
+        probed(short(data.meta["label"]), task) if data.meta.get("label") else ("", f" ({task})" if task else "")
+    )
+    return f"Activation patching{' of ' if what else ''}{what} in {short(data.meta['model'])}{where}"

@@ -11,7 +11,9 @@ from scipy.stats import gaussian_kde
 from probekit.activations.activations import Activations
 from probekit.evaluation.projection import Projection, project
 from probekit.evaluation.results.data import ProbeData
-from probekit.evaluation.results.wording import interval_text, metric_name, position_name
+from probekit.evaluation.results.wording import decoding, interval_text, metric_name, position_name
+from probekit.options.option import keywords
+from probekit.options.picture import PictureOptions
 from probekit.plots.style import (
     GREY,
     INK,
@@ -21,6 +23,7 @@ from probekit.plots.style import (
     inches,
     new_figure,
     short,
+    shown_figure,
     write_figure,
     write_headings,
 )
@@ -45,6 +48,7 @@ def plot_projection(
     ax: Axes | None = None,
     *,
     title: str | None = None,
+    width: float | None = None,
 ) -> Axes:
     """Draw the test rows of a place, coloured by their label, with densities at the margins; returns the axes.
 
@@ -56,7 +60,8 @@ def plot_projection(
         acts: the activations that were probed.
         place: such as "resid_pre.5".  [default: the layer selected on validation]
         ax: where to draw; None makes a new pyplot figure, which a notebook shows.
-        title: as plain text.  [default: label, model and task]
+        title: as plain text; "" for none.  [default: what was probed, in which model]
+        width: of a new figure, in inches; 3.25 is a column of a paper.  [default: 6.4]
 
     Raises:
         UsageError: no such place; a probe that is not linear.
@@ -64,27 +69,31 @@ def plot_projection(
     """
     found = project(results, acts, place)
     if ax is None:
-        from matplotlib import pyplot as plt
-
-        _, ax = plt.subplots(figsize=SIZE, layout="constrained")
+        with shown_figure(SIZE, width) as figure:
+            return plot_projection(results, acts, place, figure.subplots(), title=title)
     _draw(found, results, ax)
     high = 72 * inches(ax)[1] * (MARGIN + 2 * GAP)
     write_headings(ax, _title(results, found) if title is None else title, _lines(results, found), start=high)
     return ax
 
 
-def save_projection_plot(
-    results: ProbeData, acts: Activations, folder: str | Path, *, title: str | None = None
-) -> Path:
-    """Write projection.png and .svg of the selected layer into `folder`; returns the PNG's path.
+@keywords(PictureOptions)
+def save_projection_plot(results: ProbeData, acts: Activations, folder: str | Path, options: PictureOptions) -> Path:
+    """Write projection.png and .svg of the selected layer into `folder`; returns the first path.
+
+    Args:
+        results: of one curve, with a linear probe.
+        acts: the activations that were probed.
+        folder: made if it is not there.
+        options: as keyword arguments.
 
     Raises:
         UsageError: no layer was selected; a probe that is not linear.
         StorageError: the disk refused.
     """
-    with new_figure(SIZE) as figure:
-        plot_projection(results, acts, None, figure.subplots(), title=title)
-        return write_figure(figure, Path(folder) / "projection.png")
+    with new_figure(SIZE, options.width) as figure:
+        plot_projection(results, acts, None, figure.subplots(), title=options.heading)
+        return write_figure(figure, Path(folder) / "projection.png", options.formats)
 
 
 def _draw(found: Projection, results: ProbeData, ax: Axes) -> None:
@@ -185,7 +194,7 @@ def _name_axes(found: Projection, results: ProbeData, ax: Axes) -> None:
 
 def _title(results: ProbeData, found: Projection) -> str:
     meta = results.meta
-    return f"{short(meta['label'])} in {short(meta['model'])} on {short(meta['task'])}: {found.place}"
+    return f"{decoding({key: short(meta[key]) for key in ('label', 'model', 'task')})}: {found.place}"
 
 
 def _lines(results: ProbeData, found: Projection) -> list[str]:
