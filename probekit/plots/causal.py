@@ -29,22 +29,22 @@ from probekit.errors import UsageError
 from probekit.evaluation.results.wording import metric_name, position_name, probed
 from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
-from probekit.plots.causal_panels import METHODS, draw_panels, is_filled, panels_shown
+from probekit.plots.causal_panels import METHODS, draw_panels, is_filled, panel_rows, panels_shown
 from probekit.plots.headings import Entries, draw_legends
 from probekit.plots.limits import point_axis_name, shown_ticks
 from probekit.plots.lines import draw_beyond
-from probekit.plots.margin import is_narrow
 from probekit.plots.style import (
     BLUE,
     GREEN,
     GREY,
     INK,
     LINE,
-    NARROW,
     PLAIN,
     RED,
     SMALL,
     inches,
+    is_column,
+    is_column_width,
     new_figure,
     short,
     shown_figure,
@@ -57,7 +57,7 @@ from probekit.plots.style import (
 from probekit.text import listed, printable
 
 SIZE = (8.4, 5.4)  # inches
-PANELS = 2.1  # inches that the small panels add
+PANELS = 2.1  # inches that each row of small panels adds
 CEILINGS = {"full vector": (0, (1, 1.5)), "das": (0, (5, 2))}
 LIMITS = (-1.0, 2.0)  # of the axis, whose 0 is nothing and whose 1 is everything; what is beyond has a triangle
 BEYOND = 0.25  # that a band may stretch the axis beyond the curves; a wider one leaves it
@@ -108,17 +108,17 @@ def _check(data: CausalData) -> None:
 
 
 def _size(data: CausalData, width: float | None) -> tuple[float, float]:
-    return SIZE[0], SIZE[1] + (PANELS if _has_panels(data, width or SIZE[0]) else 0)
+    return SIZE[0], SIZE[1] + _panels_height(data, width or SIZE[0])
 
 
-def _has_panels(data: CausalData, width: float) -> bool:
-    """Whether small panels are drawn: in a narrow picture there is no room for them."""
-    return width >= NARROW and bool(panels_shown(data))
+def _panels_height(data: CausalData, width: float) -> float:
+    """Inches of the small panels; in a narrow picture there is no room for them."""
+    return 0 if is_column_width(width) else PANELS * panel_rows(len(panels_shown(data)))
 
 
 def _draw(data: CausalData, figure: Figure, title: str | None) -> None:
-    has_panels = _has_panels(data, figure.get_figwidth())
-    rows = figure.add_gridspec(2, 1, height_ratios=[SIZE[1], PANELS]) if has_panels else None
+    below = _panels_height(data, figure.get_figwidth())
+    rows = figure.add_gridspec(2, 1, height_ratios=[SIZE[1], below]) if below else None
     ax = figure.add_subplot(rows[0] if rows else 111)
     draw_causal(data, ax, title)
     if rows:
@@ -288,7 +288,7 @@ def _name_axes(data: CausalData, ax: Axes) -> None:
         x: "out" if layer.point != point else printable(layer.point) if layer.layer is None else str(layer.layer)
         for x, layer in zip(at, data.layers, strict=True)
     }
-    shown = shown_ticks(sorted(names))
+    shown = shown_ticks(sorted(names), 6 if is_column(ax) else 30)
     ax.set_xticks(shown, [names[x] for x in shown], **PLAIN)
     has_output = data.layers[-1].point != point
     name = point_axis_name(point, point == data.meta.get("output", "resid_post"), has_output)
@@ -298,7 +298,7 @@ def _name_axes(data: CausalData, ax: Axes) -> None:
     ax.grid(axis="y", color="#E6E6E6", linewidth=0.8)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
-    if is_narrow(ax):
+    if is_column(ax):
         return
     right = ax.secondary_yaxis(
         "right",
@@ -321,7 +321,7 @@ def _write_above(data: CausalData, ax: Axes, legend: tuple[Entries, Entries], ti
     warnings = [line for text in _warnings(data) for line in wrapped(text, room)]
     write_lines(ax, warnings, 8 + height, color=RED)
     height += len(warnings) * LINE
-    lines = [] if is_narrow(ax) or title == "" else wrapped("; ".join(_facts(data)), room)
+    lines = [] if is_column(ax) or title == "" else wrapped("; ".join(_facts(data)), room)
     write_lines(ax, lines, 8 + height)
     text = causal_heading(data) if title is None else printable(title)
     write_title(ax, text, 8 + height + len(lines) * LINE + 3)

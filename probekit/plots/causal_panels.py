@@ -43,12 +43,19 @@ def panels_shown(data: CausalData) -> list[Panel]:
     return [panel for panel, is_there in there.items() if is_there]
 
 
+def panel_rows(panels: int) -> int:
+    """Rows of panels: three have room side by side."""
+    return -(-panels // 3)
+
+
 def draw_panels(data: CausalData, figure: Figure, where: SubplotSpec) -> None:
-    """Draw them side by side."""
+    """Draw them in rows."""
     panels = panels_shown(data)
-    grid = where.subgridspec(1, len(panels))
+    rows = panel_rows(len(panels))
+    columns = -(-len(panels) // rows)
+    grid = where.subgridspec(rows, columns)
     for i, panel in enumerate(panels):
-        ax = figure.add_subplot(grid[i])
+        ax = figure.add_subplot(grid[divmod(i, columns)])
         panel(data, ax)
         ax.tick_params(labelsize=SMALL)
         ax.grid(axis="y", color="#E6E6E6", linewidth=0.8)

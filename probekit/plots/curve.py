@@ -24,8 +24,19 @@ from probekit.plots.headings import Entries, legend_of, without_marks, write_abo
 from probekit.plots.intervals import draw_intervals, interval_rows
 from probekit.plots.limits import hidden, layer_axis_name, name_layers, x_limits, y_limits
 from probekit.plots.lines import draw_curve
-from probekit.plots.margin import is_narrow, is_short
-from probekit.plots.style import PALETTE, PLAIN, inches, new_figure, short, shown_figure, wrapped, write_figure
+from probekit.plots.margin import is_short
+from probekit.plots.style import (
+    PALETTE,
+    PLAIN,
+    inches,
+    is_column,
+    is_column_width,
+    new_figure,
+    short,
+    shown_figure,
+    wrapped,
+    write_figure,
+)
 from probekit.text import listed
 
 SIZE = (8.0, 4.8)  # inches
@@ -108,7 +119,7 @@ def plot_accuracy_by_layer(
     if ax is not None:
         _add(ax, None, asked, title)
         return ax
-    with shown_figure(_size(results), width) as figure:
+    with shown_figure(_size(results, width), width) as figure:
         ax, lower = _axes(figure, results)
         _add(ax, lower, asked, title)
     return ax
@@ -147,20 +158,20 @@ def save_plot(results: ProbeData, folder: str | Path, options: PictureOptions) -
     Raises:
         StorageError: the disk refused.
     """
-    with new_figure(_size(results), options.width) as figure:
+    with new_figure(_size(results, options.width), options.width) as figure:
         _add(*_axes(figure, results), _Asked(results, None, None), options.heading)
         return write_figure(figure, Path(folder) / "accuracy_by_layer.png", options.formats)
 
 
-def _size(results: ProbeData) -> tuple[float, float]:
+def _size(results: ProbeData, width: float | None) -> tuple[float, float]:
     if len(results.layers) == 1:
         return SIZE[0], AROUND + ROW * len(interval_rows([Curve(results, "", PALETTE[0])]))
-    return SIZE[0], SIZE[1] + (PANEL if has_panel(results) else 0)
+    return SIZE[0], SIZE[1] + (PANEL if has_panel(results) and not is_column_width(width) else 0)
 
 
 def _axes(figure: Figure, results: ProbeData) -> tuple[Axes, Axes | None]:
     """The axes of the curve, and those of the compression where there is one."""
-    if not has_panel(results):
+    if not has_panel(results) or is_column_width(figure.get_figwidth()):
         return figure.subplots(), None
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3.6, 1])
     return upper, lower
@@ -259,7 +270,7 @@ def _draw(picture: _Picture, ax: Axes, curves: list[Curve]) -> None:
     if picture.marks is not None:
         picture.marks[:] = legend[1]
         legend = legend[0], []
-    if is_short(ax) or is_narrow(ax):
+    if is_short(ax) or is_column(ax):
         legend = without_marks(legend, is_alone=len(curves) == 1)
     write_above(ax, curves, legend, _notes(curves, y), picture.title)
     if picture.lower is not None:

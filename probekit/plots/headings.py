@@ -15,7 +15,7 @@ from probekit.evaluation.results.wording import decoding
 from probekit.plots.comparisons import LINES
 from probekit.plots.curves import BAND, POINTWISE, Curve, metric_of, shared_facts
 from probekit.plots.lines import NESTED, SELECTED, TEST, TIED, scores_of
-from probekit.plots.margin import is_narrow, is_short
+from probekit.plots.margin import is_short
 from probekit.plots.style import (
     GREY,
     LINE,
@@ -25,6 +25,7 @@ from probekit.plots.style import (
     above,
     fitting,
     inches,
+    is_column,
     text_width,
     wrapped,
     write_lines,
@@ -64,7 +65,7 @@ def write_above(ax: Axes, curves: Sequence[Curve], legend: Blocks, notes: list[s
     warnings = _caution_lines(curves, room)
     write_lines(ax, warnings, 8 + height, color=RED)
     height += len(warnings) * LINE
-    is_bare = is_short(ax) or is_narrow(ax) or title == ""  # the caption has the facts
+    is_bare = is_short(ax) or is_column(ax) or title == ""  # the caption has the facts
     lines = wrapped("; ".join(notes), room) if is_bare else _subtitle(curves, notes, room)
     write_lines(ax, lines, 8 + height)
     write_title(ax, title_of(curves) if title is None else printable(title), 8 + height + len(lines) * LINE + 3)
@@ -198,6 +199,7 @@ def _legend(ax: Axes, texts: Iterable[str], marks: Sequence[Artist], columns: in
         fontsize=SMALL,
         **_SPACING,
     )
+    legend.set_clip_on(False)  # what is clipped takes no part in the layout
     for text in legend.get_texts():
         text.set(**PLAIN)
     return legend

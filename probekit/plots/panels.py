@@ -24,6 +24,7 @@ from probekit.text import printable
 
 PANEL_SIZE = (8.0, 4.8)  # inches
 SMALL_PANEL = (6.0, 4.4)  # inches, of a panel in a row for each label set
+LEAST_PANEL = 2.8  # inches of width
 COLUMNS = 2
 MOST_COLUMNS = 4  # of a row; more points go on in the next
 
@@ -45,7 +46,7 @@ def plot_curves(curves: Sequence[ProbeData], *, title: str | None = None, width:
         title: over all panels, or of the only one, as plain text; "" for none.
         width: in inches; 3.25 is a column of a paper.  [default: 6 to 8 for each panel]
     """
-    with shown_figure(_size(curves), width) as figure:
+    with shown_figure(_size(curves, width), width) as figure:
         _draw(curves, figure, title)
     return figure
 
@@ -62,7 +63,7 @@ def save_curves_plot(curves: Sequence[ProbeData], folder: str | Path, options: P
     Raises:
         StorageError: the disk refused.
     """
-    with new_figure(_size(curves), options.width) as figure:
+    with new_figure(_size(curves, options.width), options.width) as figure:
         _draw(curves, figure, options.heading)
         return write_figure(figure, Path(folder) / "curves.png", options.formats)
 
@@ -103,20 +104,22 @@ def _grid_title(curve: ProbeData) -> str:
     return f"{short(curve.meta['label'])}: {short(curve.meta['point'])}"
 
 
-def _columns(curves: Sequence[ProbeData]) -> int:
+def _columns(curves: Sequence[ProbeData], width: float | None) -> int:
+    """How many panels are side by side in a picture of so many inches; None is as wide as they are."""
+    room = MOST_COLUMNS if width is None else max(1, int(width / LEAST_PANEL))
     if _is_grid(curves):
-        return min(MOST_COLUMNS, len({curve.meta["point"] for curve in curves}))
-    return min(COLUMNS, len(panels_of(curves)))
+        return min(MOST_COLUMNS, room, len({curve.meta["point"] for curve in curves}))
+    return min(COLUMNS, room, len(panels_of(curves)))
 
 
-def _size(curves: Sequence[ProbeData]) -> tuple[float, float]:
-    columns = _columns(curves)
+def _size(curves: Sequence[ProbeData], given: float | None) -> tuple[float, float]:
+    columns = _columns(curves, given)
     width, height = SMALL_PANEL if _is_grid(curves) else PANEL_SIZE
     return width * columns, height * -(-len(panels_of(curves)) // columns)
 
 
 def _draw(curves: Sequence[ProbeData], figure: Figure, title: str | None) -> None:
-    panels, columns = _panels(curves), _columns(curves)
+    panels, columns = _panels(curves), _columns(curves, figure.get_figwidth())
     if title is None and _is_grid(curves):
         title = decoding({key: short(curves[0].meta[key]) for key in ("model", "task")}, metric_of(curves[0]))
     if title and len(panels) > 1:

@@ -23,6 +23,9 @@ from probekit.plots.style import (
     LINE,
     PLAIN,
     SMALL,
+    inches,
+    is_column,
+    is_column_width,
     new_figure,
     short,
     shown_figure,
@@ -56,7 +59,7 @@ def plot_patching(data: CausalData, *, title: str | None = None, width: float | 
         UsageError: no patching was run.
     """
     grids = _grids(data)
-    with shown_figure(_size(grids), width) as figure:
+    with shown_figure(_size(grids, width), width) as figure:
         _draw(data, grids, figure, title)
     return figure
 
@@ -75,7 +78,7 @@ def save_patching_plot(data: CausalData, folder: str | Path, options: PictureOpt
         StorageError: the disk refused.
     """
     grids = _grids(data)
-    with new_figure(_size(grids), options.width) as figure:
+    with new_figure(_size(grids, options.width), options.width) as figure:
         _draw(data, grids, figure, options.heading)
         return write_figure(figure, Path(folder) / "patching.png", options.formats)
 
@@ -86,11 +89,15 @@ def _grids(data: CausalData) -> list[PatchGrid]:
     return sorted(data.grids, key=lambda grid: grid.by == "head")  # heads last
 
 
-def _size(grids: Sequence[PatchGrid]) -> tuple[float, float]:
-    columns = min(COLUMNS, len(grids))
+def _columns(grids: Sequence[PatchGrid], width: float | None) -> int:
+    return 1 if is_column_width(width) else min(COLUMNS, len(grids))
+
+
+def _size(grids: Sequence[PatchGrid], width: float | None = None) -> tuple[float, float]:
+    columns = _columns(grids, width)
     rows = [grids[i : i + columns] for i in range(0, len(grids), columns)]
-    width = max(sum(_panel(grid)[0] for grid in row) for row in rows) + 0.9
-    return width, sum(max(_panel(grid)[1] for grid in row) for row in rows) + 0.6
+    own = max(sum(_panel(grid)[0] for grid in row) for row in rows) + 0.9
+    return own, sum(max(_panel(grid)[1] for grid in row) for row in rows) + 0.6
 
 
 def _panel(grid: PatchGrid) -> tuple[float, float]:
@@ -102,7 +109,7 @@ def _panel(grid: PatchGrid) -> tuple[float, float]:
 
 
 def _draw(data: CausalData, grids: Sequence[PatchGrid], figure: Figure, title: str | None) -> None:
-    columns = min(COLUMNS, len(grids))
+    columns = _columns(grids, figure.get_figwidth())
     axes = figure.subplots(-(-len(grids) // columns), columns, squeeze=False).ravel().tolist()
     for ax in axes[len(grids) :]:
         ax.remove()
@@ -193,7 +200,7 @@ def _name_axes(grid: PatchGrid, ax: Axes, varied: bool) -> None:
         ax.set_xlabel("head", fontsize=SMALL)
     else:
         names = [token_text(token) for token in grid.columns]
-        room = 72 * (_panel(grid)[0] - AROUND[0]) / len(names)
+        room = 72 * (0.7 * inches(ax)[0] if is_column(ax) else _panel(grid)[0] - AROUND[0]) / len(names)
         turned = max(map(text_width, names)) > room - 3
         how: dict[str, Any] = {"rotation": 55, "ha": "right", "rotation_mode": "anchor"} if turned else {}
         size = min(SMALL, 1.1 * room)
@@ -202,6 +209,7 @@ def _name_axes(grid: PatchGrid, ax: Axes, varied: bool) -> None:
             ax.set_xlabel("token, counted from the last", fontsize=SMALL)
     n = f"{counted(grid.n, 'pair')}; " if grid.n is not None else ""
     notes = [note for note in (n + _within_note(grid), _attribution_note(grid), _words(grid, varied)) if note]
+    notes = [] if is_column(ax) else notes
     write_lines(ax, notes, 5)
     title = f"{printable(grid.point)}, layer x {grid.by}"
     ax.set_title(title, loc="left", pad=6 + len(notes) * LINE, fontsize=SMALL + 1.5, color=INK, **PLAIN)

@@ -22,6 +22,7 @@ from probekit.plots.style import (
     INK,
     PLAIN,
     inches,
+    is_column,
     new_figure,
     short,
     shown_figure,
@@ -128,7 +129,12 @@ def _write_numbers(results: PositionData, ax: Axes, fills: np.ndarray) -> None:
     """The scores, the chance level and the number of test texts, where they fit."""
     L, P = results.matrix.shape
     wide, high = inches(ax)
-    size = min(SIZE, 72 * wide / P * 0.86 / (text_width("0.00", 1.0)), 72 * high / (L + _strips(results)) * 0.62)
+    wide *= 0.7 if is_column(ax) else 1  # names and scale take the rest
+    size = min(
+        SIZE,
+        72 * wide / P * 0.86 / (text_width("0.00", 1.0)),
+        72 * high / (L + _strips(results)) * 0.62,
+    )
     if size < TOO_SMALL:
         return
     for j, one in enumerate(results.positions):

@@ -20,10 +20,12 @@ from probekit.plots.style import (
     PALETTE,
     PLAIN,
     SMALL,
+    above,
     inches,
     new_figure,
     short,
     shown_figure,
+    wrapped,
     write_figure,
     write_headings,
 )
@@ -168,8 +170,8 @@ def _draw_values(found: Projection, shown: np.ndarray, ax: Axes, margins: tuple[
 def _write_legend(ax: Axes, handles: Sequence[PathCollection]) -> None:
     names = [str(each.get_label()) for each in handles]
     legend = ax.legend(
-        handles, names, loc="upper left", bbox_to_anchor=(0, -0.13), ncols=2, frameon=False, fontsize=SMALL,
-        handletextpad=0.3, columnspacing=1.2, borderaxespad=0,
+        handles, names, loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=above(ax, -46), ncols=2,
+        frameon=False, fontsize=SMALL, handletextpad=0.3, columnspacing=1.2, borderaxespad=0,
     )  # fmt: skip
     for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
         text.set_parse_math(False)
@@ -185,8 +187,9 @@ def _name_axes(found: Projection, results: ProbeData, ax: Axes) -> None:
         names = f"distance to the boundary of the {probe} probe ({x})", f"first component orthogonal to the probe ({y})"
     else:
         names = f"first discriminant of the {probe} probe ({x})", f"second discriminant ({y})"
-    ax.set_xlabel(names[0], fontsize=SMALL, **PLAIN)
-    ax.set_ylabel(names[1], fontsize=SMALL, **PLAIN)
+    x, y = ("\n".join(wrapped(name, 72 * side)) for name, side in zip(names, inches(ax), strict=True))
+    ax.set_xlabel(x, fontsize=SMALL, **PLAIN)
+    ax.set_ylabel(y, fontsize=SMALL, **PLAIN)
     ax.tick_params(labelsize=SMALL, length=2)
     ax.spines[["top", "right"]].set_visible(False)
     ax.margins(OUTER)

@@ -9,7 +9,6 @@ from probekit.errors import DataError, UsageError
 from probekit.evaluation.results.data import ProbeData
 from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
-from probekit.plots.margin import is_narrow
 from probekit.plots.style import (
     BLUE,
     GREY,
@@ -17,6 +16,8 @@ from probekit.plots.style import (
     PLAIN,
     RED,
     SMALL,
+    above,
+    is_column,
     new_figure,
     short,
     shown_figure,
@@ -157,9 +158,8 @@ def _finish(ax: Axes, scores: ScoreRows) -> None:
     ax.set_xlabel("score" if meta["classes"] else "predicted number")
     ax.set_ylabel("share of test rows")
     ax.spines[["top", "right", "left"]].set_visible(False)
-    legend = ax.legend(
-        fontsize=SMALL, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=1 if is_narrow(ax) else 2
-    )
+    where = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": above(ax, -34)}
+    legend = ax.legend(fontsize=SMALL, frameon=False, ncols=1 if is_column(ax) else 2, **where)
     for text in legend.get_texts():
         text.set(**PLAIN)
 

@@ -18,7 +18,6 @@ from probekit.plots.curves import METRICS
 from probekit.plots.headings import Entries, draw_legends
 from probekit.plots.limits import BOUNDS, shown_ticks, widened
 from probekit.plots.lines import draw_beyond
-from probekit.plots.margin import is_narrow
 from probekit.plots.step_heatmap import draw_steps, steps_size
 from probekit.plots.style import (
     GREY,
@@ -28,6 +27,7 @@ from probekit.plots.style import (
     PLAIN,
     SMALL,
     inches,
+    is_column,
     new_figure,
     short,
     shown_figure,
@@ -147,7 +147,7 @@ def _draw_curves(data: ComparisonData, ax: Axes, title: str) -> None:
     _name_axes(data, ax)
     room = 72 * inches(ax)[0]
     height = draw_legends(ax, (entries, [([name], mark) for name, mark in marks.items()]), room) * LINE
-    heads = [] if is_narrow(ax) or title == "" else wrapped(shared_setting(data), room)
+    heads = [] if is_column(ax) or title == "" else wrapped(shared_setting(data), room)
     write_lines(ax, heads, 8 + height)
     write_title(ax, title, 8 + height + len(heads) * LINE + 3)
 
@@ -260,11 +260,11 @@ def _name_axes(data: ComparisonData, ax: Axes) -> None:
     if data.meta["axis"] == "depth":
         ax.set_xlim(-0.02, 1.02)
         ax.set_xlabel(
-            "relative depth" if is_narrow(ax) else "relative depth: share of the model's blocks that come before"
+            "relative depth" if is_column(ax) else "relative depth: share of the model's blocks that come before"
         )
     else:
         xs = sorted({place.x for run in data.runs for place in run.places})
-        shown = shown_ticks(xs)
+        shown = shown_ticks(xs, 6 if is_column(ax) else 30)
         ends = {run.n_layers for run in data.runs if any(place.x == run.n_layers for place in run.places)}
         one_end = len({run.n_layers for run in data.runs}) == 1
         ax.set_xticks(shown, ["out" if one_end and x in ends else "emb" if x < 0 else str(x) for x in shown])
@@ -286,7 +286,7 @@ def _draw_differences(data: ComparisonData, ax: Axes, shown: Sequence[RunDiffere
         ax.plot([each.difference], [y], "o", color=color, markerfacecolor=face, markersize=5.5, zorder=3)
         p = "" if each.corrected is None else f", p {p_text(each.corrected, '= ')}"
         text = f"{each.difference:+z.3f} {signed_interval(each.interval)}{p}{', unpaired' * (each.kind == UNPAIRED)}"
-        if not is_narrow(ax):
+        if not is_column(ax):
             ax.text(1.01, y, text, transform=ax.get_yaxis_transform(), va="center", fontsize=SMALL, color=INK, **PLAIN)
         names.append(_pair_name(data, each))
     ax.axvline(0, color=GREY, linewidth=1)

@@ -26,7 +26,7 @@ PALE_BLUE = "#74B3DA"
 PALETTE = (BLUE, RED, GREEN, "#CC79A7", "#E69F00", "#56B4E9", INK)  # of several curves, in this order
 NAME_LENGTH = 28  # longer names are cut in the middle
 SMALL = 8.33  # points; the size of everything but titles, whatever the user's style
-NARROW = 5.0  # inches; narrower axes have shorter names, no values in the margin, and no facts under the title
+NARROW = 5.0  # inches; narrower axes have shorter names and no values in the margin, narrower figures no facts
 DPI = 200  # of a PNG
 LINE = 14.0  # points from one small line of text to the next
 TITLE, SMALL_TITLE = 12.0, 9.0  # points; a title that is too long for the latter goes on in the next line
@@ -48,6 +48,17 @@ def inches(ax: Axes) -> tuple[float, float]:
     assert figure is not None
     box = ax.get_window_extent()
     return box.width / figure.dpi, box.height / figure.dpi
+
+
+def is_column(ax: Axes) -> bool:
+    """Whether the figure is as narrow as a column of a paper, whose caption has the facts."""
+    figure = ax.get_figure(root=True)
+    return figure is not None and is_column_width(figure.get_figwidth())
+
+
+def is_column_width(width: float | None) -> bool:
+    """Whether a picture of so many inches is as narrow as a column; None is a picture's own width."""
+    return width is not None and width < NARROW
 
 
 def above(ax: Axes, points: float) -> Transform:
@@ -96,7 +107,7 @@ def fitting(texts: Sequence[str], room: float) -> str:
 
 def write_headings(ax: Axes, title: str, lines: list[str], start: float) -> None:
     """A left-aligned title with small lines under it, the lowest `start` points above the axes."""
-    lines = [part for line in lines for part in wrapped(line, 72 * inches(ax)[0])]
+    lines = [] if is_column(ax) else [part for line in lines for part in wrapped(line, 72 * inches(ax)[0])]
     write_lines(ax, lines, start)
     write_title(ax, title, start + len(lines) * LINE + 3)
 
@@ -152,7 +163,7 @@ def shown_figure(size: tuple[float, float], width: float | None = None) -> Itera
 
     Args:
         size: in inches.
-        width: in inches, instead of that of `size`; axes narrower than `NARROW` have small letters throughout.
+        width: in inches, instead of that of `size`; a column of a paper has small letters throughout.
     """
     from matplotlib import pyplot as plt
 
@@ -182,7 +193,7 @@ def new_figure(size: tuple[float, float], width: float | None = None) -> Iterato
 
 def _letters(width: float | None) -> dict[str, Any]:
     """Settings for the letters of ticks and axis names, which are 10 points otherwise."""
-    return {"font.size": SMALL} if width is not None and width < NARROW else {}
+    return {"font.size": SMALL} if is_column_width(width) else {}
 
 
 def of_width(size: tuple[float, float], width: float | None) -> tuple[float, float]:

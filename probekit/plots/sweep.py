@@ -15,18 +15,20 @@ from probekit.evaluation.results.wording import metric_name
 from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
 from probekit.plots.style import (
-    GREY,
     INK,
     LINE,
     PALETTE,
     PLAIN,
     SMALL,
-    above,
+    inches,
+    is_column,
     new_figure,
     short,
     shown_figure,
+    wrapped,
     write_figure,
     write_figure_title,
+    write_lines,
 )
 from probekit.sweeps.data import SweepData, SweepRow
 from probekit.sweeps.report import sweep_title
@@ -146,20 +148,22 @@ def _draw_panel(left: Axes, right: Axes, metric: str, dots: Sequence[_Dot], colo
     known = [min(HIGHEST, max(lowest, each)) for each in values if each is not None]
     pad = 0.03 * (max(known) - min(known) or 1.0)
     left.set_xlim(min(known) - pad, max(known) + pad)
-    left.set_yticks(range(len(tasks)), [short(task, NAME) for task in tasks], fontsize=7, **PLAIN)
+    left.set_yticks(
+        range(len(tasks)), [short(task, NAME // 2 if is_column(left) else NAME) for task in tasks], fontsize=7, **PLAIN
+    )
     right.set_yticks([])
     right.set_xlim(-0.04, 1.04)
     right.set_xticks([0, 0.5, 1])
     for ax, name in ((left, f"{metric_name(metric)} on test, 95% interval"), (right, "depth of the best layer")):
         ax.set_ylim(len(tasks) - 0.4, -0.6)
-        ax.set_xlabel(name, fontsize=SMALL)
+        ax.set_xlabel("\n".join(wrapped(name, 72 * inches(ax)[0])), fontsize=SMALL)
         ax.tick_params(axis="x", labelsize=SMALL)
         ax.grid(axis="x", color="#E6E6E6", linewidth=0.8)
         ax.hlines(range(len(tasks)), 0, 1, transform=ax.get_yaxis_transform(), color="#F0F0F0", linewidth=0.6, zorder=0)
         ax.set_axisbelow(True)
         ax.spines[["top", "right", "left"]].set_visible(False)
         ax.tick_params(axis="y", length=0)
-    left.text(0, 1, _heading(dots), transform=above(left, 4), color=GREY, fontsize=SMALL, va="bottom", **PLAIN)
+    write_lines(left, [] if is_column(left) else [_heading(dots)], 4)
 
 
 def _draw_dot(ax: Axes, y: float, row: SweepRow, color: str, bounds: tuple[float, float]) -> None:
