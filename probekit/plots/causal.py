@@ -62,6 +62,7 @@ CEILINGS = {"full vector": (0, (1, 1.5)), "das": (0, (5, 2))}
 LIMITS = (-1.0, 2.0)  # of the axis, whose 0 is nothing and whose 1 is everything; what is beyond has a triangle
 BEYOND = 0.25  # that a band may stretch the axis beyond the curves; a wider one leaves it
 SHADES = {"read and used": GREEN, "read, not used": BLUE, "used, not read": RED, "neither": GREY}
+COLUMN_LEGEND = 1.6  # inches that the legend, in few columns, adds to a narrow picture before it is scaled
 STRIP = 0.085  # of the height, under the curves, for the names of the quadrants
 _PLACEBOS = "placebos, lowest to highest"
 
@@ -108,7 +109,8 @@ def _check(data: CausalData) -> None:
 
 
 def _size(data: CausalData, width: float | None) -> tuple[float, float]:
-    return SIZE[0], SIZE[1] + _panels_height(data, width or SIZE[0])
+    legend = COLUMN_LEGEND if is_column_width(width) else 0
+    return SIZE[0], SIZE[1] + legend + _panels_height(data, width or SIZE[0])
 
 
 def _panels_height(data: CausalData, width: float) -> float:
@@ -181,7 +183,8 @@ def _draw_headline(data: CausalData, ax: Axes, xs: dict[str, int]) -> Entries:
             look: dict[str, Any] = {"color": INK, "linewidth": 1.1, "linestyle": style, "zorder": 3}
             look["marker"] = {"das": "D", "full vector": "s"}[name] if len(top) == 1 else ""
             (line,) = ax.plot([xs[e.place] for e in top], [e.effect for e in top], **look)
-            entries.append(([f"{ {'das': 'DAS'}.get(name, name) } (ceiling)"], line))
+            shown = {"das": "DAS"}.get(name, name)
+            entries.append(([f"{shown} (ceiling)"] * 2 + [shown], line))
     ends = [effect.interval or (effect.effect, effect.effect) for effect in own]
     _draw_band(ax, at, [low for low, _ in ends], [high for _, high in ends], color, 0.2, zorder=2)
     values = [effect.effect for effect in own]
@@ -191,7 +194,8 @@ def _draw_headline(data: CausalData, ax: Axes, xs: dict[str, int]) -> Entries:
     ax.scatter(at, values, s=(1.15 * _dot(data)) ** 2, color=fills, edgecolors=color, linewidths=1.2, zorder=7)
     name, direction = method_name(data, method), direction_name(own_direction(data, method) or "")
     beyond: Entries = [([text], mark) for text, mark in draw_beyond(ax, at, values, color).items()]
-    return [([f"effect of {name} ({direction})", f"{name} ({direction})"], line), *entries, *beyond]
+    names = [f"effect of {name} ({direction})", f"{name} ({direction})", name]
+    return [(names, line), *entries, *beyond]
 
 
 def _draw_placebos(ax: Axes, at: Sequence[int], own: Sequence[Effect]) -> Entries:
@@ -267,7 +271,10 @@ def _draw_quadrants(data: CausalData, ax: Axes, xs: dict[str, int]) -> Entries:
             shape.set(facecolor=SHADES[name], alpha=alpha, linewidth=0, zorder=0.5)
             ax.add_patch(shape)
         lines = wrapped(name, room * (right - left) - 4, SMALL - 0.8)
-        if len(lines) <= 2 and all(text_width(word, SMALL - 0.8) <= room * (right - left) - 4 for word in name.split()):
+        most = 1 if is_column(ax) else 2
+        if len(lines) <= most and all(
+            text_width(word, SMALL - 0.8) <= room * (right - left) - 4 for word in name.split()
+        ):
             named.add(name)
             across = {"transform": ax.get_xaxis_transform(), "ha": "center", "va": "center"}
             where = (left + right) / 2, STRIP / 2

@@ -29,7 +29,6 @@ from probekit.plots.style import (
     PALETTE,
     PLAIN,
     inches,
-    is_column,
     is_column_width,
     new_figure,
     short,
@@ -42,6 +41,7 @@ from probekit.text import listed
 SIZE = (8.0, 4.8)  # inches
 PANEL = 1.0  # inches that the lower panel adds
 AROUND, ROW = 1.9, 0.26  # inches of a picture of rows: for the headings and the axis, and for each row
+COLUMN_LEGEND = 1.2  # inches that the legend, in few columns, adds to a narrow picture before it is scaled
 NAME = 56  # letters of a curve's name
 MOST_BANDS = 2  # curves whose bands can be told apart
 Limits = tuple[float, float]
@@ -166,7 +166,9 @@ def save_plot(results: ProbeData, folder: str | Path, options: PictureOptions) -
 def _size(results: ProbeData, width: float | None) -> tuple[float, float]:
     if len(results.layers) == 1:
         return SIZE[0], AROUND + ROW * len(interval_rows([Curve(results, "", PALETTE[0])]))
-    return SIZE[0], SIZE[1] + (PANEL if has_panel(results) and not is_column_width(width) else 0)
+    if is_column_width(width):
+        return SIZE[0], SIZE[1] + COLUMN_LEGEND
+    return SIZE[0], SIZE[1] + (PANEL if has_panel(results) else 0)
 
 
 def _axes(figure: Figure, results: ProbeData) -> tuple[Axes, Axes | None]:
@@ -270,7 +272,7 @@ def _draw(picture: _Picture, ax: Axes, curves: list[Curve]) -> None:
     if picture.marks is not None:
         picture.marks[:] = legend[1]
         legend = legend[0], []
-    if is_short(ax) or is_column(ax):
+    if is_short(ax):
         legend = without_marks(legend, is_alone=len(curves) == 1)
     write_above(ax, curves, legend, _notes(curves, y), picture.title)
     if picture.lower is not None:

@@ -146,10 +146,12 @@ def _fitting_marks(several: Sequence[Sequence[str]], room: float) -> tuple[list[
     """A text of each mark, and the number of columns."""
     texts = [fitting(variants, room - _HANDLE_WIDTH) for variants in several]
     columns = _columns(texts, room)
-    if len(texts) > _MOST_LINES * columns:
-        shorter = [fitting(variants[-1:], room - _HANDLE_WIDTH) for variants in several]
+    for level in range(1, max(map(len, several), default=1)):
+        if len(texts) <= _MOST_LINES * columns:
+            break
+        shorter = [fitting(variants[min(level, len(variants) - 1) :], room - _HANDLE_WIDTH) for variants in several]
         if _columns(shorter, room) > columns:
-            return shorter, _columns(shorter, room)
+            texts, columns = shorter, _columns(shorter, room)
     return texts, columns
 
 

@@ -146,7 +146,8 @@ def _write_numbers(results: PositionData, ax: Axes, fills: np.ndarray) -> None:
             continue
         chance = "" if one.chance is None else _short_number(one.chance)
         for row, text in ((-1.1, chance), (-1.95, f"{one.n['test']:,}" if one.n["test"] < 10_000 else "")):
-            _write(ax, j, row, text, 0.92 * size, GREY)
+            if text_width(text, 0.92 * size) <= 72 * wide / P:
+                _write(ax, j, row, text, 0.92 * size, GREY)
 
 
 def _short_number(value: float) -> str:

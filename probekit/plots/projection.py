@@ -22,6 +22,7 @@ from probekit.plots.style import (
     SMALL,
     above,
     inches,
+    is_column,
     new_figure,
     short,
     shown_figure,
@@ -169,10 +170,9 @@ def _draw_values(found: Projection, shown: np.ndarray, ax: Axes, margins: tuple[
 
 def _write_legend(ax: Axes, handles: Sequence[PathCollection]) -> None:
     names = [str(each.get_label()) for each in handles]
-    legend = ax.legend(
-        handles, names, loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=above(ax, -46), ncols=2,
-        frameon=False, fontsize=SMALL, handletextpad=0.3, columnspacing=1.2, borderaxespad=0,
-    )  # fmt: skip
+    where = {"loc": "upper left", "bbox_to_anchor": (0, 0), "bbox_transform": above(ax, -46), "borderaxespad": 0}
+    look = {"frameon": False, "fontsize": SMALL, "handletextpad": 0.3, "columnspacing": 1.2}
+    legend = ax.legend(handles, names, ncols=1 if is_column(ax) else 2, **where, **look)
     for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
         text.set_parse_math(False)
         assert handle is not None

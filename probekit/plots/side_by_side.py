@@ -28,6 +28,7 @@ from probekit.plots.style import (
     SMALL,
     inches,
     is_column,
+    is_column_width,
     new_figure,
     short,
     shown_figure,
@@ -42,6 +43,7 @@ from probekit.text import printable
 
 WIDTH, HEIGHT = 8.0, 4.0  # inches of the curves, without the headings
 LEGEND_ROW, ROW, AROUND = 0.2, 0.27, 0.75  # inches: of a name, of a difference, and around the differences
+COLUMN_LEGEND = 1.2  # inches that the legend adds to a narrow picture before it is scaled
 MOST_ROWS = 15  # differences that are drawn; differences.csv has all of them
 MOST_BANDS = 2  # of more curves only the first has its band, as theirs mix to mud; places.csv has all of them
 DASHES = ("-", "--", ":")  # more runs than colours
@@ -69,7 +71,7 @@ def plot_comparison(data: ComparisonData, *, title: str | None = None, width: fl
         title: as plain text; "" for none.  [default: label, model and task, as far as the runs share them]
         width: in inches; 3.25 is a column of a paper.  [default: 8]
     """
-    with shown_figure(_size(data), width) as figure:
+    with shown_figure(_size(data, width), width) as figure:
         _draw(data, figure, title)
     return figure
 
@@ -86,16 +88,17 @@ def save_comparison_plot(data: ComparisonData, folder: str | Path, options: Pict
     Raises:
         StorageError: the disk refused.
     """
-    with new_figure(_size(data), options.width) as figure:
+    with new_figure(_size(data, options.width), options.width) as figure:
         _draw(data, figure, options.heading)
         return write_figure(figure, Path(folder) / "comparison.png", options.formats)
 
 
-def _size(data: ComparisonData) -> tuple[float, float]:
+def _size(data: ComparisonData, given: float | None = None) -> tuple[float, float]:
     if data.meta["by"] == "step":
         return steps_size(data)
     rows = len(_shown(data))
-    return WIDTH, HEIGHT + LEGEND_ROW * len(_lines(data)) + (AROUND + ROW * rows) * bool(rows)
+    legend = COLUMN_LEGEND if is_column_width(given) else 0
+    return WIDTH, HEIGHT + legend + LEGEND_ROW * len(_lines(data)) + (AROUND + ROW * rows) * bool(rows)
 
 
 def _draw(data: ComparisonData, figure: Figure, title: str | None) -> None:
