@@ -19,6 +19,7 @@ from probekit.manifest import check_is_store, is_store, newest_manifest, results
 from probekit.options import CausalOptions
 from probekit.options.check import check_reading, check_there
 from probekit.options.option import help_of, option
+from probekit.options.picture import PictureOptions
 from probekit.places import places_of
 from probekit.plain_files import MAX_RESULTS, MAX_TABLE, parse_json, read_bytes
 from probekit.progress import parts_line
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from probekit.models.base import LanguageModel
 
 ORDER = """
-    path answers answers_label method layer at scale rows placebos no_das no_completeness neutral pairs align exact
-    label point store model check seed out title dry_run
+    path answers method layer label point out rows dry_run answers_label at scale placebos no_das no_completeness
+    neutral pairs align exact title no_title width format store model check seed
 """
 WITHOUT_DIRECTION = ("mlp",)  # kinds of probes that are no linear map
 
@@ -61,12 +62,11 @@ class CausalJob(Output):
     out: Path | None = option(
         None, "Where the results go.  [default: STORE/results/causal-LABEL-POINT-...]", metavar="DIR"
     )
-    title: str | None = option(None, "Title of the picture.  [default: label, model and task]", metavar="TEXT")
     dry_run: bool = option(False, "Say what would be run and how long it would take, and stop.")
 
 
 @command(ORDER)
-def causal(job: CausalJob, options: CausalOptions) -> None:
+def causal(job: CausalJob, options: CausalOptions, picture: PictureOptions) -> None:
     """Edit what probes read, and watch the model's next token.
 
     Directions are fitted to train rows; direction, layer and scale are chosen on validation rows; effects are those on
@@ -96,10 +96,16 @@ def causal(job: CausalJob, options: CausalOptions) -> None:
         if options.at == "all":
             console.note("edits at all tokens: erase and steer; interchange takes the coordinate of one token")
     console.hush_downloads(job.quiet)
-    run_causal(store_path, results_path, options, job)
+    run_causal(store_path, results_path, options, job, picture)
 
 
-def run_causal(store_path: AnyPath, results_path: Path | None, options: CausalOptions, job: CausalJob) -> None:
+def run_causal(
+    store_path: AnyPath,
+    results_path: Path | None,
+    options: CausalOptions,
+    job: CausalJob,
+    picture: PictureOptions = PictureOptions(),  # noqa: B008 (frozen)
+) -> None:
     """Open everything, run, save and print.
 
     Raises:
@@ -130,7 +136,7 @@ def run_causal(store_path: AnyPath, results_path: Path | None, options: CausalOp
     found.meta["asked"] = question
     found.meta["files"] = {name: str(path) for name in ("neutral", "pairs") if (path := getattr(options, name))}
     where = {"store": str(store_path)} | ({} if results_path is None else {"probes": str(results_path)})
-    draw = partial(_draw, title=job.title)
+    draw = partial(_draw, picture=picture)
     save_and_show(found, folder, draw, "causal.json", where, "the edits are complete", job)
     from probekit.causal.curve.parts import remove_parts
 
@@ -313,13 +319,14 @@ def _load(name: str | None, store: "Store") -> "LanguageModel":
     return load_model(name or name_or_path, **(source if name is None else {}))
 
 
-def _draw(found: "CausalResults", folder: Path, title: str | None) -> list[Path]:
+def _draw(found: "CausalResults", folder: Path, picture: PictureOptions) -> list[Path]:
     """Draw the curve and the grids, whichever there are; the paths of the pictures."""
     from probekit.plots.causal import save_causal_plot
     from probekit.plots.patching import save_patching_plot
 
-    pictures = [save_causal_plot(found.data, folder, title=title)] if found.layers else []
-    return pictures + ([save_patching_plot(found.data, folder, title=title)] if found.grids else [])
+    how = vars(picture)
+    pictures = [save_causal_plot(found.data, folder, **how)] if found.layers else []
+    return pictures + ([save_patching_plot(found.data, folder, **how)] if found.grids else [])
 
 
 def _show_plan(

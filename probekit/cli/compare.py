@@ -14,11 +14,12 @@ from probekit.cli.stores import check_out
 from probekit.errors import UsageError
 from probekit.options import CompareOptions
 from probekit.options.option import option
+from probekit.options.picture import PictureOptions
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareJob(Output):
-    """The runs, the folder for the comparison, and the picture's title."""
+    """The runs, and the folder for the comparison."""
 
     runs: list[str] = argument(
         "Folders of results, here or at hf://OWNER/NAME, or stores with results; "
@@ -26,13 +27,10 @@ class CompareJob(Output):
         metavar="RUN RUN...",
     )
     out: Path | None = option(None, "Where the comparison goes.  [default: runs/compare-...]", metavar="DIR")
-    title: str | None = option(
-        None, "Title of the picture.  [default: label, model and task, as far as all runs share them]", metavar="TEXT"
-    )
 
 
-@command("runs axis by pairs seed out title")
-def compare(job: CompareJob, options: CompareOptions) -> None:
+@command("runs axis by pairs out title no_title width format seed")
+def compare(job: CompareJob, options: CompareOptions, picture: PictureOptions) -> None:
     """Put runs side by side: models, seeds, points, checkpoints.
 
     Prints one table: each run's selected layer, its test score, and the difference to the first run on the same test
@@ -58,7 +56,7 @@ def compare(job: CompareJob, options: CompareOptions) -> None:
         if job.out is not None:
             check_comparison_folder(job.out)
         found = put_side_by_side(job.runs, **vars(options))
-    draw = partial(save_comparison_plot, title=job.title)
+    draw = partial(save_comparison_plot, **vars(picture))
     folder = job.out or _folder(job, options)
     save_and_show(found, folder, draw, FILE, {}, "the runs are complete", job)
 

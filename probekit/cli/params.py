@@ -12,6 +12,7 @@ from probekit.errors import UsageError
 from probekit.options import ModelOptions, parse
 from probekit.options.load import Via
 from probekit.options.option import like, option
+from probekit.options.picture import PictureOptions
 from probekit.text import listed
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class ParamsJob(Output):
 
 
 @command()
-def params(job: ParamsJob) -> None:
+def params(job: ParamsJob, options: PictureOptions) -> None:
     """Count a model's parameters, memory and FLOPs.
 
     All by component, for one forward pass. Needs at most the config.json, no weights.
@@ -74,7 +75,7 @@ def params(job: ParamsJob) -> None:
     if not job.quiet:
         _note_long(accounts)
     if job.compare:
-        _show_compared(accounts, job.out or PICTURE, job.json)
+        _show_compared(accounts, job.out or PICTURE, job.json, options)
     elif job.json:
         console.result_json(accounts[0].as_dict())
     else:
@@ -132,7 +133,7 @@ def _note_long(accounts: "list[Account]") -> None:
         console.note(f"{name} supports {n_ctx:,} tokens; figures for longer contexts are hypothetical")
 
 
-def _show_compared(accounts: "list[Account]", path: Path, as_json: bool) -> None:
+def _show_compared(accounts: "list[Account]", path: Path, as_json: bool, options: PictureOptions) -> None:
     from probekit.models.account_tables import compared
     from probekit.models.accounting import forward_flops
     from probekit.plots import save_flop_shares
@@ -140,7 +141,7 @@ def _show_compared(accounts: "list[Account]", path: Path, as_json: bool) -> None
     flops: dict[str, dict[int, dict[str, int]]] = {}
     for each in accounts:
         flops.setdefault(each.name, {})[each.context] = forward_flops(each.shape, each.context)
-    picture = save_flop_shares(flops, path)
+    picture = save_flop_shares(flops, path, **vars(options))
     if as_json:
         console.result_json({"models": [each.as_dict() for each in accounts], "picture": str(picture)})
     else:

@@ -12,6 +12,7 @@ from probekit.cli.fields import Output, required
 from probekit.errors import UsageError
 from probekit.options import ScoreOptions, TaskOptions
 from probekit.options.option import option
+from probekit.options.picture import PictureOptions
 from probekit.options.score import ProbeDeviceOptions, TextOptions
 from probekit.text import counted
 
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from probekit.tasks import Task
 
 ORDER = """
-    probe model dataset text tokens fpr out picture any_model text_column messages_column id_column span_column columns
-    header data_format on_bad_row chat_template batch_tokens device dtype revision via device_map quantize
+    probe model dataset text tokens fpr out text_column messages_column id_column span_column columns header data_format
+    on_bad_row chat_template any_model picture title no_title width format batch_tokens device dtype revision via
+    device_map quantize
 """
 
 
@@ -70,7 +72,9 @@ class _Tally:
 
 
 @command(ORDER)
-def score(job: ScoreJob, where: ProbeDeviceOptions, data: TextOptions, options: ScoreOptions) -> None:
+def score(
+    job: ScoreJob, where: ProbeDeviceOptions, data: TextOptions, options: ScoreOptions, picture: PictureOptions
+) -> None:
     """Score new texts with a trained probe.
 
     The model runs as it did for the probe: same tokens, BOS, chat template and type. Nothing is kept but the scores.
@@ -105,7 +109,7 @@ def score(job: ScoreJob, where: ProbeDeviceOptions, data: TextOptions, options: 
     if job.out is not None:
         _write(job, job.out, scoring)
     else:
-        _show(job, scoring, results)
+        _show(job, scoring, results, picture)
 
 
 def _load(
@@ -158,7 +162,7 @@ def _write(job: ScoreJob, out: Path, scoring: "Scoring") -> None:
         console.result(out)
 
 
-def _show(job: ScoreJob, scoring: "Scoring", results: "ProbeResults") -> None:
+def _show(job: ScoreJob, scoring: "Scoring", results: "ProbeResults", picture: PictureOptions) -> None:
     from probekit.scoring.results import Scores
     from probekit.scoring.rows import joined_rows, score_columns
     from probekit.scoring.score import score_parts
@@ -170,7 +174,7 @@ def _show(job: ScoreJob, scoring: "Scoring", results: "ProbeResults") -> None:
     if job.picture is not None:
         from probekit.plots import save_scores_plot
 
-        drawn = save_scores_plot(results, found, job.picture)
+        drawn = save_scores_plot(results, found, job.picture, **vars(picture))
         if not job.quiet and not job.json:
             console.note(f"picture: {drawn}")
     if job.json:

@@ -15,6 +15,7 @@ from probekit.cli.fields import Output, required
 from probekit.errors import DataError
 from probekit.options import ClusterOptions, SweepArguments, parse
 from probekit.options.option import option
+from probekit.options.picture import PictureOptions
 from probekit.progress import parts_line
 from probekit.text import counted, listed
 
@@ -37,7 +38,7 @@ class SweepJob(Output):
 
 
 @command(ORDER, config_first=True)
-def sweep(job: SweepJob, options: SweepArguments) -> None:
+def sweep(job: SweepJob, options: SweepArguments, picture: PictureOptions) -> None:
     """Train probes for many tasks on many models, with one table.
 
     A folder of 155 CSV files is 155 tasks. Each model is loaded once for all of them. A task that fails is one line
@@ -77,10 +78,10 @@ def sweep(job: SweepJob, options: SweepArguments) -> None:
         with console.interrupt_says(f"the runs that ended are in {options.out}; run the same command again to resume"):
             more = {"progress": line.set, "on_run": lambda run: _note(job, plan, run)}
             results = run_sweep(dataclasses.replace(plan, options=dataclasses.replace(options, **more)))
-    _show(job, Path(str(options.out)), results)
+    _show(job, Path(str(options.out)), results, picture)
 
 
-def _show(job: SweepJob, out: Path, results: "SweepResults") -> None:
+def _show(job: SweepJob, out: Path, results: "SweepResults", options: PictureOptions) -> None:
     """Draw and print the results.
 
     Raises:
@@ -89,7 +90,7 @@ def _show(job: SweepJob, out: Path, results: "SweepResults") -> None:
     from probekit.plots import save_sweep_plot
     from probekit.sweeps.files import TABLE, table_rows
 
-    picture = save_sweep_plot(results, out) if any(run.rows for run in results.runs) else None
+    picture = save_sweep_plot(results, out, **vars(options)) if any(run.rows for run in results.runs) else None
     if job.json:
         table = {"sweep": str(out), "table": str(out / TABLE), "picture": None if picture is None else str(picture)}
         failed = [{"task": run.task, "model": run.model, "error": run.error} for run in results.failed]

@@ -11,6 +11,7 @@ from probekit.cli.fields import Given, Output, argument
 from probekit.errors import ResumeMismatch, UsageError
 from probekit.options import TrainingSettings
 from probekit.options.option import option
+from probekit.options.picture import PictureOptions
 from probekit.text import counted
 from probekit.worlds import MODELS
 
@@ -36,8 +37,12 @@ class TrainModelJob(Output):
     out: Path | None = option(None, "Where the model goes.  [default: models/NAME]", metavar="DIR")
 
 
-@command("name steps batch_size learning_rate warm_up_steps seed positions out")
-def train_model(job: TrainModelJob, given: Annotated[dict[str, Any], Given(TrainingSettings, "the world's")]) -> None:
+@command("name steps batch_size learning_rate warm_up_steps seed positions out title no_title width format")
+def train_model(
+    job: TrainModelJob,
+    given: Annotated[dict[str, Any], Given(TrainingSettings, "the world's")],
+    options: PictureOptions,
+) -> None:
     """Train and test the model of a synthetic world.
 
     It is tested on held-out examples. Writes the model as a folder that --model takes, its loss curve, and a
@@ -67,7 +72,7 @@ def train_model(job: TrainModelJob, given: Annotated[dict[str, Any], Given(Train
         trained = train_world(one, folder, progress, checkpoints=folder)
     if not job.quiet and (short := shortfall(trained)):
         console.note(f"{short}; more --steps or another --learning-rate may help")
-    picture = save_loss_plot(trained.result.losses, one.name, folder)
+    picture = save_loss_plot(trained.result.losses, one.name, folder, **vars(options))
     if job.json:
         console.result_json(_facts(trained, folder, picture) | {"world": one.task, "settings": vars(one.settings)})
     elif job.quiet:

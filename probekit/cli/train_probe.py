@@ -17,6 +17,7 @@ from probekit.manifest import newest_manifest, stores_in
 from probekit.options import ClusterOptions, ProbeArguments, ProbeOptions, parse
 from probekit.options.check import check_reading
 from probekit.options.option import like, option
+from probekit.options.picture import PictureOptions
 from probekit.options.probe import BY_HEAD
 from probekit.progress import parts_line
 from probekit.remote.path import AnyPath
@@ -33,7 +34,7 @@ ORDER = """
 
 @dataclass(frozen=True, kw_only=True)
 class TrainProbeJob(ClusterOptions, Output):
-    """The store and how its files are checked, the baseline, the folder for the results, and the picture's title."""
+    """The store and how its files are checked, the baseline, and the folder for the results."""
 
     store: AnyPath | None = argument(
         "A store made by `probekit extract`, or a folder of them.  [default: the newest complete store under ./runs]",
@@ -52,13 +53,12 @@ class TrainProbeJob(ClusterOptions, Output):
         False,
         "Also draw the test rows of the best layer along the probe, and along what varies most orthogonal to it.",
     )
-    title: str | None = option(None, "Title of the picture.  [default: label, model and task]", metavar="TEXT")
     log_to: str | None = like(ProbeArguments, "log_to", flag="--log-to")
     memory: int | None = like(ProbeArguments, "memory", flag="--memory")
 
 
 @command(ORDER)
-def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
+def train_probe(job: TrainProbeJob, options: ProbeOptions, picture: PictureOptions) -> None:
     """Train a probe at each layer and plot accuracy by layer.
 
     The best layer is chosen on validation; test decides nothing. Texts that are in several splits are reported. Writes
@@ -99,7 +99,7 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
     if job.store is not None and (inside := stores_in(job.store)):
         for each in inside:
             stores.check_places(each, options)
-        train_each(inside, partial(_train_checkpoint, options, job), job.json, job.quiet)
+        train_each(inside, partial(_train_checkpoint, options, job, picture), job.json, job.quiet)
         return
     path: AnyPath = job.store or newest_manifest(Path("runs"))
     stores.check_places(path, options)
@@ -109,17 +109,17 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
         from probekit.activations import load_activations
 
         store = load_activations(job.store or _newest(job.quiet), job.check)
-    train(store, options, job)
+    train(store, options, job, picture)
 
 
-def _train_checkpoint(options: ProbeOptions, job: TrainProbeJob, path: AnyPath) -> Path:
+def _train_checkpoint(options: ProbeOptions, job: TrainProbeJob, picture: PictureOptions, path: AnyPath) -> Path:
     """Train on one of several stores, without printing; the folder of its results."""
     from probekit.activations import load_activations
 
     out = None if job.out is None else job.out / path.name
     stores.check_results_out(out, path)
     own = dataclasses.replace(job, store=path, out=out)
-    return train(load_activations(path, job.check), options, own, show=False)
+    return train(load_activations(path, job.check), options, own, picture, show=False)
 
 
 def several_of(options: ProbeOptions, store: "Store") -> dict[str, Any]:
@@ -138,7 +138,13 @@ def several_of(options: ProbeOptions, store: "Store") -> dict[str, Any]:
     return found
 
 
-def train(store: "Store", options: ProbeOptions, job: TrainProbeJob, show: bool = True) -> Path:
+def train(
+    store: "Store",
+    options: ProbeOptions,
+    job: TrainProbeJob,
+    picture: PictureOptions = PictureOptions(),  # noqa: B008 (frozen)
+    show: bool = True,
+) -> Path:
     """Train, save and print: one curve, or a folder with several; the folder.
 
     Raises:
@@ -176,7 +182,7 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob, show: bool 
         results.meta.update(asked=question, activations=record | {key: known[key] for key in record if key in known})
     named = {key: getattr(options, key) or curve.meta[key] for key in ("label", "point")} if several else {}
     folder = job.out or results_folder(store.path, {**curve.meta, **named}, question)
-    draw = partial(_draw, store=store, title=job.title, projection=job.projection)
+    draw = partial(_draw, store=store, picture=picture, projection=job.projection)
     file = RESULT_FILES[_kind(options, several)]
     where = {"store": str(store.path)}
     save_and_show(results, folder, draw, file, where, complete, job if show else None)
@@ -212,7 +218,7 @@ def _labels(several: dict[str, Any], options: ProbeOptions, store: "Store") -> l
     return [*store.labels] if named == "all" else named
 
 
-def _draw(results: Any, folder: Path, store: "Store", title: str | None, projection: bool) -> Path | list[Path]:
+def _draw(results: Any, folder: Path, store: "Store", picture: PictureOptions, projection: bool) -> Path | list[Path]:
     """Write the pictures of results into a folder."""
     from probekit.evaluation import PositionResults, ProbeCurves, TransferResults
     from probekit.plots import (
@@ -223,19 +229,20 @@ def _draw(results: Any, folder: Path, store: "Store", title: str | None, project
         save_transfer_plot,
     )
 
+    how = vars(picture)
     if isinstance(results, TransferResults):
-        return save_transfer_plot(results, folder)
+        return save_transfer_plot(results, folder, **how)
     if isinstance(results, ProbeCurves):
-        return save_curves_plot(list(results.values()), folder, title=title)
+        return save_curves_plot(list(results.values()), folder, **how)
     if isinstance(results, PositionResults):
-        return save_positions_plot(results, folder, title=title)
-    drawn = save_plot(results, folder, title=title)
+        return save_positions_plot(results, folder, **how)
+    drawn = save_plot(results, folder, **how)
     if not projection:
         return drawn
     if results.selected is None:
         console.note("no projection: no layer was selected, as the task has no validation split")
         return drawn
-    return [drawn, save_projection_plot(results, store, folder)]
+    return [drawn, save_projection_plot(results, store, folder, **how)]
 
 
 def _newest(quiet: bool) -> AnyPath:

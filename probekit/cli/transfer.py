@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from probekit.errors import UsageError
 from probekit.manifest import results_home
 from probekit.options import TransferOptions
 from probekit.options.option import option
+from probekit.options.picture import PictureOptions
 from probekit.progress import parts_line
 from probekit.remote.path import AnyPath
 
@@ -30,8 +32,8 @@ class TransferJob(Output):
     )
 
 
-@command("stores layer point probe label position C seed out")
-def transfer(job: TransferJob, options: TransferOptions) -> None:
+@command("stores layer point probe label position C out title no_title width format seed")
+def transfer(job: TransferJob, options: TransferOptions, picture: PictureOptions) -> None:
     """Train probes on each task and test them on all tasks.
 
     Does the direction that a probe found on one task hold on others? Layer and C are chosen on the validation split of
@@ -63,7 +65,8 @@ def transfer(job: TransferJob, options: TransferOptions) -> None:
             results = run_transfer(opened, **how, progress=line.set, on_part=line.part)
     folder = job.out or _folder(job.stores, results.meta, {**question_of(options), "probe": probe})
     where = {"stores": [str(path) for path in job.stores]}
-    save_and_show(results, folder, save_transfer_plot, "transfer.json", where, complete, job)
+    draw = partial(save_transfer_plot, **vars(picture))
+    save_and_show(results, folder, draw, "transfer.json", where, complete, job)
 
 
 def _folder(stores: list[AnyPath], meta: Mapping[str, Any], question: Mapping[str, Any]) -> Path:

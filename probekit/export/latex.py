@@ -52,6 +52,7 @@ _SPECIAL = {
     "±": r"$\pm$",
     "→": r"$\rightarrow$",
 }
+_MINUS = re.compile(r"(?<![\w.-])-(?=[\d.])|(?<=\de)-(?=\d)")  # of a number, 1e-05 included; not the hyphen of gpt-2
 _ACCENTS = {0x300: "`", 0x301: "'", 0x302: "^", 0x303: "~", 0x308: '"', 0x304: "=", 0x307: "."}
 _ACCENTS |= {0x30A: "r", 0x327: "c", 0x30C: "v", 0x306: "u", 0x30B: "H", 0x323: "d"}
 
@@ -89,7 +90,7 @@ def latex_curves(curves: Sequence[ProbeData]) -> str:
     header, *rows = without_empty_columns([header, *map(_curve_row, curves)])
     lines = [_line(row) for row in rows]
     meta = curves[0].meta
-    caption = f"Probes in {printable(meta['model'])} on {printable(meta['task'])}. {_caption(curves[0])}"
+    caption = f"Probes of {printable(meta['model'])} ({printable(meta['task'])}). {_caption(*curves)}"
     return _table([_line(header)], [lines], len(header), 3, caption, f"probes {meta['task']} {meta['model']}")
 
 
@@ -139,15 +140,16 @@ def _rows(data: ProbeData) -> list[list[str]]:
     return rows
 
 
-def _caption(data: ProbeData) -> str:
+def _caption(data: ProbeData, *others: ProbeData) -> str:
     n = data.meta["n"]
+    probes = list(dict.fromkeys(str(each.meta["probe"]) for each in (data, *others)))
     sizes = ", ".join(f"{n[split]:,} {split}" for split in n)
     chosen = "" if data.selected is None or data.procedure is not None else " Bold: selected on validation."
-    return f"{data.meta['probe']} probe; examples: {sizes}.{chosen}"
+    return f"{'Probe' if len(probes) == 1 else 'Probes'}: {', '.join(probes)}; examples: {sizes}.{chosen}"
 
 
 def _line(cells: Sequence[str], bold: bool = False) -> str:
-    written = [latex_text(cell) for cell in cells]
+    written = [_MINUS.sub("$-$", latex_text(cell)) for cell in cells]
     written = [rf"\textbf{{{cell}}}" if bold and cell else cell for cell in written]
     return "    " + " & ".join(written) + r" \\"
 

@@ -20,17 +20,18 @@ from probekit.causal.results.report import has_other_answers, method_name, place
 from probekit.causal.results.view import (
     curve_effects,
     directions_text,
-    effect_shows_use,
     finite,
     methods_of,
-    probe_effects,
     selected_place,
 )
 from probekit.errors import UsageError
-from probekit.evaluation.results.wording import metric_name, position_name
-from probekit.plots.causal_panels import METHODS, draw_panels, panels_shown
+from probekit.evaluation.results.wording import metric_name, position_name, probed
+from probekit.options.option import keywords
+from probekit.options.picture import PictureOptions
+from probekit.plots.causal_panels import METHODS, draw_panels, is_filled, panel_rows, panels_shown
 from probekit.plots.headings import Entries, draw_legends
 from probekit.plots.limits import point_axis_name, shown_ticks
+from probekit.plots.lines import draw_beyond
 from probekit.plots.style import (
     BLUE,
     GREEN,
@@ -41,8 +42,11 @@ from probekit.plots.style import (
     RED,
     SMALL,
     inches,
+    is_column,
+    is_column_width,
     new_figure,
     short,
+    shown_figure,
     text_width,
     wrapped,
     write_figure,
@@ -52,43 +56,50 @@ from probekit.plots.style import (
 from probekit.text import listed, printable
 
 SIZE = (8.4, 5.4)  # inches
-PANELS = 2.1  # inches that the small panels add
+PANELS = 2.1  # inches that each row of small panels adds
 CEILINGS = {"full vector": (0, (1, 1.5)), "das": (0, (5, 2))}
-OWN = (0, (4, 1.2, 1, 1.2))  # of the probe's own direction
+LIMITS = (-1.0, 2.0)  # of the axis, whose 0 is nothing and whose 1 is everything; what is beyond has a triangle
+BEYOND = 0.25  # that a band may stretch the axis beyond the curves; a wider one leaves it
 SHADES = {"read and used": GREEN, "read, not shown to be used": BLUE, "used, not read": RED, "neither": GREY}
+COLUMN_LEGEND = 1.6  # inches that the legend, in few columns, adds to a narrow picture before it is scaled
 STRIP = 0.085  # of the height, under the curves, for the names of the quadrants
 _PLACEBOS = "placebos, lowest to highest"
 
 
-def plot_causal(data: CausalData, *, title: str | None = None) -> Figure:
+def plot_causal(data: CausalData, *, title: str | None = None, width: float | None = None) -> Figure:
     """Draw the causal curve on a new pyplot figure, which a notebook shows.
 
     Args:
         data: of a run with layers.
         title: of the picture, as plain text; "" for none.  [default: label, model and task]
+        width: in inches; 3.25 is a column of a paper.  [default: 8.4]
 
     Raises:
         UsageError: there are no layers.
     """
-    from matplotlib import pyplot as plt
-
     _check(data)
-    figure = plt.figure(figsize=_size(data), layout="constrained")
-    _draw(data, figure, title)
+    with shown_figure(_size(data, width), width) as figure:
+        _draw(data, figure, title)
     return figure
 
 
-def save_causal_plot(data: CausalData, folder: str | Path, *, title: str | None = None) -> Path:
-    """Write causal_by_layer.png and .svg into `folder`, the same bytes for the same results; returns the PNG's path.
+@keywords(PictureOptions)
+def save_causal_plot(data: CausalData, folder: str | Path, options: PictureOptions) -> Path:
+    """Write causal_by_layer.png and .svg into `folder`, the same bytes for the same results; returns the first path.
+
+    Args:
+        data: of a run with layers.
+        folder: made if it is not there.
+        options: as keyword arguments.
 
     Raises:
         UsageError: there are no layers.
         StorageError: the disk refused.
     """
     _check(data)
-    with new_figure(_size(data)) as figure:
-        _draw(data, figure, title)
-        return write_figure(figure, Path(folder) / "causal_by_layer.png")
+    with new_figure(_size(data, options.width), options.width) as figure:
+        _draw(data, figure, options.heading)
+        return write_figure(figure, Path(folder) / "causal_by_layer.png", options.formats)
 
 
 def _check(data: CausalData) -> None:
@@ -96,12 +107,19 @@ def _check(data: CausalData) -> None:
         raise UsageError("these results have no curve: only patching was run; draw that with plot_patching()")
 
 
-def _size(data: CausalData) -> tuple[float, float]:
-    return SIZE[0], SIZE[1] + (PANELS if panels_shown(data) else 0)
+def _size(data: CausalData, width: float | None) -> tuple[float, float]:
+    legend = COLUMN_LEGEND if is_column_width(width) else 0
+    return SIZE[0], SIZE[1] + legend + _panels_height(data, width or SIZE[0])
+
+
+def _panels_height(data: CausalData, width: float) -> float:
+    """Inches of the small panels; in a narrow picture there is no room for them."""
+    return 0 if is_column_width(width) else PANELS * panel_rows(len(panels_shown(data)))
 
 
 def _draw(data: CausalData, figure: Figure, title: str | None) -> None:
-    rows = figure.add_gridspec(2, 1, height_ratios=[SIZE[1], PANELS]) if panels_shown(data) else None
+    below = _panels_height(data, figure.get_figwidth())
+    rows = figure.add_gridspec(2, 1, height_ratios=[SIZE[1], below]) if below else None
     ax = figure.add_subplot(rows[0] if rows else 111)
     draw_causal(data, ax, title)
     if rows:
@@ -112,14 +130,10 @@ def draw_causal(data: CausalData, ax: Axes, title: str | None = None) -> None:
     """Draw decodability and effects on axes, with the quadrants under them and headings above."""
     xs = {layer.place: x for layer, x in zip(data.layers, layer_xs(data), strict=True)}
     ax.axhline(0, color=GREY, linewidth=0.8, zorder=1)
-    entries = _draw_score(data, ax, xs)
-    methods = methods_of(data)
-    for method in reversed(methods):  # the headline on top
-        entries = _draw_method(data, ax, xs, method, method == methods[0]) + entries
-    entries += _draw_probes_own(data, ax, xs)
     ends = min(xs.values()) - 0.5, max(xs.values()) + 0.5
     ax.set_xlim(*ends)
     _set_heights(data, ax)
+    entries = _draw_score(data, ax, xs) + _draw_headline(data, ax, xs)
     own = _draw_selected(data, ax, xs)
     unnamed = _draw_quadrants(data, ax, xs)
     _name_axes(data, ax)
@@ -155,48 +169,32 @@ def _draw_score(data: CausalData, ax: Axes, xs: dict[str, int]) -> Entries:
     return [(["decodability: probe's test score, as a share above the baseline", "decodability"], line)]
 
 
-def _draw_method(data: CausalData, ax: Axes, xs: dict[str, int], method: str, is_headline: bool) -> Entries:
-    """The effect of a method; of the headline also interval, placebos and ceilings."""
+def _draw_headline(data: CausalData, ax: Axes, xs: dict[str, int]) -> Entries:
+    """The effect of the first method, with interval, placebos and ceilings; other methods have a panel of their own."""
+    method = methods_of(data)[0]
     color = METHODS.get(method, INK)
-    entries: Entries = []
     own = [effect for place, effect in curve_effects(data, method).items() if place in xs]
     at = [xs[effect.place] for effect in own]
-    if is_headline:
-        entries += _draw_placebos(ax, at, own)
-        for name, style in CEILINGS.items():
-            top = [effect for place, effect in curve_effects(data, method, name).items() if place in xs]
-            if top:
-                look: dict[str, Any] = {"color": INK, "linewidth": 1.1, "linestyle": style, "zorder": 3}
-                look["marker"] = {"das": "D", "full vector": "s"}[name] if len(top) == 1 else ""
-                (line,) = ax.plot([xs[e.place] for e in top], [e.effect for e in top], **look)
-                entries.append(([f"{ {'das': 'DAS'}.get(name, name) } (ceiling)"], line))
-        ends = [effect.interval or (effect.effect, effect.effect) for effect in own]
-        _draw_band(ax, at, [low for low, _ in ends], [high for _, high in ends], color, 0.2, zorder=2)
-    look = {"linewidth": 2.0 if is_headline else 1.1, "zorder": 6 if is_headline else 4}
-    (line,) = ax.plot(at, [effect.effect for effect in own], color=color, **look)
+    entries = _draw_placebos(ax, at, own)
+    for name, style in CEILINGS.items():
+        top = [effect for place, effect in curve_effects(data, method, name).items() if place in xs]
+        if top:
+            look: dict[str, Any] = {"color": INK, "linewidth": 1.1, "linestyle": style, "zorder": 3}
+            look["marker"] = {"das": "D", "full vector": "s"}[name] if len(top) == 1 else ""
+            (line,) = ax.plot([xs[e.place] for e in top], [e.effect for e in top], **look)
+            shown = {"das": "DAS"}.get(name, name)
+            entries.append(([f"{shown} (ceiling)"] * 2 + [shown], line))
+    ends = [effect.interval or (effect.effect, effect.effect) for effect in own]
+    _draw_band(ax, at, [low for low, _ in ends], [high for _, high in ends], color, 0.2, zorder=2)
+    values = [effect.effect for effect in own]
+    (line,) = ax.plot(at, values, color=color, linewidth=2.0, zorder=6)
     used = {layer.place: layer.is_used.get(method) for layer in data.layers}
-    fills = [color if _is_filled(effect, used.get(effect.place)) else "white" for effect in own]
-    size = (_dot(data) * (1.15 if is_headline else 0.85)) ** 2
-    ax.scatter(at, [e.effect for e in own], s=size, color=fills, edgecolors=color, linewidths=1.2, zorder=7)
+    fills = [color if is_filled(effect, used.get(effect.place)) else "white" for effect in own]
+    ax.scatter(at, values, s=(1.15 * _dot(data)) ** 2, color=fills, edgecolors=color, linewidths=1.2, zorder=7)
     name, direction = method_name(data, method), directions_text(data, method)
-    return [([f"effect of {name} ({direction})", f"{name} ({direction})"], line), *entries]
-
-
-def _draw_probes_own(data: CausalData, ax: Axes, xs: dict[str, int]) -> Entries:
-    """A thin line: what interchange along the probe's direction does, where the curve is of another direction."""
-    own = [effect for place, effect in probe_effects(data).items() if place in xs]
-    if not own:
-        return []
-    color, at, ys = METHODS["interchange"], [xs[effect.place] for effect in own], [effect.effect for effect in own]
-    (line,) = ax.plot(at, ys, color=color, linewidth=0.9, linestyle=OWN, zorder=4)
-    fills = [color if effect_shows_use(effect) else "white" for effect in own]
-    ax.scatter(at, ys, s=(0.7 * _dot(data)) ** 2, color=fills, edgecolors=color, linewidths=0.8, zorder=7)
-    return [(["effect of interchange (the probe's own direction)", "interchange (probe's own)"], line)]
-
-
-def _is_filled(effect: Effect, known: bool | None) -> bool:
-    """Whether an effect shows use, by the run's own verdict where it has one."""
-    return effect_shows_use(effect) if known is None else known
+    beyond: Entries = [([text], mark) for text, mark in draw_beyond(ax, at, values, color).items()]
+    names = [f"effect of {name} ({direction})", f"{name} ({direction})", name]
+    return [(names, line), *entries, *beyond]
 
 
 def _draw_placebos(ax: Axes, at: Sequence[int], own: Sequence[Effect]) -> Entries:
@@ -227,17 +225,19 @@ def _ordered(entries: Entries) -> Entries:
 
 
 def _set_heights(data: CausalData, ax: Axes) -> None:
-    """Limits that clip nothing, with room for the quadrants under the curves."""
-    drawn = [_share(data, layer.score) for layer in data.layers]
-    drawn += [_share(data, end) for layer in data.layers for end in layer.interval or ()]
-    methods = methods_of(data)
-    for method in methods:
-        drawn += [effect.effect for effect in curve_effects(data, method).values()]
-    drawn += [effect.effect for effect in probe_effects(data).values()]
+    """Limits that hold curves and bands, up to `LIMITS` and `BEYOND`, with room for the quadrants under the curves."""
+    shown, bands = [_share(data, layer.score) for layer in data.layers], []
+    bands += [_share(data, end) for layer in data.layers for end in layer.interval or ()]
+    method = methods_of(data)[0]
     for name in (None, *CEILINGS):
-        for effect in curve_effects(data, methods[0], name).values():
-            drawn += [effect.effect, *(effect.interval or ()), *((effect.placebo_band or ()) if name is None else ())]
-    low, high = min([0.0, *finite(drawn)]), max([1.0, *finite(drawn)])
+        for effect in curve_effects(data, method, name).values():
+            shown.append(effect.effect)
+            bands += [] if name else [*(effect.interval or ()), *(effect.placebo_band or ())]
+    least, most = LIMITS
+    values = [min(most, max(least, value)) for value in finite(shown)]
+    low, high = min([0.0, *values]), max([1.0, *values])
+    ends = [min(high + BEYOND, max(low - BEYOND, end)) for end in finite(bands)]
+    low, high = min([low, *ends]), max([high, *ends])
     pad = 0.05 * (high - low)
     span = (high - low + 2 * pad) / (1 - STRIP)
     ax.set_ylim(high + pad - span, high + pad)
@@ -270,7 +270,10 @@ def _draw_quadrants(data: CausalData, ax: Axes, xs: dict[str, int]) -> Entries:
             shape.set(facecolor=SHADES[name], alpha=alpha, linewidth=0, zorder=0.5)
             ax.add_patch(shape)
         lines = wrapped(name, room * (right - left) - 4, SMALL - 0.8)
-        if len(lines) <= 2 and all(text_width(word, SMALL - 0.8) <= room * (right - left) - 4 for word in name.split()):
+        most = 1 if is_column(ax) else 2
+        if len(lines) <= most and all(
+            text_width(word, SMALL - 0.8) <= room * (right - left) - 4 for word in name.split()
+        ):
             named.add(name)
             across = {"transform": ax.get_xaxis_transform(), "ha": "center", "va": "center"}
             where = (left + right) / 2, STRIP / 2
@@ -291,12 +294,18 @@ def _name_axes(data: CausalData, ax: Axes) -> None:
         x: "out" if layer.point != point else printable(layer.point) if layer.layer is None else str(layer.layer)
         for x, layer in zip(at, data.layers, strict=True)
     }
-    shown = shown_ticks(sorted(names))
+    shown = shown_ticks(sorted(names), 6 if is_column(ax) else 30)
     ax.set_xticks(shown, [names[x] for x in shown], **PLAIN)
     has_output = data.layers[-1].point != point
-    ax.set_xlabel(point_axis_name(point, point == data.meta.get("output", "resid_post"), has_output), **PLAIN)
+    name = point_axis_name(point, point == data.meta.get("output", "resid_post"), has_output)
+    ax.set_xlabel("\n".join(wrapped(name, 72 * inches(ax)[0], float(ax.xaxis.label.get_fontsize()))), **PLAIN)
     ax.set_ylabel("share (0: nothing, 1: everything)")
     baseline = _baseline(data)
+    ax.grid(axis="y", color="#E6E6E6", linewidth=0.8)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    if is_column(ax):
+        return
     right = ax.secondary_yaxis(
         "right",
         functions=(
@@ -310,18 +319,15 @@ def _name_axes(data: CausalData, ax: Axes) -> None:
     top = ax.get_ylim()[1]
     marks = [tick for tick in np.linspace(baseline, 1, 6) if _share(data, float(tick)) <= top]
     right.set_yticks(marks, [f"{tick:.2f}" for tick in marks])
-    ax.grid(axis="y", color="#E6E6E6", linewidth=0.8)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
 
 
 def _write_above(data: CausalData, ax: Axes, legend: tuple[Entries, Entries], title: str | None) -> None:
     room = 72 * inches(ax)[0]
     height = draw_legends(ax, legend, room) * LINE
-    warnings = _warnings(data)
+    warnings = [line for text in _warnings(data) for line in wrapped(text, room)]
     write_lines(ax, warnings, 8 + height, color=RED)
     height += len(warnings) * LINE
-    lines = wrapped("; ".join(_facts(data)), room)
+    lines = [] if is_column(ax) or title == "" else wrapped("; ".join(_facts(data)), room)
     write_lines(ax, lines, 8 + height)
     text = causal_heading(data) if title is None else printable(title)
     write_title(ax, text, 8 + height + len(lines) * LINE + 3)
@@ -330,9 +336,11 @@ def _write_above(data: CausalData, ax: Axes, legend: tuple[Entries, Entries], ti
 def causal_heading(data: CausalData) -> str:
     """Label, model and task."""
     meta = data.meta
-    label = f"Read and used? {short(meta['label'])} in " if meta.get("label") else ""
-    task = f" on {short(meta['task'])}" if meta.get("task") else ""
-    return f"{label}{short(meta['model'])}{task}"
+    task = short(meta["task"]) if meta.get("task") else None
+    if not meta.get("label"):
+        return f"{short(meta['model'])} ({task})" if task else short(meta["model"])
+    what, where = probed(short(meta["label"]), task)
+    return f"Decodability and causal effect of {what} in {short(meta['model'])}{where}"
 
 
 def _warnings(data: CausalData) -> list[str]:

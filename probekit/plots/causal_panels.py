@@ -1,4 +1,4 @@
-"""Small panels under the causal curve: dose-response, completeness, and angles."""
+"""Small panels under the causal curve: other edits on an axis of their own, dose-response, completeness, and angles."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +8,20 @@ from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
 
 from probekit.causal.data import CausalData, Effect
-from probekit.causal.results.view import dose, methods_of, selected_place, selected_scale
+from probekit.causal.results.report import method_name
+from probekit.causal.results.view import (
+    curve_effects,
+    directions_text,
+    dose,
+    effect_shows_use,
+    methods_of,
+    probe_effects,
+    selected_place,
+    selected_scale,
+)
+from probekit.plots.headings import Entries, draw_legends
 from probekit.plots.limits import shown_ticks
-from probekit.plots.style import GREY, INK, PLAIN, RED, SMALL
+from probekit.plots.style import GREY, INK, LINE, PLAIN, RED, SMALL, inches
 from probekit.text import printable
 
 METHODS = {"interchange": RED, "erase": "#CC79A7", "steer": "#E69F00"}
@@ -22,21 +33,69 @@ def panels_shown(data: CausalData) -> list[Panel]:
     """The panels whose numbers were measured."""
     has_probes = any(layer.completeness.get(method) for layer in data.layers for method in methods_of(data))
     has_angles = any("das" in layer.angles for layer in data.layers)
-    there = {_draw_dose: len(_doses(data)) > 1, _draw_completeness: has_probes, _draw_angles: has_angles}
+    there = {
+        _draw_others: bool(_others(data)),
+        _draw_dose: len(_doses(data)) > 1,
+        _draw_completeness: has_probes,
+        _draw_angles: has_angles,
+    }
     return [panel for panel, is_there in there.items() if is_there]
 
 
+def panel_rows(panels: int) -> int:
+    """Rows of panels: three have room side by side."""
+    return -(-panels // 3)
+
+
 def draw_panels(data: CausalData, figure: Figure, where: SubplotSpec) -> None:
-    """Draw them side by side."""
+    """Draw them in rows."""
     panels = panels_shown(data)
-    grid = where.subgridspec(1, len(panels))
+    rows = panel_rows(len(panels))
+    columns = -(-len(panels) // rows)
+    grid = where.subgridspec(rows, columns)
     for i, panel in enumerate(panels):
-        ax = figure.add_subplot(grid[i])
+        ax = figure.add_subplot(grid[divmod(i, columns)])
         panel(data, ax)
         ax.tick_params(labelsize=SMALL)
         ax.grid(axis="y", color="#E6E6E6", linewidth=0.8)
         ax.set_axisbelow(True)
         ax.spines[["top", "right"]].set_visible(False)
+
+
+def is_filled(effect: Effect, known: bool | None) -> bool:
+    """Whether an effect shows use, by the run's own verdict where it has one."""
+    return effect_shows_use(effect) if known is None else known
+
+
+def _others(data: CausalData) -> dict[str, tuple[str, list[Effect]]]:
+    """The curves of edits other than the headline: name -> (method, effects)."""
+    found: dict[str, tuple[str, list[Effect]]] = {}
+    for method in methods_of(data)[1:]:
+        name = f"{method_name(data, method)} ({directions_text(data, method)})"
+        found[name] = method, list(curve_effects(data, method).values())
+    if own := list(probe_effects(data).values()):
+        found["interchange (the probe's own direction)"] = "interchange", own
+    return {name: (method, effects) for name, (method, effects) in found.items() if effects}
+
+
+def _draw_others(data: CausalData, ax: Axes) -> None:
+    """Effects of the other edits, which may be far above 1; filled dots show use."""
+    at = {layer.place: i for i, layer in enumerate(data.layers)}
+    used = {layer.place: layer.is_used for layer in data.layers}
+    entries: Entries = []
+    for name, (method, effects) in _others(data).items():
+        color = METHODS.get(method, INK)
+        known = [effect for effect in effects if effect.place in at]
+        xs, ys = [at[effect.place] for effect in known], [effect.effect for effect in known]
+        (line,) = ax.plot(xs, ys, color=color, linewidth=1.3)
+        is_own = name.startswith(f"{method} (the probe's own")
+        verdicts = [None if is_own else used[effect.place].get(method) for effect in known]
+        fills = [color if is_filled(*pair) else "white" for pair in zip(known, verdicts, strict=True)]
+        ax.scatter(xs, ys, s=12, color=fills, edgecolors=color, linewidths=0.9, zorder=3)
+        entries.append(([name, name.partition(" (")[0]], line))
+    ax.axhline(0, color=GREY, linewidth=0.8, zorder=1)
+    _layer_ticks(data, ax)
+    _name(ax, "Effect of other edits", "layer", entries)
 
 
 def _doses(data: CausalData) -> list[Effect]:
@@ -84,36 +143,38 @@ def _apart(scales: list[float], first: list[float]) -> list[float]:
 
 def _draw_completeness(data: CausalData, ax: Axes) -> None:
     """Completeness after each method's edit at the same layer, and at the later layer where it is lowest."""
+    entries: Entries = []
     for method in methods_of(data):
         values = {i: v for i, layer in enumerate(data.layers) if (v := layer.completeness.get(method))}
         if not values:
             continue
         look: dict[str, Any] = {"color": METHODS.get(method, INK), "linewidth": 1.3, "marker": "o"}
-        ax.plot(list(values), [v[0] for v in values.values()], label=method, markersize=3.5, **look)
+        (line,) = ax.plot(list(values), [v[0] for v in values.values()], markersize=3.5, **look)
+        entries.append(([method], line))
         later = {i: min(v[1:]) for i, v in values.items() if len(v) > 1}
         ax.plot(list(later), list(later.values()), linestyle=(0, (4, 2)), markersize=2, **look)
     low, high = ax.get_ylim()
     ax.set_ylim(min(low, -0.05), max(high, 1.05))
-    _legend(ax)
     _layer_ticks(data, ax)
-    _name(ax, "Completeness (dashed: later layers)", "layer")
+    _name(ax, "Completeness (dashed: later layers)", "layer", entries)
 
 
 def _draw_angles(data: CausalData, ax: Axes) -> None:
     """The angle between the probe's direction and DAS's, and the least that 5% of random directions reach."""
+    entries: Entries = []
     for name, color in (("das", INK), ("random 5%", GREY)):
         points = [(i, layer.angles[name]) for i, layer in enumerate(data.layers) if name in layer.angles]
         if points:
             look: dict[str, Any] = {"marker": "o", "markersize": 3.5}
             if name != "das":
                 look = {"linestyle": (0, (4, 2)), "marker": "_" if len(points) == 1 else ""}
-            label = "probe to DAS" if name == "das" else "random directions: 5% are closer"
-            ax.plot(*zip(*points, strict=True), label=label, color=color, linewidth=1.3, **look)
+            label = ["probe to DAS"] if name == "das" else ["random directions: 5% are closer", "5% of random"]
+            (line,) = ax.plot(*zip(*points, strict=True), color=color, linewidth=1.3, **look)
+            entries.append((label, line))
     ax.set_ylim(0, 95)
     ax.set_yticks([0, 30, 60, 90], ["0°", "30°", "60°", "90°"])
-    _legend(ax)
     _layer_ticks(data, ax)
-    _name(ax, "Angle to the probe's direction", "layer")
+    _name(ax, "Angle to the probe's direction", "layer", entries)
 
 
 def _layer_ticks(data: CausalData, ax: Axes) -> None:
@@ -124,10 +185,8 @@ def _layer_ticks(data: CausalData, ax: Axes) -> None:
     ax.set_xlim(-0.5, len(names) - 0.5)
 
 
-def _legend(ax: Axes) -> None:
-    ax.legend(frameon=False, fontsize=SMALL - 1.3, borderpad=0, handlelength=1.6)
-
-
-def _name(ax: Axes, title: str, x: str) -> None:
-    ax.set_title(title, fontsize=SMALL + 0.7, loc="left", color=INK, **PLAIN)
+def _name(ax: Axes, title: str, x: str, entries: Entries | None = None) -> None:
+    """Title and name of the x axis; the legend is between the title and the axes, off the data."""
+    lines = draw_legends(ax, ([], entries or []), 72 * inches(ax)[0])
+    ax.set_title(title, fontsize=SMALL + 0.7, loc="left", pad=6 + lines * LINE, color=INK, **PLAIN)
     ax.set_xlabel(x, fontsize=SMALL, **PLAIN)

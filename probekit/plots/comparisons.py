@@ -7,6 +7,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
 from probekit.plots.curves import Curve, test_value, visible_runs, x_of
+from probekit.plots.lines import draw_beyond
 from probekit.plots.margin import MarginLabel, draw_margin, is_narrow
 from probekit.plots.style import GREEN, GREY, RED, short
 
@@ -99,12 +100,7 @@ def draw_comparisons(ax: Axes, several: Sequence[Rival], is_alone: bool) -> dict
             marked = {"marker": "D", "markevery": alone} if alone else {}
             (line,) = ax.plot(each.xs, values, label=each.name, **look, **marked)
             entries.setdefault(each.name, line)
-            for mark, y, side in (
-                ("v", 0.03, [v < low for v in each.values]),
-                ("^", 0.97, [v > high for v in each.values]),
-            ):
-                xs = [x for x, beyond in zip(each.xs, side, strict=True) if beyond]
-                ax.plot(xs, [y] * len(xs), mark, color=each.color, markersize=4, transform=ax.get_xaxis_transform())
+            entries |= draw_beyond(ax, each.xs, each.values, each.color)
         labels += _labels(ax, each, is_alone)
     draw_margin(ax, labels)
     return entries
@@ -118,9 +114,11 @@ def _labels(ax: Axes, each: Rival, is_alone: bool) -> list[MarginLabel]:
         text = each.name if each.xs or is_narrow(ax) else f"{each.name} {end:z.3f}"
         labels.append(MarginLabel(end, text, each.color, is_line=not each.xs))
     if max(each.values) > high:
-        labels.append(MarginLabel(max(each.values), f"↑ {each.name} {_beyond(each, 'up to', low, high)}", each.color))
+        text = f"↑ {each.name} {_beyond(each, 'up to', low, high)}"
+        labels.append(MarginLabel(max(each.values), text, each.color, is_beyond=True))
     if min(each.values) < low:
-        labels.append(MarginLabel(min(each.values), f"↓ {each.name} {_beyond(each, 'down to', low, high)}", each.color))
+        text = f"↓ {each.name} {_beyond(each, 'down to', low, high)}"
+        labels.append(MarginLabel(min(each.values), text, each.color, is_beyond=True))
     return labels
 
 

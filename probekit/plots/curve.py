@@ -1,7 +1,7 @@
 """The picture of probe results: test score by layer, alone or several curves on one axes; rows for a single place."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +15,8 @@ from probekit.errors import UsageError
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.surface_note import short_nuisance_text
 from probekit.evaluation.results.wording import metric_name
+from probekit.options.option import keywords
+from probekit.options.picture import PictureOptions
 from probekit.plots.comparisons import comparisons, draw_comparisons
 from probekit.plots.compression import compression_note, draw_compression, has_panel
 from probekit.plots.curves import Curve, metric_of, own_names, place_text
@@ -23,13 +25,25 @@ from probekit.plots.intervals import draw_intervals, interval_rows
 from probekit.plots.limits import hidden, layer_axis_name, name_layers, x_limits, y_limits
 from probekit.plots.lines import draw_curve
 from probekit.plots.margin import is_short
-from probekit.plots.style import PALETTE, PLAIN, inches, new_figure, short, wrapped, write_figure
+from probekit.plots.style import (
+    PALETTE,
+    PLAIN,
+    inches,
+    is_column_width,
+    new_figure,
+    short,
+    shown_figure,
+    wrapped,
+    write_figure,
+)
 from probekit.text import listed
 
 SIZE = (8.0, 4.8)  # inches
 PANEL = 1.0  # inches that the lower panel adds
 AROUND, ROW = 1.9, 0.26  # inches of a picture of rows: for the headings and the axis, and for each row
+COLUMN_LEGEND = 1.2  # inches that the legend, in few columns, adds to a narrow picture before it is scaled
 NAME = 56  # letters of a curve's name
+MOST_BANDS = 2  # curves whose bands can be told apart
 Limits = tuple[float, float]
 _KEPT = "_probekit_picture"  # the axes' attribute that holds their `_Picture`
 
@@ -75,6 +89,7 @@ def plot_accuracy_by_layer(
     label: str | None = None,
     color: str | None = None,
     title: str | None = None,
+    width: float | None = None,
 ) -> Axes:
     """Draw the headline on test by layer, its band, the selected layer, the layers tied with the best, and baselines.
 
@@ -90,7 +105,8 @@ def plot_accuracy_by_layer(
         ax: where to draw; None makes a new pyplot figure, which a notebook shows, with the compression under the curve.
         label: the curve's name in the legend.  [default: what it differs in from the other curves]
         color: of the curve.  [default: the next that is free]
-        title: of the picture, as plain text; "" for none.  [default: label, model and task, if all curves share them]
+        title: of the picture, as plain text; "" for none.  [default: what was probed, in which model]
+        width: of a new figure, in inches; 3.25 is a column of a paper.  [default: 8]
 
     Raises:
         UsageError: `ax` is no axes, or holds results of another metric; a color that matplotlib does not know.
@@ -99,12 +115,13 @@ def plot_accuracy_by_layer(
         raise UsageError(f"color= is a color of matplotlib, such as 'tab:red' or '#D55E00'; got {color!a}")
     if ax is not None and not isinstance(ax, Axes):
         raise UsageError(f"ax= is axes of matplotlib, such as one of plt.subplots(); got {type(ax).__name__}")
-    lower = None
-    if ax is None:
-        from matplotlib import pyplot as plt
-
-        ax, lower = _axes(plt.figure(figsize=_size(results), layout="constrained"), results)
-    _add(ax, lower, _Asked(results, label, color), title)
+    asked = _Asked(results, label, color)
+    if ax is not None:
+        _add(ax, None, asked, title)
+        return ax
+    with shown_figure(_size(results, width), width) as figure:
+        ax, lower = _axes(figure, results)
+        _add(ax, lower, asked, title)
     return ax
 
 
@@ -129,31 +146,34 @@ def panel_limits(several: Sequence[ProbeData]) -> Limits:
     return y_limits(curves, comparisons(curves))
 
 
-def save_plot(results: ProbeData, folder: str | Path, *, title: str | None = None) -> Path:
-    """Write accuracy_by_layer.png and .svg into `folder`, the same bytes for the same results; returns the PNG's path.
+@keywords(PictureOptions)
+def save_plot(results: ProbeData, folder: str | Path, options: PictureOptions) -> Path:
+    """Write accuracy_by_layer.png and .svg into `folder`, the same bytes for the same results; returns the first path.
 
     Args:
         results: from `train_probes`.
         folder: made if it is not there.
-        title: of the picture, as plain text; "" for none.  [default: label, model and task]
+        options: as keyword arguments.
 
     Raises:
         StorageError: the disk refused.
     """
-    with new_figure(_size(results)) as figure:
-        _add(*_axes(figure, results), _Asked(results, None, None), title)
-        return write_figure(figure, Path(folder) / "accuracy_by_layer.png")
+    with new_figure(_size(results, options.width), options.width) as figure:
+        _add(*_axes(figure, results), _Asked(results, None, None), options.heading)
+        return write_figure(figure, Path(folder) / "accuracy_by_layer.png", options.formats)
 
 
-def _size(results: ProbeData) -> tuple[float, float]:
+def _size(results: ProbeData, width: float | None) -> tuple[float, float]:
     if len(results.layers) == 1:
         return SIZE[0], AROUND + ROW * len(interval_rows([Curve(results, "", PALETTE[0])]))
+    if is_column_width(width):
+        return SIZE[0], SIZE[1] + COLUMN_LEGEND
     return SIZE[0], SIZE[1] + (PANEL if has_panel(results) else 0)
 
 
 def _axes(figure: Figure, results: ProbeData) -> tuple[Axes, Axes | None]:
     """The axes of the curve, and those of the compression where there is one."""
-    if not has_panel(results):
+    if not has_panel(results) or is_column_width(figure.get_figwidth()):
         return figure.subplots(), None
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3.6, 1])
     return upper, lower
@@ -225,7 +245,10 @@ def _curves(asked: Sequence[_Asked]) -> list[Curve]:
             free.append(color)  # after the last the first comes again
         text = name if each.label is None else short(each.label, NAME)
         curves.append(Curve(each.results, text, color, rank, len(asked) == 1))
-    return curves
+    if len(curves) <= MOST_BANDS:
+        return curves
+    best = max(curves, key=lambda curve: curve.quoted)
+    return [replace(curve, has_band=curve is best) for curve in curves]
 
 
 def _draw(picture: _Picture, ax: Axes, curves: list[Curve]) -> None:

@@ -23,6 +23,7 @@ class Curve:
         color: of everything that belongs to it.
         rank: 0 for the first on these axes.
         is_alone: whether it is the only one there.
+        has_band: whether its band is drawn; of three curves or more only the best has one, as theirs mix to mud.
     """
 
     results: ProbeData
@@ -30,6 +31,15 @@ class Curve:
     color: str
     rank: int = 0
     is_alone: bool = True
+    has_band: bool = True
+
+    @property
+    def quoted(self) -> float:
+        """The score to quote; the highest where nothing was selected."""
+        best = chosen(self.results)
+        if self.results.procedure is not None:
+            return self.results.estimate[0]
+        return max(self.values) if best is None else test_value(self.results, best)
 
     @property
     def xs(self) -> list[int]:

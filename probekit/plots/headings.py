@@ -11,6 +11,7 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
 from probekit.evaluation.results.cautions import cautions
+from probekit.evaluation.results.wording import decoding
 from probekit.plots.comparisons import LINES
 from probekit.plots.curves import BAND, POINTWISE, Curve, metric_of, shared_facts
 from probekit.plots.lines import NESTED, SELECTED, TEST, TIED, scores_of
@@ -24,6 +25,7 @@ from probekit.plots.style import (
     above,
     fitting,
     inches,
+    is_column,
     text_width,
     wrapped,
     write_lines,
@@ -63,18 +65,15 @@ def write_above(ax: Axes, curves: Sequence[Curve], legend: Blocks, notes: list[s
     warnings = _caution_lines(curves, room)
     write_lines(ax, warnings, 8 + height, color=RED)
     height += len(warnings) * LINE
-    lines = wrapped("; ".join(notes), room) if is_short(ax) else _subtitle(curves, notes, room)
+    is_bare = is_short(ax) or is_column(ax) or title == ""  # the caption has the facts
+    lines = wrapped("; ".join(notes), room) if is_bare else _subtitle(curves, notes, room)
     write_lines(ax, lines, 8 + height)
     write_title(ax, title_of(curves) if title is None else printable(title), 8 + height + len(lines) * LINE + 3)
 
 
 def title_of(curves: Sequence[Curve]) -> str:
     """Label, model and task, as far as all curves have the same."""
-    shared = shared_facts([curve.results for curve in curves])
-    metric = metric_of(curves[0].results)
-    start = shared.get("label") or f"{metric[0].upper()}{metric[1:]} by layer"
-    between = {"model": " in ", "task": " on "}
-    return start + "".join(f"{word}{shared[key]}" for key, word in between.items() if key in shared)
+    return decoding(shared_facts([curve.results for curve in curves]), metric_of(curves[0].results))
 
 
 def _subtitle(curves: Sequence[Curve], notes: list[str], room: float) -> list[str]:
@@ -98,7 +97,8 @@ def legend_of(curves: Sequence[Curve], lines: Sequence[Artist], marks: dict[str,
     """The legend: a line for the selected place, or for each of several curves, and the marks that they share."""
     if len(curves) > 1:
         rows = [(_row(curve.name, scores_of(curve)), line) for curve, line in zip(curves, lines, strict=True)]
-        return rows, [(_variants(name), mark) for name, mark in marks.items()]
+        whose = "" if all(curve.has_band for curve in curves) else " of the best curve"
+        return rows, [(_variants(name, whose), mark) for name, mark in marks.items()]
     (curve,), (line,) = curves, lines
     rest = [(_variants(name), mark) for name, mark in marks.items() if name not in (SELECTED, NESTED)]
     chosen = [(_row(name, scores_of(curve)), mark) for name, mark in marks.items() if name in (SELECTED, NESTED)]
@@ -113,9 +113,10 @@ def without_marks(legend: Blocks, is_alone: bool) -> Blocks:
     return own, [(variants, mark) for variants, mark in marks if variants[0] in LINES]
 
 
-def _variants(name: str) -> list[str]:
-    """The texts of a mark, the longest first."""
-    return [name, *([SHORTER[name]] if name in SHORTER else [])]
+def _variants(name: str, whose: str = "") -> list[str]:
+    """The texts of a mark, the longest first; `whose` follows the name of a band."""
+    more = whose if name in (BAND, POINTWISE) else ""
+    return [f"{each}{more}" for each in (name, SHORTER.get(name)) if each is not None]
 
 
 def _row(name: str, scores: list[str]) -> list[str]:
@@ -145,10 +146,12 @@ def _fitting_marks(several: Sequence[Sequence[str]], room: float) -> tuple[list[
     """A text of each mark, and the number of columns."""
     texts = [fitting(variants, room - _HANDLE_WIDTH) for variants in several]
     columns = _columns(texts, room)
-    if len(texts) > _MOST_LINES * columns:
-        shorter = [fitting(variants[-1:], room - _HANDLE_WIDTH) for variants in several]
+    for level in range(1, max(map(len, several), default=1)):
+        if len(texts) <= _MOST_LINES * columns:
+            break
+        shorter = [fitting(variants[min(level, len(variants) - 1) :], room - _HANDLE_WIDTH) for variants in several]
         if _columns(shorter, room) > columns:
-            return shorter, _columns(shorter, room)
+            texts, columns = shorter, _columns(shorter, room)
     return texts, columns
 
 
@@ -198,6 +201,7 @@ def _legend(ax: Axes, texts: Iterable[str], marks: Sequence[Artist], columns: in
         fontsize=SMALL,
         **_SPACING,
     )
+    legend.set_clip_on(False)  # what is clipped takes no part in the layout
     for text in legend.get_texts():
         text.set(**PLAIN)
     return legend

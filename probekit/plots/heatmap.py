@@ -13,7 +13,9 @@ from matplotlib.patches import Rectangle
 from probekit.evaluation.results.data import TransferCell, TransferData
 from probekit.evaluation.results.surface_note import short_shift_text
 from probekit.evaluation.results.wording import metric_name, position_name
-from probekit.plots.style import GREY, INK, PLAIN, inches, new_figure, short, write_figure, write_headings
+from probekit.options.option import keywords
+from probekit.options.picture import PictureOptions
+from probekit.plots.style import GREY, INK, PLAIN, inches, new_figure, short, shown_figure, write_figure, write_headings
 from probekit.text import printable
 
 CELL = (0.95, 0.62)  # inches
@@ -23,33 +25,43 @@ NAME = 20  # letters of a task's name
 _GAP = 0.18  # of a cell, above the row of the majority class
 
 
-def plot_transfer(results: TransferData, ax: Axes | None = None) -> Axes:
+def plot_transfer(
+    results: TransferData, ax: Axes | None = None, *, title: str | None = None, width: float | None = None
+) -> Axes:
     """Draw the headline of every pair of tasks, each probe at the layer selected on its own validation split.
 
     Args:
         results: from `transfer`.
         ax: where to draw; None makes a new pyplot figure, which a notebook shows.
+        title: as plain text; "" for none.  [default: the model]
+        width: of a new figure, in inches; 3.25 is a column of a paper.  [default: by the tasks]
     """
     if ax is None:
-        from matplotlib import pyplot as plt
-
-        _, ax = plt.subplots(figsize=_size(results), layout="constrained")
+        with shown_figure(_size(results), width) as figure:
+            return plot_transfer(results, figure.subplots(), title=title)
     _draw_cells(results, ax)
     if _has_majority(results):
         _draw_majority(results, ax)
     _name_axes(results, ax)
+    _write_headings(results, ax, title)
     return ax
 
 
-def save_transfer_plot(results: TransferData, folder: str | Path) -> Path:
-    """Write transfer.png and .svg into `folder`, the same bytes for the same results; returns the PNG's path.
+@keywords(PictureOptions)
+def save_transfer_plot(results: TransferData, folder: str | Path, options: PictureOptions) -> Path:
+    """Write transfer.png and .svg into `folder`, the same bytes for the same results; returns the first path.
+
+    Args:
+        results: from `transfer`.
+        folder: made if it is not there.
+        options: as keyword arguments.
 
     Raises:
         StorageError: the disk refused.
     """
-    with new_figure(_size(results)) as figure:
-        plot_transfer(results, figure.subplots())
-        return write_figure(figure, Path(folder) / "transfer.png")
+    with new_figure(_size(results), options.width) as figure:
+        plot_transfer(results, figure.subplots(), title=options.heading)
+        return write_figure(figure, Path(folder) / "transfer.png", options.formats)
 
 
 def _has_majority(results: TransferData) -> bool:
@@ -134,7 +146,6 @@ def _name_axes(results: TransferData, ax: Axes) -> None:
     ax.set_ylabel("trained on")
     ax.set_xlabel("tested on")
     ax.spines[:].set_visible(False)
-    _write_headings(results, ax)
 
 
 def _at(row: Sequence[TransferCell]) -> str:
@@ -142,13 +153,13 @@ def _at(row: Sequence[TransferCell]) -> str:
     return f"at {row[0].place}" if len({cell.place for cell in row}) == 1 else "each at its own layer"
 
 
-def _write_headings(results: TransferData, ax: Axes) -> None:
+def _write_headings(results: TransferData, ax: Axes, title: str | None) -> None:
     meta = results.meta
     read = f"{printable(meta['point'])}, {position_name(meta['position'])}; {printable(meta['probe'])} probe"
     shown = f"test {metric_name(results.headline)}, 95% interval; white: chance level, {meta['chance']:.2f}"
-    title = f"Transfer between tasks in {short(meta['model'])}"
+    own = f"Transfer between tasks in {short(meta['model'])}"
     notes = [read, shown]
     if shift := meta.get("shift"):
         notes += [short_shift_text(shift)] if shift["change"] is not None else []
-        title = f"{short(meta['label'])}: shift over {short(shift['column'])} in {short(meta['model'])}"
-    write_headings(ax, title, notes, start=7)
+        own = f"{short(meta['label'])}: shift over {short(shift['column'])} in {short(meta['model'])}"
+    write_headings(ax, own if title is None else title, notes, start=7)

@@ -108,7 +108,7 @@ def _limits(rows: Sequence[Row], metric: str) -> tuple[float, float]:
 
 def _draw_row(ax: Axes, y: int, row: Row) -> None:
     low, high = ax.get_xlim()
-    if row.ends is not None:
+    if row.ends is not None and row.ends[0] < high and row.ends[1] > low:
         ax.hlines(y, max(row.ends[0], low), min(row.ends[1], high), color=row.color, alpha=0.35, linewidth=6)
     if not low <= row.value <= high:
         mark, x = ("<", 0.012) if row.value < low else (">", 0.988)

@@ -9,7 +9,7 @@ from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
 from probekit.plots.comparisons import CONTROL, Rival
 from probekit.plots.curves import Curve, bands, chosen, test_value, validation_values
 from probekit.plots.margin import is_narrow
-from probekit.plots.style import PLAIN, SMALL
+from probekit.plots.style import PLAIN, SMALL, is_column
 from probekit.points import base_name
 from probekit.text import printable
 
@@ -99,8 +99,8 @@ def name_layers(ax: Axes, curves: Sequence[Curve]) -> None:
             name = _tick(curve.results, layer)
             names[x] = name if name.isdigit() else names.get(x, name)
     xs = sorted(names)
-    shown = shown_ticks(xs, 12 if is_narrow(ax) else 30)
-    ax.set_xticks(shown, [names[x] for x in shown], fontsize=SMALL if len(shown) > 16 else 10, **PLAIN)
+    shown = shown_ticks(xs, 6 if is_column(ax) else 12 if is_narrow(ax) else 30)
+    ax.set_xticks(shown, [names[x] for x in shown], fontsize=SMALL if len(shown) > 16 or is_column(ax) else 10, **PLAIN)
     ax.set_xticks(xs, minor=True)
     ax.yaxis.set_major_locator(AutoLocator())  # rows may have been here before
     ax.yaxis.set_major_formatter(ScalarFormatter())

@@ -18,7 +18,6 @@ from probekit.plots.curves import (
     validation_values,
 )
 from probekit.plots.curves import x_of as x_of_place
-from probekit.plots.limits import hidden
 from probekit.plots.style import RED
 
 TEST, VALIDATION, SELECTED = "test", "validation", "selected on validation"
@@ -29,7 +28,12 @@ _RULE = 0.4  # layers to either side that the rule of the tied layers covers
 
 def draw_curve(ax: Axes, curve: Curve) -> tuple[Artist, dict[str, Artist]]:
     """Draw a curve on axes with their final y limits; returns its line, and marks that curves share by their names."""
-    marks = _draw_band(ax, curve) | _draw_hidden(ax, curve) | _draw_tied(ax, curve) | _draw_chosen(ax, curve)
+    marks = (
+        _draw_band(ax, curve)
+        | draw_beyond(ax, curve.xs, curve.values, curve.color)
+        | _draw_tied(ax, curve)
+        | _draw_chosen(ax, curve)
+    )
     look = {"linewidth": 2, "marker": "o", "markersize": 4.5 if len(curve.xs) <= 30 else 3, "zorder": 4}
     (line,) = ax.plot(curve.xs, curve.values, color=curve.color, label=curve.name or TEST, **look)
     return line, marks
@@ -40,7 +44,7 @@ def _draw_band(ax: Axes, curve: Curve) -> dict[str, Artist]:
     ends, name = bands(curve.results)
     low, high = zip(*ends, strict=True)
     found: dict[str, Artist] = {}
-    if not has_intervals(curve.results):
+    if not has_intervals(curve.results) or not curve.has_band:
         pass
     elif len(curve.xs) == 1:  # a band has no width here
         found[name] = ax.vlines(curve.xs, low, high, color=curve.color, alpha=0.35, linewidth=6, label=name)
@@ -57,16 +61,19 @@ def _paler(color: str) -> tuple[float, ...]:
     return tuple(1 - (1 - part) / 2 for part in to_rgb(color))
 
 
-def _draw_hidden(ax: Axes, curve: Curve) -> dict[str, Artist]:
-    """A triangle on the edge for each score beyond it."""
+def draw_beyond(ax: Axes, xs: Sequence[float], values: Sequence[float], color: str) -> dict[str, Artist]:
+    """Mark each value beyond the ends of the y axis, which are final, with a triangle at that end; by their names."""
     low, high = ax.get_ylim()
     found: dict[str, Artist] = {}
-    beyond = hidden(curve, low, high)
-    for name, mark, y in ((BELOW, "v", 0.03), (ABOVE, "^", 0.97)):
-        xs = [x for x, value, _ in beyond if (value < low) == (name == BELOW)]
-        if xs:
-            look = {"linestyle": "none", "marker": mark, "markersize": 6, "color": curve.color, "label": name}
-            (found[name],) = ax.plot(xs, [y] * len(xs), transform=ax.get_xaxis_transform(), **look)
+    ends = {
+        BELOW: ("v", 0.03, [value < low for value in values]),
+        ABOVE: ("^", 0.97, [value > high for value in values]),
+    }
+    for name, (mark, y, is_there) in ends.items():
+        at = [x for x, is_beyond in zip(xs, is_there, strict=True) if is_beyond]
+        if at:
+            look = {"linestyle": "none", "marker": mark, "markersize": 6, "color": color, "label": name, "zorder": 5}
+            (found[name],) = ax.plot(at, [y] * len(at), transform=ax.get_xaxis_transform(), **look)
     return found
 
 

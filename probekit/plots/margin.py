@@ -8,21 +8,29 @@ from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
 from matplotlib.text import Annotation
 
-from probekit.plots.style import PLAIN, SMALL, inches
+from probekit.plots.style import NARROW, PLAIN, SMALL, inches
 
 LINE_GAP = 1.5  # sizes of the font from name to name
 SHORT = 2.5  # inches; less high axes have no subtitle, and a legend of the curves only
-NARROW = 5.0  # inches; narrower axes have shorter names, and no values in the margin
 
 
 @dataclass(frozen=True)
 class MarginLabel:
-    """A value and its text; `is_line` draws a line across the axes, other values are the ends of curves."""
+    """A value and its text.
+
+    Attributes:
+        value: where on the y axis.
+        text: its name.
+        color: of text and line.
+        is_line: draw a line across the axes; other values are the ends of curves.
+        is_beyond: it lies beyond an end of the axis, so that a leader would point at nothing.
+    """
 
     value: float
     text: str
     color: str
     is_line: bool = False
+    is_beyond: bool = False
 
 
 def is_narrow(ax: Axes) -> bool:
@@ -67,7 +75,9 @@ def _name(ax: Axes, label: MarginLabel) -> Annotation:
         color=label.color,
         fontsize=SMALL,
         va="center",
-        arrowprops={
+        arrowprops=None
+        if label.is_beyond
+        else {
             "arrowstyle": "-",
             "color": label.color,
             "linewidth": 0.6,

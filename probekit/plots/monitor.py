@@ -11,6 +11,7 @@ from probekit.plots.style import (
     RED,
     SMALL,
     short,
+    shown_figure,
     write_headings,
 )
 from probekit.points import place_name
@@ -24,7 +25,13 @@ PROMPT = "#EDEDED"
 
 
 def plot_watched(
-    text: WatchedText, probes: Sequence[WatchedProbe], pieces: Sequence[str], ax: Axes | None = None
+    text: WatchedText,
+    probes: Sequence[WatchedProbe],
+    pieces: Sequence[str],
+    ax: Axes | None = None,
+    *,
+    title: str | None = None,
+    width: float | None = None,
 ) -> Axes:
     """Draw the score of each token, one line for each probe.
 
@@ -33,11 +40,12 @@ def plot_watched(
         probes: that watched it.
         pieces: the tokens as texts; empty ones are not written.
         ax: where to draw; None makes a new pyplot figure, which a notebook shows.
+        title: as plain text; "" for none.  [default: the probes]
+        width: of a new figure, in inches; 3.25 is a column of a paper.  [default: by the tokens]
     """
     if ax is None:
-        from matplotlib import pyplot as plt
-
-        _, ax = plt.subplots(figsize=watched_size(len(pieces)), layout="constrained")
+        with shown_figure(watched_size(len(pieces)), width) as figure:
+            return plot_watched(text, probes, pieces, figure.subplots(), title=title)
     n = len(pieces)
     ax.axvspan(-0.5, min(text.n_prompt, n) - 0.5, color=PROMPT, zorder=0, linewidth=0)
     for i, watched in enumerate(probes):
@@ -57,7 +65,7 @@ def plot_watched(
         ax.set_xlabel("token", fontsize=SMALL, color=INK)
     if len(probes) > 1:
         ax.legend(fontsize=SMALL, frameon=False, loc="best")
-    write_headings(ax, _title(probes), [_says(text, probes, n)], start=7)
+    write_headings(ax, _title(probes) if title is None else title, [_says(text, probes, n)], start=7)
     return ax
 
 

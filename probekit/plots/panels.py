@@ -13,14 +13,18 @@ from matplotlib.figure import Figure
 
 from probekit.evaluation.results.curves_report import has_several_probes
 from probekit.evaluation.results.data import ProbeData
+from probekit.evaluation.results.wording import decoding
+from probekit.options.option import keywords
+from probekit.options.picture import PictureOptions
 from probekit.plots.curve import Limits, draw_panel, panel_limits, plot_accuracy_by_layer
-from probekit.plots.curves import BAND, POINTWISE
+from probekit.plots.curves import BAND, POINTWISE, metric_of
 from probekit.plots.headings import Entries, write_under
-from probekit.plots.style import new_figure, short, write_figure, write_figure_title
+from probekit.plots.style import new_figure, short, shown_figure, write_figure, write_figure_title
 from probekit.text import printable
 
 PANEL_SIZE = (8.0, 4.8)  # inches
 SMALL_PANEL = (6.0, 4.4)  # inches, of a panel in a row for each label set
+LEAST_PANEL = 2.8  # inches of width
 COLUMNS = 2
 MOST_COLUMNS = 4  # of a row; more points go on in the next
 
@@ -34,29 +38,34 @@ class _Panel:
     y: Limits | None = None
 
 
-def plot_curves(curves: Sequence[ProbeData], *, title: str | None = None) -> Figure:
+def plot_curves(curves: Sequence[ProbeData], *, title: str | None = None, width: float | None = None) -> Figure:
     """Draw curves on a new pyplot figure, which a notebook shows: a panel for those that can be compared.
 
     Args:
         curves: of several label sets, points and probes.
-        title: over all panels, or of the only one, as plain text.
+        title: over all panels, or of the only one, as plain text; "" for none.
+        width: in inches; 3.25 is a column of a paper.  [default: 6 to 8 for each panel]
     """
-    from matplotlib import pyplot as plt
-
-    figure = plt.figure(figsize=_size(curves), layout="constrained")
-    _draw(curves, figure, title)
+    with shown_figure(_size(curves, width), width) as figure:
+        _draw(curves, figure, title)
     return figure
 
 
-def save_curves_plot(curves: Sequence[ProbeData], folder: str | Path, *, title: str | None = None) -> Path:
-    """Write curves.png and .svg into `folder`, the same bytes for the same curves; returns the PNG's path.
+@keywords(PictureOptions)
+def save_curves_plot(curves: Sequence[ProbeData], folder: str | Path, options: PictureOptions) -> Path:
+    """Write curves.png and .svg into `folder`, the same bytes for the same curves; returns the first path.
+
+    Args:
+        curves: as for `plot_curves`.
+        folder: made if it is not there.
+        options: as keyword arguments.
 
     Raises:
         StorageError: the disk refused.
     """
-    with new_figure(_size(curves)) as figure:
-        _draw(curves, figure, title)
-        return write_figure(figure, Path(folder) / "curves.png")
+    with new_figure(_size(curves, options.width), options.width) as figure:
+        _draw(curves, figure, options.heading)
+        return write_figure(figure, Path(folder) / "curves.png", options.formats)
 
 
 def panels_of(curves: Sequence[ProbeData]) -> list[list[ProbeData]]:
@@ -95,22 +104,24 @@ def _grid_title(curve: ProbeData) -> str:
     return f"{short(curve.meta['label'])}: {short(curve.meta['point'])}"
 
 
-def _columns(curves: Sequence[ProbeData]) -> int:
+def _columns(curves: Sequence[ProbeData], width: float | None) -> int:
+    """How many panels are side by side in a picture of so many inches; None is as wide as they are."""
+    room = MOST_COLUMNS if width is None else max(1, int(width / LEAST_PANEL))
     if _is_grid(curves):
-        return min(MOST_COLUMNS, len({curve.meta["point"] for curve in curves}))
-    return min(COLUMNS, len(panels_of(curves)))
+        return min(MOST_COLUMNS, room, len({curve.meta["point"] for curve in curves}))
+    return min(COLUMNS, room, len(panels_of(curves)))
 
 
-def _size(curves: Sequence[ProbeData]) -> tuple[float, float]:
-    columns = _columns(curves)
+def _size(curves: Sequence[ProbeData], given: float | None) -> tuple[float, float]:
+    columns = _columns(curves, given)
     width, height = SMALL_PANEL if _is_grid(curves) else PANEL_SIZE
     return width * columns, height * -(-len(panels_of(curves)) // columns)
 
 
 def _draw(curves: Sequence[ProbeData], figure: Figure, title: str | None) -> None:
-    panels, columns = _panels(curves), _columns(curves)
+    panels, columns = _panels(curves), _columns(curves, figure.get_figwidth())
     if title is None and _is_grid(curves):
-        title = f"{short(curves[0].meta['model'])} on {short(curves[0].meta['task'])}"
+        title = decoding({key: short(curves[0].meta[key]) for key in ("model", "task")}, metric_of(curves[0]))
     if title and len(panels) > 1:
         write_figure_title(figure, printable(title))
     axes = figure.subplots(-(-len(panels) // columns), columns, squeeze=False).ravel().tolist()

@@ -7,7 +7,23 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from probekit.plots.style import BLUE, GREEN, GREY, INK, PALE_BLUE, PLAIN, RED, new_figure, short, write_figure
+from probekit.options.option import keywords
+from probekit.options.picture import PictureOptions
+from probekit.plots.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    PALE_BLUE,
+    PLAIN,
+    RED,
+    new_figure,
+    short,
+    shown_figure,
+    wrapped,
+    write_figure,
+    write_figure_title,
+)
 from probekit.text import metric
 
 Flops = Mapping[str, Mapping[int, Mapping[str, int]]]
@@ -36,36 +52,45 @@ ENTRY = 1.6  # inches per legend entry
 Bar = tuple[str, Mapping[str, int]]
 
 
-def plot_flop_shares(flops: Flops, figure: Figure | None = None) -> Figure:
+def plot_flop_shares(
+    flops: Flops, figure: Figure | None = None, *, title: str | None = None, width: float | None = None
+) -> Figure:
     """Draw a panel for each model, with a bar for each context; with one context, one panel with a bar for each model.
 
     Args:
         flops: model -> context -> component -> FLOPs of one text's forward.
         figure: where to draw; None makes a new pyplot figure, which a notebook shows.
+        title: as plain text; "" for none.  [default: that these are FLOPs of a forward pass]
+        width: of a new figure, in inches.  [default: by the panels]
     """
     panels = _panels(flops)
     if figure is None:
-        from matplotlib import pyplot as plt
-
-        figure = plt.figure(figsize=_size(panels), layout="constrained")
+        with shown_figure(_size(panels), width) as figure:
+            return plot_flop_shares(flops, figure, title=title)
     rows, columns = _grid(panels)
     axes = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
-    for ax, (title, bars) in zip(axes, panels, strict=False):
-        _draw_bars(ax, title, bars)
+    for ax, (name, bars) in zip(axes, panels, strict=False):
+        _draw_bars(ax, name, bars)
     for ax in axes[len(panels) :]:
         ax.set_visible(False)
-    _write_around(figure, list(axes[:: int(columns)]), flops)
+    _write_around(figure, list(axes[:: int(columns)]), flops, title)
     return figure
 
 
-def save_flop_shares(flops: Flops, path: str | Path) -> Path:
-    """Write the picture as `path`.png and .svg, the same bytes for the same numbers; returns the PNG's path.
+@keywords(PictureOptions)
+def save_flop_shares(flops: Flops, path: str | Path, options: PictureOptions) -> Path:
+    """Write the picture as `path`.png and .svg, the same bytes for the same numbers; returns the first path.
+
+    Args:
+        flops: as for `plot_flop_shares`.
+        path: of the picture; the ending .svg or .pdf writes that alone.
+        options: as keyword arguments.
 
     Raises:
         StorageError: the disk refused.
     """
-    with new_figure(_size(_panels(flops))) as figure:
-        return write_figure(plot_flop_shares(flops, figure), Path(path))
+    with new_figure(_size(_panels(flops)), options.width) as figure:
+        return write_figure(plot_flop_shares(flops, figure, title=options.heading), Path(path), options.formats)
 
 
 def _panels(flops: Flops) -> list[tuple[str, list[Bar]]]:
@@ -123,22 +148,22 @@ def _write_bar(ax: Axes, x: int, mixing: float, total: int) -> None:
     ax.text(x, 1.012, metric(total), color=GREY, fontsize=7, ha="center", va="bottom")
 
 
-def _write_around(figure: Figure, first: list[Axes], flops: Flops) -> None:
+def _write_around(figure: Figure, first: list[Axes], flops: Flops, title: str | None) -> None:
     """Axis names in the first column, the legend, and the title."""
     for ax in first:
         ax.set_ylabel("share of the FLOPs")
     contexts = {context for by_context in flops.values() for context in by_context}
     how = f"texts of {min(contexts):,} tokens" if len(contexts) == 1 else "by model and context (tokens)"
-    looks = {"x": 0.01, "ha": "left", "fontsize": 12, "fontweight": "bold", "color": INK}
-    figure.suptitle(f"FLOPs of a forward pass, {how}", **looks)
+    write_figure_title(figure, f"FLOPs of a forward pass, {how}" if title is None else title)
     handles = [Patch(facecolor=LOOKS[name], label=name) for name in _named(flops)]
+    note = "in a bar: share of weighted sum and scores together; above: FLOPs of one text"
     legend = figure.legend(
         handles=handles,
         loc="outside lower center",
-        ncols=min(5, len(handles), int(figure.get_figwidth() / ENTRY)),
+        ncols=max(1, min(5, len(handles), int(figure.get_figwidth() / ENTRY))),
         frameon=False,
         fontsize="small",
-        title="in a bar: share of weighted sum and scores together; above: FLOPs of one text",
+        title="\n".join(wrapped(note, 72 * 0.97 * figure.get_figwidth())),
         title_fontsize="small",
     )
     legend.get_title().set_color(GREY)

@@ -13,6 +13,9 @@ from matplotlib.image import AxesImage
 from probekit.causal.data import CausalData, PatchGrid
 from probekit.causal.results.checklist import is_approximate
 from probekit.errors import UsageError
+from probekit.evaluation.results.wording import probed
+from probekit.options.option import keywords
+from probekit.options.picture import PictureOptions
 from probekit.plots.limits import shown_ticks
 from probekit.plots.style import (
     GREY,
@@ -20,8 +23,12 @@ from probekit.plots.style import (
     LINE,
     PLAIN,
     SMALL,
+    inches,
+    is_column,
+    is_column_width,
     new_figure,
     short,
+    shown_figure,
     text_width,
     wrapped,
     write_figure,
@@ -40,35 +47,40 @@ COLOURS = "RdBu"  # red: away from the clean run, white: nothing, blue: towards 
 TOKEN = 14  # letters of a token
 
 
-def plot_patching(data: CausalData, *, title: str | None = None) -> Figure:
+def plot_patching(data: CausalData, *, title: str | None = None, width: float | None = None) -> Figure:
     """Draw every patching grid on a new pyplot figure, which a notebook shows.
 
     Args:
         data: of a run with patching.
         title: of the picture, as plain text; "" for none.  [default: model and task]
+        width: in inches; 3.25 is a column of a paper.  [default: by the tokens]
 
     Raises:
         UsageError: no patching was run.
     """
-    from matplotlib import pyplot as plt
-
     grids = _grids(data)
-    figure = plt.figure(figsize=_size(grids), layout="constrained")
-    _draw(data, grids, figure, title)
+    with shown_figure(_size(grids, width), width) as figure:
+        _draw(data, grids, figure, title)
     return figure
 
 
-def save_patching_plot(data: CausalData, folder: str | Path, *, title: str | None = None) -> Path:
-    """Write patching.png and .svg into `folder`, the same bytes for the same results; returns the PNG's path.
+@keywords(PictureOptions)
+def save_patching_plot(data: CausalData, folder: str | Path, options: PictureOptions) -> Path:
+    """Write patching.png and .svg into `folder`, the same bytes for the same results; returns the first path.
+
+    Args:
+        data: of a run with patching.
+        folder: made if it is not there.
+        options: as keyword arguments.
 
     Raises:
         UsageError: no patching was run.
         StorageError: the disk refused.
     """
     grids = _grids(data)
-    with new_figure(_size(grids)) as figure:
-        _draw(data, grids, figure, title)
-        return write_figure(figure, Path(folder) / "patching.png")
+    with new_figure(_size(grids, options.width), options.width) as figure:
+        _draw(data, grids, figure, options.heading)
+        return write_figure(figure, Path(folder) / "patching.png", options.formats)
 
 
 def _grids(data: CausalData) -> list[PatchGrid]:
@@ -77,11 +89,15 @@ def _grids(data: CausalData) -> list[PatchGrid]:
     return sorted(data.grids, key=lambda grid: grid.by == "head")  # heads last
 
 
-def _size(grids: Sequence[PatchGrid]) -> tuple[float, float]:
-    columns = min(COLUMNS, len(grids))
+def _columns(grids: Sequence[PatchGrid], width: float | None) -> int:
+    return 1 if is_column_width(width) else min(COLUMNS, len(grids))
+
+
+def _size(grids: Sequence[PatchGrid], width: float | None = None) -> tuple[float, float]:
+    columns = _columns(grids, width)
     rows = [grids[i : i + columns] for i in range(0, len(grids), columns)]
-    width = max(sum(_panel(grid)[0] for grid in row) for row in rows) + 0.9
-    return width, sum(max(_panel(grid)[1] for grid in row) for row in rows) + 0.6
+    own = max(sum(_panel(grid)[0] for grid in row) for row in rows) + 0.9
+    return own, sum(max(_panel(grid)[1] for grid in row) for row in rows) + 0.6
 
 
 def _panel(grid: PatchGrid) -> tuple[float, float]:
@@ -93,7 +109,7 @@ def _panel(grid: PatchGrid) -> tuple[float, float]:
 
 
 def _draw(data: CausalData, grids: Sequence[PatchGrid], figure: Figure, title: str | None) -> None:
-    columns = min(COLUMNS, len(grids))
+    columns = _columns(grids, figure.get_figwidth())
     axes = figure.subplots(-(-len(grids) // columns), columns, squeeze=False).ravel().tolist()
     for ax in axes[len(grids) :]:
         ax.remove()
@@ -184,7 +200,7 @@ def _name_axes(grid: PatchGrid, ax: Axes, varied: bool) -> None:
         ax.set_xlabel("head", fontsize=SMALL)
     else:
         names = [token_text(token) for token in grid.columns]
-        room = 72 * (_panel(grid)[0] - AROUND[0]) / len(names)
+        room = 72 * (0.7 * inches(ax)[0] if is_column(ax) else _panel(grid)[0] - AROUND[0]) / len(names)
         turned = max(map(text_width, names)) > room - 3
         how: dict[str, Any] = {"rotation": 55, "ha": "right", "rotation_mode": "anchor"} if turned else {}
         size = min(SMALL, 1.1 * room)
@@ -193,6 +209,7 @@ def _name_axes(grid: PatchGrid, ax: Axes, varied: bool) -> None:
             ax.set_xlabel("token, counted from the last", fontsize=SMALL)
     n = f"{counted(grid.n, 'pair')}; " if grid.n is not None else ""
     notes = [note for note in (n + _within_note(grid), _attribution_note(grid), _words(grid, varied)) if note]
+    notes = [] if is_column(ax) else notes
     write_lines(ax, notes, 5)
     title = f"{printable(grid.point)}, layer x {grid.by}"
     ax.set_title(title, loc="left", pad=6 + len(notes) * LINE, fontsize=SMALL + 1.5, color=INK, **PLAIN)
@@ -228,6 +245,8 @@ def _attribution_note(grid: PatchGrid) -> str:
 
 
 def _title(data: CausalData) -> str:
-    task = f" on {short(data.meta['task'])}" if data.meta.get("task") else ""
-    label = f": {short(data.meta['label'])}" if data.meta.get("label") else ""
-    return f"Activation patching{label} in {short(data.meta['model'])}{task}"
+    task = short(data.meta["task"]) if data.meta.get("task") else None
+    what, where = (
+        probed(short(data.meta["label"]), task) if data.meta.get("label") else ("", f" ({task})" if task else "")
+    )
+    return f"Activation patching{' of ' if what else ''}{what} in {short(data.meta['model'])}{where}"

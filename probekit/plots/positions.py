@@ -13,9 +13,23 @@ from probekit.evaluation.by_position.data import PositionCurve, PositionData, no
 from probekit.evaluation.by_position.report import axis_name, positions_title
 from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.results.wording import metric_name, position_name
+from probekit.options.option import keywords
+from probekit.options.picture import PictureOptions
 from probekit.options.probe import BY_HEAD
 from probekit.plots.heatmap import is_dark
-from probekit.plots.style import GREY, INK, PLAIN, inches, new_figure, short, text_width, write_figure, write_headings
+from probekit.plots.style import (
+    GREY,
+    INK,
+    PLAIN,
+    inches,
+    is_column,
+    new_figure,
+    short,
+    shown_figure,
+    text_width,
+    write_figure,
+    write_headings,
+)
 
 COLOURS = "RdBu"
 CELL = (0.46, 0.3)  # inches
@@ -29,7 +43,9 @@ SIZE = 8.0  # points of a number
 TOO_SMALL = 4.5  # points; smaller numbers are left out
 
 
-def plot_positions(results: PositionData, ax: Axes | None = None, *, title: str | None = None) -> Axes:
+def plot_positions(
+    results: PositionData, ax: Axes | None = None, *, title: str | None = None, width: float | None = None
+) -> Axes:
     """Draw the headline of every layer and position, or head, on test.
 
     White is chance: the score of the majority class of train there, or of the mean. Cells that are not above
@@ -38,12 +54,12 @@ def plot_positions(results: PositionData, ax: Axes | None = None, *, title: str 
     Args:
         results: from `train_probes(by=...)`.
         ax: where to draw; None makes a new pyplot figure, which a notebook shows.
-        title: as plain text.
+        title: as plain text; "" for none.  [default: what was probed, in which model]
+        width: of a new figure, in inches; 3.25 is a column of a paper.  [default: by the positions]
     """
     if ax is None:
-        from matplotlib import pyplot as plt
-
-        _, ax = plt.subplots(figsize=_size(results), layout="constrained")
+        with shown_figure(_size(results), width) as figure:
+            return plot_positions(results, figure.subplots(), title=title)
     fills = _fills(results)
     for i, row in enumerate(fills):
         for j, fill in enumerate(row):
@@ -56,15 +72,21 @@ def plot_positions(results: PositionData, ax: Axes | None = None, *, title: str 
     return ax
 
 
-def save_positions_plot(results: PositionData, folder: str | Path, *, title: str | None = None) -> Path:
-    """Write positions.png or heads.png, and .svg, the same bytes for the same results; returns the PNG's path.
+@keywords(PictureOptions)
+def save_positions_plot(results: PositionData, folder: str | Path, options: PictureOptions) -> Path:
+    """Write positions.png or heads.png, and .svg, the same bytes for the same results; returns the first path.
+
+    Args:
+        results: from `train_probes(by=...)`.
+        folder: made if it is not there.
+        options: as keyword arguments.
 
     Raises:
         StorageError: the disk refused.
     """
-    with new_figure(_size(results)) as figure:
-        plot_positions(results, figure.subplots(), title=title)
-        return write_figure(figure, Path(folder) / f"{noun_of(results)}s.png")
+    with new_figure(_size(results), options.width) as figure:
+        plot_positions(results, figure.subplots(), title=options.heading)
+        return write_figure(figure, Path(folder) / f"{noun_of(results)}s.png", options.formats)
 
 
 def _size(results: PositionData) -> tuple[float, float]:
@@ -107,7 +129,12 @@ def _write_numbers(results: PositionData, ax: Axes, fills: np.ndarray) -> None:
     """The scores, the chance level and the number of test texts, where they fit."""
     L, P = results.matrix.shape
     wide, high = inches(ax)
-    size = min(SIZE, 72 * wide / P * 0.86 / (text_width("0.00", 1.0)), 72 * high / (L + _strips(results)) * 0.62)
+    wide *= 0.7 if is_column(ax) else 1  # names and scale take the rest
+    size = min(
+        SIZE,
+        72 * wide / P * 0.86 / (text_width("0.00", 1.0)),
+        72 * high / (L + _strips(results)) * 0.62,
+    )
     if size < TOO_SMALL:
         return
     for j, one in enumerate(results.positions):
@@ -119,7 +146,8 @@ def _write_numbers(results: PositionData, ax: Axes, fills: np.ndarray) -> None:
             continue
         chance = "" if one.chance is None else _short_number(one.chance)
         for row, text in ((-1.1, chance), (-1.95, f"{one.n['test']:,}" if one.n["test"] < 10_000 else "")):
-            _write(ax, j, row, text, 0.92 * size, GREY)
+            if text_width(text, 0.92 * size) <= 72 * wide / P:
+                _write(ax, j, row, text, 0.92 * size, GREY)
 
 
 def _short_number(value: float) -> str:

@@ -11,16 +11,22 @@ from scipy.stats import gaussian_kde
 from probekit.activations.activations import Activations
 from probekit.evaluation.projection import Projection, project
 from probekit.evaluation.results.data import ProbeData
-from probekit.evaluation.results.wording import interval_text, metric_name, position_name
+from probekit.evaluation.results.wording import decoding, interval_text, metric_name, position_name
+from probekit.options.option import keywords
+from probekit.options.picture import PictureOptions
 from probekit.plots.style import (
     GREY,
     INK,
     PALETTE,
     PLAIN,
     SMALL,
+    above,
     inches,
+    is_column,
     new_figure,
     short,
+    shown_figure,
+    wrapped,
     write_figure,
     write_headings,
 )
@@ -45,6 +51,7 @@ def plot_projection(
     ax: Axes | None = None,
     *,
     title: str | None = None,
+    width: float | None = None,
 ) -> Axes:
     """Draw the test rows of a place, coloured by their label, with densities at the margins; returns the axes.
 
@@ -56,7 +63,8 @@ def plot_projection(
         acts: the activations that were probed.
         place: such as "resid_pre.5".  [default: the layer selected on validation]
         ax: where to draw; None makes a new pyplot figure, which a notebook shows.
-        title: as plain text.  [default: label, model and task]
+        title: as plain text; "" for none.  [default: what was probed, in which model]
+        width: of a new figure, in inches; 3.25 is a column of a paper.  [default: 6.4]
 
     Raises:
         UsageError: no such place; a probe that is not linear.
@@ -64,27 +72,31 @@ def plot_projection(
     """
     found = project(results, acts, place)
     if ax is None:
-        from matplotlib import pyplot as plt
-
-        _, ax = plt.subplots(figsize=SIZE, layout="constrained")
+        with shown_figure(SIZE, width) as figure:
+            return plot_projection(results, acts, place, figure.subplots(), title=title)
     _draw(found, results, ax)
     high = 72 * inches(ax)[1] * (MARGIN + 2 * GAP)
     write_headings(ax, _title(results, found) if title is None else title, _lines(results, found), start=high)
     return ax
 
 
-def save_projection_plot(
-    results: ProbeData, acts: Activations, folder: str | Path, *, title: str | None = None
-) -> Path:
-    """Write projection.png and .svg of the selected layer into `folder`; returns the PNG's path.
+@keywords(PictureOptions)
+def save_projection_plot(results: ProbeData, acts: Activations, folder: str | Path, options: PictureOptions) -> Path:
+    """Write projection.png and .svg of the selected layer into `folder`; returns the first path.
+
+    Args:
+        results: of one curve, with a linear probe.
+        acts: the activations that were probed.
+        folder: made if it is not there.
+        options: as keyword arguments.
 
     Raises:
         UsageError: no layer was selected; a probe that is not linear.
         StorageError: the disk refused.
     """
-    with new_figure(SIZE) as figure:
-        plot_projection(results, acts, None, figure.subplots(), title=title)
-        return write_figure(figure, Path(folder) / "projection.png")
+    with new_figure(SIZE, options.width) as figure:
+        plot_projection(results, acts, None, figure.subplots(), title=options.heading)
+        return write_figure(figure, Path(folder) / "projection.png", options.formats)
 
 
 def _draw(found: Projection, results: ProbeData, ax: Axes) -> None:
@@ -158,10 +170,9 @@ def _draw_values(found: Projection, shown: np.ndarray, ax: Axes, margins: tuple[
 
 def _write_legend(ax: Axes, handles: Sequence[PathCollection]) -> None:
     names = [str(each.get_label()) for each in handles]
-    legend = ax.legend(
-        handles, names, loc="upper left", bbox_to_anchor=(0, -0.13), ncols=2, frameon=False, fontsize=SMALL,
-        handletextpad=0.3, columnspacing=1.2, borderaxespad=0,
-    )  # fmt: skip
+    where = {"loc": "upper left", "bbox_to_anchor": (0, 0), "bbox_transform": above(ax, -46), "borderaxespad": 0}
+    look = {"frameon": False, "fontsize": SMALL, "handletextpad": 0.3, "columnspacing": 1.2}
+    legend = ax.legend(handles, names, ncols=1 if is_column(ax) else 2, **where, **look)
     for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
         text.set_parse_math(False)
         assert handle is not None
@@ -176,8 +187,9 @@ def _name_axes(found: Projection, results: ProbeData, ax: Axes) -> None:
         names = f"distance to the boundary of the {probe} probe ({x})", f"first component orthogonal to the probe ({y})"
     else:
         names = f"first discriminant of the {probe} probe ({x})", f"second discriminant ({y})"
-    ax.set_xlabel(names[0], fontsize=SMALL, **PLAIN)
-    ax.set_ylabel(names[1], fontsize=SMALL, **PLAIN)
+    x, y = ("\n".join(wrapped(name, 72 * side)) for name, side in zip(names, inches(ax), strict=True))
+    ax.set_xlabel(x, fontsize=SMALL, **PLAIN)
+    ax.set_ylabel(y, fontsize=SMALL, **PLAIN)
     ax.tick_params(labelsize=SMALL, length=2)
     ax.spines[["top", "right"]].set_visible(False)
     ax.margins(OUTER)
@@ -185,7 +197,7 @@ def _name_axes(found: Projection, results: ProbeData, ax: Axes) -> None:
 
 def _title(results: ProbeData, found: Projection) -> str:
     meta = results.meta
-    return f"{short(meta['label'])} in {short(meta['model'])} on {short(meta['task'])}: {found.place}"
+    return f"{decoding({key: short(meta[key]) for key in ('label', 'model', 'task')})}: {found.place}"
 
 
 def _lines(results: ProbeData, found: Projection) -> list[str]:

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from probekit.activations.plan.reading.show import ShownReading, ShownRow
-from probekit.plots.style import GREY, INK, PLAIN, SMALL, new_figure, short, write_figure
+from probekit.plots.style import GREY, INK, PLAIN, SMALL, new_figure, short, shown_figure, write_figure
 from probekit.text import printable
 
 COLUMNS, MOST_LINES = 96, 8  # letters in a line, and lines of one text; the rest of it is cut
@@ -23,9 +23,8 @@ def plot_reading(shown: ShownReading, ax: Axes | None = None) -> Axes:
         ax: where to draw; None makes a new pyplot figure, which a notebook shows.
     """
     if ax is None:
-        from matplotlib import pyplot as plt
-
-        _, ax = plt.subplots(figsize=_size(shown), layout="constrained")
+        with shown_figure(_size(shown)) as figure:
+            return plot_reading(shown, figure.subplots())
     line = 0.0
     for row in shown:
         for said in row.reads:

@@ -7,7 +7,23 @@ from matplotlib.axes import Axes
 
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.results.data import ProbeData
-from probekit.plots.style import BLUE, GREY, INK, PLAIN, RED, SMALL, new_figure, short, write_figure, write_headings
+from probekit.options.option import keywords
+from probekit.options.picture import PictureOptions
+from probekit.plots.style import (
+    BLUE,
+    GREY,
+    INK,
+    PLAIN,
+    RED,
+    SMALL,
+    above,
+    is_column,
+    new_figure,
+    short,
+    shown_figure,
+    write_figure,
+    write_headings,
+)
 from probekit.scoring.rows import ScoreRows
 from probekit.text import counted
 
@@ -30,13 +46,22 @@ def check_scores_picture(results: ProbeData, place: str) -> None:
         raise UsageError("a picture of scores (--picture) is for two classes or one number; leave it out")
 
 
-def plot_scores(results: ProbeData, scores: ScoreRows, ax: Axes | None = None) -> Axes:
+def plot_scores(
+    results: ProbeData,
+    scores: ScoreRows,
+    ax: Axes | None = None,
+    *,
+    title: str | None = None,
+    width: float | None = None,
+) -> Axes:
     """Draw the scores of new texts with those of the test rows of the results.
 
     Args:
         results: that hold the probe.
         scores: what it gave for the new texts.
         ax: where to draw; None makes a new pyplot figure, which a notebook shows.
+        title: as plain text; "" for none.  [default: the label]
+        width: of a new figure, in inches; 3.25 is a column of a paper.  [default: 7]
 
     Raises:
         As `check_scores_picture`.
@@ -44,9 +69,8 @@ def plot_scores(results: ProbeData, scores: ScoreRows, ax: Axes | None = None) -
     place = scores.meta["place"]
     check_scores_picture(results, place)
     if ax is None:
-        from matplotlib import pyplot as plt
-
-        _, ax = plt.subplots(figsize=SIZE, layout="constrained")
+        with shown_figure(SIZE, width) as figure:
+            return plot_scores(results, scores, figure.subplots(), title=title)
     assert results.rows is not None
     tested = results.rows.splits == "test"
     known, labels = results.rows.scores[place][tested], results.rows.labels[tested]
@@ -65,18 +89,27 @@ def plot_scores(results: ProbeData, scores: ScoreRows, ax: Axes | None = None) -
     if threshold is not None:
         ax.axvline(threshold["value"], color=INK, linewidth=1, linestyle=(0, (4, 2)), label="threshold")
     _finish(ax, scores)
+    line = _says(scores)
+    write_headings(ax, f"Scores of {short(scores.meta['label'])}" if title is None else title, [line], start=7)
     return ax
 
 
-def save_scores_plot(results: ProbeData, scores: ScoreRows, path: str | Path) -> Path:
-    """Write the picture as PNG and SVG, the same bytes for the same scores; returns the PNG's path.
+@keywords(PictureOptions)
+def save_scores_plot(results: ProbeData, scores: ScoreRows, path: str | Path, options: PictureOptions) -> Path:
+    """Write the picture as PNG and SVG, the same bytes for the same scores; returns the first path.
+
+    Args:
+        results: that hold the probe.
+        scores: what it gave for the new texts.
+        path: of the picture; the ending .svg or .pdf writes that alone.
+        options: as keyword arguments.
 
     Raises:
         StorageError: the disk refused.
     """
-    with new_figure(SIZE) as figure:
-        plot_scores(results, scores, figure.subplots())
-        return write_figure(figure, Path(path))
+    with new_figure(SIZE, options.width) as figure:
+        plot_scores(results, scores, figure.subplots(), title=options.heading)
+        return write_figure(figure, Path(path), options.formats)
 
 
 def _range(known: np.ndarray, new: np.ndarray) -> tuple[float, float]:
@@ -125,10 +158,13 @@ def _finish(ax: Axes, scores: ScoreRows) -> None:
     ax.set_xlabel("score" if meta["classes"] else "predicted number")
     ax.set_ylabel("share of test rows")
     ax.spines[["top", "right", "left"]].set_visible(False)
-    legend = ax.legend(fontsize=SMALL, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+    where = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": above(ax, -34)}
+    legend = ax.legend(fontsize=SMALL, frameon=False, ncols=1 if is_column(ax) else 2, **where)
     for text in legend.get_texts():
         text.set(**PLAIN)
+
+
+def _says(scores: ScoreRows) -> str:
     unit = "token" if scores.token_index is not None else "text"
     far = "" if scores.unusual is None else f", {int(scores.unusual.sum()):,} unusual"
-    line = f"{short(meta['model'])} at {meta['place']}; {counted(len(scores.ids), f'new {unit}')}{far}"
-    write_headings(ax, f"Scores of {short(meta['label'])}", [line], start=7)
+    return f"{short(scores.meta['model'])} at {scores.meta['place']}; {counted(len(scores.ids), f'new {unit}')}{far}"

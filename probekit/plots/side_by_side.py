@@ -12,9 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from probekit.evaluation.results.wording import interval_text, number_text
+from probekit.options.option import keywords
+from probekit.options.picture import PictureOptions
 from probekit.plots.curves import METRICS
 from probekit.plots.headings import Entries, draw_legends
 from probekit.plots.limits import BOUNDS, shown_ticks, widened
+from probekit.plots.lines import draw_beyond
 from probekit.plots.step_heatmap import draw_steps, steps_size
 from probekit.plots.style import (
     GREY,
@@ -24,8 +27,11 @@ from probekit.plots.style import (
     PLAIN,
     SMALL,
     inches,
+    is_column,
+    is_column_width,
     new_figure,
     short,
+    shown_figure,
     wrapped,
     write_figure,
     write_lines,
@@ -37,8 +43,9 @@ from probekit.text import printable
 
 WIDTH, HEIGHT = 8.0, 4.0  # inches of the curves, without the headings
 LEGEND_ROW, ROW, AROUND = 0.2, 0.27, 0.75  # inches: of a name, of a difference, and around the differences
+COLUMN_LEGEND = 1.2  # inches that the legend adds to a narrow picture before it is scaled
 MOST_ROWS = 15  # differences that are drawn; differences.csv has all of them
-MOST_BANDS = 5  # bands of more curves hide each other; places.csv has all of them
+MOST_BANDS = 2  # of more curves only the first has its band, as theirs mix to mud; places.csv has all of them
 DASHES = ("-", "--", ":")  # more runs than colours
 NAME = 34  # letters of a run's name
 CHANCE, SPREAD = "chance level", "standard deviation"
@@ -56,36 +63,42 @@ class _Line:
     group: SeedGroup | None = None
 
 
-def plot_comparison(data: ComparisonData, *, title: str | None = None) -> Figure:
+def plot_comparison(data: ComparisonData, *, title: str | None = None, width: float | None = None) -> Figure:
     """Draw a comparison on a new pyplot figure, which a notebook shows.
 
     Args:
         data: from `compare`.
-        title: as plain text.  [default: label, model and task, as far as the runs share them]
+        title: as plain text; "" for none.  [default: label, model and task, as far as the runs share them]
+        width: in inches; 3.25 is a column of a paper.  [default: 8]
     """
-    from matplotlib import pyplot as plt
-
-    figure = plt.figure(figsize=_size(data), layout="constrained")
-    _draw(data, figure, title)
+    with shown_figure(_size(data, width), width) as figure:
+        _draw(data, figure, title)
     return figure
 
 
-def save_comparison_plot(data: ComparisonData, folder: str | Path, *, title: str | None = None) -> Path:
-    """Write comparison.png and .svg into `folder`, the same bytes for the same comparison; returns the PNG's path.
+@keywords(PictureOptions)
+def save_comparison_plot(data: ComparisonData, folder: str | Path, options: PictureOptions) -> Path:
+    """Write comparison.png and .svg into `folder`, the same bytes for the same comparison; returns the first path.
+
+    Args:
+        data: from `compare`.
+        folder: made if it is not there.
+        options: as keyword arguments.
 
     Raises:
         StorageError: the disk refused.
     """
-    with new_figure(_size(data)) as figure:
-        _draw(data, figure, title)
-        return write_figure(figure, Path(folder) / "comparison.png")
+    with new_figure(_size(data, options.width), options.width) as figure:
+        _draw(data, figure, options.heading)
+        return write_figure(figure, Path(folder) / "comparison.png", options.formats)
 
 
-def _size(data: ComparisonData) -> tuple[float, float]:
+def _size(data: ComparisonData, given: float | None = None) -> tuple[float, float]:
     if data.meta["by"] == "step":
         return steps_size(data)
     rows = len(_shown(data))
-    return WIDTH, HEIGHT + LEGEND_ROW * len(_lines(data)) + (AROUND + ROW * rows) * bool(rows)
+    legend = COLUMN_LEGEND if is_column_width(given) else 0
+    return WIDTH, HEIGHT + legend + LEGEND_ROW * len(_lines(data)) + (AROUND + ROW * rows) * bool(rows)
 
 
 def _draw(data: ComparisonData, figure: Figure, title: str | None) -> None:
@@ -137,7 +150,7 @@ def _draw_curves(data: ComparisonData, ax: Axes, title: str) -> None:
     _name_axes(data, ax)
     room = 72 * inches(ax)[0]
     height = draw_legends(ax, (entries, [([name], mark) for name, mark in marks.items()]), room) * LINE
-    heads = wrapped(shared_setting(data), room)
+    heads = [] if is_column(ax) or title == "" else wrapped(shared_setting(data), room)
     write_lines(ax, heads, 8 + height)
     write_title(ax, title, 8 + height + len(heads) * LINE + 3)
 
@@ -152,15 +165,19 @@ def _draw_run(ax: Axes, line: _Line, data: ComparisonData, marks: dict[str, Arti
         return _ring(ax, line, data, marks) or ax.plot([], [], color=line.color)[0]
     xs, values = [_x(data, place) for place in run.places], [place.value for place in run.places]
     ends = [_ends(place) for place in run.places]
-    if len(xs) > 1 and any(place.band for place in run.places) and len(_lines(data)) <= MOST_BANDS:
+    lines = _lines(data)
+    if len(xs) > 1 and any(place.band for place in run.places) and (len(lines) <= MOST_BANDS or line == lines[0]):
         low, high = zip(*ends, strict=True)
-        look = {"color": line.color, "alpha": 0.13, "linewidth": 0, "label": BAND}
-        marks.setdefault(BAND, ax.fill_between(xs, low, high, **look))
+        look = {"color": line.color, "alpha": 0.16, "linewidth": 0, "label": BAND}
+        marks.setdefault(
+            BAND if len(lines) <= MOST_BANDS else f"{BAND} of the first", ax.fill_between(xs, low, high, **look)
+        )
     elif len(xs) == 1:
         ax.vlines(xs, [ends[0][0]], [ends[0][1]], color=line.color, linewidth=1.4)
     (drawn,) = ax.plot(
         xs, values, color=line.color, linestyle=line.dashes, linewidth=2, marker="o", markersize=4, zorder=4
     )
+    marks |= draw_beyond(ax, xs, values, line.color)
     _ring(ax, line, data, marks)
     return drawn
 
@@ -195,8 +212,10 @@ def _draw_seeds(ax: Axes, line: _Line, data: ComparisonData, marks: dict[str, Ar
     xs = [_x(data, named[0][name]) for name in every]
     values = np.array([[own[name].value for own in named] for name in every])
     mean, spread = values.mean(axis=1), values.std(axis=1, ddof=1)
-    look = {"color": line.color, "alpha": 0.16, "linewidth": 0, "label": SPREAD}
-    marks.setdefault(SPREAD, ax.fill_between(xs, mean - spread, mean + spread, **look))
+    if len(_lines(data)) <= MOST_BANDS:  # the thin lines show the spread, too
+        look = {"color": line.color, "alpha": 0.16, "linewidth": 0, "label": SPREAD}
+        marks.setdefault(SPREAD, ax.fill_between(xs, mean - spread, mean + spread, **look))
+    marks |= draw_beyond(ax, xs, mean.tolist(), line.color)
     (drawn,) = ax.plot(
         xs, mean, color=line.color, linestyle=line.dashes, linewidth=2.2, marker="o", markersize=4, zorder=4
     )
@@ -243,10 +262,12 @@ def _name_axes(data: ComparisonData, ax: Axes) -> None:
     ax.set_ylabel(METRICS.get(data.headline, data.headline), **PLAIN)
     if data.meta["axis"] == "depth":
         ax.set_xlim(-0.02, 1.02)
-        ax.set_xlabel("relative depth: share of the model's blocks that come before")
+        ax.set_xlabel(
+            "relative depth" if is_column(ax) else "relative depth: share of the model's blocks that come before"
+        )
     else:
         xs = sorted({place.x for run in data.runs for place in run.places})
-        shown = shown_ticks(xs)
+        shown = shown_ticks(xs, 6 if is_column(ax) else 30)
         ends = {run.n_layers for run in data.runs if any(place.x == run.n_layers for place in run.places)}
         one_end = len({run.n_layers for run in data.runs}) == 1
         ax.set_xticks(shown, ["out" if one_end and x in ends else "emb" if x < 0 else str(x) for x in shown])
@@ -268,12 +289,14 @@ def _draw_differences(data: ComparisonData, ax: Axes, shown: Sequence[RunDiffere
         ax.plot([each.difference], [y], "o", color=color, markerfacecolor=face, markersize=5.5, zorder=3)
         p = "" if each.corrected is None else f", p {p_text(each.corrected, '= ')}"
         text = f"{each.difference:+z.3f} {signed_interval(each.interval)}{p}{', unpaired' * (each.kind == UNPAIRED)}"
-        ax.text(1.01, y, text, transform=ax.get_yaxis_transform(), va="center", fontsize=SMALL, color=INK, **PLAIN)
+        if not is_column(ax):
+            ax.text(1.01, y, text, transform=ax.get_yaxis_transform(), va="center", fontsize=SMALL, color=INK, **PLAIN)
         names.append(_pair_name(data, each))
     ax.axvline(0, color=GREY, linewidth=1)
     ax.set_ylim(len(shown) - 0.4, -0.6)
     ax.set_yticks(range(len(shown)), names, fontsize=SMALL, **PLAIN)
-    ax.set_xlabel(_difference_axis(data, len(shown)), fontsize=SMALL + 1, **PLAIN)
+    name = wrapped(_difference_axis(data, len(shown)), 72 * inches(ax)[0], SMALL + 1)
+    ax.set_xlabel("\n".join(name), fontsize=SMALL + 1, **PLAIN)
     ax.tick_params(axis="x", labelsize=SMALL)
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="x", color="#E6E6E6", linewidth=0.8)

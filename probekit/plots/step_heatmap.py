@@ -13,7 +13,7 @@ from matplotlib.patheffects import withStroke
 from probekit.evaluation.results.wording import metric_name
 from probekit.plots.heatmap import is_dark
 from probekit.plots.positions import COLOURS, NOT_ABOVE
-from probekit.plots.style import GREY, INK, PLAIN, inches, text_width, write_headings
+from probekit.plots.style import GREY, INK, PLAIN, inches, is_column, text_width, write_headings
 from probekit.side_by_side.checkpoints import is_above
 from probekit.side_by_side.data import ComparisonData
 from probekit.side_by_side.report import shared_setting
@@ -71,6 +71,7 @@ def _not_above(data: ComparisonData) -> np.ndarray:
 def _write_numbers(data: ComparisonData, ax: Axes, fills: np.ndarray, grey: np.ndarray) -> None:
     L, S = data.matrix.shape
     wide, high = inches(ax)
+    wide *= 0.7 if is_column(ax) else 1  # names and scale take the rest
     size = min(SIZE, 72 * wide / S * 0.86 / text_width("0.00", 1.0), 72 * high / L * 0.62)
     if size < TOO_SMALL:
         return

@@ -17,6 +17,7 @@ from matplotlib.textpath import text_to_path
 from matplotlib.transforms import ScaledTranslation, Transform
 
 from probekit.durable import write_as
+from probekit.options.picture import check_width
 from probekit.text import printable
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart
@@ -25,10 +26,12 @@ PALE_BLUE = "#74B3DA"
 PALETTE = (BLUE, RED, GREEN, "#CC79A7", "#E69F00", "#56B4E9", INK)  # of several curves, in this order
 NAME_LENGTH = 28  # longer names are cut in the middle
 SMALL = 8.33  # points; the size of everything but titles, whatever the user's style
+NARROW = 5.0  # inches; narrower axes have shorter names and no values in the margin, narrower figures no facts
 DPI = 200  # of a PNG
 LINE = 14.0  # points from one small line of text to the next
 TITLE, SMALL_TITLE = 12.0, 9.0  # points; a title that is too long for the latter goes on in the next line
 TITLE_LINES = 3  # at most; the rest of a title is cut
+_DATELESS: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 PLAIN: dict[str, Any] = {"parse_math": False, "usetex": False}  # names hold $, _ and %
 
 
@@ -45,6 +48,17 @@ def inches(ax: Axes) -> tuple[float, float]:
     assert figure is not None
     box = ax.get_window_extent()
     return box.width / figure.dpi, box.height / figure.dpi
+
+
+def is_column(ax: Axes) -> bool:
+    """Whether the figure is as narrow as a column of a paper, whose caption has the facts."""
+    figure = ax.get_figure(root=True)
+    return figure is not None and is_column_width(figure.get_figwidth())
+
+
+def is_column_width(width: float | None) -> bool:
+    """Whether a picture of so many inches is as narrow as a column; None is a picture's own width."""
+    return width is not None and width < NARROW
 
 
 def above(ax: Axes, points: float) -> Transform:
@@ -93,6 +107,7 @@ def fitting(texts: Sequence[str], room: float) -> str:
 
 def write_headings(ax: Axes, title: str, lines: list[str], start: float) -> None:
     """A left-aligned title with small lines under it, the lowest `start` points above the axes."""
+    lines = [] if is_column(ax) else [part for line in lines for part in wrapped(line, 72 * inches(ax)[0])]
     write_lines(ax, lines, start)
     write_title(ax, title, start + len(lines) * LINE + 3)
 
@@ -105,13 +120,13 @@ def write_lines(ax: Axes, lines: list[str], start: float, color: str = GREY) -> 
 
 def write_title(ax: Axes, title: str, start: float) -> None:
     """A left-aligned title, `start` points above the axes: smaller if it is long, then in several lines."""
-    text, size = fitting_title(title, 72 * inches(ax)[0])
+    text, size = fitting_title(printable(title), 72 * inches(ax)[0])
     ax.set_title(text, loc="left", pad=start, fontsize=size, fontweight="bold", color=INK, **PLAIN)
 
 
 def write_figure_title(figure: Figure, title: str) -> None:
     """A left-aligned title over all axes of a figure, which fits its width whatever the resolution."""
-    text, size = fitting_title(title, 72 * 0.93 * figure.get_figwidth())
+    text, size = fitting_title(printable(title), 72 * 0.93 * figure.get_figwidth())
     figure.suptitle(text, x=0.01, ha="left", fontsize=size, fontweight="bold", color=INK, **PLAIN)
 
 
@@ -124,30 +139,88 @@ def fitting_title(title: str, room: float) -> tuple[str, float]:
     return "\n".join(lines), size
 
 
+class NotebookFigure(Figure):
+    """A pyplot figure that a cell of a notebook shows once, though it is also the value of the cell's last line.
+
+    The inline backend shows every open figure at the end of the cell, and IPython shows the value; both ask here.
+    """
+
+    _cell: int | None = None  # that has shown it
+
+    def _ipython_display_(self) -> None:
+        from IPython import get_ipython  # pyright: ignore[reportMissingImports, reportPrivateImportUsage]
+
+        shell = get_ipython()
+        cell = getattr(shell, "execution_count", None)
+        if cell is None or cell != self._cell:
+            self._cell = cell
+            raise NotImplementedError  # IPython then shows it as any other figure
+
+
 @contextmanager
-def new_figure(size: tuple[float, float]) -> Iterator[Figure]:
-    """A figure without pyplot, in matplotlib's default style whatever the user's."""
+def shown_figure(size: tuple[float, float], width: float | None = None) -> Iterator[Figure]:
+    """A new pyplot figure to draw on, which a notebook shows; after an error it is closed.
+
+    Args:
+        size: in inches.
+        width: in inches, instead of that of `size`; a column of a paper has small letters throughout.
+    """
+    from matplotlib import pyplot as plt
+
+    figure = plt.figure(figsize=of_width(size, width), layout="constrained", FigureClass=NotebookFigure)
+    try:
+        with mpl.rc_context(_letters(width)):
+            yield figure
+    except BaseException:
+        plt.close(figure)
+        raise
+    for ax in figure.axes if _letters(width) else ():
+        ax.tick_params(labelsize=SMALL)  # of ticks that are made when the picture is drawn
+
+
+@contextmanager
+def new_figure(size: tuple[float, float], width: float | None = None) -> Iterator[Figure]:
+    """A figure without pyplot, in matplotlib's default style whatever the user's; arguments as for `shown_figure`."""
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update({"svg.hashsalt": "probekit", "svg.fonttype": "none"})  # text stays text
-        figure = Figure(figsize=size, layout="constrained")
+        # text stays text; publishers refuse Type 3 fonts
+        mpl.rcParams.update({"svg.hashsalt": "probekit", "svg.fonttype": "none", "pdf.fonttype": 42})
+        mpl.rcParams.update(_letters(width))
+        figure = Figure(figsize=of_width(size, width), layout="constrained")
         FigureCanvasAgg(figure)
         yield figure
 
 
-def write_figure(figure: Figure, path: Path) -> Path:
-    """Write `path`.svg and, last, `path`.png, atomically and without dates; returns the latter.
+def _letters(width: float | None) -> dict[str, Any]:
+    """Settings for the letters of ticks and axis names, which are 10 points otherwise."""
+    return {"font.size": SMALL} if is_column_width(width) else {}
+
+
+def of_width(size: tuple[float, float], width: float | None) -> tuple[float, float]:
+    """Inches of a picture that is made narrower or wider; its height changes less, as letters keep their size."""
+    check_width(width)
+    return size if width is None else (width, size[1] * (width / size[0]) ** 0.5)
+
+
+def write_figure(figure: Figure, path: Path, formats: Sequence[str] = ()) -> Path:
+    """Write the picture in each format, atomically and without dates; returns the path in the first of them.
+
+    Args:
+        figure: from `new_figure`.
+        path: its ending is replaced.
+        formats: png, svg or pdf.  [default: the path's own ending, if it is .svg or .pdf; else png and svg]
 
     Raises:
         StorageError: the disk refused.
     """
-    png, svg = io.BytesIO(), io.BytesIO()
+    own = path.suffix.lower().removeprefix(".")
+    formats = formats or ((own,) if own in ("svg", "pdf") else ("png", "svg"))
     _lay_out(figure)
-    figure.savefig(png, format="png", dpi=DPI, metadata={"Software": None})
-    figure.savefig(svg, format="svg", metadata={"Date": None})
-    write_as(path.with_suffix(".svg"), svg.getvalue())
-    write_as(path.with_suffix(".png"), png.getvalue())
-    return path.with_suffix(".png")
+    for name in reversed(formats):  # the one that is reported last
+        content = io.BytesIO()
+        figure.savefig(content, format=name, dpi=DPI, metadata=_DATELESS[name])
+        write_as(path.with_suffix(f".{name}"), content.getvalue())
+    return path.with_suffix(f".{formats[0]}")
 
 
 def _lay_out(figure: Figure) -> None:

@@ -12,18 +12,23 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from probekit.evaluation.results.wording import metric_name
+from probekit.options.option import keywords
+from probekit.options.picture import PictureOptions
 from probekit.plots.style import (
-    GREY,
     INK,
     LINE,
     PALETTE,
     PLAIN,
     SMALL,
-    above,
+    inches,
+    is_column,
     new_figure,
     short,
+    shown_figure,
+    wrapped,
     write_figure,
     write_figure_title,
+    write_lines,
 )
 from probekit.sweeps.data import SweepData, SweepRow
 from probekit.sweeps.report import sweep_title
@@ -46,31 +51,36 @@ class _Dot:
     row: SweepRow
 
 
-def plot_sweep(results: SweepData, *, title: str | None = None) -> Figure:
+def plot_sweep(results: SweepData, *, title: str | None = None, width: float | None = None) -> Figure:
     """Draw a sweep on a new pyplot figure, which a notebook shows.
 
     Args:
         results: from `sweep`.
         title: as plain text; "" for none.  [default: how many tasks and models, point and probe]
+        width: in inches; 3.25 is a column of a paper.  [default: 9]
     """
-    from matplotlib import pyplot as plt
-
     panels = _panels(results)
-    figure = plt.figure(figsize=_size(panels), layout="constrained")
-    _draw(results, panels, figure, title)
+    with shown_figure(_size(panels), width) as figure:
+        _draw(results, panels, figure, title)
     return figure
 
 
-def save_sweep_plot(results: SweepData, folder: str | Path, *, title: str | None = None) -> Path:
-    """Write sweep.png and .svg into `folder`, the same bytes for the same results; returns the PNG's path.
+@keywords(PictureOptions)
+def save_sweep_plot(results: SweepData, folder: str | Path, options: PictureOptions) -> Path:
+    """Write sweep.png and .svg into `folder`, the same bytes for the same results; returns the first path.
+
+    Args:
+        results: from `sweep`.
+        folder: made if it is not there.
+        options: as keyword arguments.
 
     Raises:
         StorageError: the disk refused.
     """
     panels = _panels(results)
-    with new_figure(_size(panels)) as figure:
-        _draw(results, panels, figure, title)
-        return write_figure(figure, Path(folder) / "sweep.png")
+    with new_figure(_size(panels), options.width) as figure:
+        _draw(results, panels, figure, options.heading)
+        return write_figure(figure, Path(folder) / "sweep.png", options.formats)
 
 
 def _panels(results: SweepData) -> dict[str, list[_Dot]]:
@@ -138,31 +148,35 @@ def _draw_panel(left: Axes, right: Axes, metric: str, dots: Sequence[_Dot], colo
     known = [min(HIGHEST, max(lowest, each)) for each in values if each is not None]
     pad = 0.03 * (max(known) - min(known) or 1.0)
     left.set_xlim(min(known) - pad, max(known) + pad)
-    left.set_yticks(range(len(tasks)), [short(task, NAME) for task in tasks], fontsize=7, **PLAIN)
+    left.set_yticks(
+        range(len(tasks)), [short(task, NAME // 2 if is_column(left) else NAME) for task in tasks], fontsize=7, **PLAIN
+    )
     right.set_yticks([])
     right.set_xlim(-0.04, 1.04)
     right.set_xticks([0, 0.5, 1])
     for ax, name in ((left, f"{metric_name(metric)} on test, 95% interval"), (right, "depth of the best layer")):
         ax.set_ylim(len(tasks) - 0.4, -0.6)
-        ax.set_xlabel(name, fontsize=SMALL)
+        ax.set_xlabel("\n".join(wrapped(name, 72 * inches(ax)[0])), fontsize=SMALL)
         ax.tick_params(axis="x", labelsize=SMALL)
         ax.grid(axis="x", color="#E6E6E6", linewidth=0.8)
         ax.hlines(range(len(tasks)), 0, 1, transform=ax.get_yaxis_transform(), color="#F0F0F0", linewidth=0.6, zorder=0)
         ax.set_axisbelow(True)
         ax.spines[["top", "right", "left"]].set_visible(False)
         ax.tick_params(axis="y", length=0)
-    left.text(0, 1, _heading(dots), transform=above(left, 4), color=GREY, fontsize=SMALL, va="bottom", **PLAIN)
+    write_lines(left, [] if is_column(left) else [_heading(dots)], 4)
 
 
 def _draw_dot(ax: Axes, y: float, row: SweepRow, color: str, bounds: tuple[float, float]) -> None:
     """The estimate with its interval, and a tick at the best baseline; what is beyond the axis has an arrow."""
     low, high = bounds
     value = row.value or 0.0
-    if row.low is not None and row.high is not None:
+    if row.low is not None and row.high is not None and row.low < high and row.high > low:
         ax.hlines(y, max(row.low, low), min(row.high, high), color=color, alpha=0.4, linewidth=2.2)
     filled = color if row.lead_low is None or row.lead_low > 0 else "white"
-    mark = "o" if low <= value <= high else "<"
-    ax.plot([max(low, value)], [y], marker=mark, markersize=4, color=color, markerfacecolor=filled, linestyle="")
+    mark = "<" if value < low else ">" if value > high else "o"
+    ax.plot(
+        [min(high, max(low, value))], [y], marker=mark, markersize=4, color=color, markerfacecolor=filled, linestyle=""
+    )
     if row.baseline_value is not None and low <= row.baseline_value <= high:
         ax.plot([row.baseline_value], [y], marker="|", markersize=6, color=INK, markeredgewidth=1.2, linestyle="")
 

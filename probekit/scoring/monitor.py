@@ -111,14 +111,28 @@ class Monitor:
         columns += ["probability", "alarm"]
         return pd.DataFrame([row for i, text in enumerate(self.texts) for row in self._rows(i, text)], columns=columns)
 
-    def plot(self, text: int = -1, ax: "Axes | None" = None) -> "Axes":
-        """Draw the scores of one text token by token, with the threshold, on `ax` or a new figure; returns the axes."""
+    def plot(
+        self,
+        text: int = -1,
+        ax: "Axes | None" = None,
+        *,
+        title: str | None = None,
+        width: float | None = None,
+    ) -> "Axes":
+        """Draw the scores of one text token by token, with the threshold, on `ax` or a new figure; returns the axes.
+
+        Args:
+            text: its number among those watched.
+            ax: where to draw.
+            title: of the picture, as plain text; "" for none.  [default: the probes]
+            width: of a new figure, in inches; 3.25 is a column of a paper.  [default: the picture's own]
+        """
         if not self.texts:
             raise UsageError("no text was watched yet; generate inside the monitor's context first")
         from probekit.plots.monitor import plot_watched
 
         chosen = self.texts[text]
-        return plot_watched(chosen, self.probes, self._pieces(chosen), ax)
+        return plot_watched(chosen, self.probes, self._pieces(chosen), ax, title=title, width=width)
 
     def __repr__(self) -> str:
         places = listed([f"{printable(one.name)} at {place_name(one.place)}" for one in self.probes])

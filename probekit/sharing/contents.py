@@ -22,9 +22,9 @@ from probekit.text import counted, listed
 
 STORE_FOLDERS = ("shards", "records", "examples", "labels", "statistics")
 _OF_STORE = re.compile(rf"(plan|examples|manifest)\.json|({'|'.join(STORE_FOLDERS)})/.+")
-RESULTS_FILES = r"results\.(json|csv)|predictions\.parquet|training_activations\.safetensors|\w+\.(png|svg)"
+RESULTS_FILES = r"results\.(json|csv)|predictions\.parquet|training_activations\.safetensors|\w+\.(png|svg|pdf)"
 _OF_RESULTS = re.compile(rf"{RESULTS_FILES}|probes/[^/]+")
-_OF_CURVES = re.compile(rf"curves\.json|results\.csv|\w+\.(png|svg)|[^/]+/({RESULTS_FILES}|probes/[^/]+)")
+_OF_CURVES = re.compile(rf"curves\.json|results\.csv|\w+\.(png|svg|pdf)|[^/]+/({RESULTS_FILES}|probes/[^/]+)")
 _LAST = {"plan.json", "manifest.json", "results.json", "curves.json"}
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
-from probekit.evaluation.results.wording import position_name
+from probekit.evaluation.results.wording import decoding, position_name
 from probekit.points import base_name
 from probekit.side_by_side.data import ComparedPlace, ComparedRun
 from probekit.side_by_side.runs import NamedRun
@@ -148,8 +148,5 @@ def _chance(data: ProbeData) -> float | None:
 
 
 def heading(facts: Sequence[Mapping[str, str]], metric: str) -> str:
-    """Label, model and task as far as all runs share them: "number in gpt2 on agreement"."""
-    shared = shared_by_all(facts)
-    start = shared.get("label") or f"{metric[:1].upper()}{metric[1:]}"
-    between = {"model": " in ", "task": " on "}
-    return printable(start + "".join(f"{word}{shared[key]}" for key, word in between.items() if key in shared))
+    """Label, model and task as far as all runs share them: "Decoding number from gpt2 (agreement)"."""
+    return printable(decoding(shared_by_all(facts), metric))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FORMAT = "probekit.comparison/1"
 FILE = "comparison.json"
-COMPARISON_FILES = re.compile(r"comparison\.(json|csv|png|svg)|(differences|places)\.csv")
+COMPARISON_FILES = re.compile(r"comparison\.(json|csv|png|svg|pdf)|(differences|places)\.csv")
 
 
 def check_comparison_folder(folder: str | Path) -> None:

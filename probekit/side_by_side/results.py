@@ -34,15 +34,16 @@ class Comparison(ComparisonData):
         """One row per run and place: the complete curves."""
         return place_frame(self)
 
-    def plot(self, *, title: str | None = None) -> "Figure":
+    def plot(self, *, title: str | None = None, width: float | None = None) -> "Figure":
         """Draw the curves with the differences under them, or layers against steps, on a new figure; returns it.
 
         Args:
-            title: as plain text.  [default: label, model and task, as far as the runs share them]
+            title: as plain text; "" for none.  [default: what the runs share]
+            width: in inches; 3.25 is a column of a paper.  [default: the picture's own]
         """
         from probekit.plots.side_by_side import plot_comparison
 
-        return plot_comparison(self, title=title)
+        return plot_comparison(self, title=title, width=width)
 
     def summary(self) -> str:
         """One table with a line for each run, and how the differences were made."""

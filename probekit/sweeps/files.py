@@ -22,7 +22,7 @@ from probekit.text import listed, spreadsheet_cell
 
 FORMAT = "probekit.sweeps/1"
 FILE, TABLE, RUNS = "sweep.json", "results.csv", "runs"
-OWN = {FILE, TABLE, RUNS, "results", "stores", "sweep.png", "sweep.svg"}
+OWN = {FILE, TABLE, RUNS, "results", "stores", "sweep.png", "sweep.svg", "sweep.pdf"}
 RUN_COLUMNS = ("task", "model")
 LAST_COLUMNS = ("seconds", "results", "error")
 COLUMNS = (*RUN_COLUMNS, *(field.name for field in fields(SweepRow)), *LAST_COLUMNS)

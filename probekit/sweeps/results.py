@@ -32,11 +32,16 @@ class SweepResults(SweepData):
         """A table with one line for each curve, then the runs that failed."""
         return sweep_summary(self)
 
-    def plot(self, *, title: str | None = None) -> "Figure":
-        """Draw the estimates with their intervals, sorted, and the best layers, on a new figure."""
+    def plot(self, *, title: str | None = None, width: float | None = None) -> "Figure":
+        """Draw the estimates with their intervals, sorted, and the best layers, on a new figure; returns it.
+
+        Args:
+            title: as plain text; "" for none.  [default: how many tasks and models, point and probe]
+            width: in inches; 3.25 is a column of a paper.  [default: the picture's own]
+        """
         from probekit.plots.sweep import plot_sweep
 
-        return plot_sweep(self, title=title)
+        return plot_sweep(self, title=title, width=width)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:

@@ -27,6 +27,14 @@ def drawn(data: CausalData, title: str | None = None) -> Axes:
     return ax
 
 
+def panels(data: CausalData) -> list[Axes]:
+    figure = Figure(figsize=(8.4, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    draw_panels(data, figure, figure.add_gridspec(1, 1)[0])
+    figure.draw_without_rendering()
+    return figure.axes
+
+
 def bare(data: CausalData) -> CausalData:
     layers = [dataclasses.replace(layer, completeness={}, angles={}) for layer in data.layers]
     return dataclasses.replace(data, layers=layers)
@@ -104,20 +112,17 @@ def test_the_output_comes_after_all_layers_and_a_missing_layer_leaves_a_gap():
 
 
 def test_panels_are_drawn_if_their_numbers_were_measured():
-    assert len(panels_shown(made_up())) == 3
-    assert len(panels_shown(bare(made_up()))) == 1
+    assert len(panels_shown(made_up())) == 4
+    assert len(panels_shown(bare(made_up()))) == 2
     assert panels_shown(bare(made_up(("erase",)))) == []
-    figure = Figure(figsize=(8.4, 2.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    draw_panels(made_up(), figure, figure.add_gridspec(1, 1)[0])
-    figure.draw_without_rendering()
-    dose = figure.axes[0]
+    others, dose, complete, _ = panels(made_up())
+    assert legend_texts(others) == ["erase (LEACE)", "steer +4 sd (probe)"]
     (line,) = [line for line in dose.lines if len(np.asarray(line.get_xdata())) == 5]
     assert np.asarray(line.get_xdata()).tolist() == [-4.0, -2.0, 0.0, 2.0, 4.0]
     assert np.asarray(line.get_ydata())[2] == 0
-    here, later = figure.axes[1].lines
+    here, later = complete.lines
     assert [np.asarray(line.get_ydata()).tolist() for line in (here, later)] == [[1.0] * 7, [0.7] * 7]
-    assert legend_texts(figure.axes[1]) == ["erase"]
+    assert legend_texts(complete) == ["erase"]
     assert "31%" in "".join(label.get_text() for label in dose.get_xticklabels())
 
 
@@ -156,7 +161,32 @@ def test_patching_alone_has_no_curve(tmp_path):
         save_causal_plot(data, tmp_path)
 
 
-def test_the_probes_own_direction_is_a_thin_line_where_the_curve_is_of_another():
+def test_edits_other_than_the_headline_have_an_axis_of_their_own():
+    data = made_up()
+    far = [
+        dataclasses.replace(each, effect=30 * each.effect) if each.method == "steer" else each for each in data.effects
+    ]
+    data = dataclasses.replace(data, effects=far)
+    assert drawn(data).get_ylim()[1] < 1.3
+    assert len([line for line in drawn(data).lines if len(np.atleast_1d(line.get_xdata())) == 7]) == 4
+    others = panels(data)[0]
+    assert others.get_ylim()[1] > 30 * max(EFFECTS)
+    check_texts(*panels(data))
+
+
+def test_a_headline_far_beyond_everything_is_marked_at_the_end_of_the_axis():
+    values = [0.0, 0.1, 0.2, 7.0, -5.0, 0.3, 0.1]
+    ax = drawn(bare(made_up(("steer",), values=values)))
+    low, high = ax.get_ylim()
+    assert -2 < low < 0
+    assert 1 < high < 2.5
+    marks = {str(line.get_label()): list(np.atleast_1d(line.get_xdata())) for line in ax.lines}
+    assert marks["above the axis"] == [3]
+    assert marks["below the axis"] == [4]
+    assert {"above the axis", "below the axis"} <= set(legend_texts(ax))
+
+
+def test_the_probes_own_direction_is_in_the_panel_where_the_curve_is_of_another():
     data = made_up(("interchange",))
     layers = [dataclasses.replace(layer, directions={"interchange": "mean-difference"}) for layer in data.layers]
     chosen = [
@@ -164,9 +194,10 @@ def test_the_probes_own_direction_is_a_thin_line_where_the_curve_is_of_another()
         for each in data.effects
         if each.direction == "probe"
     ]
-    ax = drawn(dataclasses.replace(data, layers=layers, effects=[*data.effects, *chosen]))
-    (own,) = [line for line in ax.lines if list(np.atleast_1d(line.get_ydata())) == EFFECTS]
-    assert own.get_linewidth() < 1
-    assert any("probe's own" in text for text in legend_texts(ax))
-    check_texts(ax)
-    assert not any("probe's own" in text for text in legend_texts(drawn(data)))
+    both = dataclasses.replace(data, layers=layers, effects=[*data.effects, *chosen])
+    ax = panels(both)[0]
+    assert [line for line in ax.lines if list(np.atleast_1d(line.get_ydata())) == EFFECTS]
+    assert legend_texts(ax) == ["interchange (the probe's own direction)"]
+    check_texts(drawn(both))
+    check_texts(*panels(both))
+    assert not any("probe's own" in text for each in panels(data) for text in legend_texts(each))

@@ -231,7 +231,7 @@ def test_a_title_is_saved_as_it_is_typed(title, tmp_path):
     svg = save_plot(make(), tmp_path, title=title).with_suffix(".svg").read_text()
     assert "\x1b" not in svg
     assert ("$x_1$ \\x1b[31m 100%" in svg) == bool(title)
-    assert "label in gpt2" not in svg
+    assert "Decoding" not in svg
 
 
 def test_sparse_layers_keep_their_places():
@@ -248,11 +248,11 @@ def test_names_are_drawn_as_they_are_spelled(tmp_path):
     }
     results = make(**names)
     ax = draw(results)
-    assert "$x_1$ 100% on a<b>&\\x1b[31m_t" in ax.get_title("left")
+    assert "$x_1$ 100% (a<b>&\\x1b[31m_t)" in ax.get_title("left")
     save_plot(results, tmp_path)
     svg = (tmp_path / "accuracy_by_layer.svg").read_text()
     drawn = [e.text or "" for e in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
-    assert any("$x_1$ 100% on a<b>&\\x1b[31m_t" in text for text in drawn)
+    assert any("$x_1$ 100% (a<b>&\\x1b[31m_t)" in text for text in drawn)
     assert "\x1b" not in svg
 
 

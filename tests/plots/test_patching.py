@@ -108,7 +108,7 @@ def test_the_picture_says_the_label_where_layer_0_is_and_that_columns_mix_words(
         return figure, texts(tokens), texts(heads)
 
     figure, tokens, heads = written(label="number", patched={"pairs": 3, "varied": 2})
-    assert figure.get_suptitle().startswith("Activation patching: number in m")
+    assert figure.get_suptitle().startswith("Activation patching of number in m")
     assert "layer 0, the first block, is the lowest row" in figure.get_supxlabel()
     mixed = "columns mix words, which differ by pair; shown: the first pair's"
     assert mixed in tokens

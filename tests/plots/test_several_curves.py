@@ -58,7 +58,7 @@ def test_the_second_curve_has_its_own_colour_name_band_and_ring():
     rings = [ring for ring in ax.lines if ring.get_label() == "selected on validation"]
     assert [ring.get_markeredgecolor() for ring in rings] == list(PALETTE[:2])
     assert [points(ring)[0] for ring in rings] == [[12], [6]]
-    assert ax.get_title("left") == "label on sst2"
+    assert ax.get_title("left") == "Decoding sst2 labels"
     for name, place in (("gpt2", "resid_post.11"), ("pythia", "resid_post.5")):
         assert f"{name}: {place} (output), test accuracy 0.950 [0.930, 0.970]" in legend_texts(ax)
     assert len(legend_texts(ax)) == len(set(legend_texts(ax)))

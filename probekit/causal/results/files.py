@@ -22,7 +22,7 @@ from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
 
 CAUSAL_FORMAT = "probekit.causal/2"
 CAUSAL_RESULTS = re.compile(
-    r"causal\.json|(effects|layers|patching)\.csv|(causal_by_layer|patching)\.(png|svg)|report\.html"
+    r"causal\.json|(effects|layers|patching)\.csv|(causal_by_layer|patching)\.(png|svg|pdf)|report\.html"
 )
 _LISTS: dict[str, type] = {"layers": CausalLayer, "effects": Effect, "checklist": ChecklistItem}
 _ARRAYS = {"recovery": np.float64, "interval": np.float64, "attribution": np.float64, "within_placebo": np.bool_}

@@ -62,31 +62,33 @@ class CausalResults:
         """
         return causal_frame(self.data, of)
 
-    def plot(self, *, title: str | None = None) -> "Figure":
+    def plot(self, *, title: str | None = None, width: float | None = None) -> "Figure":
         """Draw decodability and effect by layer, with dose-response where it was measured; returns the figure.
 
         Args:
-            title: of the picture, as plain text; "" for none.  [default: label, model and task]
+            title: of the picture, as plain text; "" for none.  [default: what was edited, in which model]
+            width: in inches; 3.25 is a column of a paper.  [default: the picture's own]
 
         Raises:
             UsageError: there are no layers, as only patching was run; use `plot_patching`.
         """
         from probekit.plots.causal import plot_causal
 
-        return plot_causal(self.data, title=title)
+        return plot_causal(self.data, title=title, width=width)
 
-    def plot_patching(self, *, title: str | None = None) -> "Figure":
+    def plot_patching(self, *, title: str | None = None, width: float | None = None) -> "Figure":
         """Draw the patching grids; returns the figure.
 
         Args:
-            title: of the picture, as plain text; "" for none.  [default: model and task]
+            title: of the picture, as plain text; "" for none.  [default: what was patched, in which model]
+            width: in inches; 3.25 is a column of a paper.  [default: the picture's own]
 
         Raises:
             UsageError: no patching was run.
         """
         from probekit.plots.patching import plot_patching
 
-        return plot_patching(self.data, title=title)
+        return plot_patching(self.data, title=title, width=width)
 
     def summary(self) -> str:
         """The results as a plain table, with the reviewer's checklist."""

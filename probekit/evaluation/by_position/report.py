@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from probekit.evaluation.by_position.data import PositionCurve, PositionData, best_layer, nothing_selected, noun_of
 from probekit.evaluation.results.cautions import cautions
-from probekit.evaluation.results.wording import interval_text, metric_name, number_text
+from probekit.evaluation.results.wording import decoding, interval_text, metric_name, number_text
 from probekit.options.probe import BY_HEAD, FROM_END
 from probekit.tables import TableReport, html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, listed, printable
@@ -38,8 +38,8 @@ def positions_report(data: PositionData) -> TableReport:
 def positions_title(data: PositionData) -> str:
     """Label, model, task and point."""
     meta = data.meta
-    where = f"{printable(meta['model'])} on {printable(meta['task'])}"
-    return f"{printable(meta['label'])} in {where}: {printable(meta['point'])} by {noun_of(data)}"
+    names = {key: printable(meta[key]) for key in ("label", "model", "task")}
+    return f"{decoding(names)}: {printable(meta['point'])} by {noun_of(data)}"
 
 
 def axis_name(data: PositionData) -> str:

@@ -47,16 +47,17 @@ class PositionResults(PositionData):
         """
         return position_frame(self)
 
-    def plot(self, ax: "Axes | None" = None, *, title: str | None = None) -> "Axes":
+    def plot(self, ax: "Axes | None" = None, *, title: str | None = None, width: float | None = None) -> "Axes":
         """Draw layers against positions or heads as a heatmap, on `ax` or on a new figure; returns the axes.
 
         Args:
             ax: where to draw.
-            title: of the picture, as plain text.  [default: label, model and task]
+            title: of the picture, as plain text; "" for none.  [default: what was probed, in which model]
+            width: of a new figure, in inches; 3.25 is a column of a paper.  [default: the picture's own]
         """
         from probekit.plots.positions import plot_positions
 
-        return plot_positions(self, ax, title=title)
+        return plot_positions(self, ax, title=title, width=width)
 
     def summary(self) -> str:
         """A table with one line for each position or head, with footnotes."""

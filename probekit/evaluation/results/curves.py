@@ -98,15 +98,19 @@ class ProbeCurves(Mapping[tuple[str, ...], ProbeResults]):
         """
         return curves_frame(list(self.values()))
 
-    def plot(self, *, title: str | None = None) -> "Figure":
+    def plot(self, *, title: str | None = None, width: float | None = None) -> "Figure":
         """Draw the curves on a new figure, those that can be compared on the same axes; returns the figure.
 
         Curves of one label set share axes, and so do label sets with the same metric where there is one point. With
         several probes and points there is a row of axes for each label set, and in it axes for each point.
+
+        Args:
+            title: over all panels, or of the only one, as plain text; "" for none.
+            width: in inches; 3.25 is a column of a paper.  [default: the picture's own]
         """
         from probekit.plots.panels import plot_curves
 
-        return plot_curves(list(self.values()), title=title)
+        return plot_curves(list(self.values()), title=title, width=width)
 
     def export(self, **options: Any) -> Path:
         """Write one table of all curves (to="latex", "csv" or "parquet"); returns the path."""

@@ -8,13 +8,13 @@ from probekit.errors import StorageError
 
 # the files of a folder of results; any other file belongs to somebody else and is never touched
 PROBE_RESULTS = re.compile(
-    r"results\.(json|csv)|projection\.(png|svg)|\w+_by_layer\.(png|svg)|predictions\.parquet|"
+    r"results\.(json|csv)|projection\.(png|svg|pdf)|\w+_by_layer\.(png|svg|pdf)|predictions\.parquet|"
     r"training_activations\.safetensors|report\.html|probes"
 )
-TRANSFER_RESULTS = re.compile(r"transfer\.(json|csv|png|svg)|report\.html")
-POSITION_RESULTS = re.compile(r"positions\.(json|png|svg)|results\.csv|report\.html|probes")
-HEAD_RESULTS = re.compile(r"heads\.(json|png|svg)|results\.csv|report\.html|probes")
-CURVES = re.compile(r"curves\.(json|png|svg)|results\.csv|report\.html")
+TRANSFER_RESULTS = re.compile(r"transfer\.(json|csv|png|svg|pdf)|report\.html")
+POSITION_RESULTS = re.compile(r"positions\.(json|png|svg|pdf)|results\.csv|report\.html|probes")
+HEAD_RESULTS = re.compile(r"heads\.(json|png|svg|pdf)|results\.csv|report\.html|probes")
+CURVES = re.compile(r"curves\.(json|png|svg|pdf)|results\.csv|report\.html")
 _PROBES = re.compile(r"\w+(\.\w+)*\.(json|safetensors)")
 
 

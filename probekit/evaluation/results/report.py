@@ -22,6 +22,7 @@ from probekit.evaluation.results.data import (
 from probekit.evaluation.results.surface_note import nuisance_note
 from probekit.evaluation.results.verdict import verdict
 from probekit.evaluation.results.wording import (
+    decoding,
     interval_text,
     metric_name,
     number_text,
@@ -80,10 +81,8 @@ def summary_html(data: ProbeData) -> str:
 def title(data: ProbeData) -> str:
     """Label, model, task, point and position in one line."""
     meta = data.meta
-    return (
-        f"{printable(meta['label'])} in {printable(meta['model'])} on {printable(meta['task'])}: "
-        f"{printable(meta['point'])}, {position_name(meta['position'])}"
-    )
+    names = {key: printable(meta[key]) for key in ("label", "model", "task")}
+    return f"{decoding(names)}: {printable(meta['point'])}, {position_name(meta['position'])}"
 
 
 def short_text(data: ProbeData) -> str:

@@ -114,6 +114,7 @@ class ProbeResults(ProbeData):
         label: str | None = None,
         color: str | None = None,
         title: str | None = None,
+        width: float | None = None,
     ) -> "Axes":
         """Draw the headline by layer, on `ax` or on a new figure; returns the axes.
 
@@ -123,14 +124,15 @@ class ProbeResults(ProbeData):
             ax: where to draw; other results on it are kept.
             label: the curve's name in the legend.  [default: what it differs in from the other curves]
             color: of the curve, as matplotlib has it.  [default: the next that is free]
-            title: of the picture, as plain text; "" for none.  [default: label, model and task]
+            title: of the picture, as plain text; "" for none.  [default: what was probed, in which model]
+            width: of a new figure, in inches; 3.25 is a column of a paper.  [default: the picture's own]
 
         Raises:
             UsageError: the axes hold results of another metric; an unknown color.
         """
         from probekit.plots.curve import plot_accuracy_by_layer
 
-        return plot_accuracy_by_layer(self, ax, label=label, color=color, title=title)
+        return plot_accuracy_by_layer(self, ax, label=label, color=color, title=title, width=width)
 
     def tokens(
         self,
@@ -166,6 +168,7 @@ class ProbeResults(ProbeData):
         ax: "Axes | None" = None,
         *,
         title: str | None = None,
+        width: float | None = None,
     ) -> "Axes":
         """Draw the test rows along the probe and the first principal component orthogonal to it; returns the axes.
 
@@ -173,7 +176,8 @@ class ProbeResults(ProbeData):
             acts: the activations that were probed.
             place: such as "resid_pre.5".  [default: the layer selected on validation]
             ax: where to draw.
-            title: of the picture, as plain text.  [default: label, model, task and place]
+            title: of the picture, as plain text; "" for none.  [default: what was probed, in which model]
+            width: of a new figure, in inches; 3.25 is a column of a paper.  [default: the picture's own]
 
         Raises:
             UsageError: no such place; a probe that is not linear.
@@ -181,7 +185,7 @@ class ProbeResults(ProbeData):
         """
         from probekit.plots.projection import plot_projection
 
-        return plot_projection(self, acts, place, ax, title=title)
+        return plot_projection(self, acts, place, ax, title=title, width=width)
 
     def summary(self) -> str:
         """The results as a plain table, with at most six footnotes."""

@@ -22,11 +22,17 @@ class TransferResults(TransferData):
         """A tidy table: one row per train task, test task, layer and metric."""
         return transfer_frame(self)
 
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw the matrix, on `ax` or on a new figure; returns the axes."""
+    def plot(self, ax: "Axes | None" = None, *, title: str | None = None, width: float | None = None) -> "Axes":
+        """Draw the matrix, on `ax` or on a new figure; returns the axes.
+
+        Args:
+            ax: where to draw.
+            title: of the picture, as plain text; "" for none.  [default: the model]
+            width: of a new figure, in inches; 3.25 is a column of a paper.  [default: the picture's own]
+        """
         from probekit.plots.heatmap import plot_transfer
 
-        return plot_transfer(self, ax)
+        return plot_transfer(self, ax, title=title, width=width)
 
     def summary(self) -> str:
         """The matrix as a plain table, with footnotes."""

@@ -7,6 +7,7 @@ from probekit.selections import in_words
 from probekit.text import printable
 
 _METRICS = {"auroc": "AUROC", "r2": "R2", "f1": "F1", "spearman": "Spearman correlation"}
+_UNNAMED = ("label", "labels", "target")  # columns of tables
 _POSITIONS = {
     "last": "last token",
     "first": "first token",
@@ -19,6 +20,28 @@ _POSITIONS = {
 def metric_name(metric: str) -> str:
     """The name of a metric for a reader: "auroc" -> "AUROC"."""
     return _METRICS.get(metric, metric.replace("_", " "))
+
+
+def decoding(names: Mapping[str, str], metric: str = "score") -> str:
+    """The title of probes: "Decoding number from gpt2 (agreement)", or "Decoding sst2 labels from gpt2".
+
+    Args:
+        names: of label, model and task, as far as they are to be named.
+        metric: what the title begins with where no label is named: "Accuracy by layer: gpt2, sst2".
+    """
+    label, model, task = (names.get(key) for key in ("label", "model", "task"))
+    if label is None:
+        known = ", ".join(name for name in (model, task) if name)
+        return f"{metric[:1].upper()}{metric[1:]} by layer{': ' if known else ''}{known}"
+    what, where = probed(label, task)
+    return f"Decoding {what}{f' from {model}' if model else ''}{where}"
+
+
+def probed(label: str, task: str | None) -> tuple[str, str]:
+    """What is probed, and the task in brackets; a label set without a name of its own has the task's."""
+    if task is not None and label in _UNNAMED:
+        return f"{task} labels", ""
+    return label, "" if task is None else f" ({task})"
 
 
 def position_name(position: object) -> str:
