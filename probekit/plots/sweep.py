@@ -11,6 +11,7 @@ from statistics import fmean
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from probekit.errors import UsageError
 from probekit.evaluation.results.wording import metric_name
 from probekit.plots.style import (
     GREY,
@@ -52,6 +53,9 @@ def plot_sweep(results: SweepData, *, title: str | None = None) -> Figure:
     Args:
         results: from `sweep`.
         title: as plain text; "" for none.  [default: how many tasks and models, point and probe]
+
+    Raises:
+        UsageError: no run has an estimate.
     """
     from matplotlib import pyplot as plt
 
@@ -74,8 +78,14 @@ def save_sweep_plot(results: SweepData, folder: str | Path, *, title: str | None
 
 
 def _panels(results: SweepData) -> dict[str, list[_Dot]]:
-    """The dots of each metric, of those curves that have an estimate."""
+    """The dots of each metric, of those curves that have an estimate.
+
+    Raises:
+        UsageError: there is none.
+    """
     pairs = [(run, row) for run in results.runs for row in run.rows if row.value is not None]
+    if not pairs:
+        raise UsageError("no run of the sweep has an estimate yet, so there is nothing to draw; see its table")
     kinds = [(run.model, row.label, row.point, row.probe) for run, row in pairs]
     by_task: dict[str, set[tuple[str, ...]]] = {}
     for (run, _), kind in zip(pairs, kinds, strict=True):
