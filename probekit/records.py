@@ -10,7 +10,7 @@ A type says what its JSON must be, and nothing else lists it:
 - `Annotated[X, Must(...)]`, an X for which a condition holds; `Annotated[X, As(Y)]`, in JSON a Y;
 - `Annotated[float, INFINITE]`, a number or "inf", since JSON has no infinity.
 
-What two values say of one another (a place that is named and its rows) is checked by each kind, with `require`.
+What two values say of one another (a place that is named and its rows) is checked by each kind, with `ensure`.
 """
 
 import dataclasses
@@ -102,7 +102,7 @@ Ends = Annotated[tuple[float, float], Must("two numbers, the lower first", lambd
 Plain = bool | int | float | str | None
 
 
-def read_record(path: Path, form: str, what: str, maker: str, advice: str) -> dict[str, Any]:
+def read_json_file(path: Path, form: str, what: str, maker: str, advice: str) -> dict[str, Any]:
     """The content of a JSON file of results, an object whose "format" is `form`.
 
     Args:
@@ -176,7 +176,7 @@ def inside(*path: str | int) -> Iterator[None]:
         raise
 
 
-def require(holds: object, expected: str, got: Any, *path: str | int) -> None:
+def ensure(holds: object, expected: str, got: Any, *path: str | int) -> None:
     """Raise an `Unfit` at a path unless a condition holds."""
     if not holds:
         flaw = Unfit(expected, got)
@@ -299,7 +299,7 @@ def _leaves(value: list[Any]) -> set[type]:
             kinds.add(float)
             if one is not None:
                 _within(_number, one, i)
-    require(len(kinds) < 2, "numbers or truth values, not both", value)
+    ensure(len(kinds) < 2, "numbers or truth values, not both", value)
     return kinds
 
 
@@ -428,7 +428,7 @@ def _record_of(kind: type) -> Read:
         if type(value) is not dict:
             raise Unfit("an object", value)
         for name in value:
-            require(name in readers, f"no entry of this name in a {kind.__name__}", value[name], name)
+            ensure(name in readers, f"no entry of this name in a {kind.__name__}", value[name], name)
         return kind(
             **{name: _entry(one, value, name) for name, one in readers.items() if name in value or name not in optional}
         )

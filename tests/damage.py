@@ -19,7 +19,7 @@ HOLE = "here stands the value"
 DEEP = "[" * 5000 + "]" * 5000
 NUMBERS = ["0", "-1", "1", "3", "0.5", "-0.25", "1e308", "-1e308", "1e999", "NaN", "-Infinity", "1" + "0" * 25]
 NUMBERS += [str(2**53 + 1), "1" * 5000, "9" * 300, "1e-320", "true"]
-TEXTS = ['""', '"x"', '"resid_pre.0"', '"resid_pre.7"', '"attn_out.0"', '"../x"', '"\\ud800"', '"inf"', '"test"']
+TEXTS = ['""', '"x"', '"resid_pre.0"', '"resid_pre.7"', '"attn_out.0"', '"../x"', '"\\ud800"', '"none"', '"test"']
 TEXTS += ['"<b>\\u001b[2J"', '"' + "y" * 3000 + '"', '"r2"', '"auroc"', '"0"']
 OTHERS = ["null", "[]", "{}", '["a"]', "[[1, 2], [3]]", '{"a": {"a": 1}}', "[null, null]", "[0.1]", "[0.9, 0.1]", DEEP]
 
@@ -36,7 +36,7 @@ def damage(folder: Path, rng: Rng) -> str:
     what, changed = how(data, rng)
     path.write_bytes(changed)
     if path not in top and rng.random() < 0.8:
-        what += ", hashes corrected" * _corrected(folder, path, data)
+        what += ", hashes corrected" * correct_hashes(folder, path, data)
     return f"{path.relative_to(folder)}: {what}"
 
 
@@ -44,7 +44,7 @@ def _pick(values: Any, rng: Rng) -> Any:
     return values[int(rng.integers(len(values)))]
 
 
-def _corrected(folder: Path, path: Path, before: bytes) -> bool:
+def correct_hashes(folder: Path, path: Path, before: bytes) -> bool:
     """Put the hash of a file in place of its earlier one wherever it stands, and so on for the files that hold it."""
     pairs, found = [(before, path.read_bytes())], False
     while pairs:

@@ -10,11 +10,14 @@ from user_files import write_model
 
 import probekit as pk
 from probekit.activations.activations import Activations
-from probekit.evaluation import ProbeResults
+from probekit.cli.causal import question_of_causal
+from probekit.cli.results import question_of
+from probekit.options import CausalOptions, ProbeOptions
 from probekit.tasks.base import Task
 
 N = 48
-TEXTS = [f"t {i} {'good' if i % 2 else 'bad'}" for i in range(N)]
+METHODS = ["interchange", "erase", "steer", "patch"]
+TEXTS = [f"t {i:02} {'yes' if i % 2 else 'bad'}" for i in range(N)]
 
 
 def make_folders(home: Path) -> Path:
@@ -29,10 +32,13 @@ def make_folders(home: Path) -> Path:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         full = pk.train_probes(acts, point="resid_pre", C=[0.1, 1.0], controls=1, random_init=pk.random_init_of(acts))
+        full.meta["asked"] = {**question_of(ProbeOptions(C=[0.1, 1.0])), "random_init": True}
         full.save(home / "full")
         _save_curves(home, acts, every)
         pk.transfer([acts, other], point="resid_pre", C=[1.0]).save(home / "transfer")
-        causal(model, acts, full).save(home / "causal")
+        used = pk.causal_curve(model, acts, full, methods=METHODS, answers=["a", "b"], placebos=3, scales=[1.0])
+        used.meta["asked"] = question_of_causal(CausalOptions(answers=["a", "b"]), home / "full")
+        used.save(home / "causal")
         pk.compare([home / "full", home / "quick"]).save(home / "compared")
         pk.sweep(model, {"t": task}, out=home / "swept", points=["resid_pre"], probe="mean-diff", quick=True)
     return home
@@ -47,7 +53,7 @@ def made_task(name: str = "t") -> Task:
         label_names={"kind": ["no", "yes"], "third": ["a", "b", "c"], "size": []},
         splits=np.array(["train", "train", "validation", "test"])[numbers // 6 % 4],
         target="kind",
-        columns={"length": [float(len(text)) for text in TEXTS], "source": ["x", "y", "z"] * (N // 3)},
+        columns={"source": ["x", "y", "z"] * (N // 3)},
     )
 
 
@@ -58,7 +64,7 @@ def _save_curves(home: Path, acts: Activations, every: Activations) -> None:
         "three": lambda: pk.train_probes(acts, label="third", C=[1.0], **quick),
         "numbers": lambda: pk.train_probes(acts, label="size", **quick),
         "folds": lambda: pk.train_probes(acts, folds=3, C=[1.0], **quick),
-        "nuisance": lambda: pk.train_probes(acts, nuisance="length", C=[1.0], **quick),
+        "nuisance": lambda: pk.train_probes(acts, nuisance="source", C=[1.0], **quick),
         "shift": lambda: pk.train_probes(acts, shift_column="source", least_texts=1, C=[1.0], **quick),
         "tokens": lambda: pk.train_probes(every, C=[1.0], probe="attention", **quick),
         "positions": lambda: pk.train_probes(every, by="position", least_texts=1, C=[1.0], **quick),
@@ -69,8 +75,3 @@ def _save_curves(home: Path, acts: Activations, every: Activations) -> None:
     }
     for name, make in made.items():
         make().save(home / name)
-
-
-def causal(model: Any, acts: Activations, probes: ProbeResults) -> Any:
-    """A causal curve with every method and activation patching."""
-    return pk.causal_curve(model, acts, probes, answers=["a", "b"], placebos=3, das=False, scales=[1.0])

@@ -11,7 +11,7 @@ from probekit.manifest import results_home
 from probekit.options.check import check_any_path
 from probekit.plain_files import MAX_RESULTS, read_bytes
 from probekit.points import is_point_name, place_name
-from probekit.records import Must, describing, read_as, read_record
+from probekit.records import Must, describing, read_as, read_json_file
 from probekit.remote.path import RemotePath, is_remote
 from probekit.text import listed
 
@@ -122,7 +122,7 @@ def _curve(folder: Path, place: str | None) -> tuple[Path, str | None]:
 def _read(path: Path, kind: Any) -> Any:
     """What a file of results says of its probes; `load_results` checks everything else."""
     form = "probekit.curves/1" if kind is _Curves else "probekit.results/2"
-    body = read_record(path, form, "results", "train-probe", AGAIN)
+    body = read_json_file(path, form, "results", "train-probe", AGAIN)
     with describing(path, AGAIN):
         return read_as(kind, body)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from probekit.durable import write_as
 from probekit.evaluation.results.folders import check_folder, clear_folder
-from probekit.records import describing, inside, read_as, read_record, require
+from probekit.records import describing, ensure, inside, read_as, read_json_file
 from probekit.side_by_side.data import ComparisonData
 from probekit.side_by_side.frames import difference_frame, place_frame, run_frame
 from probekit.text import spreadsheet_cell
@@ -66,7 +66,7 @@ def load_comparison(folder: Path) -> ComparisonData:
         DataError: no comparison there, or an incomplete one.
     """
     path = folder / FILE
-    body = read_record(path, FORMAT, "comparison", "compare", AGAIN)
+    body = read_json_file(path, FORMAT, "comparison", "compare", AGAIN)
     with describing(path, AGAIN):
         data = read_as(ComparisonData, {name: value for name, value in body.items() if name != "format"})
         _check(data)
@@ -79,13 +79,13 @@ def _check(data: ComparisonData) -> None:
     for i, run in enumerate(data.runs):
         with inside("runs", i):
             names = [place.place for place in run.places]
-            require(names and len(set(names)) == len(names), "one place or more, each once", names, "places")
-            require(run.best is None or run.best < len(names), f"one of {len(names)} places", run.best, "best")
-            require(run.headline == data.headline, data.headline, run.headline, "headline")
-            require(data.meta["by"] == "run" or run.step is not None, "the step of a checkpoint", run.step, "step")
+            ensure(names and len(set(names)) == len(names), "one place or more, each once", names, "places")
+            ensure(run.best is None or run.best < len(names), f"one of {len(names)} places", run.best, "best")
+            ensure(run.headline == data.headline, data.headline, run.headline, "headline")
+            ensure(data.meta["by"] == "run" or run.step is not None, "the step of a checkpoint", run.step, "step")
     for i, each in enumerate(data.differences):
         own = each.run in numbers and each.minus in numbers and each.run != each.minus
-        require(own, f"two of the {len(numbers)} runs", [each.run, each.minus], "differences", i)
+        ensure(own, f"two of the {len(numbers)} runs", [each.run, each.minus], "differences", i)
     for i, group in enumerate(data.groups):
         own = bool(group.runs) and all(run in numbers for run in group.runs)
-        require(own, f"some of the {len(numbers)} runs", group.runs, "groups", i, "runs")
+        ensure(own, f"some of the {len(numbers)} runs", group.runs, "groups", i, "runs")

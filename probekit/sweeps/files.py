@@ -18,7 +18,7 @@ from probekit.activations.default_path import folder_name
 from probekit.durable import write_as
 from probekit.errors import DataError, ResumeMismatch, StorageError
 from probekit.plain_files import MAX_RESULTS, read_bytes
-from probekit.records import INFINITY, Must, describing, parse_record, read_as, read_record, require
+from probekit.records import INFINITY, Must, describing, ensure, parse_record, read_as, read_json_file
 from probekit.sweeps.data import SweepData, SweepRow, SweepRun
 from probekit.text import listed, printable, spreadsheet_cell
 
@@ -101,7 +101,7 @@ def read_body(folder: Path) -> dict[str, Any]:
         DataError: no sweep there.
     """
     path = folder / FILE
-    body = read_record(path, FORMAT, "sweep", "sweep", "name another folder (--out)")
+    body = read_json_file(path, FORMAT, "sweep", "sweep", "name another folder (--out)")
     with describing(path, "name another folder (--out)"):
         found = read_as(_SweepFile, body)
     return {name: found[name] for name in ("settings", "tasks", "models")}
@@ -155,7 +155,7 @@ def _read_run(path: Path, task: str, model: str) -> SweepRun:
         raise DataError(f"could not read {str(path)!a}: {printable(error)}; {advice}") from None
     with describing(path, advice):
         run = run_of_body(body)
-        require((run.task, run.model) == (task, model), f"the run of {task} with {model}", [run.task, run.model])
+        ensure((run.task, run.model) == (task, model), f"the run of {task} with {model}", [run.task, run.model])
     return run
 
 

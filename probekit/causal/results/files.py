@@ -14,7 +14,7 @@ from probekit.causal.data import CausalData, CausalLayer, CausalMeta, ChecklistI
 from probekit.causal.results.frames import FRAMES, causal_frame
 from probekit.durable import write_as
 from probekit.evaluation.results.folders import check_folder, clear_folder
-from probekit.records import As, describing, inside, read_as, read_record, require
+from probekit.records import As, describing, ensure, inside, read_as, read_json_file
 from probekit.text import listed
 
 CAUSAL_FORMAT = "probekit.causal/1"
@@ -69,7 +69,7 @@ def load_causal(folder: Path) -> CausalData:
         DataError: no causal results there, or incomplete ones.
     """
     path = folder / "causal.json"
-    body = read_record(path, CAUSAL_FORMAT, "causal results", "probekit causal", AGAIN)
+    body = read_json_file(path, CAUSAL_FORMAT, "causal results", "probekit causal", AGAIN)
     with describing(path, AGAIN):
         found = read_as(_CausalFile, body)
         lists = {name: _read_list(dict(found), name, kind) for name, kind in _LISTS.items()}
@@ -81,21 +81,21 @@ def load_causal(folder: Path) -> CausalData:
 def _check(data: CausalData) -> None:
     """Check that each place, split, method and direction that is named is there."""
     meta, places = data.meta, [layer.place for layer in data.layers]
-    require(len(set(places)) == len(places), "each place once", places, "layers")
+    ensure(len(set(places)) == len(places), "each place once", places, "layers")
     for i, effect in enumerate(data.effects):
-        require(effect.place in places, f"a place of the layers ({listed(places, most=4)})", effect.place, "effects", i)
+        ensure(effect.place in places, f"a place of the layers ({listed(places, most=4)})", effect.place, "effects", i)
     for i, layer in enumerate(data.layers):
         for method, values in (*layer.completeness.items(), *layer.completeness_interval.items()):
-            require(values, "one number or more", values, "layers", i, "completeness", method)
+            ensure(values, "one number or more", values, "layers", i, "completeness", method)
         for method, ends in layer.completeness_interval.items():
-            require(len(ends) == 2, "two numbers", ends, "layers", i, "completeness_interval", method)
+            ensure(len(ends) == 2, "two numbers", ends, "layers", i, "completeness_interval", method)
     with inside("meta"):
         for method, chosen in meta.get("selected", {}).items():
             for name in ("place", "passed_over"):
                 place = chosen.get(name)
                 fits = place is None or place in places
-                require(fits, f"a place of the layers ({listed(places, most=4)})", place, "selected", method, name)
-        require("base" not in meta or "test" in meta["base"], "the behaviour on test", meta.get("base"), "base")
+                ensure(fits, f"a place of the layers ({listed(places, most=4)})", place, "selected", method, name)
+        ensure("base" not in meta or "test" in meta["base"], "the behaviour on test", meta.get("base"), "base")
     for i, grid in enumerate(data.grids):
         with inside("grids", i):
             _check_grid(grid)
@@ -103,7 +103,7 @@ def _check(data: CausalData) -> None:
 
 def _check_grid(grid: PatchGrid) -> None:
     """Check that the arrays of a grid have its layers and columns."""
-    require(grid.layers and grid.columns, "layers and columns", [grid.layers, grid.columns])
+    ensure(grid.layers and grid.columns, "layers and columns", [grid.layers, grid.columns])
     shape = len(grid.layers), len(grid.columns)
     shapes = {"recovery": shape, "interval": (*shape, 2), "attribution": shape, "within_placebo": shape}
     for name, expected in shapes.items():
@@ -111,7 +111,12 @@ def _check_grid(grid: PatchGrid) -> None:
         if array is not None:
             kind = "b" if name == "within_placebo" else "f"
             fits = array.shape == expected and array.dtype.kind == kind
-            require(fits, f"{'truth values' if kind == 'b' else 'numbers'} of the shape {list(expected)}", list(array.shape), name)
+            ensure(
+                fits,
+                f"{'truth values' if kind == 'b' else 'numbers'} of the shape {list(expected)}",
+                list(array.shape),
+                name,
+            )
 
 
 def _json(data: CausalData) -> str:

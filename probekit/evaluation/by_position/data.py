@@ -1,7 +1,6 @@
 """Results by position or head as data: a curve over the layers for each place in the text, or for each head."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 

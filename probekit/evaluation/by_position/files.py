@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from probekit.durable import write_as
 from probekit.evaluation.by_position.data import PositionCurve, PositionData, best_layer, noun_of
-from probekit.evaluation.results.checks import check_classes, check_layers, check_probe
+from probekit.evaluation.results.checks import check_curve_layers, check_label_classes, check_probe
 from probekit.evaluation.results.files import AGAIN, as_entry, is_saved, load_hashed, probe_hash
 from probekit.evaluation.results.folders import HEAD_RESULTS, POSITION_RESULTS, clear_folder
 from probekit.evaluation.results.meta import GridRecord, SavedPart
 from probekit.options.probe import BY_HEAD, BY_POSITION
-from probekit.records import MISSING, describing, inside, read_as, read_record, require
+from probekit.records import MISSING, describing, ensure, inside, read_as, read_json_file
 from probekit.text import listed
 
 if TYPE_CHECKING:
@@ -100,19 +100,19 @@ def load_positions(folder: Path, noun: str = BY_POSITION) -> PositionData:
         DataError: no results by position there, damaged ones, or a probe that is not of these results.
     """
     path = folder / f"{noun}s.json"
-    body = read_record(path, _format(noun), f"results by {noun}", "train-probe", AGAIN)
+    body = read_json_file(path, _format(noun), f"results by {noun}", "train-probe", AGAIN)
     with describing(path, AGAIN):
         meta, name = read_as(GridRecord, body.get("meta", MISSING)), f"{noun}s"
         with inside(name):
             saved = read_as(list[_SavedCurve], body.get(name, MISSING))
         curves = [PositionCurve(**{key: one for key, one in vars(each).items() if key != "probe"}) for each in saved]
-        require(curves, "one curve or more", curves, name)
+        ensure(curves, "one curve or more", curves, name)
         data = PositionData(curves, meta)
-        check_classes(meta)
+        check_label_classes(meta)
         _check_grid(data, noun)
         for i, one in enumerate(saved):
             is_there = one.probe is None or 0 <= one.probe["layer"] < len(one.layers)
-            require(is_there, f"one of the {len(one.layers)} layers", one.probe, name, i, "probe")
+            ensure(is_there, f"one of the {len(one.layers)} layers", one.probe, name, i, "probe")
     curves = [_with_probe(one, meta, folder / "probes" / _name(noun, i)) for i, one in enumerate(saved)]
     return PositionData(curves, meta)
 
@@ -120,19 +120,19 @@ def load_positions(folder: Path, noun: str = BY_POSITION) -> PositionData:
 def _check_grid(data: PositionData, noun: str) -> None:
     """Check that all curves have the same layers, each with its corrected p-value and its number of texts."""
     meta = data.meta
-    require(noun_of(data) == noun, f"a grid by {noun}", meta["by"], "meta", "by")
-    require(noun != BY_HEAD or "key_value" in meta, "true or false", MISSING, "meta", "key_value")
+    ensure(noun_of(data) == noun, f"a grid by {noun}", meta["by"], "meta", "by")
+    ensure(noun != BY_HEAD or "key_value" in meta, "true or false", MISSING, "meta", "key_value")
     is_tested = meta["no_p_values"] is None
-    require(not is_tested or "above_chance" in meta, "the level of the p-values", MISSING, "meta", "above_chance")
+    ensure(not is_tested or "above_chance" in meta, "the level of the p-values", MISSING, "meta", "above_chance")
     for i, one in enumerate(data.positions):
         with inside(f"{noun}s", i):
-            places = check_layers(one.layers, data.headline)
-            require(places == data.places, f"the layers {listed(data.places, most=4)}, as in all curves", places)
-            require(len(one.corrected) == len(places), f"{len(places)} p-values", one.corrected, "corrected")
+            places = check_curve_layers(one.layers, data.headline)
+            ensure(places == data.places, f"the layers {listed(data.places, most=4)}, as in all curves", places)
+            ensure(len(one.corrected) == len(places), f"{len(places)} p-values", one.corrected, "corrected")
             splits = {split for layer in one.layers for split in layer.metrics}
-            require(splits <= one.n.keys(), f"how many texts of {listed(sorted(splits))} there are", one.n, "n")
+            ensure(splits <= one.n.keys(), f"how many texts of {listed(sorted(splits))} there are", one.n, "n")
             left_out = set(one.left_out) <= set(meta["classes"])
-            require(left_out, "classes of the results", list(one.left_out), "left_out")
+            ensure(left_out, "classes of the results", list(one.left_out), "left_out")
 
 
 def _with_probe(saved: "_SavedCurve", meta: dict[str, Any], path: Path) -> PositionCurve:

@@ -11,45 +11,45 @@ from typing import Any
 
 from probekit.errors import DataError
 from probekit.evaluation.results.data import LayerResult, ProbeData, TransferData
-from probekit.records import inside, require
+from probekit.records import ensure, inside
 from probekit.text import listed
 
 
-def check_curve(data: ProbeData, best: str | None) -> None:
+def check_probe_data(data: ProbeData, best: str | None) -> None:
     """Check that the record of a curve agrees with itself; `best` is the place that it names as selected.
 
     Raises:
         Unfit: it does not.
     """
-    places = check_layers(data.layers, data.headline)
-    require(best is None or best in places, f"one of the places {listed(places, most=4)}", best, "best")
+    places = check_curve_layers(data.layers, data.headline)
+    ensure(best is None or best in places, f"one of the places {listed(places, most=4)}", best, "best")
     for i, baseline in enumerate(data.baselines):
-        require("test" in baseline.metrics, "scores on test", baseline.metrics, "baselines", i, "metrics")
+        ensure("test" in baseline.metrics, "scores on test", baseline.metrics, "baselines", i, "metrics")
     for name, layers in (("random_init", data.random_init), ("residual", data.residual)):
         _check_others(layers, places, name)
     for how, layers in data.pooled.items():
         _check_others(layers, places, "pooled", how)
-        require(len(layers) == len(places), f"a list of {len(places)}, one for each place", layers, "pooled", how)
+        ensure(len(layers) == len(places), f"a list of {len(places)}, one for each place", layers, "pooled", how)
     with inside("meta"):
         _check_meta(data, places)
 
 
-def check_layers(layers: Sequence[LayerResult], headline: str) -> list[str]:
+def check_curve_layers(layers: Sequence[LayerResult], headline: str) -> list[str]:
     """The places of the layers of a curve, each once, if all have the headline on the same splits.
 
     Raises:
         Unfit: they do not.
     """
-    require(layers, "one place or more", list(layers), "layers")
+    ensure(layers, "one place or more", list(layers), "layers")
     places: list[str] = []
     chosen = any("validation" in layer.metrics for layer in layers)
     for i, layer in enumerate(layers):
         with inside("layers", i):
-            require(layer.place not in places, "each place once", layer.place)
+            ensure(layer.place not in places, "each place once", layer.place)
             places.append(layer.place)
             for split in ("validation", "test") if chosen else ("test",):
                 found = layer.metrics.get(split, {})
-                require(headline in found, f"the headline, {headline}", found, "metrics", split)
+                ensure(headline in found, f"the headline, {headline}", found, "metrics", split)
     return places
 
 
@@ -57,44 +57,44 @@ def _check_others(layers: Sequence[LayerResult], places: Sequence[str], *path: s
     """Layers of other weights or rows, at the places of the curve."""
     for i, layer in enumerate(layers):
         with inside(*path, i):
-            require(layer.place in places, f"a place of the curve ({listed(places, most=4)})", layer.place)
-            require("test" in layer.metrics, "scores on test", layer.metrics, "metrics")
-            require(layer.probe is None, "null: numbers only", layer.probe, "probe")
+            ensure(layer.place in places, f"a place of the curve ({listed(places, most=4)})", layer.place)
+            ensure("test" in layer.metrics, "scores on test", layer.metrics, "metrics")
+            ensure(layer.probe is None, "null: numbers only", layer.probe, "probe")
 
 
 def _check_meta(data: ProbeData, places: Sequence[str]) -> None:
     meta = data.meta
-    check_classes(meta)
+    check_label_classes(meta)
     classes, n = meta["classes"], meta["n"]
-    require("test" in n, "how many rows of test there are", n, "n")
+    ensure("test" in n, "how many rows of test there are", n, "n")
     texts = meta.get("n_texts")
-    require(texts is None or n.keys() <= texts.keys(), "the splits of n", texts, "n_texts")
+    ensure(texts is None or n.keys() <= texts.keys(), "the splits of n", texts, "n_texts")
     for split, counts in meta.get("counts", {}).items():
-        require(set(classes) == counts.keys(), "a count for each class", counts, "counts", split)
+        ensure(set(classes) == counts.keys(), "a count for each class", counts, "counts", split)
     if (procedure := meta.get("procedure")) is not None:
         metrics = procedure["metrics"]
-        require(data.headline in metrics, f"the headline, {data.headline}", metrics, "procedure", "metrics")
+        ensure(data.headline in metrics, f"the headline, {data.headline}", metrics, "procedure", "metrics")
     if (nuisance := meta.get("nuisance")) is not None:
         found = [change["place"] for change in nuisance["changes"]]
-        require(found == list(places), "the places of the curve", found, "nuisance", "changes")
+        ensure(found == list(places), "the places of the curve", found, "nuisance", "changes")
         found = [layer.place for layer in data.residual]
-        require(found == list(places), "results for each place in residual", found, "nuisance")
+        ensure(found == list(places), "results for each place in residual", found, "nuisance")
         without = [layer.place for layer in data.residual if data.headline not in layer.metrics["test"]]
-        require(not without, f"the headline of each place in residual, {data.headline}", without, "nuisance")
+        ensure(not without, f"the headline of each place in residual, {data.headline}", without, "nuisance")
 
 
-def check_classes(meta: dict[str, Any]) -> None:
+def check_label_classes(meta: dict[str, Any]) -> None:
     """Check that names and number of classes agree, and that the headline is for labels of this kind.
 
     Raises:
         Unfit: they do not.
     """
     classes, n_classes = meta["classes"], meta["n_classes"]
-    require(len(classes) == n_classes, f"{n_classes} names of classes (n_classes)", classes, "classes")
-    require(len(set(classes)) == n_classes, "each class once", classes, "classes")
-    require(n_classes != 1, "two classes or more, or 0 for numbers", n_classes, "n_classes")
+    ensure(len(classes) == n_classes, f"{n_classes} names of classes (n_classes)", classes, "classes")
+    ensure(len(set(classes)) == n_classes, "each class once", classes, "classes")
+    ensure(n_classes != 1, "two classes or more, or 0 for numbers", n_classes, "n_classes")
     of_classes = meta["headline"] not in ("r2", "spearman")
-    require(of_classes == bool(n_classes), "a metric for these labels", meta["headline"], "headline")
+    ensure(of_classes == bool(n_classes), "a metric for these labels", meta["headline"], "headline")
 
 
 def check_transfer(data: TransferData) -> None:
@@ -106,19 +106,19 @@ def check_transfer(data: TransferData) -> None:
     chosen = [(cell.train_task, cell.test_task) for cell in data.cells if cell.chosen]
     with inside("meta"):
         for name, given in (("tasks", data.tasks), ("rows", data.rows)):
-            require(given, "one name or more", given, name)
-            require(len(set(given)) == len(given), "each name once", given, name)
+            ensure(given, "one name or more", given, name)
+            ensure(len(set(given)) == len(given), "each name once", given, name)
         majority = data.meta.get("majority")
         if data.headline == "accuracy" or majority is not None:
             fits = majority is not None and len(majority) == len(data.tasks)
-            require(fits, f"a list of {len(data.tasks)}, one for each task", majority, "majority")
+            ensure(fits, f"a list of {len(data.tasks)}, one for each task", majority, "majority")
     pairs = [(train, test) for train in data.rows for test in data.tasks]
     with inside("cells"):
-        require(
+        ensure(
             set(chosen) == set(pairs) and len(chosen) == len(pairs), "one chosen cell for each pair of tasks", chosen
         )
         known = {(cell.train_task, cell.test_task) for cell in data.cells}
-        require(known == set(pairs), "cells of the pairs of tasks alone", sorted(known))
+        ensure(known == set(pairs), "cells of the pairs of tasks alone", sorted(known))
 
 
 def check_probe(probe: Any, path: Path, classes: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from probekit.evaluation.results.folders import clear_curves
 from probekit.evaluation.results.frames import curves_frame
 from probekit.evaluation.results.meta import SavedPart
 from probekit.plain_files import MAX_RESULTS, read_bytes
-from probekit.records import Must, describing, read_as, read_record, require
+from probekit.records import Must, describing, ensure, read_as, read_json_file
 
 CURVES_FORMAT = "probekit.curves/1"
 _LONGEST = 80  # characters of a folder's name
@@ -73,13 +73,13 @@ def load_curves(folder: Path) -> tuple[list[ProbeData], dict[str, Any]]:
         DataError: no curves there, damaged ones, or results that are not of these curves.
     """
     path = folder / "curves.json"
-    body = read_record(path, CURVES_FORMAT, "curves", "train-probe", AGAIN)
+    body = read_json_file(path, CURVES_FORMAT, "curves", "train-probe", AGAIN)
     with describing(path, AGAIN):
         found = read_as(CurvesFile, body)
         entries = found["curves"]
-        require(entries, "one curve or more", entries, "curves")
+        ensure(entries, "one curve or more", entries, "curves")
         names = [entry["folder"] for entry in entries]
-        require(len(set(names)) == len(names), "each folder once", names, "curves")
+        ensure(len(set(names)) == len(names), "each folder once", names, "curves")
     curves = [_load(folder, entry) for entry in entries]
     keys = curve_keys(curves)
     if len(set(keys)) < len(keys):

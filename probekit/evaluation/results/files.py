@@ -9,7 +9,7 @@ from typing import Any, NotRequired, TypedDict
 
 from probekit.durable import write_as
 from probekit.errors import DataError
-from probekit.evaluation.results.checks import check_curve, check_probe, check_transfer, widths_of
+from probekit.evaluation.results.checks import check_probe, check_probe_data, check_transfer, widths_of
 from probekit.evaluation.results.data import BaselineResult, LayerResult, ProbeData, TransferCell, TransferData
 from probekit.evaluation.results.folders import TRANSFER_RESULTS, clear_folder
 from probekit.evaluation.results.frames import probe_frame, transfer_frame
@@ -19,7 +19,7 @@ from probekit.evaluation.results.spread import SPREAD_FILE, read_spread, spread_
 from probekit.plain_files import MAX_RESULTS, read_bytes
 from probekit.probes import load_probe
 from probekit.probes.load import SAVED
-from probekit.records import INFINITY, describing, read_as, read_record
+from probekit.records import INFINITY, describing, read_as, read_json_file
 from probekit.text import spreadsheet_cell
 
 FORMAT = "probekit.results/2"
@@ -86,7 +86,7 @@ def load_results(folder: Path) -> ProbeData:
         DataError: no results there, damaged ones, or a file that is not of these results.
     """
     path = folder / "results.json"
-    body = read_record(path, FORMAT, "results", "train-probe", AGAIN)
+    body = read_json_file(path, FORMAT, "results", "train-probe", AGAIN)
     with describing(path, AGAIN):
         found = read_as(_ResultsFile, body)
         data = ProbeData(
@@ -97,7 +97,7 @@ def load_results(folder: Path) -> ProbeData:
             found.get("pooled", {}),
             residual=found.get("residual", []),
         )
-        check_curve(data, found.get("best"))
+        check_probe_data(data, found.get("best"))
     layers = [replace(layer, probe=_probe_of(layer, data, folder)) for layer in data.layers]
     data = replace(data, layers=layers)
     rows = spread = None
@@ -132,7 +132,7 @@ def load_transfer(folder: Path) -> TransferData:
         DataError: no such results there, or incomplete ones.
     """
     path = folder / "transfer.json"
-    body = read_record(path, TRANSFER_FORMAT, "results of transfer", "transfer", AGAIN)
+    body = read_json_file(path, TRANSFER_FORMAT, "results of transfer", "transfer", AGAIN)
     with describing(path, AGAIN):
         found = read_as(_TransferFile, body)
         data = TransferData(found["cells"], found["meta"])

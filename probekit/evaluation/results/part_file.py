@@ -7,7 +7,7 @@ import numpy as np
 
 from probekit.errors import DataError
 from probekit.plain_files import MAX_WEIGHTS, read_bytes
-from probekit.records import LARGEST, require
+from probekit.records import LARGEST, ensure
 
 
 def read_part(path: Path, sha256: str) -> bytes:
@@ -38,7 +38,7 @@ def check_array(x: np.ndarray, kinds: str, name: str, shape: tuple[int, ...] | N
         Unfit: another type or shape; NaN, infinity or larger than any result.
     """
     expected = {"f": "floating-point numbers", "i": "whole numbers"}.get(kinds, "numbers")
-    require(x.dtype.kind in kinds, expected, x.dtype.name, name)
-    require(shape is None or x.shape == shape, f"the shape {list(shape or ())}", list(x.shape), name)
+    ensure(x.dtype.kind in kinds, expected, x.dtype.name, name)
+    ensure(shape is None or x.shape == shape, f"the shape {list(shape or ())}", list(x.shape), name)
     is_small = not x.size or bool((np.abs(x.astype(np.float64)) <= LARGEST).all())  # False for nan
-    require(is_small, f"finite numbers of at most {LARGEST:g}", "NaN, infinity or a larger one", name)
+    ensure(is_small, f"finite numbers of at most {LARGEST:g}", "NaN, infinity or a larger one", name)

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from probekit.evaluation.results.part_file import check_array, read_part
-from probekit.records import Unfit, describing, require
+from probekit.records import Unfit, describing, ensure
 from probekit.text import listed, printable
 
 ROWS_FILE = "predictions.parquet"
 DIGITS = 16  # of the hash of a text: 64 bits, so two of a million texts share one with a chance of 3e-8
 PREDICTED = "predicted "  # begins the column of predicted classes
 SCORED_SPLITS = ("validation", "test")
-MOST_PER_BYTE = 1000  # values that a byte of the file may stand for; a row has a score of 8 random bytes
+MOST_PER_BYTE = 100  # values that a byte of the file may stand for; the id of a row takes about one byte
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +108,7 @@ def read_row_scores(
     with describing(path, "train again"):
         rows = _rows_of(_columns_of(data), places, n_classes)
         found = {split: int((rows.splits == split).sum()) for split in SCORED_SPLITS}
-        require(found == {split: sizes.get(split, 0) for split in SCORED_SPLITS}, _sizes_text(sizes), found, "split")
+        ensure(found == {split: sizes.get(split, 0) for split in SCORED_SPLITS}, _sizes_text(sizes), found, "split")
     return rows
 
 
@@ -128,11 +128,11 @@ def _columns_of(data: bytes) -> dict[str, np.ndarray]:
         file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False, read_dictionary=shared)
         groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
         values = sum(group.column(j).num_values for group in groups for j in range(group.num_columns))
-        require(
+        ensure(
             max(values, file.metadata.num_rows) <= MOST_PER_BYTE * len(data), "values that such a file can hold", values
         )
         table = file.read(use_threads=False)
-        require(len(set(table.column_names)) == table.num_columns, "each column once", table.column_names)
+        ensure(len(set(table.column_names)) == table.num_columns, "each column once", table.column_names)
         return {name: _array(table.column(name), name) for name in table.column_names}
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise Unfit("a Parquet file that can be read", printable(error)) from None
@@ -140,11 +140,11 @@ def _columns_of(data: bytes) -> dict[str, np.ndarray]:
 
 def _rows_of(columns: dict[str, np.ndarray], places: Sequence[str], n_classes: int) -> RowScores:
     for name in ("id", "digest", "split", "label", "group"):
-        require(name in columns, "a column of this name", sorted(columns), name)
+        ensure(name in columns, "a column of this name", sorted(columns), name)
     ids, digests, splits, labels, groups = (columns.pop(name) for name in ("id", "digest", "split", "label", "group"))
     for name, texts in (("id", ids), ("digest", digests), ("split", splits)):
-        require(texts.dtype == object and all(isinstance(one, str) for one in texts), "texts", texts.dtype.name, name)
-    require(np.isin(splits.astype(str), SCORED_SPLITS).all(), "validation or test", sorted({*splits})[:3], "split")
+        ensure(texts.dtype == object and all(isinstance(one, str) for one in texts), "texts", texts.dtype.name, name)
+    ensure(np.isin(splits.astype(str), SCORED_SPLITS).all(), "validation or test", sorted({*splits})[:3], "split")
     check_array(groups, "i", "group", groups.shape[:1])
     N, shape = len(labels), labels.shape
     if n_classes:
@@ -155,8 +155,8 @@ def _rows_of(columns: dict[str, np.ndarray], places: Sequence[str], n_classes: i
         labels = labels.astype(np.float64)
     predicted = {name.removeprefix(PREDICTED): x for name, x in columns.items() if name.startswith(PREDICTED)}
     scores = {name: x for name, x in columns.items() if not name.startswith(PREDICTED)}
-    require(set(scores) == set(places), f"columns of the places {listed(places, most=4)}", sorted(scores))
-    require(set(predicted) == set(places if n_classes else ()), "predicted classes of each place", sorted(predicted))
+    ensure(set(scores) == set(places), f"columns of the places {listed(places, most=4)}", sorted(scores))
+    ensure(set(predicted) == set(places if n_classes else ()), "predicted classes of each place", sorted(predicted))
     for place, x in scores.items():
         check_array(x, "f", place, shape)
     for place, x in predicted.items():
@@ -167,7 +167,7 @@ def _rows_of(columns: dict[str, np.ndarray], places: Sequence[str], n_classes: i
 def _check_classes(x: np.ndarray, n_classes: int, N: int, name: str) -> None:
     check_array(x, "i", name, (N,))
     wrong = x[(x < 0) | (x >= n_classes)]
-    require(not len(wrong), f"classes from 0 to {n_classes - 1}", wrong[:3].tolist(), name)
+    ensure(not len(wrong), f"classes from 0 to {n_classes - 1}", wrong[:3].tolist(), name)
 
 
 def _array(column: Any, name: str) -> np.ndarray:
@@ -175,7 +175,7 @@ def _array(column: Any, name: str) -> np.ndarray:
     import pyarrow as pa
 
     whole = column.combine_chunks()
-    require(not whole.null_count, "a value in every row", f"{whole.null_count:,} rows without", name)
+    ensure(not whole.null_count, "a value in every row", f"{whole.null_count:,} rows without", name)
     if pa.types.is_dictionary(whole.type):
         whole = whole if isinstance(whole, pa.DictionaryArray) else whole.unify_dictionaries().combine_chunks()
         return np.array(whole.dictionary.to_pylist(), dtype=object)[whole.indices.to_numpy(zero_copy_only=False)]
@@ -184,7 +184,7 @@ def _array(column: Any, name: str) -> np.ndarray:
     if not len(whole):
         return np.empty((0, 0))
     lengths, values = whole.value_lengths().unique().to_pylist(), whole.flatten()
-    require(len(lengths) == 1 and not values.null_count, "lists of one length", lengths[:4], name)
+    ensure(len(lengths) == 1 and not values.null_count, "lists of one length", lengths[:4], name)
     return values.to_numpy(zero_copy_only=False).reshape(len(whole), -1)
 
 

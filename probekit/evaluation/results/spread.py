@@ -17,7 +17,7 @@ import safetensors
 import safetensors.numpy
 
 from probekit.evaluation.results.part_file import check_array, read_part
-from probekit.records import Unfit, describing, require
+from probekit.records import Unfit, describing, ensure
 from probekit.safetensors_header import read_header
 
 SPREAD_FILE = "training_activations.safetensors"
@@ -97,27 +97,27 @@ def read_spread(folder: Path, sha256: str, widths: Mapping[str, int | None]) -> 
             metadata, arrays = read_header(io.BytesIO(data)).metadata, safetensors.numpy.load(data)
         except (ValueError, LookupError, safetensors.SafetensorError) as error:
             raise Unfit("a safetensors file", str(error)) from None
-        require(set(arrays) == set(_ARRAYS), f"the arrays {', '.join(_ARRAYS)}", sorted(arrays))
-        require(metadata.get("place") in widths, "a place of the results", metadata.get("place"), "place")
+        ensure(set(arrays) == set(_ARRAYS), f"the arrays {', '.join(_ARRAYS)}", sorted(arrays))
+        ensure(metadata.get("place") in widths, "a place of the results", metadata.get("place"), "place")
         return _checked(metadata["place"], arrays, widths[metadata["place"]])
 
 
 def _checked(place: str, arrays: dict[str, np.ndarray], width: int | None) -> TrainingSpread:
     directions = arrays["directions"]
     check_array(directions, "f", "directions")
-    require(directions.ndim == 2, "K directions of D numbers", list(directions.shape), "directions")
+    ensure(directions.ndim == 2, "K directions of D numbers", list(directions.shape), "directions")
     K, D = directions.shape
-    require(width == D or (width is None and D), f"{width} numbers, as the probe takes", D, "directions")
+    ensure(width == D or (width is None and D), f"{width} numbers, as the probe takes", D, "directions")
     shapes = {"mean": (D,), "variances": (K,), "rest": (), "held_out": arrays["held_out"].shape[:1]}
     for name, shape in shapes.items():
         check_array(arrays[name], "f", name, shape)
     check_array(arrays["rows"], "i", "rows", ())
     off = np.abs(directions.astype(np.float64) @ directions.T.astype(np.float64) - np.eye(K)).max(initial=0.0)
-    require(K <= D and off < ORTHONORMAL, "orthonormal directions", f"{off:.2g} off", "directions")
+    ensure(K <= D and off < ORTHONORMAL, "orthonormal directions", f"{off:.2g} off", "directions")
     spreads = np.append(arrays["variances"], arrays["rest"] if K < D else 1.0)
-    require((spreads > 0).all(), "variances above 0", float(spreads.min()), "variances")
+    ensure((spreads > 0).all(), "variances above 0", float(spreads.min()), "variances")
     held_out = arrays["held_out"]
     rises = len(held_out) == 0 or (held_out[0] >= 0 and (np.diff(held_out) >= 0).all())
-    require(rises, "distances that rise", held_out[:3].tolist(), "held_out")
+    ensure(rises, "distances that rise", held_out[:3].tolist(), "held_out")
     mean, variances, rest = arrays["mean"], arrays["variances"], float(arrays["rest"])
     return TrainingSpread(place, int(arrays["rows"]), mean, directions, variances, rest, held_out)
