@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from probekit.errors import ProbekitError, UsageError, nearest
 
+LONGEST_NAME = 200  # characters of a point, which names files; file systems take 255 bytes
 POINTS = {
     "embed": "hook_embed",
     "pos_embed": "hook_pos_embed",
@@ -205,6 +206,11 @@ def _ends(part: str, spec: str) -> tuple[int, int]:
     if not sound or (dash and not last) or (dash and int(last) < int(first)):
         raise UsageError(f"layers are all, 3, 0,4,8 or 2-6; got {spec!r:.80}")
     return int(first), int(last if dash else first)
+
+
+def is_point_name(name: str) -> bool:
+    """True for the short name of a point, which can be a part of a file's name."""
+    return len(name) <= LONGEST_NAME and all(part.isidentifier() for part in name.split("."))
 
 
 def place_name(place: Place) -> str:

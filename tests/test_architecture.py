@@ -23,6 +23,7 @@ BASE: dict[str, set[str]] = {  # small tools without a room; every room may impo
     "scratch": {"errors"},
     "remote": {"errors"},
     "durable": {"errors", "plain_files", "remote"},
+    "records": {"errors", "plain_files", "text"},
     "safetensors_header": {"errors"},
     "points": {"errors"},
     "selections": {"errors"},

@@ -1,14 +1,86 @@
 """Causal results as data. Tables, files and pictures are made from these."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Required, TypedDict
 
 import numpy as np
 
+from probekit.evaluation.results.meta import ActivationsRecord, Headline, LayerCount, RunMeta
 from probekit.points import place_name
+from probekit.records import As, Count, Ends
 
 Method = Literal["interchange", "erase", "steer"]
 Quadrant = Literal["read and used", "read, not shown to be used", "used, not read", "neither"]
+
+
+class BaseRecord(TypedDict):
+    """The behaviour without edits."""
+
+    logit_difference: float
+    interval: Ends | None
+    probability: float
+    preferred: float
+
+
+class SelectedRecord(TypedDict, total=False):
+    """What validation chose for a method."""
+
+    place: Required[str | None]
+    scale: float | None
+    direction: str | None
+    passed_over: str | None
+
+
+class BaselineRecord(TypedDict):
+    """What the probes' scores are compared with."""
+
+    name: str
+    value: float
+
+
+class SearchRecord(TypedDict, total=False):
+    """How far a search for a direction can be trusted."""
+
+    control_recovery: float | None
+    cosines: list[float] | None
+
+
+class PatchedRecord(TypedDict, total=False):
+    """Pairs that were patched, and rows that were left out."""
+
+    pairs: Count
+    unequal: Count
+    same: Count
+    more: Count
+
+
+class CausalMeta(RunMeta, total=False):
+    """What causal results record; see `CausalData`."""
+
+    methods: Required[list[str]]
+    task: str
+    label: str
+    probe: str
+    headline: Headline
+    n_layers: LayerCount
+    point: str
+    output: str | None
+    position: str | int | list[str]
+    answer_token: str
+    at: str
+    answers_label: str | None
+    answers: dict[str, str] | None
+    n: dict[str, Count]
+    base: dict[str, BaseRecord]
+    selected: dict[str, SelectedRecord]
+    directions: dict[str, Any]
+    baseline: BaselineRecord | None
+    no_direction: list[str]
+    resampled_by: str
+    neutral: str | None
+    das: dict[str, SearchRecord]
+    patched: PatchedRecord
+    activations: ActivationsRecord
 
 
 @dataclass(frozen=True)
@@ -194,4 +266,4 @@ class CausalData:
     effects: list[Effect]
     grids: list[PatchGrid]
     checklist: list[ChecklistItem]
-    meta: dict[str, Any]
+    meta: Annotated[dict[str, Any], As(CausalMeta)]

@@ -90,7 +90,8 @@ def _show(job: SweepJob, out: Path, results: "SweepResults", options: PictureOpt
     from probekit.plots import save_sweep_plot
     from probekit.sweeps.files import TABLE, table_rows
 
-    picture = save_sweep_plot(results, out, **vars(options)) if any(run.rows for run in results.runs) else None
+    is_drawn = any(row.value is not None for run in results.runs for row in run.rows)
+    picture = save_sweep_plot(results, out, **vars(options)) if is_drawn else None
     if job.json:
         table = {"sweep": str(out), "table": str(out / TABLE), "picture": None if picture is None else str(picture)}
         failed = [{"task": run.task, "model": run.model, "error": run.error} for run in results.failed]

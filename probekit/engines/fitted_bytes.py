@@ -4,6 +4,7 @@ Probes are written as `probe.save` writes them. Numbers come back with the same 
 """
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ import safetensors.numpy
 from probekit.evaluation.curve import FittedPlace
 from probekit.evaluation.fits.choose import ChosenFit
 from probekit.evaluation.results.data import LayerResult
-from probekit.evaluation.results.files import with_tuples
+from probekit.evaluation.results.files import as_entry
 from probekit.evaluation.scores.predictions import Predictions
 from probekit.probes.files import probe_bytes, probe_from
 from probekit.probes.load import SAVED
+from probekit.records import read_as
 
 ARRAYS = ("truth", "predicted", "scores", "probabilities")
 
@@ -32,8 +34,7 @@ def as_bytes(found: FittedPlace) -> dict[str, Any]:
         if (value := getattr(predictions, name)) is not None
     }
     fit = {name: value for name, value in vars(found.fit).items() if name not in ("probe", "test")}
-    result = {name: value for name, value in vars(found.result).items() if name != "probe"}
-    body = {"result": result, "fit": fit, "width": found.width, "n_classes": found.fit.test.n_classes}
+    body = {"result": as_entry(found.result), "fit": fit, "width": found.width, "n_classes": found.fit.test.n_classes}
     return {
         "body": json.dumps(body, default=_plain),
         "arrays": safetensors.numpy.save(arrays),
@@ -47,7 +48,7 @@ def from_bytes(given: dict[str, Any]) -> FittedPlace:
     body, arrays = json.loads(given["body"]), safetensors.numpy.load(given["arrays"])
     known = {kind.__name__: kind for kind in SAVED}
     probe = probe_from(json.loads(given["probe"]), given["weights"], "a probe of a worker", known)
-    result = LayerResult(**with_tuples(body["result"]), probe=probe)
+    result = replace(read_as(LayerResult, body["result"]), probe=probe)
     fit, n_classes = body["fit"], body["n_classes"]
     fit |= {name: [tuple(pair) for pair in fit[name]] for name in ("tried", "by_round")}
     test, validation = (_predictions(arrays, part, n_classes) for part in ("test", "validation"))

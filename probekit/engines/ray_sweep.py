@@ -7,7 +7,7 @@ its run, and the driver then writes the run's file. A worker that is killed leav
 import json
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, fields
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
 from probekit.options.sweep import SweepArguments, SweepOptions
 from probekit.sweeps.data import SweepRun
-from probekit.sweeps.files import FILE, run_of_body
+from probekit.sweeps.files import FILE, body_of_run, run_of_body
 from probekit.sweeps.run import SweepPlan, check_same_weights, fingerprints_of, loaded_model, run_task
 from probekit.sweeps.sources import SweepSource
 
@@ -107,9 +107,9 @@ def _run(payload: Payload) -> Payload:
     source, task = SweepSource(model_name, model_given), SweepSource(task_name, task_given)
     model, error = _model(payload["run"], model_name, model_given, payload["options"])
     if model is None:
-        return {"run": asdict(SweepRun(task.name, source.name, 0.0, error=error))}
+        return {"run": body_of_run(SweepRun(task.name, source.name, 0.0, error=error))}
     run = run_task(task, source.name, model, SweepPlan([source], [task], options, folder, {}))
-    return {"run": json.loads(json.dumps(asdict(run), default=_plain))}
+    return {"run": json.loads(json.dumps(body_of_run(run), default=_plain))}
 
 
 @lru_cache(maxsize=1)  # a worker does many tasks with one model; in the next sweep, its folder may hold another

@@ -11,6 +11,7 @@ from statistics import fmean
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from probekit.errors import UsageError
 from probekit.evaluation.results.wording import metric_name
 from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
@@ -58,6 +59,9 @@ def plot_sweep(results: SweepData, *, title: str | None = None, width: float | N
         results: from `sweep`.
         title: as plain text; "" for none.  [default: how many tasks and models, point and probe]
         width: in inches; 3.25 is a column of a paper.  [default: 9]
+
+    Raises:
+        UsageError: no run has an estimate.
     """
     panels = _panels(results)
     with shown_figure(_size(panels), width) as figure:
@@ -84,8 +88,14 @@ def save_sweep_plot(results: SweepData, folder: str | Path, options: PictureOpti
 
 
 def _panels(results: SweepData) -> dict[str, list[_Dot]]:
-    """The dots of each metric, of those curves that have an estimate."""
+    """The dots of each metric, of those curves that have an estimate.
+
+    Raises:
+        UsageError: there is none.
+    """
     pairs = [(run, row) for run in results.runs for row in run.rows if row.value is not None]
+    if not pairs:
+        raise UsageError("no run of the sweep has an estimate yet, so there is nothing to draw; see its table")
     kinds = [(run.model, row.label, row.point, row.probe) for run, row in pairs]
     by_task: dict[str, set[tuple[str, ...]]] = {}
     for (run, _), kind in zip(pairs, kinds, strict=True):

@@ -1,33 +1,38 @@
 """Save a fitted probe as two files: arrays in safetensors, everything else in JSON. No pickle."""
 
 import hashlib
+import io
 import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 
-from probekit.durable import matches, write_as
+from probekit.durable import write_as
 from probekit.errors import DataError, nearest
-from probekit.plain_files import MAX_RESULTS, MAX_WEIGHTS, parse_json, read_bytes
+from probekit.plain_files import MAX_RESULTS, MAX_WEIGHTS, read_bytes
+from probekit.records import INFINITY, Plain, describing, parse_record, read_as
+from probekit.safetensors_header import read_header
+from probekit.text import listed, printable
 
 FORMAT = "probekit.probe/1"
-_FORM = {
-    "probe": str,
-    "parameters": {str: bool | int | float | str | None},
-    "classes?": [bool | int | float | str],
-    "classes_dtype?": str,
-    "converged": bool,
-    "n_iter": int,
-    "facts?": {str: int | float | None},
-    "sha256": str,
-    "feature_names?": [str],
-    "label_names?": [str],
-}
+
+
+class _ProbeFile(TypedDict):
+    probe: str
+    parameters: dict[str, Plain]
+    classes: NotRequired[list[bool | int | float | str]]
+    classes_dtype: NotRequired[str]
+    converged: bool
+    n_iter: int
+    facts: NotRequired[dict[str, float | None] | None]
+    sha256: str
+    feature_names: NotRequired[list[str]]
+    label_names: NotRequired[list[str] | None]
 
 
 def write_probe(probe: Any, path: str | Path) -> Path:
@@ -74,13 +79,13 @@ def read_probe(path: str | Path, known: Mapping[str, Callable[[], Any]]) -> Any:
     try:
         text = read_bytes(f"{stem}.json", MAX_RESULTS)
         weights = read_bytes(f"{stem}.safetensors", MAX_WEIGHTS)
-        about = parse_json(text)
+        about = parse_record(text)
     except FileNotFoundError as error:
         raise DataError(
             f"no probe here: {str(error.filename)!a} is missing; give the path that it was saved to"
         ) from None
     except (OSError, ValueError) as error:
-        raise DataError(f"could not read the probe {stem!a}: {error}") from None
+        raise DataError(f"could not read the probe {stem!a}: {printable(error)}; save it again") from None
     return probe_from(about, weights, stem, known)
 
 
@@ -92,43 +97,73 @@ def probe_from(about: Any, weights: bytes, stem: str, known: Mapping[str, Callab
     """
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise DataError(f"{stem + '.json'!a} is not a probe's file of format {FORMAT}; save the probe again")
-    if not matches(about, _FORM):
-        raise DataError(
-            f"{stem + '.json'!a} is not a complete probe, as a value is missing or of another type; save it again"
-        )
+    with describing(Path(f"{stem}.json"), "save the probe again"):
+        about = read_as(_ProbeFile, about)
     if about["probe"] not in known:
-        raise DataError(f"{stem + '.json'!a}: unknown probe; {nearest(str(about.get('probe')), known)}")
-    if about.get("sha256") != hashlib.sha256(weights).hexdigest():
+        raise DataError(f"{stem + '.json'!a}: unknown probe; {nearest(about['probe'], known)}")
+    if about["sha256"] != hashlib.sha256(weights).hexdigest():
         raise DataError(f"{stem + '.safetensors'!a} is damaged or does not belong to its .json; save the probe again")
     try:
-        return _restored(known[about["probe"]](), about, safetensors.numpy.load(weights))
+        return _restored(known[about["probe"]](), about, _arrays(weights))
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, safetensors.SafetensorError) as error:
-        raise DataError(f"{stem + '.json'!a} is not a complete probe: {error!a}") from None
+        raise DataError(
+            f"{stem + '.json'!a} is not a complete probe ({printable(error):.300}); save it again"
+        ) from None
 
 
-def _restored(probe: Any, about: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
+def _arrays(weights: bytes) -> dict[str, np.ndarray]:
+    """The arrays of a file, once its header is known to describe it; all finite.
+
+    Raises:
+        ValueError: they are not.
+    """
+    read_header(io.BytesIO(weights))
+    arrays = safetensors.numpy.load(weights)
+    for name, x in arrays.items():
+        if x.dtype not in ("f4", "f8", "i8", "i4") or not np.isfinite(x.astype(np.float64)).all():
+            raise ValueError(f"{name} is not of finite numbers of 4 or 8 bytes")
+    return arrays
+
+
+def _restored(probe: Any, about: _ProbeFile, arrays: dict[str, np.ndarray]) -> Any:
     given = about["parameters"]
-    probe.set_params(**{name: math.inf if value == "inf" else value for name, value in given.items()})
+    probe.set_params(**{name: math.inf if value == INFINITY else value for name, value in given.items()})
+    expected = [name.removesuffix("_") for name in probe.ARRAYS]
+    if sorted(arrays) != sorted(expected):
+        raise ValueError(f"expected the arrays {listed(expected)}, got {listed(sorted(arrays))}")
     for name in probe.ARRAYS:
         setattr(probe, name, arrays[name.removesuffix("_")])
     if "classes" in about:
-        probe.classes_ = np.array(about["classes"], dtype=_class_type(about))
+        probe.classes_ = _class_array(about)
     if about.get("label_names") is not None:
         probe.label_names_ = about["label_names"]
     probe._check_arrays()
     if "feature_names" in about:
-        probe.feature_names_in_ = np.array(about["feature_names"], dtype=object)
+        names = about["feature_names"]
+        if len(names) != probe.n_features_in_:
+            raise ValueError(f"{len(names)} names for {probe.n_features_in_} features")
+        probe.feature_names_in_ = np.array(names, dtype=object)
     probe.converged_, probe.n_iter_ = about["converged"], about["n_iter"]
+    facts = about.get("facts")
     for name in probe.FACTS:
-        value = about["facts"][name] if "facts" in about else None
+        value = None if facts is None else facts[name]
         setattr(probe, name, math.inf if value is None else value)
     return probe
 
 
-def _class_type(about: dict[str, Any]) -> np.dtype:
+def _class_array(about: _ProbeFile) -> np.ndarray:
+    """The class labels, each once and in their order, exactly as they were written."""
+    given = about.get("classes", [])
+    classes = np.array(given, dtype=_class_type(about))
+    if classes.tolist() != given or len(given) < 2 or sorted(set(given)) != given:  # pyright: ignore[reportArgumentType]
+        raise ValueError("classes are not two or more labels of one type, in their order")
+    return classes
+
+
+def _class_type(about: _ProbeFile) -> np.dtype:
     """The type of the class labels; a text type has room for the longest, and no more."""
-    dtype = np.dtype(about["classes_dtype"])
-    longest = max((len(one) for one in about["classes"] if isinstance(one, str)), default=0)
+    dtype = np.dtype(about.get("classes_dtype", ""))
+    longest = max((len(one) for one in about.get("classes", []) if isinstance(one, str)), default=0)
     if dtype.kind not in "iufbUO" or dtype.itemsize > max(16, 4 * longest):
         raise ValueError(f"classes of type {dtype}")
     return dtype
@@ -146,7 +181,7 @@ def _classes(probe: Any) -> dict[str, Any]:
 def _plain(name: str, value: Any) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
     if value == math.inf:
-        return "inf"  # JSON has no infinity
+        return INFINITY  # JSON has no infinity
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise DataError(f"{name} must be a number, a string or None to be saved; got {value!a}")

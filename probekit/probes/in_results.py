@@ -3,17 +3,47 @@
 import hashlib
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 from probekit.errors import DataError, UsageError
 from probekit.hub import Sought, fetch_folder, is_address, parse_address
 from probekit.manifest import results_home
 from probekit.options.check import check_any_path
-from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
+from probekit.plain_files import MAX_RESULTS, read_bytes
+from probekit.points import is_point_name, place_name
+from probekit.records import Must, describing, read_as, read_json_file
 from probekit.remote.path import RemotePath, is_remote
 from probekit.text import listed
 
 RESULTS = Sought(("results.json", "curves.json"), "give a local folder of results")
+AGAIN = "train again"
+
+
+class _Saved(TypedDict):
+    sha256: str
+
+
+class _Layer(TypedDict):
+    point: Annotated[str, Must("the name of a point", is_point_name)]
+    layer: int | None
+    probe: _Saved | None
+
+
+class _Results(TypedDict):
+    best: NotRequired[str | None]
+    layers: list[_Layer]
+
+
+class _Curve(TypedDict):
+    label: str
+    point: str
+    folder: str
+
+
+class _Curves(TypedDict):
+    curves: list[_Curve]
+
+
 _DOWNLOADED = re.compile(
     r"([^/]+/)?(results\.json|results\.csv|curves\.json|predictions\.parquet|training_activations\.safetensors|"
     r"probes/[^/]+)"
@@ -59,8 +89,8 @@ def probe_in(folder: Path, place: str | None) -> Path:
     """
     if (folder / "curves.json").is_file():
         folder, place = _curve(folder, place)
-    body = _read(folder / "results.json")
-    known = {_name(layer): layer.get("probe") for layer in body["layers"]}
+    body = _read(folder / "results.json", _Results)
+    known = {place_name((layer["point"], layer["layer"])): layer["probe"] for layer in body["layers"]}
     wanted = body.get("best") if place is None else place
     if wanted is None:
         raise UsageError(f"no layer was selected in {str(folder)!a}; name one: {listed(known, most=4)}")
@@ -69,18 +99,18 @@ def probe_in(folder: Path, place: str | None) -> Path:
     saved = known[wanted]
     if saved is None:
         raise DataError(f"the results hold no fitted probe of {wanted!a}: one of another package is never saved")
-    path = folder / "probes" / str(wanted)
-    _check(path, saved)
+    path = folder / "probes" / wanted
+    _check(path, saved["sha256"])
     return path
 
 
 def _curve(folder: Path, place: str | None) -> tuple[Path, str | None]:
     """The folder of the curve that LABEL/POINT[.LAYER] names, and the place in it."""
-    entries = _read(folder / "curves.json")["curves"]
+    entries = _read(folder / "curves.json", _Curves)["curves"]
     for entry in entries:
         start = f"{entry['label']}/{entry['point']}"
         if place == start or (place or "").startswith(f"{start}."):
-            own = Path(str(entry["folder"])).name  # never a folder elsewhere
+            own = Path(entry["folder"]).name  # never a folder elsewhere
             return folder / own, None if place == start else (place or "").removeprefix(f"{entry['label']}/")
     known = [f"{entry['label']}/{entry['point']}" for entry in entries]
     raise UsageError(
@@ -89,31 +119,19 @@ def _curve(folder: Path, place: str | None) -> tuple[Path, str | None]:
     )
 
 
-def _name(layer: dict[str, Any]) -> str:
-    point, number = layer["point"], layer["layer"]
-    if not all(part.isidentifier() for part in str(point).split(".")) or not isinstance(number, int | None):
-        raise DataError(f"no place is called {point!a}, {number!a}")  # it becomes a path
-    return point if number is None else f"{point}.{number}"
+def _read(path: Path, kind: Any) -> Any:
+    """What a file of results says of its probes; `load_results` checks everything else."""
+    form = "probekit.curves/1" if kind is _Curves else "probekit.results/2"
+    body = read_json_file(path, form, "results", "train-probe", AGAIN)
+    with describing(path, AGAIN):
+        return read_as(kind, body)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        body = parse_json(read_bytes(path, MAX_RESULTS))
-        if not str(body["format"]).startswith(("probekit.results/", "probekit.curves/")):
-            raise ValueError(f"format {body['format']!a}")
-        parts = body["layers"] if "layers" in body else body["curves"]
-        if not all(isinstance(part, dict) and "point" in part for part in parts):
-            raise ValueError("an entry without its point")
-        return body
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{str(path)!a} is not a complete file of results: {ascii(str(error))[1:-1]}") from None
-
-
-def _check(path: Path, saved: Any) -> None:
+def _check(path: Path, sha256: str) -> None:
     """Raise a DataError unless the probe's .json, which holds the hash of the weights, is that of the results."""
     try:
         found = hashlib.sha256(read_bytes(f"{path}.json", MAX_RESULTS)).hexdigest()
     except OSError as error:
         raise DataError(f"the probe {str(path)!a} cannot be read: {error.strerror}") from None
-    if not isinstance(saved, dict) or found != saved.get("sha256"):
-        raise DataError(f"the probe {str(path)!a} is not the one of these results; train again")
+    if found != sha256:
+        raise DataError(f"the probe {str(path)!a} is not the one of these results; {AGAIN}")

@@ -1,15 +1,31 @@
 """A comparison as data: the runs with their curves, the differences between them, and the means over seeds."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal, Required, TypedDict
 
 import numpy as np
 
 from probekit.errors import DataError
+from probekit.evaluation.results.meta import MOST_LAYERS, Headline, Layer, LayerCount, PointName
 from probekit.points import place_name
+from probekit.records import As, Count, Ends, Must, Share
 
 PAIRED, UNPAIRED = "paired", "unpaired"
 MCNEMAR, BOOTSTRAP, INDEPENDENT = "McNemar", "bootstrap", "independent"
+
+Column = Annotated[int, Must("the number of a layer, or -1 before all", lambda x: -1 <= x <= MOST_LAYERS)]
+
+
+class ComparisonMeta(TypedDict, total=False):
+    """What a comparison records."""
+
+    headline: Required[Headline]
+    n_classes: Required[Count]
+    axis: Required[Literal["layer", "depth"]]
+    by: Required[Literal["run", "step"]]
+    pairs: Required[Literal["first", "previous", "all"]]
+    shared: Required[dict[str, str]]
+    notes: Required[list[str]]
 
 
 @dataclass(frozen=True)
@@ -28,15 +44,15 @@ class ComparedPlace:
         above_chance: of checkpoints, the p-value against chance, corrected for all cells of the grid; else None.
     """
 
-    point: str
-    layer: int | None
-    x: int
-    depth: float
+    point: PointName
+    layer: Layer | None
+    x: Column
+    depth: Share
     value: float
     low: float | None
     high: float | None
-    band: tuple[float, float] | None
-    above_chance: float | None = None
+    band: Ends | None
+    above_chance: Share | None = None
 
     @property
     def place(self) -> str:
@@ -68,15 +84,15 @@ class ComparedRun:
     name: str
     path: str | None
     facts: dict[str, str]
-    step: int | None
-    headline: str
-    n_layers: int
-    n_test: int
+    step: Count | None
+    headline: Headline
+    n_layers: LayerCount
+    n_test: Count
     places: list[ComparedPlace]
-    best: int | None
+    best: Count | None
     given: bool
     estimate: float | None
-    interval: tuple[float, float] | None
+    interval: Ends | None
     chance: float | None
     converged: bool
 
@@ -103,15 +119,15 @@ class RunDifference:
         why: why it is not paired; or that only a part of the rows are in common.
     """
 
-    run: int
-    minus: int
+    run: Count
+    minus: Count
     difference: float
-    interval: tuple[float, float] | None
-    p_value: float | None
-    corrected: float | None
-    kind: str
-    test: str
-    n: int
+    interval: Ends | None
+    p_value: Share | None
+    corrected: Share | None
+    kind: Literal["paired", "unpaired"]
+    test: Literal["McNemar", "bootstrap", "independent"]
+    n: Count
     why: str = ""
 
 
@@ -129,11 +145,11 @@ class SeedGroup:
     """
 
     name: str
-    runs: list[int]
+    runs: list[Count]
     mean: float
     spread: float | None
     difference: float | None = None
-    interval: tuple[float, float] | None = None
+    interval: Ends | None = None
 
 
 @dataclass(frozen=True)
@@ -150,7 +166,7 @@ class ComparisonData:
     runs: list[ComparedRun]
     differences: list[RunDifference]
     groups: list[SeedGroup]
-    meta: dict[str, Any]
+    meta: Annotated[dict[str, Any], As(ComparisonMeta)]
 
     def __post_init__(self) -> None:
         if not self.runs:

@@ -2,16 +2,14 @@
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from probekit.durable import write_as
-from probekit.errors import DataError
 from probekit.evaluation.results.folders import check_folder, clear_folder
-from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
-from probekit.side_by_side.data import ComparedPlace, ComparedRun, ComparisonData, RunDifference, SeedGroup
+from probekit.records import describing, ensure, inside, read_as, read_json_file
+from probekit.side_by_side.data import ComparisonData
 from probekit.side_by_side.frames import difference_frame, place_frame, run_frame
 from probekit.text import spreadsheet_cell
 
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
 
 FORMAT = "probekit.comparison/1"
 FILE = "comparison.json"
+AGAIN = "compare again"
 COMPARISON_FILES = re.compile(r"comparison\.(json|csv|png|svg|pdf)|(differences|places)\.csv")
 
 
@@ -67,25 +66,26 @@ def load_comparison(folder: Path) -> ComparisonData:
         DataError: no comparison there, or an incomplete one.
     """
     path = folder / FILE
-    try:
-        body = parse_json(read_bytes(path, MAX_RESULTS))
-        if body["format"] != FORMAT:
-            raise ValueError(f"format {body['format']!a}, expected {FORMAT}")
-        return ComparisonData(
-            [_run_of(run) for run in body["runs"]],
-            [RunDifference(**_with_ends(each, "interval")) for each in body["differences"]],
-            [SeedGroup(**_with_ends(each, "interval")) for each in body["groups"]],
-            dict(body["meta"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(f"no complete comparison at {str(path)!a} ({error!a:.200}); compare again") from None
+    body = read_json_file(path, FORMAT, "comparison", "compare", AGAIN)
+    with describing(path, AGAIN):
+        data = read_as(ComparisonData, {name: value for name, value in body.items() if name != "format"})
+        _check(data)
+    return data
 
 
-def _run_of(entry: Mapping[str, Any]) -> ComparedRun:
-    places = [ComparedPlace(**_with_ends(place, "band")) for place in entry["places"]]
-    return ComparedRun(**{**_with_ends(entry, "interval"), "places": places})
-
-
-def _with_ends(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """JSON has a list where an interval is a tuple."""
-    return {**entry, name: None if entry[name] is None else (float(entry[name][0]), float(entry[name][1]))}
+def _check(data: ComparisonData) -> None:
+    """Check that runs that are named are there, and what the picture needs of each."""
+    numbers = range(len(data.runs))
+    for i, run in enumerate(data.runs):
+        with inside("runs", i):
+            names = [place.place for place in run.places]
+            ensure(names and len(set(names)) == len(names), "one place or more, each once", names, "places")
+            ensure(run.best is None or run.best < len(names), f"one of {len(names)} places", run.best, "best")
+            ensure(run.headline == data.headline, data.headline, run.headline, "headline")
+            ensure(data.meta["by"] == "run" or run.step is not None, "the step of a checkpoint", run.step, "step")
+    for i, each in enumerate(data.differences):
+        own = each.run in numbers and each.minus in numbers and each.run != each.minus
+        ensure(own, f"two of the {len(numbers)} runs", [each.run, each.minus], "differences", i)
+    for i, group in enumerate(data.groups):
+        own = bool(group.runs) and all(run in numbers for run in group.runs)
+        ensure(own, f"some of the {len(numbers)} runs", group.runs, "groups", i, "runs")

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from probekit.evaluation.results.files import complete_results
 from probekit.options.check import check_path
 from probekit.side_by_side.data import ComparisonData
 from probekit.side_by_side.files import load_comparison, save_comparison
@@ -68,12 +67,8 @@ class Comparison(ComparisonData):
         Raises:
             DataError: no comparison there, or an incomplete one.
         """
-        path = check_path("folder", folder)
-        data = load_comparison(path)
-        loaded = cls(data.runs, data.differences, data.groups, data.meta)
-        with complete_results(path):
-            loaded.summary()  # reads everything that the record holds
-        return loaded
+        data = load_comparison(check_path("folder", folder))
+        return cls(data.runs, data.differences, data.groups, data.meta)
 
     def _repr_html_(self) -> str:
         return comparison_html(self)

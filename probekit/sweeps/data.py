@@ -1,7 +1,10 @@
 """The results of a sweep as data: a run for each task and model, and in it a row for each curve."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from probekit.evaluation.results.meta import Headline, Layer, Penalty
+from probekit.records import Count, Must, Share
 
 
 @dataclass(frozen=True)
@@ -35,14 +38,14 @@ class SweepRow:
     label: str
     point: str
     probe: str
-    metric: str
-    classes: int
-    n_train: int
-    n_test: int
+    metric: Headline
+    classes: Count
+    n_train: Count
+    n_test: Count
     place: str
-    layer: int | None
-    depth: float | None
-    C: float | None
+    layer: Layer | None
+    depth: Share | None
+    C: Penalty | None
     value: float | None
     low: float | None
     high: float | None
@@ -71,7 +74,7 @@ class SweepRun:
 
     task: str
     model: str
-    seconds: float
+    seconds: Annotated[float, Must("0 or more", lambda seconds: seconds >= 0)]
     rows: tuple[SweepRow, ...] = ()
     error: str = ""
     warnings: tuple[str, ...] = ()

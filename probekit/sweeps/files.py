@@ -8,17 +8,19 @@ import csv
 import hashlib
 import io
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from probekit.activations.default_path import folder_name
 from probekit.durable import write_as
 from probekit.errors import DataError, ResumeMismatch, StorageError
-from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
+from probekit.plain_files import MAX_RESULTS, read_bytes
+from probekit.records import INFINITY, Must, describing, ensure, parse_record, read_as, read_json_file
 from probekit.sweeps.data import SweepData, SweepRow, SweepRun
-from probekit.text import listed, spreadsheet_cell
+from probekit.text import listed, printable, spreadsheet_cell
 
 FORMAT = "probekit.sweeps/1"
 FILE, TABLE, RUNS = "sweep.json", "results.csv", "runs"
@@ -26,6 +28,12 @@ OWN = {FILE, TABLE, RUNS, "results", "stores", "sweep.png", "sweep.svg", "sweep.
 RUN_COLUMNS = ("task", "model")
 LAST_COLUMNS = ("seconds", "results", "error")
 COLUMNS = (*RUN_COLUMNS, *(field.name for field in fields(SweepRow)), *LAST_COLUMNS)
+
+
+class _SweepFile(TypedDict):
+    settings: dict[str, Any]
+    tasks: Annotated[dict[str, str], Must("one task or more", bool)]
+    models: Annotated[list[str], Must("one name or more", bool)]
 
 
 def run_file_name(task: str, model: str) -> str:
@@ -92,14 +100,11 @@ def read_body(folder: Path) -> dict[str, Any]:
     Raises:
         DataError: no sweep there.
     """
-    try:
-        body = parse_json(read_bytes(folder / FILE, MAX_RESULTS))
-        if body["format"] != FORMAT:
-            raise ValueError(f"format {body['format']!a}, expected {FORMAT}")
-        tasks = {str(name): str(digest) for name, digest in body["tasks"].items()}
-        return {"settings": dict(body["settings"]), "tasks": tasks, "models": [str(name) for name in body["models"]]}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(f"no sweep at {str(folder)!a} ({error}); name the folder of --out") from None
+    path = folder / FILE
+    body = read_json_file(path, FORMAT, "sweep", "sweep", "name another folder (--out)")
+    with describing(path, "name another folder (--out)"):
+        found = read_as(_SweepFile, body)
+    return {name: found[name] for name in ("settings", "tasks", "models")}
 
 
 def write_run(folder: Path, run: SweepRun) -> None:
@@ -108,8 +113,14 @@ def write_run(folder: Path, run: SweepRun) -> None:
     Raises:
         StorageError: the disk refused.
     """
-    body = json.dumps(asdict(run), indent=1, allow_nan=False).encode()
+    body = json.dumps(body_of_run(run), indent=1, allow_nan=False).encode()
     write_as(folder / RUNS / f"{run_file_name(run.task, run.model)}.json", body)
+
+
+def body_of_run(run: SweepRun) -> dict[str, Any]:
+    """A run as JSON has it, which `run_of_body` reads."""
+    rows = [{**vars(row), "C": INFINITY if math.inf == row.C else row.C, "flags": list(row.flags)} for row in run.rows]
+    return {**vars(run), "rows": rows, "warnings": list(run.warnings)}
 
 
 def read_runs(folder: Path, body: Mapping[str, Any]) -> dict[tuple[str, str], SweepRun]:
@@ -123,21 +134,29 @@ def read_runs(folder: Path, body: Mapping[str, Any]) -> dict[tuple[str, str], Sw
         for task in body["tasks"]:
             path = folder / RUNS / f"{run_file_name(task, model)}.json"
             if path.exists():
-                found[task, model] = _read_run(path)
+                found[task, model] = _read_run(path, task, model)
     return found
 
 
 def run_of_body(body: Mapping[str, Any]) -> SweepRun:
-    """The run of a parsed file of it."""
-    rows = tuple(SweepRow(**{**row, "flags": tuple(row["flags"])}) for row in body["rows"])
-    return SweepRun(**{**body, "warnings": tuple(body["warnings"]), "rows": rows})
+    """The run of a parsed file of it.
+
+    Raises:
+        Unfit: it is not that of a run.
+    """
+    return read_as(SweepRun, body)
 
 
-def _read_run(path: Path) -> SweepRun:
+def _read_run(path: Path, task: str, model: str) -> SweepRun:
+    advice = "remove it, and the run is done again"
     try:
-        return run_of_body(parse_json(read_bytes(path, MAX_RESULTS)))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(f"{str(path)!a} is damaged ({error}); remove it, and the run is done again") from None
+        body = parse_record(read_bytes(path, MAX_RESULTS))
+    except (OSError, ValueError) as error:
+        raise DataError(f"could not read {str(path)!a}: {printable(error)}; {advice}") from None
+    with describing(path, advice):
+        run = run_of_body(body)
+        ensure((run.task, run.model) == (task, model), f"the run of {task} with {model}", [run.task, run.model])
+    return run
 
 
 def write_table(folder: Path, data: SweepData) -> None:

@@ -98,15 +98,15 @@ def test_saved_and_read_the_same(tmp_path: Path) -> None:
     (tmp_path / SPREAD_FILE).write_bytes(data)
     import hashlib
 
-    found = read_spread(tmp_path, hashlib.sha256(data).hexdigest())
+    found = read_spread(tmp_path, hashlib.sha256(data).hexdigest(), {"resid_pre.3": 9})
     for name, value in vars(made).items():
         np.testing.assert_array_equal(getattr(found, name), value)
     (tmp_path / SPREAD_FILE).write_bytes(data[:-1] + b"x")
     with pytest.raises(DataError, match="is not the one of these results, or is damaged"):
-        read_spread(tmp_path, hashlib.sha256(data).hexdigest())
+        read_spread(tmp_path, hashlib.sha256(data).hexdigest(), {"p": 9})
     (tmp_path / SPREAD_FILE).unlink()
     with pytest.raises(DataError, match="could not read"):
-        read_spread(tmp_path, "")
+        read_spread(tmp_path, "", {})
 
 
 def test_a_file_of_other_arrays_is_refused(tmp_path: Path) -> None:
@@ -115,5 +115,5 @@ def test_a_file_of_other_arrays_is_refused(tmp_path: Path) -> None:
     wrong: Any = {**vars(spread_of(rows(40, 9), "p")), "mean": np.zeros(4)}
     data = spread_bytes(TrainingSpread(**wrong))
     (tmp_path / SPREAD_FILE).write_bytes(data)
-    with pytest.raises(DataError, match="does not hold the spread of activations"):
-        read_spread(tmp_path, hashlib.sha256(data).hexdigest())
+    with pytest.raises(DataError, match=r"damaged at mean: expected the shape \[9\], got \[4\]"):
+        read_spread(tmp_path, hashlib.sha256(data).hexdigest(), {"p": 9})

@@ -362,7 +362,7 @@ def test_a_comparison_is_read_as_it_was_saved(runs, tmp_path):
     body = json.loads((tmp_path / "c/comparison.json").read_text())
     del body["runs"][0]["places"]
     (tmp_path / "c/comparison.json").write_text(json.dumps(body))
-    with pytest.raises(DataError, match="no complete comparison"):
+    with pytest.raises(DataError, match=r"at runs\[0\]\.places: expected a list, got nothing; compare again"):
         pk.Comparison.load(tmp_path / "c")
 
 

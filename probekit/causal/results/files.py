@@ -3,30 +3,39 @@
 import json
 import math
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, TypedDict, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from probekit.causal.data import CausalData, CausalLayer, ChecklistItem, Effect, Method, PatchGrid, Quadrant
+from probekit.causal.data import CausalData, CausalLayer, CausalMeta, ChecklistItem, Effect, PatchGrid
 from probekit.causal.results.frames import FRAMES, causal_frame
 from probekit.durable import write_as
-from probekit.errors import DataError
 from probekit.evaluation.results.folders import check_folder, clear_folder
-from probekit.evaluation.results.form import has_form
-from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
+from probekit.records import As, describing, ensure, inside, read_as, read_json_file
+from probekit.text import listed
 
 CAUSAL_FORMAT = "probekit.causal/2"
 CAUSAL_RESULTS = re.compile(
     r"causal\.json|(effects|layers|patching)\.csv|(causal_by_layer|patching)\.(png|svg|pdf)|report\.html"
 )
-_LISTS: dict[str, type] = {"layers": CausalLayer, "effects": Effect, "checklist": ChecklistItem}
-_ARRAYS = {"recovery": np.float64, "interval": np.float64, "attribution": np.float64, "within_placebo": np.bool_}
-_NAMES = {"method": get_args(Method), "quadrant": get_args(Quadrant), "by": ("position", "head")}
+_LISTS: dict[str, type] = {
+    "layers": CausalLayer,
+    "effects": Effect,
+    "checklist": ChecklistItem,
+    "grids": PatchGrid,
+}
+AGAIN = "run probekit causal again"
+
+
+class _CausalFile(TypedDict):
+    meta: Annotated[dict[str, Any], As(CausalMeta)]
+    layers: list[dict[str, Any]]
+    effects: list[dict[str, Any]]
+    checklist: list[dict[str, Any]]
+    grids: list[dict[str, Any]]
 
 
 def check_causal_folder(folder: str | Path) -> None:
@@ -60,30 +69,54 @@ def load_causal(folder: Path) -> CausalData:
         DataError: no causal results there, or incomplete ones.
     """
     path = folder / "causal.json"
-    try:
-        body = parse_json(read_bytes(path, MAX_RESULTS))
-    except FileNotFoundError:
-        raise DataError(
-            f"no causal results here, as {str(path)!a} is missing; give the folder that probekit causal wrote"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"could not read {str(path)!a}: {error}") from None
-    version = body.get("format") if isinstance(body, dict) else None
-    if version != CAUSAL_FORMAT:
-        raise DataError(f"{str(path)!a} is not a file of causal results: expected {CAUSAL_FORMAT}, got {version!a:.60}")
-    with complete_causal(folder):
-        layers, effects, checklist = ([_read(entry, kind) for entry in body[name]] for name, kind in _LISTS.items())
-        grids = [_read_grid(entry) for entry in body["grids"]]
-        return CausalData(layers, effects, grids, checklist, dict(body["meta"]))
+    body = read_json_file(path, CAUSAL_FORMAT, "causal results", "probekit causal", AGAIN)
+    with describing(path, AGAIN):
+        found = read_as(_CausalFile, body)
+        lists = {name: _read_list(dict(found), name, kind) for name, kind in _LISTS.items()}
+        data = CausalData(**lists, meta=dict(found["meta"]))
+        _check(data)
+    return data
 
 
-@contextmanager
-def complete_causal(folder: Path) -> Iterator[None]:
-    """Turn what fails where the record lacks a value, or has one of another type, into a DataError."""
-    try:
-        yield
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise DataError(f"{str(folder)!a} does not hold complete causal results ({error!a:.200}); run again") from None
+def _check(data: CausalData) -> None:
+    """Check that each place, split, method and direction that is named is there."""
+    meta, places = data.meta, [layer.place for layer in data.layers]
+    ensure(len(set(places)) == len(places), "each place once", places, "layers")
+    for i, effect in enumerate(data.effects):
+        ensure(effect.place in places, f"a place of the layers ({listed(places, most=4)})", effect.place, "effects", i)
+    for i, layer in enumerate(data.layers):
+        for method, values in (*layer.completeness.items(), *layer.completeness_interval.items()):
+            ensure(values, "one number or more", values, "layers", i, "completeness", method)
+        for method, ends in layer.completeness_interval.items():
+            ensure(len(ends) == 2, "two numbers", ends, "layers", i, "completeness_interval", method)
+    with inside("meta"):
+        for method, chosen in meta.get("selected", {}).items():
+            for name in ("place", "passed_over"):
+                place = chosen.get(name)
+                fits = place is None or place in places
+                ensure(fits, f"a place of the layers ({listed(places, most=4)})", place, "selected", method, name)
+        ensure("base" not in meta or "test" in meta["base"], "the behaviour on test", meta.get("base"), "base")
+    for i, grid in enumerate(data.grids):
+        with inside("grids", i):
+            _check_grid(grid)
+
+
+def _check_grid(grid: PatchGrid) -> None:
+    """Check that the arrays of a grid have its layers and columns."""
+    ensure(grid.layers and grid.columns, "layers and columns", [grid.layers, grid.columns])
+    shape = len(grid.layers), len(grid.columns)
+    shapes = {"recovery": shape, "interval": (*shape, 2), "attribution": shape, "within_placebo": shape}
+    for name, expected in shapes.items():
+        array = getattr(grid, name)
+        if array is not None:
+            kind = "b" if name == "within_placebo" else "f"
+            fits = array.shape == expected and array.dtype.kind == kind
+            ensure(
+                fits,
+                f"{'truth values' if kind == 'b' else 'numbers'} of the shape {list(expected)}",
+                list(array.shape),
+                name,
+            )
 
 
 def _json(data: CausalData) -> str:
@@ -109,30 +142,27 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _read(entry: Any, kind: type) -> Any:
-    """A dataclass out of JSON: numbers that are null where there must be one are nan, and pairs are tuples."""
+def _read_list(body: dict[str, Any], name: str, kind: type) -> list[Any]:
+    found = []
+    for i, entry in enumerate(body[name]):
+        with inside(name, i):
+            found.append(_read(entry, kind))
+    return found
+
+
+def _read(entry: dict[str, Any], kind: type) -> Any:
+    """A dataclass out of JSON: numbers that are null where there must be one are nan, and pairs with one are null."""
     numbers, pairs = _special(kind)
-    changed = {name: math.nan for name in numbers if name in entry and entry[name] is None}
-    changed |= {name: None for name in pairs if isinstance(entry.get(name), list) and None in entry[name]}
-    entry = {**entry, **changed}
-    if not has_form(entry, kind) or any(entry[name] not in _NAMES[name] for name in _NAMES if name in entry):
-        raise TypeError(f"an entry lacks a field of {kind.__name__}, or has one of another type")
-    return kind(**entry | {name: tuple(entry[name]) for name in pairs if entry.get(name)})
+    unknown = [name for name in numbers if name in entry and entry[name] is None]
+    gone = [name for name in pairs if isinstance(entry.get(name), list) and None in entry[name]]
+    found = read_as(kind, {**entry, **dict.fromkeys(unknown, 0.0), **dict.fromkeys(gone)})
+    return replace(found, **dict.fromkeys(unknown, math.nan)) if unknown else found
 
 
 @cache
 def _special(kind: type) -> tuple[list[str], list[str]]:
     """The fields that are numbers, and those that are tuples, which JSON has as lists."""
-    numbers = [one.name for one in fields(kind) if one.type is float]
-    pairs = [one.name for one in fields(kind) if any(get_origin(x) is tuple for x in (one.type, *get_args(one.type)))]
+    hints = get_type_hints(kind)
+    numbers = [name for name, hint in hints.items() if hint is float]
+    pairs = [name for name, hint in hints.items() if any(get_origin(x) is tuple for x in (hint, *get_args(hint)))]
     return numbers, pairs
-
-
-def _read_grid(entry: dict[str, Any]) -> PatchGrid:
-    """A grid, with arrays of the shape of its layers and columns; null is nan."""
-    arrays = {name: np.array(entry[name], kind) for name, kind in _ARRAYS.items() if entry.get(name) is not None}
-    shape = len(entry["layers"]), len(entry["columns"])
-    for name, array in arrays.items():
-        if array.shape != ((*shape, 2) if name == "interval" else shape):
-            raise TypeError(f"{name} of a grid has another shape")
-    return _read(entry | arrays, PatchGrid)

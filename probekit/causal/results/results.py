@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from probekit.causal.data import CausalData, CausalLayer, ChecklistItem, Effect, PatchGrid
-from probekit.causal.results.files import complete_causal, load_causal, save_causal
+from probekit.causal.results.files import load_causal, save_causal
 from probekit.causal.results.frames import causal_frame
 from probekit.causal.results.report import causal_html, causal_summary, short_causal
 from probekit.options.check import check_path
@@ -113,11 +113,7 @@ class CausalResults:
         Raises:
             DataError: no causal results there, or incomplete ones.
         """
-        path = check_path("folder", folder)
-        loaded = cls(load_causal(path))
-        with complete_causal(path):
-            loaded.summary()  # reads everything that the record holds
-        return loaded
+        return cls(load_causal(check_path("folder", folder)))
 
     def _repr_html_(self) -> str:
         return causal_html(self.data)

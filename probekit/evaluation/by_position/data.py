@@ -1,13 +1,14 @@
 """Results by position or head as data: a curve over the layers for each place in the text, or for each head."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.results.data import LayerResult
+from probekit.evaluation.results.meta import GridRecord
 from probekit.options.probe import BY_HEAD, BY_POSITION
+from probekit.records import Count, Share
 
 SAME_TOKEN = 0.9  # share of the texts, from which a position is named by its token, as in a template
 
@@ -28,10 +29,10 @@ class PositionCurve:
     """
 
     position: str
-    n: dict[str, int]
+    n: dict[str, Count]
     chance: float | None
     layers: list[LayerResult]
-    corrected: list[float | None]
+    corrected: list[Share | None]
     token: str | None = None
     left_out: tuple[str, ...] = ()
 
@@ -47,7 +48,7 @@ class PositionData:
     """
 
     positions: list[PositionCurve]
-    meta: dict[str, Any]
+    meta: GridRecord
 
     def __post_init__(self) -> None:
         if not self.positions:

@@ -4,18 +4,19 @@ The probes are those of the layer that validation selects for each; every number
 """
 
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probekit.durable import write_as
-from probekit.errors import DataError
 from probekit.evaluation.by_position.data import PositionCurve, PositionData, best_layer, noun_of
-from probekit.evaluation.results.data import LayerResult
-from probekit.evaluation.results.files import as_entry, entries_of, is_saved, probe_hash, with_tuples
+from probekit.evaluation.results.checks import check_curve_layers, check_label_classes, check_probe
+from probekit.evaluation.results.files import AGAIN, as_entry, is_saved, load_hashed, probe_hash
 from probekit.evaluation.results.folders import HEAD_RESULTS, POSITION_RESULTS, clear_folder
+from probekit.evaluation.results.meta import GridRecord, SavedPart
 from probekit.options.probe import BY_HEAD, BY_POSITION
-from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
-from probekit.probes import load_probe
+from probekit.records import MISSING, describing, ensure, inside, read_as, read_json_file
+from probekit.text import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +36,17 @@ COLUMNS = (
     "high",
 )
 COLUMNS += ("chance", "p_value", "p_corrected", "selected")
+
+
+class _SavedCell(SavedPart):
+    layer: int
+
+
+@dataclass(frozen=True)
+class _SavedCurve(PositionCurve):
+    """A curve as its file has it: with the record of the probe that was saved."""
+
+    probe: _SavedCell | None = None
 
 
 def position_frame(data: PositionData) -> "pd.DataFrame":
@@ -88,39 +100,56 @@ def load_positions(folder: Path, noun: str = BY_POSITION) -> PositionData:
         DataError: no results by position there, damaged ones, or a probe that is not of these results.
     """
     path = folder / f"{noun}s.json"
-    try:
-        body = parse_json(read_bytes(path, MAX_RESULTS))
-        if body["format"] != _format(noun):
-            raise ValueError(f"format {body['format']!a}, expected {_format(noun)}")
-        entries = body[f"{noun}s"]
-        curves = [_curve_of(entry, folder, _name(noun, number)) for number, entry in enumerate(entries)]
-        headline = body["meta"]["headline"]
-        if any(headline not in layer.metrics["test"] for one in curves for layer in one.layers):
-            raise ValueError(f"a layer lacks the headline {headline!a}")
-        return PositionData(curves, dict(body["meta"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(f"no complete results by {noun} at {str(path)!a} ({error!a:.200}); train again") from None
+    body = read_json_file(path, _format(noun), f"results by {noun}", "train-probe", AGAIN)
+    with describing(path, AGAIN):
+        meta, name = read_as(GridRecord, body.get("meta", MISSING)), f"{noun}s"
+        with inside(name):
+            saved = read_as(list[_SavedCurve], body.get(name, MISSING))
+        curves = [PositionCurve(**{key: one for key, one in vars(each).items() if key != "probe"}) for each in saved]
+        ensure(curves, "one curve or more", curves, name)
+        data = PositionData(curves, meta)
+        check_label_classes(meta)
+        _check_grid(data, noun)
+        for i, one in enumerate(saved):
+            is_there = one.probe is None or 0 <= one.probe["layer"] < len(one.layers)
+            ensure(is_there, f"one of the {len(one.layers)} layers", one.probe, name, i, "probe")
+    curves = [_with_probe(one, meta, folder / "probes" / _name(noun, i)) for i, one in enumerate(saved)]
+    return PositionData(curves, meta)
+
+
+def _check_grid(data: PositionData, noun: str) -> None:
+    """Check that all curves have the same layers, each with its corrected p-value and its number of texts."""
+    meta = data.meta
+    ensure(noun_of(data) == noun, f"a grid by {noun}", meta["by"], "meta", "by")
+    ensure(noun != BY_HEAD or "key_value" in meta, "true or false", MISSING, "meta", "key_value")
+    is_tested = meta["no_p_values"] is None
+    ensure(not is_tested or "above_chance" in meta, "the level of the p-values", MISSING, "meta", "above_chance")
+    for i, one in enumerate(data.positions):
+        with inside(f"{noun}s", i):
+            places = check_curve_layers(one.layers, data.headline)
+            ensure(places == data.places, f"the layers {listed(data.places, most=4)}, as in all curves", places)
+            ensure(len(one.corrected) == len(places), f"{len(places)} p-values", one.corrected, "corrected")
+            splits = {split for layer in one.layers for split in layer.metrics}
+            ensure(splits <= one.n.keys(), f"how many texts of {listed(sorted(splits))} there are", one.n, "n")
+            left_out = set(one.left_out) <= set(meta["classes"])
+            ensure(left_out, "classes of the results", list(one.left_out), "left_out")
+
+
+def _with_probe(saved: "_SavedCurve", meta: dict[str, Any], path: Path) -> PositionCurve:
+    """The curve, with the fitted probe of the layer that has one."""
+    fields, record = dict(vars(saved)), saved.probe
+    del fields["probe"]
+    if record is not None:
+        probe = load_hashed(path, record["sha256"])
+        check_probe(probe, path, [name for name in meta["classes"] if name not in saved.left_out])
+        layers, number = list(saved.layers), record["layer"]
+        layers[number] = replace(layers[number], probe=probe)
+        fields["layers"] = layers
+    return PositionCurve(**fields)
 
 
 def _entry_of(one: PositionCurve) -> dict[str, Any]:
     return {**vars(one), "layers": [as_entry(layer) for layer in one.layers]}
-
-
-def _curve_of(entry: dict[str, Any], folder: Path, name: str) -> PositionCurve:
-    layers = [LayerResult(**with_tuples(each)) for each in entries_of(entry["layers"], LayerResult)]
-    corrected = [None if value is None else float(value) for value in entry["corrected"]]
-    if not layers or len(corrected) != len(layers):
-        raise ValueError(f"{name} has {len(layers)} layers and {len(corrected)} p-values")
-    if (saved := entry["probe"]) is not None:
-        layer, path = int(saved["layer"]), folder / "probes" / name
-        if probe_hash(path) != saved["sha256"]:
-            raise ValueError(f"the probe {path.name} is not the one of these results")
-        layers[layer] = LayerResult(**{**vars(layers[layer]), "probe": load_probe(path)})
-    n = {str(split): int(count) for split, count in entry["n"].items()}
-    chance = None if entry["chance"] is None else float(entry["chance"])
-    token = None if entry["token"] is None else str(entry["token"])
-    left_out = tuple(map(str, entry["left_out"]))
-    return PositionCurve(str(entry["position"]), n, chance, layers, corrected, token, left_out)
 
 
 def _save_probe(data: PositionData, one: PositionCurve, name: str, folder: Path) -> dict[str, Any] | None:

@@ -7,7 +7,6 @@ from probekit.errors import ProbekitError, UsageError
 from probekit.evaluation.by_position.data import PositionCurve, PositionData, noun_of
 from probekit.evaluation.by_position.files import load_positions, position_frame, save_positions
 from probekit.evaluation.by_position.report import positions_html, positions_short_text, positions_summary
-from probekit.evaluation.results.files import complete_results
 from probekit.options.check import check_path
 from probekit.options.probe import BY_POSITION
 from probekit.text import listed
@@ -83,12 +82,8 @@ class PositionResults(PositionData):
         Raises:
             DataError: no such results there, or files that do not belong together.
         """
-        path = check_path("folder", folder)
-        data = load_positions(path, cls._noun)
-        loaded = cls(data.positions, data.meta)
-        with complete_results(path):
-            loaded.summary()  # reads everything that the record holds
-        return loaded
+        data = load_positions(check_path("folder", folder), cls._noun)
+        return cls(data.positions, data.meta)
 
     def _repr_html_(self) -> str:
         return positions_html(self)

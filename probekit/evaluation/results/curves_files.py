@@ -8,19 +8,37 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from probekit.durable import write_as
 from probekit.errors import DataError
 from probekit.evaluation.results.data import ProbeData
-from probekit.evaluation.results.files import load_results, save_results
+from probekit.evaluation.results.files import AGAIN, load_results, save_results
 from probekit.evaluation.results.folders import clear_curves
 from probekit.evaluation.results.frames import curves_frame
-from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
+from probekit.evaluation.results.meta import SavedPart
+from probekit.plain_files import MAX_RESULTS, read_bytes
+from probekit.records import Must, describing, ensure, read_as, read_json_file
 
 CURVES_FORMAT = "probekit.curves/1"
 _LONGEST = 80  # characters of a folder's name
 _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+class CurveEntry(SavedPart):
+    """A curve, and its folder in that of all curves."""
+
+    label: str
+    point: str
+    probe: str
+    folder: Annotated[str, Must("the name of a folder inside", lambda name: _FOLDER.fullmatch(name) is not None)]
+
+
+class CurvesFile(TypedDict):
+    """What curves.json holds."""
+
+    meta: dict[str, Any]
+    curves: list[CurveEntry]
 
 
 def save_curves(curves: Sequence[ProbeData], meta: Mapping[str, Any], folder: Path) -> None:
@@ -55,15 +73,18 @@ def load_curves(folder: Path) -> tuple[list[ProbeData], dict[str, Any]]:
         DataError: no curves there, damaged ones, or results that are not of these curves.
     """
     path = folder / "curves.json"
-    try:
-        body = parse_json(read_bytes(path, MAX_RESULTS))
-        if body["format"] != CURVES_FORMAT:
-            raise ValueError(f"format {body['format']!a}, expected {CURVES_FORMAT}")
-        entries = [(str(entry["folder"]), str(entry["sha256"])) for entry in body["curves"]]
-        meta = dict(body["meta"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(f"no complete curves at {str(path)!a} ({error}); train again") from None
-    return [_load(folder, *entry) for entry in entries], meta
+    body = read_json_file(path, CURVES_FORMAT, "curves", "train-probe", AGAIN)
+    with describing(path, AGAIN):
+        found = read_as(CurvesFile, body)
+        entries = found["curves"]
+        ensure(entries, "one curve or more", entries, "curves")
+        names = [entry["folder"] for entry in entries]
+        ensure(len(set(names)) == len(names), "each folder once", names, "curves")
+    curves = [_load(folder, entry) for entry in entries]
+    keys = curve_keys(curves)
+    if len(set(keys)) < len(keys):
+        raise DataError(f"{str(path)!a} has two curves of the same label set, point and probe; {AGAIN}")
+    return curves, found["meta"]
 
 
 def curve_keys(curves: Sequence[ProbeData]) -> list[tuple[str, ...]]:
@@ -90,12 +111,12 @@ def curve_folders(keys: Sequence[tuple[str, ...]]) -> list[str]:
     return folders
 
 
-def _load(folder: Path, name: str, sha256: str) -> ProbeData:
-    if _FOLDER.fullmatch(name) is None:
-        raise DataError(f"{str(folder / 'curves.json')!a} names the folder {name!a}, which is outside; train again")
-    curve = load_results(folder / name)
-    if _hash(folder / name) != sha256:
-        raise DataError(f"the results in {str(folder / name)!a} are not those of these curves; train again")
+def _load(folder: Path, entry: CurveEntry) -> ProbeData:
+    own = folder / entry["folder"]
+    curve = load_results(own)
+    same = all(curve.meta[key] == entry[key] for key in ("label", "point", "probe"))
+    if not same or _hash(own) != entry["sha256"]:
+        raise DataError(f"the results in {str(own)!a} are not those of these curves; {AGAIN}")
     return curve
 
 

@@ -1,14 +1,27 @@
 """Results as data: per layer, per baseline, per pair of tasks. Tables, files and pictures are made from these."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from probekit.errors import DataError, UsageError
+from probekit.evaluation.results.meta import (
+    Code,
+    CurveRecord,
+    Layer,
+    Metrics,
+    Penalty,
+    PointName,
+    Rates,
+    SavedPart,
+    Scores,
+    TransferRecord,
+)
 from probekit.evaluation.results.row_scores import RowScores
 from probekit.evaluation.results.spread import TrainingSpread
 from probekit.points import place_name
+from probekit.records import As, Ends, Share
 
 # Selectivity needs at least this share of test rows whose type also occurs in train: a probe that memorised every type
 # is at chance on the others, so the control task would measure nothing there.
@@ -32,10 +45,10 @@ class BaselineResult:
     """
 
     name: str
-    C: float | None
+    C: Penalty | None
     converged: bool
-    metrics: dict[str, dict[str, float]]
-    intervals: dict[str, tuple[float, float]]
+    metrics: Metrics
+    intervals: dict[str, Ends]
 
 
 @dataclass(frozen=True)
@@ -77,24 +90,24 @@ class LayerResult:
             rows of a group count together).
     """
 
-    point: str
-    layer: int | None
-    C: float | None
+    point: PointName
+    layer: Layer | None
+    C: Penalty | None
     converged: bool
-    metrics: dict[str, dict[str, float]]
-    intervals: dict[str, tuple[float, float]]
-    tried: list[tuple[float | None, float]]
-    probe: Any = field(default=None, compare=False, repr=False)
+    metrics: Metrics
+    intervals: dict[str, Ends]
+    tried: list[tuple[Penalty | None, float]]
+    probe: Annotated[Any, As(SavedPart | None)] = field(default=None, compare=False, repr=False)
     gap: float | None = None
-    band: tuple[float, float] | None = None
+    band: Ends | None = None
     in_best_set: bool | None = None
-    p_value: float | None = None
+    p_value: Share | None = None
     control: float | None = None
     selectivity: float | None = None
-    codelength: dict[str, float] | None = None
+    codelength: Code | None = None
     late: list[str] = field(default_factory=list)
     outputs: list[float | None] = field(default_factory=list)
-    rates: dict[str, float] | None = None
+    rates: Rates | None = None
 
     @property
     def place(self) -> str:
@@ -128,7 +141,7 @@ class ProbeData:
 
     layers: list[LayerResult]
     baselines: list[BaselineResult]
-    meta: dict[str, Any]
+    meta: CurveRecord
     random_init: list[LayerResult] = field(default_factory=list)
     pooled: dict[str, list[LayerResult]] = field(default_factory=dict)
     rows: RowScores | None = field(default=None, compare=False, repr=False)
@@ -217,14 +230,14 @@ class TransferCell:
 
     train_task: str
     test_task: str
-    point: str
-    layer: int | None
-    C: float | None
+    point: PointName
+    layer: Layer | None
+    C: Penalty | None
     converged: bool
     validation: float | None
     chosen: bool
-    metrics: dict[str, float]
-    intervals: dict[str, tuple[float, float]]
+    metrics: Scores
+    intervals: dict[str, Ends]
 
     @property
     def place(self) -> str:
@@ -243,7 +256,7 @@ class TransferData:
     """
 
     cells: list[TransferCell]
-    meta: dict[str, Any]
+    meta: TransferRecord
 
     @property
     def tasks(self) -> list[str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from probekit.evaluation.results.data import LayerResult, ProbeData
-from probekit.evaluation.results.files import complete_results, load_results, save_results
+from probekit.evaluation.results.files import load_results, save_results
 from probekit.evaluation.results.frames import probe_frame
 from probekit.evaluation.results.report import short_text, summary, summary_html
 from probekit.options.check import check_path
@@ -215,10 +215,7 @@ class ProbeResults(ProbeData):
         """
         path = results_folder(folder)
         data = load_results(path)
-        loaded = cls(**vars(data))
-        with complete_results(path):
-            loaded.summary()  # reads everything that the record holds
-        return loaded
+        return cls(**vars(data))
 
     def _repr_html_(self) -> str:
         return summary_html(self)

@@ -6,20 +6,22 @@ Axes: N rows, C classes, K outputs of a regression.
 import hashlib
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from probekit.errors import DataError
-from probekit.evaluation.results.part_file import read_part
+from probekit.evaluation.results.part_file import check_array, read_part
+from probekit.records import Unfit, describing, ensure
+from probekit.text import listed, printable
 
 ROWS_FILE = "predictions.parquet"
 DIGITS = 16  # of the hash of a text: 64 bits, so two of a million texts share one with a chance of 3e-8
 PREDICTED = "predicted "  # begins the column of predicted classes
 SCORED_SPLITS = ("validation", "test")
+MOST_PER_BYTE = 100  # values that a byte of the file may stand for; the id of a row takes about one byte
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,45 +88,104 @@ def row_scores_bytes(rows: RowScores) -> bytes:
     return out.getvalue()
 
 
-def read_row_scores(folder: Path, sha256: str) -> RowScores:
+def read_row_scores(
+    folder: Path, sha256: str, places: Sequence[str], sizes: Mapping[str, int], n_classes: int
+) -> RowScores:
     """The rows of the results in a folder.
+
+    Args:
+        folder: where they are.
+        sha256: of the file.
+        places: of the curve; each has its scores.
+        sizes: split -> rows, of those of `SCORED_SPLITS` that there are.
+        n_classes: C; 0 for a regression.
 
     Raises:
         DataError: a file that is missing, damaged, or not of these results.
     """
     path = folder / ROWS_FILE
     data = read_part(path, sha256)
-    try:
-        return _rows_of(data)
-    except (ValueError, KeyError, TypeError, OSError, AttributeError) as error:
-        raise DataError(f"{str(path)!a} does not hold the rows of results ({error!a:.200}); train again") from None
+    with describing(path, "train again"):
+        rows = _rows_of(_columns_of(data), places, n_classes)
+        found = {split: int((rows.splits == split).sum()) for split in SCORED_SPLITS}
+        ensure(found == {split: sizes.get(split, 0) for split in SCORED_SPLITS}, _sizes_text(sizes), found, "split")
+    return rows
 
 
-def _rows_of(data: bytes) -> RowScores:
+def _sizes_text(sizes: Mapping[str, int]) -> str:
+    return " and ".join(f"{sizes.get(split, 0):,} rows of {split}" for split in SCORED_SPLITS)
+
+
+def _columns_of(data: bytes) -> dict[str, np.ndarray]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    # A precaution: commands that read this file with Arrow's threads ended now and then with an abort as Python exited.
-    table = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(use_threads=False)
-    columns = {name: _array(table.column(name)) for name in table.column_names}
+    try:
+        # A precaution: commands that read this file with Arrow's threads ended now and then with an abort as Python
+        # exited. A text that many rows share is read once.
+        there = pq.read_schema(pa.BufferReader(data)).names
+        shared = [name for name in ("id", "digest", "split") if name in there]
+        file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False, read_dictionary=shared)
+        groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+        values = sum(group.column(j).num_values for group in groups for j in range(group.num_columns))
+        ensure(
+            max(values, file.metadata.num_rows) <= MOST_PER_BYTE * len(data), "values that such a file can hold", values
+        )
+        table = file.read(use_threads=False)
+        ensure(len(set(table.column_names)) == table.num_columns, "each column once", table.column_names)
+        return {name: _array(table.column(name), name) for name in table.column_names}
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise Unfit("a Parquet file that can be read", printable(error)) from None
+
+
+def _rows_of(columns: dict[str, np.ndarray], places: Sequence[str], n_classes: int) -> RowScores:
+    for name in ("id", "digest", "split", "label", "group"):
+        ensure(name in columns, "a column of this name", sorted(columns), name)
     ids, digests, splits, labels, groups = (columns.pop(name) for name in ("id", "digest", "split", "label", "group"))
-    if not np.isin(splits.astype(str), SCORED_SPLITS).all():
-        raise ValueError("a split that is neither validation nor test")
+    for name, texts in (("id", ids), ("digest", digests), ("split", splits)):
+        ensure(texts.dtype == object and all(isinstance(one, str) for one in texts), "texts", texts.dtype.name, name)
+    ensure(np.isin(splits.astype(str), SCORED_SPLITS).all(), "validation or test", sorted({*splits})[:3], "split")
+    check_array(groups, "i", "group", groups.shape[:1])
+    N, shape = len(labels), labels.shape
+    if n_classes:
+        _check_classes(labels, n_classes, N, "label")
+        shape = (N,) if n_classes == 2 else (N, n_classes)
+    else:
+        check_array(labels, "fi", "label")
+        labels = labels.astype(np.float64)
     predicted = {name.removeprefix(PREDICTED): x for name, x in columns.items() if name.startswith(PREDICTED)}
     scores = {name: x for name, x in columns.items() if not name.startswith(PREDICTED)}
+    ensure(set(scores) == set(places), f"columns of the places {listed(places, most=4)}", sorted(scores))
+    ensure(set(predicted) == set(places if n_classes else ()), "predicted classes of each place", sorted(predicted))
+    for place, x in scores.items():
+        check_array(x, "f", place, shape)
+    for place, x in predicted.items():
+        _check_classes(x, n_classes, N, PREDICTED + place)
     return RowScores(ids, digests, splits, labels, groups, scores, predicted)
 
 
-def _array(column: Any) -> np.ndarray:
+def _check_classes(x: np.ndarray, n_classes: int, N: int, name: str) -> None:
+    check_array(x, "i", name, (N,))
+    wrong = x[(x < 0) | (x >= n_classes)]
+    ensure(not len(wrong), f"classes from 0 to {n_classes - 1}", wrong[:3].tolist(), name)
+
+
+def _array(column: Any, name: str) -> np.ndarray:
     """A column as [N], or [N, K] of lists with one length; texts as objects."""
     import pyarrow as pa
 
     whole = column.combine_chunks()
+    ensure(not whole.null_count, "a value in every row", f"{whole.null_count:,} rows without", name)
+    if pa.types.is_dictionary(whole.type):
+        whole = whole if isinstance(whole, pa.DictionaryArray) else whole.unify_dictionaries().combine_chunks()
+        return np.array(whole.dictionary.to_pylist(), dtype=object)[whole.indices.to_numpy(zero_copy_only=False)]
     if not pa.types.is_list(whole.type):
         return whole.to_numpy(zero_copy_only=False)
     if not len(whole):
         return np.empty((0, 0))
-    return whole.flatten().to_numpy(zero_copy_only=False).reshape(len(whole), -1)
+    lengths, values = whole.value_lengths().unique().to_pylist(), whole.flatten()
+    ensure(len(lengths) == 1 and not values.null_count, "lists of one length", lengths[:4], name)
+    return values.to_numpy(zero_copy_only=False).reshape(len(whole), -1)
 
 
 def _cells(values: np.ndarray) -> Any:

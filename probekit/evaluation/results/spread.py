@@ -7,6 +7,8 @@ there were, and is the shrunk covariance itself where D is at most K.
 Axes: N rows, D width, K directions.
 """
 
+import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +16,12 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from probekit.errors import DataError
-from probekit.evaluation.results.part_file import read_part
-from probekit.plain_files import parse_json
+from probekit.evaluation.results.part_file import check_array, read_part
+from probekit.records import Unfit, describing, ensure
+from probekit.safetensors_header import read_header
 
 SPREAD_FILE = "training_activations.safetensors"
+ORTHONORMAL = 0.1  # of the products of two directions; those of little variance are computed from small differences
 USUAL = 0.99  # share of held-out rows within the line
 _ARRAYS = ("rows", "mean", "directions", "variances", "rest", "held_out")
 
@@ -76,27 +79,45 @@ def spread_bytes(spread: TrainingSpread) -> bytes:
     return safetensors.numpy.save(arrays, {"place": spread.place})
 
 
-def read_spread(folder: Path, sha256: str) -> TrainingSpread:
+def read_spread(folder: Path, sha256: str, widths: Mapping[str, int | None]) -> TrainingSpread:
     """The spread of the results in a folder.
+
+    Args:
+        folder: where they are.
+        sha256: of the file.
+        widths: place -> the width of its activations; None where it is not known.
 
     Raises:
         DataError: a file that is missing, damaged, or not of these results.
     """
     path = folder / SPREAD_FILE
     data = read_part(path, sha256)
-    try:
-        arrays, place = safetensors.numpy.load(data), str(_metadata(data)["place"])
-        K, D = arrays["directions"].shape
-        if [arrays[name].shape for name in ("mean", "variances", "rest", "rows")] != [(D,), (K,), (), ()]:
-            raise ValueError("shapes that do not agree")
-    except (ValueError, LookupError, TypeError, safetensors.SafetensorError) as error:
-        raise DataError(
-            f"{str(path)!a} does not hold the spread of activations ({error!a:.200}); train again"
-        ) from None
-    mean, directions, variances, held_out = (arrays[name] for name in ("mean", "directions", "variances", "held_out"))
-    return TrainingSpread(place, int(arrays["rows"]), mean, directions, variances, float(arrays["rest"]), held_out)
+    with describing(path, "train again"):
+        try:
+            metadata, arrays = read_header(io.BytesIO(data)).metadata, safetensors.numpy.load(data)
+        except (ValueError, LookupError, safetensors.SafetensorError) as error:
+            raise Unfit("a safetensors file", str(error)) from None
+        ensure(set(arrays) == set(_ARRAYS), f"the arrays {', '.join(_ARRAYS)}", sorted(arrays))
+        ensure(metadata.get("place") in widths, "a place of the results", metadata.get("place"), "place")
+        return _checked(metadata["place"], arrays, widths[metadata["place"]])
 
 
-def _metadata(data: bytes) -> dict[str, str]:
-    header = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    return header["__metadata__"]
+def _checked(place: str, arrays: dict[str, np.ndarray], width: int | None) -> TrainingSpread:
+    directions = arrays["directions"]
+    check_array(directions, "f", "directions")
+    ensure(directions.ndim == 2, "K directions of D numbers", list(directions.shape), "directions")
+    K, D = directions.shape
+    ensure(width == D or (width is None and D), f"{width} numbers, as the probe takes", D, "directions")
+    shapes = {"mean": (D,), "variances": (K,), "rest": (), "held_out": arrays["held_out"].shape[:1]}
+    for name, shape in shapes.items():
+        check_array(arrays[name], "f", name, shape)
+    check_array(arrays["rows"], "i", "rows", ())
+    off = np.abs(directions.astype(np.float64) @ directions.T.astype(np.float64) - np.eye(K)).max(initial=0.0)
+    ensure(K <= D and off < ORTHONORMAL, "orthonormal directions", f"{off:.2g} off", "directions")
+    spreads = np.append(arrays["variances"], arrays["rest"] if K < D else 1.0)
+    ensure((spreads > 0).all(), "variances above 0", float(spreads.min()), "variances")
+    held_out = arrays["held_out"]
+    rises = len(held_out) == 0 or (held_out[0] >= 0 and (np.diff(held_out) >= 0).all())
+    ensure(rises, "distances that rise", held_out[:3].tolist(), "held_out")
+    mean, variances, rest = arrays["mean"], arrays["variances"], float(arrays["rest"])
+    return TrainingSpread(place, int(arrays["rows"]), mean, directions, variances, rest, held_out)

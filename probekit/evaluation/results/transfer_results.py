@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from probekit.evaluation.results.data import TransferData
-from probekit.evaluation.results.files import complete_results, load_transfer, save_transfer
+from probekit.evaluation.results.files import load_transfer, save_transfer
 from probekit.evaluation.results.frames import transfer_frame
 from probekit.evaluation.results.transfer_report import transfer_html, transfer_summary
 from probekit.options.check import check_path
@@ -57,12 +57,8 @@ class TransferResults(TransferData):
         Raises:
             DataError: no such results there, or incomplete ones.
         """
-        path = check_path("folder", folder)
-        data = load_transfer(path)
-        loaded = cls(data.cells, data.meta)
-        with complete_results(path):
-            loaded.summary()
-        return loaded
+        data = load_transfer(check_path("folder", folder))
+        return cls(data.cells, data.meta)
 
     def _repr_html_(self) -> str:
         return transfer_html(self)

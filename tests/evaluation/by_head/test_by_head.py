@@ -143,7 +143,7 @@ def test_save_and_load(acts: Activations, tmp_path: Path) -> None:
     assert frame.equals(results.to_frame())
     assert frame.columns[0] == "head"
     assert not frame.duplicated(["head", "place", "split", "metric"]).any()
-    with pytest.raises(DataError, match="no complete results by position"):
+    with pytest.raises(DataError, match="no results by position here"):
         PositionResults.load(folder)
     best = results.best[1]
     same = loaded[int(results.best[0].position)].layers[results.places.index(best.place)]

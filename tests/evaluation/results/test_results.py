@@ -117,8 +117,8 @@ def test_damaged_results_are_refused(results, tmp_path):
     for bad, message in [
         ("{", "could not read"),
         ("[]", "not a file of results"),
-        (good.replace('"baselines"', '"b"'), "not a complete file"),
-        (good.replace('"point": "resid_pre"', '"point": "../../x"'), "no place is called"),
+        (good.replace('"baselines"', '"b"'), "damaged at baselines: expected a list, got nothing"),
+        (good.replace('"point": "resid_pre"', '"point": "../../x"'), "expected the name of a point"),
     ]:
         path.write_text(bad)
         with pytest.raises(DataError, match=message):
@@ -258,10 +258,10 @@ def test_a_headline_that_is_not_there_and_an_older_format_are_said(results, tmp_
     good = json.loads(path.read_text())
     for wrong in ("\x1b[31m", ["accuracy"], None, 1):
         path.write_text(json.dumps({**good, "meta": {**good["meta"], "headline": wrong}}))
-        with pytest.raises(DataError, match=r"has the headline .*; expected accuracy, .*auroc, .*r2"):
+        with pytest.raises(DataError, match=r"at meta\.headline: expected (one of accuracy, .*auroc, .*r2|a text)"):
             ProbeResults.load(tmp_path)
     path.write_text(json.dumps({**good, "meta": {**good["meta"], "headline": "r2"}}))
-    with pytest.raises(DataError, match=r"lacks the headline r2 of resid_pre\.0"):
+    with pytest.raises(DataError, match=r"at layers\[0\]\.metrics\.validation: expected the headline, r2"):
         ProbeResults.load(tmp_path)
     path.write_text(json.dumps({**good, "format": "probekit.results/1"}))
     with pytest.raises(DataError, match=r"older format of results \(probekit\.results/1"):
@@ -359,7 +359,8 @@ def test_an_audit_of_an_older_version_is_shown_by_its_lines(results):
 def test_probes_of_a_stack_of_layers_come_back_and_are_replaced(results, tmp_path):
     """Points of an encoder-decoder have a dot in their names."""
     layers = [dataclasses.replace(layer, point=f"encoder.{layer.point}") for layer in results.layers]
-    stacked = dataclasses.replace(results, layers=layers, meta={**results.meta, "point": "encoder.resid_pre"})
+    meta = {**results.meta, "point": "encoder.resid_pre"}
+    stacked = dataclasses.replace(results, layers=layers, meta=meta, random_init=[], rows=None, spread=None)
     for _ in range(2):
         stacked.save(tmp_path)
     assert ProbeResults.load(tmp_path) == stacked
@@ -385,7 +386,7 @@ def test_results_of_other_types_are_refused(results, tmp_path, change):
     body = json.loads(path.read_text())
     change(body)
     path.write_text(json.dumps(body))
-    with pytest.raises(DataError, match="complete"):
+    with pytest.raises(DataError, match="damaged at"):
         ProbeResults.load(tmp_path)
 
 

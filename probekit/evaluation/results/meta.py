@@ -1,0 +1,327 @@
+"""What results record of themselves: the keys of `meta` that are read again, with their types.
+
+Other keys may stand beside them. A reader may rely on what is written here: `probekit.records` checks it when results
+are loaded. What older versions did not write is not required.
+"""
+
+from typing import Annotated, Any, Literal, Required, TypedDict
+
+from probekit.evaluation.scores.metrics import HEADLINES, METRICS
+from probekit.points import is_point_name
+from probekit.records import INFINITE, As, Count, Ends, Must, Plain, Share
+
+MOST_LAYERS = 100_000  # of a model, and of the axis of a picture
+NOT_SHARES = ("r2", "spearman", "mae", "brier")  # metrics that are no number from 0 to 1
+CODE = ("bits", "uniform_bits", "prior_bits", "compression", "gain")
+
+
+def _are_scores(metrics: dict[str, float]) -> bool:
+    return all(name in NOT_SHARES or -1e-9 <= x <= 1 + 1e-9 for name, x in metrics.items() if name in METRICS)
+
+
+def _are_rates(rates: dict[str, float]) -> bool:
+    needed = {"fpr", "negatives", "least"}
+    needed |= {f"{name}_{end}" for name in ("tpr", "test_fpr") if name in rates for end in ("low", "high")}
+    return needed <= rates.keys() and all(0 <= x <= 1 for name, x in rates.items() if name[:3] in ("fpr", "tpr", "tes"))
+
+
+def _is_code(code: dict[str, float]) -> bool:
+    return all(code.get(name, 0.0) > 0 for name in CODE)
+
+
+PointName = Annotated[str, Must("the name of a point", is_point_name)]  # it becomes a path
+Layer = Annotated[int, Must("the number of a layer", lambda layer: 0 <= layer < MOST_LAYERS)]
+LayerCount = Annotated[int, Must("the number of layers", lambda n: 1 <= n <= MOST_LAYERS)]
+Penalty = Annotated[float, INFINITE, Must("a number above 0", lambda C: C > 0)]
+Scores = Annotated[dict[str, float], Must("scores from 0 to 1", _are_scores)]
+Metrics = dict[str, Scores]
+Headline = Annotated[str, Must(f"one of {', '.join(HEADLINES)}", lambda name: name in HEADLINES)]
+Rates = Annotated[dict[str, float], Must("rates from 0 to 1 with their ends", _are_rates)]
+Code = Annotated[dict[str, float], Must(f"{', '.join(CODE)}, each above 0", _is_code)]
+
+
+class SavedPart(TypedDict):
+    """A file of results, with its hash."""
+
+    sha256: str
+
+
+class _Lead(TypedDict):
+    """How far the quoted score is ahead of a baseline."""
+
+    baseline: str
+    over: float
+    interval: Ends | None
+
+
+class _Optimism(TypedDict):
+    """What selecting the layer on test would have claimed."""
+
+    layer: str
+    value: float
+    over: float
+
+
+class _Control(TypedDict, total=False):
+    """The control task."""
+
+    type: Required[str | None]
+    draws: Required[Count]
+    unit: str | None
+    seen: Share
+
+
+class _Alone(TypedDict):
+    """The score of the nuisances alone."""
+
+    value: float | None
+    interval: Ends | None
+
+
+class _Change(TypedDict):
+    """How far a place changes without the nuisances."""
+
+    place: str
+    change: float
+    interval: Ends | None
+
+
+class _NuisanceRecord(TypedDict):
+    """Columns that were regressed out."""
+
+    names: list[str]
+    alone: _Alone
+    changes: list[_Change]
+
+
+class _OverPooled(TypedDict):
+    """How far a probe over a sequence is ahead of one row for each text."""
+
+    place: str | None
+    value: float
+    over: float
+    interval: Ends | None
+
+
+class _Procedure(TypedDict):
+    """The score of nested folds."""
+
+    metrics: Scores
+    intervals: dict[str, Ends]
+
+
+class _TestLeak(TypedDict):
+    """Test texts and rows that are in another split too."""
+
+    texts: Count
+    of_texts: Count
+    also_in: list[str]
+    group_rows: Count
+    of_rows: Count
+    removed: bool
+
+
+class _TextsCut(TypedDict):
+    """Texts that were cut at the context."""
+
+    texts: Count
+    of: Count
+    read: str
+
+
+class _SplitAudit(TypedDict, total=False):
+    """The audit of a split."""
+
+    n: Required[Count]
+    leaks: Count
+    unit: str
+    median_length: float | None
+    classes: dict[str, Count]
+    mean: float
+    std: float
+
+
+class _SharedTexts(TypedDict):
+    """Texts of one split that are in another one."""
+
+    exact: Count
+    near: Count | None
+
+
+class _Conflicts(TypedDict):
+    """Texts with several labels."""
+
+    texts: Count
+
+
+class _AuditRecord(TypedDict, total=False):
+    """The audit of the data."""
+
+    lines: list[str]
+    findings: list[str]
+    splits: dict[str, _SplitAudit]
+    shared: dict[str, _SharedTexts]
+    conflicts: _Conflicts
+    near: float | None
+    no_texts: bool
+
+
+class _Chat(TypedDict, total=False):
+    """How chats became texts."""
+
+    template: Any
+    add_generation_prompt: bool
+
+
+class _Reading(TypedDict, total=False):
+    """How texts were read."""
+
+    selection: str | int
+    each_token: bool
+    words: bool
+    generated: bool
+    keep_blanks: bool
+    skip_special: bool
+    on_long: str | None
+    chat: _Chat | None
+    places: list[tuple[PointName, Layer | None]] | None
+
+
+class ActivationsRecord(TypedDict, total=False):
+    """The activations that were probed."""
+
+    model_fingerprint: str | None
+    tokenizer_fingerprint: str | None
+    task_fingerprint: str | None
+    source_fingerprint: str | None
+    dtype: str
+    compute_dtype: str
+    bos: bool | None
+    revision: str | None
+    edited: str | None
+    edit_positions: Any
+    via: str | None
+    quantize: str | None
+
+
+class _Estimator(TypedDict, total=False):
+    """The class of the probe."""
+
+    parameters: dict[str, Any]
+    certified: Required[bool]
+    saved: Required[bool]
+    state: str
+
+
+class _IntervalRecord(TypedDict, total=False):
+    """How intervals were made."""
+
+    resamples: Required[Count]
+    unit: Required[str]
+    level: float
+
+
+class _NamedProbe(TypedDict):
+    """A probe with parameters, as a command named it."""
+
+    name: str
+
+
+Asked = dict[str, Plain | list[Plain] | list[_NamedProbe | list[Plain]] | _NamedProbe]
+"""The options of a command."""
+
+
+class RunMeta(TypedDict, total=False):
+    """What every kind of results records."""
+
+    model: Required[str]
+    seed: int | None
+    versions: dict[str, str]
+    asked: Asked
+    C: list[Penalty | str | None] | None
+    interval: _IntervalRecord | None
+
+
+class _CurveMeta(RunMeta, total=False):
+    """What results of probes record."""
+
+    task: Required[str]
+    label: Required[str]
+    classes: Required[list[str]]
+    n_classes: Required[Count]
+    point: Required[PointName]
+    probe: Required[str]
+    position: Required[str | int | list[str]]
+    headline: Required[Headline]
+    n: Required[dict[str, Count]]
+    n_layers: Required[LayerCount]
+    output: str | None
+    metric: str | None
+    chosen_on: str | None
+    n_texts: dict[str, Count] | None
+    unlabelled: Count
+    unread: Count
+    folds: Annotated[int, Must("2 folds or more", lambda n: n >= 2)] | None
+    drop_leaks: bool
+    no_texts: bool
+    counts: dict[str, dict[str, Count]]
+    left_out: list[str]
+    no_p_values: str | None
+    p_max: Share | None
+    estimator: _Estimator
+    control: _Control | None
+    audit: _AuditRecord | None
+    test_leak: _TestLeak | None
+    texts_cut: _TextsCut | None
+    reading: _Reading | None
+    activations: ActivationsRecord
+    nuisance: _NuisanceRecord
+    pooled: dict[str, _OverPooled]
+    procedure: _Procedure | None
+    lead: _Lead | None
+    optimism: _Optimism | None
+
+
+class _GridMeta(_CurveMeta, total=False):
+    """What results by position or by head record."""
+
+    by: Required[Literal["position", "position-from-end", "head"]]
+    least_texts: Required[Count]
+    kept: Required[list[str]]
+    few_texts: Required[dict[str, str]]
+    no_p_values: Required[str | None]
+    above_chance: Share
+    key_value: bool
+
+
+class _ShiftRecord(TypedDict):
+    """What is lost between values of a column."""
+
+    column: str
+    several: bool
+    same: float
+    others: float
+    change: float
+    interval: Ends | None
+
+
+class _TransferMeta(RunMeta, total=False):
+    """What results of transfer or of a shift record."""
+
+    tasks: Required[list[str]]
+    rows: list[str]
+    point: Required[str]
+    probe: Required[str]
+    position: Required[str | int | list[str]]
+    headline: Required[Headline]
+    chance: Required[float]
+    majority: list[Share] | None
+    C: Required[list[Penalty | str | None] | None]
+    notes: Required[list[str]]
+    shift: _ShiftRecord
+    activations: ActivationsRecord | list[ActivationsRecord]
+
+
+CurveRecord = Annotated[dict[str, Any], As(_CurveMeta)]
+GridRecord = Annotated[dict[str, Any], As(_GridMeta)]
+TransferRecord = Annotated[dict[str, Any], As(_TransferMeta)]

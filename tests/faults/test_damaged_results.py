@@ -1,0 +1,106 @@
+"""Whatever is wrong in a folder of results, each reader gives what the folder says, or one line of error.
+
+Folders of every kind are damaged in one file each (`damage.py`) and given to the readers (`results_readers.py`);
+PROBEKIT_FAULTS=nightly has all of the damages, and every reader for each.
+"""
+
+import json
+import os
+import re
+import shutil
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from damage import correct_hashes, damage
+from results_folders import make_folders
+from results_readers import SHOWN, readers_of
+
+import probekit as pk
+from probekit.errors import ProbekitError
+from probekit.evaluation import ProbeResults
+from probekit.evaluation.results.row_scores import ROWS_FILE
+
+NIGHTLY = os.environ.get("PROBEKIT_FAULTS") == "nightly"
+ROUNDS = 2000 if NIGHTLY else 200
+READERS = 99 if NIGHTLY else 3  # that read each damaged folder
+LONGEST = 1500  # characters of a message
+NO_NUMBER = re.compile(r"\b(nan|NaN|inf|Infinity)\b")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The folders, and the model that they are of."""
+    home = tmp_path_factory.mktemp("results")
+    return make_folders(home), pk.load_model(str(home / "model"))
+
+
+def test_every_reader_of_a_damaged_folder_answers_or_says_what_is_wrong(made: tuple[Path, Any]) -> None:
+    home, model = made
+    folders = sorted(path for path in home.iterdir() if path.is_dir())
+    readers = {folder: readers_of(folder, model) for folder in folders}
+    broken, told = [], 0
+    for number in range(ROUNDS):
+        rng = np.random.default_rng([0, number])
+        good = folders[int(rng.integers(len(folders)))]
+        bad = home.parent / "damaged" / good.name
+        shutil.rmtree(bad.parent, ignore_errors=True)
+        shutil.copytree(good, bad)
+        what = damage(bad, rng)
+        for name in rng.permutation(list(readers[good]))[:READERS]:
+            flaw = _flaw(readers[good][name], bad, name in SHOWN)
+            told += flaw is None
+            broken += [f"{number}: {good.name}, {what}; {name}: {flaw}"] if flaw else []
+    assert not broken, f"{len(broken)} readers broke:\n" + "\n".join(broken[:20])
+    assert told > ROUNDS, "most damages are told"
+
+
+def _flaw(read: Any, folder: Path, is_shown: bool) -> str | None:
+    """What is wrong with the outcome of a reader: "" for an answer, None for a line of error."""
+    try:
+        with warnings.catch_warnings(action="error", category=RuntimeWarning):
+            shown = read(folder)
+    except ProbekitError as error:
+        is_line = "\n" not in str(error) and len(str(error)) <= LONGEST
+        return None if is_line else f"a message of {len(str(error)):,} characters: {error!s:.200}"
+    except Exception as error:
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if "/probekit/" in frame.filename]
+        at = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "the test"
+        return f"{type(error).__name__} at {at}: {error!s:.200}"
+    found = NO_NUMBER.search(shown) if is_shown else None
+    return "" if found is None else f"shows {shown[max(0, found.start() - 60) : found.end()]!r}"
+
+
+def test_more_rows_than_a_file_can_hold_take_no_memory(made: tuple[Path, Any], tmp_path: Path) -> None:
+    """A Parquet file says how many rows it has, and a byte of it can stand for millions of equal ones."""
+    folder = shutil.copytree(made[0] / "full", tmp_path / "full")
+    path = folder / ROWS_FILE
+    before, rows = path.read_bytes(), 4_000_000
+    names = pq.read_schema(path).names
+    column = pa.array(np.zeros(rows, dtype=np.int8))
+    pq.write_table(pa.table(dict.fromkeys(names, column)), path, compression="zstd")
+    correct_hashes(folder, path, before)
+    taken = pa.default_memory_pool().max_memory()
+    del column
+    with pytest.raises(ProbekitError, match=r"predictions\.parquet' is damaged at .*: expected at most .* values"):
+        ProbeResults.load(folder)
+    assert pa.default_memory_pool().max_memory() == taken
+
+
+def test_what_is_wrong_is_named_with_its_place_in_the_file(made: tuple[Path, Any], tmp_path: Path) -> None:
+    """Which file, which entry, what was expected, what came, and what to do."""
+    folder = shutil.copytree(made[0] / "full", tmp_path / "full")
+    path = folder / "results.json"
+    body = json.loads(path.read_text())
+    body["layers"][1]["metrics"]["test"]["accuracy"] = "high"
+    path.write_text(json.dumps(body))
+    with pytest.raises(ProbekitError) as error:
+        ProbeResults.load(folder)
+    where = f"{str(path)!r} is damaged at layers[1].metrics.test.accuracy"
+    assert str(error.value) == f"{where}: expected a number, got 'high'; train again"
+    assert error.value.exit_code == 3
