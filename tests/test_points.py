@@ -5,7 +5,7 @@ import pytest
 from probekit.activations.imports.place_names import check_place, place_of
 from probekit.errors import DataError, UsageError
 from probekit.options.parse import stacked_layers
-from probekit.points import parse_layers, split_point
+from probekit.points import POINTS, base_name, depth_of, parse_layers, split_point
 
 LONG = "9" * 5000
 
@@ -39,3 +39,18 @@ def test_a_point_with_thousands_of_digits_is_unknown() -> None:
     with pytest.raises(UsageError, match=r"unknown point") as caught:
         split_point(f"resid_pre.{LONG}")
     assert len(str(caught.value)) < 300
+
+
+INPUTS = {"embed", "pos_embed", "token_type_embed", "ln_embed_scale", "ln_embed", "resid_pre"}
+OUTPUTS = {"resid_post", "ln_final_scale", "ln_final", "head_ln_scale", "head_ln"}
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_every_point_has_a_depth(point: str) -> None:
+    """0 at the input of the first block, 1 at the output of the last one and after it, between two blocks inside one."""
+    layers = range(4) if "{layer}" in POINTS[point] else [None]
+    start = 0.0 if base_name(point) in INPUTS else 1.0 if base_name(point) in OUTPUTS else 0.5
+    assert [depth_of((point, i), 4) for i in layers] == [
+        ((i or 0) + start) / 4 if i is not None else start for i in layers
+    ]
+    assert depth_of(("resid_pre.0+resid_pre.1", None), 4) is None

@@ -178,6 +178,7 @@ def scored_place(place: Place, fits: LayerFits, plan: CurvePlan) -> FittedPlace:
         selectivity=selectivity if plan.selectivity else None,
         codelength=code,
         outputs=_by_output(fit.test),
+        loss=fit.loss,
     )
     return FittedPlace(result, fit, fits.X.shape[1], validation)
 

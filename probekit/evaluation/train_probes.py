@@ -41,12 +41,13 @@ def train_probes(
 ) -> ProbeResults | ProbeCurves | PositionResults | TransferResults:
     """Train and test a probe at every layer of one point, or of several points, label sets and kinds of probe.
 
-    C and the best layer are chosen on the headline of validation (`metric`, or accuracy; AUROC where a class has more
-    than 80% of the training labels; R2 for numbers). Ties go to the smaller C and the earlier layer. Test decides
-    nothing. With nested folds both are chosen anew inside each fold, and the number to quote is that of the procedure
-    (`results.estimate`). As many layers are fitted at once, and are in memory, as torch has threads, unless memory
-    is short; on a GPU one. The numbers do not depend on the threads. A place of a store that does not fit in memory
-    with its fits is read from disk in every pass (see `memory`): the numbers are the same within the certificates.
+    C and the best layer are chosen on the headline of validation (`metric`, or accuracy; AUROC where a class has
+    more than 80% of the training labels; R2 for numbers). Ties go to the lower log loss (of numbers, squared
+    error), then to the smaller C, then to the earlier layer. Test decides nothing. With nested folds both are
+    chosen anew inside each fold, and the number to quote is that of the procedure (`results.estimate`). As many
+    layers are fitted at once, and are in memory, as torch has threads, unless memory is short; on a GPU one. The
+    numbers do not depend on the threads. A place of a store that does not fit in memory with its fits is read from
+    disk in every pass (see `memory`): the numbers are the same within the certificates.
 
     A task without validation rows is fitted on all of train if there is one C, and then no layer is selected. If there
     are several, a tenth of the training rows chooses, as after `load_task`, with a warning.

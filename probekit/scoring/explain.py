@@ -23,9 +23,7 @@ def about_scores(results: ProbeData, probe: ScoringProbe, tokens: bool, notes: l
         "place": probe.place,
         "read": position_name(probe.selection),
         "classes": probe.classes,
-        "calibration": None
-        if calibration is None
-        else {"slope": calibration.slope, "shift": calibration.shift.tolist(), "rows": calibration.rows},
+        "calibration": None if calibration is None else {**vars(calibration), "shift": calibration.shift.tolist()},
         "threshold": None
         if threshold is None
         else {**vars(threshold), "tpr": _plain(threshold.tpr), "test_fpr": _plain(threshold.test_fpr)},
@@ -46,7 +44,7 @@ def _probability_line(probe: ScoringProbe, tokens: bool) -> str:
         return "no probabilities of single tokens: those of the probe are of complete texts"
     of = f"of {printable(probe.classes[1])}" if len(probe.classes) == 2 else "of the predicted class"
     flat = "; the scores rank the validation rows no better than chance" if probe.calibration.slope == 0 else ""
-    return f"probability: {of}, calibrated by {probe.calibration.method}{flat}"
+    return f"probability: {of}, {probe.calibration.method}{flat}"
 
 
 def _threshold_line(probe: ScoringProbe, threshold: ChosenThreshold, tokens: bool) -> str:

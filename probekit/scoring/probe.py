@@ -37,7 +37,7 @@ class ScoringProbe:
         selection: the tokens that it reads.
         each_token: whether it was trained on every selected token, so that each is a row.
         classes: names; none for a regression.
-        calibration: of its scores; None without validation rows, and for a regression.
+        calibration: what its scores mean as probabilities; None without validation rows, and for a regression.
         threshold: for the wanted false-positive rate, if one is wanted.
         spread: of its training activations; None where the results do not have it.
         reading: how texts were read, as the results record it.
@@ -88,7 +88,7 @@ def probe_of(results: ProbeData, place: str | None, fpr: float | None = None) ->
         selection=selection,
         each_token=bool(reading.get("each_token", selection == ALL and not layer.probe.of_sequences)),
         classes=list(meta["classes"]),
-        calibration=calibration_of(results.rows, layer.place),
+        calibration=calibration_of(results.rows, layer.place, layer.probe.log_odds),
         threshold=None if fpr is None else choose_threshold(results.rows, layer.place, fpr),
         spread=spread,
         reading=reading,

@@ -79,7 +79,7 @@ def _watched(model: LanguageModel, name: str | None, given: Any, options: Monito
     name = place_name(at) if name is None else name
     rows, own = (None, place_name(at)) if results is None else (results.rows, place_name(at))
     rule = token_rule(given, options.target)
-    calibration = calibration_of(rows, own) if rule.sign else None
+    calibration = calibration_of(rows, own, given.log_odds) if rule.sign else None
     edited = None if results is None or options.any_model else results.meta.get("activations", {}).get("edited")
     threshold = _threshold(name, own, results, options)
     return WatchedProbe(name, given, at, rule, threshold, calibration, rule.sign or 1, edited)

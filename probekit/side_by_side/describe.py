@@ -5,7 +5,7 @@ from typing import Any
 
 from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
 from probekit.evaluation.results.wording import decoding, position_name
-from probekit.points import base_name
+from probekit.points import depth_of
 from probekit.side_by_side.data import ComparedPlace, ComparedRun
 from probekit.side_by_side.runs import NamedRun
 from probekit.side_by_side.settings import OF_PROBE, settings_of
@@ -14,7 +14,6 @@ from probekit.text import printable
 
 LONGEST = 60  # characters of a run's name
 _NAMED = ("model", "revision", "task", "label", "point", "position", "probe", "place")
-_INSIDE = {"resid_pre": 0.0, "resid_post": 1.0, "embed": 0.0, "pos_embed": 0.0}  # blocks done, from the layer's start
 
 
 def compared_runs(runs: Sequence[NamedRun]) -> list[ComparedRun]:
@@ -118,25 +117,17 @@ def _place(data: ProbeData, layer: LayerResult) -> ComparedPlace:
     low, high = layer.intervals.get(data.headline, (None, None))
     value = layer.metrics["test"][data.headline]
     x = layer_number(data, layer)
-    return ComparedPlace(layer.point, layer.layer, x, depth_of(data, layer), value, low, high, layer.band)
+    depth = depth_of((layer.point, layer.layer), int(data.meta["n_layers"]))
+    depth = 1.0 if depth is None else depth  # places side by side are drawn at the end
+    return ComparedPlace(layer.point, layer.layer, x, depth, value, low, high, layer.band)
 
 
 def layer_number(data: ProbeData, layer: LayerResult) -> int:
     """Where a place is on the layer axis; an embedding is before layer 0, the output after the last layer."""
     if layer.layer is not None and not is_output(data, layer):
         return layer.layer
-    return -1 if base_name(layer.point).endswith("embed") else int(data.meta["n_layers"])
-
-
-def depth_of(data: ProbeData, layer: LayerResult) -> float:
-    """The share of the blocks that come before a place: 0 at the first input, 1 at the last output.
-
-    A place inside a block, such as the output of its attention, counts half of that block.
-    """
     n_layers = int(data.meta["n_layers"])
-    if layer.layer is None:
-        return 0.0 if base_name(layer.point).endswith("embed") else 1.0
-    return min(1.0, (layer.layer + _INSIDE.get(base_name(layer.point), 0.5)) / max(1, n_layers))
+    return -1 if depth_of((layer.point, layer.layer), n_layers) == 0 else n_layers
 
 
 def _chance(data: ProbeData) -> float | None:

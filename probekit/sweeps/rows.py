@@ -3,7 +3,8 @@
 import math
 from typing import Any
 
-from probekit.evaluation.results.data import EMBEDDING, LayerResult, ProbeData, is_output
+from probekit.evaluation.results.data import EMBEDDING, ProbeData
+from probekit.points import depth_of
 from probekit.sweeps.data import SweepRow
 from probekit.text import counted
 
@@ -27,7 +28,7 @@ def row_of(curve: ProbeData) -> SweepRow:
         n_test=int(meta["n"].get("test", 0)),
         place="" if place is None else place.place,
         layer=None if place is None else place.layer,
-        depth=None if place is None else _depth(curve, place),
+        depth=None if place is None else depth_of((place.point, place.layer), int(meta["n_layers"])),
         C=None if place is None else place.C,
         value=_finite(value),
         low=low,
@@ -62,11 +63,3 @@ def flags_of(curve: ProbeData) -> list[str]:
 def _finite(value: float | None) -> float | None:
     """The number; None for NaN and infinity, which JSON cannot hold."""
     return value if value is not None and math.isfinite(value) else None
-
-
-def _depth(curve: ProbeData, place: LayerResult) -> float | None:
-    """The layer as a share of the model's; 1 for the output of the last block."""
-    n_layers = curve.meta.get("n_layers")
-    if place.layer is None or not n_layers:
-        return None
-    return 1.0 if is_output(curve, place) else place.layer / n_layers

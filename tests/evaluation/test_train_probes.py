@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -42,22 +43,28 @@ def test_each_choice_is_what_scikit_learn_and_the_validation_rows_say(world):
     y, splits = acts.labels["kind"], acts.splits
     for layer in train_probes(acts, **QUICK).layers:
         X = acts[layer.point, layer.layer].double().numpy()
-        scores = {}
+        scores, losses = {}, {}
         for C in DEFAULT_C:
             oracle = make_pipeline(StandardScaler(), LogisticRegression(C=C, solver="newton-cholesky", tol=1e-10))
             oracle.fit(X[splits == "train"], y[splits == "train"])
             scores[C] = {s: oracle.score(X[splits == s], y[splits == s]) for s in ("train", "validation", "test")}
-        best = max(DEFAULT_C, key=lambda C: scores[C]["validation"])  # the first, so the smallest, of equals
+            losses[C] = log_loss(y[splits == "validation"], oracle.predict_proba(X[splits == "validation"]))
+        best = max(DEFAULT_C, key=lambda C: (scores[C]["validation"], -losses[C]))
         assert best == layer.C
         assert layer.tried == [(C, pytest.approx(scores[C]["validation"])) for C in DEFAULT_C]
         assert {s: layer.metrics[s]["accuracy"] for s in scores[best]} == pytest.approx(scores[best])
 
 
-def test_of_equal_validation_the_smaller_C_and_the_earlier_layer_are_taken(world):
-    results = train_probes(world(strength=(0, 9, 9, 9, 9)), C=[10, 0.1, 1], **QUICK)
+def test_of_equal_layers_the_earlier_and_of_equal_C_the_smaller_is_taken(world):
+    acts = world(strength=(0, 9, 9, 9, 9))
+    same = dict.fromkeys([("resid_pre", 1), ("resid_pre", 2), ("resid_pre", 3)], acts["resid_pre", 1])
+    results = train_probes(ActivationSet({**dict(acts), **same}, acts.task), C=[10, 0.1, 1], **QUICK, layers="1-3")
     assert [C for C, _ in results.layers[1].tried] == [0.1, 1, 10]
-    assert results.layers[1].C == 0.1
     assert results.best.place == "resid_pre.1"
+    nothing = {place: torch.zeros(300, 8) for place in acts}
+    assert {layer.C for layer in train_probes(ActivationSet(nothing, acts.task), C=[10, 0.1, 1], **QUICK).layers} == {
+        0.1
+    }
 
 
 def test_validation_decides_even_where_test_disagrees(world):

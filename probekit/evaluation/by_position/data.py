@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from probekit.errors import DataError, UsageError
-from probekit.evaluation.results.data import LayerResult
+from probekit.evaluation.results.data import LayerResult, layer_key
 from probekit.evaluation.results.meta import GridRecord
 from probekit.options.probe import BY_HEAD, BY_POSITION
 from probekit.records import Count, Share
@@ -73,21 +73,15 @@ class PositionData:
     def selected(self) -> tuple[PositionCurve, LayerResult] | None:
         """The cell with the highest headline on validation; None without a validation split, unless it is the only one.
 
-        Ties go to the position with more validation texts, then to the earlier position and layer. A cell whose fit did
-        not converge is taken only if none did. Test plays no part.
+        Ties go to the position with more validation texts, then to the lower loss, the smaller C, and the earlier
+        position and layer. A cell whose fit did not converge is taken only if none did. Test plays no part.
         """
         cells = [(one, layer) for one in self.positions for layer in one.layers]
         if len(cells) == 1:
             return cells[0]
         if not all("validation" in layer.metrics for _, layer in cells):
             return None
-        name = self.headline
-
-        def merit(cell: tuple[PositionCurve, LayerResult]) -> tuple[bool, float, int]:
-            one, layer = cell
-            return "probe" not in layer.late, layer.metrics["validation"][name], one.n["validation"]
-
-        return max(cells, key=merit)
+        return max(cells, key=lambda cell: layer_key(cell[1], self.headline, cell[0].n["validation"]))
 
     @property
     def best(self) -> tuple[PositionCurve, LayerResult]:
@@ -130,8 +124,7 @@ def best_layer(data: PositionData, one: PositionCurve) -> int | None:
         return 0
     if not all("validation" in layer.metrics for layer in one.layers):
         return None
-    merits = [("probe" not in layer.late, layer.metrics["validation"][data.headline]) for layer in one.layers]
-    return merits.index(max(merits))
+    return max(range(len(one.layers)), key=lambda i: layer_key(one.layers[i], data.headline))
 
 
 def is_above_chance(one: PositionCurve, layer: int, level: float) -> bool | None:

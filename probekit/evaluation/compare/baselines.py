@@ -28,6 +28,7 @@ from probekit.evaluation.results.data import EMBEDDING, NUISANCE, BaselineResult
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.evaluation.scores.score import score, score_intervals
+from probekit.evaluation.scores.selection import selection_key
 from probekit.points import Place, base_name
 
 Fits = Callable[[np.ndarray, Sequence[float]], list[Guess]]
@@ -105,7 +106,7 @@ def _guesses(
             [merit(guess, labels, protocol.parts[part], n_classes, metric) for guess in tried(mask)]
             for mask, part in each.choosers
         ]
-        guesses.append(tried(each.mask)[_highest(merits) if merits else 0])
+        guesses.append(tried(each.mask)[_highest(merits, tried(each.mask)) if merits else 0])
     return guesses
 
 
@@ -135,10 +136,12 @@ def _fitted(examples: LabelledInputs) -> dict[str, tuple[Fits, float]]:
     return found
 
 
-def _highest(merits: list[list[tuple[bool, float]]]) -> int:
-    """The number of the guess with the highest mean merit [choosers, guesses, 2]; ties go to the first."""
-    sound, values = np.mean(merits, axis=0).T
-    return int(np.lexsort((-values, -sound))[0])
+def _highest(merits: list[list[tuple[bool, float, float]]], guesses: list[Guess]) -> int:
+    """The number of the guess that is selected by the mean merits [choosers, guesses, 3]."""
+    means = np.mean(merits, axis=0).tolist()
+    rows = zip(means, guesses, strict=True)
+    keys = [selection_key(sound, value, loss, guess.C) for (sound, value, loss), guess in rows]
+    return max(range(len(keys)), key=keys.__getitem__)
 
 
 def _tried(

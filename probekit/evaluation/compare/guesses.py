@@ -16,6 +16,7 @@ from scipy import sparse
 
 from probekit.evaluation.compare.sparse_fits import fit_path, sparse_loss
 from probekit.evaluation.scores.metrics import Predictions, metrics_of
+from probekit.evaluation.scores.selection import tie_loss
 from probekit.probes.base import predicted_labels, probabilities
 
 # The probe's default grid, so that baselines have its budget. Rows of TF-IDF have length 1, so the weights must be
@@ -101,7 +102,7 @@ def bags_of_words(
     """Logistic (or ridge) regressions on the TF-IDF of a text's words (or token ids), smallest C first.
 
     The vocabulary and its weights come from the training rows alone. If no training text has a word, the only guess is
-    the majority class, or the mean. `merit` chooses among the guesses; ties go to the first.
+    the majority class, or the mean. `merit` chooses among the guesses.
 
     Args:
         counts: of N texts, from `word_counts`.
@@ -155,14 +156,15 @@ def _values(name: str, values: np.ndarray, C: float | None = None, converged: bo
 
 def merit(
     guess: Guess, labels: np.ndarray, rows: np.ndarray, n_classes: int, metric: str | None = None
-) -> tuple[bool, float]:
-    """The key that guesses are chosen by: whether it converged, then the metric on these rows (0 if undefined).
+) -> tuple[bool, float, float]:
+    """What guesses are chosen by: whether it converged, the metric on these rows (0 if undefined), and the loss.
 
     The metric None is accuracy, or R2.
     """
     metric = metric or ("accuracy" if n_classes else "r2")
-    predictions = Predictions(labels[rows], guess.predicted[rows], guess.scores[rows], n_classes)
-    return guess.converged, metrics_of(predictions, [metric]).get(metric, 0.0)
+    likely = None if guess.probabilities is None else guess.probabilities[rows]
+    predictions = Predictions(labels[rows], guess.predicted[rows], guess.scores[rows], n_classes, likely)
+    return guess.converged, metrics_of(predictions, [metric]).get(metric, 0.0), tie_loss(predictions)
 
 
 def _fits(

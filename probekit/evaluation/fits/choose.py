@@ -15,9 +15,18 @@ from probekit.evaluation.fits.layer import LayerFits, fit_more
 from probekit.evaluation.fits.predict import decisions, part_of, pooled, predictions_of
 from probekit.evaluation.fits.protocol import Round
 from probekit.evaluation.scores.metrics import Predictions, metrics_of
+from probekit.evaluation.scores.selection import selection_key, tie_loss
 
-Scores = dict[tuple[Key, int], float]
-"""(key of the fit, number of the validation part) -> headline."""
+Scores = dict[tuple[Key, int], tuple[float, float]]
+"""(key of the fit, number of the validation part) -> headline, and the loss that decides ties."""
+
+
+class Tried(NamedTuple):
+    """Each round and strength of a label set: headline, loss, and whether its fits may be chosen, [rounds, C] each."""
+
+    values: np.ndarray
+    losses: np.ndarray
+    sound: np.ndarray
 
 
 class TestedFit(NamedTuple):
@@ -39,13 +48,14 @@ class ChosenFit:
     """The chosen fit of the target at one layer.
 
     Attributes:
-        C: the strength chosen over all rounds; ties go to the smallest.
+        C: the strength chosen over all rounds (`selection_key`).
         tried: (C, headline on validation) of each candidate; empty where no rows choose.
         picks: number of the strength that each round chose.
         converged: whether every fit that the predictions rest on converged, and the saved probe.
         gap: their worst certificate; None where a fit has none, or one that is not finite.
         probe: the probe to save.
-        by_round: (converged, headline on validation) of each round's own choice; nan where no rows choose.
+        loss: on validation, which decides ties; None where no rows choose.
+        by_round: (converged, headline on validation, loss, C) of each round's own choice; nan where no rows choose.
         test: the predictions for the test rows, round after round.
     """
 
@@ -55,7 +65,8 @@ class ChosenFit:
     converged: bool
     gap: float | None
     probe: Any
-    by_round: list[tuple[bool, float]]
+    loss: float | None
+    by_round: list[tuple[bool, float, float, float | None]]
     test: Predictions
 
 
@@ -66,9 +77,10 @@ def choose_fit(fits: LayerFits, headline: str) -> ChosenFit:
         DataError: the headline is undefined on every part that chooses.
     """
     grid = fits.grid
-    values, sound = _tried(fits, [0], headline)[0]
-    means = values.mean(axis=0)
-    overall, picks = _best(np.logical_and.reduce(sound), means), _picks(values, sound)
+    tried, strengths = _tried(fits, [0], headline)[0], grid.strengths
+    means, losses = tried.values.mean(axis=0), tried.losses.mean(axis=0)
+    overall = _best(np.logical_and.reduce(tried.sound), means, losses, strengths)
+    picks = _picks(tried, strengths)
     probe = fits.probes[0, grid.protocol.final, overall]
     converged, gap = certified([*_used(fits, 0, picks), probe])
     return ChosenFit(
@@ -78,7 +90,11 @@ def choose_fit(fits: LayerFits, headline: str) -> ChosenFit:
         converged=converged,
         gap=gap,
         probe=probe,
-        by_round=[(bool(sound[r, i]), float(values[r, i])) for r, i in enumerate(picks)],
+        loss=float(losses[overall]) if np.isfinite(losses[overall]) else None,
+        by_round=[
+            (bool(tried.sound[r, i]), float(tried.values[r, i]), float(tried.losses[r, i]), strengths[i])
+            for r, i in enumerate(picks)
+        ],
         test=_test_predictions(fits, [0], [picks])[0],
     )
 
@@ -100,14 +116,14 @@ def control_fits(fits: LayerFits, headline: str) -> list[TestedFit]:
         DataError: the headline is undefined on every part that chooses.
     """
     numbers = range(1, len(fits.grid.label_sets))
-    picks = [_picks(values, sound) for values, sound in _tried(fits, numbers, headline)]
+    picks = [_picks(tried, fits.grid.strengths) for tried in _tried(fits, numbers, headline)]
     found = _test_predictions(fits, numbers, picks)
     used = [_used(fits, number, own) for number, own in zip(numbers, picks, strict=True)]
     return [TestedFit(*certified(probes), test) for probes, test in zip(used, found, strict=True)]
 
 
-def _tried(fits: LayerFits, numbers: Sequence[int], headline: str) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each label set, the headline of each round and strength, and whether its fits may be chosen: [rounds, C].
+def _tried(fits: LayerFits, numbers: Sequence[int], headline: str) -> list[Tried]:
+    """What selects among the rounds and strengths of each label set.
 
     Fits that have not converged may not, except those of a probe that finds local minima: a minimum that is reached is
     no better sign of the optimum than a descent that was stopped, and both are judged on validation.
@@ -115,20 +131,22 @@ def _tried(fits: LayerFits, numbers: Sequence[int], headline: str) -> list[tuple
     scores = _validation_scores(fits, numbers, headline)
     candidates, rounds = range(len(fits.grid.strengths)), fits.grid.protocol.rounds
 
-    def of(number: int) -> tuple[np.ndarray, np.ndarray]:
-        values = [[_mean_score(scores, headline, number, each, i) for i in candidates] for each in rounds]
+    def of(number: int) -> Tried:
+        pairs = [[_mean_score(scores, headline, number, each, i) for i in candidates] for each in rounds]
         sound = [
             [bool(fits.probe.state) or _all_converged(_fits_of(fits, number, each, i)) for i in candidates]
             for each in rounds
         ]
-        return np.array(values), np.array(sound)
+        values, losses = np.moveaxis(np.array(pairs), -1, 0)
+        return Tried(values, losses, np.array(sound))
 
     return [of(number) for number in numbers]
 
 
-def _picks(values: np.ndarray, sound: np.ndarray) -> list[int]:
+def _picks(tried: Tried, strengths: Sequence[float | None]) -> list[int]:
     """The number of the strength that each round chooses."""
-    return [_best(*each) for each in zip(sound, values, strict=True)]
+    rounds = zip(tried.sound, tried.values, tried.losses, strict=True)
+    return [_best(sound, values, losses, strengths) for sound, values, losses in rounds]
 
 
 def _test_predictions(fits: LayerFits, numbers: Sequence[int], picks: Sequence[Sequence[int]]) -> list[Predictions]:
@@ -156,22 +174,23 @@ def _fits_of(fits: LayerFits, number: int, each: Round, i: int) -> list[Any]:
     return [fits.probes[number, mask, i] for mask in [each.mask, *(mask for mask, _ in each.choosers)]]
 
 
-def _mean_score(scores: Scores, headline: str, number: int, each: Round, i: int) -> float:
-    """The mean over the round's choosers on which the headline is defined; nan without choosers."""
+def _mean_score(scores: Scores, headline: str, number: int, each: Round, i: int) -> tuple[float, float]:
+    """Headline and loss, each the mean over the round's choosers on which the headline is defined; nan without them."""
     if not each.choosers:
-        return float("nan")
-    values = [scores[(number, mask, i), part] for mask, part in each.choosers]
-    known = [value for value in values if np.isfinite(value)]
+        return float("nan"), float("nan")
+    pairs = [scores[(number, mask, i), part] for mask, part in each.choosers]
+    known = [pair for pair in pairs if np.isfinite(pair[0])]
     if not known:
         raise DataError(
             f"{headline} is undefined on the validation rows: they hold a single class, or a single value; take fewer "
             "folds or add examples"
         )
-    return float(np.mean(known))
+    value, loss = np.mean(known, axis=0)
+    return float(value), float(loss)
 
 
 def _validation_scores(fits: LayerFits, numbers: Sequence[int], headline: str) -> Scores:
-    """The headline of each fit of some label sets on each validation part that it chooses by."""
+    """Headline and loss of each fit of some label sets on each validation part that it chooses by."""
     grid, scores = fits.grid, {}
     for part, rows in enumerate(grid.protocol.parts):
         masks = {mask for mask, its in grid.protocol.choosers if its == part}
@@ -180,14 +199,18 @@ def _validation_scores(fits: LayerFits, numbers: Sequence[int], headline: str) -
             continue
         found = decisions([fits.probes[key] for key in keys], fits.X, rows)
         for key, each in zip(keys, found, strict=True):
-            predictions = predictions_of(grid.label_sets[key[0]][rows], each, grid.n_classes)
-            scores[key, part] = metrics_of(predictions, [headline]).get(headline, float("nan"))
+            predictions = predictions_of(grid.label_sets[key[0]][rows], each, grid.n_classes, fits.probes[key])
+            value = metrics_of(predictions, [headline]).get(headline, float("nan"))
+            scores[key, part] = value, tie_loss(predictions)
     return scores
 
 
-def _best(sound: np.ndarray, values: np.ndarray) -> int:
-    """The highest value of the fits that converged, or of all if none did; ties go to the first."""
-    return int(np.argmax(np.where(sound, values, -np.inf) if sound.any() else values))
+def _best(sound: np.ndarray, values: np.ndarray, losses: np.ndarray, strengths: Sequence[float | None]) -> int:
+    """The number of the strength that `selection_key` selects."""
+    keys = [
+        selection_key(*each) for each in zip(sound.tolist(), values.tolist(), losses.tolist(), strengths, strict=True)
+    ]
+    return max(range(len(keys)), key=keys.__getitem__)
 
 
 def _all_converged(fits: Sequence[Any]) -> bool:
@@ -209,7 +232,7 @@ def layers_by_round(layers: Sequence[ChosenFit], rounds: Sequence[Round]) -> tup
     ends = np.cumsum([len(each.test) for each in rounds])
     parts, chosen = [], []
     for number, (end, each) in enumerate(zip(ends, rounds, strict=True)):
-        best = max(range(len(layers)), key=lambda i: layers[i].by_round[number])
+        best = max(range(len(layers)), key=lambda i: selection_key(*layers[i].by_round[number]))
         parts.append(part_of(layers[best].test, slice(end - len(each.test), end)))
         chosen.append(best)
     return pooled(parts), chosen

@@ -102,7 +102,7 @@ def fold_protocol(labels: np.ndarray, linked: np.ndarray, folds: int, seed: int)
     Raises:
         DataError: fewer groups of rows than folds.
     """
-    parts = _folds(labels, linked, folds, seed)
+    parts = fold_rows(labels, linked, folds, seed)
     masks: list[np.ndarray] = []
 
     def mask_without(*left_out: int) -> int:
@@ -158,8 +158,8 @@ def check_masks(protocol: Protocol, labels: np.ndarray, names: Sequence[str], la
             )
 
 
-def _folds(labels: np.ndarray, linked: np.ndarray, folds: int, seed: int) -> list[np.ndarray]:
-    """The rows of each fold."""
+def fold_rows(labels: np.ndarray, linked: np.ndarray, folds: int, seed: int) -> list[np.ndarray]:
+    """The rows of each fold, [folds]; rows with equal numbers in `linked` share one, and classes are stratified."""
     from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 
     n_units = len(np.unique(linked))

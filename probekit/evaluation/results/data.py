@@ -10,6 +10,7 @@ from probekit.evaluation.results.meta import (
     Code,
     CurveRecord,
     Layer,
+    Loss,
     Metrics,
     Penalty,
     PointName,
@@ -20,6 +21,7 @@ from probekit.evaluation.results.meta import (
 )
 from probekit.evaluation.results.row_scores import RowScores
 from probekit.evaluation.results.spread import TrainingSpread
+from probekit.evaluation.scores.selection import selection_key
 from probekit.points import place_name
 from probekit.records import As, Ends, Share
 
@@ -88,6 +90,8 @@ class LayerResult:
             "negatives" (rows that it was chosen on), "least" (the rate that so many can hold) and, unless that is more
             than 1%, "threshold" and on test "tpr" and "test_fpr", each with "_low" and "_high" (Clopper-Pearson;
             rows of a group count together).
+        loss: on validation, what decides ties of the headline: the mean log loss in nats, of numbers the squared error,
+            of a probe without probabilities the share of errors; None without validation rows, and in older results.
     """
 
     point: PointName
@@ -108,6 +112,7 @@ class LayerResult:
     late: list[str] = field(default_factory=list)
     outputs: list[float | None] = field(default_factory=list)
     rates: Rates | None = None
+    loss: Loss | None = None
 
     @property
     def place(self) -> str:
@@ -116,8 +121,9 @@ class LayerResult:
 
     @property
     def is_at_edge(self) -> bool:
-        """Whether the largest of several C was selected, so that a larger one may be better still."""
-        return len(self.tried) > 1 and self.tried[-1][0] == self.C
+        """Whether the largest of several C was selected for its headline, so that a larger one may be better still."""
+        *others, (largest, value) = self.tried or [(None, 0.0)]
+        return bool(others) and largest == self.C and all(value > other for _, other in others)
 
 
 @dataclass(frozen=True)
@@ -159,12 +165,13 @@ class ProbeData:
             return self.layers[0]
         if not all("validation" in layer.metrics for layer in self.layers):
             return None
-        name = self.headline
-        return max(self.layers, key=lambda layer: ("probe" not in layer.late, layer.metrics["validation"][name]))
+        return max(self.layers, key=lambda layer: layer_key(layer, self.headline))
 
     @property
     def best(self) -> LayerResult:
-        """The layer with the highest headline on validation; ties go to the earlier one. Test plays no part.
+        """The layer with the highest headline on validation. Test plays no part.
+
+        Ties go to the lower log loss (of numbers, squared error), the smaller C, then the earlier layer.
 
         With nested folds every row took part in the selection, so quote no score of this layer, but `estimate`. A layer
         whose fit did not converge is taken only if none did.
@@ -204,6 +211,11 @@ class ProbeData:
             metrics, intervals = self.best.metrics["test"], self.best.intervals
         ends = intervals.get(self.headline)
         return metrics[self.headline], None if ends is None else (ends[0], ends[1])
+
+
+def layer_key(layer: LayerResult, headline: str, rows: int = 0) -> tuple[Any, ...]:
+    """What selects a layer on its validation rows."""
+    return selection_key("probe" not in layer.late, layer.metrics["validation"][headline], layer.loss, layer.C, rows)
 
 
 def is_output(data: ProbeData, layer: LayerResult) -> bool:

@@ -34,6 +34,7 @@ Layer = Annotated[int, Must("the number of a layer", lambda layer: 0 <= layer < 
 LayerCount = Annotated[int, Must("the number of layers", lambda n: 1 <= n <= MOST_LAYERS)]
 Penalty = Annotated[float, INFINITE, Must("a number above 0", lambda C: C > 0)]
 Scores = Annotated[dict[str, float], Must("scores from 0 to 1", _are_scores)]
+Loss = Annotated[float, Must("a loss, not below 0", lambda loss: loss >= 0)]
 Metrics = dict[str, Scores]
 Headline = Annotated[str, Must(f"one of {', '.join(HEADLINES)}", lambda name: name in HEADLINES)]
 Rates = Annotated[dict[str, float], Must("rates from 0 to 1 with their ends", _are_rates)]

@@ -55,7 +55,9 @@ class ProbeResults(ProbeData):
 
     @property
     def best(self) -> PlaceResults:
-        """The layer with the highest headline on validation; ties go to the earlier one. Test plays no part.
+        """The layer with the highest headline on validation. Test plays no part.
+
+        Ties go to the lower log loss (of numbers, squared error), the smaller C, then the earlier layer.
 
         `best.score(model, texts)` scores new texts with its probe. With nested folds every row took part in the
         selection, so quote no score of this layer, but `estimate`. A layer whose fit did not converge is taken only if

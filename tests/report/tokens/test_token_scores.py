@@ -27,7 +27,7 @@ def alone(model: Any, ids: list[int], place: tuple[str, int]) -> torch.Tensor:
 
 def log_odds(results: Any, layer: Any, decision: np.ndarray) -> np.ndarray:
     """Calibrated log odds of a decision, [R] or [R, C]."""
-    found = calibration_of(results.rows, layer.place)
+    found = calibration_of(results.rows, layer.place, layer.probe.log_odds)
     assert found is not None
     likely = calibrated(found, decision)
     return np.log(likely / (1 - likely))[:, 1 if decision.ndim == 1 else slice(None)]
