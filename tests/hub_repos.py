@@ -85,8 +85,8 @@ def _parquet(rows: list[tuple[str, int]]) -> bytes:
 
 
 @cache
-def byte_level_bpe() -> Tokenizer:
-    """A small tokenizer of GPT-2's kind; as there, the end of text has the last id."""
+def byte_level_bpe(words: str = "") -> Tokenizer:
+    """A small tokenizer of GPT-2's kind, with tokens for these words; as there, the end of text has the last id."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -94,13 +94,13 @@ def byte_level_bpe() -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
-    tokenizer.train_from_iterator([text for text, _ in sentences(seed=0, n=400)], trainer)
+    tokenizer.train_from_iterator([text for text, _ in sentences(seed=0, n=400)] + [words] * 100, trainer)
     tokenizer.add_special_tokens([END])
     return tokenizer
 
 
-def tiny_gpt2(n_layer: int = N_LAYER) -> dict[str, bytes]:
-    tokenizer = byte_level_bpe()
+def tiny_gpt2(n_layer: int = N_LAYER, words: str = "") -> dict[str, bytes]:
+    tokenizer = byte_level_bpe(words)
     bpe = json.loads(tokenizer.to_str())["model"]
     vocab = {**bpe["vocab"], END: tokenizer.token_to_id(END)}
     merges = "\n".join(["#version: 0.2", *(" ".join(pair) for pair in bpe["merges"]), ""])

@@ -28,7 +28,7 @@ from pathlib import Path
 REPO = Path(__file__).parents[1]
 FENCE = re.compile(r"( *)```(\w*)(?: title=\"(.+)\")?$")
 MARK = re.compile(r"<!-- not run: (.+) -->")
-COMMANDS = re.compile(r"(\$ )?(probekit|make|pip|python|for|zcat|ray|hf) ")
+COMMANDS = re.compile(r"(\$ )?(probekit|make|pip|python|for|zcat|ray|hf|cp) ")
 # bash where nothing but `probekit` is there: other commands do nothing, or call it as srun and ray do
 PARSING = """
 command_not_found_handle() {
@@ -82,8 +82,8 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(language, "\n".join(code) + "\n", start, (fence and fence[3]) or "", mark[1] if mark else "")
 
 
-def run_page(page: Path, folder: Path) -> None:
-    """Run a page in a folder with the files that pages name."""
+def run_page(page: Path, folder: Path, check: str) -> None:
+    """Run a page in a folder with the files that pages name, and then a line of Python that checks what it made."""
     from warm_program import WarmProgram
 
     shutil.copytree(Path(os.environ["PAGES_FILES"]), folder, symlinks=True, dirs_exist_ok=True)
@@ -101,7 +101,9 @@ def run_page(page: Path, folder: Path) -> None:
                 program.close()
         elif block.language == "python" and not block.not_run:
             if block.file in TABLES:
-                module = importlib.import_module(block.file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+                module = importlib.import_module(
+                    block.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+                )
                 *imports, entry = block.code.strip().rsplit("\n", 1)
                 exec("\n".join(imports), vars(module))
                 exec(f"{TABLES[block.file]}.update({{{entry}}})", vars(module))
@@ -111,6 +113,7 @@ def run_page(page: Path, folder: Path) -> None:
                 _write(block, folder, page)
             else:
                 exec(compile("\n" * block.line + block.code, str(page), "exec"), scope)
+    exec(check, scope)
 
 
 def _bash(block: Block, bin_folder: Path, where: str) -> None:
@@ -125,7 +128,9 @@ def _bash(block: Block, bin_folder: Path, where: str) -> None:
         text=True,
     )
     if done.returncode or "probekit: error" in done.stderr:
-        raise AssertionError(f"{where}: exit {done.returncode}\n{block.code}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+        raise AssertionError(
+            f"{where}: exit {done.returncode}\n{block.code}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        )
 
 
 def _write(block: Block, folder: Path, page: Path) -> None:
@@ -167,6 +172,21 @@ def parse(arguments: list[str]) -> int:
     return run([word for each in arguments for word in (named if each == "..." else [each])])
 
 
+def hub_repos() -> dict[str, dict[str, bytes]]:
+    """What the Hub of the pages has: the names that pages give, each a tiny GPT-2 of twelve layers."""
+    from hub_repos import tiny_gpt2, tiny_sst2
+
+    gpt2 = tiny_gpt2(12, words=" good bad")
+    chat = {**gpt2, "tokenizer_config.json": json.dumps({"chat_template": TEMPLATE}).encode()}
+    steps = ["", "@step0", "@step512", "@step4000", "@step143000"]
+    return {
+        "models/openai-community/gpt2": gpt2,
+        "models/Qwen/Qwen2.5-0.5B-Instruct": chat,
+        "datasets/stanfordnlp/sst2": tiny_sst2(),
+        **{f"models/EleutherAI/pythia-70m{step}": gpt2 for step in steps},
+    }
+
+
 def make_files(folder: Path) -> None:
     """The files that pages name: tables of 120 texts, a model of six layers, two stores with results."""
     import numpy as np
@@ -179,7 +199,11 @@ def make_files(folder: Path) -> None:
         Path(name).mkdir(parents=True)
     for name in ("configs", "experiments", "benchmarks"):
         Path(name).symlink_to(REPO / name)
+    Path("probekit/models").mkdir(parents=True)
+    Path("probekit/models/builtin").symlink_to(REPO / "probekit/models/builtin")
     write_model(Path("path/to/model"), n_layers=6)
+    write_model(Path("path/to/chat-model"), n_layers=2)
+    Path("path/to/chat-model/tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     rows = [
         {
             "id": str(i),
@@ -194,14 +218,19 @@ def make_files(folder: Path) -> None:
     ]
     for i, row in enumerate(rows):
         entities = [{"start": 0, "end": 4, "label": "name"}, {"label": "other"}]
-        user, assistant = {"role": "user", "content": f"Is {i} even?"}, {"role": "assistant", "content": "Yes." if i % 2 else "No."}
+        user, assistant = (
+            {"role": "user", "content": f"Is {i} even?"},
+            {"role": "assistant", "content": "Yes." if i % 2 else "No."},
+        )
         row |= {"entities": entities, "messages": [user, assistant]}
     for name in ("cities", "statements", "new", "texts"):
         _write_csv(Path(f"{name}.csv"), rows, ["text", "label", "city"])
     _write_csv(Path("prompts.csv"), rows, ["text"])
     _write_csv(Path("judged.csv"), rows, ["key", "honest"], names=["id", "honest"])
-    for name in ("first", "second"):
-        _write_csv(Path(f"path/to/tasks/{name}.csv"), [{**row, "text": f"{name} {row['text']}"} for row in rows], ["text", "label"])
+    for name, first in (("neg_cities", "No"), ("path/to/tasks/first", "So"), ("path/to/tasks/second", "Yet")):
+        _write_csv(
+            Path(f"{name}.csv"), [{**row, "text": f"{first} {row['text']}"} for row in rows], ["text", "label", "city"]
+        )
     _write_jsonl(Path("chats.jsonl"), rows, ["messages", "label"])
     _write_jsonl(Path("entities.jsonl"), rows, ["text", "entities"])
     _write_jsonl(Path("prompts.jsonl"), rows, ["key", "text"])
@@ -210,25 +239,29 @@ def make_files(folder: Path) -> None:
     with gzip.open("texts.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"text": row["text"], "label": row["label"]}) + "\n" for row in rows)
     pairs = [("the key", "the keys", "is", "are"), ("the door", "the doors", "is", "are")]
-    Path("pairs.csv").write_text("clean,corrupted,clean_answer,corrupted_answer\n" + "".join(",".join(p) + "\n" for p in pairs))
+    Path("pairs.csv").write_text(
+        "clean,corrupted,clean_answer,corrupted_answer\n" + "".join(",".join(p) + "\n" for p in pairs)
+    )
     Path("template.jinja").write_text(TEMPLATE)
     words = [("the", "DET"), ("dog", "NOUN"), ("barks", "VERB"), ("loudly", "ADV")]
     for name, n in (("train", 40), ("dev", 10), ("test", 10)):
         lines = [f"{k + 1}\t{w}\t{w}\t{p}\t_\t_\t0\t_\t_\t_" for k, (w, p) in enumerate(words)]
-        text = "".join(f"# sent_id = {name}{i}\n" + "\n".join([*lines, f"5\t{name}{i}\t_\tNOUN\t_\t_\t0\t_\t_\t_"]) + "\n\n" for i in range(n))
+        text = "".join(
+            f"# sent_id = {name}{i}\n" + "\n".join([*lines, f"5\t{name}{i}\t_\tNOUN\t_\t_\t0\t_\t_\t_"]) + "\n\n"
+            for i in range(n)
+        )
         Path(f"path/to/treebank/{name}.conllu").write_text(text)
     splits = ["train"] * 200 + ["validation"] * 240 + ["test"] * 60  # 240: a threshold for 1% needs 100 negatives
-    reviews = [{"text": text, "label": label, "split": split} for (text, label), split in zip(sentences(0, 500), splits, strict=True)]
+    reviews = [
+        {"text": text, "label": label, "split": split}
+        for (text, label), split in zip(sentences(0, 500), splits, strict=True)
+    ]
     _write_csv(Path("reviews.csv"), reviews, ["text", "label", "split"])
-    for model, data, name in (
-        ("gpt2", "reviews", "STORE"),
-        ("gpt2", "reviews", "gpt2-sst2"),
-        ("pythia-70m", "reviews", "pythia-sst2"),
-        ("gpt2", "cities", "cities"),
-        ("gpt2", "cities", "neg_cities"),
-    ):
-        assert run(["extract", "--model", model, "--dataset", f"{data}.csv", "--out", f"runs/{name}"]) == 0
-        assert run(["train-probe", f"runs/{name}", *(["--quick"] if name != "STORE" else [])]) == 0
+    for data, name in (("cities", "cities"), ("neg_cities", "neg_cities"), ("reviews", "STORE")):
+        assert run(["extract", "--model", "gpt2", "--dataset", f"{data}.csv", "--out", f"runs/{name}"]) == 0
+    assert run(["train-probe", "runs/STORE"]) == 0
+    for name in ("gpt2-sst2", "pythia-sst2"):
+        shutil.copytree("runs/STORE", f"runs/{name}")
     write_model(Path("runs/othello-gpt"), n_layers=4)
     ids = np.random.default_rng(0).integers(13, size=(80, 8))
     board = np.cumsum(ids[:, :, None] % 4 == np.arange(4), axis=1) > 0
@@ -263,19 +296,22 @@ def main() -> None:
     torch.set_num_threads(1)
     use_small_worlds(pytest.MonkeyPatch(), folder / "cache")
     for task in registry.TASKS:
-        make = registry._module(next(file for file, names in registry.WORLDS.items() if task in names.tasks)).TASKS[task]
+        make = registry._module(next(file for file, names in registry.WORLDS.items() if task in names.tasks)).TASKS[
+            task
+        ]
         make.__defaults__ = ((160, 48, 48), *make.__defaults__[1:])
     make_files(folder / "files")
     program = WarmProgram(folder / "page", served)
-    print("ready", flush=True)
+    (folder / "ready").touch()
     sys.stdin.read()
     program.close()
 
 
 def served(arguments: list[str]) -> int:
-    """`page PAGE.md FOLDER`."""
+    """`page PAGE.md FOLDER CHECK`."""
+    page, folder, check = arguments
     try:
-        run_page(Path(arguments[0]), Path(arguments[1]))
+        run_page(Path(page), Path(folder), check)
     except BaseException:
         traceback.print_exc()
         return 1
