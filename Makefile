@@ -38,18 +38,28 @@ lint: .venv/installed-dev
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 # The documentation as a site in site/, without a network; the reference is generated from the options.
-docs: .venv/installed-dev
-	$(BIN)/python -m probekit.cli.reference commands > docs/reference/commands.md
-	$(BIN)/python -m probekit.cli.reference python > docs/reference/python.md
-	$(BIN)/python -m probekit.cli.reference models > docs/will-my-model-load.md
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+docs: .venv/installed-docs
+	@echo "Writing docs/reference/ and docs/will-my-model-load.md from the options and the families ..."
+	@$(BIN)/python -m probekit.cli.reference commands > docs/reference/commands.md
+	@$(BIN)/python -m probekit.cli.reference python > docs/reference/python.md
+	@$(BIN)/python -m probekit.cli.reference models > docs/will-my-model-load.md
+	@echo "Building the site ..."
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "Done: open $(CURDIR)/site/index.html in a browser."
 
 .venv/installed: pyproject.toml constraints.txt
+	@echo "Making the environment in .venv, once; torch and transformers take a minute or two ..."
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -e . -c constraints.txt
 	touch $@
 
+# mkdocs alone; the tools of the tests take longer to install than the site takes to build.
+.venv/installed-docs: .venv/installed
+	$(BIN)/python -m pip install --quiet -e '.[docs]' -c constraints.txt
+	touch $@
+
 .venv/installed-dev: .venv/installed
+	@echo "Installing the tools of the tests into .venv, once ..."
 	$(BIN)/python -m pip install --quiet -e '.[dev]' -c constraints.txt
 	touch $@
 

@@ -85,8 +85,8 @@ def _parquet(rows: list[tuple[str, int]]) -> bytes:
 
 
 @cache
-def byte_level_bpe() -> Tokenizer:
-    """A small tokenizer of GPT-2's kind; as there, the end of text has the last id."""
+def byte_level_bpe(words: str = "") -> Tokenizer:
+    """A small tokenizer of GPT-2's kind, with tokens for these words; as there, the end of text has the last id."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -94,21 +94,21 @@ def byte_level_bpe() -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
-    tokenizer.train_from_iterator([text for text, _ in sentences(seed=0, n=400)], trainer)
+    tokenizer.train_from_iterator([text for text, _ in sentences(seed=0, n=400)] + [words] * 100, trainer)
     tokenizer.add_special_tokens([END])
     return tokenizer
 
 
-def tiny_gpt2() -> dict[str, bytes]:
-    tokenizer = byte_level_bpe()
+def tiny_gpt2(n_layer: int = N_LAYER, words: str = "") -> dict[str, bytes]:
+    tokenizer = byte_level_bpe(words)
     bpe = json.loads(tokenizer.to_str())["model"]
     vocab = {**bpe["vocab"], END: tokenizer.token_to_id(END)}
     merges = "\n".join(["#version: 0.2", *(" ".join(pair) for pair in bpe["merges"]), ""])
     return {
         "README.md": b"---\nlicense: mit\n---\n",
-        "config.json": json.dumps(_config(len(vocab)), indent=2).encode(),
+        "config.json": json.dumps(_config(len(vocab), n_layer), indent=2).encode(),
         "merges.txt": merges.encode(),
-        "model.safetensors": save(tiny_weights(len(vocab)), metadata={"format": "pt"}),
+        "model.safetensors": save(tiny_weights(len(vocab), n_layer), metadata={"format": "pt"}),
         "pytorch_model.bin": b"never to be read",
         "tokenizer.json": tokenizer.to_str().encode(),
         "tokenizer_config.json": b'{"model_max_length": 64}',
@@ -116,7 +116,7 @@ def tiny_gpt2() -> dict[str, bytes]:
     }
 
 
-def _config(n_vocab: int) -> dict[str, object]:
+def _config(n_vocab: int, n_layer: int) -> dict[str, object]:
     return {
         "activation_function": "gelu_new",
         "architectures": ["GPT2LMHeadModel"],
@@ -130,7 +130,7 @@ def _config(n_vocab: int) -> dict[str, object]:
         "n_ctx": N_CTX,
         "n_embd": N_EMBD,
         "n_head": N_HEAD,
-        "n_layer": N_LAYER,
+        "n_layer": n_layer,
         "n_positions": N_CTX,
         "resid_pdrop": 0.1,
         "summary_activation": None,
@@ -143,7 +143,7 @@ def _config(n_vocab: int) -> dict[str, object]:
     }
 
 
-def tiny_weights(n_vocab: int) -> dict[str, np.ndarray]:
+def tiny_weights(n_vocab: int, n_layer: int = N_LAYER) -> dict[str, np.ndarray]:
     """As in the real file: no `transformer.` before the names, no head, and the causal masks as buffers."""
     random = np.random.default_rng(0)
 
@@ -154,7 +154,7 @@ def tiny_weights(n_vocab: int) -> dict[str, np.ndarray]:
         return {f"{name}.weight": 1 + normal(N_EMBD), f"{name}.bias": normal(N_EMBD)}
 
     weights = {"wte.weight": normal(n_vocab, N_EMBD), "wpe.weight": normal(N_CTX, N_EMBD), **norm("ln_f")}
-    for i in range(N_LAYER):
+    for i in range(n_layer):
         weights |= norm(f"h.{i}.ln_1") | norm(f"h.{i}.ln_2")
         weights[f"h.{i}.attn.bias"] = np.tril(np.ones((1, 1, N_CTX, N_CTX), np.float32))
         shapes = {"attn.c_attn": (1, 3), "attn.c_proj": (1, 1), "mlp.c_fc": (1, 4), "mlp.c_proj": (4, 1)}

@@ -1,9 +1,19 @@
-"""The documents: short, current, and with links that lead somewhere (`make docs` checks those between pages)."""
+"""The documents: short, current, with code that runs, and with links that lead somewhere.
+
+`make docs` checks the links between pages.
+"""
 
 import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
+import pages
 import pytest
+from hub_server import WRITE_TOKEN, HubServer
 
 from probekit.cli.model_pages import readme_models, will_it_load_page
 from probekit.cli.reference import commands_page, python_page
@@ -11,6 +21,14 @@ from probekit.models.families import families
 
 REPO = Path(__file__).parents[1]
 DOCUMENTS = [REPO / name for name in ("README.md", "CONTRIBUTING.md", "experiments/README.md", "benchmarks/RESULTS.md")]
+PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md")), *sorted((REPO / "docs/how-to").glob("*.md"))]
+CHECKS = {  # page -> what holds after its last block
+    "add-a-family.md": "import probekit as pk; assert pk.selftest(model).passed",
+    "erase-a-concept.md": "assert eraser.rank == 1 and len(found.places) == 5",
+    "steer.md": "assert found.recovery > found.control_recovery + 0.1",
+}
+# What can't run here: reason -> blocks. Their commands are parsed, and their Python has no undefined name.
+NOT_RUN = {}
 
 
 def test_the_readme_fits_on_a_few_screens():
@@ -41,3 +59,59 @@ def test_the_pages_of_models_are_what_the_registry_says():
 def test_every_family_says_what_it_loads_and_what_it_refuses():
     for model_type, family in families().items():
         assert all((family.loads, family.refused, family.hub_examples)), model_type
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
+    """The program that runs a page, and its environment: a Hub on loopback, no network."""
+    folder = tmp_path_factory.mktemp("pages")
+    hub = HubServer(pages.hub_repos(), tmp_path_factory.mktemp("hf_home"))
+    settings = {"HF_TOKEN": WRITE_TOKEN, "HF_HUB_DISABLE_XET": "1", "MPLBACKEND": "agg", "OMP_NUM_THREADS": "1"}
+    env = hub.env | settings | {"PYTHONPATH": f"{REPO}:{REPO / 'tests'}", "PROBEKIT_CACHE": str(folder / "cache")}
+    log = (folder / "log").open("w+")
+    with subprocess.Popen(
+        [sys.executable, pages.__file__, str(folder)], env=env, stdin=subprocess.PIPE, stdout=log, stderr=log, text=True
+    ) as server:
+        while not (folder / "ready").exists() and server.poll() is None:
+            time.sleep(0.1)
+        assert server.poll() is None, (folder / "log").read_text()
+        yield folder / "page", env | {"PAGES_FILES": str(folder / "files")}
+        assert server.stdin
+        server.stdin.close()
+    log.close()
+    hub.close()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_code_of_each_page_runs_from_top_to_bottom(page, served, tmp_path):
+    program, env = served
+    done = subprocess.run(
+        [program, page, tmp_path / "here", CHECKS.get(page.name, "")], env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_not_run_is_known():
+    found = Counter(block.not_run for page in PAGES for block in pages.blocks(page) if block.not_run)
+    assert found == NOT_RUN
+
+
+def test_python_that_is_not_run_has_no_undefined_name(tmp_path):
+    for page in PAGES:
+        code = [block for block in pages.blocks(page) if block.language == "python" and not block.file]
+        if any(block.not_run for block in code):
+            (tmp_path / f"{page.stem}.py").write_text("\n".join(block.code for block in code))
+    rules = ["--isolated", "--no-cache", "--select", "F821,E9"]
+    done = subprocess.run([sys.executable, "-m", "ruff", "check", *rules, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert any(tmp_path.iterdir())
+
+
+def test_every_command_at_the_beginning_of_a_line_is_in_a_block_of_commands():
+    """Else it would be neither run nor parsed."""
+    for page in PAGES:
+        known = {
+            line.strip() for block in pages.blocks(page) if block.language == "sh" for line in block.code.splitlines()
+        }
+        lines = page.read_text(encoding="utf-8").splitlines()
+        assert {line.strip() for line in lines if re.match(r"    +probekit [a-z-]+ ", line)} <= known, page.name

@@ -15,34 +15,37 @@ _TOP = """\
 Open the model's `config.json` and look for `model_type`. If it is in the table, the model loads by its name or
 folder; nothing else is needed:
 
+<!-- not run: takes a minute -->
+
     probekit selftest --model EleutherAI/pythia-70m
     probekit extract --model EleutherAI/pythia-70m --dataset sst2
 
-Every family is written by hand and equal to `transformers` at every layer and point. Weights are read from
-safetensors, in one file or in shards, with the names that the Hub's files have and those that `transformers` writes
-today; a file of the model below its head loads too. A field of `config.json` that asks for something else than what
-is implemented is refused by its name, never ignored."""
+Every family is written by hand and equals `transformers` at every layer and point. Weights come from safetensors files,
+one or several, with or without the head, under the Hub's names or those that `transformers` writes today. A field of
+`config.json` that probekit does not implement is refused by name, never ignored."""
 _SHORT = """\
 Short names, for `--model` and for `probekit params`, which counts these models without a network:"""
 _OTHERS = """\
 `--via transformers` runs the class that the installed `transformers` has for the config, with the same commands:
 
+<!-- not run: takes a minute -->
+
     probekit selftest --model bigscience/bloom-560m --via transformers
     probekit extract --model bigscience/bloom-560m --via transformers --dataset sst2
 
 - **Points**: `embed`, `resid_pre`, `resid_post` and, where the class applies a norm after the last block, `ln_final`.
-  `attn_out`, `mlp_out` and `resid_mid` where the blocks have them. Loading proves each of them on random texts, and
-  leaves out what fails. Queries, patterns and what is inside an MLP have no points; layers that mix tokens by a
+  `attn_out`, `mlp_out` and `resid_mid` where the blocks have them. Loading checks each of them on random texts, and
+  leaves out those that fail. Queries, patterns and what is inside an MLP have no points; layers that mix tokens by a
   recurrence or a convolution (Mamba) are never called attention.
-- **Batches**: packed blocks where the class honours masks of pairs and positions, which is proved when the model
-  loads; else batches of texts of like length. `selftest` says which, and checks them against each text alone.
+- **Batches**: packed blocks where the class honours pairwise masks and position ids, which loading checks; otherwise
+  batches of texts of similar length. `selftest` says which, and compares them with each text alone.
 - **The same as for the families**: hooks and edits at these points, `generate`, stores, probes, causal experiments.
 - **Larger than one device**: `--device-map auto` spreads the layers over GPUs and host memory (for the families too;
   here it needs the package accelerate). `--quantize 8bit` or `4bit` needs accelerate and bitsandbytes, and a class
   whose products are linear modules. [What was tried](models.md#models-larger-than-one-device).
 
 Refused in one line: classes that need code from the model's repository, weights in pickles, models that read images
-or sound, encoder-decoders, attention that approximates (Longformer, Reformer), and a model that fails its proof. A
+or sound, encoder-decoders, approximate attention (Longformer, Reformer), and a model that fails these checks. A
 model that `transformers` does not have can still be probed: save its activations and [import
 them](how-to/import-activations.md), or [write its family](how-to/add-a-family.md)."""
 

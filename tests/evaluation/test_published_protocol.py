@@ -57,15 +57,15 @@ def by_hand(acts: Any, ids: np.ndarray, labels: dict[str, np.ndarray]) -> dict[t
 
 def test_the_guides_ten_lines_are_least_squares_by_hand():
     section = GUIDE.read_text(encoding="utf-8").split("## A published protocol in ten lines")[1].split("\n## ")[0]
-    code = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
-    code = re.sub(r"^model = .*\n", "", code, flags=re.MULTILINE)
+    code = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[-1]
+    code = re.sub(r"^othello = .*\n", "", code, flags=re.MULTILINE)
     model, (ids, labels) = make_model(), games()
-    scope = {"pk": pk, "np": np, "model": model, "ids": ids, "labels": labels}
+    scope = {"pk": pk, "np": np, "othello": model, "ids": ids, "labels": labels}
     exec(code, scope)
     table = scope["r2"]
     _, cache = model.run_with_cache(torch.from_numpy(ids))
-    assert all(torch.allclose(x, cache[place].flatten(0, 1), atol=1e-5) for place, x in scope["acts"].items())
-    expected = by_hand(scope["acts"], ids, labels)
+    assert all(torch.allclose(x, cache[place].flatten(0, 1), atol=1e-5) for place, x in scope["tokens"].items())
+    expected = by_hand(scope["tokens"], ids, labels)
     assert table.size == len(expected) == 70
     for (place, name), value in expected.items():
         assert table.loc[place, name] == pytest.approx(value, abs=1e-6), (place, name)

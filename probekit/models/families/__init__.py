@@ -1,7 +1,6 @@
 """The model families, by `model_type` or by config; their files, and torch, are imported when a family is needed."""
 
 import importlib
-import itertools
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +25,6 @@ FILES: dict[str, tuple[str, ...]] = {
     "moe": ("mixtral", "qwen3_moe", "olmoe"),
 }
 """Modules of this package that end with a FAMILY, and its `model_types`; to add a family, add its file here."""
-
-MODEL_TYPES = tuple(itertools.chain.from_iterable(FILES.values()))
-"""Every `model_type` of config.json that a family means; known without torch."""
 
 
 @cache

@@ -4,22 +4,20 @@ import ast
 import importlib
 import json
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from tiny_configs import SIZES, new_model, tiny_configs
+from tiny_configs import new_model, tiny_configs
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import probekit as pk
 from probekit.errors import DataError, UsageError
 from probekit.models.accounting import parameters
-from probekit.models.families import FILES, MODEL_TYPES, families, family_of
+from probekit.models.families import FILES, families, family_of
 from probekit.models.families.gpt2 import GPT2Config
 from probekit.models.family import Family
 from probekit.models.weights import save_hf
@@ -64,14 +62,14 @@ def test_only_its_own_file_and_the_registry_name_a_family():
 def test_the_registry_has_one_entry_for_each_file_with_a_family():
     with_family = {path.stem for path in FAMILIES.glob("*.py") if "\nFAMILY = Family(" in path.read_text("utf-8")}
     assert with_family == set(FILES)
-    assert len(MODEL_TYPES) == len(set(MODEL_TYPES))
+    assert len(families()) == sum(map(len, FILES.values()))
 
 
 def test_families_are_found_by_type_and_by_config():
     registered = [importlib.import_module(f"probekit.models.families.{file}").FAMILY for file in FILES]
     assert all(isinstance(family, Family) for family in registered)
     assert {file: family.model_types for file, family in zip(FILES, registered, strict=True)} == FILES
-    assert tuple(families()) == MODEL_TYPES
+    assert list(families()) == [each for types in FILES.values() for each in types]
     assert list(families().items()) == [(name, family) for family in registered for name in family.model_types]
     assert {"gpt2", "llama", "mistral", "qwen2", "bert", "marian"} <= families().keys()
     assert family_of(GPT2Config()) is families()["gpt2"]
@@ -206,16 +204,3 @@ def test_head_dim_of_config_json_is_followed_or_refused(name, tmp_path):
     if twin is not None and name != "phi3-long":  # whose factors transformers counts by d_model / n_heads
         theirs = getattr(transformers, twin.model).from_pretrained(tmp_path, attn_implementation="eager").eval()
         torch.testing.assert_close(model(HEADED), theirs(HEADED).logits, rtol=1e-4, atol=1e-5)
-
-
-def test_the_family_of_the_how_to_page_is_one(monkeypatch):
-    page = (REPO / "docs/how-to/add-a-family.md").read_text(encoding="utf-8")
-    nano: Any = ModuleType("nano")
-    monkeypatch.setitem(sys.modules, "nano", nano)
-    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], vars(nano))
-    cfg = nano.NanoConfig(**SIZES)
-    model = nano.Nano(cfg).init_weights().eval()
-    assert nano.FAMILY.config.from_hf(cfg.to_hf()) == cfg
-    assert nano.FAMILY.hf_names(cfg).keys() == model.state_dict().keys()
-    assert parameters(nano.FAMILY.shape(cfg)) == sum(p.numel() for p in model.parameters())
-    assert pk.selftest(model).passed
