@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from probekit.models.base import LanguageModel
 
 ORDER = """
-    path answers answers_label method layer at scale rows placebos no_das no_completeness neutral pairs align exact
-    label point store model check seed out title dry_run
+    path answers answer_at answers_label method layer at scale rows placebos no_das no_completeness neutral pairs align
+    exact label point store model check seed out title dry_run
 """
 WITHOUT_DIRECTION = ("mlp",)  # kinds of probes that are no linear map
 

@@ -4,14 +4,18 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError, nearest
 from probekit.options import parse
 from probekit.options.check import check_among, check_whole, is_real, is_whole
 from probekit.options.option import option
 from probekit.points import check_layers
+from probekit.selections import as_position, keeps_several, parse_selection
 from probekit.text import listed
+
+if TYPE_CHECKING:
+    import numpy as np
 
 CausalMethod = Literal["interchange", "erase", "steer", "patch"]
 At = Literal["read", "all"]
@@ -31,6 +35,15 @@ class CausalOptions:
         notes="In Python also token ids, such as [2, 3]. The behaviour is the logit of the own class's word minus that "
         "of the other's, after the last token.",
         metavar="WORDS",
+    )
+    answer_at: "str | int | np.ndarray | Sequence[int] | None" = option(
+        None,
+        "The token after which the model answers: 3, -2, last@user, before:TEXT, ... (see: which-token).  [default: "
+        "last; of a masked language model its MASK]",
+        notes="In Python also the index of one token of each example, an int array [N]. With it, --answers are words "
+        "by themselves, tried after a blank first.",
+        metavar="TOKEN",
+        parse=parse.position,
     )
     answers_label: str | None = option(
         None,
@@ -117,6 +130,7 @@ class CausalOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "answers", _answers(self.answers))
+        object.__setattr__(self, "answer_at", _answer_at(self.answer_at))
         object.__setattr__(self, "methods", _methods(self.methods, self.at))
         object.__setattr__(self, "scales", _scales(self.scales))
         for name, least in (("rows", 2), ("placebos", 0), ("seed", 0)):
@@ -168,6 +182,8 @@ def _check_together(options: CausalOptions) -> None:
         raise UsageError("align (--align) is for the pairs of a file; name it with --pairs")
     if options.of_pairs_alone and (options.answers is not None or options.answers_label is not None):
         raise UsageError("the file of --pairs has the answers; leave --answers and --answers-label out")
+    if options.pairs is not None and options.answer_at is not None:
+        raise UsageError("the texts of --pairs end before their answers; leave --answer-at out")
     if options.method_names == ("patch",) and options.neutral is not None:
         raise UsageError("neutral texts (--neutral) are for other methods than patch; add erase to --method")
     if options.method_names == ("patch",) and options.at == "all":
@@ -190,6 +206,27 @@ def _answers(given: Any) -> tuple[str | int, ...] | None:
     if len(set(words)) < len(words):
         raise UsageError(f"answers (--answers) must differ between classes; got {given!a:.60}")
     return words
+
+
+def _answer_at(given: Any) -> str | int | tuple[int, ...] | None:
+    """One token of each text: a selection, an index, or an index for each example."""
+    if given is None or is_whole(given):
+        return None if given is None else int(given)
+    if isinstance(given, str):
+        selection = parse_selection(given)
+        if selection.pick == "mean" or keeps_several(selection):
+            raise UsageError(
+                f"a model answers after one token of each text, and --answer-at {given!a:.60} names several; write "
+                "last, 3, before:TEXT, ..."
+            )
+        return as_position(given)
+    each = given.tolist() if hasattr(given, "tolist") else given
+    if not isinstance(each, list | tuple) or not each or not all(map(is_whole, each)):
+        raise UsageError(
+            "answer_at (--answer-at) is one token of each text, such as 3 or before:TEXT, or its index in each "
+            f"example; got {given!a:.60}"
+        )
+    return tuple(map(int, each))
 
 
 def _methods(given: Any, at: str) -> tuple[str, ...]:

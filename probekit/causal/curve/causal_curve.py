@@ -29,6 +29,7 @@ from probekit.evaluation.results.data import ProbeData
 from probekit.models.base import LanguageModel
 from probekit.options import CausalArguments
 from probekit.options.option import keywords
+from probekit.selections import PER_EXAMPLE, in_words
 from probekit.versions import versions_of
 
 
@@ -122,7 +123,7 @@ def _meta(question: CausalQuestion, sides: Mapping[str, Side]) -> dict[str, Any]
     return {
         **{name: meta[name] for name in ("model", "task", "label", "point", "n_layers", "headline", "probe")},
         "position": meta["position"],
-        "answer_token": "last token" if model.causal else "[MASK]",
+        "answer_token": _answer_token(question),
         "at": options.at,
         "answers_label": question.answers_label,
         "answers": dict(zip(question.classes, [str(name) for name in names], strict=True)),
@@ -151,6 +152,14 @@ def _no_share(sides: Mapping[str, Side], methods: list[str]) -> dict[str, Any]:
             method: {"split": side.split, "gap": gap.mean, "interval": gap.interval} for method, gap in unclear.items()
         }
     return found
+
+
+def _answer_token(question: CausalQuestion) -> str:
+    """The token after which the model answers, in words."""
+    at = question.options.answer_at
+    if at is None:
+        return "last token" if question.model.causal else "[MASK]"
+    return in_words(PER_EXAMPLE if isinstance(at, tuple) else str(at))
 
 
 @torch.no_grad()

@@ -3,17 +3,20 @@
 Axes: N rows in use (validation, then test), C classes.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from probekit.activations.activations import Activations
 from probekit.activations.labelled import record_of_labels
 from probekit.activations.layout import PER_EXAMPLE
 from probekit.activations.plan.reading.read_positions import read_positions
-from probekit.activations.plan.token_ids import tokenise_inputs
-from probekit.causal.behaviour.answers import answer_ids
+from probekit.activations.plan.token_ids import Sequences, tokenise_inputs
+from probekit.causal.behaviour.answers import answer_ids, answer_tokens
 from probekit.causal.behaviour.unembedding import check_head
 from probekit.causal.curve.refusals import check_answers, check_curve
 from probekit.errors import DataError, UsageError
@@ -75,6 +78,7 @@ class CausalQuestion:
         layers: the probes' results, in the order of the curve.
         results: the curve.
         options: of the run.
+        answer_of_id: example -> the index of the token after which the model answers, where these were given.
     """
 
     model: LanguageModel
@@ -88,6 +92,7 @@ class CausalQuestion:
     layers: list[LayerResult]
     results: ProbeData
     options: CausalOptions
+    answer_of_id: Mapping[str, int] = field(default_factory=dict)
 
 
 def ask(model: LanguageModel, acts: Activations, results: ProbeData | None, options: CausalOptions) -> CausalQuestion:
@@ -108,10 +113,25 @@ def ask(model: LanguageModel, acts: Activations, results: ProbeData | None, opti
     _check_same(model, acts, results)
     layers = _layers(results, request, options)
     rows = _rows(model, request, decides, options)
-    answers = np.array(answer_ids(model, list(options.answers or ()), _inputs(request, rows)), dtype=np.int64)
+    answers = np.array(answer_ids(model, list(options.answers or ()), _inputs(request, rows, options)), dtype=np.int64)
     train = np.flatnonzero(request.acts.splits == "train")
+    given = options.answer_at if isinstance(options.answer_at, tuple) else ()
+    if given and len(given) != len(acts.task):
+        raise UsageError(f"answer_at has {len(given):,} indices for {len(acts.task):,} examples; give one for each")
+    answer_of_id = dict(zip(acts.task.ids, given, strict=True)) if given else {}
     return CausalQuestion(
-        model, request.acts, request.label, decides, classes, answers, rows, train, layers, results, options
+        model,
+        request.acts,
+        request.label,
+        decides,
+        classes,
+        answers,
+        rows,
+        train,
+        layers,
+        results,
+        options,
+        answer_of_id,
     )
 
 
@@ -141,8 +161,10 @@ def _answers_label(request: Request, options: CausalOptions) -> str:
     return name
 
 
-def _inputs(request: Request, rows: CausalRows) -> Any:
-    """The texts in use, or their ids where the task holds ids."""
+def _inputs(request: Request, rows: CausalRows, options: CausalOptions) -> Any:
+    """The texts in use, or their ids where the task holds ids or texts go on after the answer."""
+    if options.answer_at is not None:
+        return rows.texts
     inputs = [request.acts.task.inputs[i] for i in rows.index]
     return inputs if isinstance(inputs[0], str) else rows.texts
 
@@ -207,14 +229,48 @@ def tokens_of(model: LanguageModel, acts: Activations, index: np.ndarray) -> tup
         UsageError: the probe reads several tokens of each text.
     """
     some = acts.task.subset(index)
-    sequences = tokenise_inputs(model, some, acts.meta.get("bos"), acts.meta.get("on_long", "cut"))
     position = acts.meta.get("position", some.position)
-    wanted = some.position if position == PER_EXAMPLE else position
-    reading, bad = read_positions(model, some, sequences, wanted, acts.meta.get("skip_special", False))
-    read = reading.reads[0].index
-    if read is None or bad or len(read) != len(index):
+    if position == PER_EXAMPLE:
+        own = acts.layout.token_index  # of an array that `extract` was given, which the task does not have
+        position = some.position if own is None else own[index]
+    sequences, read, bad = _one_token(model, acts, some, position)
+    if read is None or bad:
         raise UsageError("an edit needs one token of each text; train the probes at --position last")
     return [sequences[i].tolist() for i in range(len(index))], read, sequences.n_bos
+
+
+def answers_at(question: "CausalQuestion", index: np.ndarray, texts: list[list[int]]) -> Tensor:
+    """The token after which the model answers in each of some rows, int64 [N].
+
+    Args:
+        question: whose model answers.
+        index: the rows' numbers in the task.
+        texts: their token ids, context tokens included.
+
+    Raises:
+        DataError: a text without this token.
+    """
+    task, wanted = question.acts.task, question.options.answer_at
+    names = [task.ids[i] for i in index]
+    if wanted is None:
+        return answer_tokens(question.model, texts, names)
+    if isinstance(wanted, tuple):
+        wanted = np.array([question.answer_of_id[name] for name in names])
+    _, at, bad = _one_token(question.model, question.acts, task.subset(index), wanted)
+    if bad or at is None:
+        row, why = next(iter(bad.items()), (0, "it has no such token"))
+        raise DataError(f"example {names[row]!a}: {why}; name a token that each text has (--answer-at)")
+    return torch.from_numpy(np.asarray(at, dtype=np.int64))
+
+
+def _one_token(
+    model: LanguageModel, acts: Activations, some: Task, wanted: Any
+) -> tuple[Sequences, np.ndarray | None, dict[int, str]]:
+    """The token ids of some examples, the one token of each at a position, and the rows that lack it, with why."""
+    sequences = tokenise_inputs(model, some, acts.meta.get("bos"), acts.meta.get("on_long", "cut"))
+    reading, bad = read_positions(model, some, sequences, wanted, acts.meta.get("skip_special", False))
+    read = reading.reads[0].index
+    return sequences, None if read is None or len(read) != len(some) else read, bad
 
 
 def _draw(

@@ -46,7 +46,7 @@ def _check_activations(known: Mapping[str, Any]) -> None:
         )
 
 
-def check_answers(label: str, classes: Sequence[str], answers: Sequence[str] | None) -> None:
+def check_answers(label: str, classes: Sequence[str], answers: Sequence[str | int] | None) -> None:
     """Raise a UsageError unless there is one answer for each class."""
     names = listed([ascii(name) for name in classes])
     if answers is None:

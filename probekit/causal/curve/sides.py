@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.causal.behaviour.answers import answer_tokens
 from probekit.causal.behaviour.measure import logit_differences
 from probekit.causal.branches.run import Trunk, run_trunk
-from probekit.causal.curve.question import CausalQuestion
+from probekit.causal.curve.question import CausalQuestion, answers_at
 from probekit.causal.curve.statistics import Gap, find_gap
 from probekit.causal.interchange.counterparts import choose_counterparts, with_counterparts
+from probekit.errors import UsageError
 from probekit.evaluation.scores.bootstrap import Bootstrap
 
 
@@ -82,7 +82,9 @@ def find_side(question: CausalQuestion, split: str) -> Side:
     texts = [rows.texts[i] for i in some]
     labels, groups = rows.labels[some], None if rows.groups is None else rows.groups[some]
     own_N, other_N = own_and_other(question, rows.answers[some], counterpart)
-    trunk = run_trunk(model, texts, answer_tokens(model, texts, [question.acts.task.ids[i] for i in rows.index[some]]))
+    answer_N = answers_at(question, rows.index[some], texts)
+    _check_order(question, some, answer_N)
+    trunk = run_trunk(model, texts, answer_N)
     hidden = trunk.hidden_ND
     with torch.no_grad():
         own = logit_differences(model, hidden, own_N, other_N).double().cpu().numpy()
@@ -110,6 +112,20 @@ def find_side(question: CausalQuestion, split: str) -> Side:
         bootstrap=bootstrap,
         x_ND=torch.empty(0),
     )
+
+
+def _check_order(question: CausalQuestion, some: np.ndarray, answer_N: Tensor) -> None:
+    """Raise a UsageError if a causal model answers before the token that is edited."""
+    rows = question.rows
+    late = np.flatnonzero(rows.read[some] > answer_N.numpy()) if question.model.causal else []
+    if len(late) and question.options.at == "read":
+        first = int(late[0])
+        name = question.acts.task.ids[rows.index[some[first]]]
+        raise UsageError(
+            f"example {name!a}: the answer is read after token {int(answer_N[first])}, before the edited token "
+            f"{int(rows.read[some][first])}, which cannot change it; name a later --answer-at, or probe an "
+            "earlier token"
+        )
 
 
 def own_and_other(question: CausalQuestion, classes: np.ndarray, counterpart: np.ndarray) -> tuple[Tensor, Tensor]:
