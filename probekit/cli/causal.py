@@ -242,13 +242,15 @@ def _is_usable(meta: Mapping[str, Any]) -> bool:
 
 def _check_record(store: AnyPath, results: Path, options: CausalOptions) -> None:
     """Refuse what the record of the probes and that of the store show already, before torch is imported."""
-    from probekit.causal.curve.refusals import check_answers, check_curve
+    from probekit.causal.curve.refusals import check_answers, check_curve, check_numbers
 
     if not (meta := _record(results)):
         return  # loading it says what is wrong
     check_curve(meta)
-    if options.answers_label is None or options.answers is None:
-        check_answers(meta["label"], list(meta["classes"]), options.answers)
+    if not meta["n_classes"]:
+        check_numbers(meta["label"], options)
+    elif options.answers_label is None or options.answers is None:
+        check_answers(meta["label"], list(meta["classes"]), list(options.answers or ()) or None)
     known = stored_places(store)
     if known is not None and meta["point"] in known.points:
         places_of(known, meta["point"], options.layers)

@@ -73,7 +73,9 @@ def editing(
 
     def placed(edit: Edit) -> Placed:
         if edit.positions is not None:
-            raise UsageError("positions of an edit are for model.edited and extract; give the tokens as edited, or at_BL")
+            raise UsageError(
+                "positions of an edit are for model.edited and extract; give the tokens as edited, or at_BL"
+            )
         return at_BL, rows_BL
 
     with editing_at(model, edits, placed):

@@ -4,7 +4,7 @@ Axes: N rows in use (validation, then test), C classes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from probekit.activations.activations import Activations
-from probekit.activations.labelled import record_of_labels
+from probekit.activations.labelled import record_of_labels, with_task
 from probekit.activations.layout import PER_EXAMPLE
 from probekit.activations.plan.reading.read_positions import read_positions
 from probekit.activations.plan.token_ids import Sequences, tokenise_inputs
 from probekit.causal.behaviour.answers import answer_ids, answer_tokens
+from probekit.causal.behaviour.numbers import NumberBehaviour, number_behaviour
 from probekit.causal.behaviour.unembedding import check_head
-from probekit.causal.curve.refusals import check_answers, check_curve
+from probekit.causal.curve.refusals import check_answers, check_curve, check_numbers
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.request import Request, check_request
 from probekit.evaluation.results.data import LayerResult, ProbeData
@@ -79,6 +80,8 @@ class CausalQuestion:
         results: the curve.
         options: of the run.
         answer_of_id: example -> the index of the token after which the model answers, where these were given.
+        behaviour: the number that the model answers, where labels are numbers; None for the logit difference.
+        numbers: these labels, float64; None for classes.
     """
 
     model: LanguageModel
@@ -93,6 +96,8 @@ class CausalQuestion:
     results: ProbeData
     options: CausalOptions
     answer_of_id: Mapping[str, int] = field(default_factory=dict)
+    behaviour: NumberBehaviour | None = None
+    numbers: np.ndarray | None = None
 
 
 def ask(model: LanguageModel, acts: Activations, results: ProbeData | None, options: CausalOptions) -> CausalQuestion:
@@ -107,13 +112,25 @@ def ask(model: LanguageModel, acts: Activations, results: ProbeData | None, opti
     assert results is not None
     _check_model(model)
     request = _request(acts, results)
+    numbers = None if request.n_classes else np.asarray(request.labels, dtype=np.float64)
+    if numbers is not None:
+        check_numbers(request.label, options)
+        request = _of_halves(request, numbers)
+    elif options.readout is not None or isinstance(options.answers, Mapping):
+        raise UsageError(f"readout and a dict of answers are for labels of numbers, and {request.label!a} has classes")
     decides = _answers_label(request, options)
     classes = list(request.acts.label_names[decides])
-    check_answers(decides, classes, options.answers)
+    if numbers is None:
+        check_answers(decides, classes, list(options.answers or ()) or None)
     _check_same(model, acts, results)
     layers = _layers(results, request, options)
     rows = _rows(model, request, decides, options)
-    answers = np.array(answer_ids(model, list(options.answers or ()), _inputs(request, rows, options)), dtype=np.int64)
+    inputs, behaviour = _inputs(request, rows, options), None
+    if numbers is None:
+        answers = np.array(answer_ids(model, list(options.answers or ()), inputs), dtype=np.int64)
+    else:
+        behaviour = number_behaviour(model, options.answers, options.readout, inputs)
+        answers, classes = behaviour.token_K.numpy(), [f"{value:g}" for value in behaviour.value_K.tolist()]
     train = np.flatnonzero(request.acts.splits == "train")
     given = options.answer_at if isinstance(options.answer_at, tuple) else ()
     if given and len(given) != len(acts.task):
@@ -132,7 +149,25 @@ def ask(model: LanguageModel, acts: Activations, results: ProbeData | None, opti
         results,
         options,
         answer_of_id,
+        behaviour,
+        numbers,
     )
+
+
+def _of_halves(request: Request, numbers: np.ndarray) -> Request:
+    """The request with numbers as two classes, below and above the median of train.
+
+    Counterparts, placebos, steering and fresh probes need classes. The scalar that an interchange takes is that of the
+    counterpart's own activation, whatever its class.
+    """
+    task, name = request.acts.task, request.label
+    if numbers.ndim != 1:
+        raise UsageError(f"{name!a} holds vectors, and an edit follows one number; take a label set of single numbers")
+    middle = float(np.nanmedian(numbers[task.splits == "train"]))
+    halves = np.where(np.isnan(numbers), -1, numbers > middle).astype(np.int64)
+    names = {**task.label_names, name: ["lower half", "upper half"]}
+    made = replace(task, labels={**task.labels, name: halves}, label_names=names)
+    return replace(request, acts=with_task(request.acts, made), labels=halves, n_classes=2)
 
 
 def check_results(results: Any) -> None:
