@@ -13,7 +13,7 @@ from torch import Tensor
 from probekit.causal.behaviour.measure import measure
 from probekit.causal.branches.run import Branches, run_branches
 from probekit.causal.curve.arms import Arm, batches, joined_edits
-from probekit.causal.curve.sides import Side, differences
+from probekit.causal.curve.sides import Side, answer_differences
 from probekit.causal.curve.statistics import ratio_interval
 from probekit.causal.data import Effect
 from probekit.errors import DataError
@@ -67,12 +67,12 @@ def _run(model: LanguageModel, place: Place, side: Side, edit: Edit, arms: list[
     own_V, other_V = side.own_N[text_V], side.other_N[text_V]
     columns = [_sizes(edit, side.x_ND[text_V])]
     if arms[0].is_placebo:  # most runs are placebos'; the logits of two tokens are a small part of the head's work
-        columns.insert(0, differences(model, side.own_N, side.other_N, side.numbers, hidden_VD, text_V))
+        columns.insert(0, answer_differences(model, side.own_N, side.other_N, side.numbers, hidden_VD, text_V))
     else:
         found = measure(model, hidden_VD, side.trunk.hidden_ND[text_V], own_V, other_V)
         columns = [found.logit_difference, *columns, found.kl, found.probability]
     if side.numbers is not None:  # which have no answer of their own, so that none has a probability
-        columns[0] = differences(model, side.own_N, side.other_N, side.numbers, hidden_VD, text_V)
+        columns[0] = answer_differences(model, side.own_N, side.other_N, side.numbers, hidden_VD, text_V)
         columns = columns[:3]
     split = [x.double().cpu().view(len(arms), n).numpy() for x in columns]
     return [ArmRun(arm, *(x[i] for x in split)) for i, arm in enumerate(arms)]

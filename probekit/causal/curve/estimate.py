@@ -40,9 +40,7 @@ def _not_counted(options: CausalOptions, places: int, of_classes: bool) -> list[
     where, methods = counted(places, "place"), set(options.method_names)
     searches = options.das and of_classes and "interchange" in methods
     known = {
-        f"the search for the best direction at {where} (--no-das)": options.das
-        and "interchange" in methods
-        and of_classes,
+        f"the search for the best direction at {where} (--no-das)": searches,
         f"fresh probes after the edits of {where} (--no-completeness)": options.completeness and methods != {"patch"},
         "activation patching": "patch" in methods,
     }

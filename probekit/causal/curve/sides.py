@@ -113,7 +113,7 @@ def find_side(question: CausalQuestion, split: str) -> Side:
         numbers = _numbers(question, rows.index[some], hidden, counterpart)
         every_N = torch.arange(len(some))
         own, crossed = (
-            differences(model, own_N, other_N, numbers, x_ND, every_N).double().cpu().numpy()
+            answer_differences(model, own_N, other_N, numbers, x_ND, every_N).double().cpu().numpy()
             for x_ND in (hidden, hidden[torch.from_numpy(counterpart)])
         )
     # the gap between the classes, of which steering has its share, is twice the own logit difference
@@ -156,7 +156,7 @@ def _check_order(question: CausalQuestion, some: np.ndarray, answer_N: Tensor) -
         )
 
 
-def differences(
+def answer_differences(
     model: LanguageModel, own_N: Tensor, other_N: Tensor, numbers: Numbers | None, hidden_VD: Tensor, text_V: Tensor
 ) -> Tensor:
     """What is measured of each run, [V]: the logit difference of its text's answers, or that of its numbers."""
