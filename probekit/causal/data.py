@@ -249,8 +249,9 @@ class CausalData:
         checklist: the reviewer's questions.
         meta: JSON-able. "model", "task", "label", "headline" (metric of the scores), "n_layers", "point", "seed",
             "versions"; "answers" (class -> text of its token); "position" (token that is read), "answer_token" ("last
-            token" or "[MASK]": after which the model answers) and "at" ("read" or "all": where edits act); "methods"
-            (the first is the headline); "n" (split -> rows); "left_out" (split -> rows without a counterpart);
+            token", "[MASK]" or another: after which the model answers) and "at" ("read" or "all": where edits act);
+            "methods" (the first is the headline); "n" (split -> rows);
+            "left_out" (split -> rows without a counterpart);
             "no_share" (methods whose effects are shares of nothing, so that they are nan);
             "base" (split -> {"logit_difference", "interval", "probability", "preferred" (share of rows that prefer
             their own answer)}), the behaviour without edits; "selected" (method -> {"place", "scale", "direction",

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from probekit.models.base import LanguageModel
 
 ORDER = """
-    path answers method layer label point out rows dry_run answers_label at scale placebos no_das no_completeness
-    neutral pairs align exact title no_title width format store model check seed
+    path answers answer_at answers_label method layer at scale rows placebos no_das no_completeness neutral pairs align
+    exact label point store model check seed out title no_title width format dry_run
 """
 WITHOUT_DIRECTION = ("mlp",)  # kinds of probes that are no linear map
 
@@ -249,13 +249,15 @@ def _is_usable(meta: Mapping[str, Any]) -> bool:
 
 def _check_record(store: AnyPath, results: Path, options: CausalOptions) -> None:
     """Refuse what the record of the probes and that of the store show already, before torch is imported."""
-    from probekit.causal.curve.refusals import check_answers, check_curve
+    from probekit.causal.curve.refusals import check_answers, check_curve, check_numbers
 
     if not (meta := _record(results)):
         return  # loading it says what is wrong
     check_curve(meta)
-    if options.answers_label is None or options.answers is None:
-        check_answers(meta["label"], list(meta["classes"]), options.answers)
+    if not meta["n_classes"]:
+        check_numbers(meta["label"], options)
+    elif options.answers_label is None or options.answers is None:
+        check_answers(meta["label"], list(meta["classes"]), list(options.answers or ()) or None)
     known = stored_places(store)
     if known is not None and meta["point"] in known.points:
         places_of(known, meta["point"], options.layers)

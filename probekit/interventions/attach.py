@@ -70,12 +70,15 @@ def editing(
     Raises:
         UsageError: an edit with positions of its own.
     """
-    for name, edit in check_edits(model, edits):
+
+    def placed(edit: Edit) -> Placed:
         if edit.positions is not None:
             raise UsageError(
-                f"the edit at {name} has positions of its own, which are for model.edited and extract; leave them out"
+                "positions of an edit are for model.edited and extract; give the tokens as edited, or at_BL"
             )
-    with editing_at(model, edits, lambda edit: (at_BL, rows_BL)):
+        return at_BL, rows_BL
+
+    with editing_at(model, edits, placed):
         yield
 
 

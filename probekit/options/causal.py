@@ -1,17 +1,21 @@
 """The options of `causal`."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError, nearest
 from probekit.options import parse
 from probekit.options.check import check_among, check_whole, is_real, is_whole
 from probekit.options.option import option
 from probekit.points import check_layers
+from probekit.selections import as_position, keeps_several, parse_selection
 from probekit.text import listed
+
+if TYPE_CHECKING:
+    import numpy as np
 
 CausalMethod = Literal["interchange", "erase", "steer", "patch"]
 At = Literal["read", "all"]
@@ -25,12 +29,27 @@ LEAST_PLACEBOS = 20  # of one kind alone; with fewer no p-value can be below 0.0
 class CausalOptions:
     """Which behaviour is measured, and which edits are made where."""
 
-    answers: str | Sequence[str | int] | None = option(
+    answers: "str | Sequence[str | int] | Mapping[str | int, float] | None" = option(
         None,
         "The next word of each class, such as is,are, in the order of the classes; each is one token.",
-        notes="In Python also token ids, such as [2, 3]. The behaviour is the logit of the own class's word minus that "
+        notes="For a label of numbers, words that are numbers: 0,1,2,3. In Python also token ids, such as [2, 3], and "
+        "for numbers a dict word or id -> number. The behaviour is the logit of the own class's word minus that "
         "of the other's, after the last token.",
         metavar="WORDS",
+    )
+    readout: "Sequence[float] | np.ndarray | None" = option(
+        None,
+        "For a label of numbers: a linear readout [D] of the final norm's output, measured in place of answers.",
+        flag=None,
+    )
+    answer_at: "str | int | np.ndarray | Sequence[int] | None" = option(
+        None,
+        "The token after which the model answers: 3, -2, last@user, before:TEXT, ... (see: which-token).  [default: "
+        "last; of a masked language model its MASK]",
+        notes="In Python also the index of one token of each example, an int array [N]. With it, --answers are words "
+        "by themselves, tried after a blank first.",
+        metavar="TOKEN",
+        parse=parse.position,
     )
     answers_label: str | None = option(
         None,
@@ -117,6 +136,8 @@ class CausalOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "answers", _answers(self.answers))
+        object.__setattr__(self, "answer_at", _answer_at(self.answer_at))
+        object.__setattr__(self, "readout", _readout(self.readout))
         object.__setattr__(self, "methods", _methods(self.methods, self.at))
         object.__setattr__(self, "scales", _scales(self.scales))
         for name, least in (("rows", 2), ("placebos", 0), ("seed", 0)):
@@ -168,6 +189,8 @@ def _check_together(options: CausalOptions) -> None:
         raise UsageError("align (--align) is for the pairs of a file; name it with --pairs")
     if options.of_pairs_alone and (options.answers is not None or options.answers_label is not None):
         raise UsageError("the file of --pairs has the answers; leave --answers and --answers-label out")
+    if options.pairs is not None and options.answer_at is not None:
+        raise UsageError("the texts of --pairs end before their answers; leave --answer-at out")
     if options.method_names == ("patch",) and options.neutral is not None:
         raise UsageError("neutral texts (--neutral) are for other methods than patch; add erase to --method")
     if options.method_names == ("patch",) and options.at == "all":
@@ -178,9 +201,13 @@ def _check_together(options: CausalOptions) -> None:
         )
 
 
-def _answers(given: Any) -> tuple[str | int, ...] | None:
+def _answers(given: Any) -> tuple[str | int, ...] | dict[str | int, float] | None:
     if given is None:
         return None
+    if isinstance(given, Mapping):
+        if len(given) < 2 or not all(map(is_real, given.values())):
+            raise UsageError(f"answers as a dict are word -> number, two or more; got {given!a:.60}")
+        return dict(given)
     words = tuple(parse.names(given)) if isinstance(given, str) else tuple(given)
     words = tuple(int(word) if is_whole(word) else word for word in words)
     if len(words) < 2 or not all(type(word) in (str, int) and word != "" for word in words):
@@ -190,6 +217,34 @@ def _answers(given: Any) -> tuple[str | int, ...] | None:
     if len(set(words)) < len(words):
         raise UsageError(f"answers (--answers) must differ between classes; got {given!a:.60}")
     return words
+
+
+def _readout(given: Any) -> tuple[float, ...] | None:
+    each = given.tolist() if hasattr(given, "tolist") else given
+    if each is not None and not (isinstance(each, list | tuple) and each and all(map(is_real, each))):
+        raise UsageError(f"readout is a vector of numbers, [D]; got {given!a:.60}")
+    return None if each is None else tuple(map(float, each))
+
+
+def _answer_at(given: Any) -> str | int | tuple[int, ...] | None:
+    """One token of each text: a selection, an index, or an index for each example."""
+    if given is None or is_whole(given):
+        return None if given is None else int(given)
+    if isinstance(given, str):
+        selection = parse_selection(given)
+        if selection.pick == "mean" or keeps_several(selection):
+            raise UsageError(
+                f"a model answers after one token of each text, and --answer-at {given!a:.60} names several; write "
+                "last, 3, before:TEXT, ..."
+            )
+        return as_position(given)
+    each = given.tolist() if hasattr(given, "tolist") else given
+    if not isinstance(each, list | tuple) or not each or not all(map(is_whole, each)):
+        raise UsageError(
+            "answer_at (--answer-at) is one token of each text, such as 3 or before:TEXT, or its index in each "
+            f"example; got {given!a:.60}"
+        )
+    return tuple(map(int, each))
 
 
 def _methods(given: Any, at: str) -> tuple[str, ...]:

@@ -69,7 +69,8 @@ def prepare_aftermath(question: CausalQuestion) -> Aftermath:
         except DataError:  # too few rows of a class: the rest of the run needs no fresh probes
             reading = None
     neutral = _neutral(question, rng)
-    loss = loss_per_token(question.model, neutral) if any(len(text) > 1 for text in neutral) else None
+    has_mask = question.model.causal or question.model.tokenizer is not None  # which the loss of an encoder needs
+    loss = loss_per_token(question.model, neutral) if has_mask and any(len(text) > 1 for text in neutral) else None
     return Aftermath(task, reading, neutral, loss)
 
 

@@ -29,6 +29,7 @@ from probekit.evaluation.results.data import ProbeData
 from probekit.models.base import LanguageModel
 from probekit.options import CausalArguments
 from probekit.options.option import keywords
+from probekit.selections import PER_EXAMPLE, in_words
 from probekit.versions import versions_of
 
 
@@ -117,13 +118,14 @@ def _data(question: CausalQuestion, sides: Mapping[str, Side], found: list[Place
 
 def _meta(question: CausalQuestion, sides: Mapping[str, Side]) -> dict[str, Any]:
     meta, options, model = question.results.meta, question.options, question.model
-    names = model.need_tokenizer().tokens(question.answer_C.tolist()) if model.tokenizer else options.answers or ()
+    names = model.tokenizer.tokens(question.answer_C.tolist()) if model.tokenizer else list(options.answers or ())
     methods = [name for name in options.method_names if name in CHOICES]
     return {
         **{name: meta[name] for name in ("model", "task", "label", "point", "n_layers", "headline", "probe")},
         "position": meta["position"],
-        "answer_token": "last token" if model.causal else "[MASK]",
+        "answer_token": _answer_token(question),
         "at": options.at,
+        **({} if question.behaviour is None else {"behaviour": question.behaviour.name}),
         "answers_label": question.answers_label,
         "answers": dict(zip(question.classes, [str(name) for name in names], strict=True)),
         "methods": methods if methods else list(options.method_names),
@@ -153,6 +155,14 @@ def _no_share(sides: Mapping[str, Side], methods: list[str]) -> dict[str, Any]:
     return found
 
 
+def _answer_token(question: CausalQuestion) -> str:
+    """The token after which the model answers, in words."""
+    at = question.options.answer_at
+    if at is None:
+        return "last token" if question.model.causal else "[MASK]"
+    return in_words(PER_EXAMPLE if isinstance(at, tuple) else str(at))
+
+
 @torch.no_grad()
 def _base(question: CausalQuestion, side: Side) -> dict[str, Any]:
     """The behaviour without edits."""
@@ -162,6 +172,6 @@ def _base(question: CausalQuestion, side: Side) -> dict[str, Any]:
     return {
         "logit_difference": float(side.difference.mean()),
         "interval": None if ends is None else list(ends),
-        "probability": float(found.probability.mean()),
+        "probability": None if side.numbers is not None else float(found.probability.mean()),
         "preferred": float((side.difference > 0).mean()),
     }

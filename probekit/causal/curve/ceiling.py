@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.causal.behaviour.answers import answer_tokens
 from probekit.causal.behaviour.measure import Behaviour
 from probekit.causal.branches.run import Trunk, run_trunk
 from probekit.causal.curve.candidates import Candidate
-from probekit.causal.curve.question import CausalQuestion, tokens_of
+from probekit.causal.curve.question import CausalQuestion, answers_at, tokens_of
 from probekit.causal.curve.sides import own_and_other
 from probekit.causal.interchange.counterparts import choose_counterparts, with_counterparts
 from probekit.causal.interchange.das import LearnedDirection, Search, find_das
@@ -81,7 +80,7 @@ def search_texts(question: CausalQuestion) -> SearchTexts:
     )
     kept, counterpart = with_counterparts(found)
     index, texts, read = index[kept], [ids[i] for i in kept], np.asarray(positions)[kept]
-    trunk = run_trunk(question.model, texts, answer_tokens(question.model, texts, [task.ids[i] for i in index]))
+    trunk = run_trunk(question.model, texts, answers_at(question, index, texts))
     behaviour = Behaviour(*own_and_other(question, answers[index], counterpart), trunk.answer_N)
     tokens, is_train = torch.from_numpy(read), task.splits[index] == "train"
     return SearchTexts(index, is_train, torch.from_numpy(counterpart), tokens, behaviour, trunk)

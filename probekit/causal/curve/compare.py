@@ -197,6 +197,8 @@ def baseline_of(results: ProbeData) -> Mapping[str, Any]:
     known = None if majority is None else majority.metrics.get("test", {}).get(headline)
     if known is not None:
         return {"name": "majority", "value": known}
+    if not results.meta["n_classes"]:
+        return {"name": "mean", "value": 0.0}  # R2 of the mean
     counts = results.meta["counts"]["test"]
     chance = max(counts.values()) / sum(counts.values()) if headline == "accuracy" else 1 / results.meta["n_classes"]
     return {"name": "chance", "value": CHANCE.get(headline, chance)}

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.causal.behaviour.measure import logit_differences, measure
+from probekit.causal.behaviour.measure import measure
 from probekit.causal.branches.run import Branches, run_branches
 from probekit.causal.curve.arms import Arm, batches, joined_edits
-from probekit.causal.curve.sides import Side
+from probekit.causal.curve.sides import Side, answer_differences
 from probekit.causal.curve.statistics import ratio_interval
 from probekit.causal.data import Effect
 from probekit.errors import DataError
@@ -32,15 +32,15 @@ class ArmRun:
         arm: the edit.
         difference: logit difference of each row, float64 [N].
         size: of the edit at the token that is read, relative to the activation's, float64 [N].
-        probability: of the own answer, float64 [N]; None for placebos.
         kl: from the unedited distribution, float64 [N]; None for placebos.
+        probability: of the own answer, float64 [N]; None for placebos, and where labels are numbers.
     """
 
     arm: Arm
     difference: np.ndarray
     size: np.ndarray
-    probability: np.ndarray | None = None
     kl: np.ndarray | None = None
+    probability: np.ndarray | None = None
 
 
 @torch.no_grad()
@@ -67,10 +67,13 @@ def _run(model: LanguageModel, place: Place, side: Side, edit: Edit, arms: list[
     own_V, other_V = side.own_N[text_V], side.other_N[text_V]
     columns = [_sizes(edit, side.x_ND[text_V])]
     if arms[0].is_placebo:  # most runs are placebos'; the logits of two tokens are a small part of the head's work
-        columns.insert(0, logit_differences(model, hidden_VD, own_V, other_V))
+        columns.insert(0, answer_differences(model, side.own_N, side.other_N, side.numbers, hidden_VD, text_V))
     else:
         found = measure(model, hidden_VD, side.trunk.hidden_ND[text_V], own_V, other_V)
-        columns = [found.logit_difference, *columns, found.probability, found.kl]
+        columns = [found.logit_difference, *columns, found.kl, found.probability]
+    if side.numbers is not None:  # which have no answer of their own, so that none has a probability
+        columns[0] = answer_differences(model, side.own_N, side.other_N, side.numbers, hidden_VD, text_V)
+        columns = columns[:3]
     split = [x.double().cpu().view(len(arms), n).numpy() for x in columns]
     return [ArmRun(arm, *(x[i] for x in split)) for i, arm in enumerate(arms)]
 

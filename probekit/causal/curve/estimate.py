@@ -26,20 +26,21 @@ def plan_causal(model: LanguageModel, acts: Activations, results: ProbeData, opt
         "model": model.name,
         "label": question.label,
         "answers_label": question.answers_label,
-        "answers": dict(zip(question.classes, options.answers or (), strict=True)),
+        "answers": dict(zip(question.classes, list(options.answers or ()), strict=True)),
         "places": [layer.place for layer in question.layers],
         "rows": {"train": len(question.train), **rows},
         "runs": runs,
         "seconds": len(question.layers) * of_place + runs * of_run,
-        "not_counted": _not_counted(options, len(question.layers)),
+        "not_counted": _not_counted(options, len(question.layers), question.behaviour is None),
     }
 
 
-def _not_counted(options: CausalOptions, places: int) -> list[str]:
+def _not_counted(options: CausalOptions, places: int, of_classes: bool) -> list[str]:
     """What a run does besides the edits. `seconds` leaves it out, because timing it would take as long as doing it."""
     where, methods = counted(places, "place"), set(options.method_names)
+    searches = options.das and of_classes and "interchange" in methods
     known = {
-        f"the search for the best direction at {where} (--no-das)": options.das and "interchange" in methods,
+        f"the search for the best direction at {where} (--no-das)": searches,
         f"fresh probes after the edits of {where} (--no-completeness)": options.completeness and methods != {"patch"},
         "activation patching": "patch" in methods,
     }

@@ -73,8 +73,8 @@ def pairs_of_file(model: LanguageModel, options: CausalOptions, bos: bool | None
 def patched_pairs(question: CausalQuestion, side: Side) -> tuple[MinimalPairs, dict[str, int]]:
     """The pairs of a file, or test rows drawn at random with their counterparts of equal length.
 
-    Also how many: "pairs", and how many test rows were left out as "unequal" (in length), "same" (text) and "more"
-    (than are patched).
+    Also how many: "pairs", and how many test rows were left out as "unequal" (in length, or in the token after which
+    the model answers), "same" (text) and "more" (than are patched).
 
     Raises:
         DataError: a file without pairs, or no such rows.
@@ -85,7 +85,8 @@ def patched_pairs(question: CausalQuestion, side: Side) -> tuple[MinimalPairs, d
         return pairs, {"pairs": len(pairs)}
     texts = side.trunk.texts
     lengths, other = np.array([len(text) for text in texts]), side.counterpart
-    equal = lengths == lengths[other]
+    answer = side.trunk.answer_N.numpy()
+    equal = (lengths == lengths[other]) & (answer == answer[other])
     differs = np.array([texts[i] != texts[j] for i, j in enumerate(other)])
     rows = np.flatnonzero(equal & differs)
     if not len(rows):

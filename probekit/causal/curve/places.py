@@ -3,6 +3,7 @@
 Axes: N rows, D width of the place.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -45,8 +46,11 @@ class PlaceFound:
     has_direction: bool
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        return asdict(self)
+        """JSON-able; an effect that is a share of nothing is None."""
+        body = asdict(self)
+        for entry in body["effects"]:
+            entry["effect"] = entry["effect"] if math.isfinite(entry["effect"]) else None
+        return body
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +69,7 @@ class Shared:
 def prepare(question: CausalQuestion) -> Shared:
     """Run the model on the texts that every place needs."""
     methods = question.options.method_names
-    searches = question.options.das and "interchange" in methods
+    searches = question.options.das and "interchange" in methods and question.behaviour is None
     try:
         texts = search_texts(question) if searches else None
     except DataError:  # too few of the rows that were drawn for it have a counterpart: the rest needs no search
@@ -168,7 +172,8 @@ def read_found(body: Mapping[str, Any]) -> PlaceFound:
     effects = []
     for entry in body["effects"]:
         ends = entry["interval"]
-        effects.append(Effect(**{**entry, "interval": None if ends is None else (ends[0], ends[1])}))
+        effect = math.nan if entry["effect"] is None else entry["effect"]
+        effects.append(Effect(**{**entry, "effect": effect, "interval": None if ends is None else (ends[0], ends[1])}))
     return PlaceFound(
         effects, dict(body["angles"]), dict(body["search"]), dict(body["after"]), bool(body["has_direction"])
     )

@@ -3,19 +3,23 @@
 Axes: N rows in use (validation, then test), C classes.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from probekit.activations.activations import Activations
-from probekit.activations.labelled import record_of_labels
+from probekit.activations.labelled import record_of_labels, with_task
 from probekit.activations.layout import PER_EXAMPLE
 from probekit.activations.plan.reading.read_positions import read_positions
-from probekit.activations.plan.token_ids import tokenise_inputs
-from probekit.causal.behaviour.answers import answer_ids
+from probekit.activations.plan.token_ids import Sequences, tokenise_inputs
+from probekit.causal.behaviour.answers import answer_ids, answer_tokens
+from probekit.causal.behaviour.numbers import NumberBehaviour, number_behaviour
 from probekit.causal.behaviour.unembedding import check_head
-from probekit.causal.curve.refusals import check_answers, check_curve
+from probekit.causal.curve.refusals import check_answers, check_curve, check_numbers
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.request import Request, check_request
 from probekit.evaluation.results.data import LayerResult, ProbeData
@@ -75,6 +79,9 @@ class CausalQuestion:
         layers: the probes' results, in the order of the curve.
         results: the curve.
         options: of the run.
+        answer_of_id: example -> the index of the token after which the model answers, where these were given.
+        behaviour: the number that the model answers, where labels are numbers; None for the logit difference.
+        numbers: these labels, float64; None for classes.
     """
 
     model: LanguageModel
@@ -88,6 +95,9 @@ class CausalQuestion:
     layers: list[LayerResult]
     results: ProbeData
     options: CausalOptions
+    answer_of_id: Mapping[str, int] = field(default_factory=dict)
+    behaviour: NumberBehaviour | None = None
+    numbers: np.ndarray | None = None
 
 
 def ask(model: LanguageModel, acts: Activations, results: ProbeData | None, options: CausalOptions) -> CausalQuestion:
@@ -102,17 +112,62 @@ def ask(model: LanguageModel, acts: Activations, results: ProbeData | None, opti
     assert results is not None
     _check_model(model)
     request = _request(acts, results)
+    numbers = None if request.n_classes else np.asarray(request.labels, dtype=np.float64)
+    if numbers is not None:
+        check_numbers(request.label, options)
+        request = _of_halves(request, numbers)
+    elif options.readout is not None or isinstance(options.answers, Mapping):
+        raise UsageError(f"readout and a dict of answers are for labels of numbers, and {request.label!a} has classes")
     decides = _answers_label(request, options)
     classes = list(request.acts.label_names[decides])
-    check_answers(decides, classes, options.answers)
+    if numbers is None:
+        check_answers(decides, classes, list(options.answers or ()) or None)
     _check_same(model, acts, results)
     layers = _layers(results, request, options)
     rows = _rows(model, request, decides, options)
-    answers = np.array(answer_ids(model, list(options.answers or ()), _inputs(request, rows)), dtype=np.int64)
+    inputs, behaviour = _inputs(request, rows, options), None
+    if numbers is None:
+        answers = np.array(answer_ids(model, list(options.answers or ()), inputs), dtype=np.int64)
+    else:
+        behaviour = number_behaviour(model, options.answers, options.readout, inputs)
+        answers, classes = behaviour.token_K.numpy(), [f"{value:g}" for value in behaviour.value_K.tolist()]
     train = np.flatnonzero(request.acts.splits == "train")
+    given = options.answer_at if isinstance(options.answer_at, tuple) else ()
+    if given and len(given) != len(acts.task):
+        raise UsageError(f"answer_at has {len(given):,} indices for {len(acts.task):,} examples; give one for each")
+    answer_of_id = dict(zip(acts.task.ids, given, strict=True)) if given else {}
     return CausalQuestion(
-        model, request.acts, request.label, decides, classes, answers, rows, train, layers, results, options
+        model,
+        request.acts,
+        request.label,
+        decides,
+        classes,
+        answers,
+        rows,
+        train,
+        layers,
+        results,
+        options,
+        answer_of_id,
+        behaviour,
+        numbers,
     )
+
+
+def _of_halves(request: Request, numbers: np.ndarray) -> Request:
+    """The request with numbers as two classes, below and above the median of train.
+
+    Counterparts, placebos, steering and fresh probes need classes. The scalar that an interchange takes is that of the
+    counterpart's own activation, whatever its class.
+    """
+    task, name = request.acts.task, request.label
+    if numbers.ndim != 1:
+        raise UsageError(f"{name!a} holds vectors, and an edit follows one number; take a label set of single numbers")
+    middle = float(np.nanmedian(numbers[task.splits == "train"]))
+    halves = np.where(np.isnan(numbers), -1, numbers > middle).astype(np.int64)
+    names = {**task.label_names, name: ["lower half", "upper half"]}
+    made = replace(task, labels={**task.labels, name: halves}, label_names=names)
+    return replace(request, acts=with_task(request.acts, made), labels=halves, n_classes=2)
 
 
 def check_results(results: Any) -> None:
@@ -141,8 +196,10 @@ def _answers_label(request: Request, options: CausalOptions) -> str:
     return name
 
 
-def _inputs(request: Request, rows: CausalRows) -> Any:
-    """The texts in use, or their ids where the task holds ids."""
+def _inputs(request: Request, rows: CausalRows, options: CausalOptions) -> Any:
+    """The texts in use, or their ids where the task holds ids or texts go on after the answer."""
+    if options.answer_at is not None:
+        return rows.texts
     inputs = [request.acts.task.inputs[i] for i in rows.index]
     return inputs if isinstance(inputs[0], str) else rows.texts
 
@@ -207,14 +264,48 @@ def tokens_of(model: LanguageModel, acts: Activations, index: np.ndarray) -> tup
         UsageError: the probe reads several tokens of each text.
     """
     some = acts.task.subset(index)
-    sequences = tokenise_inputs(model, some, acts.meta.get("bos"), acts.meta.get("on_long", "cut"))
     position = acts.meta.get("position", some.position)
-    wanted = some.position if position == PER_EXAMPLE else position
-    reading, bad = read_positions(model, some, sequences, wanted, acts.meta.get("skip_special", False))
-    read = reading.reads[0].index
-    if read is None or bad or len(read) != len(index):
+    if position == PER_EXAMPLE:
+        own = acts.layout.token_index  # of an array that `extract` was given, which the task does not have
+        position = some.position if own is None else own[index]
+    sequences, read, bad = _one_token(model, acts, some, position)
+    if read is None or bad:
         raise UsageError("an edit needs one token of each text; train the probes at --position last")
     return [sequences[i].tolist() for i in range(len(index))], read, sequences.n_bos
+
+
+def answers_at(question: "CausalQuestion", index: np.ndarray, texts: list[list[int]]) -> Tensor:
+    """The token after which the model answers in each of some rows, int64 [N].
+
+    Args:
+        question: whose model answers.
+        index: the rows' numbers in the task.
+        texts: their token ids, context tokens included.
+
+    Raises:
+        DataError: a text without this token.
+    """
+    task, wanted = question.acts.task, question.options.answer_at
+    names = [task.ids[i] for i in index]
+    if wanted is None:
+        return answer_tokens(question.model, texts, names)
+    if isinstance(wanted, tuple):
+        wanted = np.array([question.answer_of_id[name] for name in names])
+    _, at, bad = _one_token(question.model, question.acts, task.subset(index), wanted)
+    if bad or at is None:
+        row, why = next(iter(bad.items()), (0, "it has no such token"))
+        raise DataError(f"example {names[row]!a}: {why}; name a token that each text has (--answer-at)")
+    return torch.from_numpy(np.asarray(at, dtype=np.int64))
+
+
+def _one_token(
+    model: LanguageModel, acts: Activations, some: Task, wanted: Any
+) -> tuple[Sequences, np.ndarray | None, dict[int, str]]:
+    """The token ids of some examples, the one token of each at a position, and the rows that lack it, with why."""
+    sequences = tokenise_inputs(model, some, acts.meta.get("bos"), acts.meta.get("on_long", "cut"))
+    reading, bad = read_positions(model, some, sequences, wanted, acts.meta.get("skip_special", False))
+    read = reading.reads[0].index
+    return sequences, None if read is None or len(read) != len(some) else read, bad
 
 
 def _draw(

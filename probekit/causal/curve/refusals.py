@@ -13,14 +13,12 @@ def check_curve(meta: Mapping[str, Any]) -> None:
     """Check the record of a curve: activations of the model as it is, classes, splits, one token of each text.
 
     Raises:
-        UsageError: an edited model, imported activations, numbers, nested folds, no validation rows, several tokens.
+        UsageError: an edited model, imported activations, nested folds, no validation rows, several tokens.
         DataError: an incomplete record.
     """
     if missing := [name for name in _NEEDED if name not in meta]:
         raise DataError(f"the results lack {missing[0]!a}; train the probes again")
     _check_activations(meta.get("activations", {}))
-    if not meta["n_classes"]:
-        raise UsageError(f"{meta['label']!a} holds numbers, and causal compares classes; take a label set of classes")
     if meta.get("folds"):
         raise UsageError("these probes were trained with nested folds, so no row is new to them; train without --folds")
     if "validation" not in meta["n"]:
@@ -46,7 +44,22 @@ def _check_activations(known: Mapping[str, Any]) -> None:
         )
 
 
-def check_answers(label: str, classes: Sequence[str], answers: Sequence[str] | None) -> None:
+def check_numbers(label: str, options: Any) -> None:
+    """Raise a UsageError unless the options are for a label of numbers."""
+    if options.answers is None and options.readout is None:
+        raise UsageError(
+            f"{label!a} holds numbers: name the words of numbers that the model may answer, such as --answers 0,1,2,3 "
+            "(in Python also a linear readout=)"
+        )
+    if options.answers_label is not None:
+        raise UsageError(f"{label!a} holds numbers, whose answers are numbers; leave --answers-label out")
+    if "patch" in options.method_names:
+        raise UsageError(
+            f"patch compares answers of two classes, and {label!a} holds numbers; leave it out of --method"
+        )
+
+
+def check_answers(label: str, classes: Sequence[str], answers: Sequence[str | int] | None) -> None:
     """Raise a UsageError unless there is one answer for each class."""
     names = listed([ascii(name) for name in classes])
     if answers is None:

@@ -9,13 +9,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.causal.behaviour.answers import answer_tokens
 from probekit.causal.behaviour.measure import logit_differences
+from probekit.causal.behaviour.numbers import NumberBehaviour, readings
 from probekit.causal.branches.run import Trunk, run_trunk
-from probekit.causal.curve.question import CausalQuestion
+from probekit.causal.curve.question import CausalQuestion, answers_at
 from probekit.causal.curve.statistics import Gap, find_gap
 from probekit.causal.interchange.counterparts import choose_counterparts, with_counterparts
+from probekit.errors import UsageError
 from probekit.evaluation.scores.bootstrap import Bootstrap
+from probekit.models.base import LanguageModel
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """The numbers that a model answers, as differences that are positive on the text's own side.
+
+    A row's difference is its number minus the middle between its own and its counterpart's without edits, times the
+    sign of the difference of their labels. So the counterpart's difference is minus the row's own, and a row flips
+    where its number comes nearer to the counterpart's.
+
+    Attributes:
+        behaviour: the number.
+        middle_N: [N].
+        sign_N: 1 where the row's label is larger than the counterpart's, else -1.
+    """
+
+    behaviour: NumberBehaviour
+    middle_N: Tensor
+    sign_N: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +53,7 @@ class Side:
         same: another text of each row's class, among these rows, int64 [N]; the row itself where there is none.
         own_N: token of the own class's answer.
         other_N: token of the other class's answer.
+        numbers: what is measured in place of their logit difference, where labels are numbers.
         trunk: the unedited runs.
         at_NL: the tokens that are edited, bool.
         difference: logit difference of each row, float64 [N].
@@ -51,6 +73,7 @@ class Side:
     same: np.ndarray
     own_N: Tensor
     other_N: Tensor
+    numbers: Numbers | None
     trunk: Trunk
     at_NL: Tensor
     difference: np.ndarray
@@ -82,11 +105,17 @@ def find_side(question: CausalQuestion, split: str) -> Side:
     texts = [rows.texts[i] for i in some]
     labels, groups = rows.labels[some], None if rows.groups is None else rows.groups[some]
     own_N, other_N = own_and_other(question, rows.answers[some], counterpart)
-    trunk = run_trunk(model, texts, answer_tokens(model, texts, [question.acts.task.ids[i] for i in rows.index[some]]))
+    answer_N = answers_at(question, rows.index[some], texts)
+    _check_order(question, some, answer_N)
+    trunk = run_trunk(model, texts, answer_N)
     hidden = trunk.hidden_ND
     with torch.no_grad():
-        own = logit_differences(model, hidden, own_N, other_N).double().cpu().numpy()
-        crossed = logit_differences(model, hidden[torch.from_numpy(counterpart)], own_N, other_N).double().cpu().numpy()
+        numbers = _numbers(question, rows.index[some], hidden, counterpart)
+        every_N = torch.arange(len(some))
+        own, crossed = (
+            answer_differences(model, own_N, other_N, numbers, x_ND, every_N).double().cpu().numpy()
+            for x_ND in (hidden, hidden[torch.from_numpy(counterpart)])
+        )
     # the gap between the classes, of which steering has its share, is twice the own logit difference
     wholes: dict[str, np.ndarray] = {"interchange": own - crossed, "erase": own, "steer": 2 * own}
     bootstrap = Bootstrap(len(some), options.seed, groups)
@@ -101,6 +130,7 @@ def find_side(question: CausalQuestion, split: str) -> Side:
         same=_of_the_same_class(labels, options.seed),
         own_N=own_N,
         other_N=other_N,
+        numbers=numbers,
         trunk=trunk,
         at_NL=_edited(texts, rows.read[some], rows.n_bos, options.at),
         difference=own,
@@ -112,14 +142,49 @@ def find_side(question: CausalQuestion, split: str) -> Side:
     )
 
 
+def _check_order(question: CausalQuestion, some: np.ndarray, answer_N: Tensor) -> None:
+    """Raise a UsageError if a causal model answers before the token that is edited."""
+    rows = question.rows
+    late = np.flatnonzero(rows.read[some] > answer_N.numpy()) if question.model.causal else []
+    if len(late) and question.options.at == "read":
+        first = int(late[0])
+        name = question.acts.task.ids[rows.index[some[first]]]
+        raise UsageError(
+            f"example {name!a}: the answer is read after token {int(answer_N[first])}, before the edited token "
+            f"{int(rows.read[some][first])}, which cannot change it; name a later --answer-at, or probe an "
+            "earlier token"
+        )
+
+
+def answer_differences(
+    model: LanguageModel, own_N: Tensor, other_N: Tensor, numbers: Numbers | None, hidden_VD: Tensor, text_V: Tensor
+) -> Tensor:
+    """What is measured of each run, [V]: the logit difference of its text's answers, or that of its numbers."""
+    if numbers is None:
+        return logit_differences(model, hidden_VD, own_N[text_V], other_N[text_V])
+    found_V = readings(model, numbers.behaviour, hidden_VD)
+    return (found_V - numbers.middle_N[text_V].to(found_V)) * numbers.sign_N[text_V].to(found_V)
+
+
+def _numbers(question: CausalQuestion, index: np.ndarray, hidden_ND: Tensor, counterpart: np.ndarray) -> Numbers | None:
+    if question.behaviour is None or question.numbers is None:
+        return None
+    found_N = readings(question.model, question.behaviour, hidden_ND)
+    label_N = torch.from_numpy(question.numbers[index])
+    other = torch.from_numpy(counterpart)
+    return Numbers(question.behaviour, (found_N + found_N[other]) / 2, torch.sign(label_N - label_N[other]))
+
+
 def own_and_other(question: CausalQuestion, classes: np.ndarray, counterpart: np.ndarray) -> tuple[Tensor, Tensor]:
-    """The tokens of each row's own answer, and of its counterpart's.
+    """The tokens of each row's own answer, and of its counterpart's; of no meaning where labels are numbers.
 
     Args:
         question: with the token of each class.
         classes: of the answers, int64 [N].
         counterpart: number of each row's counterpart, int64 [N].
     """
+    if question.behaviour is not None:  # no class has an answer of its own
+        return torch.zeros(len(classes)).long(), torch.zeros(len(classes)).long()
     tokens = torch.from_numpy(question.answer_C)
     return tokens[torch.from_numpy(classes)], tokens[torch.from_numpy(classes[counterpart])]
 

@@ -70,13 +70,16 @@ def extract_edited(
     at: Any,
 ) -> ActivationSet:
     """Extract some places of some rows of `acts` again, in the same way but under edits."""
-    position = acts.meta.get("position", task.position)
+    position, own = acts.meta.get("position", task.position), acts.layout.token_index
+    if position == PER_EXAMPLE:  # of an array that `extract` was given, or of the task
+        row_of = {name: row for row, name in enumerate(acts.task.ids)}
+        position = task.position if own is None else own[[row_of[name] for name in task.ids]]
     again = extract(
         model,
         task,
         points=list(dict.fromkeys(point for point, _ in places)),
         layers=sorted({layer for _, layer in places if layer is not None}),
-        position=task.position if position == PER_EXAMPLE else position,
+        position=position,
         bos=acts.meta.get("bos"),
         on_long=acts.meta.get("on_long", "cut"),
         edits=edits,

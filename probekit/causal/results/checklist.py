@@ -45,6 +45,9 @@ def base_warning(data: CausalData, split: str = "test") -> str:
     ends = (data.meta.get("base", {}).get(split) or {}).get("interval")
     if ends is None or ends[0] > 0:
         return ""
+    if "behaviour" in data.meta:
+        against = "moves against" if ends[1] < 0 else "does not follow"
+        return f"Without edits the model's {data.meta['behaviour']} {against} the label: shares of it mean nothing"
     if ends[1] < 0:
         return (
             "Without edits the model prefers the other class's answers (interval below 0): give the answers in the "
@@ -62,6 +65,10 @@ def base_text(data: CausalData, split: str = "test") -> str:
     within = "" if ends is None else f" [{ends[0]:.2f}, {ends[1]:.2f}]"
     preferred = base.get("preferred")
     share = "" if preferred is None else f", own answer preferred in {preferred:.0%} of rows"
+    kind = data.meta.get("behaviour")
+    if kind is not None:
+        ends_in = "" if preferred is None else f", on the label's side in {preferred:.0%} of rows"
+        return f"half the difference of the {kind} to the counterpart's {base['logit_difference']:.2f}{within}{ends_in}"
     return f"logit difference {base['logit_difference']:.2f}{within}{share}"
 
 
