@@ -191,7 +191,7 @@ def test_runs_and_table_come_back_from_disk(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_refuses_ends_the_sweep_with_its_own_error(model: Any, tmp_path: Path) -> None:
-    """Writes, fsyncs, renames and links of a sweep that keeps stores fail in turn: code 4, and the same call ends it."""
+    """Writes, fsyncs, renames and links of a sweep with stores fail in turn: code 4, and the same call ends it."""
 
     def sweep() -> pk.SweepResults:
         return pk.sweep([model], [token_task("a"), token_task("b", seed=1)], out=out, stores=True, **BRIEF)
