@@ -9,7 +9,7 @@ H heads, D width of the place (d_model for the residual stream, n_heads * d_head
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import torch
@@ -34,8 +34,12 @@ from probekit.points import (
 )
 from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
+from probekit.tasks.examples_table import examples_table
 from probekit.tasks.tokens.token_labels import token_rows
 from probekit.text import counted, listed, printable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Activations(NamedPlaces, Mapping[Place, Tensor]):
@@ -159,6 +163,15 @@ class Activations(NamedPlaces, Mapping[Place, Tensor]):
     def ids(self) -> list[str]:
         """N names, one for each example."""
         return self.task.ids
+
+    def to_frame(self) -> "pd.DataFrame":
+        """The examples as a table, N rows: id, text, what the model wrote, split, group, labels, other columns.
+
+        `prompt` and `continuation` are the parts of a text that the model continued; classes are given by name.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(examples_table(self.task))
 
     def _n_bytes(self) -> int:
         raise NotImplementedError

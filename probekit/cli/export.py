@@ -8,8 +8,12 @@ from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.cli.stores import check_out
 from probekit.errors import UsageError
+from probekit.manifest import check_is_store
 from probekit.options import ExportOptions
 from probekit.options.export import TABLES
+from probekit.options.option import option
+from probekit.remote.path import as_path
+from probekit.text import counted, listed, printable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,9 +24,12 @@ class ExportJob(Output):
         "A folder of results, and a place in it; without one the best. Of several curves LABEL/POINT.LAYER.",
         metavar="RESULTS[:PLACE]",
     )
+    texts: bool = option(
+        False, "Of a store instead: ids, texts, what the model wrote, splits and labels, to be labelled by a judge."
+    )
 
 
-@command("results to out")
+@command("results to out texts")
 def export(job: ExportJob, options: ExportOptions) -> None:
     """Write a probe or a table of results for other programs.
 
@@ -36,8 +43,12 @@ def export(job: ExportJob, options: ExportOptions) -> None:
         probekit export RESULTS:resid_pre.5 --to sklearn-json --out probe.json
         probekit export RESULTS --to latex --out table.tex
         probekit export RESULTS --to card --out published
+        probekit export runs/STORE --texts --out texts.jsonl
     """
     check_out(options.out and Path(options.out).parent)
+    if job.texts:
+        _texts(job, options)
+        return
     from probekit.evaluation import ProbeCurves
     from probekit.export.export import export_results
     from probekit.scoring.find import find_results, split_name
@@ -57,4 +68,26 @@ def export(job: ExportJob, options: ExportOptions) -> None:
         return
     if not job.quiet and place is not None:
         console.note(f"the probe of {place}")
+    console.result(path)
+
+
+def _texts(job: ExportJob, options: ExportOptions) -> None:
+    """Write the examples of a store as a table, in the format of the file's ending."""
+    if options.to != ExportOptions().to:
+        raise UsageError(f"--texts is a table of a store's texts, not {options.to}; leave --to out")
+    check_is_store(as_path(job.results))
+    from probekit.activations import load_activations
+    from probekit.scoring.write import check_table_file, write_table
+    from probekit.tasks.examples_table import examples_table
+
+    path = Path(options.out or "texts.csv")
+    check_table_file(path, "texts")
+    table = examples_table(load_activations(job.results).task)
+    write_table(path, [table], "texts")
+    n = len(table["id"])
+    if job.json:
+        console.result_json({"store": job.results, "path": str(path), "texts": n, "columns": [*table]})
+        return
+    if not job.quiet:
+        console.note(printable(f"{counted(n, 'row')} with {listed([*table])}; join labels by id: probekit label"))
     console.result(path)

@@ -90,10 +90,10 @@ def score(
     if (job.dataset is None) == (not job.text):
         raise UsageError("give either --dataset with a file of texts, or --text with a text")
     from probekit.scoring.find import find_results, split_name
-    from probekit.scoring.write import check_scores_file
+    from probekit.scoring.write import check_table_file
 
     if job.out is not None:
-        check_scores_file(job.out)
+        check_table_file(job.out)
     console.hush_downloads(job.quiet)
     results, place = find_results(*split_name(job.probe))
     from probekit.scoring.probe import probe_of

@@ -55,14 +55,14 @@ def joined_rows(parts: Sequence[ScoreRows], meta: dict[str, Any]) -> dict[str, A
     )
 
 
-def score_columns(rows: ScoreRows, with_texts: bool = True) -> dict[str, np.ndarray]:
+def score_columns(rows: ScoreRows) -> dict[str, np.ndarray]:
     """The columns of a table: name -> [N].
 
     `probability` is that of the second of two classes, or of the predicted one of more. Each of at most `MOST_CLASSES`
     classes has its own columns, and so has each output of a regression.
     """
     classes = rows.meta["classes"]
-    found: dict[str, Any] = {"id": rows.ids, "text": rows.texts if with_texts else None}
+    found: dict[str, Any] = {"id": rows.ids, "text": rows.texts}
     found |= {"token_index": rows.token_index, "token": rows.tokens, "trained": rows.trained}
     found["predicted"] = rows.predicted
     if rows.scores.ndim == 1:

@@ -1,4 +1,4 @@
-"""Scores as CSV, JSONL or Parquet, written part by part; the file is complete or absent."""
+"""Tables as CSV, JSONL or Parquet, written part by part; the file is complete or absent."""
 
 import io
 import json
@@ -17,8 +17,8 @@ from probekit.text import spreadsheet_cell
 Columns = dict[str, np.ndarray]
 
 
-def check_scores_file(path: Path) -> None:
-    """Check, before anything is loaded, that scores can be written to `path`.
+def check_table_file(path: Path, what: str = "scores") -> None:
+    """Check, before anything is loaded, that a table can be written to `path`; `what` says of what.
 
     Raises:
         UsageError: a name that ends in none of .csv, .jsonl and .parquet.
@@ -26,28 +26,32 @@ def check_scores_file(path: Path) -> None:
     """
     if path.suffix.lower() not in FORMATS:
         raise UsageError(
-            f"scores are written to a file such as scores.csv, got {str(path)!a}; {nearest(path.suffix, FORMATS)}"
+            f"{what} are written to a file such as {what}.csv, got {str(path)!a}; {nearest(path.suffix, FORMATS)}"
         )
     if path.is_dir():
-        raise StorageError(f"{str(path)!a} is a folder; name a file, such as {str(path / 'scores.csv')!a}")
+        raise StorageError(f"{str(path)!a} is a folder; name a file, such as {str(path / what)!a}.csv")
     there = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise StorageError(f"{str(path)!a}: {str(there)!a} may not be written; name another folder")
 
 
 def write_scores(path: Path, parts: Iterable[ScoreRows]) -> None:
-    """Write the rows of all parts to `path`, in the format of its ending; a file that is there is replaced at the end.
+    """Write the rows of all parts to `path`; see `write_table`."""
+    write_table(path, (score_columns(part) for part in parts))
 
-    Texts are left out: the ids name them. Cells of a CSV file that a spreadsheet would take for a formula start with an
-    apostrophe (`probekit.text.from_spreadsheet_cell`).
+
+def write_table(path: Path, parts: Iterable[Columns], what: str = "scores") -> None:
+    """Write columns, part by part, in the format of the path's ending; a file that is there is replaced at the end.
+
+    Cells of a CSV file that a spreadsheet would take for a formula start with an apostrophe
+    (`probekit.text.from_spreadsheet_cell`). None and NaN are empty cells, or null.
 
     Raises:
         StorageError: the disk refused; nothing was written.
         UsageError: an unknown ending.
     """
-    check_scores_file(path)
-    columns = (score_columns(part, with_texts=False) for part in parts)
-    write_named(path.absolute().parent, FORMATS[path.suffix.lower()](columns), lambda: path.name)
+    check_table_file(path, what)
+    write_named(path.absolute().parent, FORMATS[path.suffix.lower()](iter(parts)), lambda: path.name)
 
 
 def _csv(parts: Iterator[Columns]) -> Iterator[bytes]:
@@ -61,6 +65,8 @@ def _csv(parts: Iterator[Columns]) -> Iterator[bytes]:
 def _csv_cell(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if value is None or value != value:
+        return ""
     return spreadsheet_cell(value) if isinstance(value, str) else str(value)
 
 
@@ -72,8 +78,12 @@ def _quoted(cell: str) -> str:
 def _jsonl(parts: Iterator[Columns]) -> Iterator[bytes]:
     for columns in parts:
         rows = zip(*(values.tolist() for values in columns.values()), strict=True)
-        lines = (json.dumps(dict(zip(columns, row, strict=True)), allow_nan=False) for row in rows)
+        lines = (json.dumps(dict(zip(columns, map(_known, row), strict=True)), allow_nan=False) for row in rows)
         yield "".join(f"{line}\n" for line in lines).encode()
+
+
+def _known(value: Any) -> Any:
+    return None if value != value else value
 
 
 class _Drained(io.RawIOBase):
@@ -105,7 +115,7 @@ def _parquet(parts: Iterator[Columns]) -> Iterator[bytes]:
 
     out, writer = _Drained(), None
     for columns in parts:
-        table = pa.table({name: pa.array(_plain_texts(values)) for name, values in columns.items()})
+        table = pa.table({name: pa.array(_plain_texts(values), from_pandas=True) for name, values in columns.items()})
         writer = writer or pq.ParquetWriter(out, table.schema, compression="zstd")
         writer.write_table(table)
         yield out.take()
@@ -118,7 +128,11 @@ def _plain_texts(values: np.ndarray) -> Any:
     """The values; of texts those that UTF-8 can hold."""
     if values.dtype != object:
         return values
-    return [str(value).encode("utf-8", "backslashreplace").decode() for value in values]
+    return [_plain_text(value) if isinstance(value, str) else value for value in values]
+
+
+def _plain_text(value: str) -> str:
+    return value.encode("utf-8", "backslashreplace").decode()
 
 
 FORMATS: dict[str, Callable[[Iterator[Columns]], Iterator[bytes]]] = {

@@ -11,7 +11,7 @@ from typing import Any
 
 from probekit.activations import extract
 from probekit.activations.activations import Activations
-from probekit.errors import ProbekitError, ResumeMismatch, UsageError, nearest
+from probekit.errors import ProbekitError, ResumeMismatch, StorageError, UsageError, nearest
 from probekit.evaluation import ProbeCurves, train_probes
 from probekit.models import load_model
 from probekit.models.base import LanguageModel
@@ -219,24 +219,36 @@ def check_same_weights(run: SweepRun, before: Collection[str], folder: Path | No
 
 
 def loaded_model(source: SweepSource, options: SweepArguments) -> tuple[LanguageModel | None, str]:
-    """The model, or why it could not be loaded."""
+    """The model, or why it could not be loaded.
+
+    Raises:
+        StorageError: the disk refused, as it would all others.
+    """
     if isinstance(source.given, LanguageModel):
         return source.given, ""
     if not isinstance(source.given, str | Path):
         return None, f"expected the name or folder of a model, or one from load_model; got {kind_of(source.given)}"
     try:
         return load_model(source.given, **vars(model_options_of(options)), progress=False), ""
+    except StorageError:
+        raise
     except Exception as error:
         return None, reason_of(error)
 
 
 def run_task(task: SweepSource, model_name: str, model: LanguageModel, plan: SweepPlan) -> SweepRun:
-    """One task with one model, and the warnings that came; what fails, save the disk under the sweep, is recorded."""
+    """One task with one model, and the warnings that came; what fails is recorded.
+
+    Raises:
+        StorageError: the disk refused, as it would the runs after this one; or a file of the sweep is damaged.
+    """
     start, name, folder = time.monotonic(), run_file_name(task.name, model_name), plan.folder
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             curves = _curves(task, model, plan, None if folder is None else folder / "stores" / name)
+        except StorageError:
+            raise
         except Exception as error:
             return SweepRun(task.name, model_name, _since(start), error=reason_of(error), warnings=_texts(caught))
         rows = tuple(row_of(curve) for curve in curves.values())

@@ -12,6 +12,7 @@ UNLABELLED = "unlabelled"  # label set -> how many examples have no label in it,
 CHAT = "chat"  # how chats became texts: the sha256 of the template, where it is from, the generation prompt
 GENERATE = "generate"  # how the model continued the texts, and how many tokens it wrote
 READ_AS = "read_as"  # how a file was read that does not say so itself, in words
+PROMPT_CHARACTERS = "prompt_characters"  # the column of a text's characters before those that the model wrote
 NO_TEXTS = "no_texts"  # True where the inputs are only names of rows
 
 

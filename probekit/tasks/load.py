@@ -308,7 +308,7 @@ def _warn_unlabelled(table: DataTable, columns: Columns, options: TaskOptions) -
         return
     if options.regression:
         raise UsageError(f"--regression is for labels, and {table.name} has none; name their column, --label-column")
-    read = (columns.text, columns.group, columns.split, columns.id, *(columns.span or ()))
+    read = (columns.text, columns.group, columns.split, columns.id, *(columns.span or ()), *columns.kept)
     if other := [f"{name!a:.80}" for name in table.columns if name not in read]:
         warnings.warn(
             f"{table.name} has no column named {' or '.join(LABEL_COLUMNS)}, so its texts have no labels; if they are "

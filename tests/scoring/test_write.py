@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.scoring.results import Scores
 from probekit.scoring.rows import ScoreRows
-from probekit.scoring.write import check_scores_file, write_scores
+from probekit.scoring.write import check_table_file, write_scores
 from probekit.text import from_spreadsheet_cell, spreadsheet_cell
 
 HOSTILE = [
@@ -42,6 +42,7 @@ def part(start: int, n: int) -> Scores:
     scores = rng.normal(size=n)
     return Scores(
         ids=np.array([HOSTILE[(start + i) % len(HOSTILE)] for i in range(n)], dtype=object),
+        texts=np.array([f"{HOSTILE[-1 - (start + i) % len(HOSTILE)]}{i}" for i in range(n)], dtype=object),
         scores=scores,
         predicted=np.array(META["classes"], dtype=object)[(scores > 0).astype(int)],
         probabilities=np.stack([1 - scores, scores], axis=1),
@@ -65,13 +66,14 @@ def test_a_cell_starts_no_formula_and_is_read_back(text: str) -> None:
 def test_every_format_holds_the_same_rows(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"scores.{ending}"
     write_scores(path, iter(parts()))
-    names = ["id", "predicted", "probability", "score", "flagged"]
+    names = ["id", "text", "predicted", "probability", "score", "flagged"]
     if ending == "csv":
         with path.open(newline="") as file:
             cells = list(csv.DictReader(file))
-        assert not [cell for row in cells for name in names[:2] if (cell := row[name]).startswith(("=", "+", "-", "@"))]
+        assert not [cell for row in cells for name in names[:3] if (cell := row[name]).startswith(("=", "+", "-", "@"))]
         found = pd.DataFrame(cells).assign(
             id=lambda x: x["id"].map(from_spreadsheet_cell),
+            text=lambda x: x["text"].map(from_spreadsheet_cell),
             predicted=lambda x: x["predicted"].map(from_spreadsheet_cell),
             probability=lambda x: x["probability"].map(float),
             score=lambda x: x["score"].map(float),
@@ -106,13 +108,13 @@ def test_a_file_is_complete_or_absent(tmp_path: Path, ending: str, error: BaseEx
 
 def test_a_place_for_the_file_is_checked_first(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"a file such as scores\.csv, got .*known are: \.csv, \.jsonl, \.parquet"):
-        check_scores_file(tmp_path / "scores.txt")
+        check_table_file(tmp_path / "scores.txt")
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(StorageError, match="is a folder; name a file"):
-        check_scores_file(tmp_path / "folder.csv")
+        check_table_file(tmp_path / "folder.csv")
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="may not be written"):
-        check_scores_file(tmp_path / "file" / "scores.csv")
+        check_table_file(tmp_path / "file" / "scores.csv")
 
 
 def test_tables_show_hostile_names_escaped() -> None:

@@ -1,6 +1,7 @@
 """`pk.sweep`: rows equal those of extract and train_probes, whatever the tasks are given as; the table and picture."""
 
 import copy
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from faults.disk import ERRORS, Shim
 from tiny_configs import tiny_model
 
 import probekit as pk
-from probekit.errors import DataError, ResumeMismatch, UsageError
+from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.plots import save_sweep_plot
 from probekit.sweeps import SweepResults
 from probekit.sweeps.data import SweepData, SweepRow, SweepRun
@@ -20,6 +22,7 @@ from probekit.sweeps.sources import model_sources, task_sources
 from probekit.tasks import Task
 
 BRIEF: dict[str, Any] = {"quick": True, "intervals": False, "probe": "mean-diff"}
+NIGHTLY = os.environ.get("PROBEKIT_FAULTS") == "nightly"
 HOSTILE = "=a $x_1$ <i>&\x1b[31m‮\udc80" + "n" * 80
 
 
@@ -185,6 +188,31 @@ def test_runs_and_table_come_back_from_disk(tmp_path: Path) -> None:
     (tmp_path / "runs" / f"{run_file_name('two', 'm')}.json").write_text("{}")
     with pytest.raises(DataError, match="remove it, and the run is done again"):
         SweepResults.load(tmp_path)
+
+
+def test_a_disk_that_refuses_ends_the_sweep_with_its_own_error(model: Any, tmp_path: Path) -> None:
+    """Writes, fsyncs, renames and links of a sweep with stores fail in turn: code 4, and the same call ends it."""
+
+    def sweep() -> pk.SweepResults:
+        return pk.sweep([model], [token_task("a"), token_task("b", seed=1)], out=out, stores=True, **BRIEF)
+
+    out = tmp_path / "counted"
+    with Shim(out).between() as shim:
+        wanted = [run.rows for run in sweep().runs]
+    points = range(5, shim.count, 1 if NIGHTLY else shim.count // 9)
+    ended: list[StorageError | None] = []
+    for at in points:
+        out = tmp_path / str(at)
+        with Shim(out, at, ("ENOSPC", "EIO")[at % 2]).between() as disk:
+            try:
+                assert not sweep().failed, disk.hit  # a refused folder or link may have another way
+                ended.append(None)
+            except StorageError as error:
+                ended.append(error)
+        assert [run.rows for run in sweep().runs] == wanted
+    told = [str(error) for error in ended if error is not None]
+    assert len(told) > len(points) // 2
+    assert all(os.strerror(ERRORS["ENOSPC"]) in one or os.strerror(ERRORS["EIO"]) in one for one in told)
 
 
 def test_pictures_and_tables_hold_hostile_names(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from probekit.progress import progress_bar
 from probekit.remote.path import AnyPath
 from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
-from probekit.tasks.info import CHAT, GENERATE
+from probekit.tasks.info import CHAT, GENERATE, PROMPT_CHARACTERS
 from probekit.tasks.regions import Region
 from probekit.text import counted
 
@@ -129,6 +129,7 @@ def continued_task(
             for row, text, one in zip(rows.tolist(), task.inputs, written, strict=True)
         ]
         fields = {"inputs": whole, "token_ids": ids, "regions": _regions(task, whole)}
+        fields["columns"] = {**task.columns, PROMPT_CHARACTERS: np.array([float(len(text)) for text in task.inputs])}
     fields["groups"] = _groups(task)
     info = {**task.info, GENERATE: _record(plan, made)}
     return replace(task, generated=np.array([len(one.tokens) for one in written]), info=info, **fields)
