@@ -34,6 +34,7 @@ from probekit.report.tokens.section import SCRIPTS, STYLES
 from probekit.text import counted, printable
 
 _MARK = b'<meta name="generator" content="probekit '
+DETAILS = ("confusion", "scores", "controls")  # sections that are folded where the page has several runs
 _HEAD = 400  # bytes of a report that hold the mark
 
 
@@ -163,8 +164,11 @@ def _apart(sections: Sequence[Section], names: Sequence[str]) -> list[Section]:
 
 
 def _prefixed(group: Group) -> list[Section]:
-    """The sections with anchors of their own."""
-    return [replace(section, name=f"{group.name}-{section.name}") for section in group.sections]
+    """The sections of one of several runs: with anchors of their own, and the details folded."""
+    return [
+        replace(section, name=f"{group.name}-{section.name}", folded=section.name in DETAILS)
+        for section in group.sections
+    ]
 
 
 def _together(runs: Sequence[Run], titles: Sequence[str]) -> list[Section]:

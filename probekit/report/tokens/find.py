@@ -86,12 +86,12 @@ def view_of_results(
     if model is None and not has_all:
         parts.begin("loading the model")
         model = model_of_store(acts)
+    parts.begin("scoring tokens")
     if model is None:
         found = rows_from_store(acts, rows, selection_of(data))
         return _with_notes(token_scores(data, found, why, shown.fpr), [NO_MODEL])
     check_same_model(data, model)
     task = acts.task.subset(rows)
-    parts.begin("scoring tokens")
     if has_all:
         found = rows_from_store(acts, rows, selection_of(data))
     else:
