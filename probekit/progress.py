@@ -52,7 +52,7 @@ def progress_bar(what: str, unit: str, total: int | None = None, show: bool | No
         yield Progress(bar)
 
 
-class Parts(NamedTuple):
+class Steps(NamedTuple):
     """Where a run says what it is doing.
 
     Attributes:
@@ -64,7 +64,7 @@ class Parts(NamedTuple):
     count: Callable[[int, int], None]
 
 
-SILENT = Parts(lambda name: None, lambda done, total: None)
+SILENT = Steps(lambda name: None, lambda done, total: None)
 
 
 class PartsLine:

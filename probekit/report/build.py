@@ -16,7 +16,7 @@ from probekit.options.option import keywords
 from probekit.options.report import ReportOptions
 from probekit.plain_files import open_regular
 from probekit.probes.in_results import results_folder
-from probekit.progress import SILENT, Parts
+from probekit.progress import SILENT, Steps
 from probekit.report.page import Group, Page, page_html
 from probekit.report.runs import Run, load_runs, names_of_causal, titles_of_runs
 from probekit.report.section import Section
@@ -34,6 +34,7 @@ from probekit.report.tokens.section import SCRIPTS, STYLES
 from probekit.text import counted, printable
 
 _MARK = b'<meta name="generator" content="probekit '
+DETAILS = ("confusion", "scores", "controls")  # sections that are folded where the page has several runs
 _HEAD = 400  # bytes of a report that hold the mark
 
 
@@ -53,7 +54,7 @@ def write_report(runs: Sequence[str | Path] | str | Path, out: str | Path, optio
     """
     path = check_report_file(check_path("out", out))
     paths = [runs] if isinstance(runs, str | Path) else runs
-    parts = Parts(options.on_part or SILENT.begin, options.progress or SILENT.count)
+    parts = Steps(options.on_part or SILENT.begin, options.progress or SILENT.count)
     parts.begin("reading the results")
     found = load_runs([results_folder(one) for one in paths], options.store, parts.count)
     html = report_html(found, options, parts)
@@ -81,7 +82,7 @@ def check_report_file(path: Path) -> Path:
     return path
 
 
-def report_html(runs: Sequence[Run], options: ReportOptions, parts: Parts = SILENT) -> str:
+def report_html(runs: Sequence[Run], options: ReportOptions, parts: Steps = SILENT) -> str:
     """The page of some runs; what several have in common, their data and their origin, comes once and last.
 
     Raises:
@@ -93,7 +94,7 @@ def report_html(runs: Sequence[Run], options: ReportOptions, parts: Parts = SILE
     groups, shared = [], []
     for i, run in enumerate(runs):
         own = f"run {i + 1} of {len(runs)}: " if len(runs) > 1 else ""
-        said = Parts(lambda name, own=own: parts.begin(f"{own}{name}"), parts.count)
+        said = Steps(lambda name, own=own: parts.begin(f"{own}{name}"), parts.count)
         groups.append(Group(f"run-{i + 1}", titles[i], _sections(run, options, said)))
     parts.begin("comparing texts")
     shared = [*_audits(runs), *_provenance(runs)]
@@ -109,7 +110,7 @@ def report_html(runs: Sequence[Run], options: ReportOptions, parts: Parts = SILE
     return page_html(Page(title, subtitle, groups), *(STYLES, SCRIPTS) if options.tokens else ())
 
 
-def _sections(run: Run, options: ReportOptions, parts: Parts) -> list[Section]:
+def _sections(run: Run, options: ReportOptions, parts: Steps) -> list[Section]:
     """What is of this run alone."""
     data = run.results
     found: list[Section | None]
@@ -163,8 +164,11 @@ def _apart(sections: Sequence[Section], names: Sequence[str]) -> list[Section]:
 
 
 def _prefixed(group: Group) -> list[Section]:
-    """The sections with anchors of their own."""
-    return [replace(section, name=f"{group.name}-{section.name}") for section in group.sections]
+    """The sections of one of several runs: with anchors of their own, and the details folded."""
+    return [
+        replace(section, name=f"{group.name}-{section.name}", folded=section.name in DETAILS)
+        for section in group.sections
+    ]
 
 
 def _together(runs: Sequence[Run], titles: Sequence[str]) -> list[Section]:

@@ -10,7 +10,7 @@ from models.adapter.wrapped import wrapped
 from tiny_configs import new_model, tiny_configs, tiny_model
 
 import probekit as pk
-from probekit.causal.readouts import direct_logit_attribution, logit_lens
+from probekit.causal.readouts import direct_logit_attribution, logit_lens, top_of_layers
 from probekit.errors import UsageError
 from probekit.models.adapter.load import made_again
 
@@ -45,6 +45,19 @@ def test_the_lens_is_the_head_of_each_layers_stream(name):
         own = probabilities(model, model(*inputs, stop_at_layer=n))
         assert np.allclose(lens.kl[layer], (own * np.log(own / wanted)).sum(-1), atol=1e-5)
     assert np.abs(lens.kl[-1]).max() <= 1e-6
+
+
+@pytest.mark.parametrize("rows", [1, 7, 1000])
+def test_the_lens_of_several_texts_is_that_of_each(rows, monkeypatch):
+    """However many tokens the head takes at once; only the last digits depend on it."""
+    monkeypatch.setattr("probekit.causal.readouts.rows_at_once", lambda model: rows)
+    model, texts, told = tiny_model("gpt2"), [IDS, IDS[:2], IDS[3:]], []
+    places, top, probability = top_of_layers(model, texts, 3, lambda done, total: told.append((done, total)))
+    each = [logit_lens(model, ids, k=3) for ids in texts]
+    assert places == each[0].places
+    assert np.array_equal(top, np.concatenate([one.top for one in each], axis=1))
+    assert np.allclose(probability, np.concatenate([one.probability for one in each], axis=1), atol=1e-6)
+    assert told[-1] == (3, 3)
 
 
 @torch.no_grad()

@@ -116,7 +116,7 @@ def test_the_ceiling_of_a_control_task_is_what_a_table_of_types_scores(n_classes
 
 def table(labels: np.ndarray, types: Sequence[int], fitted: np.ndarray, test: np.ndarray, n_classes: int) -> float:
     """The score of a dictionary."""
-    known = {types[i]: labels[i] for i in np.flatnonzero(fitted)}
+    known = {types[i]: labels[i] for i in np.flatnonzero(fitted).tolist()}
     other = np.bincount(labels[fitted]).argmax() if n_classes else labels[fitted].mean()
     guess, truth = np.array([known.get(types[i], other) for i in test]), labels[test]
     if n_classes:

@@ -95,6 +95,14 @@ def test_every_line_of_the_navigation_leads_to_its_section(browser: Pages, demo_
     assert abs(browser.do(f"return document.getElementById('{names[4]}').getBoundingClientRect().top")) < 40
 
 
+def test_a_phone_shows_the_first_sentences_whole(browser: Pages, demo_report: Path):
+    browser.open(demo_report, PHONE)
+    sentences = "[...document.querySelectorAll('.verdict, .lead, .caution')]"
+    assert browser.do(f"return {sentences}.length") >= 1
+    assert browser.do(f"return {sentences}.filter(e => e.scrollHeight > e.clientHeight).map(e => e.textContent)") == []
+    assert browser.do("return document.documentElement.scrollWidth") <= PHONE[0]
+
+
 def test_the_button_changes_the_theme(browser: Pages, demo_report: Path):
     browser.open(demo_report)
     colours, names = [], []

@@ -3,6 +3,8 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from probekit.cli.main import run
 from probekit.errors import DataError, StorageError
 from probekit.evaluation import ProbeResults
 from probekit.report.build import check_report_file, write_report
-from probekit.report.runs import load_runs
+from probekit.report.runs import Run, load_runs, names_of_causal
 
 Capture = pytest.CaptureFixture[str]
 
@@ -60,7 +62,33 @@ def test_several_runs_have_their_curves_on_one_axis(store: Path, tmp_path: Path,
     html = out.read_text(encoding="utf-8")
     assert 'id="all-runs"' in html
     assert len(re.findall(r'id="run-\d-curve"', html)) == 3
+    assert re.findall(r'<section id="([^"]*(?:data|provenance)[^"]*)"', html) == ["data", "provenance"]  # once for all
+    assert len(re.findall(r"<code>probekit extract ", html)) == 1
+    assert len(re.findall(r"<code>probekit train-probe ", html)) == 3
     assert "<title>&lt;all of them&gt;</title>" in html
+
+
+def test_what_is_done_is_said(store: Path, tmp_path: Path):
+    said, counted = [], []
+    write_report(
+        store, tmp_path / "r.html", on_part=said.append, progress=lambda done, total: counted.append((done, total))
+    )
+    assert said[0] == "reading the results"
+    assert {name.partition(": ")[2] for name in said if name.startswith("run ")} == {"scoring tokens"}
+    assert said[-1] == "comparing texts"
+    assert all(0 <= done <= total for done, total in counted)
+    assert len(counted) > 1
+
+
+def test_causal_runs_of_one_curve_are_named_by_what_sets_them_apart():
+    def of(**asked) -> Any:
+        return SimpleNamespace(meta={"asked": {"answers": ["is", "are"], "at": "read", **asked}})
+
+    several = [of(methods=["erase"]), of(methods=["steer"], scales=[-1.0, 1.0]), of(methods=["erase"], rows=50)]
+    one = Run(Path("a"), None, {Path(str(i)): causal for i, causal in enumerate(several)})
+    names = names_of_causal(one)
+    assert names == ["--method erase", "--method steer --scale -1,1", "--method erase --rows 50"]
+    assert names_of_causal(Run(Path("a"), None, {Path("0"): several[0]})) == [""]
 
 
 def test_the_newest_store_is_taken_and_the_file_is_in_it(store: Path, tmp_path: Path, monkeypatch, capsys: Capture):

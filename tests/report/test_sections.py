@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from html import unescape
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -170,7 +171,7 @@ def test_values_beyond_the_axis_are_marked_and_never_drawn_as_lines(inside):
     control = [0.89, 0.83, 0.71, 0.62, 0.53]
     control[2 : 2 + inside] = [0.05] * inside
     made = make(full=True, metric="r2", values=[0.02] * 5, baselines={})
-    layers = [replace(layer, control=value) for layer, value in zip(made.layers, control, strict=True)]
+    layers: list[Any] = [replace(layer, control=value) for layer, value in zip(made.layers, control, strict=True)]
     html = str(curve_section(ProbeResults(layers, [], made.meta)).html)
     beyond = vertices(html, "grey beyond")
     (shown,) = vertices(html, "grey line dashed")[:1] if inside > 1 else ([],)
@@ -194,7 +195,7 @@ def test_a_control_task_above_the_curve_does_not_squash_it():
     spans = []
     for control in (None, 0.97, 0.05):
         made = make(full=True, values=[0.5, 0.51, 0.5, 0.52, 0.5], baselines={})
-        layers = [replace(layer, control=control) for layer in made.layers]
+        layers: list[Any] = [replace(layer, control=control) for layer in made.layers]
         low, high = draw(ProbeResults(layers, [], made.meta)).get_ylim()
         spans.append(high - low)
         assert (low < 0.05) == (control == 0.05)

@@ -14,7 +14,7 @@ from probekit.report.parts import Items, Lines, More, PageTable, Part, Picture
 from probekit.report.render import html_of
 from probekit.report.section import Section
 from probekit.report.svg.grid import Cell, CellGrid, draw_grid
-from probekit.report.svg.lines import LineChart, Series, draw_lines, legend_of
+from probekit.report.svg.lines import LineChart, Series, chart_legend, draw_lines
 from probekit.report.svg.scales import padded
 
 NARROW = (360, 300)  # pixels of the picture for a phone
@@ -70,7 +70,7 @@ def _picture(data: CausalData) -> Picture:
     chart = LineChart(
         "Decodability and effect by layer", series, names, "layer", "share", (low, high), _tips(data, xs), ringed=ringed
     )
-    legend = legend_of(chart)
+    legend = chart_legend(chart)
     legend += [("95% interval", series[0].color, "band")] if series[0].band else []
     legend += [("selected on validation", "red", "ring")] if ringed else []
     legend += [("not shown to be used", "grey", "hollow")] if any(one.hollow for one in series) else []

@@ -9,7 +9,7 @@ from probekit.report.parts import Lines, Part, Picture, Pictures
 from probekit.report.render import html_of
 from probekit.report.section import Section
 from probekit.report.sections.names import notes_of, ticks_of
-from probekit.report.svg.lines import LineChart, Rule, Series, draw_lines, legend_of
+from probekit.report.svg.lines import LineChart, Rule, Series, chart_legend, draw_lines
 from probekit.report.svg.scales import padded
 
 SIZE = (344, 260)  # pixels
@@ -80,7 +80,7 @@ def _code_tip(layer: LayerResult, code: dict[str, float]) -> str:
 
 
 def _picture(chart: LineChart, caption: str) -> Picture:
-    legend = legend_of(chart)
+    legend = chart_legend(chart)
     legend += [(rule.name, rule.color, "rule") for rule in chart.rules]
     return Picture(draw_lines(chart, *SIZE), caption, legend=legend)
 

@@ -23,7 +23,7 @@ from probekit.report.parts import Lines, PageTable, Part, Picture
 from probekit.report.render import html_of
 from probekit.report.section import Section
 from probekit.report.sections.names import notes_of, ticks_of
-from probekit.report.svg.lines import LineChart, Rule, Series, draw_lines, legend_of
+from probekit.report.svg.lines import LineChart, Rule, Series, chart_legend, draw_lines
 from probekit.tables import without_empty_columns
 from probekit.text import printable
 
@@ -136,7 +136,7 @@ def _other(each: Rival) -> Series:
 
 
 def _legend(chart: LineChart, curves: Sequence[Curve]) -> list[tuple[str, str, str]]:
-    entries = legend_of(chart)
+    entries = chart_legend(chart)
     if any(has_intervals(curve.results) for curve in curves):
         entries.append((bands(curves[0].results)[1], COLORS[curves[0].color], "band"))
     if chart.ringed:

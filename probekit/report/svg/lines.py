@@ -217,7 +217,7 @@ def _beyond(color: str, at: float, above: bool, up: AxisSpan) -> Markup:
     )
 
 
-def legend_of(chart: LineChart) -> list[tuple[str, str, str]]:
+def chart_legend(chart: LineChart) -> list[tuple[str, str, str]]:
     """The entries (name, color, look) of the lines, with the farthest value of those that leave the axis."""
     (low, high), entries = chart.y_limits, []
     for one in chart.series:

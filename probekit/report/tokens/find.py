@@ -18,7 +18,7 @@ from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError
 from probekit.evaluation.results.data import ProbeData
 from probekit.models.base import LanguageModel
 from probekit.places import ALL
-from probekit.progress import SILENT, Parts
+from probekit.progress import SILENT, Steps
 from probekit.report.tokens.build import token_scores
 from probekit.report.tokens.choose import choose_texts, confidence_of
 from probekit.report.tokens.data import TokenScores
@@ -54,7 +54,7 @@ def view_of_results(
     acts: Activations,
     model: LanguageModel | None = None,
     shown: Shown | None = None,
-    parts: Parts = SILENT,
+    parts: Steps = SILENT,
 ) -> TokenScores:
     """The view of the test texts of the activations that probes were trained on.
 
@@ -63,7 +63,7 @@ def view_of_results(
         acts: the activations that it was trained on.
         model: runs over the texts, unless the activations are of all tokens; None loads the one that made the store.
         shown: which texts.
-        parts: what is done is said there.
+        parts: says what is being done.
 
     Raises:
         UsageError: a model is needed, and none can be had without a network; probes that were not saved.
@@ -86,12 +86,12 @@ def view_of_results(
     if model is None and not has_all:
         parts.begin("loading the model")
         model = model_of_store(acts)
+    parts.begin("scoring tokens")
     if model is None:
         found = rows_from_store(acts, rows, selection_of(data))
         return _with_notes(token_scores(data, found, why, shown.fpr), [NO_MODEL])
     check_same_model(data, model)
     task = acts.task.subset(rows)
-    parts.begin("scoring tokens")
     if has_all:
         found = rows_from_store(acts, rows, selection_of(data))
     else:
@@ -188,7 +188,7 @@ def _with_views(
     why: dict[str, str],
     model: LanguageModel,
     fpr: float | None,
-    parts: Parts = SILENT,
+    parts: Steps = SILENT,
 ) -> TokenScores:
     reasons = [why.get(name, "given") for name in found.acts.task.ids]
     view = token_scores(data, found, reasons, fpr, model.tokenizer)

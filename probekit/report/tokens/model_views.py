@@ -12,7 +12,7 @@ import torch
 from probekit.causal.readouts import spelled, top_of_layers
 from probekit.errors import ProbekitError
 from probekit.models.base import LanguageModel
-from probekit.progress import SILENT, Parts
+from probekit.progress import SILENT, Steps
 from probekit.report.tokens.data import Attention, Lens, TokenScores
 
 LENS_TOKENS = 2_000  # of the texts that get a logit lens: 3 tokens at 13 places are then 250 kB in the page
@@ -26,7 +26,7 @@ MOST_PATTERNS = 8
 
 
 def with_model_views(
-    view: TokenScores, model: LanguageModel, token_ids: Sequence[Sequence[int]], parts: Parts = SILENT
+    view: TokenScores, model: LanguageModel, token_ids: Sequence[Sequence[int]], parts: Steps = SILENT
 ) -> TokenScores:
     """The view with a logit lens and attention patterns of its first texts, where the model has them.
 
@@ -34,7 +34,7 @@ def with_model_views(
         view: the view.
         model: that reads the texts.
         token_ids: of each text, context tokens included.
-        parts: what is done is said there.
+        parts: says what is being done.
     """
     parts.begin("logit lens")
     lens = lens_of(model, token_ids, progress=parts.count)

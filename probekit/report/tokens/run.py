@@ -7,7 +7,7 @@ from probekit.errors import ProbekitError
 from probekit.evaluation.results.data import ProbeData
 from probekit.models.base import LanguageModel
 from probekit.options.tokens import TokenOptions
-from probekit.progress import SILENT, Parts
+from probekit.progress import SILENT, Steps
 from probekit.report.section import Section
 from probekit.report.tokens.find import Shown, view_of_results
 from probekit.report.tokens.section import TITLE, token_section
@@ -15,7 +15,7 @@ from probekit.text import printable
 
 
 def tokens_of_run(
-    data: ProbeData, acts: Activations | None, options: TokenOptions, parts: Parts = SILENT
+    data: ProbeData, acts: Activations | None, options: TokenOptions, parts: Steps = SILENT
 ) -> Section | None:
     """The section of one curve.
 
@@ -23,7 +23,7 @@ def tokens_of_run(
         data: the curve.
         acts: the activations that it was trained on; None where they were not found.
         options: which texts, and the model.
-        parts: what is done is said there.
+        parts: says what is being done.
 
     Returns:
         The section; None if it was not asked for.
