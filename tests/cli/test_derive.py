@@ -20,6 +20,7 @@ from probekit.cli.fields import CliOption, Output, argument, cli_options, given_
 from probekit.cli.reference import FUNCTIONS, PAGES
 from probekit.options import parse
 from probekit.options.option import OptionHelp, help_of, keywords, like, option
+from probekit.options.picture import format_names
 
 CLASSES = [getattr(options, name) for name in options.__all__]
 OPTIONS = [(name, one) for name, command in COMMANDS.items() for one in command.options.values()]
@@ -37,6 +38,7 @@ TYPED: dict[Any, tuple[str, Any]] = {
     float: ("0.25", 0.25),
     Path: ("there", Path("there")),
     str: ("text", "text"),
+    format_names: ("pdf,svg", ["pdf", "svg"]),
 }
 """How a value is typed, and the value in Python, for each way to parse and each type."""
 
@@ -60,6 +62,7 @@ CHECKED = {  # options without a way to parse that take only some values
     "devices": ("0,cpu", ("cuda:0", "cpu")),
     "workers": ("1:8", (1, 8)),
     "check": ("hash", "hash"),
+    "width": ("3.25", 3.25),
 }
 FIRST = {
     "top_k": ["--temperature", "1"],
