@@ -288,6 +288,26 @@ def test_the_reference_has_every_option() -> None:
     assert set(CLASSES) <= {base for owner in [*FUNCTIONS.values(), options.TransferOptions] for base in owner.__mro__}
 
 
+TOGETHER = {
+    "extract": ["stats stats_only", "random_init model_seed", "engine workers gpus_per_worker address"],
+    "train-probe": ["controls control_type control_C", "title no_title width format", "nuisance shift_column"],
+    "causal": ["title no_title width format", "answers_label at scale"],
+}
+NEEDED = {
+    "extract": "model dataset points layers position text_column label_column limit out dry_run",
+    "train-probe": "layer point label probe position quick out baseline metric C",
+}
+
+
+def test_help_begins_with_what_most_people_need_and_keeps_related_options_together() -> None:
+    for name, needed in NEEDED.items():
+        shown = [key for key, one in COMMANDS[name].options.items() if one.flags]
+        assert shown[:10] == needed.split()
+    for name, groups in TOGETHER.items():
+        shown = " ".join(COMMANDS[name].options)
+        assert [group for group in groups if group not in shown] == []
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_the_tables_of_the_reference_have_equal_columns(page: str) -> None:
     columns = 0  # of the table so far
