@@ -156,7 +156,7 @@ def run(model: str, out: Path, limit: int, only: str) -> None:
     how: dict[str, Any] = {"quick": True, "baselines": True, "position": "last", "bos": True}
     with parts_line() as line:
         line.part("probes")
-        found = pk.sweep(model, todo, limit=limit, regression=numbers, out=folder, progress=line.set, **how)
+        found = pk.sweep(model, todo, limit=limit, regression=numbers, out=folder, on_progress=line.set, **how)
         runs = {run.task: run for run in found.runs}
         line.part("audits")
         warnings.simplefilter("ignore")  # what they say is in the audits

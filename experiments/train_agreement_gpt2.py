@@ -84,7 +84,7 @@ def main() -> None:
     settings = TrainingSettings(args.steps, args.batch, args.learning_rate, seed=args.seed)
     start = time.monotonic()
     with progress_bar("train", "steps") as bar:
-        result = train(model, lambda step: draw(step, settings), settings, progress=bar.set)
+        result = train(model, lambda step: draw(step, settings), settings, on_progress=bar.set)
     loss = result.mean_loss()
     accuracy = agreement_accuracy(model, n=4000, seed=args.seed + 1)
     print(f"{time.monotonic() - start:.0f} s; loss {loss:.4f} nats a word; verb agreement {accuracy}")

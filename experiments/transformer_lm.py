@@ -142,7 +142,7 @@ def trained(one: World, cfg: LMConfig) -> TransformerLM:
         return one.training_examples(settings.batch_size, [settings.seed, step])
 
     with progress_bar("train", "steps") as bar:
-        train(model, draw, settings, progress=bar.set)
+        train(model, draw, settings, on_progress=bar.set)
     return model.eval()
 
 

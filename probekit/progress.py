@@ -1,14 +1,28 @@
-"""Progress of every long run, as a bar or as one line: on stderr, and on a terminal only, unless requested."""
+"""Progress of every long run, as a bar or as one line on stderr: on a terminal and in a notebook, unless requested."""
 
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 COLUMNS, ROWS = 80, 24  # of a terminal that does not say how large it is
 SELDOM = 10.0  # seconds between lines on a terminal that cannot write over one
+
+
+def is_shown(show: bool | None) -> bool:
+    """What `progress` means everywhere: None shows it on a terminal and in a notebook, True always, False never."""
+    return sys.stderr.isatty() or in_notebook() if show is None else show
+
+
+def in_notebook() -> bool:
+    """Whether a notebook's kernel runs this program."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and "IPKernelApp" in shell.config
 
 
 class Progress:
@@ -39,16 +53,13 @@ def progress_bar(what: str, unit: str, total: int | None = None, show: bool | No
         what: the word before the bar.
         unit: what is counted, such as "texts"; "B" is shown as kB, MB and so on.
         total: how many there are; None leaves it to `Progress.set`.
-        show: None shows the bar on a terminal only.
+        show: as `is_shown` takes it.
     """
-    from tqdm import tqdm
-
-    hidden = None if show is None else not show
     scale = unit == "B"
     label = unit if scale else f" {unit}"
-    with tqdm(
-        total=total, desc=what, unit=label, unit_scale=scale, disable=hidden, ncols=_columns(), nrows=ROWS
-    ) as bar:
+    size = {} if in_notebook() else {"ncols": _columns(), "nrows": ROWS}
+    how = {"total": total, "desc": what, "unit": label, "unit_scale": scale, "disable": not is_shown(show), **size}
+    with _bar_class()(**how) as bar:
         yield Progress(bar)
 
 
@@ -65,6 +76,17 @@ class Steps(NamedTuple):
 
 
 SILENT = Steps(lambda name: None, lambda done, total: None)
+
+
+def _bar_class() -> Any:
+    """Tqdm's bar for a terminal, or a notebook's; without ipywidgets a notebook has the former, in text."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that ipywidgets is not installed
+        if in_notebook():
+            from tqdm.auto import tqdm
+        else:
+            from tqdm import tqdm
+    return tqdm
 
 
 class PartsLine:
@@ -125,15 +147,33 @@ _open: list[PartsLine] = []  # at most one line at a time
 
 @contextmanager
 def parts_line(show: bool | None = None) -> Iterator[PartsLine]:
-    """A `PartsLine` on stderr, removed at the end; `show` as for `progress_bar`."""
-    visible = sys.stderr.isatty() if show is None else show
-    line = PartsLine(visible, over=os.environ.get("TERM") != "dumb")
+    """A `PartsLine` on stderr, removed at the end; `show` as `is_shown` takes it."""
+    line = PartsLine(is_shown(show), over=in_notebook() or os.environ.get("TERM") != "dumb")
     _open.append(line)
     try:
         yield line
     finally:
         line.clear()
         _open.remove(line)
+
+
+@contextmanager
+def shown_parts(options: Any, part: str = "") -> Iterator[Any]:
+    """The options with functions that show a `parts_line`, where it is to be shown and the options have none.
+
+    Args:
+        options: a dataclass with the fields of `PartsOptions`; `on_part` may be missing.
+        part: the name of the first part, if there is no other.
+    """
+    given = options.on_progress is not None or getattr(options, "on_part", None) is not None
+    if given or not is_shown(options.progress):
+        yield options
+        return
+    with parts_line(True) as line:
+        if part:
+            line.part(part)
+        more = {"on_part": line.part} if hasattr(options, "on_part") else {}
+        yield replace(options, progress=False, on_progress=line.set, **more)
 
 
 def clear_line() -> None:

@@ -149,7 +149,7 @@ def extract_statistics(
             takes the defaults.
         out: None keeps the sums in memory; a path writes them there, or resumes an interrupted run. If a store with the
             same options is there, its shards are read and not computed again.
-        progress: show a progress bar on stderr; None shows it on a terminal only.
+        progress: show progress on stderr: None on a terminal and in a notebook, True always, False never.
         part: one part of several, "1/4" or (1, 4), all with the same `out`. The result is then a `PartDone`, and
             `load_statistics(out)` opens the statistics once every part is counted. They equal those of one process up
             to rounding.

@@ -36,7 +36,7 @@ def random_init_of(
         seed: of the weights, which depend on nothing else.
         out: the store of the baseline; None is STORE/random-init-SEED. An unfinished one is resumed, a complete one
             loaded.
-        progress: show a progress bar on stderr; None shows it on a terminal only.
+        progress: show progress on stderr: None on a terminal and in a notebook, True always, False never.
 
     Raises:
         UsageError: activations in memory, imported ones or those under edits, a model that was made in code,

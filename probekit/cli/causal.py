@@ -157,7 +157,7 @@ def _run(
     try:
         with parts_line(console.bars(job.quiet)) as line:
             return causal_curve(
-                model, store, results, **vars(options), keep=folder, progress=line.set, on_part=line.part
+                model, store, results, **vars(options), keep=folder, on_progress=line.set, on_part=line.part
             )
     except KeyboardInterrupt:
         if results is None:

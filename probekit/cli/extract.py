@@ -36,12 +36,13 @@ DATASET = (
     "standard input."
 )
 ORDER = """
-    model dataset points layers position generate temperature top_k top_p generate_seed stop no_stop limit out device
-    dtype store_dtype batch_tokens seed bos keep_blanks on_long on_bad_row rare_classes max_classes text_column
-    messages_column label_column token_label_column id_column group_column span_column split_column keep_columns columns
-    header
-    data_format validation regression chat_template add_generation_prompt revision via device_map quantize random_init
-    model_seed stats shard_bytes part devices engine workers gpus_per_worker address check
+    model dataset points layers position text_column label_column limit out dry_run
+    device dtype store_dtype batch_tokens devices revision via quantize device_map random_init model_seed
+    messages_column token_label_column span_column id_column group_column split_column keep_columns columns header
+    data_format regression rare_classes max_classes on_bad_row on_long validation
+    bos keep_blanks skip_special chat_template add_generation_prompt
+    generate temperature top_k top_p generate_seed stop no_stop seed
+    stats stats_only picture shard_bytes check part engine workers gpus_per_worker address
 """
 
 

@@ -76,7 +76,7 @@ def sweep(job: SweepJob, options: SweepArguments, picture: PictureOptions) -> No
             return
         line.part("runs")
         with console.interrupt_says(f"the runs that ended are in {options.out}; run the same command again to resume"):
-            more = {"progress": line.set, "on_run": lambda run: _note(job, plan, run)}
+            more = {"on_progress": line.set, "on_run": lambda run: _note(job, plan, run)}
             results = run_sweep(dataclasses.replace(plan, options=dataclasses.replace(options, **more)))
     _show(job, Path(str(options.out)), results, picture)
 

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from probekit.activations import Store
 
 ORDER = """
-    store layer point probe aggregate label position on_bad_row by least_texts nuisance shift_column C quick controls
-    control_type control_C no_codelength no_intervals folds drop_leaks baseline metric check seed out title projection
-    log_to memory engine workers gpus_per_worker address
+    store layer point label probe position quick out baseline metric C
+    by least_texts aggregate concatenate folds drop_leaks on_bad_row nuisance shift_column
+    controls control_type control_C no_codelength no_intervals
+    title no_title width format projection log_to seed check memory engine workers gpus_per_worker address
 """
 
 
@@ -176,7 +177,7 @@ def train(
         if job.baseline is not None:
             how["random_init"] = random_init_of(store, progress=console.bars(job.quiet))
         with parts_line(console.bars(job.quiet)) as line:
-            results: Any = train_probes(store, **how, progress=line.set, on_part=line.part)
+            results: Any = train_probes(store, **how, on_progress=line.set, on_part=line.part)
         curve = next(iter(results.values())) if isinstance(results, ProbeCurves) else results
         record = curve.meta["activations"]
         results.meta.update(asked=question, activations=record | {key: known[key] for key in record if key in known})

@@ -62,7 +62,7 @@ def transfer(job: TransferJob, options: TransferOptions, picture: PictureOptions
         probe = probes.check_parameters(options, opened[0])
         how = {**vars(options), "probe": probes.make_probe(probe, options, opened[0])}
         with parts_line(console.bars(job.quiet)) as line:
-            results = run_transfer(opened, **how, progress=line.set, on_part=line.part)
+            results = run_transfer(opened, **how, on_progress=line.set, on_part=line.part)
     folder = job.out or _folder(job.stores, results.meta, {**question_of(options), "probe": probe})
     where = {"stores": [str(path) for path in job.stores]}
     draw = partial(save_transfer_plot, **vars(picture))

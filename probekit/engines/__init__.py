@@ -25,7 +25,7 @@ def run(plan: "ExtractionPlan", path: AnyPath, options: EngineOptions, progress:
         plan: what is extracted.
         path: the store.
         options: with `devices` or `engine`.
-        progress: show a progress bar on stderr; None shows it on a terminal only.
+        progress: show progress on stderr: None on a terminal and in a notebook, True always, False never.
 
     Raises:
         As `extract`; of what happened to workers, the first reason.

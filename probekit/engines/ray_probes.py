@@ -26,7 +26,15 @@ from probekit.points import Place, place_name
 from probekit.probes.base import Probe
 from probekit.probes.load import SAVED
 
-NOT_SENT = {"progress", "on_part", "random_init", "log_to", "memory", *(field.name for field in fields(ClusterOptions))}
+NOT_SENT = {
+    "progress",
+    "on_progress",
+    "on_part",
+    "random_init",
+    "log_to",
+    "memory",
+    *(field.name for field in fields(ClusterOptions)),
+}
 
 
 def fit_places_on_ray(

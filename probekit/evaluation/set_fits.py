@@ -53,7 +53,7 @@ def fit_sets(acts: Activations, sets: Sequence[LabelSetPlan], options: CurvesArg
     if noise is not None:
         noise = random_init_activations(noise, acts.task, first, places, options)
     parts = 1 + (noise is not None) + options.of_sequences + bool(options.nuisance)
-    done = ticker(options.progress, len(places) * parts)
+    done = ticker(options.on_progress, len(places) * parts)
     features = [each.requests[0].features for each in sets]
     if options.engine is not None:
         from probekit.engines.ray_probes import fit_places_on_ray

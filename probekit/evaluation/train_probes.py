@@ -31,6 +31,7 @@ from probekit.options import CurvesArguments
 from probekit.options.option import keywords_of_three
 from probekit.options.probe import BY_HEAD
 from probekit.options.probe_forms import OneCurveArguments, OnePositionArguments
+from probekit.progress import shown_parts
 
 
 @keywords_of_three(
@@ -75,7 +76,7 @@ def train_probes(
         from probekit.engines.ray_probes import check_engine
 
         check_engine(acts, options)
-    with at_most(cast("int | None", options.memory)):
+    with shown_parts(options) as options, at_most(cast("int | None", options.memory)):
         if options.by is not None:
             return (train_by_head if options.by == BY_HEAD else train_by_position)(acts, options)
         if options.shift_column is not None:

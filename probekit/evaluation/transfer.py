@@ -34,6 +34,7 @@ from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.options import TransferArguments
 from probekit.options.option import keywords
 from probekit.points import place_name
+from probekit.progress import shown_parts
 from probekit.tasks.chats.contents import compared_inputs
 from probekit.tasks.quality.audit import Audit
 from probekit.tasks.quality.duplicates import duplicates_in
@@ -81,6 +82,11 @@ def transfer(activations: Sequence[Activations], options: TransferArguments) -> 
         UsageError: fewer than two sets, the same one twice, other models, points, layers or numbers of classes.
         DataError: as in `train_probes`; places of other widths.
     """
+    with shown_parts(options) as shown:
+        return _transfer(activations, shown)
+
+
+def _transfer(activations: Sequence[Activations], options: TransferArguments) -> TransferResults:
     given = _checked(activations)
     first = check_request(given[0], options)
     options = options if options.concatenate else replace(options, point=first.point)
@@ -90,7 +96,7 @@ def transfer(activations: Sequence[Activations], options: TransferArguments) -> 
     numbers, notes = _classes(requests, names)
     begin = announcer(options.on_part)
     begin("fitting probes")
-    done = ticker(options.progress, sum(len(request.places) for request in requests))
+    done = ticker(options.on_progress, sum(len(request.places) for request in requests))
     tasks = [_train(name, request, options.seed, done) for name, request in zip(names, requests, strict=True)]
     _check_widths(tasks)
     begin("testing on all tasks")

@@ -102,7 +102,7 @@ def train(
     draw: Draw,
     settings: TrainingSettings | None = None,
     folder: Path | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    on_progress: Callable[[int, int], object] | None = None,
     checkpoint_every: int = 100,
 ) -> TrainingResult:
     """Train a model in place; resume from the folder's checkpoint if it has one.
@@ -114,7 +114,7 @@ def train(
         draw: step (from 0) -> its `settings.batch_size` examples, the same at every call.
         settings: None for the defaults.
         folder: where the checkpoint is kept; None keeps none.
-        progress: called with (steps done, steps in all) before the first step and after every one.
+        on_progress: called with (steps done, steps in all) before the first step and after every one.
         checkpoint_every: steps between checkpoints; one is also written before the first step and after the last.
 
     Raises:
@@ -133,14 +133,14 @@ def train(
     start = run.resume(path, identity) if path else 0
     if path and not start:
         run.save(path, identity)  # so that a disk error comes before the work
-    if progress:
-        progress(start, settings.steps)
+    if on_progress:
+        on_progress(start, settings.steps)
     with _interrupts_wait() as interrupted, torch.enable_grad():
         for step in range(start, settings.steps):
             run.step(draw(step))
             done = step + 1
-            if progress:
-                progress(done, settings.steps)
+            if on_progress:
+                on_progress(done, settings.steps)
             stop = interrupted()
             if path and (stop or done == settings.steps or done % checkpoint_every == 0):
                 run.save(path, identity)

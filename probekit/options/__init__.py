@@ -15,7 +15,6 @@ from probekit.options.imports import ImportArguments, ImportOptions
 from probekit.options.label import LabelArguments, LabelOptions
 from probekit.options.load import DeviceOptions, ModelArguments, ModelOptions
 from probekit.options.monitor import MonitorOptions
-from probekit.options.picture import PictureOptions
 from probekit.options.probe import CurvesArguments, ProbeArguments, ProbeOptions
 from probekit.options.push import PushOptions
 from probekit.options.report import ReportOptions
@@ -45,7 +44,6 @@ __all__ = [
     "ModelArguments",
     "ModelOptions",
     "MonitorOptions",
-    "PictureOptions",
     "ProbeArguments",
     "ProbeOptions",
     "PushOptions",

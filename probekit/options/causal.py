@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from probekit.errors import UsageError, nearest
 from probekit.options import parse
 from probekit.options.check import check_among, check_whole, is_real, is_whole
-from probekit.options.option import option
+from probekit.options.option import like, option
+from probekit.options.progress import PartsOptions, ProgressOptions
 from probekit.points import check_layers
 from probekit.selections import as_position, keeps_several, parse_selection
 from probekit.text import listed
@@ -175,10 +176,9 @@ class CausalArguments(CausalOptions):
     keep: Path | None = option(
         None, "Folder for what is complete of an unfinished run, from which the next one resumes.", flag=None
     )
-    progress: Callable[[int, int], None] | None = option(
-        None, "Called with (edited runs done, edited runs) of a part.", flag=None
-    )
-    on_part: Callable[[str], None] | None = option(None, "Called with the name of each part as it begins.", flag=None)
+    progress: bool | None = like(ProgressOptions, "progress")
+    on_progress: Callable[[int, int], None] | None = like(PartsOptions, "on_progress")
+    on_part: Callable[[str], None] | None = like(PartsOptions, "on_part")
 
 
 def _check_together(options: CausalOptions) -> None:

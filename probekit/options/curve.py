@@ -9,6 +9,7 @@ from probekit.errors import UsageError, nearest
 from probekit.options import parse
 from probekit.options.check import check_strength, check_whole, is_whole
 from probekit.options.option import like, option
+from probekit.options.progress import PartsOptions, ProgressOptions
 from probekit.points import check_layers
 from probekit.selections import as_position, check_together
 
@@ -107,12 +108,9 @@ class TransferOptions(CurveOptions):
 class TransferArguments(TransferOptions):
     """`TransferOptions`, and what only Python can pass."""
 
-    progress: Callable[[int, int], None] | None = option(
-        None, "Called with (places done, places) of all tasks after each place.", flag=None
-    )
-    on_part: Callable[[str], None] | None = option(
-        None, 'Called with the name of each part as it begins, such as "fitting probes".', flag=None
-    )
+    progress: bool | None = like(ProgressOptions, "progress")
+    on_progress: Callable[[int, int], None] | None = like(PartsOptions, "on_progress")
+    on_part: Callable[[str], None] | None = like(PartsOptions, "on_part")
 
 
 def _selections(position: Any) -> Any:

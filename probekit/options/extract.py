@@ -10,6 +10,7 @@ from probekit.options import parse
 from probekit.options.engine import EngineOptions
 from probekit.options.generate import ContinuationOptions
 from probekit.options.option import like, option
+from probekit.options.progress import ProgressOptions
 from probekit.options.task import OnBadRow, TaskOptions
 from probekit.points import check_layers, parse_points
 from probekit.remote.path import RemotePath
@@ -184,7 +185,7 @@ class ExtractArguments(EngineOptions, ContinuationOptions, ExtractOptions):
         "Also write the sums that ridge, LDA and mean-diff need.",
         notes="They are `Store.statistics`; a complete store gets them without the model running again.",
     )
-    progress: bool | None = option(None, "Show a progress bar on stderr; None shows it on a terminal only.", flag=None)
+    progress: bool | None = like(ProgressOptions, "progress")
 
     def __post_init__(self) -> None:
         """Check all lists of options."""

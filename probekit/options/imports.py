@@ -9,6 +9,7 @@ from probekit.errors import UsageError
 from probekit.options import parse
 from probekit.options.check import check_names, check_whole, is_whole
 from probekit.options.option import like, option
+from probekit.options.progress import ProgressOptions
 from probekit.options.task import TaskOptions
 from probekit.points import HIDDEN, MAX_LAYERS, split_point
 from probekit.remote.path import RemotePath
@@ -127,4 +128,4 @@ class ImportArguments(ImportOptions):
         notes="An unfinished store of the same import is resumed.",
         metavar="PATH",
     )
-    progress: bool | None = option(None, "Show a progress bar on stderr; None shows it on a terminal only.", flag=None)
+    progress: bool | None = like(ProgressOptions, "progress")

@@ -6,7 +6,8 @@ from typing import Literal, get_args
 from probekit.errors import UsageError
 from probekit.options import parse
 from probekit.options.check import check_among
-from probekit.options.option import option
+from probekit.options.option import like, option
+from probekit.options.progress import ProgressOptions
 
 Via = Literal["probekit", "transformers"]
 DeviceMap = Literal["auto"]
@@ -91,8 +92,4 @@ class ModelOptions(DeviceOptions):
 class ModelArguments(ModelOptions):
     """`ModelOptions`, and what only Python can pass."""
 
-    progress: bool | None = option(
-        None,
-        "Show a line and a progress bar while a world's model is trained on first use; None: on a terminal only.",
-        flag=None,
-    )
+    progress: bool | None = like(ProgressOptions, "progress")

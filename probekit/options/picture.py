@@ -13,7 +13,12 @@ FORMATS: tuple[str, ...] = get_args(Format)
 NARROWEST, WIDEST = 2.0, 40.0  # inches
 
 
-def check_width(width: Any) -> None:
+def format_names(text: str) -> list[str]:
+    """The formats that are typed with commas between them."""
+    return parse.names(text)
+
+
+def check_inches(width: Any) -> None:
     """Raise a UsageError unless a width is None or a number of inches that a picture can have."""
     if width is not None and not (is_real(width) and NARROWEST <= width <= WIDEST):
         raise UsageError(
@@ -44,11 +49,11 @@ class PictureOptions:
         "Format of the picture: png, svg or pdf; several with commas.  [default: png,svg]",
         notes="Fonts are embedded in a PDF as TrueType, as publishers ask.",
         metavar="NAMES",
-        parse=parse.names,
+        parse=format_names,
     )
 
     def __post_init__(self) -> None:
-        check_width(self.width)
+        check_inches(self.width)
         if self.title and self.no_title:
             raise UsageError("a title and no_title exclude each other; give one of the two")
         given = [self.format] if isinstance(self.format, str) else self.format

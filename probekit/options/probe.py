@@ -24,6 +24,7 @@ from probekit.options.probe_checks import (
     refuse_with_by,
     several_names,
 )
+from probekit.options.progress import PartsOptions, ProgressOptions
 from probekit.options.several_probes import check_each_probe, is_of_sequences, several_probes
 from probekit.options.task import OnBadRow, TaskOptions
 
@@ -250,12 +251,9 @@ class ProbeArguments(ClusterOptions, ProbeOptions):
         parse=parse.n_bytes,
         flag=None,
     )
-    progress: Callable[[int, int], None] | None = option(
-        None, "Called with (places done, places) after each place.", flag=None
-    )
-    on_part: Callable[[str], None] | None = option(
-        None, 'Called with the name of each part as it begins, such as "comparing texts".', flag=None
-    )
+    progress: bool | None = like(ProgressOptions, "progress")
+    on_progress: Callable[[int, int], None] | None = like(PartsOptions, "on_progress")
+    on_part: Callable[[str], None] | None = like(PartsOptions, "on_part")
 
     def __post_init__(self) -> None:
         ClusterOptions.__post_init__(self)

@@ -4,7 +4,8 @@ import re
 from dataclasses import dataclass
 
 from probekit.errors import UsageError
-from probekit.options.option import option
+from probekit.options.option import like, option
+from probekit.options.progress import ProgressOptions
 
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]{1,39}")
 _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
@@ -25,7 +26,7 @@ class PushOptions:
     license: str | None = option(
         None, "License in the card, as the Hub names it: mit, apache-2.0, cc-by-4.0.", metavar="NAME"
     )
-    progress: bool | None = option(None, "Show a progress bar on stderr; None shows it on a terminal only.", flag=None)
+    progress: bool | None = like(ProgressOptions, "progress")
 
     def __post_init__(self) -> None:
         if self.license is not None and _LICENSE.fullmatch(self.license) is None:

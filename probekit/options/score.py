@@ -10,6 +10,7 @@ from probekit.options.check import check_among, check_fpr, check_whole
 from probekit.options.extract import ExtractOptions
 from probekit.options.load import DeviceOptions
 from probekit.options.option import like, option
+from probekit.options.progress import ProgressOptions
 from probekit.options.task import DataFormat, OnBadRow, TaskOptions
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class ScoreOptions:
         "The edits that the model ran with when the probe was trained.",
         notes="Their checksums are compared with those that the results record.",
     )
-    progress: bool | None = option(None, "Show a progress bar on stderr; None shows it on a terminal only.", flag=None)
+    progress: bool | None = like(ProgressOptions, "progress")
 
     def __post_init__(self) -> None:
         check_fpr(self.fpr)

@@ -12,6 +12,7 @@ from probekit.options.extract import ExtractOptions, OnLong
 from probekit.options.load import DeviceOptions, Via
 from probekit.options.option import like, option
 from probekit.options.probe import CurvesArguments, ProbeOptions
+from probekit.options.progress import ProgressOptions
 from probekit.options.task import OnBadRow, RareClasses, TaskOptions
 
 O = TypeVar("O")  # noqa: E741
@@ -97,8 +98,9 @@ class SweepArguments(ClusterOptions, SweepOptions):
         notes="Otherwise they are in memory while their probes are trained. A run that is interrupted is then done "
         "again from its start; with stores its extraction resumes.",
     )
-    progress: Callable[[int, int], None] | None = option(
-        None, "Called with (runs done, runs) after each run of this call.", flag=None
+    progress: bool | None = like(ProgressOptions, "progress")
+    on_progress: Callable[[int, int], None] | None = option(
+        None, "Called with (runs done, runs) after each run of this call, in place of the line on stderr.", flag=None
     )
     on_run: Callable[[Any], None] | None = option(
         None, "Called with the record of each run, a `SweepRun`, as it ends.", flag=None

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from probekit.evaluation.results.curves_report import has_several_probes
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.wording import decoding
+from probekit.options.check import is_real
 from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
 from probekit.plots.curve import Limits, draw_panel, panel_limits, plot_accuracy_by_layer
@@ -106,7 +107,7 @@ def _grid_title(curve: ProbeData) -> str:
 
 def _columns(curves: Sequence[ProbeData], width: float | None) -> int:
     """How many panels are side by side in a picture of so many inches; None is as wide as they are."""
-    room = MOST_COLUMNS if width is None else max(1, int(width / LEAST_PANEL))
+    room = max(1, int(width / LEAST_PANEL)) if width is not None and is_real(width) else MOST_COLUMNS
     if _is_grid(curves):
         return min(MOST_COLUMNS, room, len({curve.meta["point"] for curve in curves}))
     return min(COLUMNS, room, len(panels_of(curves)))

@@ -17,7 +17,8 @@ from matplotlib.textpath import text_to_path
 from matplotlib.transforms import ScaledTranslation, Transform
 
 from probekit.durable import write_as
-from probekit.options.picture import check_width
+from probekit.options.check import is_real
+from probekit.options.picture import check_inches
 from probekit.text import printable
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart
@@ -56,9 +57,9 @@ def is_column(ax: Axes) -> bool:
     return figure is not None and is_column_width(figure.get_figwidth())
 
 
-def is_column_width(width: float | None) -> bool:
+def is_column_width(width: Any) -> bool:
     """Whether a picture of so many inches is as narrow as a column; None is a picture's own width."""
-    return width is not None and width < NARROW
+    return is_real(width) and width < NARROW
 
 
 def above(ax: Axes, points: float) -> Transform:
@@ -191,14 +192,14 @@ def new_figure(size: tuple[float, float], width: float | None = None) -> Iterato
         yield figure
 
 
-def _letters(width: float | None) -> dict[str, Any]:
+def _letters(width: float | None) -> dict[Any, Any]:
     """Settings for the letters of ticks and axis names, which are 10 points otherwise."""
     return {"font.size": SMALL} if is_column_width(width) else {}
 
 
 def of_width(size: tuple[float, float], width: float | None) -> tuple[float, float]:
     """Inches of a picture that is made narrower or wider; its height changes less, as letters keep their size."""
-    check_width(width)
+    check_inches(width)
     return size if width is None else (width, size[1] * (width / size[0]) ** 0.5)
 
 

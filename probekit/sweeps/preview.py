@@ -55,12 +55,12 @@ class SweepPreview:
         return "\n".join([*table, "", f"{what}, {self.done} of them done"])
 
 
-def preview(plan: SweepPlan, progress: Callable[[int, int], None] | None = None) -> SweepPreview:
+def preview(plan: SweepPlan, on_progress: Callable[[int, int], None] | None = None) -> SweepPreview:
     """Read the tasks of a plan; no model is loaded, and nothing is written.
 
     Args:
         plan: of the sweep.
-        progress: called with (tasks read, tasks) after each task.
+        on_progress: called with (tasks read, tasks) after each task.
     """
     done = 0
     if plan.folder is not None and (plan.folder / "sweep.json").exists():
@@ -70,8 +70,8 @@ def preview(plan: SweepPlan, progress: Callable[[int, int], None] | None = None)
     tasks = []
     for source in plan.tasks:
         tasks.append(_task(plan, source))
-        if progress is not None:
-            progress(len(tasks), len(plan.tasks))
+        if on_progress is not None:
+            on_progress(len(tasks), len(plan.tasks))
     return SweepPreview([model.name for model in plan.models], tasks, done)
 
 

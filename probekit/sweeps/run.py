@@ -25,6 +25,7 @@ from probekit.options.sweep import (
     model_options_of,
     task_options_of,
 )
+from probekit.progress import shown_parts
 from probekit.sweeps.data import SweepData, SweepRun
 from probekit.sweeps.files import begin, read_body, read_runs, run_file_name, write_run, write_table
 from probekit.sweeps.results import SweepResults
@@ -153,7 +154,7 @@ def run_sweep(plan: SweepPlan) -> SweepResults:
     done = {key: run for key, run in known.items() if not run.error}
     todo = {model: [task for task in plan.tasks if (task.name, model.name) not in done] for model in plan.models}
     total, written = sum(map(len, todo.values())), 0.0
-    with closing(_runs(plan, todo, done)) as runs:
+    with shown_parts(plan.options, "runs") as options, closing(_runs(plan, todo, done)) as runs:
         for ended, run in enumerate(runs, start=1):
             known[run.task, run.model] = run
             if plan.folder is not None:
@@ -163,8 +164,8 @@ def run_sweep(plan: SweepPlan) -> SweepResults:
                     written = time.monotonic()
             if plan.options.on_run is not None:
                 plan.options.on_run(run)
-            if plan.options.progress is not None:
-                plan.options.progress(ended, total)
+            if options.on_progress is not None:
+                options.on_progress(ended, total)
     data = _data(plan, known)
     if plan.folder is not None:
         write_table(plan.folder, data)
@@ -276,7 +277,9 @@ def _curves(task: SweepSource, model: LanguageModel, plan: SweepPlan, store: Pat
     out = store if plan.options.stores else None
     with _threads_for(model):
         acts: Activations = extract(model, made, **vars(how), out=out, progress=False)
-    return train_probes(acts, **{name: value for name, value in vars(training).items() if value is not None})
+    return train_probes(
+        acts, **{name: value for name, value in vars(training).items() if value is not None}, progress=False
+    )
 
 
 def read_task(source: SweepSource, options: SweepOptions) -> Task:

@@ -54,14 +54,14 @@ def untrained(world: World, seed: int) -> LanguageModel:
 
 
 def train_world(
-    world: World, folder: Path | None = None, progress: ShowProgress | None = None, checkpoints: Path | None = None
+    world: World, folder: Path | None = None, on_progress: ShowProgress | None = None, checkpoints: Path | None = None
 ) -> Trained:
     """Train a world's model and examine it.
 
     Args:
         world: to train with other settings, pass `dataclasses.replace(world, settings=...)`.
         folder: where to save the model as `transformers` would, with `training.json` (settings and figures).
-        progress: called with (steps done, steps in all) before the first step and after every one.
+        on_progress: called with (steps done, steps in all) before the first step and after every one.
         checkpoints: a folder for the checkpoint, from which an interrupted training resumes; None keeps none.
 
     Raises:
@@ -75,7 +75,7 @@ def train_world(
             lambda step: world.training_examples(settings.batch_size, [settings.seed, step]),
             settings,
             checkpoints,
-            progress,
+            on_progress,
         )
     trained = Trained(model.eval(), result, examine(model, world))
     if folder is not None:
@@ -100,7 +100,7 @@ def trained_folder(world: World, weights: bool = True, progress: bool | None = N
     Args:
         world: whose model.
         weights: False trains nothing and returns another folder, with config.json and the tokenizer alone.
-        progress: show a line and a bar on stderr; None shows the bar on a terminal only, False shows neither.
+        progress: show progress on stderr: None on a terminal and in a notebook, True always, False never.
 
     Raises:
         StorageError: the disk refused.

@@ -47,7 +47,7 @@ def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     Pictures are the subject of tests/plots; those that a command draws, of `test_train.py` and `test_two_commands.py`.
     """
 
-    def write(_: object, path: Path) -> Path:
+    def write(_: object, path: Path, formats: object = ()) -> Path:
         for suffix in (".svg", ".png"):
             path.with_suffix(suffix).write_bytes(b"")
         return path.with_suffix(".png")

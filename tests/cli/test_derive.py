@@ -20,6 +20,7 @@ from probekit.cli.fields import CliOption, Output, argument, cli_options, given_
 from probekit.cli.reference import FUNCTIONS, PAGES
 from probekit.options import parse
 from probekit.options.option import OptionHelp, help_of, keywords, like, option
+from probekit.options.picture import format_names
 
 CLASSES = [getattr(options, name) for name in options.__all__]
 OPTIONS = [(name, one) for name, command in COMMANDS.items() for one in command.options.values()]
@@ -37,6 +38,7 @@ TYPED: dict[Any, tuple[str, Any]] = {
     float: ("0.25", 0.25),
     Path: ("there", Path("there")),
     str: ("text", "text"),
+    format_names: ("pdf,svg", ["pdf", "svg"]),
 }
 """How a value is typed, and the value in Python, for each way to parse and each type."""
 
@@ -60,6 +62,7 @@ CHECKED = {  # options without a way to parse that take only some values
     "devices": ("0,cpu", ("cuda:0", "cpu")),
     "workers": ("1:8", (1, 8)),
     "check": ("hash", "hash"),
+    "width": ("3.25", 3.25),
 }
 FIRST = {
     "top_k": ["--temperature", "1"],
@@ -283,6 +286,26 @@ def test_the_reference_has_every_option() -> None:
         section = python.partition(f"## `{call}`\n")[2].partition("\n## ")[0]
         assert all(f"| `{field.name}` |" in section for field in dataclasses.fields(owner))
     assert set(CLASSES) <= {base for owner in [*FUNCTIONS.values(), options.TransferOptions] for base in owner.__mro__}
+
+
+TOGETHER = {
+    "extract": ["stats stats_only", "random_init model_seed", "engine workers gpus_per_worker address"],
+    "train-probe": ["controls control_type control_C", "title no_title width format", "nuisance shift_column"],
+    "causal": ["title no_title width format", "answers_label at scale"],
+}
+NEEDED = {
+    "extract": "model dataset points layers position text_column label_column limit out dry_run",
+    "train-probe": "layer point label probe position quick out baseline metric C",
+}
+
+
+def test_help_begins_with_what_most_people_need_and_keeps_related_options_together() -> None:
+    for name, needed in NEEDED.items():
+        shown = [key for key, one in COMMANDS[name].options.items() if one.flags]
+        assert shown[:10] == needed.split()
+    for name, groups in TOGETHER.items():
+        shown = " ".join(COMMANDS[name].options)
+        assert [group for group in groups if group not in shown] == []
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -47,7 +47,7 @@ def test_imported_activations_are_probed_as_any_others(acts: Path, capsys: Captu
     assert "no bag-of-words baseline" in err.replace("there will be ", "")
     assert run(["train-probe", "--probe", "mean-diff"]) == 0
     out = capsys.readouterr().out
-    assert "label in theirs on y: resid_pre, token not recorded" in out
+    assert "Decoding y labels from theirs: resid_pre, token not recorded" in out
     assert "No bag-of-words baseline" in out
     assert (path / "results/label-resid_pre-mean-diff/accuracy_by_layer.png").exists()
     results = json.loads((path / "results/label-resid_pre-mean-diff/results.json").read_text())

@@ -1,6 +1,7 @@
 """What `probekit train-probe` makes of its options, of a folder that is not its own, and of labels of every kind."""
 
 import json
+import re
 import shutil
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -111,13 +112,26 @@ def test_a_run_that_fails_leaves_no_mixture(here: Path, store: Path, monkeypatch
     assert files() == first
 
 
+def test_the_picture_has_the_width_and_the_format_that_were_given(here: Path, store: Path) -> None:
+    paper = ["--width", "3.25", "--format", "pdf", "--no-title"]
+    assert run(["train-probe", str(store), *FAST, "--quiet", "--out", "o", *paper]) == 0
+    assert [path.name for path in Path("o").glob("accuracy_by_layer.*")] == ["accuracy_by_layer.pdf"]
+    box = re.search(rb"/MediaBox \[ 0 0 ([0-9.]+) ", Path("o/accuracy_by_layer.pdf").read_bytes())
+    assert box is not None
+    assert float(box[1]) == 72 * 3.25
+    assert run(["train-probe", str(store), *FAST, "--quiet", "--out", "o"]) == 0  # the same question; others replace it
+    assert sorted(path.suffix for path in Path("o").glob("accuracy_by_layer.*")) == [".png", ".svg"]
+    for wrong in (["--width", "0"], ["--format", "gif"], ["--title", "a", "--no-title"]):
+        assert run(["train-probe", str(store), *wrong]) == 2
+
+
 @pytest.mark.parametrize("title", ["Number of the subject: $x_1$", "a\x1b[31mb", ""])
 def test_the_picture_has_the_title_that_was_given(here: Path, store: Path, title: str) -> None:
     assert run(["train-probe", str(store), *FAST, "--quiet", "--out", "o", "--title", title]) == 0
     svg = Path("o/accuracy_by_layer.svg").read_text()
     texts = [text.text for text in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
     assert not title or title.replace("\x1b", "\\x1b") in texts
-    assert not any(f" on {store.name}" in (text or "") or " in gpt2" in (text or "") for text in texts)
+    assert not any("Decoding" in (text or "") or " from gpt2" in (text or "") for text in texts)
     assert run(["train-probe", str(store), *FAST, "--quiet", "--out", "o"]) == 0  # the same question
 
 

@@ -90,7 +90,7 @@ def test_a_fit_comes_back_from_its_bytes_with_the_same_bits(store: Store):
 
 def test_results_are_those_of_one_process_file_by_file(cluster, store, expected, tmp_path):
     ticks: list[tuple[int, int]] = []
-    results = pk.train_probes(store, **HOW, engine="ray", progress=lambda *at: ticks.append(at))
+    results = pk.train_probes(store, **HOW, engine="ray", on_progress=lambda *at: ticks.append(at))
     assert saved(results, tmp_path / "results") == expected
     assert ticks == [(i, len(store)) for i in range(1, len(store) + 1)]
 

@@ -141,7 +141,7 @@ def test_one_place_at_a_time_on_a_gpu():
 def test_progress_comes_from_the_calling_thread_and_counts_every_place(world):
     torch.set_num_threads(3)
     here, seen = threading.get_ident(), []
-    train_probes(world(n=40), progress=lambda done, of: seen.append((threading.get_ident(), done, of)), **BARE)
+    train_probes(world(n=40), on_progress=lambda done, of: seen.append((threading.get_ident(), done, of)), **BARE)
     assert seen == [(here, done, 5) for done in range(1, 6)]
 
 
@@ -168,7 +168,7 @@ def test_an_interrupt_ends_all_places(world):
 
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
-        train_probes(world(n=40), progress=stop, **BARE)
+        train_probes(world(n=40), on_progress=stop, **BARE)
     assert threading.active_count() == before
     assert torch.get_num_threads() == 2
 

@@ -357,7 +357,7 @@ def test_random_weights_stand_beside_the_curve(world):
     acts, noise = world(), world(seed=9, strength=(0,) * 5)
     noise = ActivationSet(dict(noise), acts.task, acts.meta)
     seen: list[Any] = []
-    results = train_probes(acts, C=1, random_init=noise, progress=lambda *x: seen.append(x), **BARE)
+    results = train_probes(acts, C=1, random_init=noise, on_progress=lambda *x: seen.append(x), **BARE)
     assert seen == [(i + 1, 10) for i in range(10)]
     assert [layer.place for layer in results.random_init] == [layer.place for layer in results.layers]
     assert all(layer.probe is None and layer.converged for layer in results.random_init)

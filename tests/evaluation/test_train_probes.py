@@ -186,7 +186,7 @@ def test_half_precision_and_progress(world):
     acts = world()
     half = world(extra={place: x.bfloat16() for place, x in acts.items()})
     seen = []
-    results = train_probes(half, probe="ridge", **QUICK, progress=lambda done, of: seen.append((done, of)))
+    results = train_probes(half, probe="ridge", **QUICK, on_progress=lambda done, of: seen.append((done, of)))
     assert seen == [(i + 1, 5) for i in range(5)]
     assert results.best.metrics["test"]["accuracy"] > 0.9
 
@@ -195,7 +195,7 @@ def test_one_place_is_read_at_a_time(world, monkeypatch):
     acts, read = world(), []
     plain = type(acts)._rows
     monkeypatch.setattr(type(acts), "_rows", lambda self, place: read.append(place) or plain(self, place))
-    results = train_probes(acts, probe="mean-diff", progress=lambda done, of: read.append(done))
+    results = train_probes(acts, probe="mean-diff", on_progress=lambda done, of: read.append(done))
     *fits, spread = read
     assert fits == [x for i, place in enumerate(acts.curve("resid_pre")) for x in (place, i + 1)]
     assert spread == (results.best.point, results.best.layer)  # its training rows, from which new texts have a distance

@@ -274,7 +274,7 @@ def test_nothing_is_computed_that_is_not_shown(
 
 def test_same_input_same_numbers_and_progress(worlds: list[ActivationSet], found: TransferResults) -> None:
     seen: list[tuple[int, int]] = []
-    assert transfer(worlds, C=C, progress=lambda *at: seen.append(at)) == found
+    assert transfer(worlds, C=C, on_progress=lambda *at: seen.append(at)) == found
     assert seen == [(i, 8) for i in range(1, 9)]
 
 

@@ -276,6 +276,21 @@ def test_the_latex_table_has_the_numbers(two: Any, tmp_path: Path) -> None:
         assert (r"\textbf" in row) == (layer is results.best)
 
 
+def test_latex_numbers_have_a_minus_and_names_a_hyphen(two: Any, tmp_path: Path) -> None:
+    results = with_names(two[0], "gpt-2 x-1")
+    metrics = {**results.layers[0].metrics, "test": {results.headline: -0.25}}
+    negative = dataclasses.replace(results.layers[0], metrics=metrics, intervals={results.headline: (-0.5, -0.125)})
+    results = pk.ProbeResults([negative, *results.layers[1:]], results.baselines, results.meta, results.random_init)
+    text = results.export(to="latex", out=tmp_path / "t.tex").read_text()
+    row = next(line for line in text.splitlines() if "0.250" in line)
+    assert "$-$0.250" in row
+    assert "{[}$-$0.500, $-$0.125{]}" in row
+    assert not re.search(r"(?<![\w.$])-[0-9]", text)
+    assert "gpt-2 x-1" in text
+    (caption,) = (line for line in text.splitlines() if r"\caption" in line)
+    assert re.search(r"\. Probe: [\w-]+; examples: ", caption)
+
+
 MARKDOWN = MarkdownIt("gfm-like", {"linkify": False})  # tables and autolinks, as GitHub and the Hub render them
 
 

@@ -34,7 +34,7 @@ def write_continuations(plan: ContinuationPlan, folder: AnyPath | None = None, p
     Args:
         plan: the plan.
         folder: where finished batches are kept, and found by a run that resumes; None keeps none.
-        progress: show a progress bar on stderr; None shows it on a terminal only.
+        progress: show progress on stderr: None on a terminal and in a notebook, True always, False never.
 
     Raises:
         DataError: a text that the model ends at once, unless such rows are skipped; all of them.

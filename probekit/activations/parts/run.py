@@ -76,7 +76,7 @@ def run_part(
         plan: of the complete extraction, the same for every part.
         path: the store: one for all parts, or one for each.
         part: (i, n), i from 1.
-        progress: show a progress bar on stderr; None shows it on a terminal only.
+        progress: show progress on stderr: None on a terminal and in a notebook, True always, False never.
         sums: sums as well as activations, or instead of them.
         check: how shards that are there are checked: "size" or "hash".
 

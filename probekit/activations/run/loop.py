@@ -43,7 +43,7 @@ def run_shards(
 
     Args:
         plan: the plan.
-        progress: show a progress bar on stderr; None shows it on a terminal only.
+        progress: show progress on stderr: None on a terminal and in a notebook, True always, False never.
         writer: the store; shards that it has are read if they must be counted, and not computed.
         tally: adds up the sums of every shard.
         keep: whether shards are wanted at all; False computes only those that the tally has not counted.

@@ -29,6 +29,7 @@ from probekit.evaluation.results.data import ProbeData
 from probekit.models.base import LanguageModel
 from probekit.options import CausalArguments
 from probekit.options.option import keywords
+from probekit.progress import shown_parts
 from probekit.selections import PER_EXAMPLE, in_words
 from probekit.versions import versions_of
 
@@ -53,6 +54,13 @@ def causal_curve(
             a direction; a model without next tokens; other activations or another model.
         DataError: too few rows or classes.
     """
+    with shown_parts(options) as shown:
+        return _causal_curve(model, acts, results, shown)
+
+
+def _causal_curve(
+    model: LanguageModel, acts: Activations, results: ProbeData | None, options: CausalArguments
+) -> CausalResults:
     if options.of_pairs_alone:
         return patch_file(model, acts.meta.get("bos"), options)
     begin = options.on_part or (lambda name: None)
@@ -62,7 +70,7 @@ def causal_curve(
     found = _places(question, sides, options, begin)
     data = _data(question, sides, found)
     if "patch" in options.method_names:
-        grids, counts = find_grids(question, sides["test"], begin, options.progress)
+        grids, counts = find_grids(question, sides["test"], begin, options.on_progress)
         data = replace(data, grids=grids, meta={**data.meta, "patched": counts})
     return CausalResults(replace(data, checklist=reviewer_checklist(data)))
 
@@ -79,7 +87,7 @@ def _places(
     begin("preparing edits")
     known = prepare(question) if missing else Shared()
     begin("running edits")
-    tick = _ticker(options.progress, len(missing) * count_runs(question, _sizes(sides)))
+    tick = _ticker(options.on_progress, len(missing) * count_runs(question, _sizes(sides)))
     for layer in missing:
         found[layer.place] = at = measure_place(question, sides, known, layer, tick)
         parts.write(layer.place, at)

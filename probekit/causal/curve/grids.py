@@ -49,7 +49,7 @@ def patch_file(model: LanguageModel, bos: bool | None, options: CausalArguments)
     """
     pairs = pairs_of_file(model, options, bos)
     how = {"layers": options.layers, "exact": options.exact, "placebos": options.placebos}
-    return patch_pairs(model, pairs, **how, begin=options.on_part, progress=options.progress)
+    return patch_pairs(model, pairs, **how, begin=options.on_part, on_progress=options.on_progress)
 
 
 def plan_patching(model: LanguageModel, bos: bool | None, options: CausalOptions) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def run_digest(question: CausalQuestion) -> str:
     options = {
         name: value
         for name, value in vars(question.options).items()
-        if name not in ("keep", "layers", "progress", "on_part")
+        if name not in ("keep", "layers", "progress", "on_progress", "on_part")
     }
     probes = {layer.place: _array_digest(layer.probe.direction) for layer in question.results.layers}
     known: dict[str, Any] = {

@@ -223,7 +223,9 @@ def _scores(acts: ActivationSet, options: dict[str, Any]) -> tuple[dict[str, Fre
 
 
 def _of_labels(acts: ActivationSet, names: list[str], metric: str, options: dict[str, Any]) -> dict[str, FreshScores]:
-    curves = train_probes(acts, labels=names, points="all", metric=metric, quick=True, baselines=False, **options)
+    curves = train_probes(
+        acts, labels=names, points="all", metric=metric, quick=True, baselines=False, progress=False, **options
+    )
     scores = {}
     for name in names:
         C = acts.task.n_classes(name)

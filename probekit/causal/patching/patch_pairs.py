@@ -31,7 +31,7 @@ def patch_pairs(
     exact: int | None = None,
     placebos: int = 20,
     begin: Callable[[str], None] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> CausalResults:
     """Patch clean activations into corrupted runs; pairs carry their answers, so neither labels nor probes are needed.
 
@@ -44,7 +44,7 @@ def patch_pairs(
             some minutes allow.
         placebos: other pairs whose activations each pair gets, at most.
         begin: called with the name of each part.
-        progress: called with (layers done, layers) of a grid.
+        on_progress: called with (layers done, layers) of a grid.
 
     Returns:
         Results with a grid for each point.
@@ -53,7 +53,7 @@ def patch_pairs(
         UsageError: a model, a point or layers that cannot be patched.
         DataError: a pair's texts are the same, or clean and corrupted runs have the same mean logit difference.
     """
-    grids = grids_of(model, pairs, points, layers, exact, placebos, begin, progress)
+    grids = grids_of(model, pairs, points, layers, exact, placebos, begin, on_progress)
     meta: dict[str, Any] = {
         "model": model.name,
         "methods": ["patch"],
@@ -73,7 +73,7 @@ def grids_of(
     exact: int | None,
     placebos: int,
     begin: Callable[[str], None] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> list[PatchGrid]:
     """A grid for each point; arguments and errors as of `patch_pairs`."""
     chosen, grids = parse_layers(layers, model.n_layers), []
@@ -82,7 +82,7 @@ def grids_of(
             begin(f"patching {point}")
         n = exact_pairs(model, pairs, point, len(chosen), exact, placebos)
         most = min(placebos, EXACT_PLACEBOS) if n >= len(pairs) else placebos
-        grids.append(patch_grid(model, pairs, point, chosen, exact=n, placebos=most, on_layer=progress))
+        grids.append(patch_grid(model, pairs, point, chosen, exact=n, placebos=most, on_layer=on_progress))
     return grids
 
 

@@ -128,7 +128,7 @@ def train_grid(
     begin(f"planning {options.by}s" if options.by == BY_HEAD else "planning positions")
     grid = columns_of(rows, headline)
     begin("fitting probes")
-    done = ticker(options.progress, len(grid.planned) * len(request.places))
+    done = ticker(options.on_progress, len(grid.planned) * len(request.places))
     fitted = fit_columns(acts, [each for each, _ in grid.planned], request.places, done)
     begin("comparing with chance")
     plan = plan_curve(request, protocol, options.seed, headline, intervals=options.intervals)

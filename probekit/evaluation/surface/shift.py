@@ -103,7 +103,7 @@ def _trained(
     for _, _, rows in wanted:
         own = split_protocol(splits, rows & used)
         plans.append(plan_curve(request, own, options.seed, whole.headline, intervals=False))
-    done = ticker(options.progress, len(request.places))
+    done = ticker(options.on_progress, len(request.places))
     fitted = fit_places([request.features] * len(plans), plans, request.places, done)
     return [
         _Trained(name, without, list(own.values()), _results(own.values(), plan))

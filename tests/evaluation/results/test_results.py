@@ -190,7 +190,7 @@ def test_the_frame_holds_everything_that_the_table_shows(results):
 def test_the_summary_is_a_table_with_the_choice_and_how_it_was_made(results):
     text = results.summary()
     lines = text.splitlines()
-    assert lines[0] == "kind in unnamed on planted: resid_pre, last token"
+    assert lines[0] == "Decoding kind from unnamed (planted): resid_pre, last token"
     marked = [line for line in lines if line.startswith("*")]
     assert len(marked) == 1
     assert results.best.place in marked[0]
