@@ -154,7 +154,10 @@ def test_results_hold_the_rates_of_a_threshold_for_one_percent() -> None:
 def test_too_few_negatives_are_said_where_no_other_note_gives_way() -> None:
     results = with_rates(rows_of(200))
     notes = every_note(results)
-    assert notes["few negatives"] == "No TPR at 1% FPR: with 50 validation rows of the first class, the lowest FPR is 2.0%."
+    assert (
+        notes["few negatives"]
+        == "No TPR at 1% FPR: with 50 validation rows of the first class, the lowest FPR is 2.0%."
+    )
     assert "true-positive rate" not in notes
     without = [note for name, note in notes.items() if name != "few negatives"]
     shown = footnotes(results)

@@ -3,20 +3,15 @@
 import ast
 import importlib
 import json
-import re
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from tiny_configs import SIZES, tiny_configs
+from tiny_configs import tiny_configs
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-import probekit as pk
 from probekit.errors import DataError, UsageError
-from probekit.models.accounting import parameters
 from probekit.models.families import FILES, families, family_of
 from probekit.models.families.gpt2 import GPT2Config
 from probekit.models.family import Family
