@@ -117,7 +117,7 @@ def test_rows_of_a_group_are_counted_together() -> None:
 
 
 def test_what_cannot_be_chosen_is_refused_with_the_least_rate() -> None:
-    with pytest.raises(UsageError, match=r"50 validation rows of the first class .* 2\.00% at least, got 1\.00%"):
+    with pytest.raises(UsageError, match=r"50 validation rows of the first class, the lowest .* 2\.00%; got 1\.00%"):
         choose_threshold(rows_of(200), "p.0", 0.01)
     with pytest.raises(UsageError, match="for probes of two classes"):
         choose_threshold(rows_of(200, predicted={}), "p.0", 0.05)
