@@ -38,6 +38,10 @@ command_not_found_handle() {
     done
 }
 """
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
 TABLES = {  # files whose blocks are lines of a table
     "probekit/models/families/__init__.py": "FILES",
     "probekit/probes/load.py": "PROBES",
@@ -64,7 +68,7 @@ def blocks(page: Path) -> Iterator[Block]:
         line, start = lines[at], at + 1
         at += 1
         if fence := FENCE.match(line):
-            while not lines[at].strip() == "```":
+            while lines[at].strip() != "```":
                 at += 1
             code, language = lines[start:at], {"bash": "sh"}.get(fence[2], fence[2])
             at += 1
@@ -267,9 +271,6 @@ def make_files(folder: Path) -> None:
     board = np.cumsum(ids[:, :, None] % 4 == np.arange(4), axis=1) > 0
     np.savez("games.npz", ids=ids, board=board * 1.0, turn=ids % 3)
     Path("RESULTS").symlink_to("runs/STORE/results/label-resid_pre-logistic")
-
-
-TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
 
 
 def _write_csv(path: Path, rows: list[dict[str, object]], columns: list[str], names: list[str] | None = None) -> None:

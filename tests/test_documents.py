@@ -28,7 +28,22 @@ CHECKS = {  # page -> what holds after its last block
     "steer.md": "assert found.recovery > found.control_recovery + 0.1",
 }
 # What can't run here: reason -> blocks. Their commands are parsed, and their Python has no undefined name.
-NOT_RUN = {}
+NOT_RUN = {
+    "makes the environment": 2,
+    "needs GPUs, other machines and an account": 1,
+    "needs TransformerLens": 2,
+    "needs a GPU": 1,
+    "needs a Ray cluster": 3,
+    "needs a Slurm cluster": 4,
+    "needs a model of a real size": 1,
+    "needs a tracker": 1,
+    "needs an object store": 3,
+    "needs data and a model from elsewhere": 2,
+    "needs several GPUs": 2,
+    "needs several machines": 2,
+    "needs vLLM": 2,
+    "takes a minute": 10,
+}
 
 
 def test_the_readme_fits_on_a_few_screens():
@@ -89,6 +104,26 @@ def test_the_code_of_each_page_runs_from_top_to_bottom(page, served, tmp_path):
         [program, page, tmp_path / "here", CHECKS.get(page.name, "")], env=env, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        ("```python\nimport probekit as pk\n```\n\n```python\nundefined\n```\n", 'page.md", line 6'),
+        ("    probekit ls --nonsense\n", "No such option"),
+        ("<!-- not run: a reason -->\n\n    srun probekit extract ... --nonsense\n", "No such option"),
+        ("<!-- not run: a reason -->\n```sh\nfor i in 1; do probekit extract --limit none; done\n```\n", "--limit"),
+    ],
+    ids=["a name", "an option", "an option of what is not run", "a value of what is not run"],
+)
+def test_a_page_with_a_fault_is_found(page, said, served, tmp_path):
+    program, env = served
+    (tmp_path / "page.md").write_text(page)
+    done = subprocess.run(
+        [program, tmp_path / "page.md", tmp_path / "here", ""], env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert said in done.stderr
 
 
 def test_what_is_not_run_is_known():

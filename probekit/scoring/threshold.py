@@ -56,9 +56,8 @@ def unreachable(found: RateThreshold) -> str:
     if not found.negatives:
         return "no validation row is of the first class, so no false-positive rate can be chosen; leave --fpr out"
     return (
-        f"{counted(found.negatives, 'validation row')} of the first class can hold a false-positive rate of "
-        f"{found.least:.2%} at least, got {found.fpr:.2%} (--fpr, fpr=); give a higher one, or train with more "
-        "validation rows"
+        f"with {counted(found.negatives, 'validation row')} of the first class, the lowest false-positive rate is "
+        f"{found.least:.2%}; got {found.fpr:.2%} (--fpr, fpr=); give a higher one, or train with more validation rows"
     )
 
 

@@ -131,7 +131,7 @@ def test_what_cannot_be_scored_is_one_line(
     assert "is a store" in refused(3, "score", "--probe", store, *model, *text)
     assert "no results here" in refused(3, "score", "--probe", tmp_path, *model, *text)
     assert "no probe of 'resid_pre.9'" in refused(2, "score", "--probe", f"{results}:resid_pre.9", *model, *text)
-    assert "at least, got 1.00%" in refused(2, "score", *probe, *model, *text, "--fpr", 0.01)
+    assert "got 1.00% (--fpr" in refused(2, "score", *probe, *model, *text, "--fpr", 0.01)
     assert "between 0 and 1" in refused(2, "score", *probe, *model, *text, "--fpr", 1.5)
     assert "such as scores.csv" in refused(2, "score", *probe, *model, *text, "--out", tmp_path / "scores")
     assert "text 1 (--text) is empty" in refused(2, "score", *probe, *model, *text, "--text", " ")

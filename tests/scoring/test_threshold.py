@@ -117,7 +117,7 @@ def test_rows_of_a_group_are_counted_together() -> None:
 
 
 def test_what_cannot_be_chosen_is_refused_with_the_least_rate() -> None:
-    with pytest.raises(UsageError, match=r"50 validation rows of the first class .* 2\.00% at least, got 1\.00%"):
+    with pytest.raises(UsageError, match=r"50 validation rows of the first class, the lowest .* 2\.00%; got 1\.00%"):
         choose_threshold(rows_of(200), "p.0", 0.01)
     with pytest.raises(UsageError, match="for probes of two classes"):
         choose_threshold(rows_of(200, predicted={}), "p.0", 0.05)
@@ -154,7 +154,10 @@ def test_results_hold_the_rates_of_a_threshold_for_one_percent() -> None:
 def test_too_few_negatives_are_said_where_no_other_note_gives_way() -> None:
     results = with_rates(rows_of(200))
     notes = every_note(results)
-    assert notes["few negatives"] == "No TPR at 1% FPR: 50 validation rows of the first class can hold 2.0% at least."
+    assert (
+        notes["few negatives"]
+        == "No TPR at 1% FPR: with 50 validation rows of the first class, the lowest FPR is 2.0%."
+    )
     assert "true-positive rate" not in notes
     without = [note for name, note in notes.items() if name != "few negatives"]
     shown = footnotes(results)

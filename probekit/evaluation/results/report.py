@@ -303,7 +303,7 @@ def _few_negatives_note(data: ProbeData) -> str:
     if rates is None or "threshold" in rates:
         return ""
     rows = counted(int(rates["negatives"]), "validation row")
-    return f"No TPR at {rates['fpr']:.0%} FPR: {rows} of the first class can hold {rates['least']:.1%} at least."
+    return f"No TPR at {rates['fpr']:.0%} FPR: with {rows} of the first class, the lowest FPR is {rates['least']:.1%}."
 
 
 def _pooled_note(data: ProbeData) -> str:
