@@ -135,8 +135,8 @@ def _restored(probe: Any, about: _ProbeFile, arrays: dict[str, np.ndarray]) -> A
         setattr(probe, name, arrays[name.removesuffix("_")])
     if "classes" in about:
         probe.classes_ = _class_array(about)
-    if about.get("label_names") is not None:
-        probe.label_names_ = about["label_names"]
+    if (names := about.get("label_names")) is not None:
+        probe.label_names_ = names
     probe._check_arrays()
     if "feature_names" in about:
         names = about["feature_names"]
