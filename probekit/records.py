@@ -38,7 +38,7 @@ import numpy as np
 
 from probekit.errors import DataError
 from probekit.plain_files import MAX_RESULTS, read_bytes
-from probekit.text import printable
+from probekit.text import counted, printable
 
 LARGEST = 1e100  # of a number of results; squares stay finite, and no activation may be larger (`probes.base.LARGEST`)
 LARGEST_WHOLE = (1 << 63) - 1  # what arrays hold
@@ -68,7 +68,7 @@ class Unfit(ValueError):
             name = part if isinstance(part, str) and part.isidentifier() else f"[{part!a:.{_SHOWN}}]"
             where += name if name.startswith("[") or not where else f".{name}"
         got = "nothing" if self.got is MISSING else _shown(self.got)
-        return f"{where or 'its content'}: expected {self.expected}, got {got}"
+        return f"{where or 'its content'}: expected {printable(self.expected):.400}, got {got}"
 
 
 MISSING = object()
@@ -125,10 +125,11 @@ def read_json_file(path: Path, form: str, what: str, maker: str, advice: str) ->
     if type(body) is dict and found == form:
         return body
     name, _, version = form.rpartition("/")
-    start, _, other = found.rpartition("/") if isinstance(found, str) else ("", "", "")
+    text = found if isinstance(found, str) else ""
+    start, _, other = text.rpartition("/")
     if start == name and other.isdecimal():
         age = "an older" if int(other[:9]) < int(version) else "a newer"
-        raise DataError(f"{str(path)!a} has {age} format of {what} ({found[:_SHOWN]}, here {form}); {advice}")
+        raise DataError(f"{str(path)!a} has {age} format of {what} ({text[:_SHOWN]}, here {form}); {advice}")
     raise DataError(f"{str(path)!a} is not a file of {what} (expected format {form}, got {_shown(found)}); {advice}")
 
 
@@ -186,17 +187,16 @@ def ensure(holds: object, expected: str, got: Any, *path: str | int) -> None:
 
 def _shown(value: Any) -> str:
     """A value in a message: in full if it is short, else its kind."""
-    if isinstance(value, dict | list | tuple):
-        text = f"a list of {len(value):,}" if not isinstance(value, dict) else f"an object with {len(value):,} entries"
-        small = len(value) <= 3 and not any(isinstance(one, dict | list | tuple | str) for one in value)
-        return ascii(value) if small and isinstance(value, list | tuple) else text
-    if type(value) is int and abs(value) > 10**_SHOWN:
+    if isinstance(value, dict):
+        return f"an object with {counted(len(value), 'entry', 'entries')}"
+    if isinstance(value, list | tuple) and (len(value) > 3 or any(isinstance(x, dict | list | tuple) for x in value)):
+        return f"a list of {len(value):,}"
+    if type(value) is int and abs(value) >= 10**_SHOWN:
         return "a number of many digits"
-    return (
-        {True: "true", False: "false", None: "null"}[value]
-        if value is None or type(value) is bool
-        else (text if len(text := ascii(value)) <= _SHOWN else f"{text[:_SHOWN]}...")
-    )
+    if value is None or type(value) is bool:
+        return json.dumps(value)
+    text = ascii(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 # JSON -----------------------------------------------------------------------------------------------------------------

@@ -231,7 +231,7 @@ def _column(frame: pd.DataFrame, name: str, rng: Rng) -> tuple[str, pd.DataFrame
         "nan": lambda: np.where(some, np.nan, x) if is_number else np.full(n, np.nan),
         "infinite": lambda: np.where(some, np.inf, x) if is_number else np.full(n, np.inf),
     }
-    tables: dict[str, Callable[[], pd.DataFrame]] = {
+    tables: dict[str, Callable[[], Any]] = {
         "left out": lambda: frame.drop(columns=name),
         "under another name": lambda: frame.rename(columns={name: _pick(["resid_pre.7", "x", "predicted x"], rng)}),
         "and one column more": lambda: frame.assign(**{"resid_pre.9": 0.5}),

@@ -25,7 +25,7 @@ def make_folders(home: Path) -> Path:
     model = pk.load_model(str(write_model(home / "model", n_layers=1)))
     task = made_task()
     how: dict[str, Any] = {"progress": False, "points": ["resid_pre", "z"]}
-    acts = pk.extract(model, task, out=home / "store", position="last", **how)
+    acts: Any = pk.extract(model, task, out=home / "store", position="last", **how)
     every = pk.extract(model, task, position="all", progress=False, points=["resid_pre"])
     other = pk.extract(model, made_task("u"), position="last", **how)
     home = home / "store/results"
@@ -53,7 +53,7 @@ def made_task(name: str = "t") -> Task:
         label_names={"kind": ["no", "yes"], "third": ["a", "b", "c"], "size": []},
         splits=np.array(["train", "train", "validation", "test"])[numbers // 6 % 4],
         target="kind",
-        columns={"source": ["x", "y", "z"] * (N // 3)},
+        columns={"source": np.array(["x", "y", "z"] * (N // 3), dtype=object)},
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from probekit.cli import console
 from probekit.cli.derive import command
@@ -21,8 +21,9 @@ from probekit.options.check import check_reading, check_there
 from probekit.options.option import help_of, option
 from probekit.options.picture import PictureOptions
 from probekit.places import places_of
-from probekit.plain_files import MAX_RESULTS, MAX_TABLE, parse_json, read_bytes
+from probekit.plain_files import MAX_RESULTS, MAX_TABLE, read_bytes
 from probekit.progress import parts_line
+from probekit.records import Count, parse_record, read_as
 from probekit.remote.path import AnyPath, RemotePath, as_path
 from probekit.text import listed
 
@@ -37,6 +38,33 @@ ORDER = """
     exact label point store model check seed out title no_title width format dry_run
 """
 WITHOUT_DIRECTION = ("mlp",)  # kinds of probes that are no linear map
+
+
+class _Curve(TypedDict, total=False):
+    label: str
+    point: str
+    probe: str
+    position: str | int | list[str]
+    classes: list[str]
+    n_classes: Count
+    n: dict[str, Count]
+    activations: dict[str, Any]
+
+
+class _Trained(TypedDict):
+    """What results of probes say before they are loaded."""
+
+    meta: _Curve
+
+
+class _Question(TypedDict):
+    asked: dict[str, Any]
+
+
+class _Asked(TypedDict):
+    """What causal results say of their question."""
+
+    meta: _Question
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,10 +258,9 @@ def _newest_results(store: AnyPath, job: CausalJob) -> Path:
 def _record(results: Path) -> dict[str, Any]:
     """What the results say of themselves; empty if they cannot be read."""
     try:
-        meta = parse_json(read_bytes(results / "results.json", MAX_RESULTS))["meta"]
-    except (OSError, ValueError, KeyError, TypeError):
+        return read_as(_Trained, parse_record(read_bytes(results / "results.json", MAX_RESULTS)))["meta"]
+    except (OSError, ValueError):
         return {}
-    return meta if isinstance(meta, dict) else {}
 
 
 def _is_usable(meta: Mapping[str, Any]) -> bool:
@@ -242,7 +269,7 @@ def _is_usable(meta: Mapping[str, Any]) -> bool:
 
     try:
         check_curve(meta)
-    except (ProbekitError, LookupError, TypeError):
+    except ProbekitError:
         return False
     return meta["probe"] not in WITHOUT_DIRECTION
 
@@ -299,9 +326,9 @@ def _check_out(folder: Path, question: Mapping[str, Any]) -> None:
 
     check_causal_folder(folder)
     try:
-        asked = parse_json(read_bytes(folder / "causal.json", MAX_RESULTS))["meta"]["asked"]
+        asked = read_as(_Asked, parse_record(read_bytes(folder / "causal.json", MAX_RESULTS)))["meta"]["asked"]
         different = sorted(name for name, value in question.items() if asked.get(name) != value)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError):
         return  # no complete results are there
     if different:
         raise ResumeMismatch(

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from probekit.cli import console
 from probekit.cli.fields import Output
@@ -14,7 +14,8 @@ from probekit.errors import ResumeMismatch, UsageError
 from probekit.manifest import results_home
 from probekit.options import CurveOptions, ProbeOptions
 from probekit.options.option import help_of
-from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
+from probekit.plain_files import MAX_RESULTS, read_bytes
+from probekit.records import parse_record, read_as
 from probekit.remote.path import AnyPath
 from probekit.text import listed
 
@@ -53,6 +54,17 @@ RESULT_FILES = {
 
 _ALWAYS_NAMED = ("label", "point", "probe")  # always part of the name
 _LONGEST = 200  # characters of a folder's name; file systems take 255 bytes
+
+
+class _Question(TypedDict):
+    asked: dict[str, Any]
+    activations: dict[str, Any]
+
+
+class _Answered(TypedDict):
+    """What a file of results says of its question."""
+
+    meta: _Question
 
 
 def question_of(options: CurveOptions) -> dict[str, Any]:
@@ -131,10 +143,10 @@ def check_out(out: Path, activations: Mapping[str, Any], question: Mapping[str, 
     checks = {"curve": check_folder, "curves": check_curves, "shift": check_transfer_folder}
     (checks | {"positions": check_position_folder, "heads": check_head_folder})[kind](out)
     try:
-        meta = parse_json(read_bytes(out / RESULT_FILES[kind], MAX_RESULTS))["meta"]
+        meta = read_as(_Answered, parse_record(read_bytes(out / RESULT_FILES[kind], MAX_RESULTS)))["meta"]
         stored, read = meta["asked"], meta["activations"]
         different = _different(stored, question) + [key for key in read if activations.get(key, read[key]) != read[key]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError):
         return  # no complete results are there
     if different:
         raise ResumeMismatch(

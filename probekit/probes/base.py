@@ -47,6 +47,7 @@ class Probe(BaseEstimator):
         state: how a fit says that it has converged, where it is neither in closed form nor certified; "" elsewhere.
         of_sequences: whether it takes the tokens of each text, a list of [L, D], rather than one row.
         ARRAYS: names of the fitted arrays that make up the probe.
+        WHOLE: those of these arrays that hold whole numbers.
         FACTS: names of fitted numbers that are saved along with `converged_` and `n_iter_`; None where there is none.
         n_features_in_: D.
         converged_: whether the solver reached its tolerance.
@@ -71,6 +72,7 @@ class Probe(BaseEstimator):
     of_sequences: bool = False
     strengths: tuple[float, ...] | None = None
     ARRAYS: tuple[str, ...] = ("coef_", "intercept_")
+    WHOLE: tuple[str, ...] = ()
     FACTS: tuple[str, ...] = ()
     n_features_in_: int
     converged_: bool = True

@@ -20,6 +20,7 @@ from probekit.safetensors_header import read_header
 from probekit.text import listed, printable
 
 FORMAT = "probekit.probe/1"
+LARGEST_WEIGHT = 1e150  # whose square is finite; the smallest feature that can be fitted is 1e-150
 
 
 class _ProbeFile(TypedDict):
@@ -120,8 +121,8 @@ def _arrays(weights: bytes) -> dict[str, np.ndarray]:
     read_header(io.BytesIO(weights))
     arrays = safetensors.numpy.load(weights)
     for name, x in arrays.items():
-        if x.dtype not in ("f4", "f8", "i8", "i4") or not np.isfinite(x.astype(np.float64)).all():
-            raise ValueError(f"{name} is not of finite numbers of 4 or 8 bytes")
+        if x.dtype not in ("f4", "f8", "i8") or not (np.abs(x.astype(np.float64)) <= LARGEST_WEIGHT).all():
+            raise ValueError(f"{name} is not of finite numbers of 4 or 8 bytes, of at most {LARGEST_WEIGHT:g}")
     return arrays
 
 
@@ -132,11 +133,14 @@ def _restored(probe: Any, about: _ProbeFile, arrays: dict[str, np.ndarray]) -> A
     if sorted(arrays) != sorted(expected):
         raise ValueError(f"expected the arrays {listed(expected)}, got {listed(sorted(arrays))}")
     for name in probe.ARRAYS:
-        setattr(probe, name, arrays[name.removesuffix("_")])
+        array = arrays[name.removesuffix("_")]
+        if (array.dtype.kind == "i") != (name in probe.WHOLE):
+            raise ValueError(f"{name.removesuffix('_')} of type {array.dtype}")
+        setattr(probe, name, array)
     if "classes" in about:
         probe.classes_ = _class_array(about)
-    if about.get("label_names") is not None:
-        probe.label_names_ = about["label_names"]
+    if (names := about.get("label_names")) is not None:
+        probe.label_names_ = names
     probe._check_arrays()
     if "feature_names" in about:
         names = about["feature_names"]

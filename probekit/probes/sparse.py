@@ -61,6 +61,7 @@ class KSparseProbe(WithProbabilities, LinearProbe):
 
     has_C = certified = fits_in_threads = True
     ARRAYS = ("coef_", "intercept_", "neurons_")
+    WHOLE = ("neurons_",)
     FACTS = LogisticProbe.FACTS
     neurons_: np.ndarray
 

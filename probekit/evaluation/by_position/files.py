@@ -122,7 +122,7 @@ def _check_grid(data: PositionData, noun: str) -> None:
     meta = data.meta
     ensure(noun_of(data) == noun, f"a grid by {noun}", meta["by"], "meta", "by")
     ensure(noun != BY_HEAD or "key_value" in meta, "true or false", MISSING, "meta", "key_value")
-    is_tested = meta["no_p_values"] is None
+    is_tested = meta["no_p_values"] is None or any(p is not None for one in data.positions for p in one.corrected)
     ensure(not is_tested or "above_chance" in meta, "the level of the p-values", MISSING, "meta", "above_chance")
     for i, one in enumerate(data.positions):
         with inside(f"{noun}s", i):

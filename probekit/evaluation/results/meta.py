@@ -239,7 +239,6 @@ class RunMeta(TypedDict, total=False):
     seed: int | None
     versions: dict[str, str]
     asked: Asked
-    C: list[Penalty | str | None] | None
     interval: _IntervalRecord | None
 
 
@@ -257,6 +256,7 @@ class _CurveMeta(RunMeta, total=False):
     n: Required[dict[str, Count]]
     n_layers: Required[LayerCount]
     output: str | None
+    C: list[Penalty | str | None] | None
     metric: str | None
     chosen_on: str | None
     n_texts: dict[str, Count] | None
@@ -267,7 +267,6 @@ class _CurveMeta(RunMeta, total=False):
     no_texts: bool
     counts: dict[str, dict[str, Count]]
     left_out: list[str]
-    no_p_values: str | None
     p_max: Share | None
     estimator: _Estimator
     control: _Control | None

@@ -123,14 +123,13 @@ def _columns_of(data: bytes) -> dict[str, np.ndarray]:
     try:
         # A precaution: commands that read this file with Arrow's threads ended now and then with an abort as Python
         # exited. A text that many rows share is read once.
-        there = pq.read_schema(pa.BufferReader(data)).names
-        shared = [name for name in ("id", "digest", "split") if name in there]
+        schema = pq.read_schema(pa.BufferReader(data))
+        shared = [column.name for column in schema if pa.types.is_string(column.type)]
         file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False, read_dictionary=shared)
         groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
         values = sum(group.column(j).num_values for group in groups for j in range(group.num_columns))
-        ensure(
-            max(values, file.metadata.num_rows) <= MOST_PER_BYTE * len(data), "values that such a file can hold", values
-        )
+        most = MOST_PER_BYTE * len(data)
+        ensure(max(values, file.metadata.num_rows) <= most, f"at most {most:,} values in such a file", values)
         table = file.read(use_threads=False)
         ensure(len(set(table.column_names)) == table.num_columns, "each column once", table.column_names)
         return {name: _array(table.column(name), name) for name in table.column_names}

@@ -109,6 +109,10 @@ class AggregateProbe(SequenceProbe):
     def _of_tokens(self, rows: np.ndarray) -> np.ndarray:
         return rows @ self.coef_.T + self.intercept_
 
+    def _shapes(self, K: int, D: int) -> dict[str, tuple[int, ...]]:
+        once = dict.fromkeys(("slope_", "side_", "spread_"), (1,))
+        return {"coef_": (K, D), "intercept_": (K,), "shift_": (K,), **once}
+
     def _part_scores(self, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         return self.slope_ * self._aggregated(self._of_tokens(rows), lengths, self.side_) + self.shift_
 

@@ -112,6 +112,9 @@ class AttentionProbe(SequenceProbe):
         X = as_ragged(X, self.n_features_in_)
         return by_text(X, lambda rows, lengths: softmax_within(rows @ self.query_, lengths))
 
+    def _shapes(self, K: int, D: int) -> dict[str, tuple[int, ...]]:
+        return {"query_": (D,), "coef_": (K, D), "intercept_": (K,)}
+
     def _part_scores(self, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         scores = (rows @ self.coef_.T)[:, None]
         return attended((rows @ self.query_)[:, None], scores, lengths)[0][:, 0] + self.intercept_

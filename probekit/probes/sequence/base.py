@@ -74,16 +74,17 @@ class SequenceProbe(WithProbabilities, ClassifierProbe):
 
     def _check_arrays(self) -> None:
         outputs, (K, D) = 1 if len(self.classes_) == 2 else len(self.classes_), self._weights().shape
-        if outputs != K or any(getattr(self, name).shape not in self._shapes(K, D) for name in self.ARRAYS):
-            raise ValueError(f"{len(self.classes_)} classes with weights {(K, D)}")
+        shapes, expected = {name: getattr(self, name).shape for name in self.ARRAYS}, self._shapes(K, D)
+        if outputs != K or shapes != expected:
+            raise ValueError(f"{len(self.classes_)} classes with arrays of the shapes {shapes}")
         self.n_features_in_ = D
 
     def _weights(self) -> np.ndarray:
         return getattr(self, "coef_")  # noqa: B009  (set by the subclass)
 
-    @staticmethod
-    def _shapes(K: int, D: int) -> set[tuple[int, ...]]:
-        return {(K, D), (D,), (K,), (1,)}
+    def _shapes(self, K: int, D: int) -> dict[str, tuple[int, ...]]:
+        """The shape of each of `ARRAYS`, for K outputs and D features."""
+        raise NotImplementedError
 
 
 def text_scores(probes: Sequence[SequenceProbe], X: Ragged) -> list[np.ndarray]:
