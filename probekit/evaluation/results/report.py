@@ -26,6 +26,7 @@ from probekit.evaluation.results.wording import (
     quick_note,
     selected,
 )
+from probekit.evaluation.scores.bootstrap import groups_note
 from probekit.points import spans_of
 from probekit.tables import TableReport, html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, printable
@@ -191,6 +192,7 @@ def every_note(data: ProbeData) -> dict[str, str]:
         "mean and last token": _pooled_note,
         "baselines": _lead_note,
         "true-positive rate": _rates_note,
+        "groups": _groups_note,
         "convergence": _convergence_note,
         "audit": _audit_note,
         "texts": _texts_note,
@@ -310,6 +312,11 @@ def _audit_note(data: ProbeData) -> str:
     findings = audit.get("findings", audit.get("lines", []))  # results of older versions have lines alone
     more = f"; {len(findings) - MOST_FINDINGS} more in results.json" if len(findings) > MOST_FINDINGS else ""
     return f"Audit: {'; '.join(findings[:MOST_FINDINGS])}{more}." if findings else ""
+
+
+def _groups_note(data: ProbeData) -> str:
+    note = groups_note(data.meta.get("test_groups"))
+    return f"{note[:1].upper()}{note[1:]}." if note else ""
 
 
 def _texts_note(data: ProbeData) -> str:
