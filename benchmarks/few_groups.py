@@ -38,7 +38,7 @@ def world(seed: int, n_groups: int, accuracy: float, even: bool) -> tuple[list[P
     return probes, Bootstrap(len(group), seed, group, 400)
 
 
-def ends(seed: int, n_groups: int, accuracy: float, even: bool) -> list[tuple[float, float, float]]:
+def ends(seed: int, n_groups: int, accuracy: float, even: bool) -> list[tuple[float, float]]:
     """Whether the intervals of accuracy, AUROC and difference hold the truth, and how wide they are."""
     (one, other), draws = world(seed, n_groups, accuracy, even)
     found = draws.intervals(one, names=["accuracy", "auroc"])

@@ -250,7 +250,7 @@ def test_few_groups_have_no_intervals_and_some_are_said(n_groups):
     compared = compare_layers(layers, "accuracy", draws, None)
     found = [
         *draws.intervals(layers[0], names=["accuracy", "auroc"]).values(),
-        paired_difference(*layers, "accuracy", draws)[1],
+        paired_difference(layers[0], layers[1], "accuracy", draws)[1],
         *compared.bands,
         ratio_interval(layers[0].scores, layers[1].scores + 9, draws),
     ]
