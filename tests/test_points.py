@@ -47,10 +47,9 @@ OUTPUTS = {"resid_post", "ln_final_scale", "ln_final", "head_ln_scale", "head_ln
 
 @pytest.mark.parametrize("point", POINTS)
 def test_every_point_has_a_depth(point: str) -> None:
-    """0 at the first block's input, 1 at the last one's output and after it, between two blocks inside one."""
+    """0 at the input of the first block, 1 at the output of the last one and after it, in between inside a block."""
     layers = range(4) if "{layer}" in POINTS[point] else [None]
     start = 0.0 if base_name(point) in INPUTS else 1.0 if base_name(point) in OUTPUTS else 0.5
-    assert [depth_of((point, i), 4) for i in layers] == [
-        ((i or 0) + start) / 4 if i is not None else start for i in layers
-    ]
+    expected = [start if i is None else (i + start) / 4 for i in layers]
+    assert [depth_of((point, i), 4) for i in layers] == expected
     assert depth_of(("resid_pre.0+resid_pre.1", None), 4) is None

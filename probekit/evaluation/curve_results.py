@@ -35,6 +35,7 @@ def curve_results(label_set: LabelSetPlan, request: Request, fits: SetFits, opti
     layers, chance = _compared(fitted, plan, None if options.folds or options.quick else options.seed)
     baselines = [*label_set.baselines, *([] if options.baselines is False else _embedding(fitted))]
     meta = {**label_set.origin, "point": request.point, **chance}
+    meta["test_groups"] = None if plan.bootstrap is None else plan.bootstrap.n_groups
     if options.quick and options.intervals and not options.folds:
         meta["no_p_values"] = NO_P_VALUES
     noisy = [fits.random[place] for place in request.places if place in fits.random]

@@ -117,6 +117,7 @@ class RunDifference:
         test: that the p-value is of: "McNemar", "bootstrap" or "independent".
         n: test rows in common.
         why: why it is not paired; or that only a part of the rows are in common.
+        few: that the rows have few groups, or too few for an interval.
     """
 
     run: Count
@@ -129,6 +130,7 @@ class RunDifference:
     test: Literal["McNemar", "bootstrap", "independent"]
     n: Count
     why: str = ""
+    few: str = ""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.stats import binomtest, norm, t
 
-from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap, satterthwaite
+from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap, groups_note, satterthwaite
 from probekit.evaluation.scores.joint import ROUNDING
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import value_of
@@ -66,7 +66,8 @@ class Differences:
         mine, theirs, bootstrap = shared
         difference, ends, p = self._paired(mine, theirs, bootstrap, (one, other))
         test = MCNEMAR if one.headline == "accuracy" and bootstrap.groups is None else BOOTSTRAP
-        return RunDifference(run, minus, difference, ends, p, p, PAIRED, test, len(mine.truth), why)
+        few = groups_note(bootstrap.n_groups)
+        return RunDifference(run, minus, difference, ends, p, p, PAIRED, test, len(mine.truth), why, few)
 
     def _shared(self, run: int, minus: int) -> tuple[tuple[Predictions, Predictions, Bootstrap] | None, str]:
         """The predictions of both runs for the rows in common, with the resamples of these; or None, and why."""
@@ -94,6 +95,8 @@ class Differences:
         self, mine: Predictions, theirs: Predictions, bootstrap: Bootstrap, runs: tuple[ComparedRun, ComparedRun]
     ) -> tuple[float, Ends | None, float | None]:
         metric = runs[0].headline
+        if not bootstrap.has_intervals:
+            return value_of(mine, metric) - value_of(theirs, metric), None, None
         if metric == "accuracy":
             return accuracy_difference(mine, theirs, bootstrap)
         difference = value_of(mine, metric) - value_of(theirs, metric)

@@ -187,7 +187,8 @@ def _partial_notes(data: ComparisonData) -> list[str]:
             notes.append(f"Not paired:{who} {why}; the intervals were combined as of independent test rows.")
         else:
             notes.append(f"Paired in part:{who} {why}, so a difference is not that of the two estimates.")
-    return notes
+    few = dict.fromkeys(each.few for each in data.differences if each.few)
+    return notes + [f"{note[:1].upper()}{note[1:]}." for note in few]
 
 
 def _seeds_note(data: ComparisonData) -> str:

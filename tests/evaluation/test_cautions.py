@@ -41,7 +41,7 @@ def test_a_validation_split_equal_to_test_is_said_beside_best(world, tmp_path):
     results.save(tmp_path)
     leak = json.loads((tmp_path / "results.json").read_text())["meta"]["test_leak"]
     alone = {"group_rows": 0, "of_rows": 100, "removed": False}
-    assert leak == {"texts": 100, "of_texts": 100, "also_in": ["validation"], **alone}
+    assert leak == {"texts": 100, "near": 0, "of_texts": 100, "also_in": ["validation"], **alone}
     assert cautions(ProbeResults.load(tmp_path)) == cautions(results)
 
 
@@ -59,7 +59,7 @@ def test_a_split_that_would_be_dropped_whole_is_refused(world):
 def test_near_duplicates_count_and_dropping_leaks_ends_the_caution(world):
     acts = copied(world(n=400, inputs=long_texts()), 0.4, "train", lambda text: f"{text} more")
     kept, dropped = (train_probes(acts, drop_leaks=drop, **BARE) for drop in (False, True))
-    assert cautions(kept) == ["40% of test texts are also in train (--drop-leaks removes them)"]
+    assert cautions(kept) == ["40% of test texts are near-duplicates of train (--drop-leaks)"]
     assert (cautions(dropped), dropped.meta["test_leak"]["removed"]) == ([], True)
     assert "Caution" not in dropped.summary()
 
@@ -83,6 +83,20 @@ def test_groups_that_test_shares_are_counted_once(world):
         "12% of test texts are also in train (--drop-leaks removes them)",
         "13% of test rows share a group with another split (--drop-leaks)",
     ]
+
+
+def test_copies_and_near_duplicates_are_told_apart(world):
+    """12% of test are copies of train; another 28% have one word more."""
+    acts = copied(world(n=400, inputs=long_texts()), 0.4, "train", lambda text: f"{text} more")
+    inputs = list(acts.task.inputs)
+    for row in [i for i, text in enumerate(inputs) if text.endswith(" more")][:12]:
+        inputs[row] = inputs[row].removesuffix(" more")
+    results = train_probes(ActivationSet(dict(acts), dataclasses.replace(acts.task, inputs=inputs)), **BARE)
+    assert cautions(results) == [
+        "12% of test texts are also in train (--drop-leaks removes them)",
+        "28% of test texts are near-duplicates of train (--drop-leaks)",
+    ]
+    assert (results.meta["test_leak"]["texts"], results.meta["test_leak"]["near"]) == (40, 28)
 
 
 def test_folds_have_no_leak(world):

@@ -57,14 +57,14 @@ def test_each_choice_is_what_scikit_learn_and_the_validation_rows_say(world):
 
 def test_of_equal_layers_the_earlier_and_of_equal_C_the_smaller_is_taken(world):
     acts = world(strength=(0, 9, 9, 9, 9))
-    same = dict.fromkeys([("resid_pre", 1), ("resid_pre", 2), ("resid_pre", 3)], acts["resid_pre", 1])
-    results = train_probes(ActivationSet({**dict(acts), **same}, acts.task), C=[10, 0.1, 1], **QUICK, layers="1-3")
+    places: list[Any] = [("resid_pre", i) for i in range(3)]
+    results = train_probes(
+        ActivationSet(dict.fromkeys(places, acts["resid_pre", 1]), acts.task), C=[10, 0.1, 1], **QUICK
+    )
     assert [C for C, _ in results.layers[1].tried] == [0.1, 1, 10]
-    assert results.best.place == "resid_pre.1"
-    nothing = {place: torch.zeros(300, 8) for place in acts}
-    assert {layer.C for layer in train_probes(ActivationSet(nothing, acts.task), C=[10, 0.1, 1], **QUICK).layers} == {
-        0.1
-    }
+    assert results.best.place == "resid_pre.0"
+    nothing = ActivationSet({place: torch.zeros(300, 8) for place in places}, acts.task)
+    assert {layer.C for layer in train_probes(nothing, C=[10, 0.1, 1], **QUICK).layers} == {0.1}
 
 
 def test_validation_decides_even_where_test_disagrees(world):

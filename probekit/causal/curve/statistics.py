@@ -44,10 +44,10 @@ def ratio_interval(part_N: np.ndarray, whole_N: np.ndarray, bootstrap: Bootstrap
     those of Student's t for a mean of as many units (Hesterberg 2015, "What teachers should know about the bootstrap").
 
     Returns:
-        (low, high); None with a single unit, or where the whole is 0 in a resample.
+        (low, high); None with a single unit or too few groups, or where the whole is 0 in a resample.
     """
     units = bootstrap.n_units
-    if units < 2:
+    if units < 2 or not bootstrap.has_intervals:
         return None
     sums = [np.stack([W @ part_N, W @ whole_N]) for W in bootstrap.weights()]
     parts_S, wholes_S = np.concatenate(sums, axis=1)

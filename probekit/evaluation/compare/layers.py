@@ -27,7 +27,8 @@ class LayerComparison:
 
     Attributes:
         bands: (low, high) for each layer; together they hold the curve with 95%. None where undefined.
-        in_best_set: for each layer, whether it is statistically tied with the best; None without resamples.
+        in_best_set: for each layer, whether it is statistically tied with the best; None without resamples, and
+            with too few groups for intervals.
         p_values: of each layer against permuted labels; None with folds, or without resamples.
         chance: {"p_max", "null_high", "permutations"} of the best of all layers, or None; and "no_p_values", why there
             are none, which is None where there are.
@@ -59,9 +60,9 @@ def compare_layers(
     resampled = np.stack([bootstrap.resampled(each, metric) for each in predictions])
     bands = curve_band(bootstrap, predictions, metric, resampled, LEVEL)
     jackknifed = np.stack([bootstrap.jackknifed(each, metric) for each in predictions])
-    tied = best_set(values, resampled, LEVEL, jackknifed)
+    tied = best_set(values, resampled, LEVEL, jackknifed).tolist() if bootstrap.has_intervals else [None] * len(values)
     p_values, chance = _chance(predictions, metric, bootstrap, seed)
-    return LayerComparison([_ends(band) for band in bands], tied.tolist(), p_values, chance)
+    return LayerComparison([_ends(band) for band in bands], tied, p_values, chance)
 
 
 def _chance(

@@ -42,7 +42,7 @@ def paired_difference(
     The difference is taken within each resample; the interval is Student's t times its standard error.
     """
     ahead = value_of(one, metric) - value_of(other, metric)
-    if bootstrap is None:
+    if bootstrap is None or not bootstrap.has_intervals:
         return ahead, None
     first, second = (bootstrap.resampled(for_metric(each, metric), metric) for each in (one, other))
     difference = (first - second)[np.isfinite(first - second)]

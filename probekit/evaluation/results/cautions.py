@@ -22,7 +22,7 @@ def cautions(data: _Recorded) -> list[str]:
     activations record of edits, which older results lack.
     """
     leak, cut = data.meta.get("test_leak"), data.meta.get("texts_cut")
-    found = [] if not leak or leak["removed"] else [_texts_leak(leak), _groups_leak(leak)]
+    found = [] if not leak or leak["removed"] else [*_texts_leak(leak), _groups_leak(leak)]
     edited = data.meta.get("activations", {}).get("edited")
     unread = data.meta.get("unread", 0)
     found += [_unlike(one) for one in (data.meta.get("audit") or {}).get("differences", []) if one["split"] == "test"]
@@ -31,12 +31,16 @@ def cautions(data: _Recorded) -> list[str]:
     return [phrase for phrase in found if phrase]
 
 
-def _texts_leak(leak: dict[str, Any]) -> str:
-    n, of = leak["texts"], leak["of_texts"]
-    if n <= LEAST_LEAK * of:
-        return ""
-    removes = " removes them" if len(leak["also_in"]) == 1 else ""
-    return f"{_share(n, of)} of test texts are also in {' or '.join(leak['also_in'])} (--drop-leaks{removes})"
+def _texts_leak(leak: dict[str, Any]) -> list[str]:
+    """Test texts that are in another split, and those that only have near-duplicates there, each if they are many."""
+    if leak["texts"] <= LEAST_LEAK * leak["of_texts"]:
+        return []
+    near = leak.get("near", 0)  # older results did not tell them apart
+    where, removes = " or ".join(leak["also_in"]), " removes them" if len(leak["also_in"]) == 1 else ""
+    kinds = {"are also in": leak["texts"] - near, "are near-duplicates of": near}
+    told = [f"{_share(n, leak['of_texts'])} of test texts {what} {where}" for what, n in kinds.items() if n]
+    advice = (f" (--drop-leaks{removes})", " (--drop-leaks)", "")
+    return [next(phrase + one for one in advice if len(phrase + one) <= LONGEST) for phrase in told]
 
 
 def _groups_leak(leak: dict[str, Any]) -> str:
@@ -70,4 +74,4 @@ def _short(phrase: str) -> str:
 
 
 def _share(n: int, of: int) -> str:
-    return "100%" if n == of else f"{min(n / of, 0.99):.0%}"
+    return "100%" if n == of else "below 1%" if n < 0.005 * of else f"{min(n / of, 0.99):.0%}"

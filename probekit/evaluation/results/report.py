@@ -30,6 +30,7 @@ from probekit.evaluation.results.wording import (
     quick_note,
     selected,
 )
+from probekit.evaluation.scores.bootstrap import groups_note
 from probekit.points import spans_of
 from probekit.tables import TableReport, html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, printable
@@ -213,6 +214,7 @@ def every_note(data: ProbeData) -> list[Note]:
         ("nuisance", ALWAYS, nuisance_note),
         ("baselines", ALWAYS, _lead_note),
         ("mean and last token", ALWAYS, _pooled_note),
+        ("groups", ALWAYS, _groups_note),
         ("convergence", MOSTLY, _convergence_note),
         ("audit", MOSTLY, _audit_note),
         ("texts", MOSTLY, _texts_note),
@@ -333,6 +335,11 @@ def _audit_note(data: ProbeData) -> str:
     audit = data.meta.get("audit") or {}
     findings = audit.get("findings", audit.get("lines", []))  # results of older versions have lines alone
     return f"Audit: {'; '.join(findings)}." if findings else ""
+
+
+def _groups_note(data: ProbeData) -> str:
+    note = groups_note(data.meta.get("test_groups"))
+    return f"{note[:1].upper()}{note[1:]}." if note else ""
 
 
 def _texts_note(data: ProbeData) -> str:

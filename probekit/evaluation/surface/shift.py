@@ -180,7 +180,8 @@ def _change(compared: Compared, metric: str) -> dict[str, Any]:
         variance += difference.var() * n / max(1, n - 1) if len(difference) else np.nan
         units += n - 1
     half = float(t.ppf((1 + LEVEL) / 2, max(1, units)) * np.sqrt(variance)) / len(compared)
-    interval = [others - same - half, others - same + half] if np.isfinite(half) else None
+    is_known = np.isfinite(half) and all(bootstrap.has_intervals for _, _, bootstrap in compared)
+    interval = [others - same - half, others - same + half] if is_known else None
     return {"same": same, "others": others, "change": others - same, "interval": interval}
 
 

@@ -45,9 +45,9 @@ class Audit:
         near: whether near-duplicates were looked for; without, `shared` and `leaks` are of exact ones alone.
         linked: with folds, the number of texts that have an exact or near duplicate, which is in the same fold.
         differences: how validation and test differ from train in length, labels and repeated texts (`compare_splits`).
-        test_leak: {"texts": test texts with an exact or near duplicate in an earlier split, "of_texts", "also_in":
-            these splits, "group_rows": other test rows that share a group with one, "of_rows"}; None without a test
-            split.
+        test_leak: {"texts": test texts with an exact or near duplicate in an earlier split, "near": those with near
+            ones alone, "of_texts", "also_in": these splits, "group_rows": other test rows that share a group with
+            one, "of_rows"}; None without a test split.
     """
 
     label: str
@@ -175,21 +175,25 @@ def audit(task: Task, label_set: str | None = None, near: bool = True, texts: Te
         leaks=np.flatnonzero(texts.leaks),
         near=texts.near,
         differences=split_differences(task, label_set, texts.number),
-        test_leak=_test_leak(task, texts.repeats, result.shared),
+        test_leak=_test_leak(task, texts, result.shared),
     )
 
 
-def _test_leak(task: Task, repeats: np.ndarray, shared: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
-    """How much of test is also in an earlier split; `repeats` marks the test rows whose text is, bool [N]."""
-    test = task.splits == "test"
+def _test_leak(task: Task, texts: TextComparison, shared: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
+    """How much of test is also in an earlier split."""
+    test, repeats = task.splits == "test", texts.repeats
     if not test.any():
         return None
+    exact = np.zeros(len(task), dtype=bool)
+    if texts.number is not None:
+        exact = repeats & np.isin(texts.number, texts.number[np.isin(task.splits, SPLITS) & ~test])
     firsts, grouped = task.texts()[0], np.zeros(len(task), dtype=bool)
     if task.groups is not None:
         grouped = test & np.isin(task.groups, task.groups[~test]) & ~repeats
     pairs = {name.partition(" in ")[2]: one for name, one in shared.items() if name.startswith("test ")}
     return {
         "texts": int(repeats[firsts].sum()),
+        "near": int((repeats & ~exact)[firsts].sum()),
         "of_texts": int(test[firsts].sum()),
         "also_in": [split for split, one in pairs.items() if one["exact"] or one["near"]],
         "group_rows": int(grouped.sum()),

@@ -5,8 +5,11 @@ import numpy as np
 import pytest
 from scipy.stats import binom, binomtest, norm
 
+from probekit.causal.curve.statistics import ratio_interval
+from probekit.evaluation.compare.layers import compare_layers
+from probekit.evaluation.compare.lead import paired_difference
 from probekit.evaluation.scores import metrics, regression
-from probekit.evaluation.scores.bootstrap import Bootstrap
+from probekit.evaluation.scores.bootstrap import FEW_GROUPS, LEAST_GROUPS, Bootstrap, groups_note
 from probekit.evaluation.scores.metrics import Predictions, metrics_of, weighted_metrics
 from probekit.evaluation.scores.score import for_metric, score_intervals
 
@@ -156,7 +159,7 @@ def test_constant_scores_have_an_auroc_of_exactly_one_half():
 
 def test_one_group_says_nothing_and_two_examples_little():
     p = answers(6, 4)
-    assert Bootstrap(6, groups=np.zeros(6)).intervals(p) == {"accuracy": (0, 1)}
+    assert Bootstrap(6, groups=np.zeros(6)).intervals(p) == {}
     low, high = Bootstrap(2).intervals(answers(2, 1))["accuracy"]
     assert high - low > 0.8
 
@@ -232,3 +235,28 @@ def test_a_rank_correlation_is_resampled_once(monkeypatch):
     score_intervals(bootstrap, p)
     bootstrap.resampled(for_metric(p, "spearman"), "spearman")
     assert sum(ranked) == 50 + 1  # the resamples, and the value itself
+
+
+@pytest.mark.parametrize("n_groups", [2, 4, 5, 12, 20, 40])
+def test_few_groups_have_no_intervals_and_some_are_said(n_groups):
+    """Below `LEAST_GROUPS` there is none, in each place that asks; below `FEW_GROUPS` the number of groups is said."""
+    rng = np.random.default_rng(n_groups)
+    groups, truth = np.arange(120) % n_groups, rng.integers(2, size=120)
+    layers = []
+    for _ in range(2):
+        scores = truth + rng.normal(size=120)
+        layers.append(Predictions(truth, (scores > 0.5).astype(int), scores, 2))
+    draws, enough = Bootstrap(120, 0, groups), n_groups >= LEAST_GROUPS
+    compared = compare_layers(layers, "accuracy", draws, None)
+    found = [
+        *draws.intervals(layers[0], names=["accuracy", "auroc"]).values(),
+        paired_difference(layers[0], layers[1], "accuracy", draws)[1],
+        *compared.bands,
+        ratio_interval(layers[0].scores, layers[1].scores + 9, draws),
+    ]
+    assert all(each is not None for each in found) if enough else not any(found)
+    assert (None in compared.in_best_set) != enough
+    note = groups_note(draws.n_groups)
+    assert (note == f"too few groups: {n_groups}; intervals need {LEAST_GROUPS}") != enough
+    assert (str(n_groups) in note) == (n_groups < FEW_GROUPS)
+    assert groups_note(Bootstrap(4).n_groups) == ""
