@@ -1,5 +1,6 @@
 """The documents: short, current, and with links that lead somewhere (`make docs` checks those between pages)."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -41,3 +42,16 @@ def test_the_pages_of_models_are_what_the_registry_says():
 def test_every_family_says_what_it_loads_and_what_it_refuses():
     for model_type, family in families().items():
         assert all((family.loads, family.refused, family.hub_examples)), model_type
+
+
+def test_the_figures_of_the_causal_page_have_a_maker_and_commands():
+    """`python benchmarks/documented_figures.py` runs the commands and checks the figures themselves."""
+    spec = importlib.util.spec_from_file_location("documented_figures", REPO / "benchmarks/documented_figures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    figures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(figures)
+    page = figures.PAGE.read_text(encoding="utf-8")
+    assert {name for _, name, _, _ in figures.BLOCK.findall(page)} == set(figures.BLOCKS)
+    groups = figures.COMMANDS.findall(page)
+    assert sum("probekit extract" in group for group in groups) == 3
