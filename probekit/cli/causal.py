@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -141,6 +142,7 @@ def run_causal(
         ResumeMismatch: `job.out` holds results of another question.
         KeyboardInterrupt: with what is complete and how to resume.
     """
+    began = time.perf_counter()
     with parts_line(console.bars(job.quiet)) as line:
         line.part("loading libraries")
         from probekit.activations import load_activations
@@ -158,7 +160,7 @@ def run_causal(
         line.part("loading the model")
         model = _load(job.model, store)
     if job.dry_run:
-        _show_plan(model, store, results, options, job.json)
+        _show_plan(model, store, results, options, job.json, began)
         return
     found = _run(model, store, results, options, folder, job)
     found.meta["asked"] = question
@@ -359,7 +361,12 @@ def _draw(found: "CausalResults", folder: Path, picture: PictureOptions) -> list
 
 
 def _show_plan(
-    model: "LanguageModel", store: "Store", results: "ProbeResults | None", options: CausalOptions, as_json: bool
+    model: "LanguageModel",
+    store: "Store",
+    results: "ProbeResults | None",
+    options: CausalOptions,
+    as_json: bool,
+    began: float,
 ) -> None:
     from probekit.causal.curve.estimate import describe_causal, plan_causal
     from probekit.causal.curve.grids import plan_patching
@@ -368,7 +375,11 @@ def _show_plan(
         plan = plan_patching(model, store.meta.get("bos"), options)
         text = "\n".join(f"{key:<9}{value}" for key, value in plan.items())
     else:
+        from probekit.plots.causal import save_causal_plot  # noqa: F401  the run needs it, too
+
+        loading = time.perf_counter() - began
         plan = plan_causal(model, store, results, options)
+        plan |= {"seconds": plan["seconds"] + loading, "parts": {"loading": loading} | plan["parts"]}
         text = describe_causal(plan)
     if as_json:
         console.result_json(plan)

@@ -87,7 +87,7 @@ def search_texts(question: CausalQuestion) -> SearchTexts:
 
 
 def learn_direction(
-    question: CausalQuestion, texts: SearchTexts, place: Place, x_ND: Tensor
+    question: CausalQuestion, texts: SearchTexts, place: Place, x_ND: Tensor, steps: int | None = None
 ) -> tuple[Candidate, Mapping[str, Any]] | None:
     """The learned direction at a place, and how the search went; None where no swap changes the behaviour.
 
@@ -96,10 +96,11 @@ def learn_direction(
         texts: of the search.
         place: point and layer.
         x_ND: their activations there.
+        steps: of the search; None is `STEPS`.
     """
     swap = Interchange(place, texts.trunk, texts.behaviour, x_ND, texts.token_N, texts.counterpart_N)
     train, choosing = np.flatnonzero(texts.is_train), np.flatnonzero(~texts.is_train)
-    search = Search(steps=STEPS, restarts=RESTARTS, seed=question.options.seed)
+    search = Search(steps=STEPS if steps is None else steps, restarts=RESTARTS, seed=question.options.seed)
     try:
         found = find_das(question.model, swap, train, choosing, search)
     except DataError:

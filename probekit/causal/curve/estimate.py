@@ -1,27 +1,33 @@
 """What a causal run would do, and how long it would take, from a part of it that is run now."""
 
 import time
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from probekit.activations.activations import Activations
-from probekit.causal.curve.places import Shared, count_runs, measure_place
-from probekit.causal.curve.question import ask
-from probekit.causal.curve.sides import find_side
+from probekit.causal.curve.arms import CHOICES
+from probekit.causal.curve.ceiling import STEPS
+from probekit.causal.curve.grids import time_of_grids
+from probekit.causal.curve.places import Shared, count_runs, measure_place, prepare, search_at
+from probekit.causal.curve.question import CausalQuestion, ask
+from probekit.causal.curve.sides import Side, find_side
 from probekit.evaluation.results.data import ProbeData
 from probekit.models.base import LanguageModel
 from probekit.options import CausalOptions
-from probekit.text import counted, listed
+from probekit.text import counted
 
-FEW = {"placebos": 1, "scales": (1.0,)}  # of the runs that are timed
-TIMED_ROWS = (4, 4, 40, 40)  # two sizes tell what a place costs from what an edited run costs
+FEW_PLACEBOS = 5  # of the edits that are timed: enough that they are joined, as those of a run are
+TIMED_ROWS = (8, 100)  # two sizes tell what a place costs from what an edited run costs
+TIMED_STEPS = (2, 8)  # and so of the search
 
 
 def plan_causal(model: LanguageModel, acts: Activations, results: ProbeData, options: CausalOptions) -> dict[str, Any]:
-    """Rows, places, edited runs and their seconds, and what these leave out, JSON-able; errors as of `causal`."""
+    """Rows, places, edited runs, and the seconds of each part of the run, JSON-able; errors as of `causal`."""
     question = ask(model, acts, results, options)
-    rows = {split: int((question.rows.split == split).sum()) for split in ("validation", "test")}
-    runs = count_runs(question, rows) * len(question.layers)
-    of_place, of_run = _seconds(model, acts, results, options)
+    sides = {split: find_side(question, split) for split in ("validation", "test")}
+    rows = {split: len(side.index) for split, side in sides.items()}
+    parts = _seconds(question, sides)
     return {
         "model": model.name,
         "label": question.label,
@@ -29,49 +35,76 @@ def plan_causal(model: LanguageModel, acts: Activations, results: ProbeData, opt
         "answers": dict(zip(question.classes, list(options.answers or ()), strict=True)),
         "places": [layer.place for layer in question.layers],
         "rows": {"train": len(question.train), **rows},
-        "runs": runs,
-        "seconds": len(question.layers) * of_place + runs * of_run,
-        "not_counted": _not_counted(options, len(question.layers), question.behaviour is None),
+        "runs": count_runs(question, rows) * len(question.layers),
+        "seconds": sum(parts.values()),
+        "parts": parts,
     }
 
 
-def _not_counted(options: CausalOptions, places: int, of_classes: bool) -> list[str]:
-    """What a run does besides the edits. `seconds` leaves it out, because timing it would take as long as doing it."""
-    where, methods = counted(places, "place"), set(options.method_names)
-    searches = options.das and of_classes and "interchange" in methods
-    known = {
-        f"the search for the best direction at {where} (--no-das)": searches,
-        f"fresh probes after the edits of {where} (--no-completeness)": options.completeness and methods != {"patch"},
-        "activation patching": "patch" in methods,
-    }
-    return [name for name, is_asked in known.items() if is_asked]
-
-
-def _seconds(
-    model: LanguageModel, acts: Activations, results: ProbeData, options: CausalOptions
-) -> tuple[float, float]:
-    """Of a place, and of one edited run there, at the middle place, measured now."""
-    fastest: dict[int, float] = {}  # by edited runs; the faster of two is the less disturbed by other programs
-    for rows in TIMED_ROWS:
-        few = {name: getattr(options, name) for name in CausalOptions.__dataclass_fields__}
-        question = ask(model, acts, results, CausalOptions(**{**few, **FEW, "rows": rows}))
-        sides = {split: find_side(question, split) for split in ("validation", "test")}
-        done: list[int] = []
+def _seconds(question: CausalQuestion, sides: Mapping[str, Side]) -> dict[str, float]:
+    """Part of the run -> its seconds, each measured now at the middle place, which has half of the blocks after it."""
+    found: dict[str, float] = {}
+    if set(question.options.method_names) & set(CHOICES):
+        n, layer = len(question.layers), question.layers[len(question.layers) // 2]
         began = time.perf_counter()
-        measure_place(question, sides, Shared(), question.layers[len(question.layers) // 2], done.append)
-        taken = time.perf_counter() - began
-        fastest[sum(done)] = min(taken, fastest.get(sum(done), taken))
-    least, most = min(fastest), max(fastest)
-    if fastest[most] <= fastest[least]:  # too few rows or too noisy to tell the two apart
-        return 0.0, fastest[most] / max(1, most)
-    of_run = (fastest[most] - fastest[least]) / (most - least)
-    return max(0.0, fastest[most] - most * of_run), of_run
+        known = prepare(question)
+        found["preparing"] = time.perf_counter() - began
+        found["edits"] = _of_edits(question)
+        if known.texts is not None:
+            place = (layer.point, layer.layer)
+            least, most = (_timed(partial(search_at, question, known.texts, place, steps)) for steps in TIMED_STEPS)
+            step = max(0.0, most - least) / (TIMED_STEPS[1] - TIMED_STEPS[0])
+            found["search"] = n * (least + (STEPS - TIMED_STEPS[0]) * step)
+        few = _with(question, placebos=0, scales=(1.0,))
+        bare, full = (
+            _timed(partial(measure_place, few, sides, shared, layer, lambda runs: None))
+            for shared in (Shared(), Shared(None, known.aftermath))
+        )
+        found["what edits leave"] = n * max(0.0, full - bare)
+    if "patch" in question.options.method_names:
+        found["patching"] = time_of_grids(question, sides["test"])
+    return found
+
+
+def _of_edits(question: CausalQuestion) -> float:
+    """Fitting directions and running edits at every place, from a few rows and placebos."""
+    timed: list[tuple[int, float]] = []
+    for rows in TIMED_ROWS:
+        placebos = min(FEW_PLACEBOS, question.options.placebos)
+        few = _with(question, rows=max(2, min(rows, question.options.rows)), placebos=placebos)
+        sides = {split: find_side(few, split) for split in ("validation", "test")}
+        done: list[int] = []
+        layer = few.layers[len(few.layers) // 2]
+        seconds = _timed(partial(measure_place, few, sides, Shared(), layer, done.append), times=2)
+        timed.append((sum(done) // 2, seconds))
+    (few_runs, least), (many_runs, most) = timed
+    of_run = max(0.0, most - least) / max(1, many_runs - few_runs)
+    of_place = max(0.0, most - many_runs * of_run)
+    runs = {split: int((question.rows.split == split).sum()) for split in ("validation", "test")}
+    return len(question.layers) * (of_place + count_runs(question, runs) * of_run)
+
+
+def _timed(work: Callable[[], Any], times: int = 1) -> float:
+    """The fastest of some calls, which is the least disturbed by other programs."""
+    seconds = []
+    for _ in range(times):
+        began = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
+
+
+def _with(question: CausalQuestion, **changes: Any) -> CausalQuestion:
+    """The same question with other options."""
+    options = {name: getattr(question.options, name) for name in CausalOptions.__dataclass_fields__}
+    return ask(question.model, question.acts, question.results, CausalOptions(**options | changes))
 
 
 def describe_causal(plan: dict[str, Any]) -> str:
     """The same in aligned lines."""
     rows = ", ".join(f"{n:,} {split}" for split, n in plan["rows"].items())
     answers = ", ".join(f"{name} -> {word!a}" for name, word in plan["answers"].items())
+    parts = ", ".join(f"{name} {seconds:.0f}" for name, seconds in plan["parts"].items())
     lines = {
         "model": plan["model"],
         "label": plan["label"],
@@ -79,8 +112,6 @@ def describe_causal(plan: dict[str, Any]) -> str:
         "places": ", ".join(plan["places"]),
         "rows": rows,
         "work": counted(plan["runs"], "edited run"),
-        "time": f"about {plan['seconds']:.0f} s for the edits, measured now",
+        "time": f"about {plan['seconds']:.0f} s, from a part that was run now: {parts}",
     }
-    if plan["not_counted"]:
-        lines["! more"] = f"not in that time, and often longer: {listed(plan['not_counted'])}"
     return "\n".join(f"{key:<9}{value}" for key, value in lines.items())

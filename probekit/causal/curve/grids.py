@@ -3,6 +3,7 @@
 Axes: N pairs.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,21 @@ def find_grids(
     layers = "all" if options.layers == "all" else sorted({at.layer for at in question.layers if at.layer is not None})
     grids = grids_of(question.model, pairs, POINTS, layers, options.exact, options.placebos, begin, progress)
     return grids, {**counts, "varied": pairs.varied}
+
+
+def time_of_grids(question: CausalQuestion, side: Side) -> float:
+    """Seconds that `find_grids` would take, from the middle layer of each grid, patched now."""
+    options = question.options
+    pairs, _ = patched_pairs(question, side)
+    layers = sorted({at.layer for at in question.layers if at.layer is not None})
+    layers = list(range(question.model.n_layers)) if options.layers == "all" else layers
+    seconds = 0.0
+    for point in POINTS:
+        n = exact_pairs(question.model, pairs, point, len(layers), options.exact, options.placebos)
+        began = time.perf_counter()
+        grids_of(question.model, pairs, [point], [layers[len(layers) // 2]], n, options.placebos)
+        seconds += (time.perf_counter() - began) * len(layers)
+    return seconds
 
 
 def patch_file(model: LanguageModel, bos: bool | None, options: CausalArguments) -> CausalResults:

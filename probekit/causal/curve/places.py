@@ -13,7 +13,7 @@ from torch import Tensor
 
 from probekit.causal.curve.aftermath import Aftermath, after_edits, prepare_aftermath
 from probekit.causal.curve.arms import CHOICES, Arm, erase_arms, interchange_arms, steer_arms
-from probekit.causal.curve.candidates import PlaceDirections, fit_place, other_label_sets
+from probekit.causal.curve.candidates import Candidate, PlaceDirections, fit_place, other_label_sets
 from probekit.causal.curve.ceiling import SearchTexts, learn_direction, search_texts
 from probekit.causal.curve.effects import effect_of, run_arms
 from probekit.causal.curve.question import CausalQuestion
@@ -23,6 +23,7 @@ from probekit.causal.directions.angles import angle, haar_angle
 from probekit.causal.erasure.erase import Eraser, fit_leace, tol_of_few_rows
 from probekit.errors import DataError
 from probekit.evaluation.results.data import LayerResult
+from probekit.points import Place
 
 HAAR = 0.05  # share of random directions that are nearer to the probe's than the angle that is reported
 
@@ -94,9 +95,7 @@ def measure_place(
     )
     search: dict[str, Any] = {}
     if known.texts is not None:
-        own = learn_direction(
-            question, known.texts, place, _on(question, every_ND[torch.from_numpy(known.texts.index)])
-        )
+        own = search_at(question, known.texts, place)
         if own is not None:
             fitted, search = replace(fitted, learned=own[0]), dict(own[1])
     erasers = _erasers(question, fitted) if "erase" in options.method_names else {}
@@ -112,6 +111,14 @@ def measure_place(
         test = replace(test, x_ND=_on(question, every_ND[torch.from_numpy(test.index)]))
         after = after_edits(question, known.aftermath, test, fitted, erasers.get(question.label), effects)
     return PlaceFound(effects, _angles(fitted), search, after, fitted.mean_difference.basis_Dk.shape[1] > 0)
+
+
+def search_at(
+    question: CausalQuestion, texts: SearchTexts, place: Place, steps: int | None = None
+) -> tuple[Candidate, Mapping[str, Any]] | None:
+    """`learn_direction` with the activations of its texts."""
+    x_ND = question.acts[place][torch.from_numpy(texts.index)]
+    return learn_direction(question, texts, place, _on(question, x_ND), steps)
 
 
 def placebo_labels(question: CausalQuestion) -> list[str]:

@@ -489,16 +489,18 @@ def test_a_split_of_one_class_is_refused():
         _check_classes(np.array([0, 1, 1, 1]), np.repeat(["validation", "test"], 2), ["up", "down"])
 
 
-def test_a_dry_run_says_what_its_time_leaves_out(parts):
+def test_a_dry_run_counts_every_part_of_the_run(parts):
     model, acts = parts
     how = {"answers": [str(OWN), str(OTHER)], "rows": 2, "placebos": 1, "layers": [0]}
     plan = plan_causal(model, acts, trained(acts, "used"), CausalOptions(**how))
     assert plan["rows"] == {"train": 120, "validation": 2, "test": 2}
-    assert plan["seconds"] > 0
-    assert [name.split()[1] for name in plan["not_counted"]] == ["search", "probes"]
-    assert "not in that time" in describe_causal(plan)
-    plan = plan_causal(model, acts, trained(acts, "used"), CausalOptions(**how, methods=["erase"], completeness=False))
-    assert plan["not_counted"] == []
+    assert set(plan["parts"]) == {"preparing", "edits", "search", "what edits leave"}
+    assert plan["seconds"] == pytest.approx(sum(plan["parts"].values())) > 0
+    assert all(name in describe_causal(plan) for name in plan["parts"])
+    plan = plan_causal(model, acts, trained(acts, "used"), CausalOptions(**how, methods=["erase", "patch"]))
+    assert set(plan["parts"]) == {"preparing", "edits", "what edits leave", "patching"}
+    plan = plan_causal(model, acts, trained(acts, "used"), CausalOptions(**how, methods=["patch"]))
+    assert set(plan["parts"]) == {"patching"}
 
 
 @pytest.mark.parametrize("seed", range(4))
