@@ -324,7 +324,12 @@ def _draw(found: "CausalResults", folder: Path, title: str | None) -> list[Path]
 
 
 def _show_plan(
-    model: "LanguageModel", store: "Store", results: "ProbeResults | None", options: CausalOptions, as_json: bool
+    model: "LanguageModel",
+    store: "Store",
+    results: "ProbeResults | None",
+    options: CausalOptions,
+    as_json: bool,
+    began: float,
 ) -> None:
     from probekit.causal.curve.estimate import describe_causal, plan_causal
     from probekit.causal.curve.grids import plan_patching
