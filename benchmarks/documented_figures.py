@@ -61,13 +61,14 @@ def picture(runs: Runs) -> str:
     """What the first picture shows."""
     results = runs["agreement"]
     curve, layers = curve_effects(results.data, "interchange"), results.layers
-    first_read, first_used = (next(x for x in layers if name in x.quadrant) for name in ("read", "read and used"))
+    read, used = next(x for x in layers if x.is_read), next(x for x in layers if x.used_by)
     unclear = [curve[x.place] for x in layers if x.quadrant == "read, not shown to be used"]
     small = [f"{e.effect:.2f} at layer {e.layer} (from {_low(e):.2f}, placebos to {_placebo(e):.2f})" for e in unclear]
     return (
-        f"The picture shows a model in which the number of the subject can be read from layer {first_read.layer} on (blue). "
-        f"Changing it at the last token moves the verb {curve[first_used.place].effect:.2f}\nof the way to the other one at "
-        f"layer {first_used.layer} (red). Before, the interval of its effect is not clear of the placebos: {listed(small)}."
+        "The picture shows a model in which the number of the subject can be read from layer "
+        f"{read.layer} on (blue). Changing it at the last token moves the verb {curve[used.place].effect:.2f}\n"
+        f"of the way to the other one at layer {used.layer} (red). Before, the interval of its effect is not clear of "
+        f"the placebos: {listed(small)}."
     )
 
 
@@ -84,8 +85,8 @@ def placebos(runs: Runs) -> str:
         for kind in ("covariance", "random")
     }
     return (
-        f"In `agreement-gpt2` directions of the covariance reach {largest['covariance']:.2f} at the output, where random "
-        f"ones reach {largest['random']:.2f}."
+        f"In `agreement-gpt2` directions of the covariance reach {largest['covariance']:.2f} at the output, where "
+        f"random ones reach {largest['random']:.2f}."
     )
 
 
@@ -128,10 +129,10 @@ def ballots(runs: Runs) -> str:
     wide = max(_placebo(e) for e in curve)
     verdicts = listed(list(dict.fromkeys(layer.quadrant for layer in results.layers)))
     return (
-        f"The verdict on the colour is *{verdicts}* at every layer: the largest effect is {most:.2f}, and {flips:.0%} of "
-        "answers flip. The winner is one of the main ways\nin which activations vary, so directions drawn from the "
-        f"covariance hold it, and placebos reach {wide:.2f}. Every text of the world confirms the verdict: the answer is "
-        "the same in both colours."
+        f"The verdict on the colour is *{verdicts}* at every layer: the largest effect is {most:.2f}, and {flips:.0%} "
+        "of answers flip. The winner is one of the main ways\nin which activations vary, so directions drawn from the "
+        f"covariance hold it, and placebos reach {wide:.2f}. Every text of the world confirms the verdict: the answer "
+        "is the same in both colours."
     )
 
 

@@ -20,7 +20,7 @@ def test_pairs_are_patched_without_labels_or_probes() -> None:
     ]
     assert np.array_equal(found.grids[0].recovery, patch_grid(model, pairs, "mlp_out", [1, 2], placebos=0).recovery)
     assert found.layers == found.effects == []
-    assert "Which pairs are patched? 2\n" in found.summary()
+    assert {item.question: item.answer for item in found.checklist}["Which pairs are patched?"] == "2"
 
 
 def test_a_large_grid_is_exact_on_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
