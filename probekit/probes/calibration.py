@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import log_softmax, softmax
 
-# In simulations of 2 and 17 classes with 12 to 300 rows, calibrations with 10 lost less on fresh rows where the probe's
-# own probabilities were right than with 2 or 5, and gained as much where the probe was three times too sure.
+# In simulations of 2 and 17 classes with 24 to 1,000 rows, calibrations with 10 lost less on fresh rows where the
+# probe's own probabilities were right than with 5, and gained nearly as much where the probe was three times too sure.
 PRIOR_ROWS = 10.0
 NEWTON_STEPS = 100
 TOLERANCE = 1e-12  # squared Newton decrement for each row, in nats

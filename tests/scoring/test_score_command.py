@@ -49,7 +49,7 @@ def test_texts_are_scored_as_python_scores_them(results: Path, gpt2_folder: Path
     found, model = json.loads(out), load_model(str(gpt2_folder))
     best = ProbeResults.load(results).best
     expected = best.probe.decision_function(extract(model, NEW)[best.place])
-    assert [row["score"] for row in found["scores"]] == pytest.approx(expected.tolist(), abs=1e-6)
+    assert [row["score"] for row in found["scores"]] == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-5)
     assert [row["text"] for row in found["scores"]] == NEW
     assert found["place"] == best.place
     assert found["rows"] == 3
