@@ -4,8 +4,8 @@
 
 above a block says why it can't run here; its commands are then parsed, with the options that they give. A block of
 Python with a file's name (```python title="probekit/worlds/votes.py") is that file, or lines of a table in it. An
-indented block is one of commands if its first line is a command; `$` marks the commands where their output follows.
-Commands run in bash, and `...` in them stands for a model and a task.
+indented block is one of commands if it has a mark, or its first line is a command; `$` marks the commands where their
+output follows. Commands run in bash, and `...` in them stands for a model and a task.
 
 As a program, `pages.py FOLDER` makes the files that pages name in FOLDER/files, puts a program `page` in FOLDER, and
 serves it until stdin ends: `page PAGE.md EMPTY_FOLDER` runs one page there, in a process of its own.
@@ -24,6 +24,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 REPO = Path(__file__).parents[1]
 FENCE = re.compile(r"( *)```(\w*)(?: title=\"(.+)\")?$")
@@ -72,11 +73,11 @@ def blocks(page: Path) -> Iterator[Block]:
                 at += 1
             code, language = lines[start:at], {"bash": "sh"}.get(fence[2], fence[2])
             at += 1
-        elif line.startswith("    ") and not lines[start - 2].strip():
+        elif line.startswith("    ") and (at == 1 or not lines[at - 2].strip()):
             while at < len(lines) and lines[at].startswith("    "):
                 at += 1
             code, start = lines[start - 1 : at], start - 1
-            language = "sh" if COMMANDS.match(line.strip()) else ""
+            language = "sh" if COMMANDS.match(line.strip()) or MARK.fullmatch(before.strip()) else ""
         else:
             before = line if line.strip() else before
             continue
@@ -92,7 +93,7 @@ def run_page(page: Path, folder: Path, check: str) -> None:
 
     shutil.copytree(Path(os.environ["PAGES_FILES"]), folder, symlinks=True, dirs_exist_ok=True)
     os.chdir(folder)
-    scope: dict[str, object] = {"__name__": "__main__"}
+    scope: dict[str, Any] = {"__name__": "__main__"}
     for number, block in enumerate(blocks(page)):
         where = f"{page}:{block.line + 1}"
         if block.language == "sh":
@@ -145,7 +146,7 @@ def _write(block: Block, folder: Path, page: Path) -> None:
     if block.file.startswith("probekit/"):
         importlib.import_module(".".join(Path(block.file).parts[:-1])).__path__.append(str(file.parent))
     else:
-        scope: dict[str, object] = {"__name__": file.stem}
+        scope: dict[str, Any] = {"__name__": file.stem}
         exec(compile("\n" * block.line + block.code, str(page), "exec"), scope)
         for name, test in scope.items():
             if name.startswith("test_") and callable(test):
@@ -167,7 +168,7 @@ def parse(arguments: list[str]) -> int:
 
     build = derive.build_arguments
 
-    def built(*given: object) -> object:
+    def built(*given: Any) -> Any:
         build(*given)
         raise typer.Exit(0)
 
@@ -208,7 +209,7 @@ def make_files(folder: Path) -> None:
     write_model(Path("path/to/model"), n_layers=6)
     write_model(Path("path/to/chat-model"), n_layers=2)
     Path("path/to/chat-model/tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "id": str(i),
             "key": f"k{i}",
@@ -273,12 +274,12 @@ def make_files(folder: Path) -> None:
     Path("RESULTS").symlink_to("runs/STORE/results/label-resid_pre-logistic")
 
 
-def _write_csv(path: Path, rows: list[dict[str, object]], columns: list[str], names: list[str] | None = None) -> None:
+def _write_csv(path: Path, rows: list[dict[str, Any]], columns: list[str], names: list[str] | None = None) -> None:
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([names or columns, *([row[name] for name in columns] for row in rows)])
 
 
-def _write_jsonl(path: Path, rows: list[dict[str, object]], columns: list[str]) -> None:
+def _write_jsonl(path: Path, rows: list[dict[str, Any]], columns: list[str]) -> None:
     path.write_text("".join(json.dumps({name: row[name] for name in columns}) + "\n" for row in rows))
 
 
