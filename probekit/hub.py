@@ -142,14 +142,14 @@ def find_repo(name: str, kind: Kind, revision: str | None = None, sought: Sought
     known = [*ALIASES[kind], *ALIASES[kind].values()]
     hint = f"check the name, and that it is a {kind} repository" if sought else nearest(name, known)
     if (refusal := refusal_of(answer, name, kind, revision, hint)) is not None:
-        raise refusal from answer
+        raise refusal from None
     for cached_id in dict.fromkeys([repo_id, name]):
         if _is_cached(cached_id, kind, revision, sought):
             return HubRepo(cached_id, revision, offline=True, requested=revision)
     raise DataError(
         f"{no_answer(answer, deadline, earlier is not None)} and {name!a} is not in the local cache; "
         f"{sought.instead if sought else _instead(kind)}"
-    ) from answer
+    ) from None
 
 
 def fetch_folder(address: HubAddress, kind: Kind, sought: Sought, wanted: Callable[[str], bool]) -> Path:
@@ -195,7 +195,7 @@ def _download(repo: HubRepo, kind: Kind, name: str, instead: str) -> str:
     try:
         return hf_hub_download(repo.id, name, revision=repo.requested, repo_type=kind)
     except Exception as error:  # httpx, OSError, ValueError, the client's own
-        raise _no_download(error, repo.id, name, instead) from error
+        raise _no_download(error, repo.id, name, instead) from None
 
 
 def fetch(repo: HubRepo, names: Iterable[str]) -> Path:

@@ -66,7 +66,7 @@ def read_header(file: BinaryIO) -> Header:
     except HeaderError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise HeaderError(str(error)) from error
+        raise HeaderError(str(error)) from None
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise HeaderError("its metadata is not a mapping from names to text")
     return Header(_in_file_order(tensors, 8 + length, size), metadata)

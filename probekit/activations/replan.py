@@ -85,7 +85,7 @@ def load_again(
         if model is not None:
             raise
         gone = f"the model that made {str(path)!a} cannot be loaded from where it was ({error})"
-        raise DataError(f"{gone}; name it with probekit repair --model MODEL") from error
+        raise DataError(f"{gone}; name it with probekit repair --model MODEL") from None
 
 
 def plan_again(

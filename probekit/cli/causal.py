@@ -305,7 +305,7 @@ def _digest(path: Path) -> str:
     try:
         return f"sha256 {hashlib.sha256(read_bytes(path, MAX_TABLE)).hexdigest()}"
     except OSError as error:
-        raise DataError(f"cannot read {str(path)!a}: {error.strerror}") from error
+        raise DataError(f"cannot read {str(path)!a}: {error.strerror}") from None
 
 
 def _folder(store: AnyPath, meta: Mapping[str, Any], question: Mapping[str, Any]) -> Path:

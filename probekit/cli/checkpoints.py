@@ -56,7 +56,7 @@ def train_each(stores: Sequence[AnyPath], train: Callable[[AnyPath], Path], json
         try:
             folder = train(store)
         except ProbekitError as error:
-            raise at(store.name, number, len(stores), error) from error
+            raise at(store.name, number, len(stores), error) from None
         found.append({"store": str(store), "results": str(folder), "curves": _curves(folder)})
         if json:
             continue

@@ -132,16 +132,16 @@ def _load_yaml(path: Path) -> Any:
         _check_size(path, root)
         return None if root is None else loader.construct_document(root)
     except OSError as e:
-        raise UsageError(f"cannot read the config {str(path)!r}: {e.strerror or e}") from e
+        raise UsageError(f"cannot read the config {str(path)!r}: {e.strerror or e}") from None
     except UsageError:
         raise
     except yaml.MarkedYAMLError as e:
         line = f", line {e.problem_mark.line + 1}" if e.problem_mark else ""
-        raise UsageError(f"{str(path)!r}{line}: not YAML: {e.problem}") from e
+        raise UsageError(f"{str(path)!r}{line}: not YAML: {e.problem}") from None
     except RecursionError:
         raise UsageError(f"{str(path)!r}: not YAML: it is nested too deeply") from None
     except Exception as e:  # what the parser raises where a value does not fit its tag, such as !!float x
-        raise UsageError(f"{str(path)!r}: not YAML: {one_line(e)[:100]}") from e
+        raise UsageError(f"{str(path)!r}: not YAML: {one_line(e)[:100]}") from None
 
 
 def _check_size(path: Path, root: Any) -> None:

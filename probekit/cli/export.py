@@ -77,13 +77,13 @@ def _texts(job: ExportJob, options: ExportOptions) -> None:
         raise UsageError(f"--texts is a table of a store's texts, not {options.to}; leave --to out")
     check_is_store(as_path(job.results))
     from probekit.activations import load_activations
-    from probekit.scoring.write import check_table_file, write_table
+    from probekit.scoring.write import check_table_file, write_columns
     from probekit.tasks.examples_table import examples_table
 
     path = Path(options.out or "texts.csv")
     check_table_file(path, "texts")
     table = examples_table(load_activations(job.results).task)
-    write_table(path, [table], "texts")
+    write_columns(path, [table], "texts")
     n = len(table["id"])
     if job.json:
         console.result_json({"store": job.results, "path": str(path), "texts": n, "columns": [*table]})

@@ -169,7 +169,7 @@ def _extract_each(
         try:
             stores.append(one(revision))
         except ProbekitError as error:
-            raise at(revision, len(stores), len(revisions), error) from error
+            raise at(revision, len(stores), len(revisions), error) from None
         if not job.json:
             console.result(stores[-1]["store"])
     if job.json:

@@ -102,7 +102,7 @@ def _encoded(model: "LanguageModel", prompts: list[Any], bos: bool | None) -> li
     except DataError as error:
         if model.name not in MODELS:
             raise
-        raise DataError(f"{error}; {model.name} reads texts such as {world(model.name).prompt!a}") from error
+        raise DataError(f"{error}; {model.name} reads texts such as {world(model.name).prompt!a}") from None
 
 
 def _print(texts: list[str]) -> None:

@@ -105,8 +105,8 @@ def _import_ray() -> Any:
     try:
         import ray
         from ray import init  # noqa: F401  (a folder that is named ray can be imported, too)
-    except ImportError as error:
-        raise UsageError("--engine ray needs Ray; from the checkout: pip install -e '.[ray]'") from error
+    except ImportError:
+        raise UsageError("--engine ray needs Ray; from the checkout: pip install -e '.[ray]'") from None
     return ray
 
 
@@ -117,7 +117,7 @@ def _connect(ray: Any, address: str | None) -> None:
         ray.init(address=address or "local", **quiet, **({} if address else local))
     except (RuntimeError, ConnectionError, ValueError, OSError) as error:  # RuntimeError: other versions there
         what = f"connect to the Ray cluster {address!a}" if address else "start Ray on this machine"
-        raise UsageError(f"cannot {what}: {one_line(error)}") from error
+        raise UsageError(f"cannot {what}: {one_line(error)}") from None
 
 
 def one_line(error: BaseException) -> str:
@@ -153,7 +153,7 @@ def _check_address(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except (OSError, OverflowError, UnicodeError) as error:
-        raise UsageError(f"no Ray cluster answers at {address!a} ({one_line(error)}); {_START}") from error
+        raise UsageError(f"no Ray cluster answers at {address!a} ({one_line(error)}); {_START}") from None
 
 
 @contextmanager

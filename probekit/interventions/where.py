@@ -83,10 +83,10 @@ def check_positions(positions: Positions) -> Any:
     if isinstance(positions, slice):
         try:
             range(0)[positions]
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError):
             raise UsageError(
                 f"a slice of positions has whole numbers, and a step other than 0; got {positions}"
-            ) from error
+            ) from None
         return positions
     given = None if isinstance(positions, bytes) else to_tensor(positions)
     if given is not None and given.numel():

@@ -37,7 +37,7 @@ def log_results(results: Any, name: str) -> None:
             _WRITERS[name](run, picture)
         except Exception as error:  # of another package: of any class
             why = f"{type(error).__name__}: {printable(' '.join(str(error).split()))[:200]}"
-            raise StorageError(f"{name} did not take the run ({why}); the results are complete without it") from error
+            raise StorageError(f"{name} did not take the run ({why}); the results are complete without it") from None
 
 
 def _wandb(run: LoggedRun, picture: Path) -> None:

@@ -52,8 +52,8 @@ def load_checkpoint(path: Path, identity: dict[str, Any]) -> dict[str, Tensor] |
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         return None
-    except (SafetensorError, OSError, RuntimeError, ValueError) as error:
-        raise StorageError(_damaged(path)) from error
+    except (SafetensorError, OSError, RuntimeError, ValueError):
+        raise StorageError(_damaged(path)) from None
     about = header.metadata.get("run", "")
     if header.metadata.get("sha256") != _digest(tensors, about):
         raise StorageError(_damaged(path))

@@ -16,9 +16,9 @@ def read_text(path: Path) -> str:
     try:
         return read_bytes(path, MAX_MODEL_JSON).decode().replace("\r\n", "\n")
     except OSError as error:
-        raise DataError(f"{str(path)!a} cannot be read: {error.strerror}") from error
+        raise DataError(f"{str(path)!a} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise DataError(f"{str(path)!a} is not UTF-8 (byte {error.start:,}); download or save it again") from error
+        raise DataError(f"{str(path)!a} is not UTF-8 (byte {error.start:,}); download or save it again") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except DataError:
         raise
     except ValueError as error:
-        raise DataError(f"{str(path)!a} is not JSON: {ascii(str(error))[1:-1]}") from error
+        raise DataError(f"{str(path)!a} is not JSON: {ascii(str(error))[1:-1]}") from None
     if not isinstance(content, dict):
         raise DataError(f"{str(path)!a} must hold a JSON object; got {type(content).__name__}")
     return content

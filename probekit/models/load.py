@@ -269,7 +269,7 @@ def _naming(found: _Found) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        raise DataError(f"{str(found.folder / 'config.json')!a}: {error}") from error
+        raise DataError(f"{str(found.folder / 'config.json')!a}: {error}") from None
 
 
 def _own(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "LanguageModel":

@@ -42,9 +42,9 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
     try:
         return _checked(path, parse(read_bytes(path, MAX_MODEL_JSON)))
     except OSError as error:
-        raise DataError(f"{str(path)!a} cannot be read: {error.strerror}") from error
+        raise DataError(f"{str(path)!a} cannot be read: {error.strerror}") from None
     except damaged as error:
-        raise DataError(_damaged(path, ascii(str(error))[1:-1])) from error
+        raise DataError(_damaged(path, ascii(str(error))[1:-1])) from None
 
 
 def _checked(path: Path, model: Any) -> SentencePieceModel:
@@ -65,11 +65,11 @@ def _parser(path: Path) -> tuple[Any, type[Exception]]:
     try:
         from google.protobuf.message import DecodeError
         from sentencepiece.sentencepiece_model_pb2 import ModelProto  # pyright: ignore[reportAttributeAccessIssue]
-    except ImportError as error:
+    except ImportError:
         raise UsageError(
             f"{str(path)!a} needs the packages sentencepiece and protobuf, which the extra 'marian' installs: "
             "pip install -e '.[marian]', or pip install sentencepiece protobuf"
-        ) from error
+        ) from None
     return ModelProto.FromString, DecodeError
 
 

@@ -67,7 +67,7 @@ class Tokenizer:
         except BaseException as error:
             if not is_library_error(error):
                 raise
-            raise DataError(self._why_not(text, error)) from error
+            raise DataError(self._why_not(text, error)) from None
         return [*start, *self._known(ids), *end]
 
     def encode_batch(self, texts: Sequence[str], bos: bool = False) -> list[list[int]]:
@@ -136,9 +136,7 @@ class Tokenizer:
         except BaseException as error:
             if not is_library_error(error):
                 raise
-            raise DataError(
-                f"the tokenizer cannot decode the ids {ids[:10]}: {ascii(str(error))[1:-1]:.200}"
-            ) from error
+            raise DataError(f"the tokenizer cannot decode the ids {ids[:10]}: {ascii(str(error))[1:-1]:.200}") from None
 
     def _token(self, i: int) -> str:
         text = self._decoded([i])

@@ -175,7 +175,7 @@ def _refused(path: Path, what: str) -> Iterator[None]:
     except BaseException as error:
         if not is_library_error(error):
             raise
-        raise DataError(f"{str(path)!a} {what}: {ascii(str(error))[1:-1]:.300}; download it again") from error
+        raise DataError(f"{str(path)!a} {what}: {ascii(str(error))[1:-1]:.300}; download it again") from None
 
 
 def _check_merge(where: str, merge: Any, vocab: Mapping[str, Any]) -> tuple[str, str]:

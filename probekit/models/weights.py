@@ -92,9 +92,9 @@ def stored_in(path: Path) -> dict[str, TensorInFile]:
         with open_regular(path) as file:
             header = read_header(file)
     except OSError as error:
-        raise DataError(f"{str(path)!a} cannot be read: {error.strerror}") from error
+        raise DataError(f"{str(path)!a} cannot be read: {error.strerror}") from None
     except HeaderError as error:
-        raise _damaged(path, str(error)) from error
+        raise _damaged(path, str(error)) from None
     return {key: TensorInFile(path, key, entry.dtype, entry.shape) for key, entry in header.tensors.items()}
 
 
@@ -271,7 +271,7 @@ def _read(tensor: TensorInFile) -> Tensor:
         with safe_open(tensor.file, framework="pt") as file:
             return file.get_tensor(tensor.key)
     except (SafetensorError, OSError, RuntimeError, ValueError) as error:
-        raise _damaged(tensor.file, str(error)) from error
+        raise _damaged(tensor.file, str(error)) from None
 
 
 def _copy(weight: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:

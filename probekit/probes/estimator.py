@@ -200,7 +200,7 @@ def _named(estimator: Any, verb: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        raise DataError(f"{_name(estimator)} cannot {verb}: {_one_line(error)}") from error
+        raise DataError(f"{_name(estimator)} cannot {verb}: {_one_line(error)}") from None
 
 
 def _of_pairs(estimator: Any) -> bool:

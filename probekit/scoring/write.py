@@ -36,11 +36,11 @@ def check_table_file(path: Path, what: str = "scores") -> None:
 
 
 def write_scores(path: Path, parts: Iterable[ScoreRows]) -> None:
-    """Write the rows of all parts to `path`; see `write_table`."""
-    write_table(path, (score_columns(part) for part in parts))
+    """Write the rows of all parts to `path`; see `write_columns`."""
+    write_columns(path, (score_columns(part) for part in parts))
 
 
-def write_table(path: Path, parts: Iterable[Columns], what: str = "scores") -> None:
+def write_columns(path: Path, parts: Iterable[Columns], what: str = "scores") -> None:
     """Write columns, part by part, in the format of the path's ending; a file that is there is replaced at the end.
 
     Cells of a CSV file that a spreadsheet would take for a formula start with an apostrophe

@@ -86,9 +86,7 @@ def _exact(model: AdaptedModel) -> tuple[Any, str]:
         if not model.cfg.quantize:
             return made_again(model.hf_source).float().to(room), " in float32, as it does not run in float64"
         reason = printable(" ".join(str(error).split()) or type(error).__name__)[:200]  # GPTQ cannot be widened
-        raise DataError(
-            f"{model.cfg.model_class} cannot be run in float64, so nothing is compared: {reason}"
-        ) from error
+        raise DataError(f"{model.cfg.model_class} cannot be run in float64, so nothing is compared: {reason}") from None
     return hf, ""
 
 

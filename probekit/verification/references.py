@@ -142,8 +142,8 @@ def transformers_reference(model: LanguageModel, text: TextIds) -> tuple[Referen
         except Exception as error:  # whatever it raises is the reason
             reason = printable(" ".join(str(error).split()) or type(error).__name__)[:200]
             if "not implemented for 'Double'" in reason:
-                raise Unavailable(f"not available: {hf_model.model} of {version}: {reason}") from error
-            raise NotRun(f"{hf_model.model} of {version} cannot be run: {reason}") from error
+                raise Unavailable(f"not available: {hf_model.model} of {version}: {reason}") from None
+            raise NotRun(f"{hf_model.model} of {version} cannot be run: {reason}") from None
     source = "read from the model's folder" if model.folder else "with this model's weights"
     return Reference("transformers", frozenset(hf_model.points), run), f"{hf_model.model} of {version}, {source}"
 
@@ -160,8 +160,8 @@ def _hf_model(model: LanguageModel) -> tuple[Family, HfModel, str]:
         raise Unavailable(f"not available: no class of transformers is known for {type(model).__name__}")
     try:
         import transformers
-    except ImportError as error:
-        raise Unavailable("not available: transformers is not installed") from error
+    except ImportError:
+        raise Unavailable("not available: transformers is not installed") from None
     for name in (hf_model.config, hf_model.model):
         if not hasattr(transformers, name):
             raise Unavailable(f"not available: transformers {transformers.__version__} has no {name}")
@@ -198,7 +198,7 @@ def transformers_model(model: LanguageModel) -> tuple[Any, HfModel, str]:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # whatever it raises is the reason
-            raise NotRun(printable(" ".join(str(error).split()) or type(error).__name__)[:200]) from error
+            raise NotRun(printable(" ".join(str(error).split()) or type(error).__name__)[:200]) from None
     return hf, hf_model, version
 
 

@@ -68,7 +68,7 @@ def with_config(world: World, **changes: Any) -> World:
     try:
         config = replace(config, **changes)
     except DataError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(str(error)) from None
     return replace(world, make_config=lambda: config)
 
 

@@ -225,3 +225,25 @@ def test_what_is_here_goes_before_the_hub_and_says_so(tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match=r"^the dataset 'sst2' is the one in this folder; that of the Hub is stanf"):
         assert sizes(load_task("sst2")) == SIZES
     assert sizes(load_task("./sst2")) == sizes(load_task(Path("sst2"))) == SIZES
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("data.csv", b'text,label\n"open,1\n'),
+        ("data.jsonl", b'{"text": 1'),
+        ("data.json", b'[{"text": 1'),
+        ("data.parquet", b"PAR1 and nothing else PAR1"),
+        ("data.csv", b"\xff\xfet\0e\0"),
+        ("folder.csv", None),
+    ],
+)
+def test_an_error_of_a_file_carries_no_traceback_of_a_library(tmp_path, name, content):
+    """A notebook prints the causes of an error, and what it replaced unless that is suppressed."""
+    path = tmp_path / name
+    _ = path.mkdir() if content is None else path.write_bytes(content)
+    with pytest.raises((DataError, UsageError)) as caught:
+        read_table(path)
+    error = caught.value
+    assert error.__cause__ is None
+    assert error.__context__ is None or error.__suppress_context__

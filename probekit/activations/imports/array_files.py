@@ -144,7 +144,7 @@ def file_state(path: Path) -> tuple[int, int, int]:
     try:
         about = path.stat()
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable(path, error) from None
     return about.st_ino, about.st_size, about.st_mtime_ns
 
 
@@ -192,7 +192,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         with open_regular(path) as file:
             yield file
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable(path, error) from None
 
 
 def _fill(file: BinaryIO, data: memoryview, path: Path) -> None:
@@ -218,7 +218,7 @@ def _npy(path: Path, file: BinaryIO) -> list[FileArray]:
     except OSError:
         raise
     except Exception as error:  # numpy parses the header as Python, which may fail in any way
-        raise _damaged(path, (str(error).splitlines() or [""])[0][:100]) from error
+        raise _damaged(path, (str(error).splitlines() or [""])[0][:100]) from None
     if dtype.hasobject:
         raise DataError(
             f"{str(path)!a} holds Python objects, a pickle, which is never read (allow_pickle=False); "
@@ -228,7 +228,7 @@ def _npy(path: Path, file: BinaryIO) -> list[FileArray]:
     try:
         check_file_size(array.offset + array.n_bytes, path.stat().st_size)
     except HeaderError as error:
-        raise _damaged(path, str(error)) from error
+        raise _damaged(path, str(error)) from None
     return [array]
 
 
@@ -253,7 +253,7 @@ def _safetensors(path: Path, file: BinaryIO) -> list[FileArray]:
             if entry.dtype not in TYPES:
                 raise HeaderError(f"{key} is {entry.dtype}, which is not supported; save it as F32, F16 or BF16")
     except HeaderError as error:
-        raise _damaged(path, str(error)) from error
+        raise _damaged(path, str(error)) from None
     return [FileArray(path, key, TYPES[x.dtype], x.shape, False, x.offset) for key, x in tensors.items()]
 
 
@@ -267,7 +267,7 @@ def find_array_files(source: Path, labels: Path | None) -> tuple[list[Path], lis
     try:
         found = [source] if not source.is_dir() else sorted(source.iterdir(), key=_natural)
     except OSError as error:
-        raise DataError(f"{str(source)!a} cannot be read: {error.strerror}") from error
+        raise DataError(f"{str(source)!a} cannot be read: {error.strerror}") from None
     found = [path for path in found if not path.name.startswith(".") and not _same(path, labels)]
     for path in found:
         _refuse_pickle(path)

@@ -66,15 +66,13 @@ def _template(model: LanguageModel, task: Task, wanted: str | Path | None) -> Ch
 def _read(path: Path, names: list[str]) -> str:
     try:
         return read_bytes(path, MAX_CONFIG).decode("utf-8-sig").replace("\r\n", "\n")
-    except FileNotFoundError as error:
+    except FileNotFoundError:
         known = f"; {nearest(str(path), names)}" if names else ""
-        raise UsageError(f"no chat template {str(path)!a}: no such file{known}") from error
+        raise UsageError(f"no chat template {str(path)!a}: no such file{known}") from None
     except OSError as error:
-        raise UsageError(f"cannot read the chat template {str(path)!a}: {error.strerror}") from error
+        raise UsageError(f"cannot read the chat template {str(path)!a}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"the chat template {str(path)!a} is not UTF-8 (byte {error.start:,}); save it again"
-        ) from error
+        raise DataError(f"the chat template {str(path)!a} is not UTF-8 (byte {error.start:,}); save it again") from None
 
 
 def _rendered(task: Task, template: ChatTemplate, options: ExtractOptions) -> Task:

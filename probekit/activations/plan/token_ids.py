@@ -314,7 +314,7 @@ def _encode(model: LanguageModel, task: Task, rows: slice, bos: bool) -> list[li
                 try:
                     model.tokenizer.encode(text, bos=bos)
                 except DataError as error:
-                    raise DataError(f"example {row!a}: {error}") from error
+                    raise DataError(f"example {row!a}: {error}") from None
             raise
     start, end = _context_ids(model) if bos else ([], [])
     ids: Any = task.inputs[rows] if task.token_ids is None else task.token_ids[rows]

@@ -111,8 +111,8 @@ def storage_errors(path: AnyPath, what: str, advice: str) -> Iterator[None]:
     """Turn any error from the content of a file into one StorageError."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
-        raise StorageError(f"{str(path)!a} is not a {what} of a store; {advice}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError):
+        raise StorageError(f"{str(path)!a} is not a {what} of a store; {advice}") from None
 
 
 def require(*facts: bool) -> None:

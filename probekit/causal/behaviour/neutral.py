@@ -51,11 +51,11 @@ def _lines(path: Path) -> list[str]:
     try:
         data = read_bytes(path, MAX_TABLE)
     except OSError as error:
-        raise DataError(f"cannot read {str(path)!a}: {error.strerror}") from error
+        raise DataError(f"cannot read {str(path)!a}: {error.strerror}") from None
     try:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise DataError(f"{path.name} is not UTF-8 at byte {error.start}; save it again as UTF-8") from error
+        raise DataError(f"{path.name} is not UTF-8 at byte {error.start}; save it again as UTF-8") from None
     if not (texts := [line for line in lines if line.strip()]):
         raise DataError(f"{path.name} is empty; expected a text in each line")
     return texts

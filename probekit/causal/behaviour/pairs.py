@@ -162,7 +162,7 @@ def _with_answers(
         try:
             first, second = answer_ids(model, answers, [clean, corrupted])
         except (DataError, UsageError) as error:
-            raise DataError(f"{name}: {error}") from error
+            raise DataError(f"{name}: {error}") from None
         own.append(first)
         other.append(second)
     for name, clean, corrupted in zip(names, *texts, strict=True):
@@ -209,7 +209,7 @@ def _encoded(model: LanguageModel, texts: list[str], names: list[str], bos: bool
             try:
                 tokenizer.encode(text, bos=bos)
             except DataError as error:
-                raise DataError(f"{name}: {error}") from error
+                raise DataError(f"{name}: {error}") from None
         raise
     for name, each in zip(names, ids, strict=True):
         if len(each) > n_ctx:

@@ -85,7 +85,7 @@ class SteeringVectors(NamedPlaces, Mapping[Place, Direction]):
             last = place_name([*self._found][-1])
             raise UsageError(
                 f'{error}; the last place is {last}: edit it with {{"{last}": vectors["{last}"].steering(scale)}}'
-            ) from error
+            ) from None
         return {place: self[place].steering(scale) for place in places}
 
     def export(self, path: str | Path) -> Path:

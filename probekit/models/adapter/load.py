@@ -126,7 +126,7 @@ def wrap(hf: Any, source: HfSource, quantize: str | None = None) -> AdaptedModel
         raise
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, NotImplementedError) as error:
         how = f"with weights in {cfg.quantize}" if cfg.quantize else "on token ids alone"
-        raise DataError(f"{name} cannot be run {how}: {_line(error)}; it cannot be wrapped") from error
+        raise DataError(f"{name} cannot be run {how}: {_line(error)}; it cannot be wrapped") from None
     model.cfg = replace(cfg, batching=model.batching, attention=str(hf.config._attn_implementation))
     model.stays = bool(cfg.quantize or getattr(hf, "hf_device_map", None))
     return model.eval()
@@ -223,7 +223,7 @@ def _config(kind: str, hf: Mapping[str, Any]) -> Any:
     try:
         config = getattr(transformers, classes.CONFIG_MAPPING_NAMES[kind]).from_dict(dict(hf))
     except Exception as error:  # whatever its checks raise is the reason
-        raise DataError(f"transformers refuses the config.json of {kind!a:.60}: {_line(error)}") from error
+        raise DataError(f"transformers refuses the config.json of {kind!a:.60}: {_line(error)}") from None
     _refuse_other_inputs(vars(config), kind)
     read_sizes(config, kind)  # before a class is built that would not fit the memory
     if config.is_encoder_decoder:
@@ -281,9 +281,7 @@ def _made(source: HfSource) -> Any:
         return source.model_class._from_config(source.config, dtype=source.dtype)
     except Exception as error:  # whatever it raises is the reason
         name = source.model_class.__name__
-        raise DataError(
-            f"{name} of transformers cannot be made from this config.json: {_why(error, source)}"
-        ) from error
+        raise DataError(f"{name} of transformers cannot be made from this config.json: {_why(error, source)}") from None
 
 
 def _from_folder(source: HfSource) -> tuple[Any, list[str]]:
@@ -302,7 +300,7 @@ def _from_folder(source: HfSource) -> tuple[Any, list[str]]:
             **source.options,
         )
     except Exception as error:  # whatever it raises is the reason
-        raise DataError(f"transformers cannot load {str(source.folder)!a}: {_why(error, source)}") from error
+        raise DataError(f"transformers cannot load {str(source.folder)!a}: {_why(error, source)}") from None
     lacking = [*info["missing_keys"], *(str(one[0]) for one in info["mismatched_keys"])]
     lacking += [str(one) for one in info.get("error_msgs") or ()]
     if lacking:

@@ -65,7 +65,7 @@ def _load(repo_id: str, revision: str | None, offline: bool) -> Any:
         words = " ".join(str(cause).split())[:300] or type(cause).__name__
         raise DataError(
             f"dataset {repo_id!a} cannot be loaded: {ascii(words)[1:-1]}; give a file or folder: --dataset PATH"
-        ) from error
+        ) from None
 
 
 def dataset_table(name: str, stem: str, part: Any, first: int = 1) -> DataTable:

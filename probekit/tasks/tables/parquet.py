@@ -37,7 +37,7 @@ def read_parquet(path: Path, data: Any, sha256: str) -> DataTable:
         names, n = plain.schema_arrow.names, plain.metadata.num_rows
         file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=_text_leaves(plain))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path.name} is not a readable Parquet file ({_first_line(error)}); write it again") from error
+        raise DataError(f"{path.name} is not a readable Parquet file ({_first_line(error)}); write it again") from None
     most = max(MAX_BYTES, MAX_FACTOR * len(data))
     if n * ROW_BYTES > most:
         raise _too_large(path, f"{n:,} rows", data)
@@ -50,9 +50,7 @@ def read_parquet(path: Path, data: Any, sha256: str) -> DataTable:
         except MemoryError:
             raise _too_large(path, f"more than the memory that is left in column {name!a}", data) from None
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise DataError(
-                f"{path.name}: column {name!a} is damaged ({_first_line(error)}); write it again"
-            ) from error
+            raise DataError(f"{path.name}: column {name!a} is damaged ({_first_line(error)}); write it again") from None
         if len(cells) != n:
             raise DataError(f"{path.name}: column {name!a} has {len(cells):,} of {n:,} rows; write it again")
         return cells

@@ -134,7 +134,7 @@ def read_classes(folder: Path, files: Sequence[Path]) -> DataTable:
     if tables[0] is not None and None not in tables:
         raise UsageError(
             f"{files[0].name!a} and the other text files of {folder.name!a} are tables, not texts of a class: their "
-            f"tab-separated columns look like {','.join(tables[0])}; give one of them, or name it train{TXT}"
+            f"tab-separated columns look like {listed(tables[0], between=',')}; give one of them, or name it train{TXT}"
         )
     flaws = ((i, flaw_of([text])) for i, (text, _) in enumerate(rows))
     return DataTable(
@@ -200,7 +200,7 @@ def _opened(path: Path) -> Iterator[TableBytes]:
             _refuse_packed(path.name, data.head)
             yield data
     except OSError as error:
-        raise DataError(f"cannot read {str(path)!a}: {error.strerror}") from error
+        raise DataError(f"cannot read {str(path)!a}: {error.strerror}") from None
 
 
 def _refuse_packed(name: str, data: bytes) -> None:
@@ -335,7 +335,7 @@ def _csv_rows(name: str, text: Iterable[str], separator: str, quoted: bool) -> I
         what = "a quote is opened and never closed" if "end of data" in str(error) else f"broken quoting ({error})"
         raise DataError(
             f'{name}, line {begins}: {what}; close it, and write a quote inside a quoted text twice ("")'
-        ) from error
+        ) from None
     finally:
         csv.field_size_limit(limit)
 
