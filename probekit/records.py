@@ -355,7 +355,7 @@ def _any_of(hints: tuple[Any, ...]) -> Read:
 def _literal(values: tuple[Any, ...]) -> Read:
     def read(value: Any) -> Any:
         if not any(type(value) is type(one) and value == one for one in values):
-            raise Unfit(f"one of {', '.join(map(str, values))}", value)
+            raise Unfit(f"one of {listed(values)}", value)
         return value
 
     return read

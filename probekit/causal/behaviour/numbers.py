@@ -60,11 +60,11 @@ def number_behaviour(model: LanguageModel, answers: Any, readout: Any, texts: Se
         return NumberBehaviour(torch.empty(0).long(), torch.empty(0).double(), readout_D)
     try:
         values = [float(one) for one in (answers.values() if isinstance(answers, Mapping) else answers)]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError):
         raise UsageError(
             f"answers to a label of numbers are numbers, such as 0,1,2,3, or in Python a dict word -> number; got "
             f"{answers!a:.60}"
-        ) from error
+        ) from None
     return NumberBehaviour(torch.tensor(answer_ids(model, list(answers), texts)), torch.tensor(values).double())
 
 
