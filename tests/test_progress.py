@@ -1,10 +1,14 @@
 """Progress: hidden where nobody watches, right about what is done, and readable on a terminal of any width."""
 
+import dataclasses
+
 import pytest
 from terminal import Terminal
 
+from probekit import options
 from probekit.cli import console
-from probekit.progress import parts_line, progress_bar
+from probekit.options.option import help_of
+from probekit.progress import parts_line, progress_bar, shown_parts
 
 
 def test_a_bar_is_hidden_unless_it_is_asked_for_or_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,3 +106,28 @@ def test_the_time_left_is_at_the_rate_of_the_part(monkeypatch: pytest.MonkeyPatc
     shown = terminal.read()
     assert "fitting: 1 of 3, 1:00 left" in shown
     assert "fitting: 2 of 9, 35:00 left" in shown
+
+
+def test_progress_means_one_thing_in_every_list_of_options() -> None:
+    found = {
+        (field.type, help_of(field).text)
+        for name in options.__all__
+        for field in dataclasses.fields(getattr(options, name))
+        if field.name == "progress"
+    }
+    assert found == {
+        (bool | None, "Show progress on stderr: None on a terminal and in a notebook, True always, False never.")
+    }
+
+
+def test_functions_that_are_told_take_the_place_of_the_line(capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[object] = []
+    asked = options.TransferArguments(progress=True, on_progress=lambda *at: seen.append(at))
+    with shown_parts(asked) as same:
+        assert same is asked
+    for show, is_there in ((True, True), (None, False), (False, False)):
+        with shown_parts(options.TransferArguments(progress=show)) as given:
+            assert (given.on_part is not None) == (given.on_progress is not None) == is_there
+            if given.on_part is not None:
+                given.on_part("fitting probes")
+    assert capsys.readouterr().err.count("fitting probes") == 1

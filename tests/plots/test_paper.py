@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from probekit.errors import UsageError
+from probekit.evaluation import LayerResult, ProbeResults
 from probekit.options.picture import PictureOptions
 from probekit.plots import plot_accuracy_by_layer, plot_comparison, plot_curves, save_plot
 from probekit.plots.causal import plot_causal
@@ -39,7 +40,7 @@ def test_a_column_is_readable(kind: str, title: str | None) -> None:
     assert figure.get_figwidth() == COLUMN
     figure.draw_without_rendering()
     shown = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
-    assert all(7 <= text.get_fontsize() <= 12 for text in shown if isinstance(text, Text))
+    assert all(7 <= float(text.get_fontsize()) <= 12 for text in shown if isinstance(text, Text))
     axes = [ax for ax in figure.axes if ax.has_data()]
     for ax in axes:
         check_texts(ax)
@@ -127,8 +128,8 @@ def test_of_three_runs_or_more_the_first_alone_has_its_band() -> None:
 def test_values_of_a_comparison_beyond_the_axis_are_marked_and_no_leader_points_at_them() -> None:
     results = make(8, metric="r2", values=[0.1, 0.15, 0.2, 0.2, 0.22, 0.2, 0.18, 0.15, 0.1], baselines={"far": 0.99})
     control = [0.4, 0.5, 0.6, 0.8, 0.95, 0.9, 0.7, 0.5, 0.4]
-    layers = [type(x)(**{**vars(x), "control": y}) for x, y in zip(results.layers, control, strict=True)]
-    ax = plot_accuracy_by_layer(type(results)(layers, results.baselines, results.meta, []))
+    layers = [LayerResult(**{**vars(x), "control": y}) for x, y in zip(results.layers, control, strict=True)]
+    ax = plot_accuracy_by_layer(ProbeResults(layers, results.baselines, results.meta, []))
     high = ax.get_ylim()[1]
     beyond = [i for i, value in enumerate(control) if value > high]
     assert [line.get_label() for line in ax.lines].count("above the axis") == bool(beyond)
