@@ -156,7 +156,11 @@ def _sizes(data: CausalData) -> list[str]:
             start = f"{method_name(data, method)} along {direction_name(effect.direction)} at {place}"
             parts = [f"{effect.flip_rate:.0%} of answers flip"]
             if (full := curve_effects(data, method, "full vector").get(place)) is not None:
-                share = f"{effect.effect / full.effect:.0%} of " if full.effect >= LEAST_EFFECT else ""
+                share = (
+                    f"{effect.effect / full.effect:.0%} of "
+                    if full.effect >= LEAST_EFFECT and effect.effect > 0
+                    else ""
+                )
                 parts.insert(0, f"{share}the full vector's {full.effect:z.2f}")
             if (placebo := largest_placebo(effect)) is not None:
                 parts.append(f"largest placebo {placebo:.2f}")
