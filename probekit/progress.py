@@ -68,11 +68,11 @@ class Steps(NamedTuple):
 
     Attributes:
         begin: takes the name of a part as it begins.
-        count: takes (done, all) of the part.
+        advance: takes (done, total) of the part.
     """
 
     begin: Callable[[str], None]
-    count: Callable[[int, int], None]
+    advance: Callable[[int, int], None]
 
 
 SILENT = Steps(lambda name: None, lambda done, total: None)

@@ -38,7 +38,7 @@ import numpy as np
 
 from probekit.errors import DataError
 from probekit.plain_files import MAX_RESULTS, read_bytes
-from probekit.text import counted, printable
+from probekit.text import counted, listed, printable
 
 LARGEST = 1e100  # of a number of results; squares stay finite, and no activation may be larger (`probes.base.LARGEST`)
 LARGEST_WHOLE = (1 << 63) - 1  # what arrays hold

@@ -65,7 +65,7 @@ def make_report(
         line.part("loading libraries")
         from probekit.report.build import write_report
 
-        path = write_report(runs, out, **{**vars(options), "progress": line.set, "on_part": line.part})
+        path = write_report(runs, out, **{**vars(options), "on_progress": line.set, "on_part": line.part})
     if not show:
         return
     if output.json:

@@ -1,15 +1,15 @@
 """The options of `write_report` and `probekit report`."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from probekit.options.option import option
+from probekit.options.progress import PartsOptions
 from probekit.options.tokens import TokenOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportOptions(TokenOptions):
+class ReportOptions(TokenOptions, PartsOptions):
     """What the page shows."""
 
     title: str | None = option(None, "Title of the page.  [default: label, point, probe and model]", metavar="TEXT")
@@ -19,5 +19,3 @@ class ReportOptions(TokenOptions):
         "that holds them]",
         metavar="STORE",
     )
-    progress: Callable[[int, int], None] | None = option(None, "Called with (done, all) of a part.", flag=None)
-    on_part: Callable[[str], None] | None = option(None, "Called with the name of each part as it begins.", flag=None)

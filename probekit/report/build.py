@@ -16,7 +16,7 @@ from probekit.options.option import keywords
 from probekit.options.report import ReportOptions
 from probekit.plain_files import open_regular
 from probekit.probes.in_results import results_folder
-from probekit.progress import SILENT, Steps
+from probekit.progress import SILENT, Steps, shown_parts
 from probekit.report.page import Group, Page, page_html
 from probekit.report.runs import Run, load_runs, names_of_causal, titles_of_runs
 from probekit.report.section import Section
@@ -54,10 +54,11 @@ def write_report(runs: Sequence[str | Path] | str | Path, out: str | Path, optio
     """
     path = check_report_file(check_path("out", out))
     paths = [runs] if isinstance(runs, str | Path) else runs
-    parts = Steps(options.on_part or SILENT.begin, options.progress or SILENT.count)
-    parts.begin("reading the results")
-    found = load_runs([results_folder(one) for one in paths], options.store, parts.count)
-    html = report_html(found, options, parts)
+    with shown_parts(options) as shown:
+        parts = Steps(shown.on_part or SILENT.begin, shown.on_progress or SILENT.advance)
+        parts.begin("reading the results")
+        found = load_runs([results_folder(one) for one in paths], options.store, parts.advance)
+        html = report_html(found, options, parts)
     write_as(path, html.encode("utf-8", "replace"))
     return path
 
@@ -94,7 +95,7 @@ def report_html(runs: Sequence[Run], options: ReportOptions, parts: Steps = SILE
     groups, shared = [], []
     for i, run in enumerate(runs):
         own = f"run {i + 1} of {len(runs)}: " if len(runs) > 1 else ""
-        said = Steps(lambda name, own=own: parts.begin(f"{own}{name}"), parts.count)
+        said = Steps(lambda name, own=own: parts.begin(f"{own}{name}"), parts.advance)
         groups.append(Group(f"run-{i + 1}", titles[i], _sections(run, options, said)))
     parts.begin("comparing texts")
     shared = [*_audits(runs), *_provenance(runs)]

@@ -39,7 +39,7 @@ class Run:
 
 
 def load_runs(
-    paths: Sequence[Path], store: Path | None = None, progress: Callable[[int, int], None] = SILENT.count
+    paths: Sequence[Path], store: Path | None = None, progress: Callable[[int, int], None] = SILENT.advance
 ) -> list[Run]:
     """The results in folders of results and in stores, in this order; several curves of one folder are several runs.
 

@@ -4,6 +4,7 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -66,7 +67,11 @@ def test_every_format_holds_missing_labels(store: Path, ending: str) -> None:
     pk.label_store(store, {one: i / 4 for i, one in enumerate(ids[:40])}, name="share", on_bad_row="skip")
     pk.label_store(store, {one: "ab"[i % 2] for i, one in enumerate(ids[5:])}, name="kind", on_bad_row="skip")
     assert run(["export", str(store), "--texts", "--out", f"texts.{ending}", "--quiet"]) == 0
-    readers = {"jsonl": lambda path: pd.read_json(path, lines=True), "csv": pd.read_csv, "parquet": pd.read_parquet}
+    readers: dict[str, Any] = {
+        "jsonl": lambda path: pd.read_json(path, lines=True),
+        "csv": pd.read_csv,
+        "parquet": pd.read_parquet,
+    }
     found, wanted = readers[ending](f"texts.{ending}"), pk.load_activations(store).to_frame()
     for name in ("share", "kind"):
         assert found[name].isna().tolist() == wanted[name].isna().tolist()

@@ -88,7 +88,7 @@ def test_groups_that_test_shares_are_counted_once(world):
 def test_copies_and_near_duplicates_are_told_apart(world):
     """12% of test are copies of train; another 28% have one word more."""
     acts = copied(world(n=400, inputs=long_texts()), 0.4, "train", lambda text: f"{text} more")
-    inputs = list(acts.task.inputs)
+    inputs: list[Any] = list(acts.task.inputs)
     for row in [i for i, text in enumerate(inputs) if text.endswith(" more")][:12]:
         inputs[row] = inputs[row].removesuffix(" more")
     results = train_probes(ActivationSet(dict(acts), dataclasses.replace(acts.task, inputs=inputs)), **BARE)

@@ -2,7 +2,7 @@
 
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_a_column_is_readable(kind: str, title: str | None) -> None:
     assert figure.get_figwidth() == COLUMN
     figure.draw_without_rendering()
     shown = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
-    assert all(7 <= float(text.get_fontsize()) <= 12 for text in shown if isinstance(text, Text))
+    assert all(7 <= cast(float, text.get_fontsize()) <= 12 for text in shown if isinstance(text, Text))
     axes = [ax for ax in figure.axes if ax.has_data()]
     for ax in axes:
         check_texts(ax)
@@ -128,7 +128,7 @@ def test_of_three_runs_or_more_the_first_alone_has_its_band() -> None:
 def test_values_of_a_comparison_beyond_the_axis_are_marked_and_no_leader_points_at_them() -> None:
     results = make(8, metric="r2", values=[0.1, 0.15, 0.2, 0.2, 0.22, 0.2, 0.18, 0.15, 0.1], baselines={"far": 0.99})
     control = [0.4, 0.5, 0.6, 0.8, 0.95, 0.9, 0.7, 0.5, 0.4]
-    layers = [LayerResult(**{**vars(x), "control": y}) for x, y in zip(results.layers, control, strict=True)]
+    layers: list[Any] = [LayerResult(**{**vars(x), "control": y}) for x, y in zip(results.layers, control, strict=True)]
     ax = plot_accuracy_by_layer(ProbeResults(layers, results.baselines, results.meta, []))
     high = ax.get_ylim()[1]
     beyond = [i for i, value in enumerate(control) if value > high]

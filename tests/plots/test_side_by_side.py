@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -47,11 +48,14 @@ def a_run(number: int, L: int = 5, name: str | None = None, step: int | None = N
     )  # fmt: skip
 
 
+KINDS: list[Literal["paired", "unpaired"]] = ["paired", "unpaired"]
+
+
 def make(n: int = 3, *, L: int = 5, seeds: bool = False, steps: bool = False, axis: str = "layer") -> Comparison:
     runs = [a_run(i, L, step=100 * i if steps else None) for i in range(n)]
     differences = [
         RunDifference(i, 0, -0.02 * i, (-0.02 * i - 0.03, -0.02 * i + 0.03), 0.1, 0.2, kind, "McNemar", 400)
-        for i, kind in zip(range(1, n), ["paired", "unpaired"] * n, strict=False)
+        for i, kind in zip(range(1, n), KINDS * n, strict=False)
     ]
     shared = {key: runs[0].facts[key] for key in ("task", "label", "point", "position", "probe")}
     groups = [SeedGroup("trained", [0], 0.8, None), SeedGroup("random", list(range(1, n)), 0.7, 0.02)] if seeds else []

@@ -71,7 +71,7 @@ def test_several_runs_have_their_curves_on_one_axis(store: Path, tmp_path: Path,
 def test_what_is_done_is_said(store: Path, tmp_path: Path):
     said, counted = [], []
     write_report(
-        store, tmp_path / "r.html", on_part=said.append, progress=lambda done, total: counted.append((done, total))
+        store, tmp_path / "r.html", on_part=said.append, on_progress=lambda done, total: counted.append((done, total))
     )
     assert said[0] == "reading the results"
     assert {name.partition(": ")[2] for name in said if name.startswith("run ")} == {"scoring tokens"}

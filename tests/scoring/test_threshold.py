@@ -127,6 +127,10 @@ def test_what_cannot_be_chosen_is_refused_with_the_least_rate() -> None:
         choose_threshold(None, "p.0", 0.05)
 
 
+def notes_of(results: ProbeResults) -> dict[str, str]:
+    return {note.subject: note.text for note in every_note(results)}
+
+
 def with_rates(rows: RowScores) -> ProbeResults:
     """Made-up results whose selected place has these rows."""
     made = curve()
@@ -144,7 +148,7 @@ def test_results_hold_the_rates_of_a_threshold_for_one_percent() -> None:
     for name, rate in (("tpr", found.tpr), ("test_fpr", found.test_fpr)):
         assert (rates[name], rates[f"{name}_low"], rates[f"{name}_high"]) == (rate.value, rate.low, rate.high)
     results = with_rates(rows)
-    note = every_note(results)["true-positive rate"]
+    note = notes_of(results)["true-positive rate"]
     assert f"test TPR {found.tpr.value:.3f} [{found.tpr.low:.3f}, {found.tpr.high:.3f}]" in note
     frame = results.to_frame()
     own = frame[frame["metric"] == "tpr_at_fpr_0.01"]
@@ -153,7 +157,7 @@ def test_results_hold_the_rates_of_a_threshold_for_one_percent() -> None:
 
 def test_too_few_negatives_are_said_where_no_other_note_gives_way() -> None:
     results = with_rates(rows_of(200))
-    notes = every_note(results)
+    notes = notes_of(results)
     assert (
         notes["few negatives"]
         == "No TPR at 1% FPR: with 50 validation rows of the first class, the lowest FPR is 2.0%."

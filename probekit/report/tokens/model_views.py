@@ -37,7 +37,7 @@ def with_model_views(
         parts: says what is being done.
     """
     parts.begin("logit lens")
-    lens = lens_of(model, token_ids, progress=parts.count)
+    lens = lens_of(model, token_ids, progress=parts.advance)
     parts.begin("attention patterns")
     attention = patterns_of(model, token_ids)
     said = [why for why in (lens, attention) if isinstance(why, str)]
