@@ -1,8 +1,9 @@
-"""Check the figures of docs/causal.md against the commands on that page, or write them again.
+"""Check the figures of docs/causal.md and docs/first-steps.md against their commands, or write them again.
 
     python benchmarks/documented_figures.py [--write]
 
-The commands run in a temporary folder, one group for each `probekit extract` (about 2 minutes on one core). Each block
+The commands of docs/causal.md run in a temporary folder, one group for each `probekit extract` (about 2 minutes on one
+core); the first two of its first group are those of docs/first-steps.md. Each block
 between `<!-- figures: NAME -->` and `<!-- end -->` is made from their results by the function of that name. Without
 `--write`, blocks that differ are shown, and the exit code is 1.
 """
@@ -15,26 +16,38 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from probekit.causal.data import CausalLayer, Effect
 from probekit.causal.results.results import CausalResults
 from probekit.causal.results.view import curve_effects, largest_placebo
+from probekit.evaluation import ProbeResults
 from probekit.text import listed
 
 REPO = Path(__file__).parents[1]
-PAGE = REPO / "docs/causal.md"
+PAGES = [REPO / "docs/causal.md", REPO / "docs/first-steps.md"]
 COMMANDS = re.compile(r"(?:^    probekit .*\n)+", re.MULTILINE)
 BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 BY_HAND = (  # experiments/causal.ipynb
     "| used, not read | a model made by hand whose answer is an exclusive or, layer 0 | 0.42, 0.50 (DAS), 0.35 | "
     "the two class means are equal, so that no linear probe can tell the classes apart |"
 )
-Runs = Mapping[str, CausalResults]
 
 
-def run_commands(page: str) -> dict[str, CausalResults]:
-    """Name of the task -> results of its group of commands."""
+@dataclass(frozen=True)
+class Run:
+    """What a group of commands gave: the probes' table and the causal results."""
+
+    table: str
+    causal: CausalResults
+
+
+Runs = Mapping[str, Run]
+
+
+def run_commands(page: str) -> dict[str, Run]:
+    """Name of the task -> results of its group of commands in docs/causal.md."""
     found = {}
     for group in COMMANDS.findall(page):
         lines = [line.split()[1:] for line in group.splitlines()]
@@ -53,13 +66,21 @@ def run_commands(page: str) -> dict[str, CausalResults]:
                 )
             (record,) = Path(folder).glob("runs/*/results/causal-*/causal.json")
             results = CausalResults.load(record.parent)
-        found[str(results.meta["task"])] = results
+            (probes,) = Path(folder).glob("runs/*/results/*/results.json")
+            table = ProbeResults.load(probes.parent).summary()
+        found[str(results.meta["task"])] = Run(table, results)
     return found
+
+
+def table(runs: Runs) -> str:
+    """The rows of the table of First steps, indented as a block of code."""
+    rows = runs["agreement"].table.split("\n\n")[1].splitlines()
+    return "\n" + "".join(f"    {line.rstrip()}\n" for line in rows if not line.startswith("Marks"))
 
 
 def picture(runs: Runs) -> str:
     """What the first picture shows."""
-    results = runs["agreement"]
+    results = runs["agreement"].causal
     curve, layers = curve_effects(results.data, "interchange"), results.layers
     read, used = next(x for x in layers if x.is_read), next(x for x in layers if x.used_by)
     unclear = [curve[x.place] for x in layers if x.quadrant == "read, not shown to be used"]
@@ -74,7 +95,7 @@ def picture(runs: Runs) -> str:
 
 def placebos(runs: Runs) -> str:
     """The largest placebos of two kinds at the output."""
-    results = runs["agreement"]
+    results = runs["agreement"].causal
     place = results.layers[-1].place
     largest = {
         kind: max(
@@ -96,18 +117,18 @@ def quadrants(runs: Runs) -> str:
         "| | what was run | score, effect, largest placebo | why |",
         "|---|---|---|---|",
         _case(
-            runs["agreement"],
+            runs["agreement"].causal,
             "read and used",
             "`agreement-gpt2`: the commands above",
             "the verb agrees with the subject",
         ),
         _case(
-            runs["ballots"],
+            runs["ballots"].causal,
             "read, not shown to be used",
             "`ballots-gpt`: colour of the paper, answers by winner",
             "the winner does not depend on the colour",
         ),
-        _case(runs["brackets"], "neither", "`brackets-gpt`: balanced", 'the last token is "?" in every text'),
+        _case(runs["brackets"].causal, "neither", "`brackets-gpt`: balanced", 'the last token is "?" in every text'),
         BY_HAND,
     ]
     return "\n".join(lines)
@@ -123,7 +144,7 @@ def _case(results: CausalResults, quadrant: str, what: str, why: str) -> str:
 
 def ballots(runs: Runs) -> str:
     """The verdict on the colour, with its sizes."""
-    results = runs["ballots"]
+    results = runs["ballots"].causal
     curve = curve_effects(results.data, "interchange").values()
     most, flips = max(abs(e.effect) for e in curve), max(e.flip_rate for e in curve)
     wide = max(_placebo(e) for e in curve)
@@ -138,7 +159,7 @@ def ballots(runs: Runs) -> str:
 
 def completeness(runs: Runs) -> str:
     """Completeness of two edits at later layers."""
-    layers = runs["agreement"].layers
+    layers = runs["agreement"].causal.layers
     return f"Erasure at the worst later layer: {_worst(layers, 'erase')}. Interchange: {_worst(layers, 'interchange')}."
 
 
@@ -149,7 +170,7 @@ def _worst(layers: list[CausalLayer], method: str) -> str:
 
 def patching(runs: Runs) -> str:
     """The largest cells of three grids."""
-    grids = {grid.point: grid for grid in runs["agreement"].grids}
+    grids = {grid.point: grid for grid in runs["agreement"].causal.grids}
     cells = {}
     for point, unit in (("resid_pre", "token"), ("attn_out", "token"), ("z", "head")):
         values = grids[point].recovery
@@ -171,27 +192,28 @@ def _placebo(effect: Effect) -> float:
 
 
 BLOCKS: dict[str, Callable[[Runs], str]] = {
-    each.__name__: each for each in (picture, placebos, quadrants, ballots, completeness, patching)
+    each.__name__: each for each in (table, picture, placebos, quadrants, ballots, completeness, patching)
 }
 
 
 def with_figures(page: str, runs: Runs) -> str:
-    """The page with every block made again."""
+    """A page with every block made again."""
     return BLOCK.sub(lambda found: f"{found[1]}{BLOCKS[found[2]](runs)}\n{found[4]}", page)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--write", action="store_true", help="write the page instead of checking it")
-    page = PAGE.read_text(encoding="utf-8")
+    parser.add_argument("--write", action="store_true", help="write the pages instead of checking them")
     write = parser.parse_args().write
-    new = with_figures(page, run_commands(page))
-    if write:
-        PAGE.write_text(new, encoding="utf-8")
-        return 0
-    lines = difflib.unified_diff(page.splitlines(), new.splitlines(), "documented", "measured", lineterm="", n=0)
-    print("\n".join(lines) or "all documented figures are those of the commands")
-    return int(new != page)
+    runs, drift = run_commands(PAGES[0].read_text(encoding="utf-8")), []
+    for page in PAGES:
+        old = page.read_text(encoding="utf-8")
+        new = with_figures(old, runs)
+        if write:
+            page.write_text(new, encoding="utf-8")
+        drift += difflib.unified_diff(old.splitlines(), new.splitlines(), page.name, "measured", lineterm="", n=0)
+    print("\n".join(drift) or "all documented figures are those of the commands")
+    return int(bool(drift) and not write)
 
 
 if __name__ == "__main__":

@@ -120,6 +120,9 @@ def test_the_demo_is_the_two_commands_in_one(here: Path, capsys: Capture, monkey
     out, err = capsys.readouterr()
     assert "agreement-gpt2" in err
     assert "selected on validation" in out
+    page = (Path(probekit.__file__).parents[1] / "docs/first-steps.md").read_text(encoding="utf-8")
+    documented = page.split("<!-- figures: table -->")[1].split("<!-- end -->")[0]
+    assert _columns_and_rows(documented) == _columns_and_rows(out.split("\n\n")[1].split("Marks")[0])
     picture, report = (Path(line.split(": ")[1].split(" (")[0]) for line in out.splitlines()[-2:])
     assert report.read_bytes().startswith(b"<!doctype html>")
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -132,3 +135,9 @@ def test_the_demo_is_the_two_commands_in_one(here: Path, capsys: Capture, monkey
     assert found["store"] == str(store)
     assert found["meta"]["probe"] == "mean-diff"
     assert [place["layer"] for place in found["layers"]] == [0, 1, 2, 3, 3]
+
+
+def _columns_and_rows(table: str) -> tuple[str, list[str]]:
+    """The header of a table without its spacing, and the names of its rows without their marks."""
+    header, *rows = [line for line in table.splitlines() if line.strip()]
+    return " ".join(header.split()), [row.lstrip("*= ").split()[0] for row in rows]
