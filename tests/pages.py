@@ -236,6 +236,7 @@ def make_files(folder: Path) -> None:
         _write_csv(
             Path(f"{name}.csv"), [{**row, "text": f"{first} {row['text']}"} for row in rows], ["text", "label", "city"]
         )
+    _write_jsonl(Path("judged.jsonl"), [{**row, "id": f"prompts:{row['id']}"} for row in rows], ["id", "honest"])
     _write_jsonl(Path("chats.jsonl"), rows, ["messages", "label"])
     _write_jsonl(Path("entities.jsonl"), rows, ["text", "entities"])
     _write_jsonl(Path("prompts.jsonl"), rows, ["key", "text"])
