@@ -287,16 +287,23 @@ def _write_jsonl(path: Path, rows: list[dict[str, Any]], columns: list[str]) -> 
 def main() -> None:
     """Serve `page`."""
     folder = Path(sys.argv[1])
-    import matplotlib.pyplot  # noqa: F401
+    import matplotlib.pyplot  # noqa: F401  # what several pages import is imported once
     import pytest
     import torch
+    import transformers.models.gpt2.modeling_gpt2  # noqa: F401
     from small_worlds import use_small_worlds
     from warm_program import WarmProgram
 
+    import probekit.evaluation.compare.codelength as codelength
+    import probekit.plots.style as style
+    import probekit.report  # noqa: F401
     import probekit.worlds.registry as registry
 
     os.environ["PAGES_FILES"] = str(folder / "files")
     torch.set_num_threads(1)
+    codelength.FRACTIONS = (0.5, 1.0)  # with all prefixes it took half of the time of train-probe
+    style.DPI = 25  # pictures that nobody sees: small, and not laid out
+    style._lay_out = lambda figure: figure.set_layout_engine(None)
     use_small_worlds(pytest.MonkeyPatch(), folder / "cache")
     for task in registry.TASKS:
         make = registry._module(next(file for file, names in registry.WORLDS.items() if task in names.tasks)).TASKS[
