@@ -6,7 +6,7 @@ Opening the store (`probekit.activations`) checks everything, and says what is w
 import contextlib
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from probekit.durable import MAX_JSON_BYTES, is_there, matches, unseal
@@ -90,6 +90,19 @@ def newest_manifest(root: AnyPath) -> AnyPath:
     if found is None:
         raise no_store_under(root)
     return found[1]
+
+
+def newest_with_results(root: AnyPath, files: Collection[str]) -> AnyPath:
+    """The newest store under `root` that holds results, which have one of these files; the newest one if none does.
+
+    Raises:
+        DataError: no store there.
+    """
+    for _, store in sorted(dated_manifests(root), reverse=True):
+        home = results_home(store)
+        if any(file.name in files for depth in ("*/*.json", "*/*/*.json") for file in home.glob(depth)):
+            return store
+    return newest_manifest(root)
 
 
 def no_store_under(root: AnyPath) -> DataError:

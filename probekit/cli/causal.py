@@ -16,7 +16,14 @@ from probekit.cli.fields import Output, argument
 from probekit.cli.results import save_and_show
 from probekit.cli.stores import check_results_out
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError
-from probekit.manifest import check_is_store, is_store, newest_manifest, results_home, stored_places
+from probekit.manifest import (
+    check_is_store,
+    is_store,
+    newest_manifest,
+    newest_with_results,
+    results_home,
+    stored_places,
+)
 from probekit.options import CausalOptions
 from probekit.options.check import check_reading, check_there
 from probekit.options.option import help_of, option
@@ -74,8 +81,7 @@ class CausalJob(Output):
 
     path: str | None = argument(
         "A store with results of `probekit train-probe`, or a folder of such results; hf://OWNER/NAME with --store.  "
-        "[default: the newest store "
-        "under ./runs]",
+        "[default: the newest store under ./runs that has some]",
         metavar="[STORE|RESULTS]",
         default=None,
     )
@@ -204,7 +210,8 @@ def find_results(job: CausalJob, needs_probes: bool = True) -> tuple[AnyPath, Pa
         DataError: no store there, or no results in it.
         UsageError: results whose store is not known, or two stores.
     """
-    given = str(job.path or newest_manifest(Path("runs")))
+    root = Path("runs")
+    given = job.path or str(newest_with_results(root, ["results.json"]) if needs_probes else newest_manifest(root))
     path = as_path(given)
     if job.store is not None:  # so `given` are results, and those of the Hub are downloaded
         from probekit.probes.in_results import results_folder

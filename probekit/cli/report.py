@@ -7,7 +7,8 @@ from pathlib import Path
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
-from probekit.manifest import newest_manifest
+from probekit.cli.results import RESULT_FILES
+from probekit.manifest import newest_with_results
 from probekit.options import ReportOptions
 from probekit.options.option import option
 from probekit.progress import parts_line
@@ -22,7 +23,7 @@ class ReportJob(Output):
 
     runs: list[str] | None = argument(
         "Folders of results, here or at hf://OWNER/NAME, or stores that hold them.  "
-        "[default: the newest store under ./runs]",
+        "[default: the newest store under ./runs that holds some]",
         metavar="[RUN]...",
         default=None,
     )
@@ -47,7 +48,9 @@ def report(job: ReportJob, options: ReportOptions) -> None:
         probekit report runs/STORE/results/label-resid_pre-logistic --out probe.html
         probekit report runs/gpt2-sst2 runs/pythia-sst2 --title "SST-2 in two models"
     """
-    runs = job.runs or [str(newest_manifest(Path("runs")))]
+    runs = job.runs or [str(newest_with_results(Path("runs"), [*RESULT_FILES.values(), "causal.json"]))]
+    if job.runs is None and not job.quiet:
+        console.note(f"results: {runs[0]} (the newest store that holds some)")
     out = job.out or Path(runs[0] if len(runs) == 1 and not is_remote(runs[0]) else "") / DEFAULT
     make_report(runs, out, options, job)
 

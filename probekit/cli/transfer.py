@@ -63,7 +63,9 @@ def transfer(job: TransferJob, options: TransferOptions, picture: PictureOptions
         how = {**vars(options), "probe": probes.make_probe(probe, options, opened[0])}
         with parts_line(console.bars(job.quiet)) as line:
             results = run_transfer(opened, **how, on_progress=line.set, on_part=line.part)
-    folder = job.out or _folder(job.stores, results.meta, {**question_of(options), "probe": probe})
+    question = {**question_of(options), "probe": probe}
+    folder = job.out or _folder(job.stores, results.meta, question)
+    results.meta["asked"] = {**question, "stores": [str(path) for path in job.stores]}
     where = {"stores": [str(path) for path in job.stores]}
     draw = partial(save_transfer_plot, **vars(picture))
     save_and_show(results, folder, draw, "transfer.json", where, complete, job)

@@ -92,7 +92,7 @@ def _draw_others(data: CausalData, ax: Axes) -> None:
         verdicts = [None if is_own else used[effect.place].get(method) for effect in known]
         fills = [color if is_filled(*pair) else "white" for pair in zip(known, verdicts, strict=True)]
         ax.scatter(xs, ys, s=12, color=fills, edgecolors=color, linewidths=0.9, zorder=3)
-        entries.append(([name, name.partition(" (")[0]], line))
+        entries.append(([name, f"{method} (probe's own)" if is_own else name.partition(" (")[0]], line))
     ax.axhline(0, color=GREY, linewidth=0.8, zorder=1)
     _layer_ticks(data, ax)
     _name(ax, "Effect of other edits", "layer", entries)

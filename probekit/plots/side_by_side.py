@@ -32,6 +32,7 @@ from probekit.plots.style import (
     new_figure,
     short,
     shown_figure,
+    text_width,
     wrapped,
     write_figure,
     write_lines,
@@ -295,7 +296,8 @@ def _draw_differences(data: ComparisonData, ax: Axes, shown: Sequence[RunDiffere
     ax.axvline(0, color=GREY, linewidth=1)
     ax.set_ylim(len(shown) - 0.4, -0.6)
     ax.set_yticks(range(len(shown)), names, fontsize=SMALL, **PLAIN)
-    name = wrapped(_difference_axis(data, len(shown)), 72 * inches(ax)[0], SMALL + 1)
+    beside = max(text_width(line, SMALL) for name in names for line in name.split("\n"))
+    name = wrapped(_difference_axis(data, len(shown)), max(72.0, 72 * inches(ax)[0] - beside), SMALL + 1)
     ax.set_xlabel("\n".join(name), fontsize=SMALL + 1, **PLAIN)
     ax.tick_params(axis="x", labelsize=SMALL)
     ax.tick_params(axis="y", length=0)

@@ -34,7 +34,7 @@ from probekit.report.tokens.section import SCRIPTS, STYLES
 from probekit.text import counted, printable
 
 _MARK = b'<meta name="generator" content="probekit '
-DETAILS = ("confusion", "scores", "controls")  # sections that are folded where the page has several runs
+DETAILS = ("confusion", "scores", "controls", "tokens")  # sections that are folded where the page has several runs
 _HEAD = 400  # bytes of a report that hold the mark
 
 

@@ -128,9 +128,10 @@ def _store_of(folder: Path) -> Store | None:
 
 
 def _matching(store: Store | None, meta: Mapping[str, Any]) -> Store | None:
-    """The store, unless its activations or its texts are others than those of the results."""
+    """The store, unless its activations or texts are others than those of the results, or of any of their tasks."""
     read = meta.get("activations") or {}
-    if store is None or any(store.meta.get(key, read[key]) != read[key] for key in read):
+    each = read if isinstance(read, list) else [read]
+    if store is None or not any(all(store.meta.get(key, one[key]) == one[key] for key in one) for one in each):
         return None
     return store
 

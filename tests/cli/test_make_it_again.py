@@ -94,6 +94,8 @@ def test_the_words_of_options_give_these_options(options: Any) -> None:
 CASES = {
     "columns": ("--limit 24", "--layer 1-2 --seed 3"),
     "another folder": ("", "--out 'else where'"),
+    "a folder of its own in the store": ("", '--layer 1 --out "a store\'s folder/results/mine"'),
+    "two label columns": ("", "--layer 1 --label 'from where'"),
     "regression": ("--regression --points resid_pre,attn_out", "--point attn_out,resid_pre"),
     "by position": ("--position all", "--by position-from-end --least-texts 3"),
     "a shift": ("--keep-columns 'from where'", "--shift-column 'from where' --layer 1 --least-texts 1"),
@@ -104,7 +106,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_commands_make_the_same_figures(case: str, gpt2_folder: Path, table: Path, here: Path) -> None:
     extract, train = map(shlex.split, CASES[case])
-    label = PAGES if case == "regression" else LABEL
+    label = {"regression": PAGES, "two label columns": f"{LABEL},from where"}.get(case, LABEL)
     columns = ["--text-column", TEXT, "--label-column", label, "--bos", "--on-bad-row", "skip"]
     store = here / "a store's folder"
     made = ["extract", "--model", str(gpt2_folder), "--dataset", str(table), *columns, *extract]
@@ -159,3 +161,19 @@ def test_the_command_of_the_edits_has_all_options(gpt2_folder: Path, texts: Path
     few = "--method erase,steer --rows 10 --placebos 1 --no-das --no-completeness --scale -1,2.5 --layer 1"
     assert run(["causal", str(store), "--answers", "g,b", *few.split(), "--quiet"]) == 0
     check_again(here, store, [store])
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_the_commands_of_a_transfer(gpt2_folder: Path, here: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tasks of separated values, with a column of splits that holds truth values, and of token ids."""
+    data = tmp_path_factory.mktemp("two tasks")
+    rows = [(f"text {i} {'good' if i % 2 else 'bad'}", "gb"[i % 2], int(i % 6 > 3)) for i in range(60)]
+    (data / "one.csv").write_text("text;label;is_test\n" + "".join(f"{text};{k};{last}\n" for text, k, last in rows))
+    ids = [{"ids": [3 + i % 20, 3 + i // 20, 5 + i % 2], "label": k} for i, (_, k, _) in enumerate(rows)]
+    (data / "two.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ids))
+    for file in ("one.csv", "two.jsonl"):
+        made = ["extract", "--model", str(gpt2_folder), "--dataset", str(data / file), "--out", file[:3], "--quiet"]
+        assert run([*made, "--limit", "50"]) == 0
+    job = ["transfer", "one", "two", "--layer", "1", "--probe", "ridge", "--C", "0.1", "--seed", "2", "--quiet"]
+    assert run(job) == 0
+    check_again(here, here / "one", [here / "one"])

@@ -8,6 +8,7 @@ from open_pages import DESK, PHONE, Pages
 
 LEFT, RIGHT, UP, DOWN, TAB = "\ue012", "\ue014", "\ue013", "\ue015", "\ue004"  # as WebDriver names these keys
 BACKGROUND = "return getComputedStyle(document.body).backgroundColor"
+CLIPS = "return document.querySelector('.tk-list .sp').offsetParent.matches('.tk-list')"  # what is scrolled away
 SHOWN = "return getComputedStyle(document.querySelector(arguments[0])).display"
 
 
@@ -17,6 +18,7 @@ def test_it_opens_quietly_and_fits_the_window(browser: Pages, demo_report: Path,
     browser.open(demo_report, size, theme)
     browser.check_quiet(demo_report)
     assert browser.do("return document.documentElement.scrollWidth - innerWidth") <= 0
+    assert browser.do(CLIPS)
     wide, narrow = (browser.do(SHOWN, f"#curve .{kind}") for kind in ("wide", "narrow"))
     assert (wide, narrow) == (("none", "block") if size == PHONE else ("block", "none"))
     colour = browser.do(BACKGROUND)

@@ -141,6 +141,9 @@ def test_the_header_of_a_csv_says_what_separates_its_cells(tmp_path, name, betwe
         (".tsv", "a, b, c\tlabel\tx", ["a, b, c", "label", "x"]),
         (".tsv", "text,label", ["text", "label"]),
         (".tsv", 'say "hi"\tlabel', ['say "hi"', "label"]),
+        (".tsv", "text\tnote (a, b, c)", ["text", "note (a, b, c)"]),
+        (".csv", 'x,"a;b;c;d"', ["x", "a;b;c;d"]),
+        (".csv", "Text;score, mean, of all", ["Text", "score, mean, of all"]),
     ],
 )
 def test_separators_of_headers(tmp_path, ending, header, columns):

@@ -1,11 +1,13 @@
 """Where the numbers come from: model, data, seeds and versions; and the commands that make them again."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from probekit.activations import Store
-from probekit.options import CausalOptions, ExtractOptions, ModelOptions, ProbeOptions, TaskOptions
+from probekit.activations import Store, load_activations
+from probekit.errors import ProbekitError
+from probekit.options import CausalOptions, ExtractOptions, ModelOptions, ProbeOptions, TaskOptions, TransferOptions
 from probekit.options.generate import ContinuationOptions
 from probekit.options.typed import command_line, typed
 from probekit.report.parts import Commands, Facts, Heading, Lines, Part
@@ -62,11 +64,11 @@ def _not_repeated(store: Store | None) -> str:
         lacks.append(f"the data, which came from memory ({info['source']}): write it to a file")
     if LABEL_SETS in info:
         lacks.append(f"labels that were joined later ({listed(list(info[LABEL_SETS]))}): see probekit label")
-    if not lacks:
-        return ""
-    return (
-        f"The commands leave out {'; '.join(lacks)}. The fingerprints tell whether the texts and weights are the same."
-    )
+    told = f"The commands leave out {'; '.join(lacks)}. " if lacks else ""
+    source = str(info.get("source", ""))
+    if not info.get(IN_MEMORY) and ("/" in source or Path(source).suffix) and not Path(source).is_absolute():
+        told += f"The data {source!a} is a path from the folder where extract ran, or a name on the Hub. "
+    return told and f"{told}The fingerprints tell whether the texts and weights are the same."
 
 
 def _facts(run: Run, meta: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -97,11 +99,22 @@ def commands_of(run: Run) -> list[str]:
         return []
     if "probes" in run.asked:
         return [command_line(_causal(run, run.folder, run.results, run.folder.parent))]
+    if "stores" in run.asked:
+        return [*map(command_line, (*map(_extract, _opened(run.asked["stores"])), _transfer(run, run.asked)))]
     found = [] if run.store is None else [command_line(_extract(run.store))]
     found.append(command_line(_train_probe(run, run.asked)))
     for folder, causal in run.causal.items():
         if isinstance(causal.meta.get("asked"), Mapping):
             found.append(command_line(_causal(run, folder, causal, run.folder.parent)))
+    return found
+
+
+def _opened(paths: Sequence[str]) -> list[Store]:
+    """The stores that are still where they were."""
+    found = []
+    for path in paths:
+        with suppress(ProbekitError):
+            found.append(load_activations(path, "size"))
     return found
 
 
@@ -136,7 +149,13 @@ def _train_probe(run: Run, asked: Mapping[str, Any]) -> list[str]:
     named = {key: asked.get(key) or meta.get(key) for key in ("label", "point")}
     words = typed(ProbeOptions, {**asked, **named}, "train-probe", FORMS)
     words += ["--baseline", "random-init"] if asked.get("random_init") else []
-    return ["probekit", "train-probe", _store_name(run), *words, *_out(run, run.folder)]
+    return ["probekit", "train-probe", _store_name(run), *words, "--out", str(run.folder)]
+
+
+def _transfer(run: Run, asked: Mapping[str, Any]) -> list[str]:
+    """The options of transfer that differ from their defaults; the point is always named."""
+    words = typed(TransferOptions, {**asked, "point": run.results.meta["point"]}, "transfer", FORMS)
+    return ["probekit", "transfer", *asked["stores"], *words, "--out", str(run.folder)]
 
 
 def _causal(run: Run, folder: Path, causal: Any, home: Path) -> list[str]:
@@ -148,15 +167,8 @@ def _causal(run: Run, folder: Path, causal: Any, home: Path) -> list[str]:
     words += [] if inside or probes is None else ["--store", _store_name(run)]
     words += typed(CausalOptions, asked, "causal", ("at",))
     words += ["--model", "MODEL"] if run.store is not None and not (run.store.source or {}).get("name_or_path") else []
-    return ["probekit", "causal", *words, *_out(run, folder)]
+    return ["probekit", "causal", *words, "--out", str(folder)]
 
 
 def _store_name(run: Run) -> str:
     return "STORE" if run.store is None else str(run.store.path)
-
-
-def _out(run: Run, folder: Path) -> list[str]:
-    """Where the results went, unless that is where they go by default: under the store."""
-    if run.store is not None and folder.resolve().parent == (run.store.path / "results").resolve():
-        return []
-    return ["--out", str(folder)]

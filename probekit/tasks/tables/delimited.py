@@ -17,20 +17,25 @@ def separator_of(line: str, usual: str, n_columns: int | None) -> str:
     Args:
         line: a header, or the first row of a file without one.
         usual: of the format; kept unless the line says otherwise.
-        n_columns: how many columns the file has; None of a header, which has as many as it can.
+        n_columns: how many columns the file has; None of a header, which has usual names, or as many as it can.
     """
-    counts = {one: _n_cells(line, one) for one in (usual, *NAMES)}
-    if n_columns is None:
-        return max(counts, key=lambda one: counts[one])  # ties go to the usual one, which is first
-    fitting = [one for one, n in counts.items() if n == n_columns]
+    rows = {one: _cells(line, one) for one in (usual, *NAMES)}
+    if n_columns is None:  # names may hold separators: "note (a, b, c)"
+        is_kept = len(rows[usual]) > 1
+        return max(rows, key=lambda one: (_has_usual_name(rows[one]), is_kept and one == usual, len(rows[one])))
+    fitting = [one for one, cells in rows.items() if len(cells) == n_columns]
     return fitting[0] if usual in fitting or len(fitting) == 1 else usual
 
 
-def _n_cells(line: str, separator: str) -> int:
+def _cells(line: str, separator: str) -> list[str]:
     try:
-        return len(next(csv.reader([line], delimiter=separator, strict=True), []))
+        return next(csv.reader([line], delimiter=separator, strict=True), [])
     except csv.Error:
-        return 0
+        return []
+
+
+def _has_usual_name(cells: Sequence[str]) -> bool:
+    return not {cell.strip().lower() for cell in cells}.isdisjoint((*TEXT_COLUMNS, *LABEL_COLUMNS))
 
 
 def is_header(cells: Sequence[str]) -> bool:

@@ -88,7 +88,7 @@ def test_a_false_positive_rate_moves_the_centre_and_the_predictions(curve_of):
     assert [one.predicted == "class 1" for one in view.texts] == flagged.tolist()
     assert ((view.text_scores[0] >= view.centres[:, None] - 1e-6)[view.best]).tolist() == flagged.tolist()
     assert len(set(view.centres)) == len(view.places)  # a threshold for each place
-    with pytest.raises(UsageError, match="at least"):
+    with pytest.raises(UsageError, match="lowest"):
         view_of_texts(results, model, test, fpr=1e-4)
     with pytest.raises(UsageError, match="between 0 and 1"):
         results.tokens(model, test, fpr=2)
