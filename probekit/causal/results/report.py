@@ -270,7 +270,7 @@ def _rows(data: CausalData) -> list[list[str]]:
     for layer in data.layers:
         row = [_layer_name(data, layer), number_text(layer.score)]
         for method in methods:
-            row += _effect_cells(curves[method].get(layer.place), layer, method)[: 4 if method == methods[0] else 1]
+            row += _effect_cells(curves[method].get(layer.place))[: 4 if method == methods[0] else 1]
         row.append(_marked(own.get(layer.place)))
         tops = [ceilings.get(name, {}).get(layer.place) for name in ("full vector", "das")]
         row += [_value(None if top is None else top.effect) for top in tops]
@@ -300,13 +300,11 @@ def _layer_name(data: CausalData, layer: CausalLayer) -> str:
 _SHORT = {"mean-difference": "mean-diff"}  # in a column
 
 
-def _effect_cells(effect: Effect | None, layer: CausalLayer, method: str) -> list[str]:
+def _effect_cells(effect: Effect | None) -> list[str]:
     if effect is None:
         return ["", "", "", ""]
-    used = layer.is_used.get(method, effect_shows_use(effect))
-    cell = f"{effect.effect:z.2f}{USED if used else ' '}"
     return [
-        cell,
+        _marked(effect),
         _SHORT.get(effect.direction, direction_name(effect.direction)),
         _ends(effect.interval),
         _value(largest_placebo(effect)),
