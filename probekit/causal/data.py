@@ -14,12 +14,20 @@ Quadrant = Literal["read and used", "read, not shown to be used", "used, not rea
 
 
 class BaseRecord(TypedDict):
-    """The behaviour without edits."""
+    """The behaviour without edits; numbers have no probability."""
 
     logit_difference: float
     interval: Ends | None
-    probability: float
+    probability: float | None
     preferred: float
+
+
+class NoShareRecord(TypedDict):
+    """The gap of a method whose effects are shares of nothing."""
+
+    split: str
+    gap: float
+    interval: Ends | None
 
 
 class SelectedRecord(TypedDict, total=False):
@@ -68,9 +76,12 @@ class CausalMeta(RunMeta, total=False):
     position: str | int | list[str]
     answer_token: str
     at: str
+    behaviour: str
     answers_label: str | None
     answers: dict[str, str] | None
     n: dict[str, Count]
+    left_out: dict[str, Count]
+    no_share: dict[str, NoShareRecord]
     base: dict[str, BaseRecord]
     selected: dict[str, SelectedRecord]
     directions: dict[str, Any]
@@ -113,6 +124,8 @@ class Effect:
         kl: mean KL divergence from the unedited next-token distribution, in nats; None for placebos.
         size: median size of the edit, relative to the activation's.
         placebo_band: (low, high) of the placebos' effects at this place; None where there are none.
+        full_vector: whether the full vector's interchange at this place is large enough to matter, and its interval
+            above the effect of the same with a text of the own class; None where it was not measured.
         p_value: against the placebos: (1 + how many are at least as large) / (1 + how many there are).
         p_adjusted: the same, corrected over layers and scales (largest effect of each placebo; Westfall and Young).
     """
@@ -132,6 +145,7 @@ class Effect:
     kl: float | None
     size: float
     placebo_band: tuple[float, float] | None = None
+    full_vector: bool | None = None
     p_value: float | None = None
     p_adjusted: float | None = None
 
@@ -151,7 +165,7 @@ class CausalLayer:
         score: the probe's headline on test.
         interval: of the score.
         is_read: whether the interval lies above the baseline.
-        is_used: method -> whether the effect along the method's direction shows use (`shows_use`).
+        is_used: method -> whether the effect along the method's direction shows use (`effect_shows_use`).
         quadrant: of `is_read`, and of whether `used_by` names a direction.
         collateral: method -> the loss on neutral text with the edit minus without, nats a token. The edit is done at
             all tokens. The interchanged coordinates are those of train rows; steering pushes every text from one class
@@ -251,8 +265,9 @@ class CausalData:
             "versions"; "answers" (class -> text of its token); "position" (token that is read), "answer_token" ("last
             token", "[MASK]" or another: after which the model answers) and "at" ("read" or "all": where edits act);
             "methods" (the first is the headline); "n" (split -> rows);
+            "behaviour" (the number that is measured, where labels are numbers);
             "left_out" (split -> rows without a counterpart);
-            "no_share" (methods whose effects are shares of nothing, so that they are nan);
+            "no_share" (method -> the gap that does not differ from 0, so that its effects are nan);
             "base" (split -> {"logit_difference", "interval", "probability", "preferred" (share of rows that prefer
             their own answer)}), the behaviour without edits; "selected" (method -> {"place", "scale", "direction",
             "passed_over"}, chosen on validation; "passed_over" is the output of the last block where it has the largest

@@ -20,6 +20,7 @@ from probekit.causal.results.report import has_other_answers, method_name, place
 from probekit.causal.results.view import (
     curve_effects,
     directions_text,
+    effect_shows_use,
     finite,
     methods_of,
     selected_place,
@@ -28,7 +29,7 @@ from probekit.errors import UsageError
 from probekit.evaluation.results.wording import metric_name, position_name, probed
 from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
-from probekit.plots.causal_panels import METHODS, draw_panels, is_filled, panel_rows, panels_shown
+from probekit.plots.causal_panels import METHODS, draw_panels, panel_rows, panels_shown
 from probekit.plots.headings import Entries, draw_legends
 from probekit.plots.limits import point_axis_name, shown_ticks
 from probekit.plots.lines import draw_beyond
@@ -188,8 +189,7 @@ def _draw_headline(data: CausalData, ax: Axes, xs: dict[str, int]) -> Entries:
     _draw_band(ax, at, [low for low, _ in ends], [high for _, high in ends], color, 0.2, zorder=2)
     values = [effect.effect for effect in own]
     (line,) = ax.plot(at, values, color=color, linewidth=2.0, zorder=6)
-    used = {layer.place: layer.is_used.get(method) for layer in data.layers}
-    fills = [color if is_filled(effect, used.get(effect.place)) else "white" for effect in own]
+    fills = [color if effect_shows_use(effect) else "white" for effect in own]
     ax.scatter(at, values, s=(1.15 * _dot(data)) ** 2, color=fills, edgecolors=color, linewidths=1.2, zorder=7)
     name, direction = method_name(data, method), directions_text(data, method)
     beyond: Entries = [([text], mark) for text, mark in draw_beyond(ax, at, values, color).items()]

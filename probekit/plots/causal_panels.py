@@ -62,11 +62,6 @@ def draw_panels(data: CausalData, figure: Figure, where: SubplotSpec) -> None:
         ax.spines[["top", "right"]].set_visible(False)
 
 
-def is_filled(effect: Effect, known: bool | None) -> bool:
-    """Whether an effect shows use, by the run's own verdict where it has one."""
-    return effect_shows_use(effect) if known is None else known
-
-
 def _others(data: CausalData) -> dict[str, tuple[str, list[Effect]]]:
     """The curves of edits other than the headline: name -> (method, effects)."""
     found: dict[str, tuple[str, list[Effect]]] = {}
@@ -81,16 +76,13 @@ def _others(data: CausalData) -> dict[str, tuple[str, list[Effect]]]:
 def _draw_others(data: CausalData, ax: Axes) -> None:
     """Effects of the other edits, which may be far above 1; filled dots show use."""
     at = {layer.place: i for i, layer in enumerate(data.layers)}
-    used = {layer.place: layer.is_used for layer in data.layers}
     entries: Entries = []
     for name, (method, effects) in _others(data).items():
         color = METHODS.get(method, INK)
         known = [effect for effect in effects if effect.place in at]
         xs, ys = [at[effect.place] for effect in known], [effect.effect for effect in known]
         (line,) = ax.plot(xs, ys, color=color, linewidth=1.3)
-        is_own = name.startswith(f"{method} (the probe's own")
-        verdicts = [None if is_own else used[effect.place].get(method) for effect in known]
-        fills = [color if is_filled(*pair) else "white" for pair in zip(known, verdicts, strict=True)]
+        fills = [color if effect_shows_use(effect) else "white" for effect in known]
         ax.scatter(xs, ys, s=12, color=fills, edgecolors=color, linewidths=0.9, zorder=3)
         entries.append(([name, f"{method} (probe's own)" if is_own else name.partition(" (")[0]], line))
     ax.axhline(0, color=GREY, linewidth=0.8, zorder=1)

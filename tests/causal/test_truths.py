@@ -25,6 +25,7 @@ from probekit.causal.directions.placebos import random_directions
 from probekit.causal.erasure.erase import fit_leace
 from probekit.causal.interchange.counterparts import choose_counterparts
 from probekit.causal.interchange.interchange import Interchange, interchange_effect, run_interchange, unedited
+from probekit.causal.results.view import is_used
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.options import TrainingSettings
 from probekit.worlds import agreement, ballots
@@ -100,7 +101,7 @@ def known(model, task, label, answers):
 @pytest.fixture(scope="module")
 def verbs():
     model = pk.load_model("agreement-gpt2", device="cpu")
-    return known(model, agreement.agreement((1500, 10, 100)), "number", ["is", "are"])
+    return known(model, agreement.agreement((1500, 60, 100)), "number", ["is", "are"])
 
 
 @pytest.mark.parametrize("place", [("resid_pre", 3), OUTPUT])
@@ -185,7 +186,7 @@ def votes():
     model = train_world(replace(small, settings=settings)).model
     assert sum(p.numel() for p in model.parameters()) < 5000
     model.tokenizer = tokenizer_of(small)
-    return known(model, ballots.ballots((400, 10, 200)), "winner", ["a", "b"])
+    return known(model, ballots.ballots((400, 60, 200)), "winner", ["a", "b"])
 
 
 def test_the_papers_colour_changes_no_answer_in_any_text_of_the_world(votes):
@@ -217,6 +218,25 @@ def test_the_colour_can_be_read_and_is_not_used_and_the_winner_is_both(votes):
     effect, flipped = votes.swapped(end, direction.float())
     assert effect > 0.9
     assert flipped > 0.95
+
+
+@pytest.mark.parametrize(
+    ("world", "label", "decides", "used"),
+    [
+        ("votes", "colour", "winner", {"resid_pre.0": False, "resid_post.0": False}),
+        ("votes", "winner", "winner", {"resid_pre.0": False, "resid_post.0": True}),
+        ("verbs", "number", "number", {"resid_pre.0": False, "resid_pre.3": True}),
+        ("verbs", "attractor", "number", {"resid_pre.0": False, "resid_pre.3": False}),
+    ],
+)
+def test_the_verdict_is_the_truth(request, world, label, decides, used):
+    """The colour's direction does 0.14 where it can be read first, and exchanging all of real texts' activations 0."""
+    here, answers = request.getfixturevalue(world), {"votes": "a,b", "verbs": "is,are"}[world]
+    probes = pk.train_probes(here.acts, label=label, point="resid_pre", quick=True, C=[0.1, 1.0])
+    how = {"methods": "interchange", "rows": 60, "das": False, "completeness": False}
+    found = pk.causal_curve(here.model, here.acts, probes, answers=answers, answers_label=decides, **how)
+    assert used.items() <= {layer.place: is_used(layer) for layer in found.layers}.items()
+    assert all(layer.is_used["interchange"] == is_used(layer) for layer in found.layers)
 
 
 def exclusive_or():

@@ -10,7 +10,7 @@ from probekit.causal.curve.arms import CHOICES
 from probekit.causal.curve.places import PlaceFound
 from probekit.causal.curve.statistics import adjusted_p_values, p_value
 from probekit.causal.data import CausalLayer, Effect, Quadrant
-from probekit.causal.results.view import CONTROL, effect_shows_use, is_placebo
+from probekit.causal.results.view import CONTROL, effect_shows_use, is_large, is_placebo
 from probekit.evaluation.results.data import LayerResult, ProbeData
 
 Selected = dict[str, dict[str, Any]]
@@ -20,7 +20,7 @@ CHANCE = {"auroc": 0.5}  # of metrics whose baseline does not depend on the clas
 
 
 def with_placebos(effects: Sequence[Effect], directions: Directions) -> list[Effect]:
-    """The test effects with the band of the placebos and p-values; the others unchanged.
+    """The test effects with all that they are compared with, and p-values; the others unchanged.
 
     A p-value is corrected over the places and scales of its own direction. Those of the curve, whose direction may
     differ by place, are corrected over those of the curve.
@@ -50,8 +50,13 @@ def with_placebos(effects: Sequence[Effect], directions: Directions) -> list[Eff
             adjusted = adjusted_p_values([effects[i].effect for i in each], placebos)
             for i, others, p in zip(each, placebos, adjusted, strict=True):
                 done[i] = replace(effects[i], p_value=p_value(effects[i].effect, others), p_adjusted=float(p))
-    bands = _bands(effects)
-    return [replace(e, placebo_band=bands.get((e.method, e.place, e.scale))) if e.split == "test" else e for e in done]
+    bands, full = _bands(effects), _full_vectors(effects)
+    return [
+        replace(e, placebo_band=bands.get((e.method, e.place, e.scale)), full_vector=full.get(e.place))
+        if e.split == "test"
+        else e
+        for e in done
+    ]
 
 
 def _bands(effects: Sequence[Effect]) -> dict[tuple[str, str, float | None], tuple[float, float]]:
@@ -62,6 +67,21 @@ def _bands(effects: Sequence[Effect]) -> dict[tuple[str, str, float | None], tup
             low, high = bands.get(key := (effect.method, effect.place, effect.scale), (np.inf, -np.inf))
             bands[key] = min(low, effect.effect), max(high, effect.effect)
     return bands
+
+
+def _full_vectors(effects: Sequence[Effect]) -> dict[str, bool]:
+    """Place -> `Effect.full_vector` on test.
+
+    Any large swap may harm an answer, whatever it brings. So the swap of all activations must do more with a
+    counterpart's than with those of a text of the own class.
+    """
+    tested = {(e.direction, e.place): e for e in effects if (e.method, e.split) == ("interchange", "test")}
+    control = {place: e.effect for (name, place), e in tested.items() if name == CONTROL}
+    return {
+        place: is_large(e.effect, e.flip_rate) and e.interval[0] > max(0.0, control[place])
+        for (name, place), e in tested.items()
+        if name == "full vector" and e.interval is not None and place in control
+    }
 
 
 def chosen_directions(effects: Sequence[Effect]) -> Directions:
@@ -145,8 +165,8 @@ def curve_of(
         here = {method: by_place[layer.place] for method, by_place in directions.items()}
         own = {m: tested[m, here[m], chosen["scale"], layer.place] for m, chosen in selected.items()}
         used_by = [effect.direction for effect in list(own.values())[:1] if effect_shows_use(effect)]
-        swaps = [tested.get(("interchange", name, None, layer.place)) for name in ("das", "full vector", CONTROL)]
-        used_by += ["das"] if is_of_answers and _search_finds_use(*swaps) else []
+        learned = tested.get(("interchange", "das", None, layer.place))
+        used_by += ["das"] if is_of_answers and learned is not None and effect_shows_use(learned) else []
         curve.append(
             CausalLayer(
                 point=layer.point,
@@ -171,17 +191,6 @@ def curve_of(
 
 def _after(at: PlaceFound, name: str) -> dict[str, Any]:
     return {method: found[name] for method, found in at.after.items() if name in found}
-
-
-def _search_finds_use(learned: Effect | None, whole: Effect | None, control: Effect | None) -> bool:
-    """Whether the learned direction shows use, and the label is in what is swapped.
-
-    Any large swap may harm an answer, whatever it brings, and a search finds such swaps. So the swap of all activations
-    must do more with a counterpart's than with those of a text of the own class.
-    """
-    if learned is None or whole is None or control is None or whole.interval is None:
-        return False
-    return effect_shows_use(learned) and whole.interval[0] > max(0.0, control.effect)
 
 
 def _quadrant(is_read: bool, is_used: bool) -> Quadrant:

@@ -27,7 +27,7 @@ def plan_causal(model: LanguageModel, acts: Activations, results: ProbeData, opt
     question = ask(model, acts, results, options)
     sides = {split: find_side(question, split) for split in ("validation", "test")}
     rows = {split: len(side.index) for split, side in sides.items()}
-    parts = _seconds(question, sides)
+    parts = _seconds(question, acts, sides)
     return {
         "model": model.name,
         "label": question.label,
@@ -41,7 +41,7 @@ def plan_causal(model: LanguageModel, acts: Activations, results: ProbeData, opt
     }
 
 
-def _seconds(question: CausalQuestion, sides: Mapping[str, Side]) -> dict[str, float]:
+def _seconds(question: CausalQuestion, acts: Activations, sides: Mapping[str, Side]) -> dict[str, float]:
     """Part of the run -> its seconds, each measured now at the middle place, which has half of the blocks after it."""
     found: dict[str, float] = {}
     if set(question.options.method_names) & set(CHOICES):
@@ -49,13 +49,13 @@ def _seconds(question: CausalQuestion, sides: Mapping[str, Side]) -> dict[str, f
         began = time.perf_counter()
         known = prepare(question)
         found["preparing"] = time.perf_counter() - began
-        found["edits"] = _of_edits(question)
+        found["edits"] = _of_edits(question, acts)
         if known.texts is not None:
             place = (layer.point, layer.layer)
             least, most = (_timed(partial(search_at, question, known.texts, place, steps)) for steps in TIMED_STEPS)
             step = max(0.0, most - least) / (TIMED_STEPS[1] - TIMED_STEPS[0])
             found["search"] = n * (least + (STEPS - TIMED_STEPS[0]) * step)
-        few = _with(question, placebos=0, scales=(1.0,))
+        few = _with(question, acts, placebos=0, scales=(1.0,))
         bare, full = (
             _timed(partial(measure_place, few, sides, shared, layer, lambda runs: None))
             for shared in (Shared(), Shared(None, known.aftermath))
@@ -66,12 +66,12 @@ def _seconds(question: CausalQuestion, sides: Mapping[str, Side]) -> dict[str, f
     return found
 
 
-def _of_edits(question: CausalQuestion) -> float:
+def _of_edits(question: CausalQuestion, acts: Activations) -> float:
     """Fitting directions and running edits at every place, from a few rows and placebos."""
     timed: list[tuple[int, float]] = []
     for rows in TIMED_ROWS:
         placebos = min(FEW_PLACEBOS, question.options.placebos)
-        few = _with(question, rows=max(2, min(rows, question.options.rows)), placebos=placebos)
+        few = _with(question, acts, rows=max(2, min(rows, question.options.rows)), placebos=placebos)
         sides = {split: find_side(few, split) for split in ("validation", "test")}
         done: list[int] = []
         layer = few.layers[len(few.layers) // 2]
@@ -94,10 +94,10 @@ def _timed(work: Callable[[], Any], times: int = 1) -> float:
     return min(seconds)
 
 
-def _with(question: CausalQuestion, **changes: Any) -> CausalQuestion:
-    """The same question with other options."""
+def _with(question: CausalQuestion, acts: Activations, **changes: Any) -> CausalQuestion:
+    """The same question with other options; `acts` are those that it was asked of, with labels of numbers as such."""
     options = {name: getattr(question.options, name) for name in CausalOptions.__dataclass_fields__}
-    return ask(question.model, question.acts, question.results, CausalOptions(**options | changes))
+    return ask(question.model, acts, question.results, CausalOptions(**options | changes))
 
 
 def describe_causal(plan: dict[str, Any]) -> str:

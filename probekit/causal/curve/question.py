@@ -163,8 +163,10 @@ def _of_halves(request: Request, numbers: np.ndarray) -> Request:
     task, name = request.acts.task, request.label
     if numbers.ndim != 1:
         raise UsageError(f"{name!a} holds vectors, and an edit follows one number; take a label set of single numbers")
-    middle = float(np.nanmedian(numbers[task.splits == "train"]))
-    halves = np.where(np.isnan(numbers), -1, numbers > middle).astype(np.int64)
+    train = numbers[task.splits == "train"]
+    middle = float(np.nanmedian(train))
+    is_upper = numbers > middle if np.nanmax(train) > middle else numbers >= middle  # where most are the largest
+    halves = np.where(np.isnan(numbers), -1, is_upper).astype(np.int64)
     names = {**task.label_names, name: ["lower half", "upper half"]}
     made = replace(task, labels={**task.labels, name: halves}, label_names=names)
     return replace(request, acts=with_task(request.acts, made), labels=halves, n_classes=2)

@@ -68,7 +68,7 @@ def base_text(data: CausalData, split: str = "test") -> str:
     kind = data.meta.get("behaviour")
     if kind is not None:
         ends_in = "" if preferred is None else f", on the label's side in {preferred:.0%} of rows"
-        return f"half the difference of the {kind} to the counterpart's {base['logit_difference']:.2f}{within}{ends_in}"
+        return f"{kind} {base['logit_difference']:.2f}{within} beyond the middle to the counterpart's{ends_in}"
     return f"logit difference {base['logit_difference']:.2f}{within}{share}"
 
 

@@ -34,7 +34,7 @@ from probekit.text import counted, listed, printable
 SELECTED, USED, EDGE = "*", "+", "^"
 MARKS = {
     SELECTED: "selected on validation",
-    USED: f"used: {LEAST_EFFECT:g} or more, or {LEAST_FLIPS:.0%} of answers flip, and clear of the placebos",
+    USED: f"used: {LEAST_EFFECT:g} or more, or {LEAST_FLIPS:.0%} of answers flip, clear of placebos and of the control",
     EDGE: "the largest scale was chosen; a larger one may do more (--scale)",
 }
 MOST_CELLS = 3  # of a patching grid, in one line
@@ -154,7 +154,7 @@ def _sizes(data: CausalData) -> list[str]:
         place = selected_place(data, method) or ""
         if effect := curve_effects(data, method).get(place):
             start = f"{method_name(data, method)} along {direction_name(effect.direction)} at {place}"
-            parts = [f"{effect.flip_rate:.0%} of answers flip"]
+            parts = [_flips(data, effect)]
             if (full := curve_effects(data, method, "full vector").get(place)) is not None:
                 share = (
                     f"{effect.effect / full.effect:.0%} of "
@@ -192,17 +192,21 @@ def _warnings(data: CausalData) -> list[str]:
     return lines
 
 
-_WHOLES = {
-    "interchange": "the gap between texts and their counterparts",
-    "erase": "the preference for the own answer",
-    "steer": "the gap between the classes",
-}
+def _flips(data: CausalData, effect: Effect) -> str:
+    what = "numbers come nearer to the counterpart's" if "behaviour" in data.meta else "answers flip"
+    return f"{effect.flip_rate:.0%} of {what}"
+
+
+_GAP = "the gap between texts and their counterparts"
+_WHOLES = {"interchange": _GAP, "erase": "the preference for the own answer", "steer": "the gap between the classes"}
+_WHOLES_OF_NUMBERS = {"interchange": _GAP, "erase": f"half of {_GAP}", "steer": _GAP}
 
 
 def _no_share(data: CausalData) -> list[str]:
     """The methods whose effects would be shares of nothing."""
+    wholes = _WHOLES_OF_NUMBERS if "behaviour" in data.meta else _WHOLES
     return [
-        f"No effects of {method}: they would be shares of {_WHOLES[method]}, {found['gap']:z.2f} "
+        f"No effects of {method}: they would be shares of {wholes.get(method, _GAP)}, {found['gap']:z.2f} "
         f"{_ends(found['interval'])}".rstrip()
         + f" on {found['split']}, which does not differ from 0."
         for method, found in (data.meta.get("no_share") or {}).items()
@@ -270,7 +274,7 @@ def _rows(data: CausalData) -> list[list[str]]:
     for layer in data.layers:
         row = [_layer_name(data, layer), number_text(layer.score)]
         for method in methods:
-            row += _effect_cells(curves[method].get(layer.place), layer, method)[: 4 if method == methods[0] else 1]
+            row += _effect_cells(curves[method].get(layer.place))[: 4 if method == methods[0] else 1]
         row.append(_marked(own.get(layer.place)))
         tops = [ceilings.get(name, {}).get(layer.place) for name in ("full vector", "das")]
         row += [_value(None if top is None else top.effect) for top in tops]
@@ -300,13 +304,11 @@ def _layer_name(data: CausalData, layer: CausalLayer) -> str:
 _SHORT = {"mean-difference": "mean-diff"}  # in a column
 
 
-def _effect_cells(effect: Effect | None, layer: CausalLayer, method: str) -> list[str]:
+def _effect_cells(effect: Effect | None) -> list[str]:
     if effect is None:
         return ["", "", "", ""]
-    used = layer.is_used.get(method, effect_shows_use(effect))
-    cell = f"{effect.effect:z.2f}{USED if used else ' '}"
     return [
-        cell,
+        _marked(effect),
         _SHORT.get(effect.direction, direction_name(effect.direction)),
         _ends(effect.interval),
         _value(largest_placebo(effect)),
@@ -347,10 +349,16 @@ _MEANINGS = {
     "erase": "of the preference for the own answer that is lost",
     "steer": "of the gap between the two classes",
 }
+_MEANINGS_OF_NUMBERS = {
+    "interchange": "of the way to the counterpart's number",
+    "erase": "of half of that way",
+    "steer": "of that way",
+}
 
 
 def _meaning(data: CausalData) -> list[str]:
-    found = [f"{method}: share {_MEANINGS[method]}" for method in methods_of(data)]
+    meanings = _MEANINGS_OF_NUMBERS if "behaviour" in data.meta else _MEANINGS
+    found = [f"{method}: share {meanings[method]}" for method in methods_of(data)]
     own = ["probe's own: interchange along the probe's direction"] if probe_effects(data) else []
     return [f"Effects, not clipped: {'; '.join(found + own)}."] if found else []
 
@@ -365,7 +373,7 @@ def _selected_note(data: CausalData) -> list[str]:
             lines.append(
                 f"{method_name(data, method)} ({direction_name(effect.direction)}) at {effect.place}, chosen on "
                 f"validation{_passed_over(data, method)}: effect {effect.effect:z.2f} "
-                f"{_ends(effect.interval)}{p}; {effect.flip_rate:.0%} of answers flip{kl}, "
+                f"{_ends(effect.interval)}{p}; {_flips(data, effect)}{kl}, "
                 f"size of the edit {effect.size:.0%} of the activation's norm."
             )
     return lines

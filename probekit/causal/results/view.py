@@ -124,11 +124,17 @@ def effect_shows_use(effect: Effect) -> bool:
 def doubt_of_effect(effect: Effect) -> str:
     """`doubt_of_use` of an effect's numbers."""
     low = None if effect.interval is None else effect.interval[0]
-    return doubt_of_use(effect.effect, low, effect.flip_rate, largest_placebo(effect), effect.p_adjusted)
+    placebo = largest_placebo(effect)
+    return doubt_of_use(effect.effect, low, effect.flip_rate, placebo, effect.full_vector, effect.p_adjusted)
 
 
 def doubt_of_use(
-    effect: float, low: float | None, flip_rate: float, placebo: float | None, p_adjusted: float | None
+    effect: float,
+    low: float | None,
+    flip_rate: float,
+    placebo: float | None,
+    full_vector: bool | None,
+    p_adjusted: float | None,
 ) -> str:
     """Why an edit does not show that the model uses what it changes; "" if it does. Nothing else decides that.
 
@@ -137,19 +143,29 @@ def doubt_of_use(
         low: lower end of its interval; None where there is none.
         flip_rate: share of the rows whose preferred answer changes.
         placebo: size of the largest effect of a placebo at that place; None without placebos.
+        full_vector: whether the full vector's interchange matters there (`Effect.full_vector`); None if unknown. An
+            edit along one direction makes an activation that no text may have. Where exchanging all of a real text's
+            changes nothing, the effect is that activation's doing (Makelov et al. 2023).
         p_adjusted: against the placebos, corrected over layers and scales; None if unknown.
     """
     if low is None:
         return "it has no interval"
     if placebo is None:
         return "there are no placebos"
-    if not (effect >= LEAST_EFFECT or flip_rate >= LEAST_FLIPS):
+    if not is_large(effect, flip_rate):
         return f"it is below {LEAST_EFFECT:g}, and fewer than {LEAST_FLIPS:.0%} of answers flip"
     if not low > max(0.0, placebo):
         return "its interval is not above the largest placebo"
+    if full_vector is False:
+        return "the full vector's exchange, which real texts have, shows no use there"
     if p_adjusted is not None and p_adjusted > LEVEL:
         return f"its corrected p is {p_adjusted:.2g}"
     return ""
+
+
+def is_large(effect: float, flip_rate: float) -> bool:
+    """Whether an effect is large enough to matter, in logits or in answers."""
+    return effect >= LEAST_EFFECT or flip_rate >= LEAST_FLIPS
 
 
 def largest_placebo(effect: Effect) -> float | None:

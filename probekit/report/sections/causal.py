@@ -1,6 +1,6 @@
 """Whether the model uses what the probe reads: effects of edits by layer, the table, and the reviewer's checklist."""
 
-from probekit.causal.data import CausalData, Effect
+from probekit.causal.data import CausalData
 from probekit.causal.results.checklist import answered, reviewer_checklist
 from probekit.causal.results.report import causal_report, method_name
 from probekit.causal.results.view import (
@@ -89,8 +89,7 @@ def _of_method(data: CausalData, xs: dict[str, float], method: str, is_headline:
     if not effects:
         return []
     at, values = [xs[place] for place in effects], [effect.effect for effect in effects.values()]
-    used = {layer.place: layer.is_used.get(method) for layer in data.layers}
-    hollow = frozenset(xs[place] for place, effect in effects.items() if not _counts(effect, used.get(place)))
+    hollow = frozenset(xs[place] for place, effect in effects.items() if not effect_shows_use(effect))
     name = f"{method_name(data, method)} ({directions_text(data, method)})"
     color = METHODS.get(method, "ink")
     bands = [effect.interval or (effect.effect, effect.effect) for effect in effects.values()] if is_headline else []
@@ -102,10 +101,6 @@ def _of_method(data: CausalData, xs: dict[str, float], method: str, is_headline:
             Series("placebos", "grey", columns, [ends[k] for _, ends in placebo], "dotted", dots=False) for k in (0, 1)
         ]
     return found
-
-
-def _counts(effect: Effect, known: bool | None) -> bool:
-    return effect_shows_use(effect) if known is None else known
 
 
 def _tips(data: CausalData, xs: dict[str, float]) -> dict[float, str]:

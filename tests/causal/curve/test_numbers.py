@@ -1,5 +1,6 @@
 """Labels that are numbers: the interchange of a scalar, and its effect on a number that the model answers."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,16 @@ import torch
 from causal.curve.test_effects import IDLE, READ, D, linear_gpt2
 
 import probekit as pk
+from probekit.activations.labelled import with_task
 from probekit.causal.behaviour.numbers import NumberBehaviour, readings
+from probekit.causal.curve.estimate import plan_causal
+from probekit.causal.curve.question import ask
+from probekit.causal.curve.sides import find_side
 from probekit.causal.results.checklist import base_text, base_warning
+from probekit.causal.results.report import causal_report
 from probekit.causal.results.results import CausalResults
 from probekit.errors import UsageError
+from probekit.options import CausalOptions
 
 WORDS, ANSWERS = 240, (240, 241)
 HOW: dict[str, Any] = {"rows": 40, "placebos": 20, "scales": [1.0], "completeness": False}
@@ -71,6 +78,48 @@ def test_the_scalar_that_is_read_out_moves_all_the_way(read_out):
     assert all(e.probability is None for e in read_out.effects)
 
 
+@pytest.mark.parametrize("name", ["probe", "mean-difference"])
+def test_an_exchange_moves_the_readout_by_the_scalar_along_the_direction(acts, read_out, name):
+    """The oracle: along d the linear readout w moves by (w . d) times the difference of the two coordinates."""
+    results = pk.train_probes(acts, label="used", quick=True, probe="ridge", C=[1.0, 100.0])
+    question = ask(MODEL, acts, results, CausalOptions(readout=READ.numpy(), **HOW))
+    side, x_ND = find_side(question, "test"), acts["resid_pre", 0].double()
+    train, labels = acts.splits == "train", acts.labels["used"]
+    upper = train & (labels > np.median(labels[train]))
+    means = {"mean-difference": x_ND[upper].mean(0) - x_ND[train & ~upper].mean(0)}
+    d = means.get(name, torch.from_numpy(np.asarray(results.layers[0].probe.direction)).double().flatten())
+    d, w = d / d.norm(), READ.double()
+    there = x_ND[torch.from_numpy(side.index)]
+    way_ND = there[torch.from_numpy(side.counterpart)] - there
+    upwards = torch.sign(torch.from_numpy(labels[side.index][side.counterpart] - labels[side.index]))
+    expected = float((upwards * (way_ND @ d)).sum() * (w @ d) / (upwards * (way_ND @ w)).sum())
+    (found,) = [e.effect for e in of(read_out, "interchange", name) if e.place == "resid_pre.0"]
+    assert found == pytest.approx(expected, abs=1e-3)  # the norm divides by a constant up to 1e-4
+
+
+def test_saved_results_of_numbers_are_loaded_with_all_they_say(read_out, acts, tmp_path):
+    for i, found in enumerate((read_out, curve(acts, "idle", readout=READ.numpy(), methods="interchange"))):
+        loaded = CausalResults.load(found.save(tmp_path / str(i)))
+        assert loaded.summary() == found.summary()
+        assert str(causal_report(loaded.data)) == str(causal_report(found.data))
+
+
+@pytest.mark.parametrize("values", [[0, 0, 0, 1, 2], [2, 2, 2, 1, 0]])
+def test_most_numbers_may_be_the_least_or_the_largest(acts, values):
+    """The median is then an end of the numbers, and both halves have rows all the same."""
+    labels = {"used": np.resize(values, len(acts.task)).astype(float)}
+    some = with_task(acts, replace(acts.task, labels=labels, label_names={"used": []}))
+    results = pk.train_probes(some, quick=True, probe="ridge", C=[1.0])
+    question = ask(MODEL, some, results, CausalOptions(readout=READ.numpy(), **HOW))
+    assert set(question.rows.labels) == {0, 1}
+
+
+def test_a_dry_run_of_numbers_counts_no_search(acts):
+    results = pk.train_probes(acts, label="used", quick=True, probe="ridge", C=[1.0])
+    few = CausalOptions(readout=READ.numpy(), rows=2, placebos=1, layers=[0], completeness=False)
+    assert set(plan_causal(MODEL, acts, results, few)["parts"]) == {"preparing", "edits", "what edits leave"}
+
+
 def test_the_exchange_of_another_number_changes_nothing(acts, tmp_path):
     results = pk.train_probes(acts, label="idle", quick=True, probe="ridge", C=[1.0, 100.0])
     found = pk.causal_curve(MODEL, acts, results, readout=READ.numpy(), **HOW)
@@ -94,7 +143,7 @@ def test_a_model_that_answers_against_the_label_is_said_to(acts):
     """Without a tokenizer words are ids: the larger numbers make 240 more probable, the smaller of the two answers."""
     found = curve(acts, "used", answers="240,241", placebos=0, methods="interchange")
     assert base_warning(found.data).startswith("Without edits the model's expected answer moves against the label")
-    assert base_text(found.data).startswith("half the difference of the expected answer to the counterpart's -0.")
+    assert base_text(found.data).startswith("expected answer -0.")
 
 
 def test_the_expected_answer_is_the_mean_over_the_answers_alone():

@@ -166,7 +166,7 @@ def test_the_curve_is_the_methods_own_direction_at_the_chosen_scale(results):
     }
 
 
-USE = {"effect": 0.5, "low": 0.4, "flip_rate": 0.3, "placebo": 0.3, "p_adjusted": 0.02}
+USE = {"effect": 0.5, "low": 0.4, "flip_rate": 0.3, "placebo": 0.3, "full_vector": True, "p_adjusted": 0.02}
 
 
 @pytest.mark.parametrize(
@@ -186,6 +186,8 @@ USE = {"effect": 0.5, "low": 0.4, "flip_rate": 0.3, "placebo": 0.3, "p_adjusted"
         ({"placebo": None}, "no placebos"),
         ({"low": None}, "no interval"),
         ({"p_adjusted": 0.06}, "corrected p is 0.06"),
+        ({"full_vector": None}, ""),
+        ({"full_vector": False}, "full vector's exchange"),
     ],
 )
 def test_use_needs_a_size_that_matters_and_is_not_the_placebos(changes, doubt):
