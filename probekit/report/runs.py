@@ -128,9 +128,9 @@ def _store_of(folder: Path) -> Store | None:
 
 
 def _matching(store: Store | None, meta: Mapping[str, Any]) -> Store | None:
-    """The store, unless its activations or its texts are others than those of the results."""
+    """The store, unless its activations or its texts are others than those of the results, or only some of them."""
     read = meta.get("activations") or {}
-    if store is None or any(store.meta.get(key, read[key]) != read[key] for key in read):
+    if store is None or isinstance(read, list) or any(store.meta.get(key, read[key]) != read[key] for key in read):
         return None
     return store
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from probekit.evaluation.by_position.data import PositionCurve, PositionData, best_layer, nothing_selected, noun_of
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.wording import decoding, interval_text, metric_name, number_text
+from probekit.evaluation.scores.bootstrap import groups_note
 from probekit.options.probe import BY_HEAD, FROM_END
 from probekit.tables import TableReport, html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, listed, printable
@@ -65,7 +66,7 @@ def setting(data: PositionData) -> str:
 def positions_notes(data: PositionData) -> list[str]:
     """How the best cell was chosen, the cells above chance, what was left out, and what speaks against the numbers."""
     against = [f"Caution: {'; '.join(found)}."] if (found := cautions(data)) else []
-    notes = [_best_note(data), *against, _chance_note(data), _few_note(data)]
+    notes = [_best_note(data), *against, groups_note(data.meta.get("test_groups")), _chance_note(data), _few_note(data)]
     notes += [_classes_note(data), _convergence_note(data)]
     found = (data.meta.get("audit") or {}).get("findings", [])
     notes.append(f"Audit: {listed(found, most=3, between='; ')}." if found else "")
