@@ -11,6 +11,7 @@ import torch
 
 from probekit.activations import Store, extract, load_activations
 from probekit.activations.activations import ActivationSet
+from probekit.activations.labelled import with_task
 from probekit.activations.layout import Layout
 from probekit.activations.plan import build
 from probekit.errors import DataError, UsageError
@@ -221,6 +222,18 @@ def test_positions_with_few_texts_are_left_out_and_named(acts, least):
         assert (str(index) in [one.position for one in results.positions]) == has_enough
         assert (str(index) in results.meta["few_texts"]) != has_enough
     assert ("Left out" in results.summary()) == bool(results.meta["few_texts"])
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_the_first_line_says_that_the_best_cell_is_not_above_chance(acts, shuffled):
+    labels = acts.task.labels["text"]
+    labels = np.random.default_rng(0).permutation(labels) if shuffled else labels
+    task = replace(acts.task, labels={"text": labels})
+    found = train_probes(with_task(acts, task), by="position", position="1:3", quick=True, **ONE)
+    ends = found.estimate[1]
+    assert (ends[0] <= found.best[0].chance) == shuffled
+    assert found.summary().startswith("Not above chance (accuracy ") == shuffled
+    assert ("Not above chance" in found._repr_html_().partition("<table")[0]) == shuffled
 
 
 def test_few_groups_of_test_texts_are_said_and_have_no_intervals(model):
