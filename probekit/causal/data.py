@@ -88,6 +88,7 @@ class CausalMeta(RunMeta, total=False):
     baseline: BaselineRecord | None
     no_direction: list[str]
     resampled_by: str
+    test_groups: Count | None
     neutral: str | None
     das: dict[str, SearchRecord]
     patched: PatchedRecord

@@ -29,7 +29,7 @@ from probekit.evaluation.results.transfer_results import TransferResults
 from probekit.evaluation.results.verdict import CHANCE
 from probekit.evaluation.results.wording import position_name
 from probekit.evaluation.rows import resampling_units, task_fingerprint
-from probekit.evaluation.scores.bootstrap import Bootstrap
+from probekit.evaluation.scores.bootstrap import Bootstrap, fewest_groups, groups_note
 from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.options import TransferArguments
 from probekit.options.option import keywords
@@ -100,7 +100,10 @@ def _transfer(activations: Sequence[Activations], options: TransferArguments) ->
     tasks = [_train(name, request, options.seed, done) for name, request in zip(names, requests, strict=True)]
     _check_widths(tasks)
     begin("testing on all tasks")
-    return TransferResults(_cells(tasks, numbers, options.seed), _meta(tasks, notes))
+    drawn = [_resamples(task.request, options.seed) for task in tasks]
+    if few := groups_note(fewest_groups(drawn)):
+        notes.append(few)
+    return TransferResults(_cells(tasks, numbers, drawn), _meta(tasks, notes))
 
 
 def _train(name: str, request: Request, seed: int, done: Callable[[], None]) -> TrainedTask:
@@ -190,21 +193,28 @@ def _classes(requests: Sequence[Request], names: Sequence[str]) -> tuple[list[np
     return numbers, notes
 
 
+def _resamples(request: Request, seed: int) -> Bootstrap:
+    """Resamples of the test rows of a task."""
+    rows, units = request.acts.splits == "test", resampling_units(request.acts.task)
+    return Bootstrap(int(rows.sum()), seed, None if units is None else np.asarray(units)[rows])
+
+
 @one_thread()
-def _cells(tasks: Sequence[TrainedTask], numbers: Sequence[np.ndarray], seed: int) -> list[TransferCell]:
+def _cells(
+    tasks: Sequence[TrainedTask], numbers: Sequence[np.ndarray], drawn: Sequence[Bootstrap]
+) -> list[TransferCell]:
     """Every probe on every test split; one place of one task is in memory at a time."""
     cells = {}
     for j, test in enumerate(tasks):
         request = test.request
-        rows, units = np.flatnonzero(request.acts.splits == "test"), resampling_units(request.acts.task)
-        bootstrap = Bootstrap(len(rows), seed, None if units is None else np.asarray(units)[rows])
+        rows = np.flatnonzero(request.acts.splits == "test")
         for k, place in enumerate(request.places):
             probes = [train.fitted[k].fit.probe for train in tasks]
             decided = decisions(probes, features_held(request.acts, place), rows)
             for i, train in enumerate(tasks):
                 truth = _renumbered(request.labels[rows], numbers[j], numbers[i])
                 predictions = predictions_of(truth, decided[i], request.n_classes, probes[i])
-                cells[i, j, k] = transfer_cell((train.name, test.name), train.results, k, predictions, bootstrap)
+                cells[i, j, k] = transfer_cell((train.name, test.name), train.results, k, predictions, drawn[j])
     return [cells[at] for at in sorted(cells)]
 
 

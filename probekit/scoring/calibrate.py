@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from probekit.evaluation.fits.predict import log_probabilities
-from probekit.evaluation.fits.protocol import fold_rows
 from probekit.evaluation.results.row_scores import RowScores
 from probekit.probes.base import probabilities
 from probekit.probes.calibration import fit_scale
@@ -127,13 +126,13 @@ def _held_out(
     columns: np.ndarray, labels: np.ndarray, groups: np.ndarray, log_odds: bool, kinds: list[str]
 ) -> dict[str, np.ndarray]:
     """The log loss of each row [N] under each kind, fitted without the row's fold; empty where there are no folds."""
-    folds = min(FOLDS, int(groups.max()) + 1, int(np.bincount(labels).max()))
-    parts = fold_rows(labels, groups, folds, SEED) if folds > 1 else []
-    outside = [np.setdiff1d(np.arange(len(labels)), part) for part in parts]
-    if not parts or any(not len(part) for part in (*parts, *outside)):
-        return {}
-    losses = {kind: np.empty(len(labels)) for kind in kinds}
-    for part, others in zip(parts, outside, strict=True):
+    units = int(groups.max()) + 1
+    folds = min(FOLDS, units)
+    # At random: folds stratified by class would tell the biases how often each class occurs in the rows held out.
+    fold = (np.random.default_rng(SEED).permutation(units) % folds)[groups]
+    losses = {kind: np.empty(len(labels)) for kind in kinds} if folds > 1 else {}
+    for number in range(folds if losses else 0):
+        part, others = np.flatnonzero(fold == number), np.flatnonzero(fold != number)
         for kind in kinds:
             own = _fitted(columns[others], labels[others], log_odds, kind)
             scores = columns[part, 0] if columns.shape[1] == 1 else columns[part]

@@ -167,11 +167,12 @@ def _difference_note(data: ComparisonData) -> str:
     if not data.differences:
         return ""
     n = len(data.differences)
-    tests = listed([TESTS[test] for test in TESTS if any(each.test == test for each in data.differences)])
+    used = {each.test for each in data.differences if each.p_value is not None}
+    tests = listed([TESTS[test] for test in TESTS if test in used])
     paired = "on the same test rows" if any(each.kind == PAIRED for each in data.differences) else "of the estimates"
     over = f", corrected over {n} differences (Holm)" if n > 1 else ""
     more = " The table shows those to the first run; differences.csv has every pair." * (data.meta["pairs"] == "all")
-    return f"Differences {paired}; p: {tests}{over}.{more}"
+    return f"Differences {paired}{f'; p: {tests}{over}' if used else ''}.{more}"
 
 
 def _partial_notes(data: ComparisonData) -> list[str]:
@@ -187,8 +188,7 @@ def _partial_notes(data: ComparisonData) -> list[str]:
             notes.append(f"Not paired:{who} {why}; the intervals were combined as of independent test rows.")
         else:
             notes.append(f"Paired in part:{who} {why}, so a difference is not that of the two estimates.")
-    few = dict.fromkeys(each.few for each in data.differences if each.few)
-    return notes + [f"{note[:1].upper()}{note[1:]}." for note in few]
+    return notes + list(dict.fromkeys(each.few for each in data.differences if each.few))
 
 
 def _seeds_note(data: ComparisonData) -> str:

@@ -1,6 +1,7 @@
 """Ties of the headline on validation: the lower loss, then the smaller C, then the earlier layer."""
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from probekit import train_probes
 from probekit.activations.activations import ActivationSet
+from probekit.evaluation import ProbeResults
 from probekit.evaluation.compare.guesses import dense_fits, merit
 from probekit.evaluation.scores.predictions import Predictions
 from probekit.evaluation.scores.selection import selection_key, tie_loss
@@ -110,4 +112,14 @@ def test_the_loss_is_of_what_the_probe_predicts() -> None:
     assert tie_loss(odds) == pytest.approx(-np.log([0.8, 0.5, 1e-300]).mean())
     assert tie_loss(Predictions(truth, likely.argmax(axis=1), likely[:, 1], 2)) == pytest.approx(2 / 3)
     numbers = np.array([1.0, 2.0, 4.0])
-    assert tie_loss(Predictions(numbers, numbers + 2, numbers, 0)) == 4
+    assert tie_loss(Predictions(numbers, numbers + 2, numbers, 0)) == 2
+
+
+def test_the_loss_of_huge_numbers_is_one_that_results_can_hold(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    labels, splits = {"size": 1e90 * (X[:, 0] + rng.normal(size=60))}, np.repeat(["train", "validation", "test"], 20)
+    task = Task("huge", [f"text {i}" for i in range(60)], labels, {"size": []}, splits, "size")
+    results = train_probes(ActivationSet({("resid_pre", 0): torch.from_numpy(X).float()}, task), quick=True)
+    results.save(tmp_path / "results")
+    assert ProbeResults.load(tmp_path / "results").best.loss == results.best.loss

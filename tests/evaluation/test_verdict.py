@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from probekit.evaluation.compare.controls import ControlTasks, record_of_controls
 from probekit.evaluation.fits.protocol import Protocol, Round
 from probekit.evaluation.results.cautions import cautions
-from probekit.evaluation.results.report import ALWAYS, MOST_NOTES, every_note, footnotes, summary
+from probekit.evaluation.results.report import ALWAYS, MOST_NOTES, every_note, footnotes, summary, title
 from probekit.evaluation.results.verdict import standing, verdict
 
 ABOVE, ACROSS, BELOW = (0.6, 0.7), (0.45, 0.55), (0.3, 0.4)  # of a score whose chance is 0.5
@@ -50,7 +50,7 @@ def test_a_poor_verdict_is_the_first_line():
     assert "Not above chance" in poor._repr_html_().partition("<table")[0]
     good = make(full=True, lead={"baseline": "majority", "over": 0.4, "interval": AHEAD})
     assert verdict(good) == ""
-    assert summary(good).startswith("label in gpt2")
+    assert summary(good).splitlines()[0] == title(good)
 
 
 FINDINGS = st.lists(st.sampled_from(["75 of 100 leak", "imbalanced classes", "5 groups span splits"]), max_size=3)

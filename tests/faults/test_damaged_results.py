@@ -60,6 +60,15 @@ def test_every_reader_of_a_damaged_folder_answers_or_says_what_is_wrong(made: tu
     assert told > ROUNDS, "most damages are told"
 
 
+def test_a_store_with_results_of_every_kind_is_one_report(made: tuple[Path, Any], tmp_path: Path) -> None:
+    home = made[0]
+    pk.write_report([home.parent], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert [
+        path.name for path in home.iterdir() if path.name not in ("compared", "swept") and path.name not in page
+    ] == []
+
+
 def _flaw(read: Any, folder: Path, is_shown: bool) -> str | None:
     """What is wrong with the outcome of a reader: "" for an answer, None for a line of error."""
     try:

@@ -109,9 +109,19 @@ def test_probabilities_that_no_calibration_betters_stay_as_they_are() -> None:
     assert found.kind == OWN
     np.testing.assert_array_equal(calibrated(found, scores), softmax(scores, axis=1))
     assert "the probe's own, as no calibration does clearly better on held-out folds of 200" in found.method
-    alone = fitted(scores[:2], np.array([0, 1]), log_odds=True)
+    alone = fit_calibration(scores[:2], np.array([0, 1]), True, np.zeros(2))
+    assert alone is not None
     assert alone.kind == OWN
     assert "2 validation rows cannot be divided" in alone.method
+
+
+@pytest.mark.parametrize(("n", "n_classes"), [(300, 17), (1000, 17), (300, 100), (2000, 100)])
+def test_held_out_folds_tell_nothing_of_how_often_a_class_occurs_in_them(n: int, n_classes: int) -> None:
+    """Where each class has few rows, biases that follow their counts look good on folds stratified by class."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        logits = 2 * rng.normal(size=(n, n_classes))
+        assert fitted(logits, (logits + rng.gumbel(size=logits.shape)).argmax(axis=1), log_odds=True).kind == OWN
 
 
 def test_rows_of_a_group_share_a_fold_and_count_together() -> None:

@@ -143,6 +143,7 @@ def _meta(question: CausalQuestion, sides: Mapping[str, Side]) -> dict[str, Any]
         "no_share": _no_share(sides, methods),
         "base": {split: _base(question, side) for split, side in sides.items()},
         "resampled_by": "row" if question.rows.groups is None else "group",
+        "test_groups": sides["test"].bootstrap.n_groups,
         "placebos": options.placebos,
         "neutral": f"{NEUTRAL} train texts of the task" if options.neutral is None else str(options.neutral),
         "seed": options.seed,

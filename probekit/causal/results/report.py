@@ -28,6 +28,7 @@ from probekit.causal.results.view import (
     selected_scale,
 )
 from probekit.evaluation.results.wording import metric_name, number_text, position_name
+from probekit.evaluation.scores.bootstrap import groups_note
 from probekit.tables import TableReport, html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, listed, printable
 
@@ -186,6 +187,7 @@ def _warnings(data: CausalData) -> list[str]:
         )
     if places := data.meta.get("no_direction"):
         lines.append(f"! No direction at {listed(list(places))}: the classes have equal mean activations there.")
+    lines += [few] if (few := groups_note(data.meta.get("test_groups"))) else []
     lines += _not_the_probes(data)
     if places := [layer for layer in data.layers if layer.used_by == ["das"]]:
         lines.append(f"Used along the learned direction (DAS) alone: {listed(place_ranges(places))}.")

@@ -4,7 +4,9 @@ from collections.abc import Iterable
 
 from probekit.evaluation.by_position.data import PositionCurve, PositionData, best_layer, nothing_selected, noun_of
 from probekit.evaluation.results.cautions import cautions
+from probekit.evaluation.results.verdict import CHANCE, not_above_chance, standing
 from probekit.evaluation.results.wording import decoding, interval_text, metric_name, number_text
+from probekit.evaluation.scores.bootstrap import groups_note
 from probekit.options.probe import BY_HEAD, FROM_END
 from probekit.tables import TableReport, html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, listed, printable
@@ -18,21 +20,24 @@ SELECTED = "*"
 def positions_summary(data: PositionData) -> str:
     """Title, table and positions_notes as text."""
     table = text_table(_rows(data), left=2 if any(one.token for one in data.positions) else 1).split("\n")
-    return "\n".join(map(printable, [positions_title(data), setting(data), "", *table, "", *positions_notes(data)]))
+    head = [*_verdict(data), positions_title(data), setting(data)]
+    return "\n".join(map(printable, [*head, "", *table, "", *positions_notes(data)]))
 
 
 def positions_html(data: PositionData) -> str:
     """The same as HTML; the line with the selected cell is bold."""
     best = data.selected
     bold = [i for i, one in enumerate(_shown(data)) if best is not None and one is best[0]]
-    return html_page(positions_title(data), html_table(_rows(data), bold=bold), [setting(data), *positions_notes(data)])
+    heading = " ".join([*_verdict(data), positions_title(data)])
+    return html_page(heading, html_table(_rows(data), bold=bold), [setting(data), *positions_notes(data)])
 
 
 def positions_report(data: PositionData) -> TableReport:
     """The parts of `positions_summary`."""
     bold = [i for i, one in enumerate(_shown(data)) if data.selected is not None and one is data.selected[0]]
     left = 2 if any(one.token for one in data.positions) else 1
-    return TableReport(positions_title(data), [setting(data)], _rows(data), positions_notes(data), bold, left)
+    lines = [*_verdict(data), setting(data)]
+    return TableReport(positions_title(data), lines, _rows(data), positions_notes(data), bold, left)
 
 
 def positions_title(data: PositionData) -> str:
@@ -40,6 +45,15 @@ def positions_title(data: PositionData) -> str:
     meta = data.meta
     names = {key: printable(meta[key]) for key in ("label", "model", "task")}
     return f"{decoding(names)}: {printable(meta['point'])} by {noun_of(data)}"
+
+
+def _verdict(data: PositionData) -> list[str]:
+    """The sentence that the best cell is not above chance, if its interval says so."""
+    if data.selected is None:
+        return []
+    chance, ends = CHANCE.get(data.headline, data.selected[0].chance), data.estimate[1]
+    is_poor = standing(ends, chance, None, None) == "not above chance"
+    return [not_above_chance(data.headline, chance)] if is_poor else []
 
 
 def axis_name(data: PositionData) -> str:
@@ -65,7 +79,7 @@ def setting(data: PositionData) -> str:
 def positions_notes(data: PositionData) -> list[str]:
     """How the best cell was chosen, the cells above chance, what was left out, and what speaks against the numbers."""
     against = [f"Caution: {'; '.join(found)}."] if (found := cautions(data)) else []
-    notes = [_best_note(data), *against, _chance_note(data), _few_note(data)]
+    notes = [_best_note(data), *against, groups_note(data.meta.get("test_groups")), _chance_note(data), _few_note(data)]
     notes += [_classes_note(data), _convergence_note(data)]
     found = (data.meta.get("audit") or {}).get("findings", [])
     notes.append(f"Audit: {listed(found, most=3, between='; ')}." if found else "")

@@ -37,6 +37,7 @@ from probekit.evaluation.reading import positions_read
 from probekit.evaluation.request import Request, position_request
 from probekit.evaluation.results.provenance import origin_of
 from probekit.evaluation.rows import Comparisons, audited_protocol, task_fingerprint
+from probekit.evaluation.scores.bootstrap import fewest_groups
 from probekit.evaluation.scores.metrics import check_metric, default_metric
 from probekit.options import CurvesArguments
 from probekit.options.probe import BY_HEAD, FROM_END
@@ -220,6 +221,7 @@ def _curves(
         found = compare_with_chance(tests, meta["headline"], options.seed, units)
         p_values, corrected = found.p_values.tolist(), found.corrected.tolist()
         meta |= {"permutations": found.permutations, "above_chance": ABOVE_CHANCE}
+    meta["test_groups"] = fewest_groups(one.plan.bootstrap for one, _ in grid.planned)
     cells = zip(grid.columns, grid.planned, fitted, p_values, corrected, grid.tokens, strict=True)
     curves = [
         PositionCurve(

@@ -6,6 +6,7 @@ from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.data import NOT_SELECTED, LayerResult, ProbeData
 from probekit.evaluation.results.verdict import verdict
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name, quick_note
+from probekit.evaluation.scores.bootstrap import groups_note
 from probekit.tables import html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, listed, printable
 
@@ -53,6 +54,7 @@ def curves_notes(curves: Sequence[ProbeData]) -> list[str]:
     several = has_several_probes(curves)
     notes = [*quick_note(most.meta), _selection_note(curves), *_verdicts(curves, several)]
     notes += [f"Caution: {'; '.join(warned)}."] if warned else []
+    notes += dict.fromkeys(few for curve in curves if (few := groups_note(curve.meta.get("test_groups"))))
     late = [
         f"{_name(curve, several)} at {layer.place}" for curve in curves for layer in curve.layers if not layer.converged
     ]

@@ -90,8 +90,9 @@ class LayerResult:
             "negatives" (rows that it was chosen on), "least" (the rate that so many can hold) and, unless that is more
             than 1%, "threshold" and on test "tpr" and "test_fpr", each with "_low" and "_high" (Clopper-Pearson;
             rows of a group count together).
-        loss: on validation, what decides ties of the headline: the mean log loss in nats, of numbers the squared error,
-            of a probe without probabilities the share of errors; None without validation rows, and in older results.
+        loss: on validation, what decides ties of the headline: the mean log loss in nats, of numbers the root mean
+            squared error, of a probe without probabilities the share of errors; None without validation rows, and in
+            older results.
     """
 
     point: PointName

@@ -338,8 +338,7 @@ def _audit_note(data: ProbeData) -> str:
 
 
 def _groups_note(data: ProbeData) -> str:
-    note = groups_note(data.meta.get("test_groups"))
-    return f"{note[:1].upper()}{note[1:]}." if note else ""
+    return groups_note(data.meta.get("test_groups"))
 
 
 def _texts_note(data: ProbeData) -> str:

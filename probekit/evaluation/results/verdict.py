@@ -62,12 +62,15 @@ def chance_of(data: ProbeData) -> float | None:
 def verdict(data: ProbeData) -> str:
     """The result in one sentence where there is none to speak of; empty for a score that is ahead, or undecided."""
     found = standing_of(data)
-    metric = metric_name(data.headline)
     if found == "not above chance":
-        chance = chance_of(data)
-        return "Not above chance." if chance is None else f"Not above chance ({metric} {number_text(chance)})."
+        return not_above_chance(data.headline, chance_of(data))
     if found in ("worse", "no better"):
-        lead = data.meta["lead"]
+        lead, metric = data.meta["lead"], metric_name(data.headline)
         what, value = _NAMES.get(lead["baseline"], lead["baseline"]), number_text(data.estimate[0] - lead["over"])
         return f"{'Worse' if found == 'worse' else 'No better'} than {what} ({metric} {value})."
     return ""
+
+
+def not_above_chance(metric: str, chance: float | None) -> str:
+    """The verdict on a score that a guess, which scores `chance`, may have too."""
+    return "Not above chance." if chance is None else f"Not above chance ({metric_name(metric)} {number_text(chance)})."

@@ -234,13 +234,18 @@ class Bootstrap:
         return min(len(np.unique(self._unit[truth == c])) for c in np.unique(truth))
 
 
+def fewest_groups(drawn: Iterable[Bootstrap | None]) -> int | None:
+    """The smallest number of groups of several test splits; None where each example of all is its own."""
+    return min((n for each in drawn if each is not None and (n := each.n_groups) is not None), default=None)
+
+
 def groups_note(n_groups: int | None) -> str:
-    """What to say beside intervals that rest on few groups, or where these are too few; "" where they are enough."""
+    """The sentence beside intervals that rest on few groups, or that too few groups lack; "" where they are enough."""
     if n_groups is None or n_groups >= FEW_GROUPS:
         return ""
     if n_groups < LEAST_GROUPS:
-        return f"too few groups: {n_groups}; intervals need {LEAST_GROUPS}"
-    return f"intervals rest on {n_groups} groups; below {FEW_GROUPS} they may hold the truth less often than 95%"
+        return f"Too few groups: {n_groups}; intervals need {LEAST_GROUPS}."
+    return f"Intervals rest on {n_groups} groups; below {FEW_GROUPS} they may hold the truth less often than 95%."
 
 
 def _units(n: int, groups: np.ndarray | None) -> tuple[np.ndarray, int]:

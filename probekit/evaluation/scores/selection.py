@@ -36,9 +36,9 @@ def selection_key(
 
 
 def tie_loss(predictions: Predictions) -> float:
-    """The mean log loss in nats; the mean squared error of numbers; the share of errors without probabilities."""
-    if predictions.n_classes == 0:
-        return float(np.mean((predictions.predicted - predictions.truth) ** 2))
+    """The mean log loss in nats; of numbers the root mean squared error; without probabilities the share of errors."""
+    if predictions.n_classes == 0:  # the root, as results hold no number as large as the square of a target may be
+        return float(np.sqrt(np.mean((predictions.predicted - predictions.truth) ** 2)))
     if predictions.probabilities is None:
         return float(np.mean(predictions.predicted != predictions.truth))
     own = predictions.probabilities[np.arange(len(predictions.truth)), predictions.truth]

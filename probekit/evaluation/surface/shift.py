@@ -26,7 +26,7 @@ from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.results.surface_note import shift_text
 from probekit.evaluation.results.transfer_results import TransferResults
 from probekit.evaluation.rows import Comparisons, audited_protocol, resampling_units
-from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap
+from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap, fewest_groups, groups_note
 from probekit.evaluation.scores.metrics import Predictions, check_metric
 from probekit.evaluation.scores.score import for_metric, value_of
 from probekit.evaluation.surface.values import ShiftValues, shift_values
@@ -85,6 +85,7 @@ def train_by_shift(acts: Activations, options: CurvesArguments) -> TransferResul
         [f"Mean over the tested values: {shift_text(shift)}, paired on test."] if shift["change"] is not None else []
     )
     notes += _values_notes(column, values, options.least_texts)
+    notes += [few] if (few := groups_note(fewest_groups(drawn for _, _, drawn in compared))) else []
     notes += [f"Audit: {'; '.join(findings[:3])}."] if (findings := meta["audit"].get("findings")) else []
     return TransferResults(cells, {**meta, "shift": shift, "notes": notes})
 

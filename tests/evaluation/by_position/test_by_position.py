@@ -11,11 +11,13 @@ import torch
 
 from probekit.activations import Store, extract, load_activations
 from probekit.activations.activations import ActivationSet
+from probekit.activations.labelled import with_task
 from probekit.activations.layout import Layout
 from probekit.activations.plan import build
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import PositionResults, train_probes
 from probekit.evaluation.by_position import fit
+from probekit.evaluation.scores.bootstrap import groups_note
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.plots import plot_positions
 from probekit.tasks.base import Task
@@ -220,6 +222,30 @@ def test_positions_with_few_texts_are_left_out_and_named(acts, least):
         assert (str(index) in [one.position for one in results.positions]) == has_enough
         assert (str(index) in results.meta["few_texts"]) != has_enough
     assert ("Left out" in results.summary()) == bool(results.meta["few_texts"])
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_the_first_line_says_that_the_best_cell_is_not_above_chance(acts, shuffled):
+    labels = acts.task.labels["text"]
+    labels = np.random.default_rng(0).permutation(labels) if shuffled else labels
+    task = replace(acts.task, labels={"text": labels})
+    found = train_probes(with_task(acts, task), by="position", position="1:3", quick=True, **ONE)
+    ends = found.estimate[1]
+    assert (ends[0] <= found.best[0].chance) == shuffled
+    assert found.summary().startswith("Not above chance (accuracy ") == shuffled
+    assert ("Not above chance" in found._repr_html_().partition("<table")[0]) == shuffled
+
+
+def test_few_groups_of_test_texts_are_said_and_have_no_intervals(model):
+    row = np.arange(N)
+    found = train_probes(
+        extract(model, make_task(groups=row % 4 * 4 + row // 4 % 4), points="resid_pre", position=":2", bos=True),
+        by="position",
+        quick=True,
+        **ONE,
+    )
+    assert groups_note(4) in found.summary().splitlines()
+    assert not any(layer.intervals for one in found.positions for layer in one.layers)
 
 
 def test_no_position_with_enough_texts_is_an_error_that_names_the_nearest(acts):

@@ -257,6 +257,6 @@ def test_few_groups_have_no_intervals_and_some_are_said(n_groups):
     assert all(each is not None for each in found) if enough else not any(found)
     assert (None in compared.in_best_set) != enough
     note = groups_note(draws.n_groups)
-    assert (note == f"too few groups: {n_groups}; intervals need {LEAST_GROUPS}") != enough
+    assert (note == f"Too few groups: {n_groups}; intervals need {LEAST_GROUPS}.") != enough
     assert (str(n_groups) in note) == (n_groups < FEW_GROUPS)
     assert groups_note(Bootstrap(4).n_groups) == ""
