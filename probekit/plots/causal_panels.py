@@ -84,6 +84,7 @@ def _draw_others(data: CausalData, ax: Axes) -> None:
         (line,) = ax.plot(xs, ys, color=color, linewidth=1.3)
         fills = [color if effect_shows_use(effect) else "white" for effect in known]
         ax.scatter(xs, ys, s=12, color=fills, edgecolors=color, linewidths=0.9, zorder=3)
+        is_own = name.startswith(f"{method} (the probe's own")
         entries.append(([name, f"{method} (probe's own)" if is_own else name.partition(" (")[0]], line))
     ax.axhline(0, color=GREY, linewidth=0.8, zorder=1)
     _layer_ticks(data, ax)

@@ -291,7 +291,7 @@ def test_the_reference_has_every_option() -> None:
 TOGETHER = {
     "extract": ["stats stats_only", "random_init model_seed", "engine workers gpus_per_worker address"],
     "train-probe": ["controls control_type control_C", "title no_title width format", "nuisance shift_column"],
-    "causal": ["title no_title width format", "answers_label at scale"],
+    "causal": ["title no_title width format", "answers answer_at answers_label"],
 }
 NEEDED = {
     "extract": "model dataset points layers position text_column label_column limit out dry_run",

@@ -59,6 +59,7 @@ def nodes() -> Iterator[Nodes]:
     folder = Path(tempfile.mkdtemp(prefix="pk-ray-", dir="/tmp"))  # sockets have short paths
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_TMPDIR", str(folder))  # where it writes its address; /tmp/ray may not be there
         patch.setenv(CONTROL, str(folder / "control"))
         paths = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH")]
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
