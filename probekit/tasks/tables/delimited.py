@@ -8,6 +8,7 @@ from probekit.tasks.splitting.split_names import split_of_cell
 from probekit.tasks.tables.columns import LABEL_COLUMNS, TEXT_COLUMNS
 
 NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+LONGEST = 1 << 20  # characters of a line that are looked at, once for each separator: a hostile one has gigabytes
 MIN_REPEATS = 5  # rows for each label, on average: fewer may be texts that repeat
 
 
@@ -19,7 +20,7 @@ def separator_of(line: str, usual: str, n_columns: int | None) -> str:
         usual: of the format; kept unless the line says otherwise.
         n_columns: how many columns the file has; None of a header, which has usual names, or as many as it can.
     """
-    rows = {one: _cells(line, one) for one in (usual, *NAMES)}
+    rows = {one: _cells(line[:LONGEST], one) for one in (usual, *NAMES)}
     if n_columns is None:  # names may hold separators: "note (a, b, c)"
         is_kept = len(rows[usual]) > 1
         return max(rows, key=lambda one: (_has_usual_name(rows[one]), is_kept and one == usual, len(rows[one])))
