@@ -84,7 +84,8 @@ def test_a_small_divergence_has_its_digits():
     p, q = (logits_of(model, x).double().softmax(-1) for x in (base_VD, hidden_VD))
     wanted = (p * (p / q).log()).sum(-1)
     assert float(wanted.max()) < 1e-7
-    torch.testing.assert_close(measure(model, hidden_VD, base_VD, OWN, OTHER).kl, wanted, rtol=1e-2, atol=0)
+    got = measure(model, hidden_VD, base_VD, OWN, OTHER).kl.double()
+    torch.testing.assert_close(got, wanted, rtol=1e-2, atol=0)
 
 
 def test_nothing_changes_where_nothing_was_edited():
