@@ -75,6 +75,19 @@ def test_measures_equal_their_definitions(name, monkeypatch):
     assert got.flipped.tolist() == ((odds > 0) != (before > 0)).tolist()
 
 
+@torch.no_grad()
+def test_a_small_divergence_has_its_digits():
+    """In float32 the rounding of the sum is larger than a KL of 1e-9."""
+    model = tiny_model("gpt2")
+    base_VD = torch.randn(3, 32, generator=RANDOM)
+    hidden_VD = base_VD + 1e-4 * torch.randn(3, 32, generator=RANDOM)
+    p, q = (logits_of(model, x).double().softmax(-1) for x in (base_VD, hidden_VD))
+    wanted = (p * (p / q).log()).sum(-1)
+    assert float(wanted.max()) < 1e-7
+    got = measure(model, hidden_VD, base_VD, OWN, OTHER).kl.double()
+    torch.testing.assert_close(got, wanted, rtol=1e-2, atol=0)
+
+
 def test_nothing_changes_where_nothing_was_edited():
     hidden_VD = torch.randn(3, 32, generator=RANDOM)
     got = measure(tiny_model("llama"), hidden_VD, hidden_VD, OWN, OTHER)
