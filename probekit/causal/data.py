@@ -1,13 +1,13 @@
 """Causal results as data. Tables, files and pictures are made from these."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Required, TypedDict
+from typing import Annotated, Any, Literal, Required, TypedDict, get_args
 
 import numpy as np
 
 from probekit.evaluation.results.meta import ActivationsRecord, Headline, LayerCount, RunMeta
 from probekit.points import place_name
-from probekit.records import As, Count, Ends
+from probekit.records import As, Count, Ends, Must
 
 Method = Literal["interchange", "erase", "steer"]
 Quadrant = Literal["read and used", "read, not shown to be used", "used, not read", "neither"]
@@ -44,6 +44,14 @@ class BaselineRecord(TypedDict):
 
     name: str
     value: float
+
+
+class NoShareRecord(TypedDict):
+    """A gap that effects cannot be shares of."""
+
+    split: str
+    gap: float
+    interval: Ends | None
 
 
 class SearchRecord(TypedDict, total=False):
@@ -89,6 +97,11 @@ class CausalMeta(RunMeta, total=False):
     no_direction: list[str]
     resampled_by: str
     test_groups: Count | None
+    left_out: dict[str, Count]
+    no_share: Annotated[
+        dict[str, NoShareRecord], Must("an entry for methods alone", lambda found: found.keys() <= {*get_args(Method)})
+    ]
+    files: dict[str, str]
     neutral: str | None
     das: dict[str, SearchRecord]
     patched: PatchedRecord

@@ -4,7 +4,7 @@ Other keys may stand beside them. A reader may rely on what is written here: `pr
 are loaded. What older versions did not write is not required.
 """
 
-from typing import Annotated, Any, Literal, Required, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
 
 from probekit.evaluation.scores.metrics import HEADLINES, METRICS
 from probekit.points import is_point_name
@@ -70,6 +70,7 @@ class _Control(TypedDict, total=False):
     draws: Required[Count]
     unit: str | None
     seen: Share
+    ceiling: float
 
 
 class _Alone(TypedDict):
@@ -115,6 +116,7 @@ class _TestLeak(TypedDict):
     """Test texts and rows that are in another split too."""
 
     texts: Count
+    near: NotRequired[Count]
     of_texts: Count
     also_in: list[str]
     group_rows: Count
@@ -155,10 +157,30 @@ class _Conflicts(TypedDict):
     texts: Count
 
 
+class _Values(TypedDict):
+    """What the audit found to differ between a split and train."""
+
+    split: str
+    what: str
+    values: tuple[float, float]
+
+
+# what differs -> the further entry that says of which class or label, or in which unit
+_DIFFERENCES = {"length": "unit", "label": "class", "target": "label", "repeated texts": "split"}
+_Difference = Annotated[
+    _Values,
+    Must(
+        f"one of {', '.join(_DIFFERENCES)}, with its unit, class or label",
+        lambda one: one["what"] in _DIFFERENCES and isinstance(one.get(_DIFFERENCES[one["what"]]), str),
+    ),
+]
+
+
 class _AuditRecord(TypedDict, total=False):
     """The audit of the data."""
 
     lines: list[str]
+    differences: list[_Difference]
     findings: list[str]
     splits: dict[str, _SplitAudit]
     shared: dict[str, _SharedTexts]
