@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
@@ -34,11 +35,12 @@ from typing import (
     is_typeddict,
 )
 
-import numpy as np
-
 from probekit.errors import DataError
 from probekit.plain_files import MAX_RESULTS, read_bytes
 from probekit.text import counted, listed, printable
+
+if TYPE_CHECKING:
+    import numpy as np
 
 LARGEST = 1e100  # of a number of results; squares stay finite, and no activation may be larger (`probes.base.LARGEST`)
 LARGEST_WHOLE = (1 << 63) - 1  # what arrays hold
@@ -230,6 +232,8 @@ def _reader(hint: Any) -> Read:
     """The function that reads a value of this type; made once for each type."""
     if hint in _ATOMS:
         return _ATOMS[hint]
+    if getattr(hint, "__name__", "") == "ndarray":  # by name: `--help` imports this module and should not import numpy
+        return _array
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Required, NotRequired):
         return _reader(parts[0])
@@ -277,7 +281,9 @@ def _exactly(kind: type, expected: str) -> Read:
     return read
 
 
-def _array(value: Any) -> np.ndarray:
+def _array(value: Any) -> "np.ndarray":
+    import numpy as np
+
     if type(value) is not list:
         raise Unfit("a list", value)
     kinds = _leaves(value)
@@ -305,7 +311,6 @@ def _leaves(value: list[Any]) -> set[type]:
 
 _ATOMS: Mapping[Any, Read] = {
     Any: lambda value: value,
-    np.ndarray: _array,
     int: _whole,
     float: _number,
     bool: _exactly(bool, "true or false"),

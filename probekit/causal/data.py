@@ -46,14 +46,6 @@ class BaselineRecord(TypedDict):
     value: float
 
 
-class NoShareRecord(TypedDict):
-    """A gap that effects cannot be shares of."""
-
-    split: str
-    gap: float
-    interval: Ends | None
-
-
 class SearchRecord(TypedDict, total=False):
     """How far a search for a direction can be trusted."""
 
@@ -88,8 +80,6 @@ class CausalMeta(RunMeta, total=False):
     answers_label: str | None
     answers: dict[str, str] | None
     n: dict[str, Count]
-    left_out: dict[str, Count]
-    no_share: dict[str, NoShareRecord]
     base: dict[str, BaseRecord]
     selected: dict[str, SelectedRecord]
     directions: dict[str, Any]

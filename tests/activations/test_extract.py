@@ -423,6 +423,7 @@ def test_the_plan_in_words(model, task):
         "padding  none; padded batches of 32 in this order would compute 276 tokens\n"
         "batches  2 of up to 2,048 nodes in blocks of 128\n"
         "size     0.0 MB: 23 rows x 4 places x 16, float16\n"
+        "labels   odd (2 classes), third (3 classes)\n"
         "cut      1 text to the first 12 tokens, the model's context, and read there\n"
         "blanks   dropped at the end of 4 texts of the data\n"
         "skipped  2 rows of the data could not be used"

@@ -91,6 +91,7 @@ def test_a_worlds_model_is_counted_without_training_it_or_writing_anything(
     assert list(here.iterdir()) == []
 
 
+@pytest.mark.filterwarnings("default:the model .* is the one in this folder")
 def test_a_folder_with_the_name_of_a_size_wins(folder: str, capsys: Capture) -> None:
     Path(folder).rename("gpt2")
     assert told(["gpt2"], capsys)["n_ctx"] == 30

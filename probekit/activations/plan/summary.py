@@ -219,10 +219,10 @@ def _remarks(n: dict[str, Any], task: Task, names: list[str], n_ctx: int) -> dic
         lines["rare"] = rare
     if not (task.labels or task.token_labels):
         lines["labels"] = f"none; join them later by id ({_ids(task)}): probekit label STORE labels.csv"
-    elif len(task.labels) > 1:
-        lines["labels"] = listed([_label_set_words(task, name) for name in task.labels])
-    elif not task.n_classes():
-        lines["labels"] = regression_line(task)
+    else:
+        sets = [listed([_label_set_words(task, name) for name in task.labels])] if len(task.labels) > 1 else []
+        told = sets if task.n_classes() else [regression_line(task), *sets]
+        lines |= {"labels": "; ".join(told)} if told else {}
     if n["cut"]:
         at_cut = task.spans is None and any(one == "last" or one.startswith("-") for one in names)
         lines["cut"] = f"{counted(n['cut'], 'text')} to the first {n_ctx:,} tokens, the model's context"

@@ -195,7 +195,7 @@ def _warnings(data: CausalData) -> list[str]:
 
 
 def _flips(data: CausalData, effect: Effect) -> str:
-    what = "numbers come nearer to the counterpart's" if "behaviour" in data.meta else "answers flip"
+    what = "numbers come nearer to those of the counterpart" if "behaviour" in data.meta else "answers flip"
     return f"{effect.flip_rate:.0%} of {what}"
 
 
