@@ -57,10 +57,8 @@ def test_each_choice_is_what_scikit_learn_and_the_validation_rows_say(world):
 
 def test_of_equal_layers_the_earlier_and_of_equal_C_the_smaller_is_taken(world):
     acts = world(strength=(0, 9, 9, 9, 9))
-    places: list[Any] = [("resid_pre", i) for i in range(3)]
-    results = train_probes(
-        ActivationSet(dict.fromkeys(places, acts["resid_pre", 1]), acts.task), C=[10, 0.1, 1], **QUICK
-    )
+    tensors: dict[Any, Any] = {("resid_pre", i): acts["resid_pre", 1] for i in range(3)}
+    results = train_probes(ActivationSet(tensors, acts.task), C=[10, 0.1, 1], **QUICK)
     assert [C for C, _ in results.layers[1].tried] == [0.1, 1, 10]
     assert results.best.place == "resid_pre.0"
     nothing = ActivationSet({place: torch.zeros(300, 8) for place in places}, acts.task)
