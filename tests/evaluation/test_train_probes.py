@@ -61,7 +61,7 @@ def test_of_equal_layers_the_earlier_and_of_equal_C_the_smaller_is_taken(world):
     results = train_probes(ActivationSet(tensors, acts.task), C=[10, 0.1, 1], **QUICK)
     assert [C for C, _ in results.layers[1].tried] == [0.1, 1, 10]
     assert results.best.place == "resid_pre.0"
-    nothing = ActivationSet({place: torch.zeros(300, 8) for place in places}, acts.task)
+    nothing = ActivationSet({place: torch.zeros(300, 8) for place in tensors}, acts.task)
     assert {layer.C for layer in train_probes(nothing, C=[10, 0.1, 1], **QUICK).layers} == {0.1}
 
 
