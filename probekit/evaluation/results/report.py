@@ -31,6 +31,7 @@ from probekit.evaluation.results.wording import (
     selected,
 )
 from probekit.evaluation.scores.bootstrap import groups_note
+from probekit.evaluation.scores.permutation import permuted_texts
 from probekit.points import spans_of
 from probekit.tables import TableReport, html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, printable
@@ -367,7 +368,8 @@ def _chance_note(data: ProbeData) -> str:
     found = [] if best is None or best.p_value is None else [f"p = {best.p_value:.2g} at {best.place}"]
     found += [f"p = {p_max:.2g} for the best of all layers"] * (len(data.layers) > 1)
     weaker = " It does not test R2 > 0; the interval does." if data.headline == "r2" else ""
-    return f"Permutation test of association with test labels: {'; '.join(found)}.{weaker}"
+    how, beyond = permuted_texts(data.meta.get("test_groups"))
+    return f"Permutation test of association with test labels{how}: {'; '.join(found)}.{weaker}{beyond}"
 
 
 def _test_selection_note(data: ProbeData) -> str:
