@@ -164,9 +164,8 @@ def _controls(data: ProbeData, layer: LayerResult) -> list[str]:
         found.append(f"Online code length (Voita and Titov 2020): compression {layer.codelength['compression']:.2f}")
     if layer.p_value is not None:
         how, beyond = permuted_texts(data.meta.get("test_groups"))
-        found.append(
-            f"Permutation test of association with the test labels{how}: p = {layer.p_value:.2g}{beyond and '.'}{beyond}"
-        )
+        line = f"Permutation test of association with the test labels{how}: p = {layer.p_value:.2g}"
+        found.append(f"{line}.{beyond}" if beyond else line)
     if layer.gap is not None:
         found.append(f"Certificate: the objective is at most {layer.gap:.1e} above the optimum, relative to it")
     return found or ["None was run."]

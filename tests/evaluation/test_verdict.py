@@ -158,4 +158,4 @@ def test_a_negative_selectivity_is_explained():
         layers = [replace(x, control=level, selectivity=x.metrics["test"]["accuracy"] - level) for x in made.layers]
         (note,) = [one for one in every_note(replace(made, layers=layers)) if one.subject == "control task"]
         assert wanted in note.text
-        assert "a table of them scores 0.970" in note.text
+        assert "would score 0.970" in note.text
