@@ -7,7 +7,7 @@ import numpy as np
 
 from probekit.evaluation.results.meta import ActivationsRecord, Headline, LayerCount, RunMeta
 from probekit.points import place_name
-from probekit.records import As, Count, Ends, Must
+from probekit.records import As, Count, Ends, Must, Share
 
 Method = Literal["interchange", "erase", "steer"]
 Quadrant = Literal["read and used", "read, not shown to be used", "used, not read", "neither"]
@@ -78,6 +78,7 @@ class CausalMeta(RunMeta, total=False):
     at: str
     behaviour: str
     answers_label: str | None
+    association: Share | None
     answers: dict[str, str] | None
     n: dict[str, Count]
     base: dict[str, BaseRecord]

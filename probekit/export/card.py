@@ -12,6 +12,7 @@ from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.data import BaselineResult, LayerResult, ProbeData
 from probekit.evaluation.results.report import rates_note, short_text
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name, quick_text
+from probekit.evaluation.scores.permutation import permuted_texts
 from probekit.export.front_matter import front_matter
 from probekit.tables import markdown_table
 from probekit.text import printable
@@ -162,7 +163,9 @@ def _controls(data: ProbeData, layer: LayerResult) -> list[str]:
     if layer.codelength:
         found.append(f"Online code length (Voita and Titov 2020): compression {layer.codelength['compression']:.2f}")
     if layer.p_value is not None:
-        found.append(f"Permutation test of association with the test labels: p = {layer.p_value:.2g}")
+        how, beyond = permuted_texts(data.meta.get("test_groups"))
+        line = f"Permutation test of association with the test labels{how}: p = {layer.p_value:.2g}"
+        found.append(f"{line}.{beyond}" if beyond else line)
     if layer.gap is not None:
         found.append(f"Certificate: the objective is at most {layer.gap:.1e} above the optimum, relative to it")
     return found or ["None was run."]

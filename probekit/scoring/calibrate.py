@@ -54,12 +54,12 @@ class Calibration:
         """One line for tables and files, which follows on "the probabilities are"."""
         rows = f"{self.rows:,} validation {'row' if self.rows == 1 else 'rows'}"
         losses = "; ".join(f"{_shown(kind)} {loss:.3f}" for kind, loss in self.held_out.items())
-        losses = f" (log loss on held-out folds: {losses})" if losses else ""
         if self.kind != OWN:
-            return f"calibrated by {self.kind}, fitted on {rows}{losses}"
+            held_out = f" (log loss on held-out folds: {losses})" if losses else ""
+            return f"calibrated by {self.kind}, fitted on {rows}{held_out}"
         if not self.held_out:
             return f"the probe's own, as {rows} cannot be divided into folds that compare calibrations"
-        return f"the probe's own, as no calibration does clearly better on held-out folds of {rows}{losses}"
+        return f"the probe's own, as no calibration has a clearly lower log loss on held-out folds of {rows} ({losses})"
 
 
 def _shown(kind: str) -> str:

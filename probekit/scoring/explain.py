@@ -65,8 +65,8 @@ def _distance_line(probe: ScoringProbe, tokens: bool) -> str:
     if line is None:
         return f"distance: {from_rows}; no held-out rows say which are unusual"
     return (
-        f"distance: {from_rows}; unusual: above {line[0]:.4g}, which {_share(line[1])} of rows like them are expected "
-        "to exceed (from validation rows)"
+        f"distance: {from_rows}; unusual: above {line[0]:.4g}, expected of {_share(line[1])} of rows like those of "
+        "validation"
     )
 
 

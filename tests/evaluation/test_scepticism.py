@@ -167,9 +167,9 @@ def test_leaks_are_told_and_dropped_when_asked():
     assert dropped.meta["n"] == {"train": 98, "validation": 50, "test": 50}
     assert kept.meta["audit"]["shared"]["test in train"]["exact"] == 1
     assert "1 of the 50 test texts also occurs in train" in kept.summary()
-    assert "leaks: 2 of train, leave them out with drop_leaks" in kept.summary()
+    assert "rows that leak: 2 of train, leave them out with drop_leaks" in kept.summary()
     assert "1 of the 50 test texts also occurs in train, where they were left out" in dropped.summary()
-    assert "leaks: 2 of train, left out" in dropped.summary()
+    assert "rows that leak: 2 of train, left out" in dropped.summary()
     assert sum(dropped.meta["counts"]["train"].values()) == 98
     rows = np.flatnonzero(acts.splits == "train")
     rows = rows[~np.isin(rows, [1, 5])]

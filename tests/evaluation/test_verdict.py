@@ -13,6 +13,7 @@ from probekit.evaluation.fits.protocol import Protocol, Round
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.report import ALWAYS, MOST_NOTES, every_note, footnotes, summary, title
 from probekit.evaluation.results.verdict import standing, verdict
+from probekit.evaluation.scores.bootstrap import LEAST_GROUPS
 
 ABOVE, ACROSS, BELOW = (0.6, 0.7), (0.45, 0.55), (0.3, 0.4)  # of a score whose chance is 0.5
 AHEAD, TIED, BEHIND = (0.1, 0.2), (-0.1, 0.1), (-0.2, -0.1)  # of a lead
@@ -51,6 +52,30 @@ def test_a_poor_verdict_is_the_first_line():
     good = make(full=True, lead={"baseline": "majority", "over": 0.4, "interval": AHEAD})
     assert verdict(good) == ""
     assert summary(good).splitlines()[0] == title(good)
+
+
+@pytest.mark.parametrize(
+    ("groups", "over", "interval", "is_said"),
+    [
+        (LEAST_GROUPS - 1, -0.1, None, True),
+        (LEAST_GROUPS - 1, 0.0, None, True),
+        (LEAST_GROUPS - 1, 0.1, None, False),  # undecided, and not behind
+        (None, -0.1, None, False),  # intervals were not asked for
+        (LEAST_GROUPS, -0.1, BEHIND, False),  # the interval decides
+    ],
+)
+def test_a_score_behind_its_baseline_is_said_to_be_so_without_an_interval_too(groups, over, interval, is_said):
+    lead = {"baseline": "bag-of-words", "over": over, "interval": interval}
+    said = verdict(make(lead=lead, test_groups=groups))
+    assert said.endswith("; too few groups for an interval.") is is_said
+    assert said.startswith("Not ahead of a bag of words (accuracy ") is is_said
+
+
+@pytest.mark.parametrize("groups", [None, LEAST_GROUPS - 1, LEAST_GROUPS])
+def test_the_note_of_the_permutation_test_says_how_groups_limit_it(groups):
+    (note,) = [n for n in every_note(make(p_max=0.001, test_groups=groups)) if n.subject == "permutation test"]
+    assert ("within groups or by complete groups" in note.text) is (groups is not None)
+    assert ("nothing about other groups" in note.text) is (groups is not None and groups < LEAST_GROUPS)
 
 
 FINDINGS = st.lists(st.sampled_from(["75 of 100 leak", "imbalanced classes", "5 groups span splits"]), max_size=3)
@@ -133,4 +158,4 @@ def test_a_negative_selectivity_is_explained():
         layers = [replace(x, control=level, selectivity=x.metrics["test"]["accuracy"] - level) for x in made.layers]
         (note,) = [one for one in every_note(replace(made, layers=layers)) if one.subject == "control task"]
         assert wanted in note.text
-        assert "a table of them scores 0.970" in note.text
+        assert "would score 0.970" in note.text

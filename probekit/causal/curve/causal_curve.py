@@ -21,7 +21,7 @@ from probekit.causal.curve.parts import Parts
 from probekit.causal.curve.places import PlaceFound, Shared, count_runs, measure_place, prepare
 from probekit.causal.curve.question import CausalQuestion, ask
 from probekit.causal.curve.sides import Side, find_side
-from probekit.causal.curve.statistics import ratio_interval
+from probekit.causal.curve.statistics import cramers_v, ratio_interval
 from probekit.causal.data import CausalData
 from probekit.causal.results.checklist import reviewer_checklist
 from probekit.causal.results.results import CausalResults
@@ -135,6 +135,7 @@ def _meta(question: CausalQuestion, sides: Mapping[str, Side]) -> dict[str, Any]
         "at": options.at,
         **({} if question.behaviour is None else {"behaviour": question.behaviour.name}),
         "answers_label": question.answers_label,
+        "association": _association(question),
         "answers": dict(zip(question.classes, [str(name) for name in names], strict=True)),
         "methods": methods if methods else list(options.method_names),
         "scales": list(options.scale_values) if "steer" in methods else [],
@@ -150,6 +151,15 @@ def _meta(question: CausalQuestion, sides: Mapping[str, Side]) -> dict[str, Any]
         "activations": meta["activations"],
         "versions": versions_of("torch", "numpy", "scipy"),
     }
+
+
+def _association(question: CausalQuestion) -> float | None:
+    """How far the label and that of the answers are associated in the train rows; None where they are one."""
+    if question.answers_label == question.label:
+        return None
+    labels = question.acts.task.labels
+    own, other = (np.asarray(labels[name])[question.train] for name in (question.label, question.answers_label))
+    return cramers_v(own, other)
 
 
 def _no_share(sides: Mapping[str, Side], methods: list[str]) -> dict[str, Any]:

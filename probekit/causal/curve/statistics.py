@@ -29,6 +29,22 @@ class Gap:
     is_clear: bool
 
 
+def cramers_v(a_N: np.ndarray, b_N: np.ndarray) -> float:
+    """How far two label sets are associated, 0 to 1 (Cramér 1946); of two classes each, the size of their correlation.
+
+    Rows without a label (negative) are left out; 0 where a label set has one class.
+    """
+    known = (a_N >= 0) & (b_N >= 0)
+    (a_names, a), (b_names, b) = (np.unique(each[known], return_inverse=True) for each in (a_N, b_N))
+    fewer = min(len(a_names), len(b_names)) - 1
+    if fewer < 1:
+        return 0.0
+    counts = np.bincount(a.ravel() * len(b_names) + b.ravel(), minlength=len(a_names) * len(b_names))
+    share = counts.reshape(len(a_names), -1) / known.sum()
+    expected = np.outer(share.sum(axis=1), share.sum(axis=0))
+    return float(min(1.0, np.sqrt(((share - expected) ** 2 / expected).sum() / fewer)))
+
+
 def find_gap(whole_N: np.ndarray, size: float, bootstrap: Bootstrap) -> Gap:
     """The gap of some rows; `size` is the largest of the logit differences that it is made of."""
     mean = float(whole_N.mean())

@@ -57,14 +57,14 @@ def base_warning(data: CausalData, split: str = "test") -> str:
 
 
 def base_text(data: CausalData, split: str = "test") -> str:
-    """The behaviour without edits: "logit difference 3.10 [2.90, 3.31], own answer preferred in 98% of rows"."""
+    """The behaviour without edits: "logit difference 3.10 [2.90, 3.31]", and how often it is right."""
     base = data.meta.get("base", {}).get(split)
     if not base:
         return ""
     ends = base.get("interval")
     within = "" if ends is None else f" [{ends[0]:.2f}, {ends[1]:.2f}]"
     preferred = base.get("preferred")
-    share = "" if preferred is None else f", own answer preferred in {preferred:.0%} of rows"
+    share = "" if preferred is None else f"; the model prefers the text's own answer in {preferred:.0%} of rows"
     kind = data.meta.get("behaviour")
     if kind is not None:
         ends_in = "" if preferred is None else f", on the label's side in {preferred:.0%} of rows"

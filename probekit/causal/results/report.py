@@ -11,8 +11,10 @@ from probekit.causal.results.view import (
     CEILINGS,
     CONTROL,
     COVARIANCE,
+    LEAST_ASSOCIATION,
     LEAST_EFFECT,
     LEAST_FLIPS,
+    LEVEL,
     RANDOM,
     SHUFFLED,
     curve_effects,
@@ -20,6 +22,7 @@ from probekit.causal.results.view import (
     directions_of,
     doubt_of_effect,
     effect_shows_use,
+    is_large,
     is_used,
     largest_placebo,
     methods_of,
@@ -35,8 +38,9 @@ from probekit.text import counted, listed, printable
 SELECTED, USED, EDGE = "*", "+", "^"
 MARKS = {
     SELECTED: "selected on validation",
-    USED: f"used: {LEAST_EFFECT:g} or more, or {LEAST_FLIPS:.0%} of answers flip, clear of placebos and of the control",
-    EDGE: "the largest scale was chosen; a larger one may do more (--scale)",
+    USED: f"used: {LEAST_EFFECT:g} or {LEAST_FLIPS:.0%} of answers flip; above placebos; full vector too; "
+    f"corrected p <= {LEVEL:g} (why not: report)",
+    EDGE: "the largest scale; a larger one may do more (--scale)",
 }
 MOST_CELLS = 3  # of a patching grid, in one line
 MOST_SENTENCES = 5  # of a summary; warnings are never left out
@@ -163,6 +167,9 @@ def _sizes(data: CausalData) -> list[str]:
                     else ""
                 )
                 parts.insert(0, f"{share}the full vector's {full.effect:z.2f}")
+            own = probe_effects(data).get(place) if method == "interchange" else None
+            if own is not None and effect.direction != "probe":
+                parts.insert(0, f"the probe's own direction {own.effect:z.2f}")
             if (placebo := largest_placebo(effect)) is not None:
                 parts.append(f"largest placebo {placebo:.2f}")
             doubt = doubt_of_effect(effect)
@@ -177,13 +184,16 @@ def _warnings(data: CausalData) -> list[str]:
     """What changes the reader's conclusion."""
     lines = [f"! {warning}." for warning in [base_warning(data)] if warning]
     lines += [f"! {line}" for line in _no_share(data)]
+    lines += _association(data)
     if left_out := data.meta.get("left_out"):
         rows = listed([f"{count:,} {split}" for split, count in left_out.items()])
         lines.append(f"! Left out, as no text of another class has another answer: {rows} rows.")
     if quadrant_counts(data) and (places := _without_power(data)):
+        full = curve_effects(data, methods_of(data)[0], "full vector")
+        why = " or ".join(dict.fromkeys(doubt_of_effect(full[layer.place]) for layer in places))
         lines.append(
-            f"! At {listed(place_ranges(places))} not even the full vector is clear of the placebos: nothing there "
-            "could have counted as used."
+            f"! At {listed(place_ranges(places))} even the full vector's exchange does not count as use ({why}), so no "
+            "other edit could."
         )
     if places := data.meta.get("no_direction"):
         lines.append(f"! No direction at {listed(list(places))}: the classes have equal mean activations there.")
@@ -197,6 +207,17 @@ def _warnings(data: CausalData) -> list[str]:
 def _flips(data: CausalData, effect: Effect) -> str:
     what = "numbers come nearer to those of the counterpart" if "behaviour" in data.meta else "answers flip"
     return f"{effect.flip_rate:.0%} of {what}"
+
+
+def _association(data: CausalData) -> list[str]:
+    """That a direction of the label is partly one of the label that decides the answers."""
+    size = data.meta.get("association")  # which older results lack
+    if size is None or size < LEAST_ASSOCIATION:
+        return []
+    names = f"{data.meta['label']} and {data.meta['answers_label']}"
+    return [
+        f"! {names} are associated in train (Cramer's V {size:.2f}): a direction of one is partly one of the other."
+    ]
 
 
 _GAP = "the gap between texts and their counterparts"
@@ -330,10 +351,11 @@ def _value(value: float | None) -> str:
 
 
 def _marks(data: CausalData) -> list[str]:
+    curves = [curve_effects(data, method) for method in methods_of(data)]
+    shown_effects = [effect for curve in [*curves, probe_effects(data)] for effect in curve.values()]
     occurs = {
         SELECTED: any(layer.place == _selected(data) for layer in data.layers),
-        USED: any(used for layer in data.layers for used in layer.is_used.values())
-        or any(effect_shows_use(effect) for effect in probe_effects(data).values()),
+        USED: any(is_large(effect.effect, effect.flip_rate) for effect in shown_effects),  # with the mark or without
         EDGE: any(_is_at_edge(data, method) for method in methods_of(data)),
     }
     shown = [f"{mark} {MARKS[mark]}" for mark in MARKS if occurs[mark]]
@@ -371,12 +393,14 @@ def _selected_note(data: CausalData) -> list[str]:
         effect = curve_effects(data, method).get(selected_place(data, method) or "")
         if effect is not None:
             p = "" if effect.p_adjusted is None else f", corrected p = {effect.p_adjusted:.2g}"
+            doubt = doubt_of_effect(effect)
             kl = "" if effect.kl is None else f", KL {effect.kl:.2f} nats"
             lines.append(
                 f"{method_name(data, method)} ({direction_name(effect.direction)}) at {effect.place}, chosen on "
                 f"validation{_passed_over(data, method)}: effect {effect.effect:z.2f} "
                 f"{_ends(effect.interval)}{p}; {_flips(data, effect)}{kl}, "
-                f"size of the edit {effect.size:.0%} of the activation's norm."
+                f"size of the edit {effect.size:.0%} of the activation's norm"
+                f"{f'; not shown to be used, as {doubt}' if doubt else ''}."
             )
     return lines
 

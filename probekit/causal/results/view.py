@@ -176,6 +176,9 @@ def largest_placebo(effect: Effect) -> float | None:
 # Choices. In the worlds whose truth is known, variables that the model does not use reach 0.09 and flip no answer.
 LEAST_EFFECT = 0.1  # of the full exchange
 LEAST_FLIPS = 0.1  # of the rows
+# Cramer's V of the label and that of the answers. A mean difference holds the other label's times V, which may be ten
+# times as long: then V = 0.01 is a tenth of it. In `ballots`, V = 0.03 by chance gives the colour an effect of 0.52.
+LEAST_ASSOCIATION = 0.01
 LEVEL = 0.05  # of corrected p-values
 
 

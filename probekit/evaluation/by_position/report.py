@@ -7,6 +7,7 @@ from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.verdict import CHANCE, not_above_chance, standing
 from probekit.evaluation.results.wording import decoding, interval_text, metric_name, number_text
 from probekit.evaluation.scores.bootstrap import groups_note
+from probekit.evaluation.scores.permutation import permuted_texts
 from probekit.options.probe import BY_HEAD, FROM_END
 from probekit.tables import TableReport, html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, listed, printable
@@ -171,9 +172,10 @@ def _chance_note(data: PositionData) -> str:
     if data.meta["no_p_values"] is not None:
         return f"No p-values: {data.meta['no_p_values']}."
     flags = [p is not None and p <= data.meta["above_chance"] for one in data.positions for p in one.corrected]
+    how, beyond = permuted_texts(data.meta.get("test_groups"))
     return (
-        f"{sum(flags):,} of {counted(len(flags), 'cell')} are above chance (permutation test, p <= "
-        f"{data.meta['above_chance']:g} corrected for all cells together)."
+        f"{sum(flags):,} of {counted(len(flags), 'cell')} are above chance (permutation test of test labels{how}; "
+        f"p <= {data.meta['above_chance']:g} corrected for all cells together).{beyond}"
     )
 
 

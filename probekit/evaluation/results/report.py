@@ -31,6 +31,7 @@ from probekit.evaluation.results.wording import (
     selected,
 )
 from probekit.evaluation.scores.bootstrap import groups_note
+from probekit.evaluation.scores.permutation import permuted_texts
 from probekit.points import spans_of
 from probekit.tables import TableReport, html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, printable
@@ -279,7 +280,7 @@ def _lead_note(data: ProbeData) -> str:
     rivals = "best of these baselines" if data.meta.get("left_out") else "best baseline"
     line = f"{what} minus the {rivals} ({lead['baseline']}): {lead['over']:+z.3f}{within}."
     if data.procedure is None and data.selected is data.layers[0] and EMBEDDING in {one.name for one in data.baselines}:
-        line += " The embedding itself is the best place, so it does not count as a baseline here."
+        line += " The best place is the embedding itself, so the embedding is not one of these baselines."
     return line
 
 
@@ -367,7 +368,8 @@ def _chance_note(data: ProbeData) -> str:
     found = [] if best is None or best.p_value is None else [f"p = {best.p_value:.2g} at {best.place}"]
     found += [f"p = {p_max:.2g} for the best of all layers"] * (len(data.layers) > 1)
     weaker = " It does not test R2 > 0; the interval does." if data.headline == "r2" else ""
-    return f"Permutation test of association with test labels: {'; '.join(found)}.{weaker}"
+    how, beyond = permuted_texts(data.meta.get("test_groups"))
+    return f"Permutation test of association with test labels{how}: {'; '.join(found)}.{weaker}{beyond}"
 
 
 def _test_selection_note(data: ProbeData) -> str:
@@ -396,10 +398,11 @@ def _control_note(data: ProbeData) -> str:
     if seen < LEAST_SEEN:
         return f"{line}; only {rows}, too few for a selectivity."
     ceiling = control.get("ceiling")  # which results of older versions lack
-    most = "" if ceiling is None else f"; a table of them scores {number_text(ceiling)} on it, the most that memory can"
+    most = "" if ceiling is None else f"; a probe that memorised all of these would score {number_text(ceiling)} on it"
     known = [layer.selectivity for layer in ([data.selected] if data.selected else data.layers)]
     if any(one is not None and one < 0 for one in known):
         why = "the control task is easier than the label, so the difference says nothing about memory"
+        why += f"; see in the baselines what the {kind} alone gives, and check for leaks with --control-type text"
         return f"{line}; {rows}{most}. Selectivity is negative: {why}."
     r2 = "; no selectivity where the control R2 is below 0" if data.headline == "r2" else ""
     return f"{line}; {rows}{most}. Selectivity near 0 suggests memorised {kind}s{r2}."

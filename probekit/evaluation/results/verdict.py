@@ -5,6 +5,7 @@ from typing import Literal
 
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.wording import metric_name, number_text
+from probekit.evaluation.scores.bootstrap import too_few_groups
 
 Standing = Literal["not above chance", "worse", "no better", "ahead"]
 Ends = Sequence[float] | None
@@ -12,6 +13,8 @@ Ends = Sequence[float] | None
 CHANCE = {"auroc": 0.5, "r2": 0.0, "spearman": 0.0}  # of other metrics it is what the majority class has
 MAJORITY = ("majority", "mean")  # the baselines that know nothing of the text
 _NAMES = {
+    "majority": "the most frequent class",
+    "mean": "the mean",
     "bag-of-words": "a bag of words",
     "bag-of-bigrams": "a bag of words and bigrams",
     "length": "the length of the text",
@@ -60,15 +63,23 @@ def chance_of(data: ProbeData) -> float | None:
 
 
 def verdict(data: ProbeData) -> str:
-    """The result in one sentence where there is none to speak of; empty for a score that is ahead, or undecided."""
+    """The result in one sentence where there is none to speak of; empty for a score that is ahead, or undecided.
+
+    With too few groups for an interval, a score that is not above the best baseline's is still said to be so.
+    """
     found = standing_of(data)
     if found == "not above chance":
         return not_above_chance(data.headline, chance_of(data))
-    if found in ("worse", "no better"):
-        lead, metric = data.meta["lead"], metric_name(data.headline)
-        what, value = _NAMES.get(lead["baseline"], lead["baseline"]), number_text(data.estimate[0] - lead["over"])
-        return f"{'Worse' if found == 'worse' else 'No better'} than {what} ({metric} {value})."
-    return ""
+    lead, few = data.meta.get("lead"), too_few_groups(data.meta.get("test_groups"))
+    is_scored = data.procedure is not None or data.selected is not None
+    is_behind = found is None and few and is_scored and lead is not None and lead["over"] <= 0
+    if lead is None or not (is_behind or found in ("worse", "no better")):
+        return ""
+    what = f"{_NAMES.get(lead['baseline'], lead['baseline'])} ({metric_name(data.headline)} "
+    what += f"{number_text(data.estimate[0] - lead['over'])})"
+    if is_behind:
+        return f"Not ahead of {what}; too few groups for an interval."
+    return f"{'Worse' if found == 'worse' else 'No better'} than {what}."
 
 
 def not_above_chance(metric: str, chance: float | None) -> str:

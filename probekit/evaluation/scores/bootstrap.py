@@ -135,7 +135,7 @@ class Bootstrap:
     @property
     def has_intervals(self) -> bool:
         """Whether there are groups enough for intervals, or each example is its own."""
-        return self.groups is None or self._n_units >= LEAST_GROUPS
+        return not too_few_groups(self.n_groups)
 
     def forget(self, counts: bool) -> None:
         """Free what was worked out for predictions and, with `counts`, the resamples, which can be drawn again."""
@@ -239,11 +239,16 @@ def fewest_groups(drawn: Iterable[Bootstrap | None]) -> int | None:
     return min((n for each in drawn if each is not None and (n := each.n_groups) is not None), default=None)
 
 
+def too_few_groups(n_groups: int | None) -> bool:
+    """Whether there are fewer groups than intervals need; None is where each example is its own."""
+    return n_groups is not None and n_groups < LEAST_GROUPS
+
+
 def groups_note(n_groups: int | None) -> str:
     """The sentence beside intervals that rest on few groups, or that too few groups lack; "" where they are enough."""
     if n_groups is None or n_groups >= FEW_GROUPS:
         return ""
-    if n_groups < LEAST_GROUPS:
+    if too_few_groups(n_groups):
         return f"Too few groups: {n_groups}; intervals need {LEAST_GROUPS}."
     return f"Intervals rest on {n_groups} groups; below {FEW_GROUPS} they may hold the truth less often than 95%."
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from probekit.errors import UsageError
-from probekit.evaluation.scores.bootstrap import LEVEL
+from probekit.evaluation.scores.bootstrap import LEVEL, too_few_groups
 from probekit.evaluation.scores.joint import ROUNDING
 from probekit.evaluation.scores.metrics import LOWER_IS_BETTER, METRICS, metrics_of
 from probekit.evaluation.scores.permuted import under_permutation
@@ -85,6 +85,14 @@ def permutation_test(
         null_mean=np.ma.masked_invalid(null).mean(axis=1).filled(np.nan),
         null_high=float(np.quantile(best, LEVEL, method="higher")),
     )
+
+
+def permuted_texts(n_groups: int | None) -> tuple[str, str]:
+    """How groups limit the permutations, to follow "test labels", and a sentence on what that leaves untested."""
+    if n_groups is None:
+        return "", ""
+    beyond = f" It says nothing about other groups than these {n_groups}." if too_few_groups(n_groups) else ""
+    return ", permuted within groups or by complete groups", beyond
 
 
 def permuter(truth: np.ndarray, groups: np.ndarray | None) -> Permuter:

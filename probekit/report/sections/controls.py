@@ -44,7 +44,7 @@ def _selectivity(data: ProbeData) -> list[Picture]:
     chart = LineChart(name, series, _ticks(data, xs), "layer", metric, limits, tips, rules)
     caption = "Selectivity is how far the label is above the control task: small where the probe could have memorised."
     if rules:
-        caption += " A table of the types in train is the most that memory can score on the control task."
+        caption += " A table of the types in train is what a probe that memorised all of them would score."
     return [_picture(chart, caption)]
 
 

@@ -93,7 +93,7 @@ def _findings(result: Audit) -> list[Finding]:
     ]
     if leaks := [f"{one['leaks']:,} of {split}" for split, one in result.splits.items() if one["leaks"]]:
         done = "left out" if result.dropped else "leave them out with drop_leaks (--drop-leaks)"
-        found.append((f"leaks: {' and '.join(leaks)}, {done}", ""))
+        found.append((f"rows that leak: {' and '.join(leaks)}, {done}", ""))
     if alike := look_alike_words(result.splits.get("train", {}).get("classes", {})):
         found.append((alike, ""))
     if result.conflicts["texts"]:

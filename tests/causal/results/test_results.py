@@ -11,7 +11,7 @@ import pytest
 from probekit.causal.data import CausalData
 from probekit.causal.results.checklist import base_warning, reviewer_checklist
 from probekit.causal.results.files import check_causal_folder
-from probekit.causal.results.report import causal_summary
+from probekit.causal.results.report import EDGE, MARKS, causal_report, causal_summary
 from probekit.causal.results.results import CausalResults
 from probekit.causal.results.view import (
     curve_effects,
@@ -217,7 +217,7 @@ def test_the_table_has_a_line_for_each_layer_and_marks_the_selected_one(results)
 
 def test_the_largest_scale_is_marked_where_it_was_chosen(results):
     assert "steer +4 sd ^" in results.summary()
-    assert "^ the largest scale was chosen; a larger one may do more" in results.summary()
+    assert f"^ {MARKS[EDGE]}" in results.summary()
     chosen = {**results.meta["selected"], "steer": {**results.meta["selected"]["steer"], "scale": 2.0}}
     inner = causal_summary(dataclasses.replace(results.data, meta={**results.meta, "selected": chosen}))
     assert "steer +2 sd" in inner
@@ -332,6 +332,37 @@ def test_a_summary_is_the_verdict_with_its_sizes_at_most_five_sentences_and_a_ta
     assert max(map(len, lines)) <= 200
 
 
+@pytest.mark.parametrize(("size", "is_said"), [(None, False), (0.0, False), (0.009, False), (0.03, True), (1.0, True)])
+def test_labels_that_are_associated_in_train_are_warned_of(size, is_said):
+    lines = CausalResults(made_up(answers_label="winner", association=size)).summary().split("\n")
+    start = "! number and winner are associated in train (Cramer's V "
+    assert [line for line in lines if line.startswith("!")] == [line for line in lines if line.startswith(start)]
+    assert any(line.startswith(start) for line in lines) is is_said
+
+
+def test_the_headline_has_the_probes_own_effect_beside_that_of_another_direction():
+    own = "the probe's own direction 0.05"
+    assert own in CausalResults(with_another_direction()).summary().split("\n")[2]
+    assert "probe's own" not in CausalResults(made_up()).summary().split("\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "mark", "is_explained"),
+    [({}, True, True), ({"p_adjusted": 0.5}, False, True), ({"effect": 0.0, "flip_rate": 0.0}, False, False)],
+)
+def test_the_legend_explains_the_mark_wherever_an_effect_is_large(changes, mark, is_explained):
+    """The report says why an effect that validation chose has no mark."""
+    data = made_up(("interchange",))
+    changed = [dataclasses.replace(e, **changes) if e.direction == "probe" else e for e in data.effects]
+    data = dataclasses.replace(
+        data, effects=changed, layers=[dataclasses.replace(x, is_used={"interchange": mark}) for x in data.layers]
+    )
+    lines = CausalResults(data).summary().split("\n")
+    assert any("0.84+" in line for line in lines) is mark
+    assert ("full vector" in lines[-1] and "corrected p" in lines[-1]) is is_explained
+    assert any("not shown to be used, as" in note for note in causal_report(data).notes) is not mark
+
+
 def test_a_headline_that_shows_no_use_says_why():
     summary = CausalResults(made_up(values=[0.0, 0.01, 0.02, 0.03, 0.05, 0.01, 0.0])).summary()
     assert "; not shown to be used, as it is below 0.1, and fewer than 10% of answers flip." in summary
@@ -356,8 +387,8 @@ def test_warnings_are_said_however_many_there_are():
     assert lines[5:8] == [
         "! Left out, as no text of another class has another answer: 2 validation, 1,300 test rows.",
         (
-            "! At resid_pre.1-2 not even the full vector is clear of the placebos: "
-            "nothing there could have counted as used."
+            "! At resid_pre.1-2 even the full vector's exchange does not count as use (its corrected p is 0.5), "
+            "so no other edit could."
         ),
         "! No direction at resid_pre.0: the classes have equal mean activations there.",
     ]

@@ -294,7 +294,7 @@ def test_the_lead_over_the_best_baseline_is_that_of_shared_resamples(results, wo
 
 
 def test_the_report_says_that_the_embedding_is_no_baseline_of_itself(results):
-    said = "The embedding itself is the best place, so it does not count as a baseline here."
+    said = "The best place is the embedding itself, so the embedding is not one of these baselines."
     assert said not in results.summary()
     embedding = dataclasses.replace(results.baselines[0], name="embedding")
     own = ProbeResults(results.layers[results.layers.index(results.best) :], [embedding], results.meta)

@@ -82,7 +82,7 @@ def test_planted_duplicates_are_found_and_no_others(how):
         "test in validation": (0, 0, 0),
     }
     assert found.leaks.tolist() == list(range(70))
-    assert audit_lines(found)[-1] == "leaks: 70 of train, leave them out with drop_leaks (--drop-leaks)"
+    assert audit_lines(found)[-1] == "rows that leak: 70 of train, leave them out with drop_leaks (--drop-leaks)"
 
 
 def test_nothing_leaks_when_the_leaks_are_left_out():
