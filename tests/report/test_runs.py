@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from probekit.activations import load_activations
 from probekit.cli.main import run
 from probekit.errors import DataError, StorageError
 from probekit.evaluation import ProbeResults
 from probekit.report.build import check_report_file, write_report
 from probekit.report.runs import Run, load_runs, names_of_causal
+from probekit.report.sections.provenance import commands_of, provenance_section
 
 Capture = pytest.CaptureFixture[str]
 
@@ -37,6 +39,20 @@ def test_a_store_gives_all_of_its_results(store: Path):
     assert [type(one.results).__name__ for one in runs].count("ProbeResults") == 3
     assert [type(one.results).__name__ for one in runs].count("PositionResults") == 1
     assert all(one.store is not None for one in runs)
+
+
+def test_the_data_has_its_whole_path_in_commands_where_it_is_found(store: Path):
+    about, path = load_activations(store, "size"), store.parent / "texts.csv"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(store.parent)
+        path.touch()
+        patch.setitem(about.meta["task_info"], "source", "texts.csv")
+        made = Run(store, ProbeResults.load(next(store.glob("results/*ridge*"))), store=about, asked={})
+        assert f"--dataset {path.resolve()}" in commands_of(made)[0]
+        assert "is a path from the folder" not in provenance_section([made]).html
+        path.unlink()
+        assert "--dataset texts.csv" in commands_of(made)[0]
+        assert "is a path from the folder" in provenance_section([made]).html
 
 
 def test_results_elsewhere_have_the_store_that_is_named(store: Path, tmp_path: Path):

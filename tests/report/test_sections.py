@@ -16,6 +16,7 @@ from reported_curves import curve
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, confusion_matrix
 
+from probekit.causal.results.report import causal_conclusion
 from probekit.evaluation import HeadResults, LayerResult, PositionCurve, ProbeResults, TransferCell, TransferResults
 from probekit.evaluation.results.report import ALWAYS, AT_LENGTH, MOSTLY, every_note
 from probekit.evaluation.results.row_scores import RowScores
@@ -31,6 +32,7 @@ from probekit.report.sections.curve import COLORS, curve_section, table_section
 from probekit.report.sections.grids import positions_section, transfer_section
 from probekit.report.sections.scores import of_margins, of_two_classes, reliability, scores_section
 from probekit.report.sections.summary import summary_section, unchecked
+from probekit.report.svg.grid import Cell, CellGrid, draw_grid
 from probekit.report.svg.scales import AxisSpan, cut_to, padded, pixel, tick_text, ticks
 from probekit.tasks.base import Task
 from probekit.tasks.quality.audit import audit
@@ -238,6 +240,43 @@ def test_each_note_stands_once_on_the_page_and_the_first_ranks_in_the_summary():
     assert first == ("verdict", "Worse than a bag of words (accuracy 1.050).")
     assert second[0] == "lead"
     assert "Caution: test texts are 2.0 times as long as train texts." in page["summary"]
+
+
+def test_the_summary_says_whose_direction_is_used_and_the_verdict_comes_first():
+    data = made_up()
+    own = [
+        replace(one, direction="mean-difference") if (one.method, one.direction) == ("interchange", "probe") else one
+        for one in data.effects
+    ]
+    unused = [
+        replace(one, effect=0.01, flip_rate=0.01, p_adjusted=1.0)
+        for one in data.effects
+        if (one.method, one.direction) == ("interchange", "probe")
+    ]
+    layers = [replace(one, directions={"interchange": "mean-difference"}) for one in data.layers]
+    data = replace(data, layers=layers, effects=[*own, *unused])
+    conclusion = causal_conclusion(data)
+    assert any(line.startswith("The probe's own direction is not shown to be used") for line in conclusion)
+    summary = unescape(summary_section(curve(("a", "b")), [("", data)]).html)
+    assert all(line in summary for line in conclusion)
+    assert f'<p class="text">{conclusion[0]}</p>' == unescape(causal_section(data).html).split("\n")[0]
+
+
+def columns(section: Section) -> list[str]:
+    """The heads of a section's first table."""
+    return re.findall("<th[^>]*>([^<]*)</th>", section.html)
+
+
+def test_what_decides_comes_first_in_wide_tables():
+    assert columns(table_section(curve(("a", "b"))))[1].startswith("test ")
+    assert columns(causal_section(made_up()))[1] == "quadrant"
+
+
+def test_column_names_that_would_touch_are_slanted():
+    tags = ["NOUN", "PRON", "PROPN", "PUNCT", "SCONJ", *(f"T{i}" for i in range(12))]
+    cells = [[Cell("1", "one") for _ in tags] for _ in tags]
+    assert draw_grid(CellGrid("tags", tags, tags, cells)).count("rotate(-40)") == len(tags)
+    assert "rotate(-40)" not in draw_grid(CellGrid("few", tags[:4], tags[:4], [row[:4] for row in cells[:4]]))
 
 
 def test_the_summary_names_what_was_not_checked():

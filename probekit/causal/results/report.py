@@ -75,9 +75,14 @@ def _sentences(data: CausalData) -> list[str]:
 def causal_report(data: CausalData) -> TableReport:
     """The parts of the page: those of `causal_summary`, with every note."""
     bold = [i for i, layer in enumerate(data.layers) if layer.place == _selected(data)]
-    lines = [*_setting(data), *_verdict(data), *_sizes(data), *_warnings(data)]
+    lines = [*_verdict(data), *_sizes(data), *_warnings(data), *_setting(data)]
     notes = [*_marks(data), *_notes(data)]
     return TableReport(causal_title(data), lines, _rows(data), notes, bold)
+
+
+def causal_conclusion(data: CausalData) -> list[str]:
+    """The verdict, then what changes a reader's conclusion."""
+    return [*_verdict(data), *_warnings(data)]
 
 
 def causal_title(data: CausalData) -> str:

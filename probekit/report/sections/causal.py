@@ -26,7 +26,8 @@ def causal_section(data: CausalData, number: int = 0, own: str = "") -> Section:
     report = causal_report(data)
     parts: list[Part] = [Lines(report.lines)]
     if data.layers:
-        parts += [_picture(data), PageTable(report.rows, bold=report.bold)]
+        rows = [[row[0], row[-1], *row[1:-1]] for row in report.rows]  # the quadrant, which a phone would cut off
+        parts += [_picture(data), PageTable(rows, left=2, bold=report.bold)]
     parts += [_patching(data, i) for i in range(len(data.grids))]
     parts.append(Lines(report.notes, "note"))
     items = data.checklist or reviewer_checklist(data)

@@ -52,7 +52,10 @@ def table_section(data: ProbeData) -> Section:
     """The table of a curve with its marks, and the notes that no other section tells."""
     report = curve_report(data)
     notes = [*marks(data), *notes_of(data, "table")]
-    parts: list[Part] = [Lines(report.lines), PageTable(report.rows, bold=report.bold), Lines(notes, "note")]
+    head = report.rows[0]
+    order = sorted(range(len(head)), key=lambda i: (i > 0, not head[i].startswith(("test ", "95%"))))  # test first
+    rows = [[row[i] for i in order] for row in report.rows]
+    parts: list[Part] = [Lines(report.lines), PageTable(rows, bold=report.bold), Lines(notes, "note")]
     return Section("table", "Table", html_of(parts))
 
 

@@ -65,7 +65,7 @@ def _not_repeated(store: Store | None) -> str:
     if LABEL_SETS in info:
         lacks.append(f"labels that were joined later ({listed(list(info[LABEL_SETS]))}): see probekit label")
     told = f"The commands leave out {'; '.join(lacks)}. " if lacks else ""
-    source = str(info.get("source", ""))
+    source = _dataset(store.meta)
     if not info.get(IN_MEMORY) and ("/" in source or Path(source).suffix) and not Path(source).is_absolute():
         told += f"The data {source!a} is a path from the folder where extract ran, or a name on the Hub. "
     return told and f"{told}The fingerprints tell whether the texts and weights are the same."
@@ -124,7 +124,7 @@ def _extract(store: Store) -> list[str]:
     if meta.get("kind"):
         return ["probekit", "import", "FILES"]
     source, info = dict(store.source or {}), meta.get("task_info") or {}
-    words = ["probekit", "extract", "--model", str(source.pop("name_or_path", meta["model"]))]
+    words = ["probekit", "extract", "--model", _whole_path(str(source.pop("name_or_path", meta["model"])))]
     words += ["--dataset", _dataset(meta), *typed(TaskOptions, info.get(ASKED, info), "extract")]
     asked = meta.get("asked", {"points": meta["points"], "dtype": meta.get("dtype"), "bos": meta.get("bos")})
     position = meta.get("position")
@@ -140,7 +140,13 @@ def _dataset(meta: Mapping[str, Any]) -> str:
     """The --dataset of a store."""
     info = meta.get("task_info") or {}
     source = str(info.get("source", meta["task"]))
-    return NO_FILE if info.get(IN_MEMORY) else "-" if source == "stdin" else source
+    return NO_FILE if info.get(IN_MEMORY) else "-" if source == "stdin" else _whole_path(source)
+
+
+def _whole_path(name: str) -> str:
+    """A name as it is; a path to something that is there from the root, as a command may run in another folder."""
+    is_path = "/" in name or Path(name).suffix
+    return str(Path(name).resolve()) if is_path and Path(name).exists() else name
 
 
 def _train_probe(run: Run, asked: Mapping[str, Any]) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from probekit.causal.data import CausalData
-from probekit.causal.results.report import place_ranges, quadrant_counts
+from probekit.causal.results.report import causal_conclusion
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.data import NOT_SELECTED, ProbeData
 from probekit.evaluation.results.verdict import standing_of, verdict
@@ -25,7 +25,7 @@ def summary_section(data: ProbeData, causal: Sequence[tuple[str, CausalData]]) -
     parts.append(Lines([_answer(data)], "lead"))
     parts += [Lines([f"Caution: {phrase}."], "caution") for phrase in warned]
     parts.append(Lines(notes_of(data, "summary")))
-    parts += [Lines([_used(name, one)]) for name, one in causal if one.layers]
+    parts += [Lines(_used(name, one)) for name, one in causal if one.layers]
     parts.append(Facts(_facts(data)))
     if missing := unchecked(data, [one for _, one in causal]):
         parts += [Heading("Not checked"), Items(missing)]
@@ -60,10 +60,10 @@ def _name(name: object) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
-def _used(name: str, data: CausalData) -> str:
-    """What the edits say, in one line."""
-    found = [f"{what}: {listed(place_ranges(layers))}" for what, layers in quadrant_counts(data).items()]
-    return f"Edits of the model{f' ({name})' if name else ''}, compared with placebos: {'; '.join(found)}."
+def _used(name: str, data: CausalData) -> list[str]:
+    """What the edits say, then what limits it: that another direction than the probe's is used, for one."""
+    found, *limits = causal_conclusion(data)
+    return [f"Edits of the model{f' ({name})' if name else ''}, compared with placebos: {found}.", *limits]
 
 
 def _facts(data: ProbeData) -> list[tuple[str, str]]:

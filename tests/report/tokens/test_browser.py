@@ -263,6 +263,28 @@ def test_several_views_on_a_page_have_their_own_links(opened, chromium, tmp_path
     assert names == ["resid_pre.1 (best)", "resid_pre.2"]
 
 
+def test_folded_views_draw_their_texts_when_they_are_opened_and_on_paper(chromium, tmp_path):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    from probekit.report.page import Group, Page, page_html
+    from probekit.report.tokens.section import SCRIPTS, STYLES, token_section
+
+    texts = PLAIN * 30
+    parts = [replace(token_section(made_up(texts), f"run-{i}-tokens"), folded=True) for i in (1, 2)]
+    path = tmp_path / "folded.html"
+    path.write_text(page_html(Page("two", "", [Group("runs", "Runs", parts)]), STYLES, SCRIPTS), encoding="utf-8")
+    chromium.get(path.as_uri())
+    last = "return document.querySelectorAll('#run-2-tokens .tk-one:last-child .t').length"
+    chromium.execute_script("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    chromium.execute_script("const list = document.querySelector('#run-2-tokens .tk-list'); list.scrollTop = 1e6")
+    WebDriverWait(chromium, 10).until(lambda driver: driver.execute_script(last) == len(texts[-1]))
+    chromium.refresh()
+    assert chromium.execute_script(last) == 0
+    chromium.execute_cdp_cmd("Page.printToPDF", {})
+    filled = "return [...document.querySelectorAll('.tk-one')].filter((one) => one.querySelector('.t')).length"
+    assert chromium.execute_script(filled) == 2 * len(texts)
+
+
 def test_the_notebook_s_frame_runs_and_cannot_leave(chromium, agreement, tmp_path):
     """The HTML of a notebook's output, put into a page as Jupyter does it."""
     results, model, _ = agreement
