@@ -451,8 +451,8 @@ def test_the_plan_says_what_the_audit_finds(model, task):
     labels = task.labels["odd"].copy()
     labels[first], labels[second] = 0, 1
     assert last(inputs=inputs, labels={**task.labels, "odd": labels}) == (
-        "audit    1 of the 7 test texts also occurs in train; rows that leak: 1 of train, leave them out with drop_leaks "
-        "(--drop-leaks); 1 text with contradictory labels (2 rows)"
+        "audit    1 of the 7 test texts also occurs in train; rows that leak: 1 of train, leave them out with "
+        "drop_leaks (--drop-leaks); 1 text with contradictory labels (2 rows)"
     )
 
 
