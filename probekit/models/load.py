@@ -15,7 +15,7 @@ from probekit.dtypes import dtype_name
 from probekit.errors import DataError, UsageError, nearest
 from probekit.hub import ALIASES, REPO_ID, HubRepo, cached_model, fetch, find_repo, warn_of_local
 from probekit.models.adapter.fields import checked_fields
-from probekit.models.families import families
+from probekit.models.families import families, model_types
 from probekit.models.files import read_json
 from probekit.models.generation_config import FILE as GENERATION_CONFIG
 from probekit.models.generation_config import end_ids
@@ -251,7 +251,7 @@ def _exists(name: str) -> bool:
 def _described(found: _Found, hf: Mapping[str, Any]) -> "tuple[Family, Any]":
     """The family and the config that config.json describes."""
     with _naming(found):
-        check_implemented_here(hf, families())
+        check_implemented_here(hf, model_types())
         family = families()[hf["model_type"]]
         return family, family.config.from_hf(hf)
 
@@ -259,7 +259,7 @@ def _described(found: _Found, hf: Mapping[str, Any]) -> "tuple[Family, Any]":
 def _adaptable(found: _Found, hf: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of config.json as transformers reads them, for a model that it can make."""
     with _naming(found):
-        check_adaptable(hf, own=families())
+        check_adaptable(hf, own=model_types())
         return checked_fields(hf)
 
 

@@ -27,6 +27,11 @@ FILES: dict[str, tuple[str, ...]] = {
 """Modules of this package that end with a FAMILY, and its `model_types`; to add a family, add its file here."""
 
 
+def model_types() -> list[str]:
+    """Every `model_type` of config.json that a family means; known without torch."""
+    return [each for types in FILES.values() for each in types]
+
+
 @cache
 def families() -> dict[str, "Family"]:
     """Every family, by each `model_type` of config.json that means it."""
