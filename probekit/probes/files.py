@@ -83,10 +83,10 @@ def read_probe(path: str | Path, known: Mapping[str, Callable[[], Any]]) -> Any:
         about = parse_record(text)
     except FileNotFoundError as error:
         raise DataError(
-            f"no probe here: {str(error.filename)!a} is missing; give the path that it was saved to"
+            f"no probe here: {str(error.filename)!a} is missing; give the path that it was saved to, or train again"
         ) from None
     except (OSError, ValueError) as error:
-        raise DataError(f"could not read the probe {stem!a}: {printable(error)}; save it again") from None
+        raise DataError(f"could not read the probe {stem!a}: {printable(error)}; train or save it again") from None
     return probe_from(about, weights, stem, known)
 
 
@@ -97,18 +97,20 @@ def probe_from(about: Any, weights: bytes, stem: str, known: Mapping[str, Callab
         DataError: as `read_probe`.
     """
     if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise DataError(f"{stem + '.json'!a} is not a probe's file of format {FORMAT}; save the probe again")
-    with describing(Path(f"{stem}.json"), "save the probe again"):
+        raise DataError(f"{stem + '.json'!a} is not a probe's file of format {FORMAT}; train or save the probe again")
+    with describing(Path(f"{stem}.json"), "train or save the probe again"):
         about = read_as(_ProbeFile, about)
     if about["probe"] not in known:
         raise DataError(f"{stem + '.json'!a}: unknown probe; {nearest(about['probe'], known)}")
     if about["sha256"] != hashlib.sha256(weights).hexdigest():
-        raise DataError(f"{stem + '.safetensors'!a} is damaged or does not belong to its .json; save the probe again")
+        raise DataError(
+            f"{stem + '.safetensors'!a} is damaged or does not belong to its .json; train or save the probe again"
+        )
     try:
         return _restored(known[about["probe"]](), about, _arrays(weights))
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, safetensors.SafetensorError) as error:
         raise DataError(
-            f"{stem + '.json'!a} is not a complete probe ({printable(error):.300}); save it again"
+            f"{stem + '.json'!a} is not a complete probe ({printable(error):.300}); train or save it again"
         ) from None
 
 

@@ -29,8 +29,9 @@ def separator_of(line: str, usual: str, n_columns: int | None) -> str:
 
 
 def _cells(line: str, separator: str) -> list[str]:
+    """Those of a line; one that ends within quotes, as a name with a line break does, is taken to close them."""
     try:
-        return next(csv.reader([line], delimiter=separator, strict=True), [])
+        return next(csv.reader([line + '"' * (line.count('"') % 2)], delimiter=separator, strict=True), [])
     except csv.Error:
         return []
 
