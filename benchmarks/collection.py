@@ -27,7 +27,7 @@ from collection_tables import write_page
 
 import probekit as pk
 from probekit.evaluation.results.data import LayerResult
-from probekit.progress import parts_line
+from probekit.machine.progress import parts_line
 from probekit.sweeps import SweepRun
 from probekit.tasks.quality.audit import audit, audit_lines
 

@@ -31,12 +31,12 @@ import torch
 
 from probekit import extract, train_probes
 from probekit.activations.activations import ActivationSet
-from probekit.devices import DTYPES, find_device
+from probekit.files.published import PUBLISHED
+from probekit.machine.devices import DTYPES, find_device
 from probekit.models.base import LanguageModel
 from probekit.models.families.gpt2 import GPT2Config
 from probekit.models.families.llama import LlamaConfig
 from probekit.options import parse
-from probekit.published import PUBLISHED
 from probekit.tasks import Task
 from probekit.verification import measure_speed, speed_as_dict
 from probekit.verification.compare import bounds_of

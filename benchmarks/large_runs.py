@@ -14,10 +14,10 @@ from pathlib import Path
 
 from probekit.activations.plan.build import SHARD_BYTES
 from probekit.activations.store.format import MAX_RECORDS, MAX_ROWS
+from probekit.files.plain_files import MAX_TABLE
 from probekit.models.accounting import forward_flops, parameters
 from probekit.models.families import named_shape
 from probekit.models.shapes import ModelShape
-from probekit.plain_files import MAX_TABLE
 from probekit.text import metric
 
 MODELS = {"7B": "llama-2-7b", "70B": "llama-2-70b"}

@@ -23,8 +23,8 @@ import torch
 from store import PLACES, Data, race, table, write_store
 
 from probekit.activations.store.reader import Store
-from probekit.remote.filesystems import filesystem
-from probekit.remote.path import RemotePath, as_path
+from probekit.files.remote.filesystems import filesystem
+from probekit.files.remote.path import RemotePath, as_path
 
 _SERVE = """
 import logging, sys

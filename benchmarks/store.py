@@ -26,8 +26,8 @@ from probekit.activations.layout import Layout
 from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.reader import Store
 from probekit.activations.store.writer import StoreWriter
+from probekit.files.remote.path import AnyPath
 from probekit.points import Place
-from probekit.remote.path import AnyPath
 from probekit.tasks import Task
 
 PLACES: list[Place] = [*(("resid_pre", i) for i in range(12)), ("resid_post", 11)]

@@ -17,13 +17,13 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
+from probekit.machine.progress import progress_bar
 from probekit.models.examples import Example
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.tokenizer import Tokenizer
 from probekit.models.training import collate, train
 from probekit.models.weights import save_hf
 from probekit.options import TrainingSettings
-from probekit.progress import progress_bar
 from probekit.worlds.agreement import EOS, MAX_DEPTH, VOCABULARY, Sentence, sentences
 
 FOLDER = Path(__file__).parents[1] / "probekit/models/builtin/agreement-gpt2"

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 import probekit as pk
 from probekit.evaluation import ProbeResults
 from probekit.hooks import HookPoint
+from probekit.machine.progress import progress_bar
 from probekit.models.base import LanguageModel, stopped
 from probekit.models.examples import Example
 from probekit.models.layers import (
@@ -37,7 +38,6 @@ from probekit.models.layers import (
 )
 from probekit.models.positional import Rotary, rotate_interleaved
 from probekit.models.training import train
-from probekit.progress import progress_bar
 from probekit.worlds import world
 from probekit.worlds.definition import World, tokenizer_of
 from probekit.worlds.train import examine

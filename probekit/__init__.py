@@ -3,7 +3,7 @@
 Public names are imported on first use, so `import probekit` does not import torch.
 """
 
-from probekit import program  # isort: skip  (first of all)
+from probekit.machine import program  # isort: skip  (first of all)
 
 program.stop_at_signals()
 
@@ -11,8 +11,7 @@ import importlib  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
 from probekit import worlds  # noqa: E402, F401  enters the built-in models and tasks by name
-
-__version__ = "0.1.0"
+from probekit.machine.versions import __version__  # noqa: E402
 
 _HOME = {
     "load_model": "models",

@@ -4,7 +4,7 @@ import sys
 from typing import NoReturn
 
 from probekit.errors import StorageError
-from probekit.program import is_out_of_memory
+from probekit.machine.program import is_out_of_memory
 
 
 def main() -> NoReturn:

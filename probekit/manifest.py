@@ -9,10 +9,10 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from probekit.durable import MAX_JSON_BYTES, is_there, matches, unseal
 from probekit.errors import DataError, ProbekitError
+from probekit.files.durable import MAX_JSON_BYTES, is_there, matches, unseal
+from probekit.files.remote.path import AnyPath
 from probekit.places import NamedPlaces
-from probekit.remote.path import AnyPath
 from probekit.text import by_numbers
 
 _FORM = {"places": [(str, int | None)], "points": [str], "n_layers": int, "output?": str}

@@ -13,8 +13,8 @@ from probekit.activations.plan import build as planning
 from probekit.activations.run import loop
 from probekit.activations.store import write_examples
 from probekit.activations.store.writer import StoreWriter
+from probekit.files.remote.path import AnyPath, RemotePath
 from probekit.models.families.gpt2 import GPT2, GPT2Config
-from probekit.remote.path import AnyPath, RemotePath
 from probekit.tasks.base import SPLITS, Task
 
 N = 40

@@ -9,7 +9,7 @@ from probekit.activations import extract, plan_extraction
 from probekit.activations.run.loop import shard_rows
 from probekit.activations.store.format import read_plan, read_record
 from probekit.activations.store.writer import StoreWriter
-from probekit.durable import TEMPORARY
+from probekit.files.durable import TEMPORARY
 from probekit.options import ExtractOptions
 
 HOW = {"points": ["resid_pre", "q"], "batch_tokens": 16, "block_nodes": 8}

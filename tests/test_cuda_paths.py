@@ -19,8 +19,8 @@ from probekit import Monitor, extract, extract_statistics, logit_lens, train_pro
 from probekit.activations.activations import ActivationSet
 from probekit.activations.run.memory import refuse_large_sums
 from probekit.causal.patching.patching import patch_grid
-from probekit.devices import find_device, free_bytes
 from probekit.interventions import add, project_out, swap
+from probekit.machine.devices import find_device, free_bytes
 from probekit.models.layers import attention, causal_attention
 from probekit.options import ExtractOptions
 from probekit.tasks.base import Task

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from probekit.devices import has_float64, where_float64
 from probekit.evaluation.fits.layer import features_of
+from probekit.machine.devices import has_float64, where_float64
 from probekit.probes.ridge import RidgePath
 
 X = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from probekit.durable import matches
+from probekit.files.durable import matches
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from probekit.devices import at_most, free_bytes, free_in_groups
+from probekit.machine.devices import at_most, free_bytes, free_in_groups
 
 
 def write_groups(folder: Path, own: str, files: dict[str, str]) -> tuple[Path, Path]:

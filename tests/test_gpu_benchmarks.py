@@ -14,8 +14,8 @@ from tiny_configs import tiny_model
 from probekit import extract
 from probekit.activations.store import begin
 from probekit.activations.store import format as store_format
-from probekit.durable import MAX_JSON_BYTES, seal
 from probekit.errors import UsageError
+from probekit.files.durable import MAX_JSON_BYTES, seal
 from probekit.models.accounting import account
 from probekit.verification import speed
 

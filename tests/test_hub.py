@@ -12,9 +12,9 @@ import pytest
 from hub_repos import repos
 from hub_server import HubServer, commit_of, hub_env
 
-from probekit import hub
 from probekit.errors import DataError, UsageError
-from probekit.hub import find_repo
+from probekit.files import hub
+from probekit.files.hub import find_repo
 
 REPOS = {("gpt2", "model"): "models/openai-community/gpt2", ("sst2", "dataset"): "datasets/stanfordnlp/sst2"}
 
@@ -34,7 +34,7 @@ def ask_all(names: list[str], kind: str, env: dict[str, str], revision: str | No
     code = f"""
 import json
 from probekit.errors import ProbekitError
-from probekit.hub import find_repo
+from probekit.files.hub import find_repo
 for name in {names!r}:
     try:
         answer = vars(find_repo(name, {kind!r}, {revision!r}))
@@ -119,7 +119,7 @@ def filled(tmp_path_factory) -> Path:
     """A cache that holds a file of gpt2; tests copy it."""
     home = tmp_path_factory.mktemp("filled") / "home"
     server = HubServer(dict(repos()), home)
-    done = python("from probekit.hub import *; fetch(find_repo('gpt2', 'model'), ['config.json'])", server.env)
+    done = python("from probekit.files.hub import *; fetch(find_repo('gpt2', 'model'), ['config.json'])", server.env)
     server.close()
     assert done.returncode == 0, done.stderr
     return home
@@ -152,7 +152,7 @@ def test_a_hub_that_was_silent_is_not_asked_again(server, listener, silent, fill
     of_one_question = connections(listener)
     code = """
 from probekit.errors import DataError
-from probekit.hub import find_repo
+from probekit.files.hub import find_repo
 for name, kind in [("sst2", "dataset"), ("distilgpt2", "model"), ("gpt2", "model")]:
     try:
         print(find_repo(name, kind).offline)
@@ -188,7 +188,7 @@ def test_offline_the_copy_that_others_cached_under_the_short_name_is_found(serve
 
 def test_only_the_files_that_are_wanted_and_there_are_fetched(server):
     code = """
-from probekit.hub import *
+from probekit.files.hub import *
 folder = fetch(find_repo("gpt2", "model"), ["config.json", "no-such.json", "vocab.json"])
 print(*sorted(path.name for path in folder.iterdir()))
 """

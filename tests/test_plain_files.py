@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from probekit.durable import open_plain, write_first
 from probekit.errors import StorageError
-from probekit.plain_files import open_regular, parse_json, read_bytes
+from probekit.files.durable import open_plain, write_first
+from probekit.files.plain_files import open_regular, parse_json, read_bytes
 
 LIMIT = 100
 

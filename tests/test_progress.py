@@ -7,8 +7,8 @@ from terminal import Terminal
 
 from probekit import options
 from probekit.cli import console
+from probekit.machine.progress import parts_line, progress_bar, shown_parts
 from probekit.options.option import help_of
-from probekit.progress import parts_line, progress_bar, shown_parts
 
 
 def test_a_bar_is_hidden_unless_it_is_asked_for_or_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +96,7 @@ def test_a_line_of_parts_is_hidden_where_nobody_watches(
 
 def test_the_time_left_is_at_the_rate_of_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 1000.0, 1030.0, 1600.0])
-    monkeypatch.setattr("probekit.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("probekit.machine.progress.time.monotonic", lambda: next(clock))
     terminal = Terminal(monkeypatch)
     with parts_line() as line:
         line.part("reading")

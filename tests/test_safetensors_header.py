@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from probekit.safetensors_header import MAX_AXES, MAX_HEADER, HeaderError, read_header
+from probekit.files.safetensors_header import MAX_AXES, MAX_HEADER, HeaderError, read_header
 
 
 def raw(header: Any, data: bytes = b"", length: int | None = None) -> io.BytesIO:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probekit import scratch
 from probekit.errors import StorageError
-from probekit.scratch import ArrayWriter, DiskList, is_mapped, on_disk, pieces, scratch_list, settled, take
+from probekit.files import scratch
+from probekit.files.scratch import ArrayWriter, DiskList, is_mapped, on_disk, pieces, scratch_list, settled, take
 
 TEXTS = st.text(st.characters(codec=None), max_size=9)  # lone surrogates and NUL among them
 JSON = st.recursive(

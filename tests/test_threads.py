@@ -12,9 +12,9 @@ from sklearn.base import clone
 from threadpoolctl import threadpool_info, threadpool_limits
 from torch import Tensor
 
-from probekit import threads
+from probekit.machine import threads
+from probekit.machine.threads import in_threads, one_thread, shares
 from probekit.probes import LogisticProbe, MLPProbe
-from probekit.threads import in_threads, one_thread, shares
 
 
 @pytest.fixture(autouse=True)

@@ -30,12 +30,12 @@ from probekit.activations.sums.files import FOLDER, CountProgress
 from probekit.activations.sums.statistics import Statistics
 from probekit.activations.sums.tally import Tally, check_countable
 from probekit.errors import UsageError
+from probekit.files.remote.path import AnyPath
 from probekit.models.base import LanguageModel
 from probekit.options import EngineOptions, ExtractArguments, ExtractOptions
 from probekit.options.check import check_any_path
 from probekit.options.engine import Sums, checked_part
 from probekit.options.option import keywords
-from probekit.remote.path import AnyPath
 from probekit.tasks.base import Task
 from probekit.tasks.tables.objects import task_of
 from probekit.text import counted, kind_of

@@ -15,10 +15,10 @@ from functools import cached_property
 import numpy as np
 from torch import Tensor
 
-from probekit.devices import DTYPES
+from probekit.files.scratch import on_disk
+from probekit.machine.devices import DTYPES
 from probekit.places import ALL
 from probekit.points import PAIR_POINTS, Place
-from probekit.scratch import on_disk
 from probekit.selections import PER_EXAMPLE
 
 

@@ -14,10 +14,10 @@ from probekit.activations.replan import check_extracted, device_again, plan_agai
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import PlanFile, has_manifest, read_plan
 from probekit.activations.store.reader import Store
-from probekit.durable import matches
 from probekit.errors import UsageError
+from probekit.files.durable import matches
+from probekit.files.remote.path import AnyPath
 from probekit.options.check import check_any_path
-from probekit.remote.path import AnyPath
 
 BY_HAND = "make such a baseline yourself: extract(load_model(..., random_init=True), task, ...)"
 _SOURCE = {"name_or_path": str, "revision?": str}

@@ -21,11 +21,11 @@ from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import AGAIN, PlanFile, read_plan, record_path, stored_rows
 from probekit.activations.store.replace import ReplacingWriter
 from probekit.activations.store.writer import write_manifest
-from probekit.durable import remove
 from probekit.errors import StorageError, UsageError
+from probekit.files.durable import remove
+from probekit.files.remote.path import AnyPath
 from probekit.interventions import Edits
 from probekit.models.base import LanguageModel
-from probekit.remote.path import AnyPath
 
 __all__ = ["Repaired", "plan_again", "repair"]
 

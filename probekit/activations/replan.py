@@ -12,13 +12,13 @@ from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.store.begin import check_same
 from probekit.activations.store.examples import StoredExamples
 from probekit.activations.store.format import AGAIN, PlanFile
-from probekit.durable import matches
 from probekit.errors import DataError, StorageError, UsageError
+from probekit.files.durable import matches
+from probekit.files.remote.path import AnyPath
 from probekit.interventions import Edits
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
 from probekit.points import Place
-from probekit.remote.path import AnyPath
 
 _OPTIONS = {
     "points": [str],

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Required, TypedDict, get_args
 import numpy as np
 
 from probekit.evaluation.results.meta import ActivationsRecord, Headline, LayerCount, RunMeta
+from probekit.files.records import As, Count, Ends, Must, Share
 from probekit.points import place_name
-from probekit.records import As, Count, Ends, Must, Share
 
 Method = Literal["interchange", "erase", "steer"]
 Quadrant = Literal["read and used", "read, not shown to be used", "used, not read", "neither"]

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from probekit.cli import console
-from probekit.dtypes import BYTES
+from probekit.machine.dtypes import BYTES
 from probekit.tables import text_table
 from probekit.text import metric
 

@@ -16,6 +16,10 @@ from probekit.cli.fields import Output, argument
 from probekit.cli.results import save_and_show
 from probekit.cli.stores import check_results_out
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError
+from probekit.files.plain_files import MAX_RESULTS, MAX_TABLE, read_bytes
+from probekit.files.records import Count, parse_record, read_as
+from probekit.files.remote.path import AnyPath, RemotePath, as_path
+from probekit.machine.progress import parts_line
 from probekit.manifest import (
     check_is_store,
     is_store,
@@ -29,10 +33,6 @@ from probekit.options.check import check_reading, check_there
 from probekit.options.option import help_of, option
 from probekit.options.picture import PictureOptions
 from probekit.places import places_of
-from probekit.plain_files import MAX_RESULTS, MAX_TABLE, read_bytes
-from probekit.progress import parts_line
-from probekit.records import Count, parse_record, read_as
-from probekit.remote.path import AnyPath, RemotePath, as_path
 from probekit.text import listed
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from probekit.cli import console
 from probekit.errors import ProbekitError, UsageError
+from probekit.files.remote.path import AnyPath
 from probekit.options import ModelOptions, parse
-from probekit.remote.path import AnyPath
 from probekit.text import listed
 
 if TYPE_CHECKING:

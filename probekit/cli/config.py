@@ -19,7 +19,7 @@ import typer
 from probekit.cli.console import one_line
 from probekit.cli.fields import CliOption
 from probekit.errors import UsageError, nearest
-from probekit.plain_files import MAX_CONFIG, read_bytes
+from probekit.files.plain_files import MAX_CONFIG, read_bytes
 
 Keys = Mapping[str, CliOption]
 """The options of one command by name."""

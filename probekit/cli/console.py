@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from probekit.progress import clear_line
+from probekit.machine.progress import clear_line
 from probekit.text import printable
 
 LONGEST = 20_000  # characters of an error; a list of every weight that is missing has fewer

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from probekit.cli import console
 from probekit.cli.stores import make_store
 from probekit.errors import ProbekitError, UsageError
+from probekit.files.remote.path import AnyPath
 from probekit.options import ExtractArguments
-from probekit.remote.path import AnyPath
 
 NO_STOP = "Do not stop at any token; continue as far as the other options allow."
 

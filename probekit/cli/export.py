@@ -8,11 +8,11 @@ from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.cli.stores import check_out
 from probekit.errors import UsageError
+from probekit.files.remote.path import as_path
 from probekit.manifest import check_is_store
 from probekit.options import ExportOptions
 from probekit.options.export import TABLES
 from probekit.options.option import option
-from probekit.remote.path import as_path
 from probekit.text import counted, listed, printable
 
 

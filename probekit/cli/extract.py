@@ -14,11 +14,11 @@ from probekit.cli.fields import Output, required
 from probekit.cli.parts import describe_share, share_as_dict, write_part
 from probekit.cli.stores import check_store_out, check_via, make_store, saved_rows
 from probekit.errors import ProbekitError, UsageError
+from probekit.files.remote.path import AnyPath, as_path
 from probekit.manifest import is_store
 from probekit.options import ExtractArguments, ModelOptions, TaskOptions
 from probekit.options.engine import Sums, checked_part
 from probekit.options.option import option
-from probekit.remote.path import AnyPath, as_path
 
 if TYPE_CHECKING:
     from probekit.activations import ExtractionPlan
@@ -112,7 +112,7 @@ def _spread(model: ModelOptions, options: ExtractArguments) -> tuple[ModelOption
 
         check_cluster(options)
     if options.engine is not None and model.device_map is None and model.quantize is None:
-        from probekit.devices import find_device
+        from probekit.machine.devices import find_device
 
         return replace(model, device="cpu"), replace(options, device=find_device(model.device).type)
     if options.devices is None:

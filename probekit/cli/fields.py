@@ -7,9 +7,9 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from probekit.files.remote.path import RemotePath, as_path
 from probekit.options.option import OptionHelp, help_of, option
 from probekit.options.parse import DTYPES
-from probekit.remote.path import RemotePath, as_path
 
 T = TypeVar("T")
 

@@ -10,10 +10,10 @@ from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.cli.stores import check_store_out, make_store, saved_rows
+from probekit.files.remote.path import AnyPath
 from probekit.options import ImportArguments
 from probekit.options.check import check_there
 from probekit.options.option import option
-from probekit.remote.path import AnyPath
 
 if TYPE_CHECKING:
     from probekit.activations import Store

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
+from probekit.files.remote.path import AnyPath
 from probekit.manifest import check_is_store
 from probekit.options import LabelArguments
-from probekit.remote.path import AnyPath
 from probekit.text import counted, listed, printable
 
 if TYPE_CHECKING:

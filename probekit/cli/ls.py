@@ -8,8 +8,8 @@ from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import JsonOutput, argument
 from probekit.errors import DataError
+from probekit.files.remote.path import AnyPath
 from probekit.manifest import results_home
-from probekit.remote.path import AnyPath
 from probekit.text import counted, listed, printable
 
 if TYPE_CHECKING:

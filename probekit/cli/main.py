@@ -18,12 +18,12 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from probekit import __version__
 from probekit.cli import console
 from probekit.cli.commands import COMMANDS, SECTIONS, SUMMARIES, ByCommand
 from probekit.cli.signals import end_by_signals, orderly_signals
 from probekit.errors import ProbekitError, StorageError, nearest
-from probekit.program import is_out_of_memory
+from probekit.machine.program import is_out_of_memory
+from probekit.machine.versions import __version__
 
 # pydantic's words for an option with choices: without its prefix, and with the choice that may have been meant
 _WRONG_CHOICE = re.compile(r"Value error, ('(.*)' is not one of ('.*'))\.$", re.DOTALL)

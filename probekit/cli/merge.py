@@ -8,12 +8,12 @@ from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument, required
 from probekit.cli.stores import check_store_out
 from probekit.errors import StorageError
+from probekit.files.remote.path import AnyPath
+from probekit.machine.progress import progress_bar
 from probekit.manifest import check_is_store
 from probekit.options import EngineOptions
 from probekit.options.check import check_reading
 from probekit.options.option import like
-from probekit.progress import progress_bar
-from probekit.remote.path import AnyPath
 from probekit.text import counted
 
 if TYPE_CHECKING:

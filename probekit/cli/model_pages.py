@@ -3,7 +3,7 @@
 import textwrap
 from typing import TYPE_CHECKING
 
-from probekit.published import PUBLISHED
+from probekit.files.published import PUBLISHED
 from probekit.tables import markdown_table
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from probekit.cli import console
 from probekit.cli.stores import make_store, saved_rows
+from probekit.files.remote.path import as_path
 from probekit.options import ExtractArguments
 from probekit.options.engine import Sums
-from probekit.remote.path import as_path
 from probekit.text import counted, listed
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
+from probekit.files.remote.path import AnyPath
 from probekit.options import PushOptions
 from probekit.options.option import option
-from probekit.remote.path import AnyPath
 from probekit.text import counted, metric, printable
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.errors import StorageError
+from probekit.files.remote.path import AnyPath
+from probekit.machine.progress import progress_bar
 from probekit.manifest import check_is_store
 from probekit.options.option import option
-from probekit.progress import progress_bar
-from probekit.remote.path import AnyPath
 from probekit.text import counted
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.cli.results import RESULT_FILES
+from probekit.files.remote.path import is_remote
+from probekit.machine.progress import parts_line
 from probekit.manifest import newest_with_results
 from probekit.options import ReportOptions
 from probekit.options.option import option
-from probekit.progress import parts_line
-from probekit.remote.path import is_remote
 
 DEFAULT = "report.html"
 

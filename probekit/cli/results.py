@@ -11,12 +11,12 @@ from typing import Any, TypedDict
 from probekit.cli import console
 from probekit.cli.fields import Output
 from probekit.errors import ResumeMismatch, UsageError
+from probekit.files.plain_files import MAX_RESULTS, read_bytes
+from probekit.files.records import parse_record, read_as
+from probekit.files.remote.path import AnyPath
 from probekit.manifest import results_home
 from probekit.options import CurveOptions, ProbeOptions
 from probekit.options.option import help_of
-from probekit.plain_files import MAX_RESULTS, read_bytes
-from probekit.records import parse_record, read_as
-from probekit.remote.path import AnyPath
 from probekit.text import listed
 
 NAME_ORDER = (

@@ -66,7 +66,7 @@ def _model(job: SelftestJob, options: SelftestOptions) -> "LanguageModel":
     if given:
         flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UsageError(f"without --model a made-up GPT-2 is checked, which takes no {flags}; add --model NAME")
-    from probekit.devices import DTYPES, find_device
+    from probekit.machine.devices import DTYPES, find_device
     from probekit.verification import made_up_model
 
     return made_up_model(find_device(options.device), DTYPES[options.dtype], options.seed)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from probekit.program import STOPPING, has_default, stop_at_once
+from probekit.machine.program import STOPPING, has_default, stop_at_once
 
 SECONDS_OF_ONE = 1.0  # shells, `timeout` and Slurm may send one signal twice: to the process, and to its group
 _AT_ONCE = b"probekit: error: interrupted again, and ended at once; run the same command again\n"

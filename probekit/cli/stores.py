@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from probekit.cli import console
-from probekit.durable import unseal
 from probekit.errors import ProbekitError, ResumeMismatch, StorageError, UsageError
+from probekit.files.durable import unseal
+from probekit.files.remote.attempts import NotReached
+from probekit.files.remote.path import AnyPath, as_path
 from probekit.manifest import results_home, stored_places
 from probekit.options import CurveOptions, parse
 from probekit.options.check import check_path
 from probekit.places import check_kept, check_several_kept, places_of
-from probekit.remote.attempts import NotReached
-from probekit.remote.path import AnyPath, as_path
 
 T = TypeVar("T")
 

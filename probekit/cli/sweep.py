@@ -13,10 +13,10 @@ from probekit.cli.derive import command
 from probekit.cli.extract import MODEL
 from probekit.cli.fields import Output, required
 from probekit.errors import DataError
+from probekit.machine.progress import parts_line
 from probekit.options import ClusterOptions, SweepArguments, parse
 from probekit.options.option import option
 from probekit.options.picture import PictureOptions
-from probekit.progress import parts_line
 from probekit.text import counted, listed
 
 if TYPE_CHECKING:

@@ -12,15 +12,15 @@ from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.cli.results import RESULT_FILES, check_out, question_of, results_folder, save_and_show
 from probekit.errors import UsageError
+from probekit.files.remote.path import AnyPath
 from probekit.logging_to.check import check_tracker
+from probekit.machine.progress import parts_line
 from probekit.manifest import newest_manifest, stores_in
 from probekit.options import ClusterOptions, ProbeArguments, ProbeOptions, parse
 from probekit.options.check import check_reading
 from probekit.options.option import like, option
 from probekit.options.picture import PictureOptions
 from probekit.options.probe import BY_HEAD
-from probekit.progress import parts_line
-from probekit.remote.path import AnyPath
 
 if TYPE_CHECKING:
     from probekit.activations import Store

@@ -14,12 +14,12 @@ from probekit.cli.fields import Output, argument
 from probekit.cli.results import question_of, save_and_show
 from probekit.cli.stores import check_places, check_results_out
 from probekit.errors import UsageError
+from probekit.files.remote.path import AnyPath
+from probekit.machine.progress import parts_line
 from probekit.manifest import results_home
 from probekit.options import TransferOptions
 from probekit.options.option import option
 from probekit.options.picture import PictureOptions
-from probekit.progress import parts_line
-from probekit.remote.path import AnyPath
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from probekit.errors import UsageError
+from probekit.files.remote.path import AnyPath, RemotePath
 from probekit.options.engine import EngineOptions
-from probekit.remote.path import AnyPath, RemotePath
 
 if TYPE_CHECKING:
     from probekit.activations import ExtractionPlan

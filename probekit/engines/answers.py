@@ -9,7 +9,7 @@ from typing import Any
 
 from probekit import errors
 from probekit.errors import ProbekitError, StorageError
-from probekit.program import is_out_of_memory
+from probekit.machine.program import is_out_of_memory
 
 Answer = dict[str, Any]
 OF_ALL = ("DataError", "StorageError", "ResumeMismatch")  # while computing, errors that every worker would have

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from queue import SimpleQueue
 
 from probekit.engines.answers import Answer, error_answer
-from probekit.program import STOPPING
+from probekit.machine.program import STOPPING
 
 SECONDS_TO_END = 20.0  # for shards on their way to the disk; a call into CUDA may never come back
 

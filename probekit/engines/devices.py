@@ -22,13 +22,13 @@ import probekit
 from probekit.activations.parts.cut import shard_costs
 from probekit.activations.parts.work import begin_work, finish_store
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.devices import find_device
 from probekit.engines.answers import Answer, death_answer
 from probekit.engines.schedule import Schedule, shards_bar
 from probekit.engines.shares import Shares
 from probekit.errors import UsageError
+from probekit.files.remote.path import AnyPath
+from probekit.machine.devices import find_device
 from probekit.options.engine import EngineOptions
-from probekit.remote.path import AnyPath
 from probekit.text import counted, listed
 
 AHEAD = 5  # shards that a process has at most: it computes one or two while up to three are on their way to the disk

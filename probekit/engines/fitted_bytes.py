@@ -15,9 +15,9 @@ from probekit.evaluation.fits.choose import ChosenFit
 from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.results.files import as_entry
 from probekit.evaluation.scores.predictions import Predictions
+from probekit.files.records import read_as
 from probekit.probes.files import probe_bytes, probe_from
 from probekit.probes.load import SAVED
-from probekit.records import read_as
 
 ARRAYS = ("truth", "predicted", "scores", "probabilities")
 

@@ -16,8 +16,8 @@ from probekit.engines.ray_pool import Pool, least_and_most
 from probekit.engines.ray_worker import own_versions
 from probekit.engines.schedule import Schedule, shards_bar
 from probekit.engines.shares import Shares
+from probekit.files.remote.path import AnyPath, RemotePath
 from probekit.options.engine import EngineOptions
-from probekit.remote.path import AnyPath, RemotePath
 
 
 def run_on_ray(plan: ExtractionPlan, path: AnyPath, options: EngineOptions, progress: bool | None) -> None:

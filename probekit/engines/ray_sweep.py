@@ -12,9 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from probekit.devices import find_device
 from probekit.engines.tasks import Payload, answer_of, check_seen, raise_error, run_tasks
 from probekit.errors import UsageError
+from probekit.machine.devices import find_device
 from probekit.models.base import LanguageModel
 from probekit.options.sweep import SweepArguments, SweepOptions
 from probekit.sweeps.data import SweepRun

@@ -66,7 +66,7 @@ def own_versions() -> dict[str, str]:
     """Versions that must be the same wherever shards of a store are computed."""
     import torch
 
-    from probekit import __version__
+    from probekit.machine.versions import __version__
 
     return {"probekit": __version__, "torch": str(torch.__version__)}
 

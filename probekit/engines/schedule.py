@@ -17,7 +17,7 @@ from probekit.activations.store.format import record_numbers
 from probekit.engines.answers import OF_ALL, Answer, error_of
 from probekit.engines.shares import MOST_LOST, Shares
 from probekit.errors import ProbekitError, StorageError
-from probekit.remote.path import AnyPath
+from probekit.files.remote.path import AnyPath
 from probekit.text import counted
 
 START_TRIES = 3  # workers that fail to start, one after the other, before no more are started

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from probekit import errors
-from probekit.devices import at_most, free_bytes
 from probekit.engines.cluster import check_workers_fit, one_line, ray_cluster
 from probekit.engines.ray_worker import check_versions, here, own_versions
 from probekit.errors import ProbekitError, StorageError
+from probekit.machine.devices import at_most, free_bytes
 from probekit.options.engine import ClusterOptions
 from probekit.text import counted, printable
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.activations import Activations
-from probekit.devices import free_bytes
 from probekit.evaluation.compare.codelength import layer_codelength
 from probekit.evaluation.compare.controls import compare_with_controls
 from probekit.evaluation.fits.choose import ChosenFit, certified, choose_fit, control_fits, control_fits_at
@@ -26,9 +25,10 @@ from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.evaluation.scores.regression import r2_of_outputs
 from probekit.evaluation.scores.score import score, score_intervals
+from probekit.machine.devices import free_bytes
+from probekit.machine.threads import in_threads
 from probekit.points import Place
 from probekit.probes.stream import COPIES, Stream
-from probekit.threads import in_threads
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,9 +23,9 @@ from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.evaluation.set_fits import SetFits
 from probekit.evaluation.surface.nuisance import nuisance_record
+from probekit.machine.threads import one_thread
 from probekit.options import CurvesArguments
 from probekit.points import Place
-from probekit.threads import one_thread
 
 
 @one_thread()

@@ -17,10 +17,10 @@ from probekit.evaluation.rows import Comparisons, audited_protocol, types_read
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import check_metric
 from probekit.evaluation.surface.columns import Nuisance, nuisance_columns
+from probekit.machine.threads import one_thread
 from probekit.options import CurvesArguments
 from probekit.tasks.chats.contents import compared_inputs
 from probekit.tasks.quality.audit import Audit
-from probekit.threads import one_thread
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from probekit.activations.activations import Activations
 from probekit.activations.labelled import label, with_label_columns, with_task
-from probekit.devices import at_most
 from probekit.errors import StorageError
 from probekit.evaluation.by_head.train import train_by_head
 from probekit.evaluation.by_position.results import PositionResults
@@ -27,11 +26,12 @@ from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.results.transfer_results import TransferResults
 from probekit.evaluation.set_fits import FITTING, fit_sets
 from probekit.evaluation.surface.shift import train_by_shift
+from probekit.machine.devices import at_most
+from probekit.machine.progress import shown_parts
 from probekit.options import CurvesArguments
 from probekit.options.option import keywords_of_three
 from probekit.options.probe import BY_HEAD
 from probekit.options.probe_forms import OneCurveArguments, OnePositionArguments
-from probekit.progress import shown_parts
 
 
 @keywords_of_three(

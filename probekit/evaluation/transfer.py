@@ -31,15 +31,15 @@ from probekit.evaluation.results.wording import position_name
 from probekit.evaluation.rows import resampling_units, task_fingerprint
 from probekit.evaluation.scores.bootstrap import Bootstrap, fewest_groups, groups_note
 from probekit.evaluation.scores.metrics import Predictions, metrics_of
+from probekit.machine.progress import shown_parts
+from probekit.machine.threads import one_thread
 from probekit.options import TransferArguments
 from probekit.options.option import keywords
 from probekit.points import place_name
-from probekit.progress import shown_parts
 from probekit.tasks.chats.contents import compared_inputs
 from probekit.tasks.quality.audit import Audit
 from probekit.tasks.quality.duplicates import duplicates_in
 from probekit.text import counted, listed, printable
-from probekit.threads import one_thread
 
 # What must be equal, where both sets record it, for a probe of one to mean anything on the other.
 SAME = {

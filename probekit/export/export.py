@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from probekit.durable import write_as
 from probekit.errors import StorageError, UsageError
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.files import is_saved
@@ -14,6 +13,7 @@ from probekit.export.card import card
 from probekit.export.latex import latex_curve, latex_curves
 from probekit.export.tables import csv_bytes, parquet_bytes
 from probekit.export.weights import gguf_bytes, npz_bytes, safetensors_bytes, sklearn_bytes
+from probekit.files.durable import write_as
 from probekit.options import ExportOptions
 from probekit.options.export import CARD, TABLES, WEIGHTS
 from probekit.options.option import keywords

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from probekit.dtypes import BYTES
+from probekit.machine.dtypes import BYTES
 from probekit.models.shapes import ModelShape, StackShape, equal_blocks
 from probekit.points import POINTS, base_name
 

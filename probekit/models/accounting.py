@@ -32,8 +32,8 @@ Axes: B batch, L query position, M key position, D d_model, H heads, G kv heads,
 from dataclasses import dataclass
 from typing import Any
 
-from probekit.dtypes import BYTES, dtype_name
 from probekit.errors import UsageError
+from probekit.machine.dtypes import BYTES, dtype_name
 from probekit.models.account_points import PointSize, point_sizes
 from probekit.models.shapes import ModelShape, StackShape, equal_stacks
 

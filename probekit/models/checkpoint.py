@@ -14,9 +14,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from probekit.durable import open_plain, remove_stale, write_as
 from probekit.errors import ResumeMismatch, StorageError
-from probekit.safetensors_header import read_header
+from probekit.files.durable import open_plain, remove_stale, write_as
+from probekit.files.safetensors_header import read_header
 
 SHOWN = 80  # characters; an error shows two values only if both fit
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import DataError
-from probekit.plain_files import MAX_MODEL_JSON, parse_json, read_bytes
+from probekit.files.plain_files import MAX_MODEL_JSON, parse_json, read_bytes
 
 
 def read_text(path: Path) -> str:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probekit import builtin
-from probekit.dtypes import dtype_name
 from probekit.errors import DataError, UsageError, nearest
-from probekit.hub import ALIASES, REPO_ID, HubRepo, cached_model, fetch, find_repo, warn_of_local
+from probekit.files.hub import ALIASES, REPO_ID, HubRepo, cached_model, fetch, find_repo, warn_of_local
+from probekit.machine.dtypes import dtype_name
 from probekit.models.adapter.fields import checked_fields
 from probekit.models.families import families, model_types
 from probekit.models.files import read_json
@@ -183,7 +183,7 @@ def check_model(name: str, options: DeviceOptions) -> None:
         _check_no_revision(name, options.revision, "is built in")
     _check_via(name, options)
     if options.device not in ("auto", "cpu"):
-        from probekit.devices import find_device  # torch
+        from probekit.machine.devices import find_device  # torch
 
         find_device(options.device)
 
@@ -275,7 +275,7 @@ def _naming(found: _Found) -> Iterator[None]:
 def _own(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "LanguageModel":
     """The family's own model."""
     family, cfg = _described(found, hf)
-    from probekit.devices import DTYPES, find_device  # torch: not before the model is found
+    from probekit.machine.devices import DTYPES, find_device  # torch: not before the model is found
     from probekit.models.spread import choose_placement, spread_over
 
     dtype = DTYPES[dtype_name(options.dtype)]
@@ -290,7 +290,7 @@ def _own(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "Langua
 def _adapted(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "LanguageModel":
     """The class of transformers for this config, wrapped."""
     hf = _adaptable(found, hf)
-    from probekit.devices import DTYPES, find_device
+    from probekit.machine.devices import DTYPES, find_device
     from probekit.models.adapter.load import load_adapted
 
     if not options.random_init:

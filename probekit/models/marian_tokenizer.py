@@ -14,9 +14,9 @@ from tokenizers import Regex, decoders, models, normalizers, processors
 from tokenizers import Tokenizer as Backend
 
 from probekit.errors import DataError, UsageError
+from probekit.files.plain_files import MAX_MODEL_JSON, read_bytes
 from probekit.models.files import read_json
 from probekit.models.tokenizer import BLANK, HIDDEN
-from probekit.plain_files import MAX_MODEL_JSON, read_bytes
 
 NORMAL, UNKNOWN, CONTROL, UNUSED = 1, 2, 3, 5  # types of pieces; 4 (user-defined) and 6 (bytes) are not implemented
 UNIGRAM = 1

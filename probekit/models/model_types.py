@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import DataError, UsageError
+from probekit.machine.versions import versions_of
 from probekit.text import listed
-from probekit.versions import versions_of
 
 # Parts of the tables' names, in the order in which they decide: a model of images may be in a table of texts as well.
 _KINDS = {

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from probekit.devices import free_bytes
 from probekit.errors import UsageError
+from probekit.machine.devices import free_bytes
 from probekit.models.accounting import block_width
 from probekit.models.base import LanguageModel
 from probekit.models.families import shape_of

@@ -28,11 +28,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from probekit.errors import DataError, UsageError
+from probekit.machine.program import STOPPING
 from probekit.models.base import LanguageModel
 from probekit.models.checkpoint import load_checkpoint, save_checkpoint
 from probekit.models.examples import IGNORE, Example
 from probekit.options import TrainingSettings
-from probekit.program import STOPPING
 
 CHECKPOINT = "checkpoint.safetensors"
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state for each weight

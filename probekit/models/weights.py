@@ -15,15 +15,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from probekit.durable import make_folder, remove, write_as
 from probekit.errors import DataError
+from probekit.files.durable import make_folder, remove, write_as
+from probekit.files.plain_files import open_regular
+from probekit.files.safetensors_header import HeaderError, read_header
 from probekit.models.base import LanguageModel
 from probekit.models.families import family_of
 from probekit.models.family import Family, HfTensor
 from probekit.models.files import read_json
 from probekit.models.tokenizer_files import tokenizer_files
-from probekit.plain_files import open_regular
-from probekit.safetensors_header import HeaderError, read_header
 
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 READABLE = ("F32", "F16", "BF16")

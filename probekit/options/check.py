@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import UsageError
-from probekit.remote.path import AnyPath, RemotePath, as_path
+from probekit.files.remote.path import AnyPath, RemotePath, as_path
 from probekit.text import listed
 
 C_RANGE = 1e-100, 1e100  # float64 holds its products with losses, and their squares

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError
+from probekit.files.remote.path import RemotePath
 from probekit.options import parse
 from probekit.options.engine import EngineOptions
 from probekit.options.generate import ContinuationOptions
@@ -13,7 +14,6 @@ from probekit.options.option import like, option
 from probekit.options.progress import ProgressOptions
 from probekit.options.task import OnBadRow, TaskOptions
 from probekit.points import check_layers, parse_points
-from probekit.remote.path import RemotePath
 from probekit.selections import PER_EXAMPLE, as_position, check_together
 from probekit.text import kind_of
 

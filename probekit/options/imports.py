@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from probekit.errors import UsageError
+from probekit.files.remote.path import RemotePath
 from probekit.options import parse
 from probekit.options.check import check_names, check_whole, is_whole
 from probekit.options.option import like, option
 from probekit.options.progress import ProgressOptions
 from probekit.options.task import TaskOptions
 from probekit.points import HIDDEN, MAX_LAYERS, split_point
-from probekit.remote.path import RemotePath
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
 from probekit.errors import UsageError
-from probekit.remote.path import RemotePath
+from probekit.files.remote.path import RemotePath
 from probekit.text import kind_of
 
 WORDS: dict[Any, str] = {

@@ -16,7 +16,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 from matplotlib.transforms import ScaledTranslation, Transform
 
-from probekit.durable import write_as
+from probekit.files.durable import write_as
 from probekit.options.check import is_real
 from probekit.options.picture import check_inches
 from probekit.text import printable

@@ -6,8 +6,8 @@ Axes: C classes, D features.
 import numpy as np
 import torch
 
-from probekit.devices import DTYPES, find_device, has_float64
 from probekit.errors import DataError, UsageError, nearest
+from probekit.machine.devices import DTYPES, find_device, has_float64
 from probekit.options.parse import DTYPES as SHORT
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from probekit.durable import write_as
 from probekit.errors import DataError, nearest
-from probekit.plain_files import MAX_RESULTS, MAX_WEIGHTS, read_bytes
-from probekit.records import INFINITY, Plain, describing, parse_record, read_as
-from probekit.safetensors_header import read_header
+from probekit.files.durable import write_as
+from probekit.files.plain_files import MAX_RESULTS, MAX_WEIGHTS, read_bytes
+from probekit.files.records import INFINITY, Plain, describing, parse_record, read_as
+from probekit.files.safetensors_header import read_header
 from probekit.text import listed, printable
 
 FORMAT = "probekit.probe/1"

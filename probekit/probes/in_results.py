@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from probekit.errors import DataError, UsageError
-from probekit.hub import Sought, fetch_folder, is_address, parse_address
+from probekit.files.hub import Sought, fetch_folder, is_address, parse_address
+from probekit.files.plain_files import MAX_RESULTS, read_bytes
+from probekit.files.records import Must, describing, read_as, read_json_file
+from probekit.files.remote.path import RemotePath, is_remote
 from probekit.manifest import results_home
 from probekit.options.check import check_any_path
-from probekit.plain_files import MAX_RESULTS, read_bytes
 from probekit.points import is_point_name, place_name
-from probekit.records import Must, describing, read_as, read_json_file
-from probekit.remote.path import RemotePath, is_remote
 from probekit.text import listed
 
 RESULTS = Sought(("results.json", "curves.json"), "give a local folder of results")

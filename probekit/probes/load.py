@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from probekit.hub import is_address
+from probekit.files.hub import is_address
 from probekit.options.check import check_path
 from probekit.probes.files import read_probe
 from probekit.probes.in_results import probe_in, results_folder, split_place

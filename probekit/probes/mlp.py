@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear, relu
 
 from probekit.errors import UsageError
+from probekit.machine.threads import one_thread
 from probekit.options.check import check_positive, check_whole
 from probekit.probes.base import (
     ClassifierProbe,
@@ -21,7 +22,6 @@ from probekit.probes.base import (
     standardise,
     unstandardise,
 )
-from probekit.threads import one_thread
 
 TOLERANCE = 1e-4  # nats: a loss that changes by less has neither fallen nor risen; rounding changes it by some 1e-7
 

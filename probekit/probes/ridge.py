@@ -20,8 +20,8 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from probekit.devices import where_float64
 from probekit.errors import DataError, UsageError
+from probekit.machine.devices import where_float64
 from probekit.options.check import check_strength
 from probekit.probes.base import Probe, checked, rows_of, scale_of, unstandardise
 from probekit.probes.moments import MomentsProbe

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from probekit.errors import DataError
+from probekit.machine.threads import shares
 from probekit.probes.base import scale_of
 from probekit.probes.logistic.features import Features
 from probekit.probes.row_moments import RowMoments
 from probekit.probes.stream import Stream, with_numbers
-from probekit.threads import shares
 
 SHARE_OF_GRAMS = 40  # of the room: the matrices of as many classes as this allows are summed in one pass
 GRAMS = 1 << 28  # bytes of them where the room is unknown

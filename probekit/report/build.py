@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from probekit.causal.results.results import CausalResults
-from probekit.durable import write_as
 from probekit.errors import DataError, StorageError
 from probekit.evaluation import PositionResults, ProbeResults, TransferResults
 from probekit.evaluation.results.report import title as curve_title
+from probekit.files.durable import write_as
+from probekit.files.plain_files import open_regular
+from probekit.machine.progress import SILENT, Steps, shown_parts
 from probekit.options.check import check_path
 from probekit.options.option import keywords
 from probekit.options.report import ReportOptions
-from probekit.plain_files import open_regular
 from probekit.probes.in_results import results_folder
-from probekit.progress import SILENT, Steps, shown_parts
 from probekit.report.page import Group, Page, page_html
 from probekit.report.runs import Run, load_runs, names_of_causal, titles_of_runs
 from probekit.report.section import Section

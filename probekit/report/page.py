@@ -8,7 +8,7 @@ from hashlib import sha256
 
 from markupsafe import Markup
 
-from probekit import __version__
+from probekit.machine.versions import __version__
 from probekit.report.render import asset, json_block, rendered
 from probekit.report.section import Section
 

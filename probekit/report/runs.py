@@ -10,9 +10,9 @@ from probekit.causal.results.results import CausalResults
 from probekit.errors import DataError, ProbekitError
 from probekit.evaluation import HeadResults, PositionResults, ProbeCurves, ProbeResults, TransferResults
 from probekit.evaluation.results.data import ProbeData
+from probekit.machine.progress import SILENT
 from probekit.options import CausalOptions
 from probekit.options.typed import command_line, typed
-from probekit.progress import SILENT
 from probekit.text import printable
 
 FILES = ("curves.json", "results.json", "positions.json", "heads.json", "transfer.json", "causal.json")

@@ -21,12 +21,12 @@ from probekit.errors import DataError, ResumeMismatch
 from probekit.evaluation.fits.predict import decisions
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.spread import distances, usual_line
+from probekit.machine.progress import progress_bar
 from probekit.models.base import LanguageModel
 from probekit.options import ScoreOptions
 from probekit.options.option import keywords
 from probekit.probes.base import as_numpy, predicted_labels
 from probekit.probes.sequence.ragged import Ragged, in_memory
-from probekit.progress import progress_bar
 from probekit.scoring.calibrate import calibrated
 from probekit.scoring.explain import about_scores
 from probekit.scoring.probe import ScoringProbe, compare_models, extraction_of, probe_of, template_difference

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.devices import has_float64
 from probekit.errors import UsageError
+from probekit.machine.devices import has_float64
 from probekit.models.base import LanguageModel
 from probekit.points import place_name
 from probekit.scoring.running import TokenRule

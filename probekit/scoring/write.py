@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from probekit.durable import write_named
 from probekit.errors import StorageError, UsageError, nearest
+from probekit.files.durable import write_named
 from probekit.scoring.rows import ScoreRows, score_columns
 from probekit.text import spreadsheet_cell
 

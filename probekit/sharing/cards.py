@@ -12,10 +12,10 @@ from probekit.evaluation.results.report import short_text
 from probekit.evaluation.results.wording import position_name
 from probekit.export.card import TAGS, as_sentence, card, code
 from probekit.export.front_matter import front_matter, marked
-from probekit.hub import REPO_ID
+from probekit.files.hub import REPO_ID
+from probekit.files.published import PUBLISHED
 from probekit.manifest import is_store
 from probekit.points import spans_of
-from probekit.published import PUBLISHED
 from probekit.sharing.contents import SharedFolder
 from probekit.tables import markdown_table
 from probekit.tasks.base import SPLITS

@@ -11,13 +11,13 @@ from typing import Any
 
 from probekit.activations import Store, verify
 from probekit.activations.store.format import read_plan, read_records, record_path
-from probekit.durable import TEMPORARY
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.evaluation import ProbeCurves, ProbeResults
-from probekit.hub import Kind
+from probekit.files.durable import TEMPORARY
+from probekit.files.hub import Kind
+from probekit.files.remote.path import AnyPath
 from probekit.manifest import is_store
 from probekit.options.check import check_any_path, check_there
-from probekit.remote.path import AnyPath
 from probekit.text import counted, listed
 
 STORE_FOLDERS = ("shards", "records", "examples", "labels", "statistics")

@@ -12,11 +12,11 @@ from typing import Any
 
 from probekit.errors import ResumeMismatch, UsageError
 from probekit.export.front_matter import is_unedited
-from probekit.hub import HubAddress, address_text, parse_address
+from probekit.files.hub import HubAddress, address_text, parse_address
+from probekit.files.plain_files import open_regular
+from probekit.files.remote.path import AnyPath
 from probekit.options import PushOptions
 from probekit.options.option import keywords
-from probekit.plain_files import open_regular
-from probekit.remote.path import AnyPath
 from probekit.sharing.cards import card_of
 from probekit.sharing.contents import SharedFile, SharedFolder, check_bytes, find_shared
 from probekit.sharing.remote import Remote, RemoteFile, check_token, hub_errors, make_repo, read_remote

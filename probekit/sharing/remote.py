@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, StorageError, UsageError
-from probekit.hub import HubAddress, Kind, ask_hub, deadline_of_requests, no_answer, refusal_of
+from probekit.files.hub import HubAddress, Kind, ask_hub, deadline_of_requests, no_answer, refusal_of
 
 RESUME = "what was uploaded is kept: run the same command again to resume"
 

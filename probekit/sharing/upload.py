@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from probekit.errors import StorageError
-from probekit.hub import HubAddress, Kind
-from probekit.progress import progress_bar
+from probekit.files.hub import HubAddress, Kind
+from probekit.machine.progress import progress_bar
 from probekit.sharing.contents import SharedFile
 from probekit.sharing.remote import hub_errors
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from probekit.errors import UsageError
 from probekit.evaluation.results.wording import metric_name
+from probekit.machine.threads import one_thread
+from probekit.machine.versions import versions_of
 from probekit.options import CompareOptions
 from probekit.options.option import keywords
 from probekit.side_by_side.checkpoints import by_step, onset_of
@@ -16,8 +18,6 @@ from probekit.side_by_side.results import Comparison
 from probekit.side_by_side.rows import run_rows
 from probekit.side_by_side.runs import NamedRun, find_runs
 from probekit.side_by_side.seeds import seed_groups
-from probekit.threads import one_thread
-from probekit.versions import versions_of
 
 
 @keywords(CompareOptions)

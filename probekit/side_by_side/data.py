@@ -7,8 +7,8 @@ import numpy as np
 
 from probekit.errors import DataError
 from probekit.evaluation.results.meta import MOST_LAYERS, Headline, Layer, LayerCount, PointName
+from probekit.files.records import As, Count, Ends, Must, Share
 from probekit.points import place_name
-from probekit.records import As, Count, Ends, Must, Share
 
 PAIRED, UNPAIRED = "paired", "unpaired"
 MCNEMAR, BOOTSTRAP, INDEPENDENT = "McNemar", "bootstrap", "independent"

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probekit.durable import write_as
 from probekit.evaluation.results.folders import check_folder, clear_folder
-from probekit.records import describing, ensure, inside, read_as, read_json_file
+from probekit.files.durable import write_as
+from probekit.files.records import describing, ensure, inside, read_as, read_json_file
 from probekit.side_by_side.data import ComparisonData
 from probekit.side_by_side.frames import difference_frame, place_frame, run_frame
 from probekit.text import spreadsheet_cell

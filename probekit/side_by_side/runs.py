@@ -11,9 +11,9 @@ from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.curves_files import curve_keys, load_curves
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.files import load_results
-from probekit.hub import is_address
+from probekit.files.hub import is_address
+from probekit.files.plain_files import MAX_RESULTS, parse_json, read_bytes
 from probekit.manifest import is_store, stores_in
-from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
 from probekit.probes.in_results import results_folder, split_place
 from probekit.text import by_numbers, kind_of, listed
 

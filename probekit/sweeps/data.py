@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from probekit.evaluation.results.meta import Headline, Layer, Penalty
-from probekit.records import Count, Must, Share
+from probekit.files.records import Count, Must, Share
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from probekit.activations.default_path import folder_name
-from probekit.durable import write_as
 from probekit.errors import DataError, ResumeMismatch, StorageError
-from probekit.plain_files import MAX_RESULTS, read_bytes
-from probekit.records import INFINITY, Must, describing, ensure, parse_record, read_as, read_json_file
+from probekit.files.durable import write_as
+from probekit.files.plain_files import MAX_RESULTS, read_bytes
+from probekit.files.records import INFINITY, Must, describing, ensure, parse_record, read_as, read_json_file
 from probekit.sweeps.data import SweepData, SweepRow, SweepRun
 from probekit.text import listed, printable, spreadsheet_cell
 

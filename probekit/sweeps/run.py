@@ -13,6 +13,9 @@ from probekit.activations import extract
 from probekit.activations.activations import Activations
 from probekit.errors import ProbekitError, ResumeMismatch, StorageError, UsageError, nearest
 from probekit.evaluation import ProbeCurves, train_probes
+from probekit.machine.progress import shown_parts
+from probekit.machine.threads import one_thread
+from probekit.machine.versions import versions_of
 from probekit.models import load_model
 from probekit.models.base import LanguageModel
 from probekit.options import SweepArguments
@@ -25,7 +28,6 @@ from probekit.options.sweep import (
     model_options_of,
     task_options_of,
 )
-from probekit.progress import shown_parts
 from probekit.sweeps.data import SweepData, SweepRun
 from probekit.sweeps.files import begin, read_body, read_runs, run_file_name, write_run, write_table
 from probekit.sweeps.results import SweepResults
@@ -33,8 +35,6 @@ from probekit.sweeps.rows import row_of
 from probekit.sweeps.sources import SweepSource, file_digest, model_sources, task_sources
 from probekit.tasks import Task, load_task
 from probekit.text import kind_of
-from probekit.threads import one_thread
-from probekit.versions import versions_of
 
 SMALL_MODEL = 20_000_000  # weights; below, one thread extracts faster: on a busy machine two threads took 10x as long
 TABLE_SECONDS = 2.0  # between two writings of results.csv, which is made of the files of the runs

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import DataError, UsageError
+from probekit.files.plain_files import MAX_TABLE, read_bytes
 from probekit.options import parse
-from probekit.plain_files import MAX_TABLE, read_bytes
 from probekit.tasks.base import Task
 from probekit.tasks.tables.readers import READERS
 from probekit.tasks.tables.split_files import is_one_task, is_table

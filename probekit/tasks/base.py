@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import UsageError, nearest
-from probekit.scratch import on_disk, scratch_list, take
+from probekit.files.scratch import on_disk, scratch_list, take
 from probekit.selections import as_position
 from probekit.tasks.chats.messages import checked_chats
 from probekit.tasks.digest import task_digest

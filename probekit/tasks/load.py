@@ -11,11 +11,11 @@ import numpy as np
 
 from probekit import builtin
 from probekit.errors import DataError, UsageError, nearest
-from probekit.hub import ALIASES, REPO_ID, warn_of_local
+from probekit.files.hub import ALIASES, REPO_ID, warn_of_local
+from probekit.files.scratch import IN_MEMORY, give_back_memory, settled
 from probekit.options import LabelOptions, TaskOptions
 from probekit.options.option import keywords
 from probekit.options.typed import changed
-from probekit.scratch import IN_MEMORY, give_back_memory, settled
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.info import ASKED, CARVED_FROM_TRAIN, READ_AS, UNLABELLED
 from probekit.tasks.join_labels import label_set_of_column

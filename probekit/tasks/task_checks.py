@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError, UsageError
-from probekit.scratch import DiskList, pieces
+from probekit.files.scratch import DiskList, pieces
 from probekit.selections import parse_selection
 from probekit.tasks.splitting.split_names import SPLITS
 from probekit.tasks.tables.data_table import quote

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError, UsageError
-from probekit.scratch import DiskList, settled
+from probekit.files.scratch import DiskList, settled
 from probekit.tasks.labels import as_labels, encode, group_flaw, group_name, is_unlabelled, label_flaw
 from probekit.tasks.task_checks import is_sequence
 from probekit.text import kind_of, listed

@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
+from probekit.files.published import PUBLISHED
 from probekit.models.base import LanguageModel
 from probekit.models.families import families
-from probekit.published import PUBLISHED
 
 STD = 0.02  # of every matrix
 SMALL = {"d_model": 256, "n_heads": 4, "d_mlp": 1024, "n_layers": 4, "d_vocab": 8192}  # for a CPU

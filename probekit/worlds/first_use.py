@@ -13,8 +13,8 @@ from pathlib import Path
 
 import platformdirs
 
-from probekit.durable import TEMPORARY, make_folder, refused, sync_names
 from probekit.errors import StorageError
+from probekit.files.durable import TEMPORARY, make_folder, refused, sync_names
 
 STALE_SECONDS = 24 * 3600  # no training takes that long
 

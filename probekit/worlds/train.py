@@ -15,15 +15,15 @@ from typing import NamedTuple
 
 import torch
 
-from probekit.durable import write_as
+from probekit.files.durable import write_as
+from probekit.machine.progress import Progress, progress_bar
+from probekit.machine.threads import one_thread
 from probekit.models.base import LanguageModel
 from probekit.models.examples import IGNORE, Example
 from probekit.models.families import family_of
 from probekit.models.tokenizer_files import tokenizer_files
 from probekit.models.training import TrainingResult, collate, read_batch, train
 from probekit.models.weights import save_hf
-from probekit.progress import Progress, progress_bar
-from probekit.threads import one_thread
 from probekit.worlds.definition import World, key_of, tokenizer_of
 from probekit.worlds.first_use import cache_folder, make_once
 from probekit.worlds.grammar import Seed

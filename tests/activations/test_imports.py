@@ -34,9 +34,9 @@ from probekit.activations.imports.check import read_checksums
 from probekit.activations.imports.place_names import place_of
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, StorageError, UsageError
 from probekit.evaluation import train_probes
+from probekit.files.safetensors_header import MAX_HEADER
 from probekit.options import ImportOptions
 from probekit.points import Place, place_name
-from probekit.safetensors_header import MAX_HEADER
 from probekit.tasks.labelled import labelled_task
 
 N, D = 40, 6

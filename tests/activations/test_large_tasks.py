@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from store_cases import assert_equal, lasting, plan_of, run
 from torch import Tensor
 
-from probekit import scratch
 from probekit.activations import load_activations
 from probekit.activations.plan import token_ids
 from probekit.activations.plan.token_ids import Sequences
 from probekit.activations.run.loop import empty_rows
 from probekit.activations.store import write_examples
-from probekit.remote.path import as_path
-from probekit.remote.together import each_of
-from probekit.scratch import DiskList
+from probekit.files import scratch
+from probekit.files.remote.path import as_path
+from probekit.files.remote.together import each_of
+from probekit.files.scratch import DiskList
 from probekit.tasks import Task, load_task
 from probekit.tasks.splitting.same_text import normalised_words, text_numbers
 from probekit.tasks.splitting.splits import carve_missing, components, first_rows

@@ -15,8 +15,8 @@ from probekit.activations import Store, load_activations
 from probekit.activations.plan import identity
 from probekit.activations.run.loop import shard_rows
 from probekit.activations.store import begin
-from probekit.durable import seal, unseal
 from probekit.errors import DataError, ResumeMismatch, StorageError
+from probekit.files.durable import seal, unseal
 
 pytestmark = pytest.mark.usefixtures("small_shards")
 

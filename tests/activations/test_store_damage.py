@@ -13,8 +13,8 @@ from store_cases import Stopped, files, flip, lasting, run, shard_of, stop_after
 from probekit.activations import load_activations, verify
 from probekit.activations.store.format import read_plan, read_record
 from probekit.activations.store.shard import Record, TensorRecord, record_body
-from probekit.durable import seal, unseal
 from probekit.errors import StorageError
+from probekit.files.durable import seal, unseal
 
 pytestmark = pytest.mark.usefixtures("small_shards")
 

@@ -15,7 +15,6 @@ import pytest
 import torch
 from store_cases import HOW, assert_equal, plan_of, rows_of, run
 
-from probekit import durable
 from probekit.activations import Store, list_stores, load_activations
 from probekit.activations.layout import Layout
 from probekit.activations.plan.identity import identity_of
@@ -24,8 +23,9 @@ from probekit.activations.store import write_examples
 from probekit.activations.store import writer as writer_module
 from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.writer import StoreWriter
-from probekit.durable import seal, unseal
 from probekit.errors import DataError, StorageError
+from probekit.files import durable
+from probekit.files.durable import seal, unseal
 
 pytestmark = pytest.mark.usefixtures("small_shards")
 

@@ -12,8 +12,8 @@ from probekit.activations import Store, load_activations, repair, verify
 from probekit.activations.run import loop
 from probekit.activations.store.format import read_plan
 from probekit.activations.store.writer import write_manifest
-from probekit.durable import seal, unseal
 from probekit.errors import DataError, ResumeMismatch, StorageError
+from probekit.files.durable import seal, unseal
 
 pytestmark = pytest.mark.usefixtures("small_shards")
 

@@ -15,8 +15,8 @@ from probekit.activations import Store, repair
 from probekit.activations.random_init import random_init_of
 from probekit.activations.store.begin import check_same
 from probekit.activations.store.format import read_plan
-from probekit.durable import unseal
 from probekit.errors import ResumeMismatch, UsageError
+from probekit.files.durable import unseal
 from probekit.models import load_model
 from probekit.models.files import read_json
 from probekit.models.weights import save_hf

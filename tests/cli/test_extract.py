@@ -15,7 +15,7 @@ from probekit.activations.plan import build as planning
 from probekit.activations.plan import packing as batching
 from probekit.cli.main import run
 from probekit.cli.stores import saved_rows
-from probekit.durable import seal, unseal
+from probekit.files.durable import seal, unseal
 
 Capture = pytest.CaptureFixture[str]
 

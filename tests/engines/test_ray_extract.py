@@ -26,11 +26,11 @@ from probekit.activations import plan_extraction, run_plan
 from probekit.activations.parts.work import begin_work
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.cli.main import run
-from probekit.durable import TEMPORARY
 from probekit.engines import ray_pool, schedule
 from probekit.engines.cluster import workers_that_fit
 from probekit.engines.ray_extract import needs_of, run_on_ray
 from probekit.errors import StorageError, UsageError
+from probekit.files.durable import TEMPORARY
 from probekit.models import load_model
 from probekit.options import EngineOptions, ExtractOptions
 from probekit.tasks import load_task

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from probekit.errors import UsageError
+from probekit.files.published import PUBLISHED
 from probekit.models.account_points import point_sizes
 from probekit.models.account_tables import describe_account
 from probekit.models.accounting import (
@@ -37,7 +38,6 @@ from probekit.models.families import families, family_of, named_shape, shape_of
 from probekit.models.families.gpt2 import GPT2Config
 from probekit.models.shapes import StackShape, decoder_shape
 from probekit.points import POINTS, split_point
-from probekit.published import PUBLISHED
 
 B, L = 2, 12
 CONFIGS = tiny_configs()

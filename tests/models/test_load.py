@@ -15,8 +15,8 @@ from hub_server import HubServer
 from huggingface_hub import try_to_load_from_cache
 from transformers import GPT2LMHeadModel
 
-from probekit.devices import find_device
 from probekit.errors import DataError, UsageError
+from probekit.machine.devices import find_device
 from probekit.models import BUILTIN_MODELS, HUB_ALIASES, load, load_model
 from probekit.models.base import LanguageModel
 from probekit.models.families.gpt2 import GPT2, GPT2Config

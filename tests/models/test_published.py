@@ -9,10 +9,10 @@ import torch
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
-from probekit.hub import REPO_ID
+from probekit.files.hub import REPO_ID
+from probekit.files.published import PUBLISHED
 from probekit.models.accounting import parameters
 from probekit.models.families import named_shape
-from probekit.published import PUBLISHED
 
 LISTED = {name: dict(model.fields) for name, model in PUBLISHED.items()}
 DEPTHS = ("num_hidden_layers", "n_layers", "n_layer")

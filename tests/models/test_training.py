@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from training_runs import CFG, SETTINGS, draw, new_model
 from transformers import BertConfig, BertForPreTraining
 
-from probekit import durable
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
+from probekit.files import durable
 from probekit.models.base import LanguageModel
 from probekit.models.checkpoint import load_checkpoint, save_checkpoint
 from probekit.models.families.bert import Bert

@@ -19,7 +19,7 @@ from probekit.causal.results.results import CausalResults
 from probekit.evaluation import ProbeCurves, train_probes
 from probekit.sweeps.data import SweepRow, SweepRun
 from probekit.sweeps.results import SweepResults
-from probekit.progress import parts_line, progress_bar
+from probekit.machine.progress import parts_line, progress_bar
 acts = test_projection.world(2)
 results = train_probes(acts, **test_projection.HOW)
 causal = CausalResults(made_up())

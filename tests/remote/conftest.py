@@ -8,8 +8,8 @@ import remote_cases
 
 from probekit.activations.plan import build as planning
 from probekit.activations.store import write_examples
-from probekit.remote import attempts
-from probekit.remote.path import RemotePath, as_path
+from probekit.files.remote import attempts
+from probekit.files.remote.path import RemotePath, as_path
 
 
 @pytest.fixture(autouse=True)

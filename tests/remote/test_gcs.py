@@ -8,8 +8,8 @@ from remote_cases import content, run_to
 
 from probekit.activations import load_activations, verify
 from probekit.errors import StorageError
-from probekit.remote import attempts, filesystems
-from probekit.remote.path import RemotePath, as_path
+from probekit.files.remote import attempts, filesystems
+from probekit.files.remote.path import RemotePath, as_path
 
 
 @pytest.fixture

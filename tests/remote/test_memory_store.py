@@ -27,10 +27,10 @@ from probekit.activations.store.begin import CONTINUATIONS
 from probekit.activations.store.writer import StoreWriter
 from probekit.cli.main import run as run_command
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
+from probekit.files.remote import attempts
+from probekit.files.remote.filesystems import filesystem
+from probekit.files.remote.path import RemotePath, as_path
 from probekit.options.engine import EngineOptions
-from probekit.remote import attempts
-from probekit.remote.filesystems import filesystem
-from probekit.remote.path import RemotePath, as_path
 
 
 class Stopped(Exception):

@@ -6,10 +6,10 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from probekit.errors import StorageError, UsageError
+from probekit.files.remote import attempts
+from probekit.files.remote.attempts import attempt
+from probekit.files.remote.path import RemotePath, as_path, is_remote
 from probekit.options.check import check_any_path, check_path
-from probekit.remote import attempts
-from probekit.remote.attempts import attempt
-from probekit.remote.path import RemotePath, as_path, is_remote
 
 
 @pytest.mark.parametrize("address", ["s3://b/x/y.json", "gs://b/x/y.json", "hf://datasets/o/n/y.json", "memory://b/x"])
@@ -170,7 +170,7 @@ def test_a_refusal_is_told_at_once_with_what_to_do(asked):
 
 def test_a_lost_answer_does_not_turn_a_writer_into_a_loser(place, monkeypatch):
     """The object was put, the connection broke, and the second request finds the object of the first."""
-    from probekit.remote.filesystems import filesystem
+    from probekit.files.remote.filesystems import filesystem
 
     files = filesystem("memory")
     put, sent = files.pipe_file, []
@@ -191,7 +191,7 @@ def test_a_lost_answer_does_not_turn_a_writer_into_a_loser(place, monkeypatch):
 def test_a_package_that_is_not_installed_is_named(monkeypatch):
     import fsspec
 
-    from probekit.remote import filesystems
+    from probekit.files.remote import filesystems
 
     def missing(*_, **__):
         raise ImportError("Install s3fs to access S3")

@@ -16,11 +16,11 @@ from s3_server import ACCESS, BUCKET, CuttingProxy, S3Server, clean_environment
 
 from probekit.activations import Store, load_activations, repair, verify
 from probekit.cli.main import run as run_command
-from probekit.durable import remove_stale
 from probekit.errors import StorageError
-from probekit.remote import attempts, filesystems
-from probekit.remote.filesystems import filesystem
-from probekit.remote.path import RemotePath, as_path
+from probekit.files.durable import remove_stale
+from probekit.files.remote import attempts, filesystems
+from probekit.files.remote.filesystems import filesystem
+from probekit.files.remote.path import RemotePath, as_path
 
 _clients: dict[int, Any] = {}  # by port: each takes half a second to make
 
@@ -177,7 +177,7 @@ def test_unfinished_uploads_are_invisible_and_aborted_when_they_are_old(s3, monk
 
 
 def test_large_objects_go_in_parts_and_the_first_writer_wins_there_too(s3, monkeypatch):
-    from probekit.remote import path
+    from probekit.files.remote import path
 
     monkeypatch.setattr(path, "ONE_REQUEST", 10 << 20)  # a part of S3 has at least 5 MB
     data = os.urandom(1 << 20) * 12

@@ -10,8 +10,8 @@ from hub_server import WRITE_TOKEN, HubServer
 from planted_runs import planted, trained
 
 import probekit as pk
-from probekit import hub as hub_module
 from probekit.activations.imports import plan as import_plan
+from probekit.files import hub as hub_module
 
 
 @pytest.fixture

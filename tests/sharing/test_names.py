@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from probekit.errors import UsageError
 from probekit.export.front_matter import front_matter, is_unedited, marked
-from probekit.hub import HubAddress, address_text, parse_address
+from probekit.files.hub import HubAddress, address_text, parse_address
 
 
 @given(st.text(), st.lists(st.text(), min_size=1), st.booleans())

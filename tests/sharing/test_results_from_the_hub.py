@@ -9,13 +9,13 @@ from hub_server import HubServer
 from planted_runs import planted, trained
 
 import probekit as pk
-from probekit import hub
 from probekit.cli.causal import CausalJob
 from probekit.cli.causal import find_results as causal_inputs
 from probekit.cli.main import run as cli_run
 from probekit.errors import DataError, UsageError
+from probekit.files import hub
+from probekit.files.remote import filesystems
 from probekit.probes.in_results import results_folder as results_folder_of
-from probekit.remote import filesystems
 from probekit.scoring.find import find_results, split_name
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the Hub's client

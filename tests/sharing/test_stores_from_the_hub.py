@@ -10,7 +10,7 @@ from hub_server import HubServer
 import probekit as pk
 from probekit.activations import verify
 from probekit.errors import ProbekitError, StorageError
-from probekit.remote import filesystems
+from probekit.files.remote import filesystems
 
 MakeStore = Callable[..., Path]
 pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the Hub's client

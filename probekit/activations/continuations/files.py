@@ -10,10 +10,10 @@ from probekit.activations.continuations.plan import FORMAT, ContinuationPlan
 from probekit.activations.default_path import folder_name
 from probekit.activations.digest import identity_digest
 from probekit.activations.store.begin import CONTINUATIONS, ELSEWHERE, check_free
-from probekit.durable import is_there, make_folder, matches, remove_stale, seal, unseal, write_first
 from probekit.errors import ResumeMismatch, StorageError
+from probekit.files.durable import is_there, make_folder, matches, remove_stale, seal, unseal, write_first
+from probekit.files.remote.path import AnyPath, as_path
 from probekit.models.generation import Continuation
-from probekit.remote.path import AnyPath, as_path
 
 PLAN = "plan.json"
 _BATCH = {"plan": str, "rows": [int], "tokens": [[int]], "ended": [str]}

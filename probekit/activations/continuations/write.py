@@ -16,9 +16,9 @@ from probekit.activations.continuations.plan import AT_ONCE, NO_ROOM, Continuati
 from probekit.activations.continuations.summary import stop_names
 from probekit.activations.plan.token_ids import has_texts
 from probekit.activations.run.forward import running
+from probekit.files.remote.path import AnyPath
+from probekit.machine.progress import progress_bar
 from probekit.models.generation import Among, Continuation, continuation_text, continuations
-from probekit.progress import progress_bar
-from probekit.remote.path import AnyPath
 from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
 from probekit.tasks.info import CHAT, GENERATE, PROMPT_CHARACTERS

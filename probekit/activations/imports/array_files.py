@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from probekit.errors import DataError
+from probekit.files.plain_files import open_regular
+from probekit.files.safetensors_header import MAX_AXES, MAX_SIZE, HeaderError, check_file_size, read_header
 from probekit.options.check import check_there
-from probekit.plain_files import open_regular
-from probekit.safetensors_header import MAX_AXES, MAX_SIZE, HeaderError, check_file_size, read_header
 from probekit.text import listed
 
 LABELS = "labels"  # key of a tensor, or name of a .npy file, that holds labels instead of activations

@@ -11,8 +11,8 @@ from torch import Tensor
 from probekit.activations.imports.array_files import FileArray, arrays_in, file_state, scan
 from probekit.activations.imports.plan import ImportPlan
 from probekit.activations.imports.sources import Source, source_rows
-from probekit.devices import DTYPES
 from probekit.errors import DataError
+from probekit.machine.devices import DTYPES
 from probekit.points import Place, place_name
 
 

@@ -21,9 +21,9 @@ from probekit.activations.imports.array_files import (
 )
 from probekit.activations.imports.sources import NamingOptions, Source, find_sources
 from probekit.activations.plan.build import SHARD_BYTES
-from probekit.devices import DTYPES
-from probekit.dtypes import dtype_name
 from probekit.errors import DataError, UsageError
+from probekit.machine.devices import DTYPES
+from probekit.machine.dtypes import dtype_name
 from probekit.options import ImportOptions
 from probekit.options.check import check_path
 from probekit.points import FOLLOWED_BY_OUTPUT, POINTS, Place, place_name

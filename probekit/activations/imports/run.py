@@ -22,14 +22,14 @@ from probekit.activations.layout import Layout
 from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.reader import Store
 from probekit.activations.store.writer import StoreWriter
-from probekit.devices import DTYPES
+from probekit.files.remote.path import AnyPath
+from probekit.machine.devices import DTYPES
+from probekit.machine.progress import progress_bar
+from probekit.machine.versions import versions_of
 from probekit.options import ImportArguments
 from probekit.options.check import check_any_path
 from probekit.options.option import keywords
 from probekit.points import Place
-from probekit.progress import progress_bar
-from probekit.remote.path import AnyPath
-from probekit.versions import versions_of
 
 
 @keywords(ImportArguments)

@@ -7,7 +7,7 @@ import torch
 
 from probekit.activations.imports.plan import ImportPlan
 from probekit.activations.imports.sources import source_as_json, source_as_words
-from probekit.devices import DTYPES
+from probekit.machine.devices import DTYPES
 from probekit.points import spans_of
 from probekit.tasks.base import SPLITS
 from probekit.tasks.info import origin_of_splits

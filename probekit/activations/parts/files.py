@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from probekit.activations.store.format import PlanFile, has_manifest, record_numbers
 from probekit.activations.sums.join import part_folder, read_part_sums
-from probekit.durable import is_there, make_folder, matches, seal, unseal, write_first
 from probekit.errors import StorageError
-from probekit.remote.path import AnyPath
+from probekit.files.durable import is_there, make_folder, matches, seal, unseal, write_first
+from probekit.files.remote.path import AnyPath
 from probekit.text import listed
 
 FOLDER = "parts"

@@ -31,10 +31,10 @@ from probekit.activations.store.shard import record_body
 from probekit.activations.store.tensors import SIZE, check_shard, check_shard_size
 from probekit.activations.sums.files import FOLDER, CountProgress
 from probekit.activations.sums.join import check_sums, join_sums, part_folders, read_part_sums, sums_are_complete
-from probekit.durable import is_there, make_folder, make_folders, read_plain, seal, write_first
 from probekit.errors import StorageError, UsageError
+from probekit.files.durable import is_there, make_folder, make_folders, read_plain, seal, write_first
+from probekit.files.remote.path import AnyPath
 from probekit.options.check import check_any_path, check_reading
-from probekit.remote.path import AnyPath
 
 Advance = Callable[[int, int], object] | None  # called with (shards done, shards in all)
 

@@ -26,8 +26,8 @@ from probekit.activations.sums.files import CountProgress
 from probekit.activations.sums.join import join_sums, part_folder, sums_are_complete
 from probekit.activations.sums.tally import Tally, check_countable
 from probekit.errors import StorageError
+from probekit.files.remote.path import AnyPath
 from probekit.options.engine import Sums
-from probekit.remote.path import AnyPath
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,11 @@ from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import has_manifest, read_plan, record_numbers, stored_rows
 from probekit.activations.store.tensors import SIZE
 from probekit.activations.store.writer import StoreWriter, write_manifest
-from probekit.devices import find_device
 from probekit.errors import UsageError
+from probekit.files.remote.path import AnyPath
+from probekit.files.remote.together import each_of
+from probekit.machine.devices import find_device
 from probekit.options.check import check_any_path
-from probekit.remote.path import AnyPath
-from probekit.remote.together import each_of
 
 
 @dataclass(frozen=True)

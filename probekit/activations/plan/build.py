@@ -20,9 +20,10 @@ from probekit.activations.plan.reading.read_positions import Reading, layout_of,
 from probekit.activations.plan.reading.select_tokens import UNREAD
 from probekit.activations.plan.token_ids import Sequences, targets_task, tokenise_inputs, tokenise_targets
 from probekit.activations.plan.token_labels import WRONG_LABELS, with_labels_by_token
-from probekit.devices import find_device
-from probekit.dtypes import dtype_name
 from probekit.errors import UsageError
+from probekit.files.scratch import IN_MEMORY, give_back_memory
+from probekit.machine.devices import find_device
+from probekit.machine.dtypes import dtype_name
 from probekit.models.accounting import token_flops
 from probekit.models.base import LanguageModel
 from probekit.models.families import has_shape, shape_of
@@ -31,7 +32,6 @@ from probekit.options import ExtractOptions
 from probekit.options.generate import ContinuationOptions
 from probekit.options.typed import changed
 from probekit.points import PAIR_POINTS, Place, parse_points
-from probekit.scratch import IN_MEMORY, give_back_memory
 from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
 

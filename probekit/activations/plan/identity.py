@@ -16,9 +16,9 @@ from probekit.activations.plan.reading.read_positions import OnePosition, Readin
 from probekit.activations.plan.summary import plan_as_dict
 from probekit.activations.plan.token_ids import has_texts
 from probekit.interventions import record_of_edits
+from probekit.machine.versions import versions_of
 from probekit.models.base import LanguageModel
 from probekit.models.config_fields import deciding_fields
-from probekit.versions import versions_of
 
 ARITHMETIC = 2  # counts up when the engine computes the same numbers in another order of sums
 _COUNTS = ("tokens", "nodes", "cut", "dropped_blanks", "skipped_rows")  # of a plan that the record of a run repeats

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import DataError, UsageError, nearest
+from probekit.files.plain_files import MAX_CONFIG, read_bytes
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
-from probekit.plain_files import MAX_CONFIG, read_bytes
 from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
 from probekit.tasks.chats.render import LIMITS, Rendering, render_chats

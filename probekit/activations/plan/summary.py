@@ -10,10 +10,10 @@ from probekit.activations.plan.reading.formatting import formatting_note
 from probekit.activations.plan.token_ids import Sequences
 from probekit.activations.plan.token_labels import token_label_lines
 from probekit.activations.plan.written import written_in_words
+from probekit.files.scratch import IN_MEMORY, give_back_memory
 from probekit.interventions import edits_in_words, record_of_edits
 from probekit.models.placement import describe_placement
 from probekit.points import PAIR_POINTS, Place, spans_of
-from probekit.scratch import IN_MEMORY, give_back_memory
 from probekit.selections import in_words
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.info import CHAT, GENERATE, READ_AS, origin_of_splits

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError, UsageError
+from probekit.files.scratch import ArrayWriter, on_disk, pieces
 from probekit.models.base import LanguageModel
 from probekit.options.extract import OnLong
-from probekit.scratch import ArrayWriter, on_disk, pieces
 from probekit.tasks.base import Task
 
 CHUNK = 4096  # examples whose ids are Python lists at one time

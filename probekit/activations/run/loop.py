@@ -19,12 +19,12 @@ from probekit.activations.run.forward import compute_batch, running
 from probekit.activations.run.soundness import sound_rows, unsound_error
 from probekit.activations.store.writer import StoreWriter
 from probekit.activations.sums.tally import Tally
-from probekit.devices import DTYPES
 from probekit.errors import UsageError
+from probekit.files.scratch import own_memory
+from probekit.machine.devices import DTYPES
+from probekit.machine.progress import progress_bar
 from probekit.models.base import LanguageModel
 from probekit.points import Place
-from probekit.progress import progress_bar
-from probekit.scratch import own_memory
 
 MAPPED_BYTES = 1 << 20  # of a place in a shard
 

@@ -12,8 +12,8 @@ from probekit.activations.layout import Layout, row_bytes
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.loop import hooked_points, run_shards, unpacked
 from probekit.activations.sums.statistics import statistics_bytes, used_splits
-from probekit.devices import DTYPES, free_bytes
 from probekit.errors import UsageError
+from probekit.machine.devices import DTYPES, free_bytes
 from probekit.points import Place
 from probekit.tasks.base import Task
 from probekit.text import counted

@@ -14,8 +14,8 @@ from probekit.activations.plan.packing import PackedBatch, pack
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.forward import compute_batch
 from probekit.activations.run.gather import masked_pairs
-from probekit.devices import DTYPES
 from probekit.errors import DataError
+from probekit.machine.devices import DTYPES
 from probekit.models.base import LanguageModel
 from probekit.points import Place, base_name, place_name
 

@@ -12,10 +12,10 @@ from probekit.activations.layout import Layout
 from probekit.activations.store.examples import check_examples
 from probekit.activations.store.format import FORMAT, MAX_RECORDS, MAX_ROWS, PlanFile, read_plan
 from probekit.activations.store.write_examples import write_examples
-from probekit.durable import TEMPORARY, is_there, make_folders, refused, remove_stale, seal, write_first
 from probekit.errors import ResumeMismatch, StorageError, UsageError
+from probekit.files.durable import TEMPORARY, is_there, make_folders, refused, remove_stale, seal, write_first
+from probekit.files.remote.path import AnyPath, RemotePath
 from probekit.interventions import one_place_in_words
-from probekit.remote.path import AnyPath, RemotePath
 from probekit.tasks.base import Task
 
 CONTINUATIONS = "continuations"  # the folder of what the model wrote, before there is a plan

@@ -29,10 +29,10 @@ from probekit.activations.store.tensors import check_shard
 from probekit.activations.sums.statistics import FOLDER as STATISTICS
 from probekit.activations.sums.statistics import check_statistics
 from probekit.errors import StorageError
+from probekit.files.remote.attempts import NotReached
+from probekit.files.remote.path import AnyPath, RemotePath
+from probekit.files.remote.together import each_of
 from probekit.options.check import check_any_path
-from probekit.remote.attempts import NotReached
-from probekit.remote.path import AnyPath, RemotePath
-from probekit.remote.together import each_of
 from probekit.text import counted as how_many
 
 THREADS = 4  # reading and hashing release the GIL

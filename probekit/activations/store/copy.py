@@ -4,8 +4,8 @@ import errno
 import os
 from collections.abc import Iterator
 
-from probekit.durable import TEMPORARY, open_plain, refused, sync_names, write_named
-from probekit.remote.path import AnyPath, RemotePath
+from probekit.files.durable import TEMPORARY, open_plain, refused, sync_names, write_named
+from probekit.files.remote.path import AnyPath, RemotePath
 
 _CHUNK = 1 << 20
 _CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES}

@@ -24,11 +24,11 @@ from probekit.activations.store.format import (
     require,
     storage_errors,
 )
-from probekit.durable import matches, unseal
 from probekit.errors import StorageError
-from probekit.remote.path import AnyPath
-from probekit.remote.together import each_of
-from probekit.scratch import ArrayWriter, DiskList, settled
+from probekit.files.durable import matches, unseal
+from probekit.files.remote.path import AnyPath
+from probekit.files.remote.together import each_of
+from probekit.files.scratch import ArrayWriter, DiskList, settled
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.regions import Region
 

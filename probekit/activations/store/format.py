@@ -13,13 +13,13 @@ from typing import Any
 from probekit.activations.digest import FORMAT_VERSION
 from probekit.activations.layout import Layout
 from probekit.activations.store.shard import Record, load_record, repair_advice
-from probekit.devices import DTYPES
-from probekit.durable import MAX_JSON_BYTES, TEMPORARY, is_there, matches, unseal
 from probekit.errors import DataError, StorageError
+from probekit.files.durable import MAX_JSON_BYTES, TEMPORARY, is_there, matches, unseal
+from probekit.files.remote.path import AnyPath
+from probekit.files.remote.together import each_of
 from probekit.interventions import edits_in_words
+from probekit.machine.devices import DTYPES
 from probekit.points import Place, place_name
-from probekit.remote.path import AnyPath
-from probekit.remote.together import each_of
 
 FORMAT = "probekit-activations"
 MAX_EXAMPLES_BYTES = 512 << 20  # of examples.json, or a piece of it: older stores hold a few million texts in one file

@@ -18,7 +18,8 @@ import numpy as np
 
 from probekit.activations.store.examples import StoredExamples
 from probekit.activations.store.format import MAX_EXAMPLES_BYTES, require, storage_errors
-from probekit.durable import (
+from probekit.errors import ResumeMismatch, StorageError
+from probekit.files.durable import (
     TEMPORARY,
     is_there,
     make_folder,
@@ -29,8 +30,7 @@ from probekit.durable import (
     write_as,
     write_first,
 )
-from probekit.errors import ResumeMismatch, StorageError
-from probekit.remote.path import AnyPath
+from probekit.files.remote.path import AnyPath
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.join_labels import LabelledSplits, LabelSet, with_label_sets
 

@@ -14,12 +14,12 @@ from probekit.activations.store.reader import Store
 from probekit.activations.sums.statistics import FOLDER as STATISTICS
 from probekit.activations.sums.statistics import load_statistics, statistics_progress
 from probekit.errors import ProbekitError
+from probekit.files.remote.attempts import NotReached
+from probekit.files.remote.path import AnyPath, RemotePath
+from probekit.files.remote.together import each_of
 from probekit.manifest import dated_manifests, no_store_under
 from probekit.options.check import check_any_path
 from probekit.points import spans_of
-from probekit.remote.attempts import NotReached
-from probekit.remote.path import AnyPath, RemotePath
-from probekit.remote.together import each_of
 
 _INSIDE = {"shards", "records", "examples", "labels", STATISTICS}  # folders of a store without stores
 

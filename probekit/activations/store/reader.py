@@ -32,11 +32,11 @@ from probekit.activations.store.labels import stored_labels, with_stored_labels
 from probekit.activations.store.shard import Record, repair_advice
 from probekit.activations.store.tensors import ONCE, SIZE, check_shard_sizes, chunks, prefetch, read_tensor
 from probekit.activations.sums.statistics import Statistics, load_statistics, statistics_progress
-from probekit.devices import DTYPES
 from probekit.errors import DataError, ProbekitError, StorageError, UsageError
+from probekit.files.remote.path import AnyPath, is_remote
+from probekit.machine.devices import DTYPES
 from probekit.options.check import check_any_path, check_reading
 from probekit.points import Place, PointSpec, place_name
-from probekit.remote.path import AnyPath, is_remote
 from probekit.tasks.join_labels import labels_record
 from probekit.text import listed
 

@@ -12,10 +12,10 @@ from probekit.activations.store.format import AGAIN, PlanFile, read_manifest, re
 from probekit.activations.store.shard import Record, bytes_of, record_body, record_of
 from probekit.activations.store.tensors import check_shard
 from probekit.activations.store.writer import StoreWriter
-from probekit.durable import remove, seal, write_first, write_named
 from probekit.errors import StorageError
+from probekit.files.durable import remove, seal, write_first, write_named
+from probekit.files.remote.path import AnyPath
 from probekit.points import Place, place_name
-from probekit.remote.path import AnyPath
 
 
 @dataclass(frozen=True, eq=False)

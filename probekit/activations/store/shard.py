@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.devices import DTYPES
-from probekit.durable import Buffer, matches, unseal
 from probekit.errors import StorageError
-from probekit.remote.path import AnyPath
+from probekit.files.durable import Buffer, matches, unseal
+from probekit.files.remote.path import AnyPath
+from probekit.machine.devices import DTYPES
 
 CHUNK = 1 << 19  # bytes that are read, hashed and copied while they are in the processor's cache
 _SAFETENSORS_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}

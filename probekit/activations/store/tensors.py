@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from probekit.activations.store.shard import CHUNK, Record, repair_advice
-from probekit.devices import DTYPES
-from probekit.durable import open_plain
 from probekit.errors import StorageError
-from probekit.remote.path import AnyPath, RemotePath
-from probekit.remote.together import read_ranges
+from probekit.files.durable import open_plain
+from probekit.files.remote.path import AnyPath, RemotePath
+from probekit.files.remote.together import read_ranges
+from probekit.machine.devices import DTYPES
 
 ALWAYS, ONCE, SIZE = "always", "hash", "size"  # hash whenever bytes are read; once in a process; only compare sizes
 _SETTLED = 2_000_000_000  # ns after which a change of a file has another date than the last: some disks count seconds

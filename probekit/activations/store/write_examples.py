@@ -10,9 +10,9 @@ import numpy as np
 
 from probekit.activations.layout import Layout
 from probekit.activations.store.format import MAX_EXAMPLES_BYTES, piece_path
-from probekit.durable import seal, write_first, write_named
-from probekit.remote.path import AnyPath
-from probekit.scratch import give_back_memory, pieces
+from probekit.files.durable import seal, write_first, write_named
+from probekit.files.remote.path import AnyPath
+from probekit.files.scratch import give_back_memory, pieces
 from probekit.tasks.base import Task
 
 PIECE_BYTES = 4 << 20  # roughly; parsing a piece takes ten times as much memory for a moment

@@ -27,11 +27,11 @@ from probekit.activations.store.format import (
 )
 from probekit.activations.store.shard import Record, hashed_parts, record_body
 from probekit.activations.store.tensors import SIZE, check_shard, check_shard_size, read_tensor
-from probekit.durable import is_there, seal, sync_names, write_first, write_named
 from probekit.errors import StorageError
+from probekit.files.durable import is_there, seal, sync_names, write_first, write_named
+from probekit.files.remote.path import AnyPath
+from probekit.files.scratch import give_back_memory
 from probekit.points import Place, place_name, split_point
-from probekit.remote.path import AnyPath
-from probekit.scratch import give_back_memory
 
 IN_FLIGHT = 3  # shards on their way to the disk at once: one is hashed and written while others wait for their fsync
 IN_FLIGHT_BYTES = 256 << 20  # of larger shards fewer are

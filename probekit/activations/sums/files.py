@@ -25,10 +25,10 @@ from torch import Tensor
 
 from probekit.activations.digest import identity_digest
 from probekit.activations.sums.moments import SplitMoments
-from probekit.durable import is_there, read_plain, refused, seal, unseal, write_as, write_first
 from probekit.errors import StorageError
+from probekit.files.durable import is_there, read_plain, refused, seal, unseal, write_as, write_first
+from probekit.files.remote.path import AnyPath, RemotePath
 from probekit.points import Place, place_name, split_point
-from probekit.remote.path import AnyPath, RemotePath
 from probekit.tasks.base import SPLITS
 
 FORMAT = "probekit-statistics"

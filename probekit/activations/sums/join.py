@@ -32,10 +32,10 @@ from probekit.activations.sums.files import (
     write_place,
 )
 from probekit.activations.sums.moments import SplitMoments
-from probekit.durable import seal, write_first
 from probekit.errors import StorageError
+from probekit.files.durable import seal, write_first
+from probekit.files.remote.path import AnyPath
 from probekit.points import Place, place_name
-from probekit.remote.path import AnyPath
 
 PARTS = "parts"
 _SAME = ("format", "version", "places", "widths", "splits", "label_names")  # fields that are equal in all parts

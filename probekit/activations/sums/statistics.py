@@ -21,11 +21,11 @@ from probekit.activations.sums.files import (
 )
 from probekit.activations.sums.join import part_folders
 from probekit.activations.sums.moments import SplitMoments
-from probekit.durable import make_folder, unseal
 from probekit.errors import DataError, StorageError
+from probekit.files.durable import make_folder, unseal
+from probekit.files.remote.path import AnyPath
 from probekit.options.check import check_any_path
 from probekit.points import Place, PointSpec, UnknownPoint, as_extracted, place_name, split_point
-from probekit.remote.path import AnyPath
 from probekit.tasks.base import SPLITS, Task
 from probekit.text import listed, printable
 

@@ -31,10 +31,10 @@ from probekit.activations.sums.files import (
 )
 from probekit.activations.sums.moments import SplitMoments
 from probekit.activations.sums.statistics import Statistics, used_splits
-from probekit.durable import make_folder, remove_stale
 from probekit.errors import DataError, UsageError
+from probekit.files.durable import make_folder, remove_stale
+from probekit.files.remote.path import AnyPath
 from probekit.points import PAIR_POINTS, Place, place_name
-from probekit.remote.path import AnyPath
 from probekit.tasks.base import Task
 from probekit.text import listed
 

@@ -19,9 +19,9 @@ from probekit.causal.behaviour.answers import answer_ids as answer_ids
 from probekit.causal.behaviour.answers import mask_token
 from probekit.causal.behaviour.pairs import MinimalPairs
 from probekit.causal.behaviour.unembedding import check_head, chosen_logits, logits_of, rows_at_once
-from probekit.devices import where_float64
 from probekit.errors import DataError, UsageError
 from probekit.interventions import Edits, editing
+from probekit.machine.devices import where_float64
 from probekit.models.base import LanguageModel
 
 TOKENS = 4096  # of a batch, padding included

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from probekit.errors import DataError
+from probekit.files.plain_files import MAX_TABLE, read_bytes
 from probekit.models.base import LanguageModel
-from probekit.plain_files import MAX_TABLE, read_bytes
 from probekit.tasks.tables.columns import TOKEN_COLUMNS
 from probekit.tasks.tables.readers import TXT, read_table
 from probekit.tasks.tables.rows import tokens_flaw

@@ -26,12 +26,12 @@ from probekit.causal.data import CausalData
 from probekit.causal.results.checklist import reviewer_checklist
 from probekit.causal.results.results import CausalResults
 from probekit.evaluation.results.data import ProbeData
+from probekit.machine.progress import shown_parts
+from probekit.machine.versions import versions_of
 from probekit.models.base import LanguageModel
 from probekit.options import CausalArguments
 from probekit.options.option import keywords
-from probekit.progress import shown_parts
 from probekit.selections import PER_EXAMPLE, in_words
-from probekit.versions import versions_of
 
 
 @keywords(CausalArguments)

@@ -7,9 +7,9 @@ from typing import Any
 
 from probekit.causal.curve.places import PlaceFound, read_found
 from probekit.causal.curve.question import CausalQuestion
-from probekit.durable import make_folder, remove, seal, unseal, write_as
 from probekit.errors import ProbekitError
-from probekit.versions import versions_of
+from probekit.files.durable import make_folder, remove, seal, unseal, write_as
+from probekit.machine.versions import versions_of
 
 PARTS_FORMAT = 4  # counts up when a place would be measured differently
 NAME = ".parts"  # hidden, so that a folder of results holds nothing else

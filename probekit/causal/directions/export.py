@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import save
 
 from probekit.causal.directions.directions import Direction
-from probekit.durable import write_as
 from probekit.errors import DataError, UsageError
+from probekit.files.durable import write_as
 from probekit.options.check import check_path, is_whole
 from probekit.points import Place, place_name, split_point
 from probekit.text import kind_of

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from probekit.activations import Activations, SplitMoments, Statistics
-from probekit.devices import where_float64
 from probekit.errors import DataError, UsageError
 from probekit.interventions import Affine
+from probekit.machine.devices import where_float64
 from probekit.points import PointSpec, place_name, split_point
 from probekit.probes.base import as_numpy, scale_of
 from probekit.tasks.tokens.token_labels import unlabelled_rows

@@ -11,9 +11,9 @@ from probekit.causal.patching.patching import POINTS, patch_grid
 from probekit.causal.results.checklist import reviewer_checklist
 from probekit.causal.results.results import CausalResults
 from probekit.errors import UsageError
+from probekit.machine.versions import versions_of
 from probekit.models.base import LanguageModel
 from probekit.points import parse_layers
-from probekit.versions import versions_of
 
 EXACT_PLACEBOS = 5  # other pairs for each, where every one of them is a run of each cell
 # Of a grid: 6 minutes at 300 GFLOP/s. Larger grids are exact on a sample. Elsewhere is a guess: 50 times the speed.

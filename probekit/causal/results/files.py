@@ -12,9 +12,9 @@ import numpy as np
 
 from probekit.causal.data import CausalData, CausalLayer, CausalMeta, ChecklistItem, Effect, PatchGrid
 from probekit.causal.results.frames import FRAMES, causal_frame
-from probekit.durable import write_as
 from probekit.evaluation.results.folders import check_folder, clear_folder
-from probekit.records import As, describing, ensure, inside, read_as, read_json_file
+from probekit.files.durable import write_as
+from probekit.files.records import As, describing, ensure, inside, read_as, read_json_file
 from probekit.text import listed
 
 CAUSAL_FORMAT = "probekit.causal/2"

@@ -7,8 +7,8 @@ import numpy as np
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.results.data import LayerResult, layer_key
 from probekit.evaluation.results.meta import GridRecord
+from probekit.files.records import Count, Share
 from probekit.options.probe import BY_HEAD, BY_POSITION
-from probekit.records import Count, Share
 
 SAME_TOKEN = 0.9  # share of the texts, from which a position is named by its token, as in a template
 

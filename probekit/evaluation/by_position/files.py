@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probekit.durable import write_as
 from probekit.evaluation.by_position.data import PositionCurve, PositionData, best_layer, noun_of
 from probekit.evaluation.results.checks import check_curve_layers, check_label_classes, check_probe
 from probekit.evaluation.results.files import AGAIN, as_entry, is_saved, load_hashed, probe_hash
 from probekit.evaluation.results.folders import HEAD_RESULTS, POSITION_RESULTS, clear_folder
 from probekit.evaluation.results.meta import GridRecord, SavedPart
+from probekit.files.durable import write_as
+from probekit.files.records import MISSING, describing, ensure, inside, read_as, read_json_file
 from probekit.options.probe import BY_HEAD, BY_POSITION
-from probekit.records import MISSING, describing, ensure, inside, read_as, read_json_file
 from probekit.text import listed
 
 if TYPE_CHECKING:

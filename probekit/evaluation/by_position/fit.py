@@ -12,15 +12,15 @@ from torch import Tensor
 
 from probekit.activations.activations import Activations, selected_from
 from probekit.activations.store.reader import Store
-from probekit.devices import free_bytes
 from probekit.errors import UsageError
 from probekit.evaluation.by_position.columns import Column
 from probekit.evaluation.curve import FittedPlace, places_at_once, scored_place, wanted_fits
 from probekit.evaluation.fits.layer import checked_features, fit_layers
 from probekit.evaluation.plan import CurvePlan
 from probekit.evaluation.scores.bootstrap import MOST_KEPT
+from probekit.machine.devices import free_bytes
+from probekit.machine.threads import in_threads
 from probekit.points import Place
-from probekit.threads import in_threads
 
 MOST_SHARE = 0.5  # of the free memory, for the rows of one layer
 

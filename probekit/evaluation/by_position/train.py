@@ -39,12 +39,12 @@ from probekit.evaluation.results.provenance import origin_of
 from probekit.evaluation.rows import Comparisons, audited_protocol, task_fingerprint
 from probekit.evaluation.scores.bootstrap import fewest_groups
 from probekit.evaluation.scores.metrics import check_metric, default_metric
+from probekit.machine.threads import one_thread
 from probekit.options import CurvesArguments
 from probekit.options.probe import BY_HEAD, FROM_END
 from probekit.places import ALL
 from probekit.tasks.base import Task
 from probekit.tasks.tokens.stretches import no_label
-from probekit.threads import one_thread
 
 
 @dataclass(frozen=True, eq=False)

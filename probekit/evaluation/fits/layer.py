@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from probekit.activations.activations import Activations
-from probekit.devices import where_float64
 from probekit.errors import DataError
 from probekit.evaluation.fits.fit_grid import FitGrid, Key, problems_at
 from probekit.evaluation.fits.predict import Features, take_rows
+from probekit.machine.devices import where_float64
 from probekit.points import Place, place_name
 from probekit.probes.base import check_size
 from probekit.probes.problem import concatenated

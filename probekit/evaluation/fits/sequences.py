@@ -13,8 +13,8 @@ from torch import Tensor
 
 from probekit.activations.activations import Activations
 from probekit.activations.store.reader import Store
-from probekit.devices import free_bytes, where_float64
 from probekit.errors import DataError, UsageError
+from probekit.machine.devices import free_bytes, where_float64
 from probekit.options.task import OnBadRow
 from probekit.places import ALL, check_several_kept
 from probekit.points import Place, place_name

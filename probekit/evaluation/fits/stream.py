@@ -15,10 +15,10 @@ from torch import Tensor
 from probekit.activations.activations import Activations, RowsOf, _At, _EachToken
 from probekit.activations.select_rows import SelectedRows, selected_values
 from probekit.activations.store.reader import Store
-from probekit.devices import free_bytes
 from probekit.errors import DataError
 from probekit.evaluation.fits.layer import checked_features, features_of
 from probekit.evaluation.fits.predict import take_rows
+from probekit.machine.devices import free_bytes
 from probekit.points import Place, PointSpec, place_name
 from probekit.probes.stream import NUMBER, Stream, bytes_to_fit, held, some_of
 

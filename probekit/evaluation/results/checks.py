@@ -1,6 +1,6 @@
 """What the parts of results say of one another: places that are named and are there, classes, counts of rows, shapes.
 
-Types of single values are in `meta` and `data`, and `probekit.records` checks them.
+Types of single values are in `meta` and `data`, and `probekit.files.records` checks them.
 
 Axes: N rows, C classes, D width.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from probekit.errors import DataError
 from probekit.evaluation.results.data import LayerResult, ProbeData, TransferData
-from probekit.records import ensure, inside
+from probekit.files.records import ensure, inside
 from probekit.text import listed
 
 

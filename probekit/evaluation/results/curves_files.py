@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from probekit.durable import write_as
 from probekit.errors import DataError
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.files import AGAIN, load_results, save_results
 from probekit.evaluation.results.folders import clear_curves
 from probekit.evaluation.results.frames import curves_frame
 from probekit.evaluation.results.meta import SavedPart
-from probekit.plain_files import MAX_RESULTS, read_bytes
-from probekit.records import Must, describing, ensure, read_as, read_json_file
+from probekit.files.durable import write_as
+from probekit.files.plain_files import MAX_RESULTS, read_bytes
+from probekit.files.records import Must, describing, ensure, read_as, read_json_file
 
 CURVES_FORMAT = "probekit.curves/1"
 _LONGEST = 80  # characters of a folder's name

@@ -22,8 +22,8 @@ from probekit.evaluation.results.meta import (
 from probekit.evaluation.results.row_scores import RowScores
 from probekit.evaluation.results.spread import TrainingSpread
 from probekit.evaluation.scores.selection import selection_key
+from probekit.files.records import As, Ends, Share
 from probekit.points import place_name
-from probekit.records import As, Ends, Share
 
 # Selectivity needs at least this share of test rows whose type also occurs in train: a probe that memorised every type
 # is at chance on the others, so the control task would measure nothing there.

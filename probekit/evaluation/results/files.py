@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from probekit.durable import write_as
 from probekit.errors import DataError
 from probekit.evaluation.results.checks import check_probe, check_probe_data, check_transfer, widths_of
 from probekit.evaluation.results.data import BaselineResult, LayerResult, ProbeData, TransferCell, TransferData
@@ -16,10 +15,11 @@ from probekit.evaluation.results.frames import probe_frame, transfer_frame
 from probekit.evaluation.results.meta import CurveRecord, SavedPart, TransferRecord
 from probekit.evaluation.results.row_scores import ROWS_FILE, read_row_scores, row_scores_bytes
 from probekit.evaluation.results.spread import SPREAD_FILE, read_spread, spread_bytes
-from probekit.plain_files import MAX_RESULTS, read_bytes
+from probekit.files.durable import write_as
+from probekit.files.plain_files import MAX_RESULTS, read_bytes
+from probekit.files.records import INFINITY, describing, read_as, read_json_file
 from probekit.probes import load_probe
 from probekit.probes.load import SAVED
-from probekit.records import INFINITY, describing, read_as, read_json_file
 from probekit.text import spreadsheet_cell
 
 FORMAT = "probekit.results/2"

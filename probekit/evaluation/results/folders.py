@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from probekit.durable import refused
 from probekit.errors import StorageError
+from probekit.files.durable import refused
 
 # the files of a folder of results; any other file belongs to somebody else and is never touched
 PROBE_RESULTS = re.compile(

@@ -1,14 +1,14 @@
 """What results record of themselves: the keys of `meta` that are read again, with their types.
 
-Other keys may stand beside them. A reader may rely on what is written here: `probekit.records` checks it when results
-are loaded. What older versions did not write is not required.
+Other keys may stand beside them. A reader may rely on what is written here: `probekit.files.records` checks it when
+results are loaded. What older versions did not write is not required.
 """
 
 from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
 
 from probekit.evaluation.scores.metrics import HEADLINES, METRICS
+from probekit.files.records import INFINITE, As, Count, Ends, Must, Plain, Share
 from probekit.points import is_point_name
-from probekit.records import INFINITE, As, Count, Ends, Must, Plain, Share
 
 MOST_LAYERS = 100_000  # of a model, and of the axis of a picture
 NOT_SHARES = ("r2", "spearman", "mae", "brier")  # metrics that are no number from 0 to 1

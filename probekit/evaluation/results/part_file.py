@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from probekit.errors import DataError
-from probekit.plain_files import MAX_WEIGHTS, read_bytes
-from probekit.records import LARGEST, ensure
+from probekit.files.plain_files import MAX_WEIGHTS, read_bytes
+from probekit.files.records import LARGEST, ensure
 
 
 def read_part(path: Path, sha256: str) -> bytes:

@@ -15,11 +15,11 @@ from probekit.evaluation.plan import CurvePlan
 from probekit.evaluation.request import Request
 from probekit.evaluation.results.files import is_saved
 from probekit.evaluation.scores.bootstrap import LEVEL, RESAMPLES, Bootstrap
+from probekit.machine.versions import versions_of
 from probekit.probes.find import probe_name
 from probekit.tasks.info import CHAT, VALIDATION_CARVED
 from probekit.tasks.join_labels import FINGERPRINTS
 from probekit.tasks.quality.audit import Audit, audit_dict
-from probekit.versions import versions_of
 
 LONGEST = 200  # characters of a parameter that is no number
 PACKAGES = ("torch", "numpy", "scikit-learn", "scipy")

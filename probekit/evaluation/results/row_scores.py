@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from probekit.evaluation.results.part_file import check_array, read_part
-from probekit.records import Unfit, describing, ensure
+from probekit.files.records import Unfit, describing, ensure
 from probekit.text import listed, printable
 
 ROWS_FILE = "predictions.parquet"

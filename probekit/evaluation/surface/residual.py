@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations.activations import Activations
-from probekit.devices import where_float64
+from probekit.machine.devices import where_float64
 from probekit.points import Place
 
 ROWS = 16_384  # at a time, which bounds the float64 copy

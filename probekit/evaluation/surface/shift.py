@@ -31,10 +31,10 @@ from probekit.evaluation.scores.metrics import Predictions, check_metric
 from probekit.evaluation.scores.score import for_metric, value_of
 from probekit.evaluation.surface.values import ShiftValues, shift_values
 from probekit.evaluation.transfer import CHANCE, transfer_cell
+from probekit.machine.threads import one_thread
 from probekit.options import CurvesArguments
 from probekit.tasks.quality.audit import Audit
 from probekit.text import listed
-from probekit.threads import one_thread
 
 ALL_OTHERS = "all others"
 

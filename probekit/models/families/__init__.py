@@ -5,8 +5,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from probekit.errors import UsageError
+from probekit.files.published import PUBLISHED
 from probekit.models.shapes import ModelShape, StackShape, decoder_shape
-from probekit.published import PUBLISHED
 
 if TYPE_CHECKING:
     from probekit.models.family import Family
@@ -67,7 +67,7 @@ def named_shape(name: str) -> ModelShape | None:
     """The sizes of a published model, without a file or a network; None for other names.
 
     Args:
-        name: a short name of `probekit.published` or the name on the Hub.
+        name: a short name of `probekit.files.published` or the name on the Hub.
     """
     fields = next((model.fields for short, model in PUBLISHED.items() if name in (short, model.hub_id)), None)
     if fields is None:

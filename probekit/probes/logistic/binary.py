@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.machine.threads import Shares, shares
 from probekit.probes.logistic.certificate import Certified, Solutions, certify, reassembled
 from probekit.probes.logistic.descent import BinaryProblem, Place, System, descend, path, place
 from probekit.probes.logistic.features import Features
@@ -21,7 +22,6 @@ from probekit.probes.logistic.kernel import Kernel
 from probekit.probes.logistic.objective import objective_of
 from probekit.probes.logistic.primal import Primal
 from probekit.probes.problem import Labels, ProblemSet, by_weighting, subset
-from probekit.threads import Shares, shares
 
 LARGE = 1 << 23  # numbers in X from which several threads pay
 ROWS_PER_FEATURE = 16  # from which L-BFGS over all problems at once is faster, where X is large (measured)

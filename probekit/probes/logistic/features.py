@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from probekit.errors import DataError
+from probekit.machine.threads import Shares
 from probekit.probes.logistic.factor import gram
 from probekit.probes.problem import LARGEST
 from probekit.probes.stream import Stream
-from probekit.threads import Shares
 
 BLOCK_BYTES = 3 << 20  # a block of rows that fits a processor's cache
 BLOCK_OF_SCORES = 8192  # rows, for sums that do not read the features

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.machine.threads import shares
 from probekit.probes.logistic.certificate import Certified, Solutions, certify, reassembled
 from probekit.probes.logistic.curvature import MOST_UNKNOWNS, Dense, Diagonal
 from probekit.probes.logistic.features import Features
 from probekit.probes.logistic.objective import Objective, objective_of
 from probekit.probes.logistic.softmax import TURNED, Turned, bend, curved, losses, turned
 from probekit.probes.problem import Labels, ProblemSet, by_weighting, subset
-from probekit.threads import shares
 
 LARGE = 1 << 19  # numbers in X from which several threads pay
 MOST_SCORES = 1 << 25  # scores in memory at once; more problems are certified in parts

@@ -6,8 +6,8 @@ Axes: N rows, D features, M rows that count in a Hessian.
 import torch
 from torch import Tensor
 
+from probekit.machine.threads import Shares
 from probekit.probes.logistic.factor import NARROW, factored, gram, rows_that_count, solved
-from probekit.threads import Shares
 
 FEW_ROWS = 0.75  # share of D; with fewer rows that count, the factor is of the rows instead (Woodbury)
 ROWS_TO_SUM = 2048  # in float32, before the sums go on in float64

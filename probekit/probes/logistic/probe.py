@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
-from probekit.devices import has_float64, where_float64
+from probekit.machine.devices import has_float64, where_float64
 from probekit.options.check import check_positive, check_strength, check_whole
 from probekit.probes.base import LinearProbe, WithProbabilities, check_classes
 from probekit.probes.logistic.certificate import Solutions

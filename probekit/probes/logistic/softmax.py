@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.machine.threads import Shares
 from probekit.probes.logistic.objective import Objective
-from probekit.threads import Shares
 
 TURNED = 1024  # features, or rows if there are fewer, up to which the exact axes are cheap enough
 NO_VARIANCE = 1e-13  # share of the largest variance; an axis with less is left out if rows are fewer than features

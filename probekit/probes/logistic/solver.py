@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from probekit.errors import UsageError
+from probekit.machine.threads import shares
 from probekit.probes.logistic.binary import fits, solve_binary
 from probekit.probes.logistic.certificate import Solutions, certify, reassembled
 from probekit.probes.logistic.features import FLOAT32, Features
@@ -30,7 +31,6 @@ from probekit.probes.logistic.multinomial import solve_multinomial
 from probekit.probes.logistic.objective import Objective, Point, objective_of
 from probekit.probes.problem import Labels, ProblemSet, subset
 from probekit.probes.stream import Stream, most_scores
-from probekit.threads import shares
 
 TOLERANCE = 1e-6  # relative distance to the optimum
 MEMORY = 10  # pairs that L-BFGS keeps

@@ -15,6 +15,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from probekit.errors import UsageError, nearest
+from probekit.machine.threads import one_thread
 from probekit.options.check import check_positive, check_strength
 from probekit.options.curve import AGGREGATES
 from probekit.probes.calibration import fit_scale
@@ -23,7 +24,6 @@ from probekit.probes.sequence.base import SequenceProbe, weights_of
 from probekit.probes.sequence.objective import attended
 from probekit.probes.sequence.ragged import Ragged, as_ragged, by_text, text_parts, token_weights
 from probekit.probes.sequence.token_fits import TOKEN_PROBES, token_fits
-from probekit.threads import one_thread
 
 
 class AggregateProbe(SequenceProbe):

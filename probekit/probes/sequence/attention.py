@@ -18,6 +18,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from probekit.machine.threads import one_thread
 from probekit.options.check import check_positive, check_strength, check_whole
 from probekit.probes.base import scale_of
 from probekit.probes.logistic.probe import LogisticProbe
@@ -35,7 +36,6 @@ from probekit.probes.sequence.objective import (
 )
 from probekit.probes.sequence.ragged import Ragged, as_ragged, by_text, in_doubles, pooled_rows, take_texts
 from probekit.probes.sequence.token_fits import token_moments
-from probekit.threads import one_thread
 
 TOLERANCE = 1e-4  # `size` of `honesty` at resid_pre.1, C = 10: objective 195.8; 196.2 at 3e-4, 200.1 at 1e-3
 TEN = 10 * (1 + 1e-9)  # the largest factor between one C of the path and the next, but for rounding

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.devices import free_bytes
 from probekit.errors import DataError, UsageError
+from probekit.machine.devices import free_bytes
 from probekit.probes.base import as_numpy, check_size
 from probekit.text import kind_of
 

@@ -16,9 +16,9 @@ from probekit.activations.store.format import read_plan
 from probekit.activations.store.reader import Store
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError
 from probekit.evaluation.results.data import ProbeData
+from probekit.machine.progress import SILENT, Steps
 from probekit.models.base import LanguageModel
 from probekit.places import ALL
-from probekit.progress import SILENT, Steps
 from probekit.report.tokens.build import token_scores
 from probekit.report.tokens.choose import choose_texts, confidence_of
 from probekit.report.tokens.data import TokenScores

@@ -11,8 +11,8 @@ import torch
 
 from probekit.causal.readouts import spelled, top_of_layers
 from probekit.errors import ProbekitError
+from probekit.machine.progress import SILENT, Steps
 from probekit.models.base import LanguageModel
-from probekit.progress import SILENT, Steps
 from probekit.report.tokens.data import Attention, Lens, TokenScores
 
 LENS_TOKENS = 2_000  # of the texts that get a logit lens: 3 tokens at 13 places are then 250 kB in the page

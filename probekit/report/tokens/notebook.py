@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probekit.durable import write_as
 from probekit.errors import UsageError
 from probekit.evaluation.results.data import ProbeData
+from probekit.files.durable import write_as
 from probekit.models.base import LanguageModel
 from probekit.options.check import check_fpr, check_path
 from probekit.report.tokens.data import TRAINED, TokenScores

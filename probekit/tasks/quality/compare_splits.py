@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.special import chdtrc, stdtr  # scipy.stats takes a third of the start of `extract` to import
 
-from probekit.scratch import picked
+from probekit.files.scratch import picked
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.tables.data_table import quote
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from probekit.scratch import picked
+from probekit.files.scratch import picked
 
 MANY = 64  # rows of equal texts, from which on they are read together
 

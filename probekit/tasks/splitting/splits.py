@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from probekit.scratch import IN_MEMORY, ArrayWriter, on_disk, pieces
+from probekit.files.scratch import IN_MEMORY, ArrayWriter, on_disk, pieces
 
 Counts = dict[int, int]
 CARVED_SHARE = 0.1  # of train, for each missing split

@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from probekit.errors import DataError
-from probekit.hub import find_repo
+from probekit.files.hub import find_repo
 from probekit.tasks.splitting.split_names import SPLIT_NAMES, SPLITS, splits_of_names
 from probekit.tasks.tables.data_table import DataTable
 from probekit.text import counted, listed

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probekit.errors import DataError
-from probekit.scratch import DiskList
+from probekit.files.scratch import DiskList
 from probekit.tasks.tables.data_table import DataTable, quote
 
 if TYPE_CHECKING:

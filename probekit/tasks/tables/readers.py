@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from probekit.errors import DataError, UsageError
-from probekit.plain_files import MAX_TABLE, open_regular, parse_json
-from probekit.scratch import DiskList, ScratchFile
+from probekit.files.plain_files import MAX_TABLE, open_regular, parse_json
+from probekit.files.scratch import DiskList, ScratchFile
 from probekit.tasks.tables import conllu
 from probekit.tasks.tables.data_table import DataTable, LineNumbers, flaw_of, quote
 from probekit.tasks.tables.delimited import NAMES, is_header, roles_of, separator_of

@@ -7,7 +7,7 @@ from itertools import repeat
 from typing import Any
 
 from probekit.errors import DataError
-from probekit.scratch import DiskList, take
+from probekit.files.scratch import DiskList, take
 from probekit.tasks.chats.messages import chat_flaw, is_chat, plain_lines
 from probekit.tasks.labels import NA, group_flaw, group_name, id_flaw, is_numeral, label_flaw
 from probekit.tasks.side_columns import cell_flaw

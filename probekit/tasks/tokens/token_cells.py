@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError
+from probekit.files.plain_files import parse_json
 from probekit.options import TaskOptions
-from probekit.plain_files import parse_json
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.info import CARVED_FROM_TRAIN
 from probekit.tasks.labels import label_flaw

@@ -21,8 +21,8 @@ from probekit.activations import (
 )
 from probekit.activations.sums.join import part_folders
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
+from probekit.files.remote.path import as_path
 from probekit.options import ExtractOptions
-from probekit.remote.path import as_path
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from store_cases import plan_of
 from probekit.activations import extract, load_activations
 from probekit.activations.plan.identity import identity_of
 from probekit.activations.store.format import read_plan
-from probekit.durable import seal, unseal
 from probekit.errors import StorageError
+from probekit.files.durable import seal, unseal
 
 LETTERS = {"a": 1, "b": 2, "c": 3}
 POINTS = {"points": "resid_pre", "layers": 0}

@@ -12,7 +12,6 @@ import pytest
 import torch
 from store_cases import plan_of
 
-from probekit import durable
 from probekit.activations import (
     Statistics,
     Store,
@@ -29,8 +28,9 @@ from probekit.activations.store.writer import StoreWriter
 from probekit.activations.sums import files as sum_files
 from probekit.activations.sums.files import place_tensors
 from probekit.activations.sums.tally import Tally
-from probekit.durable import seal, unseal
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
+from probekit.files import durable
+from probekit.files.durable import seal, unseal
 from probekit.options import ExtractOptions
 from probekit.points import UnknownPoint
 from probekit.tasks.base import SPLITS

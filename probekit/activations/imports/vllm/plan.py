@@ -15,8 +15,8 @@ from probekit.activations.imports.vllm.requests import VllmRequest, find_stack_a
 from probekit.activations.layout import row_bytes
 from probekit.activations.plan.build import SHARD_BYTES, plan_extraction
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.dtypes import dtype_name
 from probekit.errors import DataError, UsageError
+from probekit.machine.dtypes import dtype_name
 from probekit.models.base import LanguageModel
 from probekit.models.load import check_model_name, outline
 from probekit.options import ExtractOptions, ImportOptions

@@ -22,13 +22,13 @@ from probekit.activations.plan.reading.read_positions import ReadTokens
 from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.reader import Store
 from probekit.activations.store.writer import StoreWriter
-from probekit.devices import DTYPES
 from probekit.errors import DataError
+from probekit.files.remote.path import AnyPath
+from probekit.machine.devices import DTYPES
+from probekit.machine.progress import progress_bar
+from probekit.machine.versions import versions_of
 from probekit.options.check import check_any_path
 from probekit.points import Place
-from probekit.progress import progress_bar
-from probekit.remote.path import AnyPath
-from probekit.versions import versions_of
 
 
 def run_requests(

@@ -20,8 +20,8 @@ from probekit.activations.plan.reading.select_tokens import Bad, ReadableTokens,
 from probekit.activations.plan.reading.word_tokens import word_tokens
 from probekit.activations.plan.token_ids import Sequences, has_texts, ranges
 from probekit.errors import DataError, UsageError
+from probekit.files.scratch import on_disk
 from probekit.models.base import LanguageModel
-from probekit.scratch import on_disk
 from probekit.selections import EXAMPLES, Selection, as_position, check_together, keeps_several, parse_selection
 from probekit.tasks.base import Task
 

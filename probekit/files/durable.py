@@ -24,9 +24,9 @@ from types import UnionType
 from typing import Any, get_args
 
 from probekit.errors import StorageError
-from probekit.plain_files import file_kind, open_regular, parse_json
-from probekit.remote.path import AnyPath, RemotePath
-from probekit.remote.uploads import abort_stale_uploads
+from probekit.files.plain_files import file_kind, open_regular, parse_json
+from probekit.files.remote.path import AnyPath, RemotePath
+from probekit.files.remote.uploads import abort_stale_uploads
 
 Buffer = bytes | bytearray | memoryview
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from probekit.errors import UsageError
-from probekit.remote.attempts import BeyondEnd, CannotCreate, attempt
-from probekit.remote.filesystems import SCHEMES, filesystem
+from probekit.files.remote.attempts import BeyondEnd, CannotCreate, attempt
+from probekit.files.remote.filesystems import SCHEMES, filesystem
 
 T = TypeVar("T")
 

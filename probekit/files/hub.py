@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import quote, unquote
 
 from probekit.errors import DataError, ProbekitError, StorageError, UsageError, nearest
-from probekit.published import PUBLISHED
+from probekit.files.published import PUBLISHED
 from probekit.text import listed
 
 Kind = Literal["model", "dataset"]

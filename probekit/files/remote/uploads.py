@@ -5,9 +5,9 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from probekit.errors import StorageError
-from probekit.remote.attempts import attempt
-from probekit.remote.filesystems import filesystem
-from probekit.remote.path import RemotePath
+from probekit.files.remote.attempts import attempt
+from probekit.files.remote.filesystems import filesystem
+from probekit.files.remote.path import RemotePath
 
 
 def abort_stale_uploads(folder: RemotePath, seconds: float) -> None:

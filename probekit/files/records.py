@@ -36,7 +36,7 @@ from typing import (
 )
 
 from probekit.errors import DataError
-from probekit.plain_files import MAX_RESULTS, read_bytes
+from probekit.files.plain_files import MAX_RESULTS, read_bytes
 from probekit.text import counted, listed, printable
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from probekit.errors import ProbekitError, StorageError
-from probekit.remote.filesystems import SCHEMES
+from probekit.files.remote.filesystems import SCHEMES
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from probekit.remote.path import AnyPath, RemotePath
+from probekit.files.remote.path import AnyPath, RemotePath
 
 T = TypeVar("T")
 R = TypeVar("R")

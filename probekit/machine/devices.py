@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from probekit.dtypes import BYTES
 from probekit.errors import UsageError
+from probekit.machine.dtypes import BYTES
 
 # Files of a control group: its limit, what it uses, and the shares of that; version 2 of the kernel's interface, and 1
 _GROUP_FILES = {

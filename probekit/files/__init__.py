@@ -1,0 +1,1 @@
+"""Files here and in object stores: durable writes, records, scratch folders, downloads."""

@@ -1,0 +1,1 @@
+"""The machine: devices, number types, threads, progress, signals, versions."""
