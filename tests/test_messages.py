@@ -97,13 +97,13 @@ def test_plurals_are_written_in_one_place():
 def test_no_error_of_ours_carries_the_traceback_of_a_library():
     """`from None`: in a notebook the chain of a tokenizer's error is 90 lines. An error of the disk keeps its cause,
     whose number says what to advise."""
-    keep_the_cause = {"scratch.py", "files/durable.py", "cli/stores.py", "worlds/first_use.py", "sharing/remote.py"}
+    keep_the_cause = {"cli/stores.py", "worlds/first_use.py", "sharing/remote.py"}
     keep_the_cause |= {"activations/store/begin.py", "activations/store/copy.py", "activations/sums/files.py"}
     keep_the_cause |= {"evaluation/results/folders.py"}
     chained = [
         f"{name}:{node.lineno}"
         for name, source in SOURCES.items()
-        if name not in keep_the_cause and not name.startswith("remote/")
+        if name not in keep_the_cause and not name.startswith("files/")
         for node in raises(ast.parse(source))
         if isinstance(node.cause, ast.Name)
     ]
