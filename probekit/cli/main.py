@@ -6,7 +6,6 @@ probekit.
 """
 
 import os
-import re
 import signal
 import sys
 import warnings
@@ -16,17 +15,16 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from probekit.cli import console
-from probekit.cli.commands import COMMANDS, SECTIONS, SUMMARIES, ByCommand
+from probekit.cli.commands import COMMANDS, GROUPS, SECTIONS, SUMMARIES, ByCommand
 from probekit.cli.signals import end_by_signals, orderly_signals
-from probekit.errors import ProbekitError, StorageError, nearest
+from probekit.errors import ProbekitError, StorageError
 from probekit.machine.program import is_out_of_memory
 from probekit.machine.versions import __version__
 
-# pydantic's words for an option with choices: without its prefix, and with the choice that may have been meant
-_WRONG_CHOICE = re.compile(r"Value error, ('(.*)' is not one of ('.*'))\.$", re.DOTALL)
+OTHERS = "In every command"  # the heading of options that configure the others
 
 
 class _Group(TyperGroup):
@@ -37,9 +35,27 @@ class _Group(TyperGroup):
         self.commands: Any = ByCommand(_command)  # typer only reads it
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(SUMMARIES.items()))
+        """List the commands under their headings, without importing them."""
+        width = max(map(len, SUMMARIES))
+        for heading, summaries in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), summary) for name, summary in summaries.items()])
+
+
+class _Command(TyperCommand):
+    """Shows its options under their headings."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        found: dict[str, list[tuple[str, str]]] = {}
+        for one in self.get_params(ctx):
+            if (row := one.get_help_record(ctx)) is not None:
+                usual = "Arguments" if one.param_type_name == "argument" else OTHERS
+                found.setdefault(getattr(one, "rich_help_panel", None) or usual, []).append(row)
+        if len(found.keys() - {"Arguments"}) == 2:  # the options of few, and those of every command
+            found["Options"] += found.pop(OTHERS)
+        for heading, rows in found.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
 
 app = typer.Typer(
@@ -50,7 +66,7 @@ app = typer.Typer(
 def _command(name: str) -> Any:
     """One command as typer runs it."""
     one = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    one.command(name)(COMMANDS[name].function)
+    one.command(name, cls=_Command)(COMMANDS[name].function)
     return typer.main.get_command(one)
 
 
@@ -132,10 +148,6 @@ def _invoke(args: list[str]) -> int:
 
 def _usage_message(e: typer.TyperException) -> str:
     ctx, message = getattr(e, "ctx", None), e.format_message()
-    if choice := _WRONG_CHOICE.search(message):
-        said, given, choices = choice.groups()
-        hint = nearest(given, re.findall("'([^']*)'", choices))
-        message = message[: choice.start()] + said + (f"; {hint}" if hint.startswith("did you mean") else "")
     return message + (f" (see '{ctx.command_path} --help')" if ctx else "")
 
 

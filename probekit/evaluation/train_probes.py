@@ -30,8 +30,7 @@ from probekit.machine.devices import at_most
 from probekit.machine.progress import shown_parts
 from probekit.options import CurvesArguments
 from probekit.options.option import keywords_of_three
-from probekit.options.probe import BY_HEAD
-from probekit.options.probe_forms import OneCurveArguments, OnePositionArguments
+from probekit.options.probe import BY_HEAD, OneCurveArguments, OnePositionArguments
 
 
 @keywords_of_three(

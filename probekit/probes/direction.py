@@ -8,7 +8,7 @@ import torch
 
 from probekit.errors import DataError, UsageError, nearest
 from probekit.machine.devices import DTYPES, find_device, has_float64
-from probekit.options.parse import DTYPES as SHORT
+from probekit.options.kinds import DTYPES as SHORT
 
 
 class NoDirection(UsageError, AttributeError):

@@ -7,7 +7,7 @@ from probekit.errors import ProbekitError
 from probekit.evaluation.results.data import ProbeData
 from probekit.machine.progress import SILENT, Steps
 from probekit.models.base import LanguageModel
-from probekit.options.tokens import TokenOptions
+from probekit.options.report import TokenOptions
 from probekit.report.section import Section
 from probekit.report.tokens.find import Shown, view_of_results
 from probekit.report.tokens.section import TITLE, token_section

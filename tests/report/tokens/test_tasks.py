@@ -13,7 +13,7 @@ from probekit.evaluation import train_probes
 from probekit.interventions import add
 from probekit.models import load
 from probekit.models.load import source_here
-from probekit.options.tokens import TokenOptions
+from probekit.options.report import TokenOptions
 from probekit.report.tokens.data import TRAINED, TokenScores
 from probekit.report.tokens.find import EDITED, Shown, view_of_results, view_of_texts
 from probekit.report.tokens.read import OTHER_KIND, UNKNOWN_READ
