@@ -136,7 +136,7 @@ def test_a_terminal_is_shown_no_control_characters(capsys, monkeypatch):
         (
             ["--prompt", "a", "--temperature", "1", "--top-k", "0"],
             2,
-            "'--top-k': Input should be greater than or equal to 1",
+            "'--top-k': Input should be greater than or equal",
         ),
         (["--prompt", "a", "--top-k", "5"], 2, "give a temperature above 0"),
         (["--prompt", "a", "--stop", "two"], 2, "'two' is 3 tokens, not one"),
