@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
-UPWARDS = {"options": {"activations"}}  # for type checkers: to be cut
 FLOORS = (  # a room imports rooms of the floors below its own, whether at the top, in a function or for type checkers
     {"text"},
     {"errors", "registries"},
@@ -33,11 +32,7 @@ FLOORS = (  # a room imports rooms of the floors below its own, whether at the t
     {"cli"},
     {"__main__", "methods"},
 )
-MAY_IMPORT = {
-    room: set[str]().union(*FLOORS[:floor]) | UPWARDS.get(room, set())
-    for floor, rooms in enumerate(FLOORS)
-    for room in rooms
-}
+MAY_IMPORT = {room: set[str]().union(*FLOORS[:floor]) for floor, rooms in enumerate(FLOORS) for room in rooms}
 ONLY_IN = {
     "datasets": {"tasks/tables/hub.py"},
     "transformers": {

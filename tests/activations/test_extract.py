@@ -458,4 +458,4 @@ def test_the_plan_says_what_the_audit_finds(model, task):
 
 
 def test_module_and_function_of_one_name_both_work():
-    assert importlib.import_module("probekit.activations.extract").extract is extract
+    assert importlib.import_module("probekit.verbs.extract").extract is extract
