@@ -77,7 +77,14 @@ MODULES = {module_name(path): path for path in SOURCES}
 
 def imported_modules(path: Path) -> set[str]:
     """The modules of the package that one imports, inside functions and for type checkers too."""
-    return {name if name in MODULES else name.rpartition(".")[0] for name in imports(path)} & set(MODULES)
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else str(node.module) for name in names}  # a submodule, or a name in one
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & set(MODULES)
 
 
 def test_no_modules_import_one_another_in_a_circle():
