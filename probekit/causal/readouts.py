@@ -22,7 +22,7 @@ from probekit.errors import UsageError
 from probekit.models.adapter.model import AdaptedModel
 from probekit.models.adapter.proof import bound_of, relative
 from probekit.models.base import LanguageModel
-from probekit.models.families.masked_lm import MaskedLM
+from probekit.models.masked_lm import MaskedLM
 from probekit.options.check import check_whole, is_whole
 from probekit.points import POINTS, place_name
 from probekit.tables import html_table, text_table

@@ -27,9 +27,8 @@ from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.files import durable
 from probekit.models.base import LanguageModel
 from probekit.models.checkpoint import load_checkpoint, save_checkpoint
-from probekit.models.families.bert import Bert
+from probekit.models.families.bert import Bert, hf_names
 from probekit.models.families.bert import BertConfig as OurBertConfig
-from probekit.models.families.bert_hf import hf_names
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.training import CHECKPOINT, IGNORE, Example, collate, learning_rate_at, loss_of, train
 from probekit.options import TrainingSettings

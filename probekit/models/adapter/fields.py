@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from probekit.errors import DataError
-from probekit.models.config_checks import LARGEST, check_dimension, check_positive_number
+from probekit.models.config_fields import LARGEST, check_dimension, check_positive_number
 
 # names that configs of transformers use for one size, in the order in which they are looked up
 NAMES = {

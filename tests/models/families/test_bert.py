@@ -11,8 +11,7 @@ from transformers import BertConfig as HfConfig
 from transformers import BertForPreTraining
 
 from probekit.errors import DataError, UsageError
-from probekit.models.families.bert import Bert, BertConfig
-from probekit.models.families.bert_hf import hf_names
+from probekit.models.families.bert import Bert, BertConfig, hf_names
 from probekit.points import POINTS
 
 TINY = {

@@ -25,15 +25,14 @@ from probekit.models.weights import save_hf
 REPO = Path(__file__).parents[3]
 PACKAGE = REPO / "probekit"
 FAMILIES = PACKAGE / "models/families"
-TRANSLATIONS = {f"{file}_hf" for file in FILES if (FAMILIES / f"{file}_hf.py").exists()}  # FILE.py would be too long
 # published models by type and short name; transformers' module layouts, by its types
-OTHER_TABLES = {"published.py", "models/adapter/layouts.py", "models/default_tokens.py"}
+OTHER_TABLES = {"files/published.py", "models/adapter/layouts.py", "models/default_tokens.py"}
 
 
 def names_of_families() -> set[str]:
     """Modules, classes and model types that only a family's own file and the registry may name."""
     classes = {cls.__name__ for family in families().values() for cls in (family.config, family.model)}
-    return {*FILES, *TRANSLATIONS, *classes, *families()}
+    return {*FILES, *classes, *families()}
 
 
 def names_in(path: Path) -> set[str]:
@@ -52,7 +51,7 @@ def names_in(path: Path) -> set[str]:
 
 def test_only_its_own_file_and_the_registry_name_a_family():
     named = names_of_families()
-    assert {"gpt2", "GPT2Config", "Llama", "mistral", "qwen2", "bert_hf", "marian", "Transformer"} <= named
+    assert {"gpt2", "GPT2Config", "Llama", "mistral", "qwen2", "bert", "marian", "Transformer"} <= named
     for path in PACKAGE.rglob("*.py"):
         place = str(path.relative_to(PACKAGE))
         if path.parent != FAMILIES and place not in OTHER_TABLES and not place.startswith("worlds/"):

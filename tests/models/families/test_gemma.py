@@ -30,8 +30,7 @@ from transformers import GemmaConfig as HfGemmaConfig
 from probekit.errors import DataError
 from probekit.models.accounting import parameters
 from probekit.models.families import gemma, shape_of
-from probekit.models.families.gemma import FULL, SLIDING, Gemma, GemmaConfig
-from probekit.models.families.gemma_hf import hf_names
+from probekit.models.families.gemma import FULL, SLIDING, Gemma, GemmaConfig, hf_names
 from probekit.models.family import LOGITS
 from probekit.models.load import load_model
 from probekit.models.positional import RopeScaling

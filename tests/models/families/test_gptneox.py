@@ -13,8 +13,7 @@ from transformers import GPTNeoXForCausalLM, GPTNeoXModel
 
 from probekit.activations import extract
 from probekit.errors import DataError, UsageError
-from probekit.models.families.gptneox import GPTNeoX, GPTNeoXConfig
-from probekit.models.families.gptneox_hf import HF_PREFIX, hf_model, hf_names, hf_renamed
+from probekit.models.families.gptneox import HF_PREFIX, GPTNeoX, GPTNeoXConfig, hf_model, hf_names, hf_renamed
 from probekit.models.family import LOGITS
 from probekit.models.load import load_model
 from probekit.models.positional import RopeScaling

@@ -34,8 +34,7 @@ from transformers import (
 
 from probekit.errors import DataError, UsageError
 from probekit.models.config_fields import deciding_fields
-from probekit.models.families.llama import Llama, LlamaConfig
-from probekit.models.families.llama_hf import HF_PREFIX, hf_names
+from probekit.models.families.llama import HF_PREFIX, Llama, LlamaConfig, hf_names
 from probekit.models.load import load_model
 from probekit.models.positional import RopeScaling
 from probekit.models.weights import our_part, save_hf

@@ -16,9 +16,8 @@ from torch.nn.functional import cross_entropy, silu
 
 import probekit as pk
 from probekit.errors import DataError, UsageError
-from probekit.models.families import moe_hf
-from probekit.models.families.moe import Moe, MoeConfig, SparseMLP
-from probekit.models.families.moe_hf import CLASSES, hf_names, slots
+from probekit.models.families import moe
+from probekit.models.families.moe import CLASSES, Moe, MoeConfig, SparseMLP, hf_names, slots
 from probekit.models.load import load_model
 from probekit.models.weights import save_hf
 from probekit.points import split_point
@@ -121,7 +120,7 @@ def mlps_of(model: Moe) -> dict[int, SparseMLP]:
 @pytest.mark.parametrize("hf", VARIANTS.values(), ids=VARIANTS)
 def test_every_point_that_transformers_computes_equals_it(hf):
     oracle, model = twins(hf)
-    hf_model = moe_hf.hf_model(model.cfg)
+    hf_model = moe.hf_model(model.cfg)
     theirs: dict[str, Tensor] = {}
     tokens = tokens_for(model, batch=1)
 

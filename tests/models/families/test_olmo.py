@@ -11,9 +11,8 @@ from torch import Tensor
 from transformers import Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM
 
 from probekit.errors import DataError
-from probekit.models.families import olmo_hf
-from probekit.models.families.olmo import FAMILY, Olmo, OlmoConfig
-from probekit.models.families.olmo_hf import FULL, SLIDING
+from probekit.models.families import olmo
+from probekit.models.families.olmo import FAMILY, FULL, SLIDING, Olmo, OlmoConfig
 from probekit.models.family import LOGITS
 from probekit.models.load import load_model
 from probekit.models.positional import RopeScaling
@@ -96,7 +95,7 @@ def seen_in(oracle: Any, model: Olmo, tokens: Tensor) -> dict[str, Tensor]:
         return lambda module, args, output: kept.__setitem__(name, take(args, output))
 
     handles = []
-    for point, (path, take) in olmo_hf.hf_model(model.cfg).points.items():
+    for point, (path, take) in olmo.hf_model(model.cfg).points.items():
         for layer in range(model.cfg.n_layers) if "{layer}" in path else [None]:
             name = point if layer is None else f"{point}.{layer}"
             handles.append(oracle.get_submodule(path.format(layer=layer)).register_forward_hook(keep(name, take)))
