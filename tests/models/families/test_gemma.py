@@ -248,8 +248,8 @@ def test_the_embeddings_factor_is_rounded_to_the_weights_type():
     model = Gemma(replace(TINY["gemma"], d_model=3072, n_layers=1, layer_types=(FULL,), d_mlp=1, d_vocab=1))
     with torch.no_grad():
         model.embed.weight.fill_(1)
-        assert model.embedded(torch.tensor([[0]])).unique().item() == torch.tensor(3072**0.5).item()
-        assert model.bfloat16().embedded(torch.tensor([[0]])).unique().item() == 55.5
+        assert model.entered(torch.tensor([[0]])).unique().item() == torch.tensor(3072**0.5).item()
+        assert model.bfloat16().entered(torch.tensor([[0]])).unique().item() == 55.5
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gemma3"])
