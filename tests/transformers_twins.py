@@ -20,7 +20,8 @@ def error(ours: Tensor, theirs: Tensor) -> float:
 
 def hf_config(hf: dict[str, Any], **options: Any) -> Any:
     fields = json.loads(json.dumps({name: value for name, value in hf.items() if name != "model_type"}))
-    return CONFIG_MAPPING[hf["model_type"]](**fields, attn_implementation="eager", **options)
+    config: Any = CONFIG_MAPPING[hf["model_type"]]
+    return config(**fields, attn_implementation="eager", **options)
 
 
 def weights_of(family: Family, hf_model: Any, tensors: dict[str, Any]) -> dict[str, Any]:

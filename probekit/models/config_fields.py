@@ -156,7 +156,7 @@ def read_fields(
     given: dict[str, Any] = {}
     for each in fields(config):
         name = hf_name(each, model_type)
-        if name in hf:
+        if name is not None and name in hf:
             value = hf[name]
             given[each.name] = (tuple(value) or None) if each.metadata.get("several") and type(value) is list else value
         if each.name in required:

@@ -167,7 +167,7 @@ def test_what_is_inside_a_block_follows_from_its_points(name: str) -> None:
         if "mlp_post" in has:
             activated = ACTIVATIONS[cfg.activation](c["mlp_pre", i])
             assert_near(activated * (c["mlp_pre_linear", i] if "mlp_pre_linear" in has else 1), c["mlp_post", i], i)
-    summed = sum(c[x] for x in ("embed", "pos_embed", "token_type_embed") if x in c)
+    summed: Any = sum(c[x] for x in ("embed", "pos_embed", "token_type_embed") if x in c)
     assert_near(model.ln_embed(summed) if "ln_embed" in c else summed, c["resid_pre", 0], name, 1e-6)
     if model.has_logits:
         last = c["ln_final"] if "ln_final" in c else c[model.output_point, model.n_layers - 1]

@@ -335,9 +335,8 @@ def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
     given = read_fields(ModernBertConfig, hf, ("d_model", "n_heads", "n_layers", "d_vocab"))
     (mlm_head,) = parts_named(hf, ARCHITECTURES, "ModernBertForMaskedLM", "model.model")
     eps = given.get("norm_eps", 1e-5)
-    if (
-        "layer_norm_eps" in hf and hf["layer_norm_eps"] != eps
-    ):  # older files have both; transformers reads norm_eps alone
+    # older files have both; transformers reads norm_eps alone
+    if "layer_norm_eps" in hf and hf["layer_norm_eps"] != eps:
         raise DataError(f"layer_norm_eps is {hf['layer_norm_eps']!a:.60}, but norm_eps {eps!a:.60}; leave one out")
     if given.get("init_cutoff", 2.0) is None:
         given["init_cutoff"] = 3.0  # what transformers takes null for

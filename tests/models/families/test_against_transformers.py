@@ -42,7 +42,8 @@ def test_every_point_that_transformers_computes_equals_it(name):
     oracle, model = twins(VARIANTS[name])
     tokens, kept = tokens_for(model, 1, 11), {}
     places = {full: split_point(full) for full in model.points}
-    points = family_of(model.cfg).hf_model(model.cfg).points
+    found: Any = family_of(model.cfg).hf_model(model.cfg)
+    points = found.points
     handles = []
     for full, (short, layer) in places.items():
         if short in points:

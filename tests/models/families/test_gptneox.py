@@ -106,7 +106,7 @@ def test_initial_weights():
     for name in ("embed.weight", "unembed.weight", "blocks.0.attn.qkv.weight", "blocks.1.mlp.down.weight"):
         assert one.get_parameter(name).std().item() == pytest.approx(0.05, rel=0.1), name
     assert torch.equal(one.get_parameter("blocks.0.attn.qkv.bias"), torch.zeros(192))
-    assert torch.equal(one.ln_final.weight, torch.ones(64))
+    assert torch.equal(one.state_dict()["ln_final.weight"], torch.ones(64))
 
 
 _REFUSED = [

@@ -155,7 +155,7 @@ def test_initial_weights(init_std, tied):
     for name, std in expected.items():
         assert one.get_parameter(name).std().item() == pytest.approx(std, rel=0.1), name
     assert torch.equal(one.get_parameter("blocks.0.attn.q.bias"), torch.zeros(64))
-    assert torch.equal(one.ln_final.weight, torch.ones(64))
+    assert torch.equal(one.state_dict()["ln_final.weight"], torch.ones(64))
 
 
 _REFUSED = [
