@@ -14,7 +14,7 @@ from probekit import builtin
 from probekit.errors import DataError, UsageError, nearest
 from probekit.files.hub import ALIASES, REPO_ID, HubRepo, cached_model, fetch, find_repo, warn_of_local
 from probekit.machine.dtypes import dtype_name
-from probekit.models.adapter.fields import checked_fields
+from probekit.models.adapter.config import checked_fields
 from probekit.models.families import families, model_types
 from probekit.models.files import read_json
 from probekit.models.generation_config import FILE as GENERATION_CONFIG

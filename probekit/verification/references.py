@@ -18,6 +18,7 @@ from probekit.models.adapter.quiet import quiet
 from probekit.models.base import LanguageModel
 from probekit.models.families import families
 from probekit.models.family import LOGITS, Family, HfModel, HfPoint
+from probekit.models.held_weights import widen
 from probekit.models.weights import as_stored
 from probekit.points import split_point
 from probekit.text import printable
@@ -92,31 +93,10 @@ def room_for(model: LanguageModel) -> torch.device:
 
 
 def in_float64(model: nn.Module, device: torch.device) -> nn.Module:
-    """The model computing in float64; blocks are widened one at a time, to save memory."""
+    """The model computing in float64."""
     model.to("cpu" if device.type == "mps" else device)  # mps has no float64
-    blocks = [block for stack in model.modules() if isinstance(stack, nn.ModuleList) for block in stack]
-    within = {id(weight) for block in blocks for weight in block.parameters()}
-    for weight in model.parameters():
-        if id(weight) not in within:
-            weight.data = weight.data.double()
-    for block in blocks:
-        _widen_during_forward(block)
+    widen(model, torch.float64)
     return model
-
-
-def _widen_during_forward(block: nn.Module) -> None:
-    narrow = [(weight, weight.data) for weight in block.parameters()]
-
-    def widen(*_: Any) -> None:
-        for weight, data in narrow:
-            weight.data = data.double()
-
-    def restore(*_: Any) -> None:
-        for weight, data in narrow:
-            weight.data = data
-
-    block.register_forward_pre_hook(widen)
-    block.register_forward_hook(restore, always_call=True)
 
 
 def transformers_reference(model: LanguageModel, text: TextIds) -> tuple[Reference, str]:
