@@ -209,13 +209,17 @@ def write_store(
         sums: as well as activations, or instead of them.
         text: shown in place of the plan.
     """
+    from probekit import engines
     from probekit.activations import Store, default_path, run_plan, run_statistics, statistics_progress
 
     path, show = as_path(options.out or default_path(plan)), console.bars(quiet)
     if sums == "only":
         write, progress = partial(run_statistics, plan, path, show), statistics_progress
     else:
-        write, progress = partial(run_plan, plan, path, show, stats=sums == "also", engine=options), Store.progress
+        write, progress = (
+            partial(run_plan, plan, path, show, stats=sums == "also", engine=options, spread=engines.run),
+            Store.progress,
+        )
     saved = partial(saved_rows, partial(progress, path), len(plan.task), "texts", path)
     make_store(_describe(plan, sums) if text is None else text, write, saved, quiet)
     if sums and not quiet:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit import registries
 from probekit.errors import DataError, ResumeMismatch, UsageError
 from probekit.hooks import HookPoint
 from probekit.interventions import TextTokens
@@ -129,10 +130,10 @@ class Monitor:
         """
         if not self.texts:
             raise UsageError("no text was watched yet; generate inside the monitor's context first")
-        from probekit.plots.monitor import plot_watched
-
         chosen = self.texts[text]
-        return plot_watched(chosen, self.probes, self._pieces(chosen), ax, title=title, width=width)
+        return registries.METHODS["plot_watched"](
+            chosen, self.probes, self._pieces(chosen), ax, title=title, width=width
+        )
 
     def __repr__(self) -> str:
         places = listed([f"{printable(one.name)} at {place_name(one.place)}" for one in self.probes])

@@ -9,18 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations import Store, extract, load_activations
+from probekit.activations import Store, load_activations
 from probekit.activations.activations import ActivationSet
 from probekit.activations.labelled import with_task
 from probekit.activations.layout import Layout
 from probekit.activations.plan import build
 from probekit.errors import DataError, UsageError
-from probekit.evaluation import PositionResults, train_probes
+from probekit.evaluation import PositionResults
 from probekit.evaluation.by_position import fit
 from probekit.evaluation.scores.bootstrap import groups_note
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.plots import plot_positions
 from probekit.tasks.base import Task
+from probekit.verbs.extract import extract
+from probekit.verbs.train_probes import train_probes
 
 N, LONGEST, VOCAB = 120, 7, 9
 HOW: dict[str, Any] = {"C": (0.1, 1.0), "least_texts": 2}
