@@ -134,7 +134,7 @@ def wrap(hf: Any, source: HfSource, quantize: str | None = None) -> AdaptedModel
         raise
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, NotImplementedError) as error:
         how = f"with weights in {cfg.quantize}" if cfg.quantize else "on token ids alone"
-        raise DataError(f"{name} cannot be run {how}: {_line(error)}; it cannot be wrapped") from None
+        raise DataError(f"{name} cannot be run {how}: {error_line(error)}; it cannot be wrapped") from None
     model.cfg = replace(cfg, batching=model.batching, attention=str(hf.config._attn_implementation))
     model.stays = bool(cfg.quantize or getattr(hf, "hf_device_map", None))
     return model.eval()
@@ -272,7 +272,7 @@ def _config(kind: str, hf: Mapping[str, Any]) -> Any:
     try:
         config = getattr(transformers, classes.CONFIG_MAPPING_NAMES[kind]).from_dict(dict(hf))
     except Exception as error:  # whatever its checks raise is the reason
-        raise DataError(f"transformers refuses the config.json of {kind!a:.60}: {_line(error)}") from None
+        raise DataError(f"transformers refuses the config.json of {kind!a:.60}: {error_line(error)}") from None
     _refuse_other_inputs(vars(config), kind)
     read_sizes(config, kind)  # before a class is built that would not fit the memory
     if config.is_encoder_decoder:
@@ -371,8 +371,9 @@ def _why(error: Exception, source: HfSource) -> str:
     """The error in a line; for a name that a table of transformers does not have, the field that gives it."""
     name = error.args[0] if isinstance(error, KeyError) and error.args else None
     field = field_of(name, source.config.to_dict())
-    return _line(error) if field is None else f"it knows no {field} {name!a:.60}; correct that field"
+    return error_line(error) if field is None else f"it knows no {field} {name!a:.60}; correct that field"
 
 
-def _line(error: Exception) -> str:
+def error_line(error: Exception) -> str:
+    """An error of transformers in one line of at most 200 characters."""
     return printable(" ".join(str(error).split()) or type(error).__name__)[:200]
