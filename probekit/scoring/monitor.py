@@ -24,8 +24,7 @@ from probekit.options import MonitorOptions
 from probekit.options.option import keywords
 from probekit.points import place_name
 from probekit.scoring.running import Fold
-from probekit.scoring.stations import Station, read_tokens, stations_of
-from probekit.scoring.watch import probabilities_of, watched_probes
+from probekit.scoring.stations import Station, probabilities_of, read_tokens, stations_of, watched_probes
 from probekit.scoring.watched import Alarm, Running, WatchedProbe, WatchedText
 from probekit.text import counted, listed, printable
 

@@ -1,6 +1,7 @@
 """Run a sweep: each model is loaded once for all of its tasks, and every run that ends is kept at once."""
 
 import json
+import math
 import time
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any, cast
 from probekit.activations.extract import extract_task
 from probekit.errors import ProbekitError, ResumeMismatch, StorageError, UsageError, nearest
 from probekit.evaluation.results.curves import ProbeCurves
+from probekit.evaluation.results.data import EMBEDDING, ProbeData
 from probekit.evaluation.train_probes import train_curves
 from probekit.machine.progress import shown_parts
 from probekit.machine.threads import one_thread
@@ -27,13 +29,70 @@ from probekit.options.sweep import (
     model_options_of,
     task_options_of,
 )
-from probekit.sweeps.data import SweepData, SweepRun
+from probekit.points import depth_of
+from probekit.sweeps.data import SweepData, SweepRow, SweepRun
 from probekit.sweeps.files import begin, read_body, read_runs, run_file_name, write_run, write_table
 from probekit.sweeps.results import SweepResults
-from probekit.sweeps.rows import row_of
 from probekit.sweeps.sources import SweepSource, file_digest, model_sources, task_sources
 from probekit.tasks import Task, load_task
-from probekit.text import kind_of
+from probekit.text import counted, kind_of
+
+
+def row_of(curve: ProbeData) -> SweepRow:
+    """The row of a curve."""
+    meta, best, lead = curve.meta, curve.selected, curve.meta.get("lead")
+    is_quoted = curve.procedure is not None or best is not None
+    value, ends = curve.estimate if is_quoted else (None, None)
+    place = None if curve.procedure is not None else best
+    low, high = ends or (None, None)
+    lead_low, lead_high = (lead or {}).get("interval") or (None, None)
+    over = None if lead is None else lead["over"]
+    return SweepRow(
+        label=meta["label"],
+        point=meta["point"],
+        probe=str(meta["probe"]),
+        metric=curve.headline,
+        classes=int(meta["n_classes"]),
+        n_train=int(meta["n"].get("train", 0)),
+        n_test=int(meta["n"].get("test", 0)),
+        place="" if place is None else place.place,
+        layer=None if place is None else place.layer,
+        depth=None if place is None else depth_of((place.point, place.layer), int(meta["n_layers"])),
+        C=None if place is None else place.C,
+        value=_finite(value),
+        low=low,
+        high=high,
+        baseline="" if lead is None else lead["baseline"],
+        baseline_value=None if lead is None or value is None else _finite(value - lead["over"]),
+        lead=_finite(over),
+        lead_low=lead_low,
+        lead_high=lead_high,
+        flags=tuple(flags_of(curve)),
+    )
+
+
+def flags_of(curve: ProbeData) -> list[str]:
+    """What the audit found, whether the embedding was selected, and fits that did not converge, in a few words each."""
+    audit: dict[str, Any] = curve.meta.get("audit") or {}
+    leaks = sum((audit.get("leaks") or {}).values())
+    conflicts = (audit.get("conflicts") or {}).get("texts", 0)
+    train = (audit.get("splits") or {}).get("train", {})
+    found = [f"{counted(leaks, 'leak')}{' left out' if audit.get('dropped') else ''}"] if leaks else []
+    found += [f"{counted(conflicts, 'contradictory text')}"] if conflicts else []
+    found += [f"{train['share']:.0%} one class"] if any("imbalanced" in x for x in audit.get("findings", [])) else []
+    found += ["groups span splits"] if audit.get("groups_across_splits") else []
+    found += ["splits differ"] if audit.get("differences") else []
+    is_embedding = curve.procedure is None and curve.selected is curve.layers[0]
+    if is_embedding and any(baseline.name == EMBEDDING for baseline in curve.baselines):
+        found += ["embedding selected"]  # so it is no baseline of itself, and a lead is over the others
+    late = [layer.place for layer in curve.layers if not layer.converged]
+    return found + ([f"not converged: {counted(len(late), 'place')}"] if late else [])
+
+
+def _finite(value: float | None) -> float | None:
+    """The number; None for NaN and infinity, which JSON cannot hold."""
+    return value if value is not None and math.isfinite(value) else None
+
 
 SMALL_MODEL = 20_000_000  # weights; below, one thread extracts faster: on a busy machine two threads took 10x as long
 TABLE_SECONDS = 2.0  # between two writings of results.csv, which is made of the files of the runs
