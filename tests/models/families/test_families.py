@@ -27,7 +27,7 @@ PACKAGE = REPO / "probekit"
 FAMILIES = PACKAGE / "models/families"
 TRANSLATIONS = {f"{file}_hf" for file in FILES if (FAMILIES / f"{file}_hf.py").exists()}  # FILE.py would be too long
 # published models by type and short name; transformers' module layouts, by its types
-OTHER_TABLES = {"published.py", "models/adapter/layouts.py", "models/default_tokens.py"}
+OTHER_TABLES = {"published.py", "models/adapter/layouts.py", "models/tokenizer_files.py"}
 
 
 def names_of_families() -> set[str]:
