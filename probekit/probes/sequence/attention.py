@@ -21,10 +21,10 @@ from sklearn.utils.validation import check_is_fitted
 from probekit.machine.threads import one_thread
 from probekit.options.check import check_positive, check_strength, check_whole
 from probekit.probes.base import scale_of
+from probekit.probes.lbfgs import BatchedLBFGS, Minima, Precondition
 from probekit.probes.logistic.probe import LogisticProbe
 from probekit.probes.problem import Labels, ProblemSet, by_weighting, every_problem, subset
 from probekit.probes.sequence.base import SequenceProbe, weights_of
-from probekit.probes.sequence.lbfgs import BatchedLBFGS, Minima, Precondition
 from probekit.probes.sequence.objective import (
     AttentionProblems,
     attended,
