@@ -21,7 +21,7 @@ UPWARDS = {  # to be cut
 }
 FLOORS = (  # a room imports rooms of the floors below its own, whether at the top, in a function or for type checkers
     {"text", "errors"},
-    {"builtin", "tables", "points", "machine"},
+    {"builtin", "tables", "points", "machine", "ragged"},
     {"selections", "files"},
     {"places"},
     {"options", "hooks", "manifest"},

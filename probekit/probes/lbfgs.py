@@ -37,17 +37,17 @@ def inverse_times(
     Args:
         pairs: (step, change of the gradient, 1 / their inner product or 0 to leave the pair out), the oldest first.
         g: gradients [P, M].
-        initial: multiplies by the inverse Hessian with which the history begins.
+        initial: multiplies by the inverse Hessian with which the history begins; gives a new array.
         inner: of steps and gradients, [P].
         of_each: a number for each problem [P], in the shape that multiplies steps and gradients.
     """
-    q, shares = g, []
+    q, shares = g + 0.0, []
     for step, change, rho in reversed(pairs):
         shares.append(rho * inner(step, q))
-        q = q - of_each(shares[-1]) * change
+        q -= of_each(shares[-1]) * change
     d = initial(q)
     for (step, change, rho), share in zip(pairs, reversed(shares), strict=True):
-        d = d + of_each(share - rho * inner(d, change)) * step
+        d += of_each(share - rho * inner(d, change)) * step
     return d
 
 

@@ -56,7 +56,7 @@ def fits(X: Tensor) -> bool:
     return not tall and n * (d if n > d else n) <= MOST_NUMBERS
 
 
-def solve_rows(
+def solve_binary(
     X: Tensor, problems: ProblemSet, standardise: bool, by_thread: Shares, tol: float, max_iter: int
 ) -> Solutions:
     """Solve problems of one weighting: follow every path, certify all, and go on in float64 with what misses."""

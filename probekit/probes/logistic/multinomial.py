@@ -48,7 +48,7 @@ FACTOR_RATE = 1.0  # time of a multiplication in a factor, in that of one in a p
 SAVED = 0.1  # share of a factor's cost in iterations, at which a stale factor is renewed
 
 
-def solve_rows(
+def solve_multinomial(
     X: Tensor, problems: ProblemSet, standardise: bool, by_thread: Shares, tol: float, max_iter: int
 ) -> Solutions:
     """Solve problems of one weighting: follow every path, certify all, and go on in float64 with what misses."""

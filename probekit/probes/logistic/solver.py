@@ -88,14 +88,16 @@ def solve_logistic(
     X = X.detach() if isinstance(X, Tensor) else X
     held = X if _is_held(X, standardise) else None
     if held is not None and problems.labels[0].n_classes > 2:
-        return _by_weighting(multinomial.solve_rows, multinomial.LARGE, held, problems, standardise, tol, max_iter)
+        return _by_weighting(
+            multinomial.solve_multinomial, multinomial.LARGE, held, problems, standardise, tol, max_iter
+        )
     if held is not None and binary.fits(held):
-        return _by_weighting(binary.solve_rows, binary.LARGE, held, problems, standardise, tol, max_iter)
+        return _by_weighting(binary.solve_binary, binary.LARGE, held, problems, standardise, tol, max_iter)
     which, solved = [], []
     for numbers, rows, some in _by_rows(X, problems):
         which.append(numbers)
         if held is not None and isinstance(rows, Tensor) and binary.fits(rows):
-            solved.append(_by_weighting(binary.solve_rows, binary.LARGE, rows, some, standardise, tol, max_iter))
+            solved.append(_by_weighting(binary.solve_binary, binary.LARGE, rows, some, standardise, tol, max_iter))
         else:
             solved.append(_solve_shared(rows, some, standardise, tol, max_iter))
     return reassembled(solved, which)

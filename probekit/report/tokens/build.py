@@ -14,6 +14,7 @@ from probekit.errors import UsageError
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.models.tokenizer import Tokenizer
 from probekit.probes.base import predicted_labels
+from probekit.ragged import ranges, starts_of
 from probekit.report.tokens.data import CONTEXT, SPECIAL, TRAINED, ScoredText, TokenScores
 from probekit.report.tokens.read import TokenRows
 from probekit.report.tokens.score import (
@@ -237,9 +238,7 @@ def pieces_of(acts: Activations, tokenizer: Tokenizer | None = None) -> list[str
 def _own_tokens(acts: Activations) -> np.ndarray:
     """Where own tokens are among all tokens, int64 [R]."""
     layout = acts.layout
-    starts = np.cumsum(layout.lengths) - layout.lengths + layout.n_bos
-    own = layout.own_lengths
-    return np.repeat(starts - (np.cumsum(own) - own), own) + np.arange(own.sum())
+    return ranges(starts_of(layout.lengths) + layout.n_bos, layout.own_lengths)
 
 
 def _with_context(own: list[str], rows: TokenRows, where: np.ndarray) -> list[str]:
