@@ -6,7 +6,6 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from probekit.evaluation import train_probes
 from probekit.evaluation.compare import guesses
 from probekit.evaluation.compare.guesses import (
     BAG_OF_BIGRAMS,
@@ -22,6 +21,7 @@ from probekit.evaluation.compare.guesses import (
     word_counts,
 )
 from probekit.evaluation.compare.lengths import length_features, with_squares
+from probekit.verbs.train_probes import train_probes
 
 N = 240
 ROWS = np.arange(N)
