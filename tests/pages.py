@@ -45,7 +45,7 @@ TEMPLATE = (
 )
 TABLES = {  # files whose blocks are lines of a table
     "probekit/models/families/__init__.py": "FILES",
-    "probekit/probes/load.py": "PROBES",
+    "probekit/probes/find.py": "PROBES",
     "probekit/worlds/__init__.py": "WORLDS",
 }
 

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "probekit"
 FLOORS = (  # a room imports rooms of the floors below its own, whether at the top, in a function or for type checkers
     {"text"},
     {"errors", "registries"},
-    {"tables", "points", "machine"},
+    {"tables", "points", "machine", "ragged"},
     {"selections", "files"},
     {"places"},
     {"options", "hooks", "manifest"},

@@ -24,7 +24,7 @@ from probekit.evaluation.request import check_requests
 from probekit.options import ClusterOptions, CurvesArguments
 from probekit.points import Place, place_name
 from probekit.probes.base import Probe
-from probekit.probes.load import SAVED
+from probekit.probes.find import SAVED
 
 NOT_SENT = {
     "progress",
