@@ -46,9 +46,7 @@ def test_what_is_done_is_found_again_and_the_first_writer_wins(folder):
 
 def test_another_question_is_refused_with_the_fields_that_differ(folder):
     begin(folder, seed=0, model="tiny").write("a", {})
-    with pytest.raises(
-        ResumeMismatch, match=r"^.there. was made with .* \(seed \(of the draws\): 0 there, 1"
-    ):
+    with pytest.raises(ResumeMismatch, match=r"^.there. was made with .* \(seed \(of the draws\): 0 there, 1"):
         begin(folder, seed=1, model="tiny")
     with pytest.raises(ResumeMismatch, match="more: nothing there, 'x' here"):
         begin(folder, seed=0, model="tiny", more="x")

@@ -5,14 +5,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from probekit.activations.digest import identity_digest
-from probekit.activations.parts.files import (
+from probekit.activations.parts.cut import (
     PartProgress,
     agree_on_cut,
-    counted_progress,
+    missing_parts,
     parts_in_words,
-    parts_progress,
     read_cuts,
-    unfinished,
 )
 from probekit.activations.parts.work import finish_store
 from probekit.activations.store.begin import check_free, check_same
@@ -105,9 +103,9 @@ def merge_stores(
     counted = _join(path, plan, cuts) if any(_has_sums(one) for one in (path, *given)) else None
     complete = finish_store(path)
     rows = plan.rows if complete else stored_rows(path, plan)
-    missing = [] if complete or not rows else unfinished(parts_progress(path, plan))
+    missing = [] if complete or not rows else missing_parts(path, plan)
     if not missing and counted is False:
-        missing = unfinished(counted_progress(path, plan))
+        missing = missing_parts(path, plan, counted=True)
     return Merged(path, taken, rows, plan.rows, complete, missing, counted)
 
 

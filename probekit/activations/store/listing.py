@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probekit.activations.parts.files import counted_progress, parts_in_words, parts_progress, unfinished
+from probekit.activations.parts.cut import missing_parts, parts_in_words
 from probekit.activations.store.begin import CONTINUATIONS
 from probekit.activations.store.format import PlanFile, has_manifest, read_plan
 from probekit.activations.store.reader import Store
@@ -148,8 +148,8 @@ def _state(path: AnyPath, plan: PlanFile) -> tuple[str, str, str]:
     if counted == (total, total):
         return "statistics", str(load_statistics(path).meta["created"]), ""
     if counted:
-        return f"{counted[0]} of {total} texts counted", "", parts_in_words(unfinished(counted_progress(path, plan)))
-    return f"{stored} of {total} rows", "", parts_in_words(unfinished(parts_progress(path, plan)))
+        return f"{counted[0]} of {total} texts counted", "", parts_in_words(missing_parts(path, plan, counted=True))
+    return f"{stored} of {total} rows", "", parts_in_words(missing_parts(path, plan))
 
 
 def _size(path: AnyPath) -> int:

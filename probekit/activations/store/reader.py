@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations.activations import Activations
-from probekit.activations.parts.files import parts_in_words, parts_progress, unfinished
+from probekit.activations.parts.cut import missing_parts, parts_in_words
 from probekit.activations.store.check import verify
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import (
@@ -250,7 +250,7 @@ def _unfinished(path: AnyPath, plan: PlanFile) -> ProbekitError:
             "mean-diff on them with fit_statistics, or run its extract command without --stats-only"
         )
     state = f"{str(path)!a} is unfinished, with {stored:,} of {total:,} rows"
-    if missing := unfinished(parts_progress(path, plan)):
+    if missing := missing_parts(path, plan):
         names = parts_in_words(missing)
         return StorageError(f"{state}: missing in {names}; run these parts, or the extract command in full")
     return StorageError(f"{state}: {unfinished_advice(path, plan.command, stored == total)}")
