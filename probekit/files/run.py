@@ -130,7 +130,11 @@ class Run:
 
 
 def begin_run(
-    folder: AnyPath, question: Mapping[str, Any], other: str, same: Callable[[dict[str, Any], Any], None]
+    folder: AnyPath,
+    question: Mapping[str, Any],
+    other: str,
+    same: Callable[[dict[str, Any], dict[str, Any]], None],
+    advice: str = AGAIN,
 ) -> Run:
     """Write what is asked into a folder, unless the same question is there already; its records.
 
@@ -139,6 +143,7 @@ def begin_run(
         question: what decides the values, and a format, as JSON-able values.
         other: what is said of a record that is of another question.
         same: is called with (what the folder's plan holds, what this one would) and raises unless they are equal.
+        advice: what to do about a damaged plan.
 
     Raises:
         ResumeMismatch: the folder holds the answer to another question.
@@ -149,7 +154,7 @@ def begin_run(
     body, _ = seal(dict(question))
     if not is_there(folder / PLAN):  # a complete run may be where nothing can be written
         write_first(folder / PLAN, body)
-    found, checksum = unseal(folder / PLAN, advice=AGAIN)
+    found, checksum = unseal(folder / PLAN, advice=advice)
     same(found, {key: value for key, value in json.loads(body).items() if key != "seal"})
     return Run(folder, checksum, other=other)
 
@@ -171,7 +176,7 @@ def refuse_others(
     """The error for a folder that holds the answer to another question: every field, with both values.
 
     Args:
-        what: the folder, and what holds of it: "'runs/x' was made".
+        what: the folder, and what holds of it: "'runs/x' was made with other settings".
         fields: those that differ.
         stored: the identity there.
         ours: the identity of this run.
@@ -181,7 +186,7 @@ def refuse_others(
     """
     show = shown or value_shown
     named = [f"{key}{explained.get(key, '')}: {show(stored, key)} there, {show(ours, key)} here" for key in fields]
-    return ResumeMismatch(f"{what} with other settings ({'; '.join(named)}); {advice}")
+    return ResumeMismatch(f"{what} ({'; '.join(named)}); {advice}")
 
 
 def value_shown(identity: Mapping[str, Any], key: str) -> str:

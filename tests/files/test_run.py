@@ -10,7 +10,7 @@ from probekit.files.run import Run, begin_run, differing, folder_name, refuse_ot
 
 def check(found, ours):
     if fields := differing(found, ours):
-        raise refuse_others("'there' was made", fields, found, ours, {"seed": " (of the draws)"})
+        raise refuse_others("'there' was made with other settings", fields, found, ours, {"seed": " (of the draws)"})
 
 
 @pytest.fixture(params=["here", "there"])

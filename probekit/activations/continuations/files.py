@@ -48,7 +48,8 @@ def begin_folder(folder: AnyPath, plan: ContinuationPlan) -> Run:
             raise StorageError(f"{str(folder / PLAN)!a} is not a plan of continuations; {ELSEWHERE}")
         stored, wanted = found["identity"], ours["identity"]
         if fields := differing(stored, wanted):
-            raise refuse_others(f"the texts in {str(folder)!a} were written", fields, stored, wanted, _EXPLAINED)
+            what = f"the texts in {str(folder)!a} were written with other settings"
+            raise refuse_others(what, fields, stored, wanted, _EXPLAINED)
 
     return begin_run(folder, {"format": FORMAT, "identity": plan.identity}, "holds continuations of other texts", check)
 

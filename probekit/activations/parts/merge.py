@@ -14,7 +14,6 @@ from probekit.activations.parts.cut import (
 )
 from probekit.activations.parts.work import finish_store
 from probekit.activations.store.begin import check_free, check_same
-from probekit.activations.store.copy import files_in, link_or_copy
 from probekit.activations.store.examples import check_examples
 from probekit.activations.store.format import (
     MAX_EXAMPLES_BYTES,
@@ -26,11 +25,21 @@ from probekit.activations.store.format import (
     stored_rows,
 )
 from probekit.activations.store.shard import record_body
-from probekit.activations.store.tensors import SIZE, check_shard, check_shard_size
+from probekit.activations.store.tensors import SIZE, check_shard
 from probekit.activations.sums.files import FOLDER, CountProgress
 from probekit.activations.sums.join import check_sums, join_sums, part_folders, read_part_sums, sums_are_complete
 from probekit.errors import StorageError, UsageError
-from probekit.files.durable import is_there, make_folder, make_folders, read_plain, seal, write_first
+from probekit.files.durable import (
+    TEMPORARY,
+    entries,
+    is_there,
+    link_or_copy,
+    make_folder,
+    make_folders,
+    read_plain,
+    seal,
+    write_first,
+)
 from probekit.files.remote.path import AnyPath
 from probekit.options.check import check_any_path, check_reading
 
@@ -125,8 +134,9 @@ def _begin(path: AnyPath, first: AnyPath, plan: PlanFile) -> PlanFile:
     _check_same(path, own, plan, first)
     if not is_there(path / "examples.json"):
         make_folder(path / "examples")
-        for piece in files_in(first / "examples"):
-            link_or_copy(piece, path / "examples")
+        for piece in entries(first / "examples"):
+            if not (piece.is_folder or piece.path.name.startswith(TEMPORARY)):
+                link_or_copy(piece.path, path / "examples")
         _copy_first(first / "examples.json", path)
     check_examples(path, own)
     return own
@@ -162,10 +172,9 @@ def _take_shards(
                 found.setdefault(number, (one, own))
     for done, (number, (one, own)) in enumerate(sorted(found.items())):
         record, _ = read_record(one, own, number)
-        checked = check_shard_size if check == SIZE else check_shard
-        checked(one, record)
+        check_shard(one, record, check)
         link_or_copy(one / "shards" / record.file, path / "shards")
-        checked(path, record)  # what was there under that name may be damaged
+        check_shard(path, record, check)  # what was there under that name may be damaged
         write_first(record_path(path, number), seal(record_body(record, plan.seal))[0])
         if advance:
             advance(done + 1, len(found))

@@ -11,7 +11,6 @@ Axes: N examples.
 import hashlib
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy as np
 from probekit.activations.store.examples import StoredExamples
 from probekit.activations.store.format import MAX_EXAMPLES_BYTES, require, storage_errors
 from probekit.errors import ResumeMismatch, StorageError
-from probekit.files.durable import TEMPORARY, is_there, make_folder, matches, remove_stale
+from probekit.files.durable import TEMPORARY, check_folder, entries, make_folder, matches, remove_stale
 from probekit.files.remote.path import AnyPath
 from probekit.files.run import Run
 from probekit.tasks.base import SPLITS, Task
@@ -61,12 +60,8 @@ def label_files(path: AnyPath, task: Task) -> list[AnyPath]:
         StorageError: the folder is a link, or other files are in it.
     """
     folder = path / FOLDER
-    if isinstance(folder, Path):
-        if not is_there(folder):
-            return []
-        if folder.is_symlink() or not folder.is_dir():
-            raise StorageError(f"{str(folder)!a} is a link or a file, expected a folder of labels; remove it")
-    files = sorted(file for file in folder.iterdir() if not file.name.startswith(TEMPORARY))
+    check_folder(folder)
+    files = [one.path for one in entries(folder) if not one.path.name.startswith(TEMPORARY)]
     for file in files:
         if file.name != SPLITS_FILE and not _FILE.fullmatch(file.name):
             raise StorageError(f"{str(file)!a} is no file of labels; remove it")
