@@ -137,7 +137,7 @@ class _Disk:
 
     def remove_folder(self, path: Path) -> None:
         with contextlib.suppress(OSError):
-            for file in path.iterdir():
+            for file in sorted(path.iterdir(), key=_records_first):
                 file.unlink(missing_ok=True)
             path.rmdir()
 
@@ -273,7 +273,7 @@ class _ObjectStore:
     check_folder = sync_names = touch = make_folder
 
     def remove_folder(self, path: RemotePath) -> None:
-        for one in path.iterdir():
+        for one in sorted(path.iterdir(), key=_records_first):
             one.unlink(missing_ok=True)
 
     def is_there(self, path: RemotePath) -> bool:
@@ -349,6 +349,11 @@ class _ObjectStore:
 
     def each(self, function: Callable[[T], R], items: Iterable[T], most: int) -> Iterator[R]:
         return _ahead(function, items, most)
+
+
+def _records_first(path: AnyPath) -> bool:
+    """The key of an order in which no record is left whose files are gone."""
+    return path.suffix != ".json"
 
 
 DISK, OBJECTS = _Disk(), _ObjectStore()

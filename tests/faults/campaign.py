@@ -274,10 +274,12 @@ def _same(name: str, good: bytes, bad: bytes) -> bool:
 def _noticed(field: Field, path: Path, name: str, same: bool) -> list[str]:
     try:
         found = field.kind.answer(path)
-    except StorageError as error:
+    except (StorageError, DataError) as error:
         field.verdict.counts["noticed"] += 1
-        unfinished = "unfinished" in str(error) and not (path / name).exists()
-        return [] if Path(name).name in str(error) or unfinished else [f"not named in: {error}"]
+        of_all = field.kind is not KINDS["store"] or "unfinished" in str(error)  # what is gone is named by its folder
+        gone = not (path / name).exists() and of_all and str(path) in str(error)
+        is_named = isinstance(error, StorageError) and Path(name).name in str(error)
+        return [] if is_named or gone else [f"not named in: {error}"]
     except Exception as error:
         return [f"{type(error).__name__}: {error}"]
     field.verdict.counts["same"] += 1  # as of a record that is made again, which only a store never is

@@ -19,8 +19,8 @@ from probekit.activations.sums.files import place_tensors
 from probekit.models.training import train
 
 PARTS = 3
-LABELS = {f"train:{i + 100}": ("no", "yes")[i % 3 == 0] for i in range(N)}
-OTHER = {one: "ab"[i % 2] for i, one in enumerate(LABELS)}
+LABELS = {f"train:{i + 100}": ("no", "yes")[i % 2] for i in range(N)}
+OTHER = {one: "ab"[i % 2 - 1] for i, one in enumerate(LABELS)}
 CONTINUED: dict[str, Any] = {"generate": 3, "temperature": 1.3, "on_bad_row": "skip", "batch_tokens": 60}
 
 
