@@ -3,7 +3,7 @@
 from probekit.activations.activations import Activations, ActivationSet
 from probekit.activations.default_path import checkpoints_path, default_path
 from probekit.activations.estimate import Estimate, describe_estimate, estimate
-from probekit.activations.extract import extract, extract_statistics, run_plan, run_statistics
+from probekit.activations.extract import extract_statistics, run_plan, run_statistics
 from probekit.activations.imports.plan import ImportPlan, plan_import
 from probekit.activations.imports.run import import_activations, run_import
 from probekit.activations.imports.summary import describe_import, import_as_dict
@@ -46,7 +46,6 @@ __all__ = [
     "describe_import",
     "describe_plan",
     "estimate",
-    "extract",
     "extract_statistics",
     "import_activations",
     "import_as_dict",

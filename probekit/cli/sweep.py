@@ -62,6 +62,7 @@ def sweep(job: SweepJob, options: SweepArguments, picture: PictureOptions) -> No
         check_model(name, model_options_of(options))
     with parts_line(console.bars(job.quiet)) as line:
         line.part("loading libraries")
+        from probekit.engines.ray_sweep import runs_on_ray
         from probekit.sweeps.run import plan_sweep, run_sweep
 
         plan = plan_sweep(job.model, job.dataset, options)
@@ -76,7 +77,7 @@ def sweep(job: SweepJob, options: SweepArguments, picture: PictureOptions) -> No
         line.part("runs")
         with console.interrupt_says(f"the runs that ended are in {options.out}; run the same command again to resume"):
             more = {"on_progress": line.set, "on_run": lambda run: _note(job, plan, run)}
-            results = run_sweep(dataclasses.replace(plan, options=dataclasses.replace(options, **more)))
+            results = run_sweep(dataclasses.replace(plan, options=dataclasses.replace(options, **more)), runs_on_ray)
     _show(job, Path(str(options.out)), results, picture)
 
 

@@ -15,7 +15,6 @@ from probekit.evaluation.results.folders import (
 )
 from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.results.transfer_results import TransferResults
-from probekit.evaluation.train_probes import train_probes
 from probekit.evaluation.transfer import transfer
 
 __all__ = [
@@ -34,6 +33,5 @@ __all__ = [
     "check_head_folder",
     "check_position_folder",
     "check_transfer_folder",
-    "train_probes",
     "transfer",
 ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probekit import builtin
+from probekit import registries
 from probekit.errors import DataError, UsageError, nearest
 from probekit.files.hub import ALIASES, REPO_ID, HubRepo, cached_model, fetch, find_repo, warn_of_local
 from probekit.machine.dtypes import dtype_name
@@ -71,7 +71,7 @@ def load_model(name_or_path: str | Path, options: ModelArguments) -> "LanguageMo
 def source_here(source: Mapping[str, Any]) -> dict[str, Any] | None:
     """Arguments of `load_model` that load a recorded `model.source` without a network; None if it is not here."""
     name, revision = str(source["name_or_path"]), source.get("revision")
-    if name in BUILTIN_MODELS or name in builtin.MODELS or Path(name).is_dir():
+    if name in BUILTIN_MODELS or name in registries.MODELS or Path(name).is_dir():
         return dict(source)
     cached = cached_model(name, revision) if REPO_ID.fullmatch(name) else None
     return None if cached is None else {**source, "name_or_path": str(cached), "revision": None}
@@ -179,7 +179,7 @@ def check_model(name: str, options: DeviceOptions) -> None:
         DataError: a folder without a config.json.
     """
     check_model_name(name, options.revision)
-    if name in builtin.MODELS or name in BUILTIN_MODELS:
+    if name in registries.MODELS or name in BUILTIN_MODELS:
         _check_no_revision(name, options.revision, "is built in")
     _check_via(name, options)
     if options.device not in ("auto", "cpu"):
@@ -195,7 +195,7 @@ def check_model_name(name: str, revision: str | None = None) -> None:
         UsageError: neither a built-in name nor a folder nor owner/name; a folder without this revision.
         DataError: a folder without a config.json.
     """
-    if name in builtin.MODELS or name in BUILTIN_MODELS:
+    if name in registries.MODELS or name in BUILTIN_MODELS:
         return
     if _exists(name):
         if revision is not None:
@@ -203,15 +203,15 @@ def check_model_name(name: str, revision: str | None = None) -> None:
         elif not (Path(name) / "config.json").is_file():
             raise DataError(_not_a_model(Path(name)))
     elif not (name in HUB_ALIASES or (REPO_ID.fullmatch(name) and ".." not in name)):
-        near = nearest(name, [*BUILTIN_MODELS, *builtin.MODELS, *HUB_ALIASES])
+        near = nearest(name, [*BUILTIN_MODELS, *registries.MODELS, *HUB_ALIASES])
         raise UsageError(f"no model {name!a}: neither a folder nor owner/name on the Hub; {near}")
 
 
 def _find(name: str, revision: str | None, weights: bool = True, progress: bool | None = None) -> _Found:
     check_model_name(name, revision)
-    if name in builtin.MODELS:
+    if name in registries.MODELS:
         _check_no_revision(name, revision, "is trained here")
-        return _Found(name, builtin.MODELS[name](weights, progress), has_own_name=True)
+        return _Found(name, registries.MODELS[name](weights, progress), has_own_name=True)
     is_shipped = name in BUILTIN_MODELS
     if is_shipped or _exists(name):
         folder = BUILTIN / name if is_shipped else Path(name)
@@ -234,7 +234,7 @@ def _check_no_revision(name: str, revision: str | None, why: str) -> None:
 def _check_via(name: str, options: DeviceOptions) -> None:
     if options.via == "probekit":
         return
-    if name in builtin.MODELS or name in BUILTIN_MODELS:
+    if name in registries.MODELS or name in BUILTIN_MODELS:
         raise UsageError(
             f"{name!a} is probekit's own model; leave out --via {options.via}, which is for folders and the Hub"
         )

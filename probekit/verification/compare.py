@@ -18,12 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations import extract
+from probekit.activations.extract import extract_task
 from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
 from probekit.models.adapter.model import AdaptedModel
 from probekit.models.base import LanguageModel
 from probekit.models.family import LOGITS
+from probekit.options import ExtractArguments
 from probekit.options.check import check_whole
 from probekit.points import OF_SOURCES, PAIR_POINTS, POINTS, base_name, place_name, split_point
 from probekit.tasks import Task
@@ -312,7 +313,9 @@ def _extracted(model: LanguageModel, texts: list[TextIds], part: _Part, position
         depth = max((model.n_layers_of(point) for point in points), default=0) or model.n_layers
         layers = [layer for layer in part.layers if layer < depth]
         if points and layers:
-            acts = extract(model, task, points=points, layers=layers, position=position, progress=False)
+            acts = extract_task(
+                model, task, ExtractArguments(points=points, layers=layers, position=position, progress=False)
+            )
             extracted |= {name: acts.per_text(name) for name in names if _point(name) in points}
     return extracted
 

@@ -17,15 +17,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from probekit.activations import extract, plan_extraction
+from probekit.activations import plan_extraction
 from probekit.activations.estimate import plan_flops
+from probekit.activations.extract import extract_task
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.device_copy import HostCopies, on_host
 from probekit.activations.run.loop import run_shards
 from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
 from probekit.models.kernels import linear
-from probekit.options import ExtractOptions
+from probekit.options import ExtractArguments, ExtractOptions
 from probekit.options.check import check_whole
 from probekit.tasks import Task
 from probekit.verification.references import NotRun, Unavailable
@@ -211,7 +212,9 @@ class _Ours:
         self.settings = f"packed, {plan.batch_tokens:,} tokens a batch in blocks of {plan.block_nodes:,}"
 
     def __call__(self) -> list[Tensor]:
-        acts = extract(self.model, _task(self.model, self.texts), **_how(self.model, "last"), progress=False)
+        acts = extract_task(
+            self.model, _task(self.model, self.texts), ExtractArguments(**_how(self.model, "last"), progress=False)
+        )
         return list(acts.values())
 
 

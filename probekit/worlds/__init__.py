@@ -3,13 +3,13 @@
 Each file holds one world: its grammar, its task, the shape and training settings of its model, and its exam. To add a
 world, write such a file, one line in `registry.py`, and one YAML file in `configs/`.
 
-Importing this package enters the worlds' models and tasks in `probekit.builtin`. It costs no torch.
+Importing this package enters the worlds' models and tasks in `probekit.registries`. It costs no torch.
 """
 
 from functools import partial
 from pathlib import Path
 
-from probekit import builtin
+from probekit import registries
 from probekit.worlds.registry import MODELS, TASKS, built_in_task, world
 
 
@@ -19,7 +19,7 @@ def _model_folder(name: str, weights: bool, progress: bool | None) -> Path:
     return trained_folder(world(name), weights, progress)
 
 
-builtin.MODELS.update({name: partial(_model_folder, name) for name in MODELS})
-builtin.TASKS.update({name: partial(built_in_task, name) for name in TASKS})
+registries.MODELS.update({name: partial(_model_folder, name) for name in MODELS})
+registries.TASKS.update({name: partial(built_in_task, name) for name in TASKS})
 
 __all__ = ["MODELS", "TASKS", "world"]

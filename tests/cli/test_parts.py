@@ -10,8 +10,8 @@ from store_cases import of_shards
 
 from probekit.activations import PartDone
 from probekit.activations.parts.cut import PartProgress
+from probekit.cli.extract import describe_part
 from probekit.cli.main import run
-from probekit.cli.parts import describe_part
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from probekit.evaluation import train_probes
 from probekit.evaluation.compare import guesses
 from probekit.evaluation.compare.guesses import (
     BAG_OF_BIGRAMS,
@@ -23,6 +22,7 @@ from probekit.evaluation.compare.guesses import (
 )
 from probekit.evaluation.compare.lengths import length_features, with_squares
 from probekit.evaluation.compare.sparse_fits import fit_path
+from probekit.verbs.train_probes import train_probes
 
 N = 240
 ROWS = np.arange(N)

@@ -18,7 +18,6 @@ from tiny_configs import LIKE_ANOTHER, tiny_configs, tiny_model
 from torch import Tensor
 
 import probekit as pk
-from probekit.activations import extract
 from probekit.errors import UsageError
 from probekit.models.cache import KeyValueCache
 from probekit.models.families import family_of, shape_of
@@ -26,6 +25,7 @@ from probekit.models.generation import generate
 from probekit.models.weights import save_hf
 from probekit.points import POINTS, split_point
 from probekit.tasks.base import Task
+from probekit.verbs.extract import extract
 
 CONFIGS = tiny_configs()
 NEAR = 1e-5  # relative to the largest value

@@ -26,11 +26,18 @@ from probekit.report.render import FOLDER, asset
 from probekit.report.section import Section
 from probekit.report.sections.audit import found_pairs
 from probekit.report.sections.causal import causal_section
-from probekit.report.sections.confusion import MOST, confusion, confusion_section
 from probekit.report.sections.controls import controls_section
 from probekit.report.sections.curve import COLORS, curve_section, table_section
 from probekit.report.sections.grids import positions_section, transfer_section
-from probekit.report.sections.scores import of_margins, of_two_classes, reliability, scores_section
+from probekit.report.sections.scores import (
+    MOST,
+    confusion,
+    confusion_section,
+    of_margins,
+    of_two_classes,
+    reliability,
+    scores_section,
+)
 from probekit.report.sections.summary import summary_section, unchecked
 from probekit.report.svg.grid import Cell, CellGrid, draw_grid
 from probekit.report.svg.scales import AxisSpan, cut_to, padded, pixel, tick_text, ticks

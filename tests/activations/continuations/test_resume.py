@@ -9,10 +9,11 @@ import torch
 from activations.continuations.cases import greedy, prompts, task_of_prompts, words
 from store_cases import Stopped, assert_equal, files
 
-from probekit.activations import extract, load_activations
+from probekit.activations import load_activations
 from probekit.activations.continuations import write
 from probekit.activations.continuations.files import texts_written
 from probekit.errors import DataError, ResumeMismatch, StorageError
+from probekit.verbs.extract import extract
 
 HOW = {"generate": 6, "temperature": 1.3, "stop_tokens": [3], "batch_tokens": 24, "on_bad_row": "skip"}
 

@@ -15,7 +15,6 @@ from store_cases import plan_of
 from probekit.activations import (
     Statistics,
     Store,
-    extract,
     extract_statistics,
     load_activations,
     load_statistics,
@@ -34,6 +33,7 @@ from probekit.files.durable import seal, unseal
 from probekit.options import ExtractOptions
 from probekit.points import UnknownPoint
 from probekit.tasks.base import SPLITS
+from probekit.verbs.extract import extract
 
 HOW: dict[str, Any] = {"points": ["resid_pre", "mlp_post"], "batch_tokens": 40, "block_nodes": 40}
 ROW_BYTES = (4 * 16 + 3 * 24) * 4

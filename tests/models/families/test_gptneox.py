@@ -11,7 +11,6 @@ from torch.nn.functional import cross_entropy
 from transformers import GPTNeoXConfig as HfConfig
 from transformers import GPTNeoXForCausalLM, GPTNeoXModel
 
-from probekit.activations import extract
 from probekit.errors import DataError, UsageError
 from probekit.models.families.gptneox import GPTNeoX, GPTNeoXConfig
 from probekit.models.families.gptneox_hf import HF_PREFIX, hf_model, hf_names, hf_renamed
@@ -21,6 +20,7 @@ from probekit.models.positional import RopeScaling
 from probekit.models.weights import save_hf
 from probekit.points import POINTS
 from probekit.tasks.base import Task
+from probekit.verbs.extract import extract
 
 TINY = {
     "gptneox": GPTNeoXConfig(**SIZES, rotary_pct=0.5),
