@@ -115,11 +115,15 @@ class Run:
         Raises:
             StorageError: the disk refused.
         """
-        data, _ = seal({self._key: self.seal, **body}, self._max_bytes)
+        data, _ = self.sealed(body)
         if replace:
             write_as(self.file(piece), data)
             return True
         return write_first(self.file(piece), data)
+
+    def sealed(self, body: Mapping[str, Any]) -> tuple[bytes, str]:
+        """The bytes of a record with this body, and its checksum."""
+        return seal({self._key: self.seal, **body}, self._max_bytes)
 
     def remove(self, piece: str) -> None:
         """Remove the record of a piece, which is then done again; a missing one is no error."""

@@ -11,12 +11,13 @@ import torch
 from small import HOW, N, given, named, plan_of, read, run, unsound
 from training_runs import SETTINGS, draw, new_model
 
-from probekit.activations import Store, extract, label_store, load_statistics
+from probekit.activations import Store, label_store, load_statistics
 from probekit.activations.extract import run_statistics
 from probekit.activations.parts.run import run_part
 from probekit.activations.sums import tally
 from probekit.activations.sums.files import place_tensors
 from probekit.models.training import train
+from probekit.verbs.extract import extract
 
 PARTS = 3
 LABELS = {f"train:{i + 100}": ("no", "yes")[i % 2] for i in range(N)}
@@ -91,6 +92,7 @@ def _labels(path: Path, labels: dict[str, str] = LABELS) -> None:
 
 
 def _answer_of_labels(path: Path) -> Any:
+    _labels(path)  # nothing names them, and those that are gone are joined again
     store = Store(path)
     return [read(path), store.labels["new"].tolist(), store.task.label_names["new"]]
 

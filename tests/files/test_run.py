@@ -1,5 +1,7 @@
 """A run knows what is done; the first writer of a record wins, and another question is refused."""
 
+import os
+
 import pytest
 
 from probekit.errors import ResumeMismatch, StorageError
@@ -42,6 +44,18 @@ def test_what_is_done_is_found_again_and_the_first_writer_wins(folder):
     again.remove("b")
     again.remove("b")
     assert not run.has("b")
+
+
+def test_the_first_writer_wins_without_hard_links_too(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", refuse)
+    run = begin(tmp_path / "run", seed=0)
+    assert run.write("a", {"value": 3})
+    assert not run.write("a", {"value": 4})
+    assert run.read("a")["value"] == 3
+    assert sorted(one.name for one in run.folder.iterdir()) == ["a.json", "plan.json"]
 
 
 def test_another_question_is_refused_with_the_fields_that_differ(folder):

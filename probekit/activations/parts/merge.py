@@ -21,7 +21,8 @@ from probekit.activations.store.format import (
     read_plan,
     read_record,
     record_numbers,
-    record_path,
+    record_piece,
+    records_of,
     stored_rows,
 )
 from probekit.activations.store.shard import record_body
@@ -37,7 +38,6 @@ from probekit.files.durable import (
     make_folder,
     make_folders,
     read_plain,
-    seal,
     write_first,
 )
 from probekit.files.remote.path import AnyPath
@@ -164,7 +164,7 @@ def _take_shards(
     path: AnyPath, plan: PlanFile, others: list[tuple[AnyPath, PlanFile]], check: str, advance: Advance
 ) -> int:
     """Bring the shards that the store lacks into it, each before its record; how many there were."""
-    there = set(record_numbers(path))
+    records, there = records_of(path, plan), set(record_numbers(path))
     found: dict[int, tuple[AnyPath, PlanFile]] = {}
     for one, own in others:
         for number in record_numbers(one):
@@ -175,7 +175,7 @@ def _take_shards(
         check_shard(one, record, check)
         link_or_copy(one / "shards" / record.file, path / "shards")
         check_shard(path, record, check)  # what was there under that name may be damaged
-        write_first(record_path(path, number), seal(record_body(record, plan.seal))[0])
+        records.write(record_piece(number), record_body(record))
         if advance:
             advance(done + 1, len(found))
     return len(found)

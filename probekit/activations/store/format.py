@@ -15,6 +15,7 @@ from probekit.activations.store.shard import Record, load_record, repair_advice
 from probekit.errors import DataError, StorageError
 from probekit.files.durable import MAX_JSON_BYTES, TEMPORARY, check_folder, each_of, is_there, matches, unseal
 from probekit.files.remote.path import AnyPath
+from probekit.files.run import Run
 from probekit.interventions import edits_in_words
 from probekit.machine.devices import DTYPES
 from probekit.points import Place, place_name
@@ -179,7 +180,17 @@ def piece_path(path: AnyPath, checksum: str) -> AnyPath:
 
 def record_path(path: AnyPath, number: int) -> AnyPath:
     """The file of one record."""
-    return path / "records" / f"{number:05d}.json"
+    return path / "records" / f"{record_piece(number)}.json"
+
+
+def record_piece(number: int) -> str:
+    """The name of a shard in the `Run` of a store's records."""
+    return f"{number:05d}"
+
+
+def records_of(path: AnyPath, plan: PlanFile) -> Run:
+    """The records of the store at `path`."""
+    return Run(path / "records", plan.seal)
 
 
 def record_numbers(path: AnyPath) -> list[int]:

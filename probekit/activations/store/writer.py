@@ -20,6 +20,8 @@ from probekit.activations.store.format import (
     read_record,
     read_records,
     record_path,
+    record_piece,
+    records_of,
     unfinished_advice,
 )
 from probekit.activations.store.shard import Record, hashed_parts, record_body
@@ -50,6 +52,7 @@ class StoreWriter:
         self.path = path
         self._plan = plan
         self._check = check
+        self._records = records_of(path, plan)
         self._pool: ThreadPoolExecutor | None = None
         self._pending: deque[tuple[int, Future[bool]]] = deque()  # bytes of a shard, and its way to the disk
 
@@ -129,7 +132,7 @@ class StoreWriter:
         write_named(self.path / "shards", hashed_parts(rows, named, record), lambda: record[0].file)
         if before is not None:
             before.result()  # it began sooner, so that its thread is not waiting for this one
-        first = write_first(record_path(self.path, number), seal(record_body(record[0], self._plan.seal))[0])
+        first = self._records.write(record_piece(number), record_body(record[0]))
         give_back_memory()
         return first
 
