@@ -319,7 +319,7 @@ def load_checkpoint(path: Path, identity: dict[str, Any]) -> dict[str, Tensor] |
     """
     try:
         with open_plain(path) as file:  # refuses links and pipes
-            header = read_header(file)
+            header = read_header(file.buffered)
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
