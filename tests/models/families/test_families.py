@@ -27,7 +27,7 @@ REPO = Path(__file__).parents[3]
 PACKAGE = REPO / "probekit"
 FAMILIES = PACKAGE / "models/families"
 # published models by type and short name; transformers' module layouts, by its types
-OTHER_TABLES = {"files/published.py", "models/adapter/layouts.py", "models/default_tokens.py"}
+OTHER_TABLES = {"files/published.py", "models/adapter/layouts.py", "models/tokenizer_files.py"}
 
 
 def names_of_families() -> set[str]:
