@@ -18,7 +18,7 @@ from probekit.cli.stores import check_results_out
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError
 from probekit.files.plain_files import MAX_RESULTS, MAX_TABLE, read_bytes
 from probekit.files.records import Count, parse_record, read_as
-from probekit.files.remote.path import AnyPath, as_path, on_disk
+from probekit.files.remote.path import AnyPath, as_path, local_path
 from probekit.files.run import folder_name
 from probekit.machine.progress import parts_line
 from probekit.manifest import (
@@ -218,7 +218,7 @@ def find_results(job: CausalJob, needs_probes: bool = True) -> tuple[AnyPath, Pa
         from probekit.probes.in_results import results_folder
 
         path = results_folder(given)
-    here = on_disk(path)
+    here = local_path(path)
     if here is None:
         if str(path).startswith("hf:") and not is_store(path):
             raise DataError(f"no store at {given!a}; for results on the Hub, name the store they are of with --store")

@@ -36,7 +36,7 @@ LLAMA_BUFFERS = r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"  # fre
 PRE_NORM = {"resid_mid": "ln2"}  # point of a pre-norm block -> our module whose input it is
 
 
-class Decoder(LanguageModel):
+class DecoderOnly(LanguageModel):
     """A token embedding, blocks of causal attention, a final norm, and a head that may be tied to the embedding.
 
     A family's `__init__` makes the rest: `hook_embed`, `blocks`, `ln_final`, `unembed` (None where it is tied), and

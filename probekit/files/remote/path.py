@@ -317,7 +317,7 @@ def _is_on_disk(value: "str | Path", found: "re.Match[str]") -> bool:
     return not found[2] and (not isinstance(value, Path) or Path(f"{found[1]}:").exists())
 
 
-def on_disk(path: AnyPath) -> Path | None:
+def local_path(path: AnyPath) -> Path | None:
     """The path, for what must be a file of this machine; None for a place in an object store."""
     return None if isinstance(path, RemotePath) else path
 

@@ -53,7 +53,7 @@ from probekit.models.config_fields import (
     unchecked,
     written_fields,
 )
-from probekit.models.decoder import LLAMA_NAMES, LLAMA_TIES, PRE_NORM, Decoder
+from probekit.models.decoder import LLAMA_NAMES, LLAMA_TIES, PRE_NORM, DecoderOnly
 from probekit.models.family import (
     LOGITS,
     Family,
@@ -365,7 +365,7 @@ class Block(nn.Module):
         return self.hook_resid_post(resid_mid + mlp_out)
 
 
-class Gemma(Decoder):
+class Gemma(DecoderOnly):
     """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
 
     def __init__(self, cfg: GemmaConfig):

@@ -33,7 +33,7 @@ from probekit.models.config_fields import (
     unchecked,
     written_fields,
 )
-from probekit.models.decoder import PRE_NORM, Decoder
+from probekit.models.decoder import PRE_NORM, DecoderOnly
 from probekit.models.family import (
     LOGITS,
     Family,
@@ -174,7 +174,7 @@ class Block(nn.Module):
         return self.hook_resid_post(resid_mid + mlp_out)
 
 
-class GPT2(Decoder):
+class GPT2(DecoderOnly):
     """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
 
     def __init__(self, cfg: GPT2Config):

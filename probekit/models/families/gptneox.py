@@ -39,7 +39,7 @@ from probekit.models.config_fields import (
     token_ids,
     written_fields,
 )
-from probekit.models.decoder import PRE_NORM, Decoder
+from probekit.models.decoder import PRE_NORM, DecoderOnly
 from probekit.models.family import (
     LOGITS,
     Family,
@@ -226,7 +226,7 @@ class SequentialBlock(nn.Module):
         return self.hook_resid_post(resid_mid + mlp_out)
 
 
-class GPTNeoX(Decoder):
+class GPTNeoX(DecoderOnly):
     """The model; its weights are unset until `init_weights` or a checkpoint fills them.
 
     `init_weights` fills them as `transformers` does. The published models began smaller: normal of variance 2 / (5 D),

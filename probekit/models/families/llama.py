@@ -47,7 +47,7 @@ from probekit.models.config_fields import (
     token_ids,
     written_fields,
 )
-from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, LLAMA_TIES, PRE_NORM, Decoder
+from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, LLAMA_TIES, PRE_NORM, DecoderOnly
 from probekit.models.family import (
     LOGITS,
     Family,
@@ -237,7 +237,7 @@ class Block(nn.Module):
         return self.hook_resid_post(resid_mid + mlp_out)
 
 
-class Llama(Decoder):
+class Llama(DecoderOnly):
     """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
 
     def __init__(self, cfg: LlamaConfig):

@@ -55,7 +55,7 @@ from probekit.models.config_fields import (
     unchecked,
     written_fields,
 )
-from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, LLAMA_TIES, PRE_NORM, Decoder
+from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, LLAMA_TIES, PRE_NORM, DecoderOnly
 from probekit.models.families.llama import Attention, NormedAttention
 from probekit.models.family import (
     LOGITS,
@@ -295,7 +295,7 @@ class Block(nn.Module):
 ABSENT = "in layers with experts each token has its own; take mlp_out, router_logits or expert_weights there"
 
 
-class Moe(Decoder):
+class Moe(DecoderOnly):
     """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
 
     absent = MappingProxyType(dict.fromkeys(("mlp_pre", "mlp_pre_linear", "mlp_post"), ABSENT))

@@ -44,7 +44,7 @@ from probekit.models.config_fields import (
     token_ids,
     written_fields,
 )
-from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, LLAMA_TIES, Decoder
+from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, LLAMA_TIES, DecoderOnly
 from probekit.models.family import (
     LOGITS,
     Family,
@@ -226,7 +226,7 @@ ABSENT: dict[str, str] = {
 }
 
 
-class Olmo(Decoder):
+class Olmo(DecoderOnly):
     """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
 
     absent = ABSENT
