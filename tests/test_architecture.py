@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "probekit"
 FLOORS = (  # a room imports rooms of the floors below its own, whether at the top, in a function or for type checkers
     {"text"},
     {"errors", "registries"},
-    {"tables", "points", "machine"},
+    {"tables", "points", "machine", "ragged"},
     {"selections", "files"},
     {"places"},
     {"options", "hooks", "manifest"},
@@ -37,8 +37,7 @@ ONLY_IN = {
     "datasets": {"tasks/tables/hub.py"},
     "transformers": {
         "verification/references.py",
-        "verification/adapter.py",
-        "models/adapter/held_weights.py",
+        "models/adapter/model.py",
         "models/adapter/load.py",
         "models/adapter/quiet.py",
     },

@@ -18,6 +18,7 @@ from probekit.models.tokenizer import Tokenizer
 from probekit.probes.base import as_numpy, predicted_labels
 from probekit.probes.sequence.base import text_scores
 from probekit.probes.sequence.ragged import in_memory
+from probekit.ragged import ranges, starts_of
 from probekit.report.tokens.data import CONTEXT, SPECIAL, TRAINED, ScoredText, TokenScores
 from probekit.report.tokens.read import TokenRows
 from probekit.scoring.calibrate import Calibration, calibration_of
@@ -298,9 +299,7 @@ def pieces_of(acts: Activations, tokenizer: Tokenizer | None = None) -> list[str
 def _own_tokens(acts: Activations) -> np.ndarray:
     """Where own tokens are among all tokens, int64 [R]."""
     layout = acts.layout
-    starts = np.cumsum(layout.lengths) - layout.lengths + layout.n_bos
-    own = layout.own_lengths
-    return np.repeat(starts - (np.cumsum(own) - own), own) + np.arange(own.sum())
+    return ranges(starts_of(layout.lengths) + layout.n_bos, layout.own_lengths)
 
 
 def _with_context(own: list[str], rows: TokenRows, where: np.ndarray) -> list[str]:

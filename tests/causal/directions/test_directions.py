@@ -27,8 +27,8 @@ from probekit.causal.directions.placebos import (
 )
 from probekit.errors import DataError, UsageError
 from probekit.interventions import apply_edit
+from probekit.probes.lda import MeanDifferenceProbe
 from probekit.probes.logistic.probe import LogisticProbe
-from probekit.probes.mean_difference import MeanDifferenceProbe
 from probekit.probes.mlp import MLPProbe
 
 N, D = 300, 12

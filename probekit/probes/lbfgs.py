@@ -1,14 +1,16 @@
-"""L-BFGS for many problems whose objectives are evaluated in one pass (Nocedal and Wright 2006, chapter 7).
+"""L-BFGS (Liu and Nocedal 1989; Nocedal and Wright 2006, chapter 7): the two loops, and a minimiser of many problems.
 
-Each evaluation serves every problem that has not finished, whatever step it is at. The step is halved until the
-objective falls enough (Armijo); a pair without positive curvature is left out of the history, so that directions always
-descend.
+Every minimiser of this package takes its directions from `inverse_times`. `BatchedLBFGS` evaluates the objectives of
+many problems in one pass. Each evaluation serves every problem that has not finished, whatever step it is at. The step
+is halved until the objective falls enough (Armijo); a pair without positive curvature is left out of the history, so
+that directions always descend.
 
 Axes: P problems, M parameters, H pairs of the history.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +23,32 @@ Evaluate = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 """(numbers of the problems [p], their parameters [p, M]) -> objectives [p] and gradients [p, M]."""
 Precondition = Callable[[np.ndarray], np.ndarray]
 """A guess of the inverse Hessian, up to a factor, times vectors [p, M]."""
+
+
+def inverse_times(
+    pairs: Sequence[tuple[Any, Any, Any]],
+    g: Any,
+    initial: Callable[[Any], Any],
+    inner: Callable[[Any, Any], Any] = lambda step, gradient: (step * gradient).sum(-1),
+    of_each: Callable[[Any], Any] = lambda share: share[:, None],
+) -> Any:
+    """The two loops: about the inverse Hessian times g, in arrays of numpy or torch.
+
+    Args:
+        pairs: (step, change of the gradient, 1 / their inner product or 0 to leave the pair out), the oldest first.
+        g: gradients [P, M].
+        initial: multiplies by the inverse Hessian with which the history begins; gives a new array.
+        inner: of steps and gradients, [P].
+        of_each: a number for each problem [P], in the shape that multiplies steps and gradients.
+    """
+    q, shares = g + 0.0, []
+    for step, change, rho in reversed(pairs):
+        shares.append(rho * inner(step, q))
+        q -= of_each(shares[-1]) * change
+    d = initial(q)
+    for (step, change, rho), share in zip(pairs, reversed(shares), strict=True):
+        d += of_each(share - rho * inner(d, change)) * step
+    return d
 
 
 @dataclass(eq=False)
@@ -101,27 +129,13 @@ class BatchedLBFGS:
         """A new direction for these problems, unless their gradient is small enough."""
         g = self.at.gradient[which]
         self.at.finished[which] = np.linalg.norm(g, axis=1) <= self._small[which]
-        move = -self._times_inverse(which, g)
+        s, y, rho = self._s[:, which], self._y[:, which], self._rho[:, which]  # rho is 0 where there is no pair yet
+        squares, known = (y[-1] * self._precondition(y[-1])).sum(axis=1), rho[-1] > 0
+        gamma = np.where(known, 1 / np.where(known, rho[-1] * squares, 1), 1)
+        move = -inverse_times(list(zip(s, y, rho, strict=True)), g, lambda q: gamma[:, None] * self._precondition(q))
         uphill = (move * g).sum(axis=1) >= 0
         move[uphill] = -g[uphill]
         first = self._rho[-1, which] == 0  # no curvature is known: a step of length 1 at most
         length = np.linalg.norm(move, axis=1)
         self._step[which] = np.where(first | uphill, 1 / np.maximum(length, 1), 1.0)
         self._move[which] = move
-
-    def _times_inverse(self, which: np.ndarray, g: np.ndarray) -> np.ndarray:
-        """The two loops: about the inverse Hessian times g [p, M]; pairs that are missing have rho = 0."""
-        q, alphas = g.copy(), []
-        s, y, rho = self._s[:, which], self._y[:, which], self._rho[:, which]
-        for h in reversed(range(HISTORY)):
-            alpha = rho[h] * (s[h] * q).sum(axis=1)
-            q -= alpha[:, None] * y[h]
-            alphas.append(alpha)
-        squares = (y[-1] * self._precondition(y[-1])).sum(axis=1)
-        known = rho[-1] > 0
-        gamma = np.where(known, 1 / np.where(known, rho[-1] * squares, 1), 1)
-        q = gamma[:, None] * self._precondition(q)
-        for h, alpha in zip(range(HISTORY), reversed(alphas), strict=True):
-            beta = rho[h] * (y[h] * q).sum(axis=1)
-            q += (alpha - beta)[:, None] * s[h]
-        return q
