@@ -37,8 +37,7 @@ ONLY_IN = {
     "datasets": {"tasks/tables/hub.py"},
     "transformers": {
         "verification/references.py",
-        "verification/adapter.py",
-        "models/adapter/held_weights.py",
+        "models/adapter/model.py",
         "models/adapter/load.py",
         "models/adapter/quiet.py",
     },

@@ -48,7 +48,7 @@ SHARED_NAMES = {
         *("Attention", "MLP", "Block", "hf_names", "hf_ties", "hf_model", "hf_parts", "hf_renamed"),
         *("fields_from_hf", "fields_to_hf", "shape"),
     },
-    "worlds": {"examples", "training_examples", "held_out_examples", "model_config"},
+    "worlds": {"examples", "model_config"},
 }
 
 

@@ -9,7 +9,7 @@ from probekit.activations.imports.run import import_activations, run_import
 from probekit.activations.imports.summary import describe_import, import_as_dict
 from probekit.activations.label_store import LabelledStore, label_store
 from probekit.activations.labelled import label, record_of_labels, with_label_columns
-from probekit.activations.parts.files import PartProgress
+from probekit.activations.parts.cut import PartProgress
 from probekit.activations.parts.merge import Merged, merge_stores
 from probekit.activations.parts.run import PartDone, run_part
 from probekit.activations.plan.build import plan_extraction

@@ -80,7 +80,7 @@ def describe_part(done: "PartDone") -> str:
     if done.complete:
         lines.append(f"all parts are finished and the store is complete. Next: probekit train-probe {path}")
     if done.missing:
-        from probekit.activations.parts.files import parts_in_words
+        from probekit.activations.parts.cut import parts_in_words
 
         lines.append(f"missing in {path}: {parts_in_words(done.missing)}")
         following = listed([f"--part {one.part}/{one.of}" for one in done.missing], most=4)

@@ -8,9 +8,9 @@ from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.data import BaselineResult, LayerResult, TransferCell
 from probekit.evaluation.results.folders import (
     check_curves,
-    check_folder,
     check_head_folder,
     check_position_folder,
+    check_results_folder,
     check_transfer_folder,
 )
 from probekit.evaluation.results.results import ProbeResults
@@ -29,9 +29,9 @@ __all__ = [
     "TransferCell",
     "TransferResults",
     "check_curves",
-    "check_folder",
     "check_head_folder",
     "check_position_folder",
+    "check_results_folder",
     "check_transfer_folder",
     "transfer",
 ]

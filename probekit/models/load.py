@@ -14,15 +14,13 @@ from probekit import registries
 from probekit.errors import DataError, UsageError, nearest
 from probekit.files.hub import ALIASES, REPO_ID, HubRepo, cached_model, fetch, find_repo, warn_of_local
 from probekit.machine.dtypes import dtype_name
-from probekit.models.adapter.fields import checked_fields
+from probekit.models.adapter.config import checked_fields
 from probekit.models.families import families, model_types
 from probekit.models.files import read_json
-from probekit.models.generation_config import FILE as GENERATION_CONFIG
-from probekit.models.generation_config import end_ids
 from probekit.models.model_types import check_adaptable, check_implemented_here, check_packages
 from probekit.models.tokenizer_files import FILES, load_tokenizer, template_files
 from probekit.options import DeviceOptions, ModelArguments, ModelOptions
-from probekit.options.check import check_path
+from probekit.options.check import check_path, is_whole
 from probekit.options.load import Via
 from probekit.options.option import keywords
 from probekit.text import by_numbers, listed
@@ -37,6 +35,7 @@ _CHECKPOINT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+=-]*")  # a folder in the mo
 BUILTIN_MODELS = ("agreement-gpt2",)
 BUILTIN = Path(__file__).parent / "builtin"
 HUB_ALIASES = ALIASES["model"]
+GENERATION_CONFIG = "generation_config.json"
 
 
 @keywords(ModelArguments)
@@ -102,6 +101,32 @@ def outline(
     if tokenizer:
         model.tokenizer = load_tokenizer(found.folder, _bos_token_id(hf), model.cfg.d_vocab, model.causal)
     return model
+
+
+def end_ids(folder: Path, d_vocab: int) -> tuple[int, ...] | None:
+    """The ids that end a text, of generation_config.json; None without one, or if it names none of the vocabulary.
+
+    Chat models often list the token that ends a turn there alone: Llama 3's <|eot_id|>, where config.json has the end
+    of a document.
+
+    Args:
+        folder: of the model.
+        d_vocab: size of the model's vocabulary.
+
+    Raises:
+        DataError: the file cannot be read, or eos_token_id is neither an id nor a list of ids.
+    """
+    if not (folder / GENERATION_CONFIG).is_file():
+        return None
+    given = read_json(folder / GENERATION_CONFIG).get("eos_token_id")
+    ids = given if isinstance(given, list) else [] if given is None else [given]
+    if not all(is_whole(i) and i >= 0 for i in ids):
+        raise DataError(
+            f"{str(folder / GENERATION_CONFIG)!a}: eos_token_id must be the id of a token, or a list of them; got "
+            f"{given!a:.60}; correct it, or remove the file"
+        )
+    # small models saved by transformers often name GPT-2's 50256, which they cannot write
+    return tuple(i for i in ids if i < d_vocab) or None
 
 
 def _bos_token_id(hf: Mapping[str, Any]) -> int | None:

@@ -24,7 +24,7 @@ from probekit.options.report import ReportOptions
 from probekit.options.tokens import TokenOptions
 from probekit.probes.in_results import results_folder
 from probekit.report.page import Group, Page, page_html
-from probekit.report.runs import Run, load_runs, names_of_causal, titles_of_runs
+from probekit.report.runs import ReportRun, load_runs, names_of_causal, titles_of_runs
 from probekit.report.section import Section
 from probekit.report.sections.audit import audit_section
 from probekit.report.sections.causal import causal_section
@@ -128,7 +128,7 @@ def check_report_file(path: Path) -> Path:
     return path
 
 
-def report_html(runs: Sequence[Run], options: ReportOptions, parts: Steps = SILENT) -> str:
+def report_html(runs: Sequence[ReportRun], options: ReportOptions, parts: Steps = SILENT) -> str:
     """The page of some runs; what several have in common, their data and their origin, comes once and last.
 
     Raises:
@@ -156,7 +156,7 @@ def report_html(runs: Sequence[Run], options: ReportOptions, parts: Steps = SILE
     return page_html(Page(title, subtitle, groups), *(STYLES, SCRIPTS) if options.tokens else ())
 
 
-def _sections(run: Run, options: ReportOptions, parts: Steps) -> list[Section]:
+def _sections(run: ReportRun, options: ReportOptions, parts: Steps) -> list[Section]:
     """What is of this run alone."""
     data = run.results
     found: list[Section | None]
@@ -176,9 +176,9 @@ def _sections(run: Run, options: ReportOptions, parts: Steps) -> list[Section]:
     return [section for section in found if section is not None]
 
 
-def _audits(runs: Sequence[Run]) -> list[Section]:
+def _audits(runs: Sequence[ReportRun]) -> list[Section]:
     """A section for each audit that differs, of curves and of curves by position."""
-    audited: dict[tuple[object, ...], Run] = {}
+    audited: dict[tuple[object, ...], ReportRun] = {}
     for run in runs:
         if isinstance(run.results, ProbeResults | PositionResults):
             meta = run.results.meta
@@ -190,9 +190,9 @@ def _audits(runs: Sequence[Run]) -> list[Section]:
     return _apart(sections, names)
 
 
-def _provenance(runs: Sequence[Run]) -> list[Section]:
+def _provenance(runs: Sequence[ReportRun]) -> list[Section]:
     """A section for each store, with the commands of all its runs; one for each run whose store was not found."""
-    of_store: dict[object, list[Run]] = defaultdict(list)
+    of_store: dict[object, list[ReportRun]] = defaultdict(list)
     for i, run in enumerate(runs):
         of_store[i if run.store is None else run.store.path].append(run)
     names = [f"{own[0].results.meta['model']} on {own[0].results.meta.get('task')}" for own in of_store.values()]
@@ -217,7 +217,7 @@ def _prefixed(group: Group) -> list[Section]:
     ]
 
 
-def _together(runs: Sequence[Run], titles: Sequence[str]) -> list[Section]:
+def _together(runs: Sequence[ReportRun], titles: Sequence[str]) -> list[Section]:
     """Curves of one metric on the same axes."""
     by_metric: dict[str, list[tuple[str, ProbeResults]]] = defaultdict(list)
     for run, title in zip(runs, titles, strict=True):

@@ -250,7 +250,7 @@ def test_a_crash_between_a_file_and_its_record_is_repaired(model, task, path, of
         with pytest.raises(Stopped):
             sums_only(model, task, path)
     assert statistics_progress(path) not in (None, (0, 23))
-    monkeypatch.setattr(sum_files, "STALE_SECONDS", -1)
+    monkeypatch.setattr(durable, "STALE_SECONDS", -1)
     assert_same_bits(sums_only(model, task, path), sums_only(model, task))
     assert_nothing_old(path)
 
