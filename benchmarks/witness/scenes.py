@@ -263,7 +263,7 @@ def commands_of_models(steps: Steps) -> None:
     )
     steps.cmd(
         "draws",
-        f"generate --model {folder} --prompt 'the cat' --temperature 1.5 --top-p 0.9 --seed 3 --max-new-tokens 9 --json",
+        f"generate --model {folder} --prompt 'the cat' --temperature 1.5 --top-p 0.9 --seed 3 --json",
     )
     steps.cmd("tokens", f"generate --model {folder} --tokens 3,17,5 --no-stop --max-new-tokens 5")
     steps.cmd("selftest bf16", f"selftest --model {folder} --dtype bf16 --json")
