@@ -25,9 +25,8 @@ from probekit.activations.store.format import (
     storage_errors,
 )
 from probekit.errors import StorageError
-from probekit.files.durable import matches, unseal
+from probekit.files.durable import each_of, matches, unseal
 from probekit.files.remote.path import AnyPath
-from probekit.files.remote.together import each_of
 from probekit.files.scratch import ArrayWriter, DiskList, settled
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.regions import Region

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from probekit.activations import Store, extract, load_activations, random_init_of
+from probekit.activations import Store, load_activations, random_init_of
 from probekit.activations.plan.reading.word_tokens import token_spans
 from probekit.activations.plan.summary import describe_plan, plan_as_dict
 from probekit.errors import DataError, UsageError
@@ -25,6 +25,7 @@ from probekit.models.tokenizer_files import load_tokenizer
 from probekit.models.weights import save_hf
 from probekit.tasks import load_task
 from probekit.tasks.base import Task
+from probekit.verbs.extract import extract
 
 CORPUS = ["the cats don't see the café, naïve “dogs” … do they?", "cannot wanna 1,000 dogs (cats) re-do; café!"] * 5
 PIECES = st.sampled_from(
