@@ -36,7 +36,7 @@ from probekit.machine.devices import DTYPES, find_device
 from probekit.models.base import LanguageModel
 from probekit.models.families.gpt2 import GPT2Config
 from probekit.models.families.llama import LlamaConfig
-from probekit.options import parse
+from probekit.options import kinds
 from probekit.tasks import Task
 from probekit.verification import measure_speed, speed_as_dict
 from probekit.verification.compare import bounds_of
@@ -190,7 +190,7 @@ def main(given: list[str] | None = None) -> None:
     print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}", flush=True)
     for name, cfg in shapes.items():
         with tempfile.TemporaryDirectory(dir=args.scratch) as scratch:
-            dtype, compare = parse.dtype(args.dtype), not args.no_transformers
+            dtype, compare = kinds.dtype(args.dtype), not args.no_transformers
             how = Settings(device, dtype, args.rounds, args.seconds, compare, Path(scratch), LABELLED[args.tiny])
             try:
                 found.append(measure(name, cfg, how))

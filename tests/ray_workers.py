@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from probekit.engines import ray_pool, ray_worker
+from probekit.engines import ray_extract, ray_worker
 
 CONTROL = "PROBEKIT_TEST_CONTROL"
 HELD = 3
@@ -62,5 +62,5 @@ if __name__ == "__main__":  # a driver for tests that kill it
 
     from probekit.cli.main import run
 
-    ray_pool.ShardWorker = OddWorker
+    ray_extract.ShardWorker = OddWorker
     sys.exit(run(sys.argv[1:]))

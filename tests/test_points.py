@@ -4,7 +4,7 @@ import pytest
 
 from probekit.activations.imports.place_names import check_place, place_of
 from probekit.errors import DataError, UsageError
-from probekit.options.parse import stacked_layers
+from probekit.options.kinds import stacked_layers
 from probekit.points import POINTS, base_name, depth_of, parse_layers, split_point
 
 LONG = "9" * 5000

@@ -9,8 +9,8 @@ from probekit.activations.store.labels import stored_labels, with_stored_labels,
 from probekit.errors import UsageError
 from probekit.files.remote.path import AnyPath
 from probekit.options.check import check_any_path
-from probekit.options.label import LabelArguments
 from probekit.options.option import keywords
+from probekit.options.task import LabelArguments
 from probekit.tasks.base import Task
 from probekit.tasks.join_labels import checked_labels, read_label_set, with_label_sets
 

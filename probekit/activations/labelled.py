@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 from probekit.activations.activations import Activations
 from probekit.errors import UsageError
-from probekit.options.label import LabelOptions
 from probekit.options.option import keywords
+from probekit.options.task import LabelOptions
 from probekit.tasks.base import Task
 from probekit.tasks.join_labels import FINGERPRINTS, join_labels, labels_record, with_column_as_labels
 from probekit.text import kind_of

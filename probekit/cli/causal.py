@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from probekit.cli import console
 from probekit.cli.derive import command
@@ -30,8 +30,9 @@ from probekit.manifest import (
     stored_places,
 )
 from probekit.options import CausalOptions
-from probekit.options.check import check_reading, check_there
-from probekit.options.option import help_of, option
+from probekit.options.check import check_there
+from probekit.options.kinds import READING
+from probekit.options.option import CHECKS, RUNS, help_of, option
 from probekit.options.picture import PictureOptions
 from probekit.places import places_of
 from probekit.text import listed
@@ -43,8 +44,9 @@ if TYPE_CHECKING:
     from probekit.models.base import LanguageModel
 
 ORDER = """
-    path answers answer_at answers_label method layer at scale rows placebos no_das no_completeness neutral pairs align
-    exact label point store model check seed out title no_title width format dry_run
+    path answers answer_at answers_label method layer at scale rows out dry_run
+    placebos no_das no_completeness neutral pairs align
+    exact label point store model check seed title no_title width format
 """
 WITHOUT_DIRECTION = ("mlp",)  # kinds of probes that are no linear map
 
@@ -90,10 +92,10 @@ class CausalJob(Output):
     point: str | None = option(None, "Take the results of this point.  [default: the newest]", metavar="NAME")
     store: AnyPath | None = option(None, "The store of results that lie elsewhere.", metavar="DIR")
     model: str | None = option(
-        None, "The model that made the store.  [default: where it was loaded from]", metavar="NAME|FOLDER"
+        None, "The model that made the store.  [default: where it was loaded from]", metavar="NAME|FOLDER", heading=RUNS
     )
-    check: Literal["hash", "size"] = option(
-        "hash", "hash: compare what is read with its checksums; size: only the sizes of files."
+    check: str = option(
+        "hash", "hash: compare what is read with its checksums; size: only the sizes of files.", READING, heading=CHECKS
     )
     out: Path | None = option(
         None, "Where the results go.  [default: STORE/results/causal-LABEL-POINT-...]", metavar="DIR"
@@ -118,7 +120,6 @@ def causal(job: CausalJob, options: CausalOptions, picture: PictureOptions) -> N
         probekit causal runs/STORE/results/number-resid_pre-logistic --answers is,are --layer 2-4 --rows 500
         probekit causal runs/STORE --method patch --pairs pairs.csv
     """
-    check_reading(job.check)
     store_path, results_path = find_results(job, not options.of_pairs_alone)
     check_results_out(job.out, store_path)
     if results_path is not None:

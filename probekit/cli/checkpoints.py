@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from probekit.cli import console
 from probekit.errors import ProbekitError, UsageError
 from probekit.files.remote.path import AnyPath
-from probekit.options import ModelOptions, parse
+from probekit.options import ModelOptions, kinds
 from probekit.text import listed
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def revisions_of(model: ModelOptions) -> list[str]:
     Raises:
         UsageError: one twice, or two whose stores would have one name.
     """
-    names = parse.names(model.revision or "")
+    names = kinds.names(model.revision or "")
     if len(names) < 2:
         return []
     folders = [store_name(name).casefold() for name in names]

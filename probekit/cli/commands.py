@@ -9,32 +9,43 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SUMMARIES = {
-    "demo": "Extract, train and plot, on a small built-in model.",
-    "extract": "Keep a model's activations on a dataset, as a store on disk.",
-    "merge": "Make one store of the parts of an extraction.",
-    "import": "Make a store of activations that another program took.",
-    "label": "Join labels to the texts of a store, by id.",
-    "train-probe": "Train a probe at each layer and plot accuracy by layer.",
-    "score": "Score new texts with a trained probe.",
-    "export": "Write a probe or a table of results for other programs.",
-    "push": "Upload a store or results to the Hugging Face Hub.",
-    "causal": "Edit what probes read, and watch the model's next token.",
-    "sweep": "Train probes for many tasks on many models, with one table.",
-    "transfer": "Train probes on each task and test them on all tasks.",
-    "report": "Write results as one HTML file that opens anywhere.",
-    "compare": "Put runs side by side: models, seeds, points, checkpoints.",
-    "points": "List a model's named points with their shapes.",
-    "params": "Count a model's parameters, memory and FLOPs.",
-    "train-model": "Train and test the model of a synthetic world.",
-    "generate": "Continue a text, greedily or by sampling.",
-    "selftest": "Check a model's activations against transformers.",
-    "ls": "List the stores under a folder, and the results in each.",
-    "verify": "Check every byte of a store, finished or not.",
-    "repair": "Compute the broken shards of a store again.",
+GROUPS = {
+    "Start here": {
+        "demo": "Extract, train and plot, on a small built-in model.",
+        "extract": "Keep a model's activations on a dataset, as a store on disk.",
+        "train-probe": "Train a probe at each layer and plot accuracy by layer.",
+    },
+    "Stores of activations": {
+        "import": "Make a store of activations that another program took.",
+        "merge": "Make one store of the parts of an extraction.",
+        "label": "Join labels to the texts of a store, by id.",
+        "ls": "List the stores under a folder, and the results in each.",
+        "verify": "Check every byte of a store, finished or not.",
+        "repair": "Compute the broken shards of a store again.",
+    },
+    "Several runs": {
+        "sweep": "Train probes for many tasks on many models, with one table.",
+        "transfer": "Train probes on each task and test them on all tasks.",
+        "compare": "Put runs side by side: models, seeds, points, checkpoints.",
+    },
+    "With trained probes": {
+        "causal": "Edit what probes read, and watch the model's next token.",
+        "score": "Score new texts with a trained probe.",
+        "report": "Write results as one HTML file that opens anywhere.",
+        "export": "Write a probe or a table of results for other programs.",
+        "push": "Upload a store or results to the Hugging Face Hub.",
+    },
+    "Models": {
+        "points": "List a model's named points with their shapes.",
+        "params": "Count a model's parameters, memory and FLOPs.",
+        "generate": "Continue a text, greedily or by sampling.",
+        "selftest": "Check a model's activations against transformers.",
+        "train-model": "Train and test the model of a synthetic world.",
+    },
 }
-"""The first line of each command's `--help`, in the order of `probekit --help`."""
+"""Heading -> command -> the first line of its `--help`, in the order of `probekit --help`."""
 
+SUMMARIES = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 _OTHER_NAMES = {"import": "import_"}  # a module and a function cannot be named import
 
 

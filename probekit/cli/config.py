@@ -12,7 +12,7 @@ takes parameters of its own, such as a probe, is a mapping; `--set train-probe.p
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_origin
+from typing import Any, get_origin
 
 import typer
 
@@ -197,8 +197,7 @@ def _value(where: str, value: Any, one: CliOption) -> Any:
             if not isinstance(key, str) or isinstance(inner, dict | list):
                 raise UsageError(f"{where}: expected a name and its parameters, got {key!r}: {_kind(inner)}")
         return {key: _checked(f"{where}.name", inner, str) if key == "name" else inner for key, inner in value.items()}
-    kind = get_origin(one.kind) or one.kind
-    return _checked(where, value, str if kind is Literal else kind)
+    return _checked(where, value, get_origin(one.kind) or one.kind)
 
 
 def _checked(where: str, value: Any, kind: type) -> Any:

@@ -95,5 +95,7 @@ def _default(one: CliOption) -> Any:
 
 def _hint(run: Callable[..., None], one: CliOption) -> Any:
     kind = one.kind | None if one.default is None else one.kind
-    shown: dict[str, Any] = {"metavar": one.help.metavar, "help": help_text(run, one), "min": one.help.least}
-    return Annotated[kind, typer.Option(*one.flags, **shown) if one.flags else typer.Argument(**shown)]
+    shown: dict[str, Any] = {"metavar": one.help.metavar, "help": help_text(run, one), "min": one.help.kind.least}
+    if not one.flags:
+        return Annotated[kind, typer.Argument(**shown)]
+    return Annotated[kind, typer.Option(*one.flags, **shown, rich_help_panel=one.heading)]

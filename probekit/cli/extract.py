@@ -17,7 +17,7 @@ from probekit.files.remote.path import AnyPath, as_path
 from probekit.manifest import is_store
 from probekit.options import ExtractArguments, ModelOptions, TaskOptions
 from probekit.options.engine import Sums, checked_part
-from probekit.options.option import option
+from probekit.options.option import CONTINUED, OUTPUT, option
 
 if TYPE_CHECKING:
     from probekit.activations import ExtractionPlan
@@ -157,10 +157,12 @@ class ExtractJob(Output):
 
     model: str = required(MODEL, "NAME|FOLDER")
     dataset: str = required(DATASET, "NAME|PATH")
-    stats_only: bool = option(False, "Write only those sums, and no activations.")
-    no_stop: bool = option(False, f"With --generate: {NO_STOP[0].lower()}{NO_STOP[1:]}")
+    stats_only: bool = option(False, "Write only those sums, and no activations.", heading=OUTPUT)
+    no_stop: bool = option(False, f"With --generate: {NO_STOP[0].lower()}{NO_STOP[1:]}", heading=CONTINUED)
     dry_run: bool = option(False, "Print the plan, its time and memory and the tokens that are read, and stop.")
-    picture: Path | None = option(None, "With --dry-run, draw the tokens that are read.", metavar="PATH")
+    picture: Path | None = option(
+        None, "With --dry-run, draw the tokens that are read.", metavar="PATH", heading=OUTPUT
+    )
 
 
 @command(ORDER)

@@ -5,27 +5,27 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 from probekit.files.remote.path import RemotePath, as_path
-from probekit.options.option import OptionHelp, help_of, option
-from probekit.options.parse import DTYPES
-
-T = TypeVar("T")
+from probekit.options.kinds import DTYPES
+from probekit.options.option import HEADINGS, OUTPUT, READ, OptionHelp, Options, help_of, option
 
 ARGUMENT = ""  # the flag of a positional argument
+NEEDED_FIRST = 10  # options that stand before all headings, those that most people need
+FEW = 20  # options that need no headings
 _SHORT_DTYPES = {name: short for short, name in DTYPES.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class JsonOutput:
+class JsonOutput(Options, heading=OUTPUT):
     """The option of every command that prints a result."""
 
     json: bool = option(False, "Print one JSON object on stdout.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Output(JsonOutput):
+class Output(JsonOutput, heading=OUTPUT):
     """`JsonOutput`, and whether progress and notes are printed."""
 
     quiet: bool = option(False, "Print only the result and errors.", flag="--quiet, -q")
@@ -57,6 +57,7 @@ class CliOption:
         kind: the type that typer checks: str for everything that is parsed later.
         default: as it would be typed; MISSING if the option is required.
         negates: whether the flag makes the field false, as `--no-codelength` does.
+        heading: the one under which it is shown; "Options" for those that most people need.
     """
 
     owner: str
@@ -67,6 +68,7 @@ class CliOption:
     kind: Any
     default: Any
     negates: bool
+    heading: str
 
     @property
     def key(self) -> str:
@@ -85,7 +87,12 @@ def argument(text: str, metavar: str | None = None, default: Any = MISSING) -> A
 
 
 def cli_options(function: Callable[..., Any], order: str = "") -> dict[str, CliOption]:
-    """The options of a command by name: first those named in `order`, and those of `JsonOutput` and `Output` last."""
+    """The options of a command by name, as they are shown.
+
+    First those that most people need, which are the first of `order`; then the others under their headings, within
+    which those named in `order` precede, and those of `JsonOutput` and `Output` come last. A command of few options
+    has no headings.
+    """
     hints = typing.get_type_hints(function, include_extras=True)
     found = [one for owner, hint in hints.items() if owner != "return" for one in _options_of(owner, hint)]
     by_name = {one.name: one for one in found}
@@ -96,7 +103,13 @@ def cli_options(function: Callable[..., Any], order: str = "") -> dict[str, CliO
         raise TypeError(f"{function.__name__}: no options {sorted(unknown)}")
     last = [field.name for field in dataclasses.fields(Output)]
     names = [*first, *(name for name in by_name if name not in (*first, *last)), *(x for x in last if x in by_name)]
-    return {name: by_name[name] for name in names}
+    flags = [name for name in names if by_name[name].flags]
+    plain = flags if len(flags) <= FEW else [name for name in first if name in flags][:NEEDED_FIRST]
+    shown = {
+        name: dataclasses.replace(one, heading="Options") if name in plain or not one.flags else one
+        for name, one in ((name, by_name[name]) for name in names)
+    }
+    return dict(sorted(shown.items(), key=lambda item: ("Options", *HEADINGS).index(item[1].heading)))
 
 
 def _options_of(owner: str, hint: Any) -> list[CliOption]:
@@ -120,7 +133,7 @@ def _cli_option(owner: str, field: "dataclasses.Field[Any]") -> CliOption | None
     negates = name == f"no_{field.name}"
     default = False if negates else field.default
     default = _SHORT_DTYPES.get(default, default) if isinstance(default, str) else default
-    return CliOption(owner, field, known, name, flags, _kind(field, known), default, negates)
+    return CliOption(owner, field, known, name, flags, _kind(field, known), default, negates, known.heading or READ)
 
 
 def _without_default(one: CliOption, default: str) -> CliOption:
@@ -132,15 +145,15 @@ def _kind(field: "dataclasses.Field[Any]", known: OptionHelp) -> Any:
     """The type of what is typed; annotations that need torch or numpy are strings, and stay text here."""
     if known.repeats:
         return list[str]
-    if known.parse is not None or isinstance(field.type, str):
+    if known.kind.parse is not None or isinstance(field.type, str):
         return str
+    if known.kind.typed is not None:
+        return known.kind.typed
     members = typing.get_args(field.type) or (field.type,)
     if RemotePath in _leaves(field.type):  # typed as a path, and made a place by `_parsed`
         return list[Path] if any(typing.get_origin(one) is list for one in (field.type, *members)) else Path
-    if typing.get_origin(field.type) in (list, Literal):
-        return field.type
-    if choices := [member for member in members if typing.get_origin(member) in (list, Literal)]:
-        return choices[0]
+    if lists := [one for one in (field.type, *members) if typing.get_origin(one) is list]:
+        return lists[0]
     return next((kind for kind in (Path, bool, str, int, float) if kind in members), str)
 
 
@@ -171,4 +184,5 @@ def _parsed(one: CliOption, value: Any) -> Any:
         return not value
     if not isinstance(one.field.type, str) and RemotePath in _leaves(one.field.type):
         return [as_path(each) for each in value] if isinstance(value, list) else as_path(value)
-    return one.help.parse(value) if one.help.parse is not None and isinstance(value, str) else value
+    parse = one.help.kind.parse
+    return parse(value) if parse is not None and isinstance(value, str) else value

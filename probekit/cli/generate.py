@@ -10,7 +10,7 @@ from probekit.cli.derive import command
 from probekit.cli.extract import MODEL
 from probekit.cli.fields import Output, required
 from probekit.errors import DataError, UsageError
-from probekit.options import DeviceOptions, GenerateOptions, Sampling, parse
+from probekit.options import DeviceOptions, GenerateOptions, Sampling, kinds
 from probekit.options.option import option
 from probekit.text import counted, printable
 
@@ -33,8 +33,7 @@ class GenerateJob(Output):
     tokens: list[int] | None = option(
         None,
         "Token ids to continue instead, such as 3,17,5; prints ids.",
-        metavar="IDS",
-        parse=parse.ids,
+        kinds.Kind(parse=kinds.ids, metavar="IDS"),
     )
     no_stop: bool = option(False, NO_STOP)
 

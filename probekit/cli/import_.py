@@ -30,8 +30,8 @@ class ImportJob(Output):
 
 
 @command(
-    "source format model dataset labels point stack_axis layers n_layers position store_dtype model_name task_name "
-    "text_column label_column group_column columns header regression max_classes seed out"
+    "source labels point layers stack_axis n_layers position text_column label_column out dry_run format model dataset "
+    "store_dtype model_name task_name group_column columns header regression max_classes seed"
 )
 def import_(job: ImportJob, options: ImportArguments) -> None:
     """Make a store of activations that another program took.

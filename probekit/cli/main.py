@@ -10,7 +10,6 @@ asked to, from SIGTERM (143), which may mean that the job was cancelled.
 """
 
 import os
-import re
 import signal
 import sys
 import time
@@ -22,14 +21,15 @@ from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from probekit.cli import console
-from probekit.cli.commands import COMMANDS, SECTIONS, SUMMARIES, ByCommand
-from probekit.errors import ProbekitError, StorageError, nearest
+from probekit.cli.commands import COMMANDS, GROUPS, SECTIONS, SUMMARIES, ByCommand
+from probekit.errors import ProbekitError, StorageError
 from probekit.machine.program import STOPPING, has_default, is_out_of_memory, stop_at_once
 from probekit.machine.versions import __version__
 
+OTHERS = "In every command"  # the heading of options that configure the others
 SECONDS_OF_ONE = 1.0  # shells, `timeout` and Slurm may send one signal twice: to the process, and to its group
 _AT_ONCE = b"probekit: error: interrupted again, and ended at once; run the same command again\n"
 
@@ -101,10 +101,6 @@ def end_by_signals() -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
-# pydantic's words for an option with choices: without its prefix, and with the choice that may have been meant
-_WRONG_CHOICE = re.compile(r"Value error, ('(.*)' is not one of ('.*'))\.$", re.DOTALL)
-
-
 class _Group(TyperGroup):
     """Makes a command when it is run; `probekit --help` makes none."""
 
@@ -113,9 +109,27 @@ class _Group(TyperGroup):
         self.commands: Any = ByCommand(_command)  # typer only reads it
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(SUMMARIES.items()))
+        """List the commands under their headings, without importing them."""
+        width = max(map(len, SUMMARIES))
+        for heading, summaries in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), summary) for name, summary in summaries.items()])
+
+
+class _Command(TyperCommand):
+    """Shows its options under their headings."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        found: dict[str, list[tuple[str, str]]] = {}
+        for one in self.get_params(ctx):
+            if (row := one.get_help_record(ctx)) is not None:
+                usual = "Arguments" if one.param_type_name == "argument" else OTHERS
+                found.setdefault(getattr(one, "rich_help_panel", None) or usual, []).append(row)
+        if len(found.keys() - {"Arguments"}) == 2:  # the options of few, and those of every command
+            found["Options"] += found.pop(OTHERS)
+        for heading, rows in found.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
 
 app = typer.Typer(
@@ -126,7 +140,7 @@ app = typer.Typer(
 def _command(name: str) -> Any:
     """One command as typer runs it."""
     one = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    one.command(name)(COMMANDS[name].function)
+    one.command(name, cls=_Command)(COMMANDS[name].function)
     return typer.main.get_command(one)
 
 
@@ -208,10 +222,6 @@ def _invoke(args: list[str]) -> int:
 
 def _usage_message(e: typer.TyperException) -> str:
     ctx, message = getattr(e, "ctx", None), e.format_message()
-    if choice := _WRONG_CHOICE.search(message):
-        said, given, choices = choice.groups()
-        hint = nearest(given, re.findall("'([^']*)'", choices))
-        message = message[: choice.start()] + said + (f"; {hint}" if hint.startswith("did you mean") else "")
     return message + (f" (see '{ctx.command_path} --help')" if ctx else "")
 
 

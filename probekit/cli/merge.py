@@ -12,7 +12,6 @@ from probekit.files.remote.path import AnyPath
 from probekit.machine.progress import progress_bar
 from probekit.manifest import check_is_store
 from probekit.options import EngineOptions
-from probekit.options.check import check_reading
 from probekit.options.option import like
 from probekit.text import counted
 
@@ -27,9 +26,6 @@ class MergeJob(Output):
     stores: list[AnyPath] = argument("Stores with parts of one extraction.")
     out: AnyPath = required("The store of all; it may be one of the stores.", "PATH")
     check: str = like(EngineOptions, "check", "How shards are checked: by size, or every byte by hash.")
-
-    def __post_init__(self) -> None:
-        check_reading(self.check)
 
 
 @command("stores out check")

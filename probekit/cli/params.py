@@ -11,7 +11,7 @@ from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.errors import UsageError
-from probekit.options import ModelOptions, parse
+from probekit.options import ModelOptions, kinds
 from probekit.options.load import Via
 from probekit.options.option import like, option
 from probekit.options.picture import PictureOptions
@@ -127,7 +127,7 @@ def _names(job: ParamsJob) -> list[str]:
     Raises:
         UsageError: several without --compare, one with it, or options that have no use.
     """
-    names = list(dict.fromkeys(name for text in job.models for name in parse.names(text)))
+    names = list(dict.fromkeys(name for text in job.models for name in kinds.names(text)))
     given = listed([repr(name) for name in names]) or "none"
     if job.compare and len(names) < 2:
         raise UsageError(f"--compare takes two or more models; got {given}")

@@ -8,15 +8,15 @@ import dataclasses
 import inspect
 import sys
 import textwrap
-import typing
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from probekit import options
 from probekit.cli.commands import COMMANDS
 from probekit.cli.derive import Command, help_text
 from probekit.cli.fields import CliOption
+from probekit.cli.main import OTHERS
 from probekit.errors import ProbekitError, UsageError, nearest
 from probekit.files.published import PUBLISHED
 from probekit.options.option import help_of
@@ -187,9 +187,14 @@ PAGES: dict[str, Callable[[], str]] = {
 
 def _command(name: str, command: Command) -> str:
     paragraphs = inspect.cleandoc(command.run.__doc__ or "").split("\n\n")
-    rows = [_command_row(command, one) for one in command.options.values()]
-    table = markdown_table(("Option", "Default", "What it does"), [*rows, *_EVERYWHERE])
-    return "\n\n".join([f"## `probekit {name}`", *map(_paragraph, paragraphs), table])
+    tables: dict[str, list[tuple[str, str, str]]] = {}
+    for one in command.options.values():
+        tables.setdefault(one.heading, []).append(_command_row(command, one))
+    tables.setdefault(OTHERS if len(tables) > 1 else "Options", []).extend(_EVERYWHERE)
+    parts = [f"## `probekit {name}`", *map(_paragraph, paragraphs)]
+    for heading, rows in tables.items():
+        parts.append(markdown_table((heading, "Default", "What it does"), rows))
+    return "\n\n".join(parts)
 
 
 def _paragraph(text: str) -> str:
@@ -202,15 +207,9 @@ def _paragraph(text: str) -> str:
 
 def _command_row(command: Command, one: CliOption) -> tuple[str, str, str]:
     flags = ", ".join(one.flags) or (one.help.metavar or one.name.upper())
-    value = "" if one.kind is bool or not one.flags else " " + _metavar(one)
+    value = "" if one.kind is bool or not one.flags else f" {one.help.metavar or 'TEXT'}"
     text, default = _default(help_text(command.run, one), one.default, shown=one.kind is not bool)
     return f"`{flags}{value}`".replace("|", "\\|"), default, _escaped(f"{text} {_notes(one)}".strip())
-
-
-def _metavar(one: CliOption) -> str:
-    if typing.get_origin(one.kind) is Literal:
-        return "|".join(typing.get_args(one.kind))
-    return one.help.metavar or "TEXT"
 
 
 def _notes(one: CliOption) -> str:

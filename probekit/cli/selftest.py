@@ -8,8 +8,8 @@ from probekit.cli.derive import command
 from probekit.cli.extract import MODEL
 from probekit.cli.fields import Output
 from probekit.errors import DataError, UsageError
+from probekit.options.load import SelftestOptions
 from probekit.options.option import option
-from probekit.options.selftest import SelftestOptions
 
 if TYPE_CHECKING:
     from probekit.models.base import LanguageModel

@@ -11,7 +11,7 @@ from probekit.files.durable import unseal
 from probekit.files.remote.attempts import NotReached
 from probekit.files.remote.path import AnyPath, as_path, is_private, local_path
 from probekit.manifest import results_home, stored_places
-from probekit.options import CurveOptions, parse
+from probekit.options import CurveOptions, kinds
 from probekit.options.check import check_path
 from probekit.places import check_kept, check_several_kept, places_of
 
@@ -107,7 +107,7 @@ def check_places(path: AnyPath, options: CurveOptions) -> None:
         check_several_kept(known.positions, position)
     elif getattr(options, "by", None) is None:  # with it, all positions are read
         check_kept(known.positions, position)
-    several = parse.names(options.point or "")
+    several = kinds.names(options.point or "")
     if len(several) < 2 and options.point != "all":
         places_of(known, options.point, options.layers)
     for point in several if len(several) > 1 else []:

@@ -13,7 +13,7 @@ from probekit.cli.fields import Output, required
 from probekit.errors import DataError
 from probekit.files.run import folder_name
 from probekit.machine.progress import parts_line
-from probekit.options import ClusterOptions, SweepArguments, parse
+from probekit.options import ClusterOptions, SweepArguments, kinds
 from probekit.options.option import option
 from probekit.options.picture import PictureOptions
 from probekit.text import counted, listed
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from probekit.sweeps import SweepResults, SweepRun
     from probekit.sweeps.run import SweepPlan
 
-ORDER = "model dataset point layer probe position limit quick out stores engine workers gpus_per_worker address dry_run"
+ORDER = "model dataset point layer probe position limit quick out dry_run stores engine workers gpus_per_worker address"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ def sweep(job: SweepJob, options: SweepArguments, picture: PictureOptions) -> No
     from probekit.options.sweep import model_options_of
 
     is_path = os.path.exists(job.model)  # noqa: PTH110 (of a name that is too long for a path this is False)
-    for name in [job.model] if is_path else parse.names(job.model):
+    for name in [job.model] if is_path else kinds.names(job.model):
         check_model(name, model_options_of(options))
     with parts_line(console.bars(job.quiet)) as line:
         line.part("loading libraries")

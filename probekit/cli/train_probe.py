@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from probekit.cli import console, probes, stores
 from probekit.cli.checkpoints import train_each
@@ -16,9 +16,9 @@ from probekit.files.remote.path import AnyPath
 from probekit.logging_to.check import check_tracker
 from probekit.machine.progress import parts_line
 from probekit.manifest import newest_manifest, stores_in
-from probekit.options import ClusterOptions, ProbeArguments, ProbeOptions, parse
-from probekit.options.check import check_reading
-from probekit.options.option import like, option
+from probekit.options import ClusterOptions, ProbeArguments, ProbeOptions, kinds
+from probekit.options.kinds import READING
+from probekit.options.option import CHECKS, OUTPUT, like, option
 from probekit.options.picture import PictureOptions
 from probekit.options.probe import BY_HEAD
 
@@ -44,8 +44,11 @@ class TrainProbeJob(ClusterOptions, Output):
     baseline: str | None = option(
         None, "random-init: add the curve of the same architecture with random weights.", metavar="NAME"
     )
-    check: Literal["hash", "size"] = option(
-        "hash", "hash: compare what is read with its checksums; size: only the sizes of files, which saves 0.5 s a GB."
+    check: str = option(
+        "hash",
+        "hash: compare what is read with its checksums; size: only the sizes of files, which saves 0.5 s a GB.",
+        READING,
+        heading=CHECKS,
     )
     out: Path | None = option(
         None, "Where the results go.  [default: STORE/results/LABEL-POINT-PROBE...]", metavar="DIR"
@@ -53,6 +56,7 @@ class TrainProbeJob(ClusterOptions, Output):
     projection: bool = option(
         False,
         "Also draw the test rows of the best layer along the probe, and along what varies most orthogonal to it.",
+        heading=OUTPUT,
     )
     log_to: str | None = like(ProbeArguments, "log_to", flag="--log-to")
     memory: int | None = like(ProbeArguments, "memory", flag="--memory")
@@ -89,7 +93,6 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions, picture: PictureOptio
         raise UsageError(
             f"--projection draws one layer of one curve, and --by {options.by} makes several; leave it out"
         )
-    check_reading(job.check)
     if options.shift_column is not None and (job.projection or job.log_to is not None):
         which = "--projection" if job.projection else "--log-to"
         raise UsageError(
@@ -133,7 +136,7 @@ def several_of(options: ProbeOptions, store: "Store") -> dict[str, Any]:
         given = getattr(options, one)
         if given is None or given in known:
             continue
-        parts = parse.names(given)
+        parts = kinds.names(given)
         if given == "all" or len(parts) > 1:
             found |= {one: None, f"{one}s": given if given == "all" else parts}
     return found
@@ -161,7 +164,7 @@ def train(
             from probekit.evaluation import ProbeCurves
             from probekit.verbs.train_probes import train_probes
 
-        store = with_label_columns(store, *parse.names(options.label or ""), options.label)
+        store = with_label_columns(store, *kinds.names(options.label or ""), options.label)
         several = several_of(options, store)
         if job.projection and several:
             raise UsageError("--projection draws one curve; name one point and one label, or leave it out")

@@ -1,8 +1,9 @@
 """`train-probe --engine ray`: the fits of each place of a store are a task of a Ray cluster.
 
 A task gets the path of the store, the options and a place. It opens the store itself, plans the same fits as the driver
-(splits, control tasks and code are drawn with the seed), and answers with the numbers and the fitted probes. The driver
-does the rest: audit, baselines, random weights, and the comparison of the places.
+(splits, control tasks and code are drawn with the seed), and answers with the numbers and the fitted probes, as JSON
+and safetensors: no pickle, and numbers come back with the same bits. The driver does the rest: audit, baselines, random
+weights, and the comparison of the places.
 """
 
 import json
@@ -13,19 +14,28 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import safetensors.numpy
+
 from probekit.activations.activations import Activations
 from probekit.activations.store.reader import Store, load_activations
-from probekit.engines.fitted_bytes import as_bytes, from_bytes
-from probekit.engines.tasks import Payload, answer_of, check_seen, raise_error, run_tasks
+from probekit.engines.tasks import Payload, answer_of, as_json, check_seen, raise_error, run_tasks
 from probekit.errors import StorageError, UsageError
-from probekit.evaluation.curve import Fitted, fit_places
+from probekit.evaluation.curve import Fitted, FittedPlace, fit_places
+from probekit.evaluation.fits.choose import ChosenFit
 from probekit.evaluation.label_sets import LabelSetPlan, plan_label_sets
 from probekit.evaluation.request import check_requests
+from probekit.evaluation.results.data import LayerResult
+from probekit.evaluation.results.files import as_entry
+from probekit.evaluation.scores.predictions import Predictions
+from probekit.files.records import read_as
 from probekit.options import ClusterOptions, CurvesArguments
 from probekit.points import Place, place_name
 from probekit.probes.base import Probe
+from probekit.probes.files import probe_bytes, probe_from
 from probekit.probes.find import SAVED
 
+ARRAYS = ("truth", "predicted", "scores", "probabilities")
 NOT_SENT = {
     "progress",
     "on_progress",
@@ -97,7 +107,7 @@ def _shared_payload(acts: Activations, options: CurvesArguments, sets: Sequence[
     own["probes"] = None if own["probes"] is None else [_as_plain(each) for each in own["probes"]]
     path = str(acts.path.absolute())
     check = "size" if acts.meta.get("check") == "size" else "hash"
-    text = json.dumps(own, default=lambda value: value.item() if hasattr(value, "item") else list(value))
+    text = json.dumps(own, default=as_json)
     fingerprint = acts.task.fingerprint()
     return {"store": path, "check": check, "task": fingerprint, "options": text, "memory": options.memory}
 
@@ -156,3 +166,44 @@ def _planned(run: str, store: str, check: str, task: str, text: str) -> list[Lab
     options = CurvesArguments(**own)
     requests = check_requests(acts, options)
     return plan_label_sets(requests, replace(options, quick=True, baselines=False, nuisance=None), lambda _: None)
+
+
+def as_bytes(found: FittedPlace) -> dict[str, Any]:
+    """The place as texts and bytes."""
+    about, weights = probe_bytes(found.fit.probe)
+    parts = {"test": found.fit.test, "validation": found.validation}
+    arrays = {
+        f"{part}.{name}": np.ascontiguousarray(value)
+        for part, predictions in parts.items()
+        if predictions is not None
+        for name in ARRAYS
+        if (value := getattr(predictions, name)) is not None
+    }
+    fit = {name: value for name, value in vars(found.fit).items() if name not in ("probe", "test")}
+    body = {"result": as_entry(found.result), "fit": fit, "width": found.width, "n_classes": found.fit.test.n_classes}
+    return {
+        "body": json.dumps(body, default=as_json),
+        "arrays": safetensors.numpy.save(arrays),
+        "probe": about.decode(),
+        "weights": weights,
+    }
+
+
+def from_bytes(given: dict[str, Any]) -> FittedPlace:
+    """The place that `as_bytes` was given."""
+    body, arrays = json.loads(given["body"]), safetensors.numpy.load(given["arrays"])
+    known = {kind.__name__: kind for kind in SAVED}
+    probe = probe_from(json.loads(given["probe"]), given["weights"], "a probe of a worker", known)
+    result = replace(read_as(LayerResult, body["result"]), probe=probe)
+    fit, n_classes = body["fit"], body["n_classes"]
+    fit |= {name: [tuple(pair) for pair in fit[name]] for name in ("tried", "by_round")}
+    test, validation = (_predictions(arrays, part, n_classes) for part in ("test", "validation"))
+    assert test is not None
+    return FittedPlace(result, ChosenFit(**fit, probe=probe, test=test), body["width"], validation)
+
+
+def _predictions(arrays: dict[str, np.ndarray], part: str, n_classes: int) -> Predictions | None:
+    own = {name: arrays.get(f"{part}.{name}") for name in ARRAYS}
+    if own["truth"] is None:
+        return None
+    return Predictions(own["truth"], own["predicted"], own["scores"], n_classes, own["probabilities"])  # pyright: ignore

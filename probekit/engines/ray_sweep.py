@@ -10,9 +10,8 @@ from contextlib import closing
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-from probekit.engines.tasks import Payload, answer_of, check_seen, raise_error, run_tasks
+from probekit.engines.tasks import Payload, answer_of, as_json, check_seen, raise_error, run_tasks
 from probekit.errors import UsageError
 from probekit.machine.devices import find_device
 from probekit.models.base import LanguageModel
@@ -91,7 +90,7 @@ def _options_text(options: SweepArguments) -> str:
             raise UsageError(
                 f"engine='ray' (--engine ray) takes probes by name in a sweep; got {type(probe).__name__}: name it"
             )
-    return json.dumps(own, default=lambda value: value.item() if hasattr(value, "item") else list(value))
+    return json.dumps(own, default=as_json)
 
 
 def run_task_of_sweep(payload: Payload) -> Payload:
@@ -109,14 +108,9 @@ def _run(payload: Payload) -> Payload:
     if model is None:
         return {"run": body_of_run(SweepRun(task.name, source.name, 0.0, error=error))}
     run = run_task(task, source.name, model, SweepPlan([source], [task], options, folder, {}))
-    return {"run": json.loads(json.dumps(body_of_run(run), default=_plain))}
+    return {"run": json.loads(json.dumps(body_of_run(run), default=as_json))}
 
 
 @lru_cache(maxsize=1)  # a worker does many tasks with one model; in the next sweep, its folder may hold another
 def _model(run: str, name: str, given: str, options: str) -> tuple[LanguageModel | None, str]:
     return loaded_model(SweepSource(name, given), SweepArguments(**json.loads(options)))
-
-
-def _plain(value: Any) -> Any:
-    """A NumPy number as JSON has it."""
-    return value.item()

@@ -87,6 +87,11 @@ def _result_of(ray: Any, reference: Any) -> Payload:
         return {"error": f"{lost}; give it more memory, or read the logs of Ray", "kind": "StorageError", "lost": True}
 
 
+def as_json(value: Any) -> Any:
+    """A NumPy number, or a sequence, as JSON has it: for `json.dumps(default=)`."""
+    return value.item() if hasattr(value, "item") else list(value)
+
+
 def answer_of(payload: Payload, work: Callable[[], Payload]) -> Payload:
     """The answer of a task: that of `work`, or {"error", "kind", "node"} of what it raised.
 

@@ -4,33 +4,15 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 
-_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9-]*(\.[0-9]+)?")
-_YAML_WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
+import yaml
+
 _MARK = re.compile(r"\n<!-- made by probekit; an edited card is never replaced: ([0-9a-f]{64}) -->\n\Z")
 
 
 def front_matter(fields: Mapping[str, str | bool | Sequence[str] | None]) -> list[str]:
-    """The lines of the header; fields without a value are left out.
-
-    Texts other than plain words are quoted, with all but plain ASCII escaped: whatever a name holds, it stays one text.
-    """
-    lines = ["---"]
-    for name, value in fields.items():
-        if isinstance(value, str | bool):
-            lines.append(f"{name}: {_scalar(value)}")
-        elif value:
-            lines += [f"{name}:", *(f"- {_scalar(one)}" for one in value)]
-    return [*lines, "---", ""]
-
-
-def _scalar(value: str | bool) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS:
-        return value
-    # not as JSON, whose pairs of surrogates YAML reads as two characters
-    letters = (c if " " <= c <= "~" and c not in '"\\' else f"\\U{ord(c):08x}" for c in value)
-    return f'"{"".join(letters)}"'
+    """The lines of the header; fields without a value are left out. Whatever a name holds, it stays one text."""
+    given = {name: value for name, value in fields.items() if isinstance(value, str | bool) or value}
+    return ["---", *yaml.safe_dump(given, sort_keys=False).splitlines(), "---", ""]
 
 
 def marked(card: str) -> str:

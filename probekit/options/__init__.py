@@ -5,23 +5,18 @@ The keyword arguments of the public functions, the options of the command line, 
 """
 
 from probekit.options.causal import CausalArguments, CausalOptions
-from probekit.options.compare import CompareOptions
 from probekit.options.curve import CurveOptions, TransferArguments, TransferOptions
 from probekit.options.engine import ClusterOptions, EngineOptions
-from probekit.options.export import ExportOptions
+from probekit.options.export import ExportOptions, PushOptions
 from probekit.options.extract import ExtractArguments, ExtractOptions
-from probekit.options.generate import ContinuationOptions, GenerateOptions, Sampling
+from probekit.options.generate import ContinuationOptions, GenerateOptions, Sampling, TrainingSettings
 from probekit.options.imports import ImportArguments, ImportOptions
-from probekit.options.label import LabelArguments, LabelOptions
 from probekit.options.load import DeviceOptions, ModelArguments, ModelOptions
-from probekit.options.monitor import MonitorOptions
 from probekit.options.probe import CurvesArguments, ProbeArguments, ProbeOptions
-from probekit.options.push import PushOptions
-from probekit.options.report import ReportOptions
-from probekit.options.score import ScoreOptions
+from probekit.options.report import CompareOptions, ReportOptions
+from probekit.options.score import MonitorOptions, ScoreOptions
 from probekit.options.sweep import SweepArguments, SweepOptions
-from probekit.options.task import TaskOptions
-from probekit.options.train import TrainingSettings
+from probekit.options.task import LabelArguments, LabelOptions, TaskOptions
 
 __all__ = [
     "CausalArguments",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from probekit.errors import UsageError
+from probekit.errors import UsageError, nearest
 from probekit.files.remote.path import AnyPath, RemotePath, as_path, local_path
 from probekit.text import listed
 
@@ -31,7 +31,7 @@ def check_positive(name: str, value: Any) -> float:
 def check_fpr(value: Any) -> None:
     """Raise a UsageError unless a false-positive rate is None or between 0 and 1."""
     if value is not None and not (is_real(value) and 0 < float(value) < 1):
-        raise UsageError(f"fpr (--fpr) is a rate between 0 and 1, such as 0.01; got {value!a:.80}")
+        raise UsageError(f"fpr (--fpr) must be a rate between 0 and 1, such as 0.01; got {value!a:.60}")
 
 
 def check_strength(name: str, value: Any, without_penalty: bool = True) -> float:
@@ -46,18 +46,20 @@ def check_strength(name: str, value: Any, without_penalty: bool = True) -> float
     return float(value)
 
 
+def check_among(name: str, value: Any, choices: Sequence[str | None]) -> None:
+    """Raise a UsageError unless the value of an option is one of these; it names the nearest."""
+    if not (value is None or isinstance(value, str)) or value not in choices:
+        known = [one for one in choices if one is not None]
+        hint = nearest(value, known) if isinstance(value, str) else ""
+        more = f"; {hint}" if hint.startswith("did you mean") else ""
+        flag = f"--{name.replace('_', '-')}"
+        raise UsageError(f"{name} ({flag}) is one of {listed(known)}; got {value!a:.60}{more}")
+
+
 def check_reading(value: Any) -> str:
     """`value` itself, how a store is checked as it is read. Raises UsageError unless it is "hash" or "size"."""
-    if value not in ("hash", "size"):
-        raise UsageError(f"check (--check) is hash or size; got {value!a}")
+    check_among("check", value, ("hash", "size"))
     return value
-
-
-def check_among(name: str, value: Any, choices: Sequence[str | None]) -> None:
-    """Raise a UsageError unless the value of an option is one of these."""
-    if not (value is None or isinstance(value, str)) or value not in choices:
-        known = listed([one for one in choices if one is not None])
-        raise UsageError(f"{name} (--{name.replace('_', '-')}) is one of {known}; got {value!a:.60}")
 
 
 def check_path(name: str, value: Any) -> Path:

@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from probekit.errors import UsageError, nearest
-from probekit.options import parse
-from probekit.options.check import check_strength, check_whole, is_whole
-from probekit.options.option import like, option
-from probekit.options.progress import PartsOptions, ProgressOptions
-from probekit.points import check_layers
+from probekit.errors import UsageError
+from probekit.options.check import check_strength
+from probekit.options.engine import PartsOptions, ProgressOptions
+from probekit.options.kinds import POSITION, Kind, layers, name_of, positions, positive_numbers, whole
+from probekit.options.option import CHOSEN, READ, Options, like, option
 from probekit.selections import as_position, check_together
 
 # the keys of `probekit.probes.PROBES`, and of `SEQUENCE_PROBES`, which take all tokens of a text
@@ -18,102 +17,10 @@ PROBE_NAMES = ("logistic", "ridge", "lda", "mean-diff", "mlp", "k-sparse", "atte
 SEQUENCE_NAMES = ("attention",)
 AGGREGATES = ("mean", "max", "softmax", "last")
 WITHOUT_C = ("lda", "mean-diff", "mlp")  # those whose `has_C` is False
+_NAME = name_of("probe", PROBE_NAMES)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CurveOptions:
-    """Which probe is fitted to which label, and where."""
-
-    layers: str | int | Iterable[int] = option(
-        "all",
-        "Layers to probe: all, 3, 0,4,8 or 2-6.",
-        notes='In Python also [0, 4]. Only "all" includes the output of the last block.',
-        metavar="LAYERS",
-        flag="--layer",
-    )
-    point: str | None = option(None, "Point to read.  [default: the store's first]", metavar="NAME")
-    probe: Any = option(
-        None,
-        f"{', '.join(PROBE_NAMES[:-1])} or {PROBE_NAMES[-1]}.  [default: logistic; ridge where labels are numbers]",
-        notes="In Python also a probe class, an instance, or any scikit-learn classifier or regressor, which is cloned "
-        "for each fit, has no certificate and is not saved. An instance keeps its parameters; a C other than the "
-        "default is then the only one tried.",
-        metavar="NAME",
-        takes_parameters=True,
-    )
-    label: str | None = option(None, "Label set to predict.  [default: the task's target]", metavar="NAME")
-    position: str | int | Sequence[str | int] | None = option(
-        None,
-        "Token to read, if the store keeps several: last, first, mean or 3; all makes each token an example; with --by "
-        "also several, such as last@user,mean@assistant.",
-        metavar="TOKEN",
-        parse=parse.positions,
-        tag="",
-    )
-    C: float | Iterable[float] | None = option(
-        None,
-        "Inverse regularisation to choose from; ridge: alpha = 1 / (2 C), inf for least squares.  [default: the "
-        "probe's grid]",
-        notes="Least squares of linearly dependent features takes the solution of least norm on standardised features.",
-        metavar="NUMBERS",
-        flag="--C",
-        parse=parse.positive_numbers,
-    )
-    seed: int = option(
-        0,
-        "Seed of everything that is drawn at random.",
-        notes="It decides resamples, permutations, control tasks, the order of the code and the folds.",
-        metavar="N",
-        least=0,
-    )
-    concatenate: bool = option(
-        False,
-        "Fit one probe on all chosen layers side by side.",
-        notes="Its rows have the features of all these layers, such as 12 * 768 instead of 768.",
-    )
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", check_whole("seed", self.seed, 0))
-        if self.C is not None:
-            object.__setattr__(self, "C", _rising(self.C))
-        object.__setattr__(self, "position", _selections(self.position))
-        if not isinstance(self.layers, str | int):
-            object.__setattr__(self, "layers", _listed(self.layers))
-        elif isinstance(self.layers, str) and self.layers.strip() not in ("out", "output"):  # these get a hint later
-            check_layers(self.layers)
-        several = self.probe if isinstance(self.probe, tuple) else (self.probe,)
-        for probe in several:
-            check_probe_name(probe.get("name") if isinstance(probe, dict) else probe)
-        check_strengths_of([probe.get("name") if isinstance(probe, dict) else probe for probe in several], self.C)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransferOptions(CurveOptions):
-    """`CurveOptions` with the help texts of `transfer`."""
-
-    layers: str | int | Iterable[int] = like(
-        CurveOptions, "layers", "3 fixes the layer; among all, 0,4,8 or 2-6 validation chooses."
-    )
-    point: str | None = like(CurveOptions, "point", "Point to read.  [default: the first store's first]")
-    label: str | None = like(CurveOptions, "label", "Label set to predict.  [default: each task's target]")
-    position: str | int | None = like(
-        CurveOptions,
-        "position",
-        "Token to read, if the stores keep several: last, first, mean or 3.",
-        parse=parse.position,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransferArguments(TransferOptions):
-    """`TransferOptions`, and what only Python can pass."""
-
-    progress: bool | None = like(ProgressOptions, "progress")
-    on_progress: Callable[[int, int], None] | None = like(PartsOptions, "on_progress")
-    on_part: Callable[[str], None] | None = like(PartsOptions, "on_part")
-
-
-def _selections(position: Any) -> Any:
+def _selections(_: str, position: Any) -> Any:
     """One position as it is; several as a list of selections.
 
     Raises:
@@ -126,16 +33,7 @@ def _selections(position: Any) -> Any:
     return found
 
 
-def _listed(layers: Any) -> int | tuple[int, ...]:
-    """Layers that may come from an iterator or from NumPy."""
-    if is_whole(layers):
-        return int(layers)
-    if not isinstance(layers, Iterable):
-        raise UsageError(f"layers are all, 3, [0, 4], 0,4,8 or 2-6; got {layers!a}")
-    return tuple(layers)
-
-
-def _rising(C: float | Iterable[float]) -> tuple[float, ...]:
+def _rising(_: str, C: float | Iterable[float]) -> tuple[float, ...]:
     """The strengths to choose from, rising, each once."""
     several = tuple(C) if isinstance(C, Iterable) and not isinstance(C, str) else (C,)
     if not several:
@@ -145,8 +43,13 @@ def _rising(C: float | Iterable[float]) -> tuple[float, ...]:
 
 def check_probe_name(name: Any) -> None:
     """Refuse an unknown name; other kinds of probes are checked later."""
-    if isinstance(name, str) and name not in PROBE_NAMES:
-        raise UsageError(f"unknown probe {name!a}; {nearest(name, PROBE_NAMES)}")
+    if isinstance(name, str):
+        _NAME.check("probe", name)
+
+
+def name_in(probe: Any) -> Any:
+    """The name of a probe with parameters; any other probe as it is."""
+    return probe.get("name") if isinstance(probe, dict) else probe
 
 
 def check_strengths_of(probes: Sequence[Any], C: Any) -> None:
@@ -160,3 +63,87 @@ def check_strengths_of(probes: Sequence[Any], C: Any) -> None:
     for name in names:
         if math.inf in C and name not in ("ridge", *WITHOUT_C):
             raise UsageError(f"the probe {name} needs a finite C (--C), got inf; only ridge may go without a penalty")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveOptions(Options, heading=READ):
+    """Which probe is fitted to which label, and where."""
+
+    layers: str | int | Iterable[int] = option(
+        "all",
+        "Layers to probe: all, 3, 0,4,8 or 2-6.",
+        notes='In Python also [0, 4]. Only "all" includes the output of the last block.',
+        kind=layers("out", "output"),
+        flag="--layer",
+    )
+    point: str | None = option(None, "Point to read.  [default: the store's first]", metavar="NAME")
+    probe: Any = option(
+        None,
+        f"{', '.join(PROBE_NAMES[:-1])} or {PROBE_NAMES[-1]}.  [default: logistic; ridge where labels are numbers]",
+        notes="In Python also a probe class, an instance, or any scikit-learn classifier or regressor, which is cloned "
+        "for each fit, has no certificate and is not saved. An instance keeps its parameters; a C other than the "
+        "default is then the only one tried.",
+        heading=CHOSEN,
+        metavar="NAME",
+        takes_parameters=True,
+    )
+    label: str | None = option(None, "Label set to predict.  [default: the task's target]", metavar="NAME")
+    position: str | int | Sequence[str | int] | None = option(
+        None,
+        "Token to read, if the store keeps several: last, first, mean or 3; all makes each token an example; with --by "
+        "also several, such as last@user,mean@assistant.",
+        kind=Kind(_selections, positions, "TOKEN"),
+        tag="",
+    )
+    C: float | Iterable[float] | None = option(
+        None,
+        "Inverse regularisation to choose from; ridge: alpha = 1 / (2 C), inf for least squares.  [default: the "
+        "probe's grid]",
+        notes="Least squares of linearly dependent features takes the solution of least norm on standardised features.",
+        kind=Kind(_rising, positive_numbers, "NUMBERS"),
+        heading=CHOSEN,
+        flag="--C",
+    )
+    seed: int = option(
+        0,
+        "Seed of everything that is drawn at random.",
+        notes="It decides resamples, permutations, control tasks, the order of the code and the folds.",
+        kind=whole(0),
+        heading=CHOSEN,
+    )
+    concatenate: bool = option(
+        False,
+        "Fit one probe on all chosen layers side by side.",
+        heading=CHOSEN,
+        notes="Its rows have the features of all these layers, such as 12 * 768 instead of 768.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        several = [name_in(probe) for probe in (self.probe if isinstance(self.probe, tuple) else (self.probe,))]
+        for name in several:
+            check_probe_name(name)
+        check_strengths_of(several, self.C)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferOptions(CurveOptions, heading=READ):
+    """`CurveOptions` with the help texts of `transfer`."""
+
+    layers: str | int | Iterable[int] = like(
+        CurveOptions, "layers", "3 fixes the layer; among all, 0,4,8 or 2-6 validation chooses."
+    )
+    point: str | None = like(CurveOptions, "point", "Point to read.  [default: the first store's first]")
+    label: str | None = like(CurveOptions, "label", "Label set to predict.  [default: each task's target]")
+    position: str | int | None = like(
+        CurveOptions, "position", "Token to read, if the stores keep several: last, first, mean or 3.", kind=POSITION
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferArguments(TransferOptions):
+    """`TransferOptions`, and what only Python can pass."""
+
+    progress: bool | None = like(ProgressOptions, "progress")
+    on_progress: Callable[[int, int], None] | None = like(PartsOptions, "on_progress")
+    on_part: Callable[[str], None] | None = like(PartsOptions, "on_part")

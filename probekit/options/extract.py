@@ -3,17 +3,16 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from probekit.errors import UsageError
 from probekit.files.remote.path import RemotePath
-from probekit.options import parse
-from probekit.options.engine import EngineOptions
+from probekit.options.engine import EngineOptions, ProgressOptions
 from probekit.options.generate import ContinuationOptions
-from probekit.options.option import like, option
-from probekit.options.progress import ProgressOptions
+from probekit.options.kinds import DTYPE, LAYERS, Kind, choice, names, positions, whole
+from probekit.options.option import CHECKS, OUTPUT, READ, RUNS, Options, like, option
 from probekit.options.task import OnBadRow, TaskOptions
-from probekit.points import check_layers, parse_points
+from probekit.points import parse_points
 from probekit.selections import PER_EXAMPLE, as_position, check_together
 from probekit.text import kind_of
 
@@ -25,23 +24,49 @@ OnLong = Literal["cut", "error"]
 EditPositions = Literal["all", "read"]
 
 
+def _selections(_: str, position: Any) -> Any:
+    """The selections as the language writes them; numbers and arrays of indices stay.
+
+    Raises:
+        UsageError: text outside the language, or selections that cannot be read at once.
+    """
+    if not isinstance(position, str | list | tuple):
+        return position
+    several = [position] if isinstance(position, str) else position
+    found = [as_position(one) if isinstance(one, str) else one for one in several]
+    check_together([str(one) if isinstance(one, str | int) else PER_EXAMPLE for one in found])
+    return found[0] if isinstance(position, str) else found
+
+
+def _points(_: str, points: Any) -> Any:
+    """Names of points as they were given; an iterator, which can be read once, as a list."""
+    kept = points if isinstance(points, str) else list(points)
+    parse_points(kept)
+    return kept
+
+
+def _edits(_: str, edits: Any) -> Any:
+    if not hasattr(edits, "items"):
+        raise UsageError(f'edits are a dictionary such as {{("resid_pre", 5): add(direction)}}; got {kind_of(edits)}')
+    return edits
+
+
 @dataclass(frozen=True, kw_only=True)
-class ExtractOptions:
+class ExtractOptions(Options, heading=READ):
     """Which activations are kept, of which tokens, and how they are computed."""
 
     points: str | Iterable[str] = option(
         "resid_pre",
         "Points with commas between them (see: probekit points).",
         notes='In Python also a list, such as ["resid_pre", "attn_out"]. Heads are kept as [N, H * K].',
-        metavar="NAMES",
-        parse=parse.names,
+        kind=Kind(_points, names, "NAMES"),
     )
     layers: str | int | Iterable[int] = option(
         "all",
         "Layers to keep: all, 3, 0,4,8 or 2-6.",
         notes='In Python also [0, 4]. For resid_pre and resid_mid, "all" adds the output of the last block, '
         '("resid_post", n_layers - 1), as the last place of the curve.',
-        metavar="LAYERS",
+        kind=LAYERS,
     )
     position: "str | int | np.ndarray | Sequence[str | int | np.ndarray] | None" = option(
         None,
@@ -50,8 +75,7 @@ class ExtractOptions:
         notes="Several selections of one row each have commas between them; in Python also a list, or an int array "
         "[N], one token for each example. A negative number counts from the end. BOS and other context tokens are not "
         "counted. Attention is kept for every pair of tokens, BOS included.",
-        metavar="TOKENS",
-        parse=parse.positions,
+        kind=Kind(_selections, positions, "TOKENS"),
     )
     skip_special: bool = option(
         False,
@@ -68,12 +92,12 @@ class ExtractOptions:
         "float32",
         "Type on disk: fp32, fp16 or bf16.",
         notes="The model computes in its own type.",
-        metavar="TYPE",
         flag="--store-dtype",
-        parse=parse.dtype,
+        kind=DTYPE,
+        heading=OUTPUT,
     )
     batch_tokens: int | None = option(
-        None, "Tokens computed at once.  [default: 2048 on a CPU, 16384 elsewhere]", metavar="N", least=1
+        None, "Tokens computed at once.  [default: 2048 on a CPU, 16384 elsewhere]", kind=whole(1), heading=RUNS
     )
     bos: bool | None = option(
         None,
@@ -83,6 +107,8 @@ class ExtractOptions:
     on_long: OnLong = option(
         "cut",
         "What to do with texts longer than the context.",
+        choice("cut", "error"),
+        heading=CHECKS,
         notes="A plan or a warning says how many texts were cut, and `meta['cut']` keeps it.",
     )
     on_bad_row: OnBadRow = like(
@@ -94,6 +120,7 @@ class ExtractOptions:
     block_nodes: int | None = option(
         None,
         "Tokens in a block, within which prefixes are shared; None chooses what costs least for these texts.",
+        whole(1),
         flag=None,
     )
     shard_bytes: int | None = option(
@@ -101,8 +128,8 @@ class ExtractOptions:
         "Bytes of a shard at most, the unit that is saved, resumed and given to workers.  [default: 64,000,000]",
         notes="A shard has one batch at least (batch_tokens makes those smaller). On a CPU it also ends after some "
         "seconds of work.",
-        metavar="N",
-        least=1,
+        kind=whole(1),
+        heading=RUNS,
     )
     share: bool = option(True, "Compute a prefix that texts have in common once.", flag=None)
     chat_template: str | Path | None = option(
@@ -119,6 +146,7 @@ class ExtractOptions:
     edits: "Mapping[Any, Any] | None" = option(
         None,
         'Edits that the model runs with: {("resid_pre", 5): project_out(direction)}.',
+        Kind(_edits),
         notes="See `probekit.interventions`; edits with rows [N, ...] have one for each example. The activations of an "
         "edited place are those after the edit. Edits may have positions of their own: "
         "add(direction, positions=4). A store records them with the checksums of their tensors.",
@@ -127,50 +155,14 @@ class ExtractOptions:
     edit_positions: EditPositions = option(
         "all",
         'The tokens to edit, of edits without positions: "all", context tokens too, or "read", those at `position`.',
+        choice("all", "read"),
         notes='With "read", or with edits that have rows, texts share no prefixes.',
         flag=None,
     )
 
-    def __post_init__(self) -> None:
-        """Check every value that can be checked without the model and the task. Raises UsageError."""
-        for name in ("batch_tokens", "block_nodes", "shard_bytes"):
-            size: Any = getattr(self, name)
-            if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-                raise UsageError(f"{name} is a positive whole number; got {size!r}")
-        if not isinstance(self.points, str):
-            object.__setattr__(self, "points", list(self.points))  # it may be an iterator
-        parse_points(self.points)
-        object.__setattr__(self, "position", _selections(self.position))
-        if isinstance(self.layers, str):
-            check_layers(self.layers)
-        if self.edit_positions not in get_args(EditPositions):
-            raise UsageError(f"edit_positions is all or read; got {self.edit_positions!a:.60}")
-        if self.edits is not None and not hasattr(self.edits, "items"):
-            raise UsageError(
-                f'edits are a dictionary such as {{("resid_pre", 5): add(direction)}}; got {kind_of(self.edits)}'
-            )
-        if self.on_long not in get_args(OnLong):
-            raise UsageError(f"on_long is cut or error; got {self.on_long!r}")
-        if self.on_bad_row not in get_args(OnBadRow):
-            raise UsageError(f"on_bad_row is error or skip; got {self.on_bad_row!a:.60}")
-
-
-def _selections(position: Any) -> Any:
-    """The selections as the language writes them; numbers and arrays of indices stay.
-
-    Raises:
-        UsageError: text outside the language, or selections that cannot be read at once.
-    """
-    if not isinstance(position, str | list | tuple):
-        return position
-    several = [position] if isinstance(position, str) else position
-    found = [as_position(one) if isinstance(one, str) else one for one in several]
-    check_together([str(one) if isinstance(one, str | int) else PER_EXAMPLE for one in found])
-    return found[0] if isinstance(position, str) else found
-
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractArguments(EngineOptions, ContinuationOptions, ExtractOptions):
+class ExtractArguments(EngineOptions, ContinuationOptions, ExtractOptions, heading=OUTPUT):
     """`ExtractOptions`, how texts are continued first, where the result goes, and who does the work."""
 
     out: str | Path | RemotePath | None = option(
@@ -188,10 +180,7 @@ class ExtractArguments(EngineOptions, ContinuationOptions, ExtractOptions):
     progress: bool | None = like(ProgressOptions, "progress")
 
     def __post_init__(self) -> None:
-        """Check all lists of options."""
-        ExtractOptions.__post_init__(self)
-        ContinuationOptions.__post_init__(self)
-        EngineOptions.__post_init__(self)
+        super().__post_init__()
         if self.part is not None and self.generate is not None:
             raise UsageError(
                 "part (--part) cuts texts that are there, and generate (--generate) writes them first; write them with "

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from probekit.errors import UsageError
 from probekit.files.remote.path import RemotePath
-from probekit.options import parse
-from probekit.options.check import check_names, check_whole, is_whole
-from probekit.options.option import like, option
-from probekit.options.progress import ProgressOptions
+from probekit.options.check import is_whole
+from probekit.options.engine import ProgressOptions
+from probekit.options.kinds import DTYPE, POSITION, Kind, choice, stacked_layers, whole
+from probekit.options.option import OUTPUT, READ, Options, like, option
 from probekit.options.task import TaskOptions
 from probekit.points import HIDDEN, MAX_LAYERS, split_point
 
@@ -18,8 +18,30 @@ if TYPE_CHECKING:
     import torch
 
 
+def _axis(_: str, value: Any) -> int:
+    if value not in (0, 1):
+        raise UsageError(f"--stack-axis is the axis of the layers, 0 or 1; got {value!a}")
+    return value
+
+
+def _n_layers(_: str, value: Any) -> int:
+    if not (is_whole(value) and 1 <= value <= MAX_LAYERS):
+        raise UsageError(f"--n-layers must be in 1..{MAX_LAYERS}; got {value!a}")
+    return value
+
+
+def _point(_: str, value: Any) -> str:
+    """A point without its layer, by its short name."""
+    if value == HIDDEN:
+        return value
+    short, layer = split_point(value)
+    if layer is not None:
+        raise UsageError(f"--point takes a point without its layer, such as {short}; got {value!a}")
+    return short
+
+
 @dataclass(frozen=True)
-class _Labels:
+class _Labels(Options, heading=READ):
     """The one option that may be given by position."""
 
     labels: str | Path | None = option(
@@ -33,12 +55,13 @@ class _Labels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportOptions(_Labels):
+class ImportOptions(_Labels, heading=READ):
     """Which place each array belongs to, where the labels are, and the names that titles show."""
 
     format: Literal["arrays", "vllm"] = option(
         "arrays",
         "What the files are: arrays whose names give their places, or the requests of vLLM's hidden-state extraction.",
+        choice("arrays", "vllm"),
         notes="vllm needs model and dataset.",
     )
     model: str | None = option(
@@ -51,38 +74,38 @@ class ImportOptions(_Labels):
         None,
         "Point of arrays whose name gives only a layer: resid_pre, resid_post, hidden_states, ...",
         notes='"hidden_states" is the list of Hugging Face.',
-        metavar="NAME",
+        kind=Kind(_point, metavar="NAME"),
     )
     stack_axis: int | None = option(
         None,
         "Axis of the layers in arrays that stack them with the examples.",
         notes="Such arrays have three axes: [S, N, D] or [N, S, D]. Files of vLLM: only where shapes do not show it.",
-        metavar="0|1",
+        kind=Kind(_axis, metavar="0|1"),
     )
     layers: Iterable[int] | None = option(
         None,
         "Layers of stacked arrays, in their order: 0,4,8 or 2-6.  [default: 0-...]",
         notes="Of vLLM: the ids of eagle_aux_hidden_state_layer_ids, ascending; not needed if they are all layers. In "
         "Python a list of ints.",
-        metavar="LAYERS",
-        parse=parse.stacked_layers,
+        kind=Kind(parse=stacked_layers, metavar="LAYERS"),
     )
     n_layers: int | None = option(
-        None, "Number of the model's blocks.  [default: one more than the last layer found]", metavar="N"
+        None,
+        "Number of the model's blocks.  [default: one more than the last layer found]",
+        Kind(_n_layers, metavar="N"),
     )
     position: str | int | None = option(
         None,
         "Token that the activations belong to, for titles: last, first, mean, 3.",
         notes='Without it, "not recorded". Of vLLM: the token to keep, or all; without it the last one.',
-        metavar="TOKEN",
-        parse=parse.position,
+        kind=POSITION,
     )
     dtype: "str | torch.dtype | None" = option(
         None,
         "Type on disk: fp32, fp16 or bf16.  [default: that of the files; fp32 for fp64, and where files differ]",
-        metavar="TYPE",
         flag="--store-dtype",
-        parse=parse.dtype,
+        heading=OUTPUT,
+        kind=DTYPE,
     )
     model_name: str = option("unnamed", "Name of the model in titles.", metavar="NAME")
     task_name: str | None = option(
@@ -100,26 +123,11 @@ class ImportOptions(_Labels):
     header: bool = like(TaskOptions, "header")
     regression: bool = like(TaskOptions, "regression")
     max_classes: int = like(TaskOptions, "max_classes")
-    seed: int = option(0, "Seed for carving splits.", metavar="N", least=0)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", check_whole("seed", self.seed, 0))
-        if self.columns is not None:
-            object.__setattr__(self, "columns", check_names("columns", self.columns))
-        check_whole("max_classes", self.max_classes, least=2)
-        if self.stack_axis not in (None, 0, 1):
-            raise UsageError(f"--stack-axis is the axis of the layers, 0 or 1; got {self.stack_axis!a}")
-        if self.n_layers is not None and not (is_whole(self.n_layers) and 1 <= self.n_layers <= MAX_LAYERS):
-            raise UsageError(f"--n-layers must be in 1..{MAX_LAYERS}; got {self.n_layers!a}")
-        if self.point is not None and self.point != HIDDEN:
-            short, layer = split_point(self.point)
-            if layer is not None:
-                raise UsageError(f"--point takes a point without its layer, such as {short}; got {self.point!a}")
-            object.__setattr__(self, "point", short)
+    seed: int = option(0, "Seed for carving splits.", kind=whole(0))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportArguments(ImportOptions):
+class ImportArguments(ImportOptions, heading=OUTPUT):
     """`ImportOptions`, and where the result goes."""
 
     out: str | Path | RemotePath | None = option(

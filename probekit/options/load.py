@@ -1,13 +1,12 @@
-"""The options of `load_model`."""
+"""The options of `load_model` and `selftest`."""
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from probekit.errors import UsageError
-from probekit.options import parse
-from probekit.options.check import check_among
-from probekit.options.option import like, option
-from probekit.options.progress import ProgressOptions
+from probekit.options.engine import ProgressOptions
+from probekit.options.kinds import DTYPE, choice, whole
+from probekit.options.option import RUNS, Options, like, option
 
 Via = Literal["probekit", "transformers"]
 DeviceMap = Literal["auto"]
@@ -15,7 +14,7 @@ Quantize = Literal["8bit", "4bit"]
 
 
 @dataclass(frozen=True)
-class DeviceOptions:
+class DeviceOptions(Options, heading=RUNS):
     """Where a model runs, in which type, which revision of it, and whose code computes it."""
 
     device: str = option(
@@ -27,8 +26,7 @@ class DeviceOptions:
         "float32",
         "Type to compute in: fp32, bf16 or fp16.",
         notes="The type of the weights and of the forward pass.",
-        metavar="TYPE",
-        parse=parse.dtype,
+        kind=DTYPE,
     )
     revision: str | None = option(
         None,
@@ -40,22 +38,23 @@ class DeviceOptions:
     via: Via = option(
         "probekit",
         "Whose code runs: probekit's own families, or the class of transformers for any other text model.",
+        choice("probekit", "transformers"),
         notes="The latter offers the points of the stream that it can prove, and never runs code of the Hub.",
     )
     device_map: DeviceMap | None = option(
         None,
         "auto spreads the layers of a large model over all GPUs; those that are left stay on the host.",
+        choice("auto"),
         notes="A layer of the host is copied to the last GPU when it runs.",
     )
     quantize: Quantize | None = option(
         None,
         "Weights in 8 or 4 bits, by bitsandbytes; only with --via transformers.",
+        choice("8bit", "4bit"),
     )
 
     def __post_init__(self) -> None:
-        check_among("via", self.via, get_args(Via))
-        check_among("device_map", self.device_map, (None, *get_args(DeviceMap)))
-        check_among("quantize", self.quantize, (None, *get_args(Quantize)))
+        super().__post_init__()
         if self.quantize is not None and self.via != "transformers":
             raise UsageError("quantize (--quantize) works with transformers' models alone; add --via transformers")
         if self.device_map is not None and str(self.device) != "auto":
@@ -65,7 +64,7 @@ class DeviceOptions:
 
 
 @dataclass(frozen=True)
-class ModelOptions(DeviceOptions):
+class ModelOptions(DeviceOptions, heading=RUNS):
     """`DeviceOptions`, and whether the weights are random."""
 
     random_init: bool = option(
@@ -74,12 +73,7 @@ class ModelOptions(DeviceOptions):
         notes="Only config.json and the tokenizer are read.",
     )
     seed: int = option(
-        0,
-        "Seed of the random weights.",
-        notes="Equal seeds give equal weights.",
-        metavar="N",
-        flag="--model-seed",
-        least=0,
+        0, "Seed of the random weights.", notes="Equal seeds give equal weights.", flag="--model-seed", kind=whole(0)
     )
 
     def __post_init__(self) -> None:
@@ -93,3 +87,17 @@ class ModelArguments(ModelOptions):
     """`ModelOptions`, and what only Python can pass."""
 
     progress: bool | None = like(ProgressOptions, "progress")
+
+
+@dataclass(frozen=True)
+class SelftestOptions(ModelOptions, heading=RUNS):
+    """`ModelOptions`, with one seed for the weights and the token ids, and whether speed is measured."""
+
+    seed: int = like(ModelOptions, "seed", "Seed of the token ids, and of --random-init.", flag="--seed")
+    _: KW_ONLY
+    speed: bool = option(
+        False,
+        "Then time extract and transformers on the same texts, and compare with the device's fastest product.",
+        notes="Both run in the model's type, in turn: tokens per second, their ratio, the share of the peak that a "
+        "large matrix product reaches, how much of the copy to the host is hidden, and peak memory.",
+    )

@@ -1,14 +1,19 @@
-"""Declare an option as a dataclass field, and let a function take such a dataclass as flat keyword arguments."""
+"""Declare an option as a dataclass field, and let a function take such a dataclass as flat keyword arguments.
+
+A field carries its kind, help, heading and flag. The signature of Python's functions, the command line, `--config`
+files, `--help` and the reference pages come from it.
+"""
 
 import dataclasses
 import functools
 import inspect
 import textwrap
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from probekit.errors import nearest
-from probekit.options.kinds import CallError, check_kinds
+from probekit.options.kinds import CallError, Kind, check_types
 
 A = TypeVar("A")
 A_ = TypeVar("A_", contravariant=True)
@@ -28,17 +33,28 @@ T_ = TypeVar("T_", covariant=True)
 _FROM_NAME = "--"
 
 
+READ = "What to read"
+CHOSEN = "How it is chosen"
+EDITED = "What is edited"
+CONTINUED = "How texts are continued"
+CHECKS = "Checks"
+RUNS = "Where it runs"
+OUTPUT = "Output"
+HEADINGS = (READ, CHOSEN, EDITED, CONTINUED, CHECKS, RUNS, OUTPUT)
+"""Of the options in `--help` and in the reference of commands, in their order."""
+
+
 @dataclasses.dataclass(frozen=True)
 class OptionHelp:
-    """The help of one field, for the command line, the docstrings and the reference page.
+    """What one field is, for the command line, the docstrings and the reference page.
 
     Attributes:
         text: one line; what the option does, and its default where that is not the value itself.
-        metavar: the placeholder for the value in `--help`.
+        kind: how its value is typed and checked.
+        heading: one of `HEADINGS`; by default that of the class which declares the field.
+        metavar: the placeholder for the value in `--help`, where it is not the kind's.
         flag: the long option where it is not `--field-name`; None keeps the field off the command line.
-        parse: turns the text that was typed into the field's value; None for plain numbers, texts and flags.
         notes: more for the docstring and the reference page; the command line leaves it out.
-        least: the smallest number that the command line accepts.
         repeats: whether the flag may be given several times; the value is then a list.
         takes_parameters: whether the value is a name with parameters of its own, as a probe's.
         off: the text for a flag that makes the field false, such as `--no-codelength`.
@@ -46,20 +62,38 @@ class OptionHelp:
     """
 
     text: str
+    kind: Kind = Kind()
+    heading: str | None = None
     metavar: str | None = None
     flag: str | None = _FROM_NAME
-    parse: Callable[[str], Any] | None = None
     notes: str = ""
-    least: int | None = None
     repeats: bool = False
     takes_parameters: bool = False
     off: str = ""
     tag: str | None = None
 
 
-def option(default: T, text: str, **more: Any) -> T:
-    """A dataclass field with its default and its help; `more` are other attributes of `OptionHelp`."""
-    return dataclasses.field(default=default, metadata={"help": OptionHelp(text, **more)})  # pyright: ignore[reportReturnType]
+class Options:
+    """Base of the lists of options: every value that is given is checked by its field's kind."""
+
+    def __init_subclass__(cls, heading: str | None = None, **more: Any):
+        super().__init_subclass__(**more)
+        for field in vars(cls).values():
+            known = field.metadata.get("help") if isinstance(field, dataclasses.Field) else None
+            if known is not None and known.heading is None:
+                field.metadata = MappingProxyType({"help": dataclasses.replace(known, heading=heading)})
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]
+            value = getattr(self, field.name)
+            if not (value is None and field.default is None):
+                object.__setattr__(self, field.name, help_of(field).kind.check(field.name, value))
+
+
+def option(default: T, text: str, kind: Kind | None = None, **more: Any) -> T:
+    """A dataclass field with its default, its help and its kind; `more` are other attributes of `OptionHelp`."""
+    known = OptionHelp(text, kind or Kind(), **more)
+    return dataclasses.field(default=default, metadata={"help": known})  # pyright: ignore[reportReturnType]
 
 
 def like(owner: type, name: str, text: str | None = None, **changes: Any) -> Any:
@@ -70,11 +104,10 @@ def like(owner: type, name: str, text: str | None = None, **changes: Any) -> Any
 
 
 def help_of(field: dataclasses.Field[Any]) -> OptionHelp:
-    """The help of a field that `option` made, its flag filled in from the name."""
+    """The help of a field that `option` made, its flag filled in from the name and its placeholder from the kind."""
     found: OptionHelp = field.metadata["help"]
-    if found.flag == _FROM_NAME:
-        return dataclasses.replace(found, flag=f"--{field.name.replace('_', '-')}")
-    return found
+    flag = f"--{field.name.replace('_', '-')}" if found.flag == _FROM_NAME else found.flag
+    return dataclasses.replace(found, flag=flag, metavar=found.metavar or found.kind.metavar)
 
 
 class _Flatten(Protocol[P, O_]):
@@ -113,7 +146,7 @@ def keywords(options: Callable[P, Any]) -> _Flatten[P, Any]:
                     f"got {unnamed!a:.60} as a positional argument"
                 )
             chosen = {name: given.pop(name) for name in names if name in given}
-            check_kinds(options, dict(zip(placed, by_place, strict=False)) | chosen, placed[: len(by_place)])  # pyright: ignore
+            check_types(options, dict(zip(placed, by_place, strict=False)) | chosen, placed[: len(by_place)])  # pyright: ignore
             last = options(*by_place, **chosen)  # pyright: ignore[reportCallIssue]
             return verb(*args[: len(own)], **given, **{_last(verb): last})
 

@@ -1,44 +1,105 @@
-"""Options of `train_probes`."""
+"""The options of `train_probes`."""
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args
+from typing import Any, Protocol
 
-from probekit.errors import UsageError, nearest
-from probekit.options import parse
-from probekit.options.check import check_among, check_whole
+from probekit.errors import UsageError
+from probekit.options.check import check_names, is_whole
 from probekit.options.curve import (
     AGGREGATES,
     PROBE_NAMES,
+    SEQUENCE_NAMES,
     CurveOptions,
+    check_probe_name,
     check_strengths_of,
+    name_in,
 )
-from probekit.options.engine import ClusterOptions
-from probekit.options.option import like, option
-from probekit.options.probe_checks import (
-    LEAST_FOLDS,
-    are_labels,
-    check_metric_name,
-    check_surface,
-    checked_folds,
-    refuse_with_by,
-    several_names,
-)
-from probekit.options.progress import PartsOptions, ProgressOptions
-from probekit.options.several_probes import check_each_probe, is_of_sequences, several_probes
+from probekit.options.engine import ClusterOptions, PartsOptions, ProgressOptions
+from probekit.options.kinds import SIZE, Kind, choice, name_of, names, strings, whole
+from probekit.options.option import CHECKS, CHOSEN, OUTPUT, READ, RUNS, like, option
 from probekit.options.task import OnBadRow, TaskOptions
+from probekit.text import listed
 
-ControlType = Literal["token", "text"]
-ControlC = Literal["label", "own"]
 FULL = {"controls": 3, "codelength": True, "baselines": True}  # what is computed unless it is a quick look
 BY_POSITION, FROM_END = "position", "position-from-end"  # a curve for each place in the text, counted from either end
 BY_HEAD = "head"
 TRACKERS = ("wandb", "tensorboard", "trackio")
 LEAST_TEXTS = 10
+DATA_FILES = (".csv", ".tsv", ".jsonl", ".parquet")
+LEAST_FOLDS = 3  # one tests, one chooses, the rest are fitted
+METRIC_NAMES = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "r2", "spearman")
+LOSSES = ("brier", "ece", "mae")  # metrics of which lower is better, so none selects
+_METRIC = name_of("metric", METRIC_NAMES)
+
+
+def are_labels(given: Any) -> bool:
+    """Whether `labels` holds labels by id, rather than names of label sets."""
+    if isinstance(given, str):
+        return given.lower().endswith(DATA_FILES)
+    if isinstance(given, os.PathLike) or hasattr(given, "items") or hasattr(given, "column_names"):
+        return True  # a dict, a Series, a DataFrame, a Dataset
+    return isinstance(given, list | tuple) and bool(given) and isinstance(given[0], Mapping | tuple)
+
+
+def refuse_with_by(options: Any, names: Iterable[str]) -> None:
+    """Refuse what a curve for each position does not do."""
+    for name in names:
+        given = getattr(options, name)
+        if given in (None, False):
+            continue
+        is_one = isinstance(given, tuple) and len(given) == 1  # labels=["answer"]
+        what = f"; give {name[:-1]}={given[0]!r:.40}" if is_one else "; leave one of the two out"
+        raise UsageError(
+            f"by={options.by!r} (--by) makes curves of one point and one label set on the task's splits, one token "
+            f"at a time: without {name}={given!r:.40}{what}"
+        )
+
+
+def _metric(name: str, metric: Any) -> Any:
+    """A metric that can select."""
+    if metric in LOSSES:
+        raise UsageError(f"lower {metric} is better, and the highest score is selected; take {listed(METRIC_NAMES)}")
+    return _METRIC.check(name, metric)
+
+
+def _folds(_: str, folds: Any) -> int:
+    if not is_whole(folds) or folds < LEAST_FOLDS:
+        raise UsageError(
+            f"nested folds must be {LEAST_FOLDS} or more (one to test, one to choose, the rest to fit); got {folds!a}"
+        )
+    return int(folds)
+
+
+def is_of_sequences(probe: Any) -> bool:
+    """Whether a probe, or the probe of a name, takes all tokens of a text."""
+    name = name_in(probe)
+    return name in SEQUENCE_NAMES if isinstance(name, str) else getattr(name, "of_sequences", False)
+
+
+def _probes(text: str) -> str | tuple[str, ...]:
+    """`"logistic"` as it is; `"logistic, mean-diff"` -> `("logistic", "mean-diff")`, each once."""
+    several = tuple(dict.fromkeys(names(text)))
+    return several if len(several) > 1 else "".join(several) or text
+
+
+def _several_probes(_: str, given: Any) -> tuple[Any, ...]:
+    """Probes in their order, each name once; names are checked."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise UsageError(f"probes= takes a list, such as ['logistic', 'mean-diff']; got {given!a:.80}")
+    probes: list[Any] = []
+    for probe in given:
+        check_probe_name(probe)
+        if not isinstance(probe, str) or probe not in probes:
+            probes.append(probe)
+    if not probes:
+        raise UsageError("the list of probes is empty; name one or more")
+    return tuple(probes)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeOptions(CurveOptions):
+class ProbeOptions(CurveOptions, heading=CHECKS):
     """Which probe is fitted where, how it is chosen, and which checks are run."""
 
     point: str | None = like(
@@ -56,7 +117,7 @@ class ProbeOptions(CurveOptions):
         "probe",
         f"{', '.join(PROBE_NAMES[:-1])} or {PROBE_NAMES[-1]}; on the command line also several with commas.  "
         "[default: logistic; ridge where labels are numbers]",
-        parse=parse.probes,
+        kind=Kind(parse=_probes, metavar="NAME"),
     )
     on_bad_row: OnBadRow = like(TaskOptions, "on_bad_row", "What to do with texts without the token to read.")
     aggregate: str | None = option(
@@ -66,7 +127,8 @@ class ProbeOptions(CurveOptions):
         notes="The probe (logistic, ridge, lda or mean-diff) is fitted to every token with its text's label; the "
         "scores of a text's tokens become one, which is calibrated on train. Needs a store of all tokens. Table, "
         "picture and files compare it with the probes of the mean and of the last token, on the same rows.",
-        metavar="HOW",
+        kind=choice(*AGGREGATES),
+        heading=CHOSEN,
         tag="",
     )
     quick: bool = option(
@@ -80,20 +142,19 @@ class ProbeOptions(CurveOptions):
         None,
         "Draws of the control task (Hewitt and Liang 2019); 0 leaves it out.  [default: 3; with --quick, or a probe "
         "over a sequence, 0]",
-        metavar="N",
-        least=0,
+        kind=whole(0),
     )
     control_type: str = option(
         "token",
         "What gets a random label: each distinct token that is read (token), or each distinct text (text).",
-        metavar="TYPE",
+        kind=choice("token", "text"),
         tag="control",
     )
     control_C: str = option(
         "label",
         "C of the control tasks: the one chosen for the label (label), or chosen anew for each control task (own).",
         notes="Hewitt and Liang compare the same probe on both tasks; `own` fits every C to every control task.",
-        metavar="WHICH",
+        kind=choice("label", "own"),
         flag="--control-C",
         tag="control-C",
     )
@@ -107,8 +168,8 @@ class ProbeOptions(CurveOptions):
     folds: int | None = option(
         None,
         "Nested folds over all rows, for small sets.  [default: the splits]",
-        metavar="K",
-        least=LEAST_FOLDS,
+        Kind(_folds, metavar="K", typed=int, least=LEAST_FOLDS),
+        heading=CHOSEN,
     )
     drop_leaks: bool = option(
         False,
@@ -119,7 +180,8 @@ class ProbeOptions(CurveOptions):
         None,
         "Score to choose by and to draw: accuracy, balanced_accuracy, auroc, average_precision, f1; for numbers r2, "
         "spearman.  [default: accuracy; auroc where a class has more than 80%; r2]",
-        metavar="NAME",
+        kind=Kind(_metric, metavar="NAME"),
+        heading=CHOSEN,
         tag="",
     )
     intervals: bool = option(
@@ -135,7 +197,8 @@ class ProbeOptions(CurveOptions):
         notes="Each place is probed on the texts that have it, and each selection that was kept on all texts. A head "
         "is its part of z, q, k, v or result, at one token of each text. Control tasks and code length are left out "
         "unless asked for by name; the baseline is the majority class.",
-        metavar="WHAT",
+        kind=choice(BY_POSITION, FROM_END, BY_HEAD),
+        heading=READ,
     )
     least_texts: int = option(
         LEAST_TEXTS,
@@ -143,8 +206,8 @@ class ProbeOptions(CurveOptions):
         "--shift-column.",
         notes="Positions with fewer are left out, and the results name them. Where tokens have labels, classes with "
         "fewer are left out at that position, if two remain. A regression needs as many in all.",
-        metavar="N",
-        least=1,
+        kind=whole(1),
+        heading=READ,
     )
     nuisance: str | Sequence[str] | None = option(
         None,
@@ -153,8 +216,7 @@ class ProbeOptions(CurveOptions):
         "probes after the columns are regressed out of the activations, linearly and on the training rows. `extract "
         "--keep-columns` keeps columns. Length is in characters, words, sentences and tokens; position is the token's "
         "place in its text. In Python also a list.",
-        metavar="NAMES",
-        parse=parse.names,
+        kind=Kind(check_names, names, "NAMES"),
     )
     shift_column: str | None = option(
         None,
@@ -177,28 +239,21 @@ class ProbeOptions(CurveOptions):
         if isinstance(self.probe, dict) and "," in str(self.probe.get("name")):
             raise UsageError(f"several probes take no parameters, got {dict(self.probe)!a:.80}; name one probe")
         super().__post_init__()
-        check_each_probe(self.each_probe, self.aggregate, self.by)
-        check_among("by", self.by, (None, BY_POSITION, FROM_END, BY_HEAD))
-        object.__setattr__(self, "least_texts", check_whole("least_texts", self.least_texts))
-        check_among("aggregate", self.aggregate, (None, *AGGREGATES))
+        _check_each_probe(self.each_probe, self.aggregate, self.by)
         if self.by is not None and self.of_sequences:
             raise UsageError(
                 f"--by {self.by} (by=) reads one token of each text at a time, and a probe over a sequence takes all "
                 "of them; leave one of the two out"
             )
-        check_surface(self)
+        _check_surface(self)
         for name, value in _usual(self).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        object.__setattr__(self, "controls", check_whole("controls", self.controls, 0))
-        for name, known in (("control_type", ControlType), ("control_C", ControlC)):
-            given = getattr(self, name)
-            if given not in get_args(known):
-                what = name.replace("_", " ")
-                raise UsageError(f"unknown {what} {given!a}; {nearest(str(given), get_args(known))}")
-        check_metric_name(self.metric)
-        if self.folds is not None:
-            object.__setattr__(self, "folds", checked_folds(self.folds, self.drop_leaks))
+        if self.folds is not None and self.drop_leaks:
+            raise UsageError(
+                "drop_leaks (--drop-leaks) is for splits: folds keep repeated and nearly repeated texts together, so "
+                "nothing leaks; leave it out"
+            )
         if self.by is not None:
             refuse_with_by(self, ("folds", "concatenate"))
         if self.by in (BY_POSITION, FROM_END) or not isinstance(self.position, list):
@@ -223,7 +278,7 @@ class ProbeOptions(CurveOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeArguments(ClusterOptions, ProbeOptions):
+class ProbeArguments(ClusterOptions, ProbeOptions, heading=RUNS):
     """`ProbeOptions`, who does the work, and what only Python can pass."""
 
     random_init: Any = option(
@@ -235,6 +290,7 @@ class ProbeArguments(ClusterOptions, ProbeOptions):
         notes="A run named after model, task, label and probe in the project probekit; the step is the layer. An "
         "active run of wandb is continued; tensorboard writes to ./tensorboard.",
         metavar="TRACKER",
+        heading=OUTPUT,
         flag=None,
     )
     memory: str | int | None = option(
@@ -244,19 +300,12 @@ class ProbeArguments(ClusterOptions, ProbeOptions):
         notes="Free is what the machine has, and what control groups (Slurm, containers) leave this process. Logistic, "
         "ridge, LDA and mean-diff can read from a store; another probe of a place that does not fit is refused. With "
         "--engine ray it is the memory of each task.",
-        metavar="SIZE",
-        parse=parse.n_bytes,
+        kind=SIZE,
         flag=None,
     )
     progress: bool | None = like(ProgressOptions, "progress")
     on_progress: Callable[[int, int], None] | None = like(PartsOptions, "on_progress")
     on_part: Callable[[str], None] | None = like(PartsOptions, "on_part")
-
-    def __post_init__(self) -> None:
-        ClusterOptions.__post_init__(self)
-        ProbeOptions.__post_init__(self)
-        if self.memory is not None:
-            object.__setattr__(self, "memory", parse.n_bytes(self.memory))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,6 +329,7 @@ class CurvesArguments(ProbeArguments):
     probes: Sequence[Any] | None = option(
         None,
         "Several probes, a curve for each: a list of names, classes or instances.",
+        Kind(_several_probes),
         notes="They read each place once, and share rows, control tasks and baselines. C is for those that have one.",
         flag=None,
     )
@@ -293,8 +343,6 @@ class CurvesArguments(ProbeArguments):
     )
 
     def __post_init__(self) -> None:
-        if self.probes is not None:
-            object.__setattr__(self, "probes", several_probes(self.probes))
         super().__post_init__()
         if isinstance(self.probe, tuple):
             raise UsageError(f"probe= takes one probe, got {len(self.probe)}; give several as probes=")
@@ -307,7 +355,7 @@ class CurvesArguments(ProbeArguments):
             if getattr(self, one) is not None:
                 raise UsageError(f"both {one}= and {several}= were given; give {several}= alone")
             if several != "probes":
-                object.__setattr__(self, several, given if given == "all" else several_names(several, given))
+                object.__setattr__(self, several, given if given == "all" else strings(several, given))
         if self.shift_column is not None and (self.several or self.random_init is not None):
             raise UsageError(
                 "shift_column (--shift-column) makes one matrix of one point, one label set and one probe: without "
@@ -332,9 +380,59 @@ class CurvesArguments(ProbeArguments):
         return self.labels if self.labels is not None and are_labels(self.labels) else None
 
 
+def _check_surface(options: Any) -> None:
+    """Refuse what surface controls do not go together with."""
+    excluded = {"nuisance": ["folds", "by", "aggregate"]}
+    excluded["shift_column"] = [*excluded["nuisance"], "nuisance", "controls", "codelength", "baselines", "log_to"]
+    for name in (name for name in excluded if getattr(options, name) is not None):
+        taken = [one for one in excluded[name] if getattr(options, one, None) not in (None, False)]
+        if taken or options.of_sequences:
+            what = taken[0] if taken else "probe"
+            raise UsageError(
+                f"--{name.replace('_', '-')} ({name}=) reads one row of each text on the task's splits: without "
+                f"{what}={getattr(options, what)!r:.40}; leave one of the two out"
+            )
+
+
+def _check_each_probe(several: Sequence[Any], aggregate: str | None, by: str | None) -> None:
+    """Refuse several probes that read different rows, or a curve of each with a curve at each position."""
+    if len({is_of_sequences(probe) for probe in several}) > 1 and aggregate is None:
+        raise UsageError(
+            "a probe over a sequence takes all tokens of a text, and the others one row; train them in two calls"
+        )
+    if by is not None and len(several) > 1:
+        raise UsageError(f"--by (by=) takes one probe, got {len(several)}; train the others in calls of their own")
+
+
 def _usual(options: "ProbeOptions") -> dict[str, Any]:
     """What is computed where it is neither asked for nor left out by name."""
     less = {"controls": 0, "codelength": False}
     if options.quick or options.by is not None or options.shift_column is not None:
         return less
     return FULL | less if options.of_sequences else FULL
+
+
+class _Frame(Protocol):
+    """A DataFrame or a Series of pandas."""
+
+    @property
+    def iloc(self) -> Any: ...
+
+
+# a path that is a text could also be a name: type checkers take it for one
+LabelsById = Mapping[Any, Any] | _Frame | os.PathLike[str] | Sequence[tuple[Any, Any] | Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WithLabels:
+    labels: LabelsById | None = like(CurvesArguments, "labels")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneCurveArguments(_WithLabels, ProbeArguments):
+    """`ProbeArguments` with labels by id, which make no further curve."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnePositionArguments(_WithLabels, PositionArguments):
+    """`PositionArguments` with labels by id."""

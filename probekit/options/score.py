@@ -1,16 +1,17 @@
-"""The options of `score`."""
+"""The options of `score` and `Monitor`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probekit.options import parse
-from probekit.options.check import check_among, check_fpr, check_whole
+from probekit.errors import UsageError
+from probekit.options.check import is_real
+from probekit.options.engine import ProgressOptions
 from probekit.options.extract import ExtractOptions
+from probekit.options.kinds import DTYPE, RATE, Kind
 from probekit.options.load import DeviceOptions
-from probekit.options.option import like, option
-from probekit.options.progress import ProgressOptions
+from probekit.options.option import CHECKS, READ, RUNS, Options, like, option
 from probekit.options.task import DataFormat, OnBadRow, TaskOptions
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TextOptions:
+class TextOptions(Options, heading=READ):
     """Which columns of a dataset hold the texts; labels are not read."""
 
     text_column: str | None = like(TaskOptions, "text_column")
@@ -34,24 +35,18 @@ class TextOptions:
         TaskOptions, "on_bad_row", "What to do with rows without a usable text, or without the token that is read."
     )
 
-    def __post_init__(self) -> None:
-        TaskOptions(**vars(self))
-
 
 @dataclass(frozen=True)
-class ProbeDeviceOptions(DeviceOptions):
+class ProbeDeviceOptions(DeviceOptions, heading=RUNS):
     """`DeviceOptions`, with the type in which the probe's activations were computed as the default."""
 
     dtype: str = option(
-        "",
-        "Type to compute in: fp32, bf16 or fp16.  [default: that of the probe's activations]",
-        metavar="TYPE",
-        parse=parse.dtype,
+        "", "Type to compute in: fp32, bf16 or fp16.  [default: that of the probe's activations]", kind=DTYPE
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreOptions:
+class ScoreOptions(Options, heading=CHECKS):
     """What is scored, what is flagged, and how the model runs."""
 
     place: str | None = option(
@@ -66,7 +61,7 @@ class ScoreOptions:
         None,
         "Flag rows at a threshold chosen on validation for this false-positive rate, such as 0.01; for two classes.",
         notes="The summary says what the threshold gives on test.",
-        metavar="RATE",
+        kind=RATE,
     )
     any_model: bool = option(
         False,
@@ -87,8 +82,67 @@ class ScoreOptions:
     )
     progress: bool | None = like(ProgressOptions, "progress")
 
+
+def _thresholds(_: str, value: Any) -> Any:
+    """A threshold, or one for each probe by name; those of None are left out."""
+    for one in value.values() if isinstance(value, Mapping) else [value]:
+        if one is not None and not (is_real(one) and abs(one) < float("inf")):
+            raise UsageError(f"a threshold is a finite number, got {one!a:.60}; give the score that raises an alarm")
+    return value
+
+
+@dataclass(frozen=True)
+class _Place(Options):
+    """The option that may be given by position."""
+
+    place: Any = option(
+        None,
+        'The place of a fitted probe, such as "resid_pre.5"; of results, the place to take.  [default: the best]',
+        flag=None,
+    )
+
+
+@dataclass(frozen=True)
+class MonitorOptions(_Place):
+    """What raises an alarm, and what an alarm does."""
+
+    threshold: float | Mapping[str, float] | None = option(
+        None,
+        "A score of at least this raises an alarm; a dictionary has one for each probe by name.",
+        Kind(_thresholds),
+        flag=None,
+    )
+    fpr: float | None = option(
+        None,
+        "Take the threshold that validation chose for this false-positive rate; for results of two classes.",
+        RATE,
+        notes="The rate is of texts that are scored once. A monitor compares every token, so more texts raise alarms.",
+        flag=None,
+    )
+    on_alarm: Callable[[Any], object] | None = option(
+        None,
+        "Called with each `Alarm`; if it returns True, the text ends before its next token is chosen.",
+        flag=None,
+    )
+    each: bool = option(
+        False,
+        "Raise an alarm at every token at the threshold, rather than at the first of a text and probe.",
+        flag=None,
+    )
+    prompt: bool = option(
+        False,
+        "Raise alarms at tokens of the prompt too, and count them in `running`; they are scored in any case.",
+        flag=None,
+    )
+    target: Any = option(None, "The class whose score is watched, by name.  [default: the second of two]", flag=None)
+    any_model: bool = option(
+        False, "Watch a model with other weights than those that the results were trained on.", flag=None
+    )
+
     def __post_init__(self) -> None:
-        check_fpr(self.fpr)
-        if self.batch_tokens is not None:
-            check_whole("batch_tokens", self.batch_tokens)
-        check_among("on_bad_row", self.on_bad_row, ("error", "skip"))
+        super().__post_init__()
+        if self.fpr is not None and (self.threshold is not None or self.target is not None):
+            other = "threshold" if self.threshold is not None else "target"
+            raise UsageError(f"fpr= chooses the threshold for the second class; leave {other}= out")
+        if self.on_alarm is not None and self.threshold is None and self.fpr is None:
+            raise UsageError("on_alarm is called at a threshold; give threshold= or fpr= too")

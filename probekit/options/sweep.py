@@ -5,21 +5,19 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from probekit.options import parse
-from probekit.options.curve import CurveOptions
-from probekit.options.engine import ClusterOptions
+from probekit.options.engine import ClusterOptions, ProgressOptions
 from probekit.options.extract import ExtractOptions, OnLong
+from probekit.options.kinds import POSITION, Kind, names
 from probekit.options.load import DeviceOptions, Via
-from probekit.options.option import like, option
+from probekit.options.option import OUTPUT, READ, Options, like, option
 from probekit.options.probe import CurvesArguments, ProbeOptions
-from probekit.options.progress import ProgressOptions
 from probekit.options.task import OnBadRow, RareClasses, TaskOptions
 
 O = TypeVar("O")  # noqa: E741
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepOptions:
+class SweepOptions(Options, heading=READ):
     """How each model is loaded, each task read, and what is extracted and trained; the same for all of them."""
 
     points: str | Iterable[str] = like(
@@ -39,11 +37,10 @@ class SweepOptions:
         "Tasks whose whole-number labels, such as years, are numbers, not classes.",
         notes="Names of tasks, as the table has them. Labels with fractions are always numbers. It may be given later "
         "for a task that failed.",
-        metavar="TASKS",
-        parse=parse.names,
+        kind=Kind(lambda _, value: names(value) if isinstance(value, str) else [*value], names, "TASKS"),
     )
     position: str | int | None = like(
-        ExtractOptions, "position", "Token to read, as of extract.  [default: each task's own]", parse=parse.position
+        ExtractOptions, "position", "Token to read, as of extract.  [default: each task's own]", kind=POSITION
     )
     limit: int | None = like(TaskOptions, "limit")
     quick: bool = like(ProbeOptions, "quick")
@@ -71,19 +68,17 @@ class SweepOptions:
     seed: int = like(ProbeOptions, "seed")
 
     def __post_init__(self) -> None:
-        for name in ("points", "layers", "probe"):  # a list may come from an iterator, which can be read once
-            value = getattr(self, name)
-            if isinstance(value, Iterable) and not isinstance(value, str | list | tuple):
-                object.__setattr__(self, name, tuple(value))
-        names = parse.names(self.regression) if isinstance(self.regression, str) else self.regression or ()
-        object.__setattr__(self, "regression", [*names])
-        object.__setattr__(self, "C", CurveOptions(C=self.C).C)
+        super().__post_init__()
+        if isinstance(self.probe, Iterable) and not isinstance(self.probe, str | list | tuple):
+            object.__setattr__(self, "probe", tuple(self.probe))
+        if self.regression is None:
+            object.__setattr__(self, "regression", [])
         for made in (model_options_of, task_options_of, extract_options_of, curves_options_of):
             made(self)  # each class checks its own
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepArguments(ClusterOptions, SweepOptions):
+class SweepArguments(ClusterOptions, SweepOptions, heading=OUTPUT):
     """`SweepOptions`, where results go, and who does the work."""
 
     out: str | Path | None = option(
@@ -105,10 +100,6 @@ class SweepArguments(ClusterOptions, SweepOptions):
     on_run: Callable[[Any], None] | None = option(
         None, "Called with the record of each run, a `SweepRun`, as it ends.", flag=None
     )
-
-    def __post_init__(self) -> None:
-        ClusterOptions.__post_init__(self)
-        SweepOptions.__post_init__(self)
 
 
 def model_options_of(options: SweepOptions) -> DeviceOptions:

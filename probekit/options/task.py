@@ -1,13 +1,11 @@
-"""The options of `load_task`."""
+"""The options of `load_task`, and of `label`, which joins labels to texts that are there."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from probekit.errors import UsageError, nearest
-from probekit.options import parse
-from probekit.options.check import check_names, check_whole
-from probekit.options.option import option
+from probekit.options.kinds import DIFFERENT_NAMES, Kind, choice, not_blank, whole
+from probekit.options.option import CHECKS, READ, Options, like, option
 from probekit.selections import as_position
 
 OnBadRow = Literal["error", "skip"]
@@ -16,7 +14,7 @@ DataFormat = Literal["csv", "tsv", "json", "jsonl", "parquet", "conllu"]
 
 
 @dataclass(frozen=True)
-class TaskOptions:
+class TaskOptions(Options, heading=READ):
     """Which columns are read, how many texts, and what is done with unusable rows."""
 
     text_column: str | None = option(
@@ -54,22 +52,19 @@ class TaskOptions:
         None,
         "Other columns to keep with the texts, for train-probe --nuisance and --shift-column: source,domain.",
         notes="Numbers or texts; a cell may be missing. In Python also a list.",
-        metavar="NAMES",
-        parse=parse.names,
+        kind=DIFFERENT_NAMES,
     )
     limit: int | None = option(
         None,
         "Keep at most N texts of each split; where examples are words, all words of N texts.",
         notes="Classes keep their shares; where examples are words, each class occurs.",
-        metavar="N",
-        least=1,
+        kind=whole(1),
     )
     seed: int = option(
         0,
         "Seed of everything drawn from the data.",
         notes="It decides the carved splits, what `limit` keeps, and the built-in tasks.",
-        metavar="N",
-        least=0,
+        kind=whole(0),
     )
     keep_blanks: bool = option(
         False,
@@ -80,10 +75,13 @@ class TaskOptions:
         "error",
         "What to do with rows without a usable text or label.",
         notes='"skip" leaves them out and counts them.',
+        kind=choice("error", "skip"),
+        heading=CHECKS,
     )
     position: str | None = option(
         None,
         "Tokens that are read: last, first, mean, last@assistant, ...; None is the task's own.",
+        Kind(lambda _, value: str(as_position(value))),
         notes='That is "last", except for some built-in tasks.',
         flag=None,
     )
@@ -105,8 +103,7 @@ class TaskOptions:
         "Names for the columns of CSV, TSV or text files without a header: text,label.",
         notes="In Python also a list. One name for each column, in order; a column that no option names is not read. "
         "Those of a text file are recognised where its content leaves no doubt.",
-        metavar="NAMES",
-        parse=parse.names,
+        kind=DIFFERENT_NAMES,
     )
     header: bool = option(
         True,
@@ -117,7 +114,7 @@ class TaskOptions:
     data_format: DataFormat | None = option(
         None,
         "Format of the data.  [default: by the file's ending; for stdin, by its content]",
-        metavar="csv|tsv|json|jsonl|parquet|conllu",
+        choice("csv", "tsv", "json", "jsonl", "parquet", "conllu"),
     )
     split_column: str | None = option(
         None,
@@ -137,12 +134,11 @@ class TaskOptions:
         "What to do with classes that some split lacks.",
         notes='"drop" leaves their examples out; "merge" makes them one class, "other". Both name and count them in '
         '`info["rare_classes"]`. A `limit` that is too small for all classes makes some of them rare.',
+        kind=choice("error", "drop", "merge"),
+        heading=CHECKS,
     )
     max_classes: int = option(
-        2000,
-        "Refuse a label column of more classes, such as a column of ids.",
-        metavar="N",
-        least=2,
+        2000, "Refuse a label column of more classes, such as a column of ids.", kind=whole(2), heading=CHECKS
     )
     messages_column: str | None = option(
         None,
@@ -154,19 +150,47 @@ class TaskOptions:
     )
     name: str | None = option(None, "Name of the task in titles; None is that of the file, dataset or type.", flag=None)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", check_whole("seed", self.seed, 0))
-        choices = {"on_bad_row": OnBadRow, "rare_classes": RareClasses, "data_format": DataFormat}
-        if self.position is not None:
-            object.__setattr__(self, "position", str(as_position(self.position)))
-        for name, known in ((name, get_args(choice)) for name, choice in choices.items()):
-            value = getattr(self, name)
-            if value not in known and not (value is None and name == "data_format"):
-                raise UsageError(f"unknown {name} {value!a}; {nearest(str(value), known)}")
-        check_whole("max_classes", self.max_classes, least=2)
-        if self.columns is not None:
-            object.__setattr__(self, "columns", check_names("columns", self.columns))
-        if self.keep_columns is not None:
-            object.__setattr__(self, "keep_columns", check_names("keep-columns", self.keep_columns))
-        if self.limit is not None and self.limit < 1:
-            raise UsageError(f"limit must be 1 or more, got {self.limit}")
+
+@dataclass(frozen=True, kw_only=True)
+class LabelOptions(Options, heading=READ):
+    """Which columns hold ids and labels, and what is done with rows that cannot be joined."""
+
+    id_column: str | None = option(None, "Column of the ids.  [default: id]", metavar="NAME")
+    label_column: str | None = option(None, "Column of the labels.  [default: label or target]", metavar="NAME")
+    group_column: str | None = like(TaskOptions, "group_column", notes="Only with the first labels of the texts.")
+    split_column: str | None = like(
+        TaskOptions,
+        "split_column",
+        notes="Only with the first labels of the texts: the splits that they have then are those of all label sets.",
+    )
+    name: str | None = option(None, "Name of the label set.  [default: the name of the label column]", not_blank())
+    regression: bool = like(TaskOptions, "regression")
+    on_bad_row: OnBadRow = like(
+        TaskOptions,
+        "on_bad_row",
+        "What to do with unknown ids, texts without a label, and rows without a usable one.",
+        notes='"skip" counts them: such rows are left out, and texts without a label stay unlabelled; probes are '
+        "trained on the others. An id that occurs twice has no label then.",
+    )
+    seed: int | None = option(
+        None,
+        "Seed for carving splits.  [default: that of the texts, or 0]",
+        notes="Splits are carved with the first labels of the texts, as `load_task` carves them.",
+        kind=whole(0),
+    )
+    validation: bool = like(TaskOptions, "validation")
+    max_classes: int = like(TaskOptions, "max_classes")
+    columns: str | Sequence[str] | None = like(TaskOptions, "columns", "Names for the columns without a header.")
+    header: bool = like(TaskOptions, "header")
+    data_format: DataFormat | None = like(TaskOptions, "data_format", "Format of the file.  [default: by its ending]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelArguments(LabelOptions, heading=READ):
+    """`LabelOptions`, and what is done with labels that the store has."""
+
+    replace: bool = option(
+        False,
+        "Replace the labels of this name that the store has.",
+        notes="Splits stay, unless these are its only labels.",
+    )

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.errors import DataError, UsageError, nearest
 from probekit.machine.devices import DTYPES, find_device, has_float64
-from probekit.options.parse import DTYPES as SHORT
+from probekit.options.kinds import DTYPES as SHORT
 from probekit.probes.files import write_probe
 from probekit.probes.problem import LARGEST, SMALLEST, Labels, ProblemSet
 

@@ -20,8 +20,7 @@ from probekit.machine.progress import SILENT, Steps, shown_parts
 from probekit.models.base import LanguageModel
 from probekit.options.check import check_path
 from probekit.options.option import keywords
-from probekit.options.report import ReportOptions
-from probekit.options.tokens import TokenOptions
+from probekit.options.report import ReportOptions, TokenOptions
 from probekit.probes.in_results import results_folder
 from probekit.report.page import Group, Page, page_html
 from probekit.report.runs import ReportRun, load_runs, names_of_causal, titles_of_runs

@@ -10,7 +10,7 @@ from typing import Any
 
 from probekit.errors import DataError, UsageError
 from probekit.files.plain_files import MAX_TABLE, read_bytes
-from probekit.options import parse
+from probekit.options import kinds
 from probekit.tasks.base import Task
 from probekit.tasks.tables.readers import READERS
 from probekit.tasks.tables.split_files import is_one_task, is_table
@@ -74,7 +74,7 @@ def file_digest(source: SweepSource) -> str:
 def _several(given: Any) -> list[Any]:
     """The parts of a text with commas, unless it is a path that exists; the items of a list."""
     if isinstance(given, str):
-        return [given] if _path(given) is not None else parse.names(given)
+        return [given] if _path(given) is not None else kinds.names(given)
     if isinstance(given, Iterable) and not isinstance(given, Task | os.PathLike):
         return list(given)
     return [given]

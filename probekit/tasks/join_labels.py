@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError, UsageError
-from probekit.options.label import LabelOptions
+from probekit.options.task import LabelOptions
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.info import CARVED_FROM_TRAIN, LABEL_SETS, UNLABELLED
 from probekit.tasks.labels import (

@@ -14,7 +14,7 @@ from probekit.logging_to.check import check_tracker
 from probekit.logging_to.trackers import log_results
 from probekit.options import CurvesArguments
 from probekit.options.option import keywords_of_three
-from probekit.options.probe_forms import OneCurveArguments, OnePositionArguments
+from probekit.options.probe import OneCurveArguments, OnePositionArguments
 
 
 @keywords_of_three(

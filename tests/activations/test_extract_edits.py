@@ -251,7 +251,7 @@ def test_a_decoder_is_extracted_under_edits_of_either_stack():
         ({"edits": {("attn_scores", 0): add(torch.ones(2))}}, "one row for each token"),
         ({"edits": [add(torch.ones(16))]}, "edits are a dictionary"),
         ({"edits": {("resid_pre", 0): "add"}}, "expected an edit at"),
-        ({"edit_positions": "last"}, "edit_positions is all or read; got 'last'"),
+        ({"edit_positions": "last"}, "is one of all, read; got 'last'"),
     ],
 )
 def test_edits_that_cannot_be_extracted_are_refused_before_anything_runs(model, task, path, options, message):

@@ -107,5 +107,5 @@ def test_checks_of_size_only(model, task, path, hashed):
     for read in (lambda: store["q.0"], lambda: Store(path, "size")):
         with pytest.raises(StorageError, match=r"bytes instead of"):
             read()
-    with pytest.raises(UsageError, match="check \\(--check\\) is hash or size; got 'crc'"):
+    with pytest.raises(UsageError, match="check \\(--check\\) is one of hash, size; got 'crc'"):
         load_activations(path, check="crc")

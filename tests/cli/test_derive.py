@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args
 
 import pytest
 import typer
@@ -18,51 +18,45 @@ from probekit.cli.commands import COMMANDS, SECTIONS, SUMMARIES
 from probekit.cli.derive import Command
 from probekit.cli.fields import CliOption, Output, argument, cli_options, given_of
 from probekit.cli.reference import FUNCTIONS, PAGES
-from probekit.options import parse
+from probekit.options import kinds
 from probekit.options.option import OptionHelp, help_of, keywords, like, option
-from probekit.options.picture import format_names
+from probekit.options.probe import _probes
 
 CLASSES = [getattr(options, name) for name in options.__all__]
 OPTIONS = [(name, one) for name, command in COMMANDS.items() for one in command.options.values()]
 TYPED: dict[Any, tuple[str, Any]] = {
-    parse.names: ("resid_pre, attn_out", ["resid_pre", "attn_out"]),
-    parse.dtype: ("bf16", "bfloat16"),
-    parse.position: ("-2", -2),
-    parse.positions: ("first,2", ["first", 2]),
-    parse.positive_numbers: ("2,0.5", (0.5, 2.0)),
-    parse.n_bytes: ("2.5MB", 2_500_000),
-    parse.stacked_layers: ("4,2-3", [4, 2, 3]),
-    parse.ids: ("3,5", [3, 5]),
-    parse.probes: ("lda,ridge", ("lda", "ridge")),
+    kinds.names: ("resid_pre, attn_out", ["resid_pre", "attn_out"]),
+    kinds.dtype: ("bf16", "bfloat16"),
+    kinds.position: ("-2", -2),
+    kinds.positions: ("first,2", ["first", 2]),
+    kinds.positive_numbers: ("2,0.5", (0.5, 2.0)),
+    kinds.n_bytes: ("2.5MB", 2_500_000),
+    kinds.stacked_layers: ("4,2-3", [4, 2, 3]),
+    kinds.ids: ("3,5", [3, 5]),
+    _probes: ("lda,ridge", ("lda", "ridge")),
     int: ("7", 7),
     float: ("0.25", 0.25),
     Path: ("there", Path("there")),
     str: ("text", "text"),
-    format_names: ("pdf,svg", ["pdf", "svg"]),
 }
 """How a value is typed, and the value in Python, for each way to parse and each type."""
 
-CHECKED = {  # options without a way to parse that take only some values
-    "control_type": ("text", "text"),
-    "control_C": ("own", "own"),
+CHECKED = {  # options with a check of their own
     "layers": ("2-3", "2-3"),
     "point": ("resid_mid", "resid_mid"),
     "stack_axis": ("1", 1),
-    "probe": ("lda", "lda"),
+    "n_layers": ("7", 7),
     "metric": ("f1", "f1"),
+    "probe": ("lda", "lda"),
     "answers": ("is,are", ("is", "are")),
     "methods": ("patch,erase", ("erase", "patch")),
-    "at": ("all", "all"),
     "scales": ("2,-1", (-1.0, 2.0)),
-    "align": ("last", "last"),
-    "by": ("position", "position"),
-    "aggregate": ("max", "max"),
     "to": ("csv", "csv"),
     "part": ("2/4", (2, 4)),
     "devices": ("0,cpu", ("cuda:0", "cpu")),
     "workers": ("1:8", (1, 8)),
-    "check": ("hash", "hash"),
     "width": ("3.25", 3.25),
+    "format": ("pdf,svg", ["pdf", "svg"]),
 }
 FIRST = {
     "top_k": ["--temperature", "1"],
@@ -92,16 +86,15 @@ def first(name: str, one: CliOption) -> list[str]:
 
 def example(one: CliOption) -> tuple[str | None, Any]:
     """A value other than the default, as typed (None for a flag) and in Python."""
-    if one.field.name in CHECKED and one.help.parse is None and get_origin(one.kind) is not Literal:
+    if others := [word for word in one.help.kind.choices if word != one.default]:
+        return others[-1], others[-1]
+    if one.field.name in CHECKED and one.help.kind.parse in (None, kinds.names):
         return CHECKED[one.field.name]
     if one.kind is bool:
         return None, not one.negates
-    if get_origin(one.kind) is Literal:
-        last = get_args(one.kind)[-1]
-        return last, last
     if one.kind in (list[str], list[Path]):
         return "text", [get_args(one.kind)[0]("text")]
-    return TYPED[one.help.parse or one.kind]
+    return TYPED[one.help.kind.parse or one.kind]
 
 
 def objects(name: str, args: list[str]) -> dict[str, Any]:
@@ -252,7 +245,7 @@ def test_a_field_may_be_taken_over_with_another_text() -> None:
         seed: int = like(options.ModelOptions, "seed", "Another text.", flag="--seed")
 
     (field,) = dataclasses.fields(Job)
-    assert (help_of(field).text, help_of(field).flag, help_of(field).least) == ("Another text.", "--seed", 0)
+    assert (help_of(field).text, help_of(field).flag, help_of(field).kind.least) == ("Another text.", "--seed", 0)
     assert help_of(dataclasses.fields(options.ModelOptions)[-1]).flag == "--model-seed"
 
 

@@ -14,7 +14,7 @@ from probekit.activations.imports import run as imports
 from probekit.cli.main import run
 from probekit.errors import UsageError
 from probekit.models import load_model
-from probekit.options.parse import stacked_layers
+from probekit.options.kinds import stacked_layers
 from probekit.tasks import load_task
 from probekit.verbs.extract import extract
 

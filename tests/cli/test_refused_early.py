@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from probekit.options.curve import PROBE_NAMES, WITHOUT_C
-from probekit.options.probe_checks import LOSSES, METRIC_NAMES
+from probekit.options.probe import LOSSES, METRIC_NAMES
 from probekit.probes import PROBES, REGRESSORS, SEQUENCE_PROBES
 
 PROGRAM = """

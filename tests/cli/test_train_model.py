@@ -157,8 +157,8 @@ def test_help_names_every_world(capsys):
     [
         ([], 2, "no model is named; give a name"),
         (["counting-gtp"], 2, "did you mean counting-gpt"),
-        (["counting-gpt", "--steps", "0"], 2, "steps is a whole number of at least 1; got 0"),
-        (["counting-gpt", "--learning-rate", "nan"], 2, "learning_rate is a positive number; got nan"),
+        (["counting-gpt", "--steps", "0"], 2, "'--steps': Input should be greater than or equal to 1"),
+        (["counting-gpt", "--learning-rate", "nan"], 2, "learning_rate must be a positive, finite number; got nan"),
         (["counting-gpt", "--steps", "x"], 2, "--steps"),
         (["counting-gpt", "--positions", "learned"], 2, "the config of counting-gpt has no field 'positions'"),
         (["ranking", "--positions", "rotary"], 2, "positions"),

@@ -26,7 +26,7 @@ from probekit.activations import plan_extraction, run_plan
 from probekit.activations.parts.work import begin_work
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.cli.main import run
-from probekit.engines import ray_pool, schedule
+from probekit.engines import ray_extract, schedule
 from probekit.engines.cluster import workers_that_fit
 from probekit.engines.ray_extract import needs_of, run_on_ray
 from probekit.errors import StorageError, UsageError
@@ -59,7 +59,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def odd(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
     """Makes the workers misbehave."""
-    monkeypatch.setattr(ray_pool, "ShardWorker", OddWorker)
+    monkeypatch.setattr(ray_extract, "ShardWorker", OddWorker)
     yield nodes.say
     nodes.say()
 

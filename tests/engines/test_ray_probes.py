@@ -19,8 +19,7 @@ from user_files import write_model, write_texts
 import probekit as pk
 from probekit.activations import Store, load_activations
 from probekit.engines import ray_probes, ray_sweep, tasks
-from probekit.engines.fitted_bytes import as_bytes, from_bytes
-from probekit.engines.ray_probes import check_engine
+from probekit.engines.ray_probes import as_bytes, check_engine, from_bytes
 from probekit.errors import ProbekitError, UsageError
 from probekit.evaluation.curve import fit_places
 from probekit.evaluation.label_sets import plan_label_sets

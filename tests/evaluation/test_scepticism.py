@@ -398,7 +398,7 @@ def test_a_control_of_texts_is_at_chance_where_no_text_stands_twice(world):
     )
     controls: list[Any] = [layer.control for layer in results.layers]
     assert all(abs(control - 0.5) < 0.1 for control in controls)
-    with pytest.raises(UsageError, match="unknown control type 'texts'; did you mean"):
+    with pytest.raises(UsageError, match="got 'texts'; did you mean text"):
         train_probes(acts, control_type="texts")
 
 

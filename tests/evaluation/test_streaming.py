@@ -12,7 +12,7 @@ from probekit.activations.store.reader import Store
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.fits.stream import stream_of
 from probekit.models.families.gpt2 import GPT2, GPT2Config
-from probekit.options.parse import n_bytes
+from probekit.options.kinds import n_bytes
 from probekit.probes import LogisticProbe
 from probekit.probes.problem import Labels, every_problem
 from probekit.probes.stream import bytes_to_fit

@@ -27,7 +27,7 @@ def test_folds_need_no_dropping_of_leaks() -> None:
     [
         ({"seed": -1}, "seed must be a whole number, 0 or more; got -1"),
         ({"controls": 1.5}, "controls must be a whole number, 0 or more; got 1.5"),
-        ({"control_type": "texts"}, "unknown control type 'texts'; did you mean text"),
+        ({"control_type": "texts"}, "control_type .* is one of token, text; got 'texts'; did you mean text"),
         ({"C": []}, "the list of C is empty"),
         ({"layers": 2.5}, "layers are all, 3, .*; got 2.5"),
         ({"layers": None}, "layers are all, 3, .*; got None"),

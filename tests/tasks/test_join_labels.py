@@ -208,9 +208,9 @@ def test_what_comes_too_late_is_refused(tmp_path):
 
 
 def test_options_are_checked():
-    with pytest.raises(UsageError, match="unknown on_bad_row 'skp'; did you mean skip"):
+    with pytest.raises(UsageError, match="got 'skp'; did you mean skip"):
         LabelOptions(on_bad_row="skp")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(UsageError, match="the name of a label set is empty"):
+    with pytest.raises(UsageError, match=r"name \(--name\) must be a text that is not blank"):
         LabelOptions(name=" ")
 
 

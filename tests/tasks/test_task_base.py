@@ -134,9 +134,9 @@ def test_agreement_loads_by_name_and_is_public():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"on_bad_row": "skp"}, "unknown on_bad_row 'skp'; did you mean skip"),
+        ({"on_bad_row": "skp"}, "got 'skp'; did you mean skip"),
         ({"position": "frist"}, "did you mean first"),
-        ({"limit": 0}, "limit must be 1 or more, got 0"),
+        ({"limit": 0}, "limit must be a whole number, 1 or more; got 0"),
         ({"limit": 1}, "limit 1 is less than the 2 classes"),
         ({"text_column": "x"}, "has no columns"),
         ({"group_column": "x"}, "has no columns"),

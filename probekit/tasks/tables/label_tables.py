@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError, UsageError
-from probekit.options.label import LabelOptions
+from probekit.options.task import LabelOptions
 from probekit.tasks.tables.columns import ID_COLUMNS
 from probekit.tasks.tables.data_table import DataTable, quote
 from probekit.tasks.tables.objects import object_tables

@@ -11,7 +11,7 @@ from probekit.errors import DataError, ResumeMismatch, UsageError
 from probekit.interventions import add
 from probekit.models import load
 from probekit.models.load import source_here
-from probekit.options.tokens import TokenOptions
+from probekit.options.report import TokenOptions
 from probekit.report.build import tokens_of_run
 from probekit.report.tokens.data import TRAINED, TokenScores
 from probekit.report.tokens.find import EDITED, Shown, view_of_results, view_of_texts

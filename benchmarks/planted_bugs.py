@@ -1,0 +1,552 @@
+"""Planted bugs: does a test notice when the arithmetic, a check or a promise of the store is quietly broken?
+
+    python benchmarks/planted_bugs.py --out before.json
+    python benchmarks/planted_bugs.py --tree TREE --only ln-eps,window-one-more
+
+Each bug replaces a snippet, found by its content anywhere in the package, in a copy of the tree, and runs the tests
+that should notice. "not applicable": no variant of the snippet is there, because the code was rewritten; give the bug
+another variant then.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LIMIT = 240  # seconds of the tests of one bug
+FAMILIES = "tests/models/families"
+STORE = "tests/activations/test_store.py tests/activations/test_store_damage.py tests/activations/test_store_pieces.py"
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A mistake.
+
+    Attributes:
+        name: what is wrong.
+        tests: files and folders that should notice, those that are there, separated by blanks.
+        variants: (snippet, replacement); the first that occurs in the package is taken, wherever it occurs.
+    """
+
+    name: str
+    tests: str
+    variants: tuple[tuple[str, str], ...]
+
+
+def bug(name: str, tests: str, *texts: str) -> Bug:
+    """A bug of old, new, old, new ..."""
+    return Bug(name, tests, tuple(zip(texts[::2], texts[1::2], strict=True)))
+
+
+BUGS = [
+    # models
+    bug(
+        "ln-eps",
+        "tests/models/test_layers.py",
+        "scale_BL1 = self.hook_scale((centred_BLD.square().mean(-1, keepdim=True) + self.eps).sqrt())",
+        "scale_BL1 = self.hook_scale((centred_BLD.square().mean(-1, keepdim=True)).sqrt() + self.eps)",
+    ),
+    bug(
+        "ln-not-centred",
+        "tests/models/test_layers.py",
+        "centred_BLD = x32_BLD - x32_BLD.mean(-1, keepdim=True)",
+        "centred_BLD = x32_BLD",
+    ),
+    bug(
+        "ln-bias-dropped",
+        "tests/models/test_layers.py",
+        "(centred_BLD / scale_BL1 * self.weight + self.bias)",
+        "(centred_BLD / scale_BL1 * self.weight)",
+    ),
+    bug(
+        "softmax-empty-row-nan",
+        "tests/models/test_layers.py",
+        "return x.masked_fill(empty, 0).softmax(dim).masked_fill(empty, 0)",
+        "return shares",
+    ),
+    bug(
+        "scores-not-scaled",
+        "tests/models/test_layers.py",
+        "q_over_root = q_BLHK / math.sqrt(q_BLHK.shape[-1])",
+        "q_over_root = q_BLHK",
+    ),
+    bug(
+        "causal-mask-shifted",
+        "tests/models/test_layers.py",
+        "dtype=torch.bool, device=mask_BL.device).tril()",
+        "dtype=torch.bool, device=mask_BL.device).tril(1)",
+    ),
+    bug(
+        "positions-from-mask-one-more",
+        "tests/models/test_layers.py",
+        "return (attention_mask.long().cumsum(1) - 1).clamp(min=0)",
+        "return attention_mask.long().cumsum(1).clamp(min=0)",
+    ),
+    bug(
+        "heads-interleaved",
+        "tests/models/test_layers.py",
+        "k_BMGK.repeat_interleave(repeats, 2)",
+        "k_BMGK.repeat(1, 1, repeats, 1)",
+    ),
+    bug(
+        "window-one-more",
+        f"{FAMILIES}/test_llama.py",
+        "return queries_BL[:, :, None] - keys_BM[:, None, :] < window",
+        "return queries_BL[:, :, None] - keys_BM[:, None, :] <= window",
+    ),
+    bug(
+        "two-sided-window-one-more",
+        f"{FAMILIES}/test_modernbert.py",
+        "- places[:, None, :]).abs_() < window",
+        "- places[:, None, :]).abs_() <= window",
+    ),
+    bug(
+        "rotary-offset",
+        f"tests/models/test_positional.py {FAMILIES}/test_llama.py",
+        "angles = positions.float()[:, None] * frequencies(d_head, theta, scaling)",
+        "angles = (positions.float() + 0.01 * positions.float())[:, None] * frequencies(d_head, theta, scaling)",
+    ),
+    bug(
+        "rotary-wrong-sign",
+        f"tests/models/test_positional.py {FAMILIES}/test_llama.py",
+        "return x * cos - y * sin, y * cos + x * sin",
+        "return x * cos + y * sin, y * cos - x * sin",
+    ),
+    bug(
+        "rope-attention-factor-dropped",
+        f"tests/models/test_positional.py {FAMILIES}/test_llama.py",
+        "return table if scaling is None else table * scaling.attention_factor",
+        "return table",
+    ),
+    bug(
+        "yarn-ceil",
+        f"tests/models/test_positional.py {FAMILIES}/test_llama.py",
+        "last = min(math.ceil(index(scaling.low_freq_factor)), 2 * n - 1)",
+        "last = min(math.floor(index(scaling.low_freq_factor)), 2 * n - 1)",
+    ),
+    bug(
+        "partial-rotary-all",
+        f"{FAMILIES}/test_gptneox.py {FAMILIES}/test_llama.py",
+        "n_rotated = 2 * rotation[0].shape[-1]",
+        "n_rotated = rotation[0].shape[-1]",
+    ),
+    bug(
+        "gemma-gain-without-one",
+        f"{FAMILIES}/test_gemma.py",
+        "x32 / scale * (1 + self.weight.to(x32.dtype))",
+        "x32 / scale * self.weight.to(x32.dtype)",
+    ),
+    bug(
+        "gemma-query-scale",
+        f"{FAMILIES}/test_gemma.py",
+        "self.factor = math.sqrt(cfg.d_head / cfg.query_pre_attn_scalar)",
+        "self.factor = 1.0",
+    ),
+    bug(
+        "soft-cap-of-the-mask",
+        f"{FAMILIES}/test_gemma.py",
+        "soft_cap(scores, cap).masked_fill_(unseen_BNM[:, None], -math.inf)",
+        "soft_cap(scores, None).masked_fill_(unseen_BNM[:, None], -math.inf)",
+    ),
+    bug(
+        "marian-embedding-scale",
+        f"{FAMILIES}/test_transformer.py",
+        "return embed_BLD * math.sqrt(self.cfg.d_model) if self.cfg.scale_embedding else embed_BLD",
+        "return embed_BLD",
+    ),
+    bug(
+        "gpt2-init-not-smaller-into-the-stream",
+        f"{FAMILIES}/test_gpt2.py {FAMILIES}/test_families.py",
+        "(math.sqrt(2 * self.cfg.n_layers) if writes_to_stream else 1)",
+        "(math.sqrt(2 * self.cfg.n_layers) if False else 1)",
+    ),
+    bug(
+        "gpt2-positions-dropped",
+        f"{FAMILIES}/test_gpt2.py",
+        "start, resid_BLD = self.started(embed + pos_embed)",
+        "start, resid_BLD = self.started(embed)",
+    ),
+    bug(
+        "head-bias-dropped",
+        f"{FAMILIES}/test_gpt2.py {FAMILIES}/test_families.py",
+        "return linear(normalized_BLD, (self.unembed or self.embed).weight, self.unembed_bias)",
+        "return linear(normalized_BLD, (self.unembed or self.embed).weight, None)",
+    ),
+    bug(
+        "top-p-includes-one-fewer",
+        "tests/models/test_generation.py",
+        "likelier_BV >= sampling.top_p)",
+        "sorted_BV.cumsum(-1) >= sampling.top_p)",
+    ),
+    bug(
+        "draws-ignore-the-row",
+        "tests/models/test_generation.py",
+        "torch.Generator().manual_seed(sampling.seed + i) for i in numbers",
+        "torch.Generator().manual_seed(sampling.seed) for i in numbers",
+    ),
+    bug(
+        "stop-token-kept-in-the-text",
+        "tests/models/test_generation.py",
+        'ids = made.tokens[:-1] if made.ended == "stop token" else made.tokens',
+        "ids = made.tokens",
+    ),
+    bug(
+        "context-one-short",
+        "tests/models/test_generation.py",
+        "room = [model.cfg.n_ctx + 1 - used for used in reader.used]",
+        "room = [model.cfg.n_ctx - used for used in reader.used]",
+    ),
+    # files
+    bug(
+        "fsync-missing",
+        "tests/test_durable.py tests/faults",
+        "            os.fsync(file.fileno())\n        path = target()",
+        "        path = target()",
+    ),
+    bug(
+        "folder-not-synced",
+        "tests/test_durable.py tests/faults",
+        "        put(temporary, path)\n        _fsync_folder(folder)",
+        "        put(temporary, path)",
+    ),
+    bug(
+        "last-writer-wins",
+        "tests/test_durable.py tests/activations/test_store.py",
+        "_write(path.parent, [data], lambda: path, _claim)",
+        "_write(path.parent, [data], lambda: path, os.replace)",
+    ),
+    bug(
+        "temporary-left",
+        "tests/test_durable.py tests/activations/test_store_disk.py",
+        "            temporary.unlink(missing_ok=True)",
+        "            pass",
+    ),
+    # the store
+    bug(
+        "record-hash-not-checked",
+        STORE,
+        'if tensors and (record.file, record.n_bytes) == (body["file"], body["n_bytes"]):',
+        "if tensors:",
+    ),
+    bug(
+        "record-of-another-plan",
+        STORE,
+        'if matches(body, _RECORD) and plan_seal in (None, body["plan"]):',
+        "if matches(body, _RECORD):",
+    ),
+    bug(
+        "rows-may-repeat",
+        STORE,
+        "return len(set(rows)) == len(rows) > 0 and 0 <= min(rows) <= max(rows) < _MAX_SIZE",
+        "return len(rows) > 0 and 0 <= min(rows) <= max(rows) < _MAX_SIZE",
+    ),
+    bug(
+        "rows-of-another-run",
+        STORE,
+        "        if not np.array_equal(record.rows, rows):\n            raise StorageError",
+        "        if False:\n            raise StorageError",
+    ),
+    bug(
+        "resume-takes-another-question",
+        f"{STORE} tests/activations/test_extract.py",
+        "differing = [key for key in {**stored, **ours} if stored.get(key) != ours.get(key)]",
+        "differing = list[str]()",
+    ),
+    bug(
+        "foreign-folder-taken",
+        STORE,
+        'if other or ("records" in names and any((path / "records").glob("*.json"))):',
+        "if False:",
+    ),
+    bug(
+        "examples-not-checked",
+        STORE,
+        "        check_examples(path, plan)  # with damaged examples",
+        "        pass  # with damaged examples",
+    ),
+    bug(
+        "hash-of-the-first-chunk",
+        STORE,
+        "            digest.update(data[start : start + CHUNK])",
+        "            digest.update(data[start : start + CHUNK]) if not start else None",
+    ),
+    bug(
+        "tensor-offset-of-the-next",
+        STORE,
+        "for sooner in names[: names.index(name)])",
+        "for sooner in names[: names.index(name) + 1])",
+    ),
+    bug(
+        "infinity-stored",
+        "tests/activations/test_extract.py tests/activations/run tests/activations/test_store.py",
+        "sound = {place: x.isfinite().all(1) for place, x in kept.items()}",
+        "sound = {place: ~x.isnan().any(1) for place, x in kept.items()}",
+    ),
+    bug(
+        "cut-not-complete",
+        "tests/activations/parts",
+        "if numbers == list(range(plan.shards or 0)):",
+        "if numbers:",
+    ),
+    bug(
+        "unfinished-part-counts",
+        "tests/activations/parts",
+        "return [part for part in parts if part.done < part.shards]",
+        "return [part for part in parts if part.done + 1 < part.shards]",
+    ),
+    # sums
+    bug(
+        "sums-around-a-shift",
+        "tests/activations/sums tests/probes/test_from_statistics.py",
+        "self.shifted_gram + (cross + cross.T) + self.count * torch.outer(by, by)",
+        "self.shifted_gram + (cross + cross.T)",
+    ),
+    bug(
+        "covariance-ddof",
+        "tests/activations/sums tests/probes/test_from_statistics.py",
+        "return self.shifted_gram / self.count - torch.outer(offset, offset)",
+        "return (self.shifted_gram - self.count * torch.outer(offset, offset)) / (self.count - 1)",
+    ),
+    bug(
+        "other-shift-ignored",
+        "tests/activations/sums tests/probes/test_from_statistics.py",
+        "other = other.around(self.shift)",
+        "other = other",
+    ),
+    # tokens
+    bug(
+        "before-includes-the-text",
+        "tests/activations/plan tests/test_selections.py",
+        "found = np.arange(found[0])",
+        "found = np.arange(found[0] + 1)",
+    ),
+    bug(
+        "after-one-early",
+        "tests/activations/plan tests/test_selections.py",
+        "found = np.arange(found[-1] + 1, n)",
+        "found = np.arange(found[-1], n)",
+    ),
+    bug(
+        "token-touching-a-span",
+        "tests/activations/plan tests/tasks/test_token_labels.py",
+        "(offsets[:, 0] < end) & (offsets[:, 1] > start) &",
+        "(offsets[:, 0] <= end) & (offsets[:, 1] >= start) &",
+    ),
+    # tasks
+    bug(
+        "groups-span-splits",
+        "tests/tasks/test_task_splits.py",
+        "    together = components(texts, groups)\n",
+        "    together = np.arange(len(texts))\n",
+    ),
+    bug(
+        "split-ignores-the-seed",
+        "tests/tasks/test_task_splits.py",
+        "order = np.random.default_rng(seed).permutation(len(first))",
+        "order = np.random.default_rng(0).permutation(len(first))",
+    ),
+    bug(
+        "float-strata-left-side",
+        "tests/tasks/test_regression.py tests/tasks/test_task_splits.py",
+        'np.searchsorted(edges, labels, side="right"), -1)',
+        'np.searchsorted(edges, labels, side="left"), 0)',
+    ),
+    bug(
+        "test-carved-before-validation",
+        "tests/tasks/test_task_splits.py",
+        "for k, split in enumerate(reversed(missing)):",
+        "for k, split in enumerate(missing):",
+    ),
+    bug(
+        "a-class-may-get-no-row",
+        "tests/tasks/test_task_splits.py",
+        "given = np.maximum(np.floor(quotas), 1) if n >= len(values) else np.floor(quotas)",
+        "given = np.floor(quotas)",
+    ),
+    bug(
+        "groups-linked-by-one-column",
+        "tests/tasks/test_task_splits.py tests/tasks/quality",
+        "parent[max(one, other)] = min(one, other)",
+        "parent[row] = min(one, other)",
+    ),
+    bug("near-duplicates-at-0.9", "tests/tasks/quality", "THRESHOLD = 0.7  # Jaccard", "THRESHOLD = 0.9  # Jaccard"),
+    bug(
+        "spanning-earlier-splits",
+        "tests/tasks/quality",
+        "groups[np.isin(splits, SPLITS[i + 1 :])]",
+        "groups[np.isin(splits, SPLITS[i + 2 :])]",
+    ),
+    bug(
+        "exact-duplicates-are-near",
+        "tests/tasks/quality",
+        "np.isin(tested, one[np.isin(other, taught)]) & ~exact",
+        "np.isin(tested, one[np.isin(other, taught)])",
+    ),
+    # probes and scores
+    bug(
+        "lda-prior-dropped",
+        "tests/probes/test_lda.py",
+        "intercept = np.log(counts / counts.sum()) - (means * coef).sum(axis=1) / 2",
+        "intercept = -(means * coef).sum(axis=1) / 2",
+    ),
+    bug(
+        "lda-shrinks-to-one",
+        "tests/probes/test_lda.py",
+        "shrinkage * np.trace(covariance) / D * np.eye(D)",
+        "shrinkage * np.eye(D)",
+    ),
+    bug(
+        "ridge-variance-ddof",
+        "tests/probes/test_ridge.py",
+        "torch.linalg.vector_norm(Z, dim=0) ** 2 / len(Z)",
+        "torch.linalg.vector_norm(Z, dim=0) ** 2 / (len(Z) - 1)",
+    ),
+    bug(
+        "ridge-wide-targets-uncentred",
+        "tests/probes/test_ridge.py",
+        "self.loadings = U.T @ (targets - targets.mean(dim=0))",
+        "self.loadings = U.T @ targets * 1.01",
+    ),
+    bug(
+        "signs-of-the-first-class",
+        "tests/probes/test_ridge.py",
+        "own = np.arange(n_classes) if n_classes > 2 else np.array([1])",
+        "own = np.arange(n_classes) if n_classes > 2 else np.array([0])",
+    ),
+    bug(
+        "ties-to-the-later",
+        "tests/evaluation/test_ties.py tests/evaluation/test_train_probes.py",
+        "return max(range(len(keys)), key=keys.__getitem__)",
+        "return max(reversed(range(len(keys))), key=lambda i: keys[i][:2])",
+    ),
+    bug(
+        "certificate-of-the-best",
+        "tests/evaluation/test_train_probes.py tests/evaluation/test_protocol.py",
+        "max(known) if known and len(known) == len(fits) else None",
+        "min(known) if known and len(known) == len(fits) else None",
+    ),
+    bug(
+        "bootstrap-ignores-the-seed",
+        "tests/evaluation/scores/test_bootstrap.py",
+        "rng, n_units = np.random.default_rng(self.seed), self._n_units",
+        "rng, n_units = np.random.default_rng(0), self._n_units",
+    ),
+    bug(
+        "bootstrap-rows-not-groups",
+        "tests/evaluation/scores/test_bootstrap.py",
+        "self._unit, self._n_units = _units(n, groups)",
+        "self._unit, self._n_units = _units(n, None)",
+    ),
+    bug(
+        "permutation-without-the-one",
+        "tests/evaluation/scores",
+        "p_values=(1 + as_good.sum(axis=1)) / (1 + permutations)",
+        "p_values=as_good.sum(axis=1) / permutations",
+    ),
+    bug(
+        "best-of-layers-not-paid-for",
+        "tests/evaluation/scores",
+        "best = null.max(axis=0)",
+        "best = null[0]",
+    ),
+    bug(
+        "band-at-the-pointwise-level",
+        "tests/evaluation/scores/test_band.py",
+        "pointwise = max(level, float(2 * norm.cdf(quantile) - 1))",
+        "pointwise = level",
+    ),
+]
+
+
+def check(bugs: list[Bug]) -> None:
+    """Raise an error for two bugs of one name, or a bug that changes nothing."""
+    twice = [name for name, n in Counter(one.name for one in bugs).items() if n > 1]
+    same = [one.name for one in bugs if any(old == new for old, new in one.variants)]
+    if twice or same:
+        raise ValueError(f"names that occur twice: {twice}; bugs that change nothing: {same}")
+
+
+def plant(one: Bug, package: Path) -> dict[Path, str]:
+    """Make the mistake wherever the first variant that is there occurs; the files and their content before."""
+    sources = {file: file.read_text() for file in sorted(package.rglob("*.py"))}
+    for old, new in one.variants:
+        if found := {file: text for file, text in sources.items() if old in text}:
+            for file, text in found.items():
+                file.write_text(text.replace(old, new))
+            return found
+    return {}
+
+
+def take_out(planted: dict[Path, str]) -> None:
+    """Give the files their content again."""
+    for file, text in planted.items():
+        file.write_text(text)
+
+
+def outcome(one: Bug, tree: Path, limit: float) -> dict[str, Any]:
+    """Plant a bug in a scratch tree, run its tests, and take it out."""
+    planted = plant(one, tree / "probekit")
+    if not planted:
+        return {"result": "not applicable"}
+    tests = [name for name in one.tests.split() if (tree / name).exists()]
+    begun = time.monotonic()
+    typed = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(typed, cwd=tree, env=environment, capture_output=True, text=True, timeout=limit)
+        result = {0: "survived", 1: "caught", 2: "caught"}.get(done.returncode, f"pytest ended with {done.returncode}")
+        said = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))][:1]
+    except subprocess.TimeoutExpired:
+        result, said = "timed out", []
+    finally:
+        take_out(planted)
+    where = [str(file.relative_to(tree)) for file in planted]
+    return {"result": result, "files": where, "by": said, "seconds": round(time.monotonic() - begun, 1), "tests": tests}
+
+
+def main() -> None:
+    """Plant the bugs one after another."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--tree", type=Path, default=Path(__file__).resolve().parents[1])
+    parser.add_argument("--only", default="", help="names with commas between them")
+    parser.add_argument("--out", type=Path, help="JSON of the results, written after each bug")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for the tests of one bug")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no bug after so many minutes")
+    parser.add_argument("--list", action="store_true", help="only say which bugs can be planted")
+    asked = parser.parse_args()
+    check(BUGS)
+    os.nice(10)
+    chosen = [one for one in BUGS if not asked.only or one.name in asked.only.split(",")]
+    found: dict[str, Any] = {}
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="planted-") as scratch:
+        tree = Path(scratch) / "tree"
+        left_out = shutil.ignore_patterns(".git", ".venv", "__pycache__", "runs", ".*_cache")
+        shutil.copytree(asked.tree, tree, ignore=left_out, symlinks=True)
+        for one in chosen:
+            if asked.list:
+                planted = plant(one, tree / "probekit")
+                print(f"{one.name}: {[str(file.relative_to(tree)) for file in planted] or 'not applicable'}")
+                take_out(planted)
+                continue
+            if time.monotonic() - begun > 60 * asked.minutes:
+                found[one.name] = {"result": "not run"}
+                continue
+            found[one.name] = outcome(one, tree, asked.limit)
+            print(f"{found[one.name]['result']}: {one.name} {found[one.name].get('by', '')}", flush=True)
+            if asked.out:
+                counts = Counter(each["result"] for each in found.values())
+                asked.out.write_text(json.dumps({"counts": counts, "bugs": found}, indent=1))
+    print(dict(Counter(each["result"] for each in found.values())))
+
+
+if __name__ == "__main__":
+    main()
