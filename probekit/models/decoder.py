@@ -12,9 +12,8 @@ from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel, fill_normal, stopped
 from probekit.models.cache import KeyValueCache
 from probekit.models.family import tied
-from probekit.models.layers import Embedding, Mask, linear
+from probekit.models.layers import Embedding, Mask, in_window, linear
 from probekit.models.positional import Rotary
-from probekit.models.windows import in_window
 
 LLAMA_NAMES = {  # our module -> its name in files that are laid out like Llama's; norms of a block differ
     "embed": "model.embed_tokens",

@@ -22,8 +22,7 @@ from probekit.models.adapter.layouts import ModuleLayout, Sublayers
 from probekit.models.adapter.proof import accepted, first_of, stream_argument
 from probekit.models.adapter.quiet import quiet
 from probekit.models.base import LanguageModel, check_mask
-from probekit.models.layers import causal_mask
-from probekit.models.windows import in_window
+from probekit.models.layers import causal_mask, in_window
 
 CACHES = ("past_key_values", "cache_params")  # the argument and the field of the output
 WHY_NO_SUBLAYER = "no module of this class was proved to add it to the stream; take resid_pre or resid_post"

@@ -62,13 +62,13 @@ from probekit.models.layers import (
     Mask,
     at_read,
     attend,
+    in_two_sided_window,
     linear,
     projected,
 )
 from probekit.models.masked_lm import MaskedLM, parts_named
 from probekit.models.positional import Rotary, rotate_half
 from probekit.models.shapes import ModelShape, stack_shape
-from probekit.models.windows import in_two_sided_window
 
 Rotation = tuple[Tensor, Tensor]
 

@@ -16,10 +16,10 @@ from transformers_twins import error, tokens_for, twins
 from probekit.errors import DataError
 from probekit.models.config_fields import deciding_fields
 from probekit.models.families.llama import HF_PREFIX, Llama, LlamaConfig
+from probekit.models.layers import within
 from probekit.models.load import load_model
 from probekit.models.positional import RopeScaling
 from probekit.models.weights import save_hf
-from probekit.models.windows import within
 from probekit.points import POINTS
 
 TINY = {
