@@ -1,6 +1,6 @@
 """Begin a store, or find the one that is there and compare its settings."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,7 +145,7 @@ def _flat(identity: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _shown(flat: dict[str, Any], key: str) -> str:
+def _shown(flat: Mapping[str, Any], key: str) -> str:
     if key.startswith("edits.") and key in flat:
         return one_place_in_words(flat[key])
     return value_shown(flat, key)

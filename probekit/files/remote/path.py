@@ -28,12 +28,12 @@ class Entry:
 
     Attributes:
         path: the place.
-        is_folder: True if there are objects below it, and none of this name.
+        is_folder: True for a folder, or if there are objects below it, and none of this name.
         st_size: bytes.
         st_mtime: date of the object by the store's own clock, seconds since 1970; 0 where the store does not say.
     """
 
-    path: "RemotePath"
+    path: Any
     is_folder: bool
     st_size: int
     st_mtime: float
@@ -103,10 +103,6 @@ class RemotePath:
         names = self.key.split("/")
         return [RemotePath(self.scheme, "/".join(names[:n])) for n in range(len(names) - 1, 0, -1)]
 
-    def with_name(self, name: str) -> "RemotePath":
-        """The same folder, another name."""
-        return self.parent / name
-
     def relative_to(self, folder: "RemotePath") -> Path:
         """The names below a folder.
 
@@ -124,10 +120,6 @@ class RemotePath:
     def absolute(self) -> "RemotePath":
         """The same place."""
         return self
-
-    def is_symlink(self) -> bool:
-        """False."""
-        return False
 
     def exists(self) -> bool:
         """True if there is an object of this name, or one below it."""
