@@ -50,6 +50,7 @@ def test_numbers_are_fitted_by_ridge_regression():
         penalty = np.diag([*np.ones(X.shape[1]), 0]) / C
         solved = np.linalg.solve(A[train].T @ A[train] + penalty, A[train].T @ y[train])
         np.testing.assert_allclose(guess.predicted, A @ solved, atol=1e-4)
+        assert guess.converged
 
 
 def test_features_that_say_nothing_leave_the_frequencies():
@@ -65,3 +66,6 @@ def test_a_fit_that_is_stopped_says_so(monkeypatch):
     monkeypatch.setattr(guesses, "MOST_STEPS", 1)
     ((_, _, converged),) = fit_path(X, y, [100.0])
     assert not converged
+    numbers = np.random.default_rng(2).normal(size=90)
+    monkeypatch.setattr(guesses, "TOLERANCE", 0.1)
+    assert not bags_of_words(X, numbers, np.arange(90), 0, [100.0])[0].converged
