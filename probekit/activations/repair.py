@@ -9,6 +9,7 @@ from typing import Any
 from probekit.activations.replan import check_extracted, load_again, plan_again, same_plan
 from probekit.activations.run.device_copy import on_host
 from probekit.activations.run.loop import run_shards
+from probekit.activations.store.begin import refuse_old
 from probekit.activations.store.check import (
     STATISTICS,
     Broken,
@@ -87,6 +88,8 @@ def repair(
     found = verify(path, show_bytes)
     _refuse_lost(found)
     plan = read_plan(found.path)
+    if found.shards:
+        refuse_old(found.path, plan)
     shards = [] if plan.is_import else _recompute(found, plan, model, edits, show)
     removed = _remove_shards(found) if plan.is_import else []
     manifest, complete = _finish(found, plan, complete=found.finished and not removed)

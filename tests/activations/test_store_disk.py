@@ -19,7 +19,7 @@ from probekit.activations import Store, list_stores, load_activations
 from probekit.activations.layout import Layout
 from probekit.activations.plan.identity import identity_of
 from probekit.activations.run.loop import shard_rows
-from probekit.activations.store import write_examples
+from probekit.activations.store import examples as stored_examples
 from probekit.activations.store import writer as writer_module
 from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.writer import StoreWriter
@@ -66,7 +66,7 @@ def test_a_disk_that_refuses_leaves_nothing_partial(model, letters, path, call, 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads the names of open files from /proc")
 def test_each_file_is_synced_before_it_has_a_name_and_its_folder_after(model, task, path, monkeypatch):
-    monkeypatch.setattr(write_examples, "PIECE_ROWS", 6)
+    monkeypatch.setattr(stored_examples, "PIECE_ROWS", 6)
     trace = []
 
     def watch(call):

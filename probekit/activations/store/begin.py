@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from probekit.activations.digest import FORMAT_VERSION
 from probekit.activations.layout import Layout
-from probekit.activations.store.examples import check_examples
+from probekit.activations.store.examples import check_examples, write_examples
 from probekit.activations.store.format import FORMAT, MAX_RECORDS, MAX_ROWS, PlanFile, read_plan
-from probekit.activations.store.write_examples import write_examples
 from probekit.errors import ResumeMismatch, StorageError, UsageError
 from probekit.files.durable import TEMPORARY, is_there, make_folders, refused, remove_stale, seal, write_first
 from probekit.files.remote.path import AnyPath, RemotePath
@@ -126,6 +126,7 @@ def check_same(path: AnyPath, plan: PlanFile, wanted: dict[str, Any], advice: st
     Raises:
         ResumeMismatch: they differ; the message names every field.
     """
+    refuse_old(path, plan, wanted["identity"].get("version"))
     stored, ours = ({**UNSAID, **_flat(identity)} for identity in (plan.identity, wanted["identity"]))
     differing = [key for key in {**stored, **ours} if stored.get(key) != ours.get(key)]
     if not differing:
@@ -147,6 +148,15 @@ def check_same(path: AnyPath, plan: PlanFile, wanted: dict[str, Any], advice: st
             "to resume or repair it, use that version, or extract again"
         )
     raise ResumeMismatch(f"{str(path)!a} was made with other settings ({fields}); {advice}")
+
+
+def refuse_old(path: AnyPath, plan: PlanFile, version: int = FORMAT_VERSION) -> None:
+    """Raise a ResumeMismatch if a store that is to be written to has another format than `version`."""
+    if (there := plan.identity["version"]) != version:
+        raise ResumeMismatch(
+            f"{str(path)!a} has format {there}, which this probekit reads and does not write (format {version}): it "
+            "can still be loaded; to go on, extract to another folder"
+        )
 
 
 def _other_version(stored: dict[str, Any], ours: dict[str, Any]) -> bool:
