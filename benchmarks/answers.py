@@ -197,7 +197,7 @@ def random_gpt2_store(args: argparse.Namespace, folder: Path) -> Path:
 
 def worlds(args: argparse.Namespace, folder: Path) -> None:
     """The default `train-probe` of each world; its model is trained, and its store made, before the clock starts."""
-    from probekit.worlds.registry import WORLDS as FILES
+    from probekit.worlds import WORLDS as FILES
 
     took = []
     for name in args.only:

@@ -16,8 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: one thread f
 import numpy as np
 from scipy.stats import norm
 
-from probekit.evaluation.scores.band import curve_band
-from probekit.evaluation.scores.best_set import best_set
+from probekit.evaluation.scores.band import best_set, curve_band
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.evaluation.scores.permutation import permutation_test

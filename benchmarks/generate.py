@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from probekit.activations import extract
 from probekit.models import load_model
+from probekit.verbs.extract import extract
 
 SHAPES = {"tiny": {"n_embd": 64, "n_head": 4, "n_layer": 4, "vocab_size": 5000, "n_positions": 256}, "gpt2": {}}
 BATCH, PROMPT = 32, (4, 60)  # texts at once, tokens of a prompt

@@ -40,7 +40,7 @@ from probekit.options import parse
 from probekit.tasks import Task
 from probekit.verification import measure_speed, speed_as_dict
 from probekit.verification.compare import bounds_of
-from probekit.verification.made_up import made_up_model, published_config
+from probekit.verification.inputs import made_up_model, published_config
 from probekit.verification.speed import device_name, drawn_texts, in_turn, ratio_of
 
 SHAPES = ("gpt2", "gpt2-xl", "llama-3.2-1b", "llama-3.1-8b")

@@ -46,7 +46,7 @@ def make_store(folder: Path, rows: int, width: int) -> Path:
 def one(store: str, probe: str, memory: str | None) -> dict[str, Any]:
     """Train one probe in this process."""
     from probekit.activations import load_activations
-    from probekit.evaluation import train_probes
+    from probekit.verbs.train_probes import train_probes
 
     acts, passes = load_activations(store, "size"), list[bool]()
     _warm_up(acts, probe)
@@ -68,7 +68,7 @@ def one(store: str, probe: str, memory: str | None) -> dict[str, Any]:
 def _warm_up(acts: Any, probe: str) -> None:
     """Load every library that the fits need, with 400 rows."""
     from probekit.activations.activations import ActivationSet
-    from probekit.evaluation import train_probes
+    from probekit.verbs.train_probes import train_probes
 
     rows = np.arange(400)
     train_probes(ActivationSet({("resid_pre", 0): acts.read("resid_pre.0", rows)}, acts.task.subset(rows)), probe=probe)

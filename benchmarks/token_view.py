@@ -16,7 +16,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
 from probekit.report.tokens.data import TRAINED, Attention, Lens, ScoredText, TokenScores
-from probekit.report.tokens.model_views import LENS_TOKENS, LISTED, PATTERN_BYTES
+from probekit.report.tokens.find import LENS_TOKENS, LISTED, PATTERN_BYTES
 from probekit.report.tokens.section import token_page
 
 TOKENS, PLACES, HEADS, VOCABULARY = 40, 13, 12, 50_257

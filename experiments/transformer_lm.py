@@ -139,7 +139,7 @@ def trained(one: World, cfg: LMConfig) -> TransformerLM:
     model.name, model.tokenizer = "transformer-lm", tokenizer_of(one)
 
     def draw(step: int) -> list[Example]:
-        return one.training_examples(settings.batch_size, [settings.seed, step])
+        return one.examples("train", settings.batch_size, [settings.seed, step])
 
     with progress_bar("train", "steps") as bar:
         train(model, draw, settings, on_progress=bar.set)

@@ -10,14 +10,14 @@ program.stop_at_signals()
 import importlib  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
-from probekit import worlds  # noqa: E402, F401  enters the built-in models and tasks by name
+from probekit import methods, worlds  # noqa: E402, F401  enter methods of results, built-in models and tasks
 from probekit.machine.versions import __version__  # noqa: E402
 
 _HOME = {
     "load_model": "models",
     "load_task": "tasks",
     "Task": "tasks",
-    "extract": "activations",
+    "extract": "verbs.extract",
     "import_activations": "activations",
     "extract_statistics": "activations",
     "merge_stores": "activations",
@@ -33,7 +33,7 @@ _HOME = {
     "token_losses": "causal.behaviour.measure",
     "load_pairs": "causal.behaviour.pairs",
     "patch_pairs": "causal.patching.patch_pairs",
-    "train_probes": "evaluation",
+    "train_probes": "verbs.train_probes",
     "ProbeResults": "evaluation",
     "PositionResults": "evaluation",
     "HeadResults": "evaluation",
@@ -41,7 +41,7 @@ _HOME = {
     "ProbeCurves": "evaluation",
     "causal_curve": "causal.curve.causal_curve",
     "CausalResults": "causal.results.results",
-    "sweep": "sweeps",
+    "sweep": "verbs.sweep",
     "SweepResults": "sweeps",
     "transfer": "evaluation",
     "compare": "side_by_side",
@@ -107,7 +107,6 @@ __all__ = [
 
 if TYPE_CHECKING:
     from probekit.activations import (
-        extract,
         extract_statistics,
         import_activations,
         label,
@@ -135,7 +134,6 @@ if TYPE_CHECKING:
         ProbeCurves,
         ProbeResults,
         TransferResults,
-        train_probes,
         transfer,
     )
     from probekit.models import load_model
@@ -145,8 +143,11 @@ if TYPE_CHECKING:
     from probekit.scoring.monitor import Monitor
     from probekit.sharing.push import push_to_hub
     from probekit.side_by_side import Comparison, compare
-    from probekit.sweeps import SweepResults, sweep
+    from probekit.sweeps import SweepResults
     from probekit.tasks import Task, load_task
+    from probekit.verbs.extract import extract
+    from probekit.verbs.sweep import sweep
+    from probekit.verbs.train_probes import train_probes
     from probekit.verification import SelfTest, selftest
 
 

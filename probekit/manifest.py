@@ -4,14 +4,14 @@ Opening the store (`probekit.activations`) checks everything, and says what is w
 """
 
 import contextlib
-import hashlib
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from probekit.errors import DataError, ProbekitError
 from probekit.files.durable import MAX_JSON_BYTES, is_there, matches, unseal
-from probekit.files.remote.path import AnyPath
+from probekit.files.remote.path import AnyPath, local_path
+from probekit.files.run import question_digest
 from probekit.places import NamedPlaces
 from probekit.text import by_numbers
 
@@ -52,10 +52,10 @@ def is_store(path: AnyPath) -> bool:
 
 def results_home(store: AnyPath) -> Path:
     """The folder of a store's results: in the store, or under ./runs for one that is not on this machine."""
-    if isinstance(store, Path):
-        return store / "results"
-    digest = hashlib.sha256(str(store).encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return Path("runs") / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', str(store))[:100]}-{digest}" / "results"
+    if (here := local_path(store)) is not None:
+        return here / "results"
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", str(store))[:100]
+    return Path("runs", f"{plain}-{question_digest(str(store))[:8]}", "results")
 
 
 def stored_places(path: AnyPath) -> StoredPlaces | None:

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
-from probekit.models.families.transformer import Transformer, TransformerConfig
-from probekit.models.families.transformer_hf import hf_names, hf_parts
+from probekit.models.families.transformer import Transformer, TransformerConfig, hf_names, hf_parts
 
 IDS = {
     "pad_token_id": 0,

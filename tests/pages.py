@@ -45,8 +45,8 @@ TEMPLATE = (
 )
 TABLES = {  # files whose blocks are lines of a table
     "probekit/models/families/__init__.py": "FILES",
-    "probekit/probes/load.py": "PROBES",
-    "probekit/worlds/registry.py": "WORLDS",
+    "probekit/probes/find.py": "PROBES",
+    "probekit/worlds/__init__.py": "WORLDS",
 }
 
 
@@ -297,7 +297,7 @@ def main() -> None:
     import probekit.evaluation.compare.codelength as codelength
     import probekit.plots.style as style
     import probekit.report  # noqa: F401
-    import probekit.worlds.registry as registry
+    import probekit.worlds as registry
 
     os.environ["PAGES_FILES"] = str(folder / "files")
     torch.set_num_threads(1)

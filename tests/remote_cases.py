@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations import extract
 from probekit.activations.plan import build as planning
 from probekit.activations.run import loop
 from probekit.activations.store import examples as stored_examples
@@ -16,6 +15,7 @@ from probekit.activations.store.writer import StoreWriter
 from probekit.files.remote.path import AnyPath, RemotePath
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.tasks.base import SPLITS, Task
+from probekit.verbs.extract import extract
 
 N = 40
 SHARD_BYTES, PIECE_ROWS, N_SHARDS = 6 * 7 * 16 * 4, 16, 3  # several shards, several pieces of examples

@@ -5,12 +5,13 @@ from typing import Any
 
 import torch
 
-from probekit.activations import extract, plan_extraction
+from probekit.activations import plan_extraction
 from probekit.activations.run.loop import shard_rows
 from probekit.activations.store.format import read_plan, read_record
 from probekit.activations.store.writer import StoreWriter
 from probekit.files.durable import TEMPORARY
 from probekit.options import ExtractOptions
+from probekit.verbs.extract import extract
 
 HOW = {"points": ["resid_pre", "q"], "batch_tokens": 16, "block_nodes": 8}
 ROW_BYTES = 7 * 16 * 4

@@ -10,7 +10,6 @@ from tiny_configs import tiny_configs
 from torch.nn import Identity
 
 import probekit as pk
-from probekit.activations import extract
 from probekit.activations.plan.identity import digest_of
 from probekit.activations.plan.places import find_places
 from probekit.activations.repair import plan_again
@@ -22,6 +21,7 @@ from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.point_rows import point_rows
 from probekit.points import POINTS, UnknownPoint, place_name
 from probekit.tasks.base import Task
+from probekit.verbs.extract import extract
 
 
 class Uneven(GPT2):

@@ -16,8 +16,7 @@ import pages
 import pytest
 from hub_server import WRITE_TOKEN, HubServer
 
-from probekit.cli.model_pages import readme_models, will_it_load_page
-from probekit.cli.reference import commands_page, python_page
+from probekit.cli.reference import commands_page, python_page, readme_models, will_it_load_page
 from probekit.models.families import families
 
 REPO = Path(__file__).parents[1]

@@ -1,14 +1,11 @@
-"""The limits that keep the code readable, measured on its syntax tree: parameters, circles of imports, names."""
+"""The limits that keep the code readable, measured on its syntax tree: parameters and names."""
 
 import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 PATHS = sorted(PACKAGE.rglob("*.py"))
@@ -45,45 +42,13 @@ def test_lists_of_options_are_objects():
     assert many == {}
 
 
-def module_of(path: Path) -> str:
-    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-MODULES = {module_of(path): path for path in PATHS}
-
-
-def imported(tree: ast.Module) -> set[str]:
-    """Modules of the package that are imported anywhere in a module: at the top, in a function, for type checkers."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                inside = f"{node.module}.{alias.name}"
-                found.add(inside if inside in MODULES else node.module)
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return found & MODULES.keys()
-
-
-@pytest.mark.parametrize("part", sorted({module.split(".")[1] for module in MODULES if "." in module} - {"__main__"}))
-def test_no_circle_of_imports(part):
-    """Lazy imports and those for type checkers included."""
-    inside = [name for name in MODULES if name == f"probekit.{part}" or name.startswith(f"probekit.{part}.")]
-    graph = {name: (imported(trees()[MODULES[name]]) & set(inside)) - {name} for name in inside}
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        pytest.fail(" -> ".join(error.args[1]))
-
-
 # what each family's and each world's file may call by the same name
 SHARED_NAMES = {
     "models": {
         *("Attention", "MLP", "Block", "hf_names", "hf_ties", "hf_model", "hf_parts", "hf_renamed"),
         *("fields_from_hf", "fields_to_hf", "shape"),
     },
-    "worlds": {"examples", "training_examples", "held_out_examples", "model_config"},
+    "worlds": {"examples", "model_config"},
 }
 
 

@@ -3,13 +3,13 @@
 from probekit.activations.activations import Activations, ActivationSet
 from probekit.activations.default_path import checkpoints_path, default_path
 from probekit.activations.estimate import Estimate, describe_estimate, estimate
-from probekit.activations.extract import extract, extract_statistics, run_plan, run_statistics
+from probekit.activations.extract import extract_statistics, run_plan, run_statistics
 from probekit.activations.imports.plan import ImportPlan, plan_import
 from probekit.activations.imports.run import import_activations, run_import
 from probekit.activations.imports.summary import describe_import, import_as_dict
 from probekit.activations.label_store import LabelledStore, label_store
 from probekit.activations.labelled import label, record_of_labels, with_label_columns
-from probekit.activations.parts.files import PartProgress
+from probekit.activations.parts.cut import PartProgress
 from probekit.activations.parts.merge import Merged, merge_stores
 from probekit.activations.parts.run import PartDone, run_part
 from probekit.activations.plan.build import plan_extraction
@@ -46,7 +46,6 @@ __all__ = [
     "describe_import",
     "describe_plan",
     "estimate",
-    "extract",
     "extract_statistics",
     "import_activations",
     "import_as_dict",

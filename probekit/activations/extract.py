@@ -6,7 +6,7 @@ Axes: N examples, D width of a place.
 """
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, cast, overload
@@ -35,55 +35,26 @@ from probekit.models.base import LanguageModel
 from probekit.options import EngineOptions, ExtractArguments, ExtractOptions
 from probekit.options.check import check_any_path
 from probekit.options.engine import Sums, checked_part
-from probekit.options.option import keywords
 from probekit.tasks.base import Task
 from probekit.tasks.tables.objects import task_of
 from probekit.text import counted, kind_of
 
+Spread = Callable[[ExtractionPlan, AnyPath, EngineOptions, "bool | None"], None]
+"""Has others write every shard of a plan to the store at a path."""
 
-@keywords(ExtractArguments)
-def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractArguments) -> ActivationSet | Store:
-    """Activations of `model` on `task`: place (point, layer) -> [N, D], in the task's order.
 
-    A list of texts gives activations without labels, which no probe can be trained on.
-
-    Each row is what its text gives when it runs by itself, regardless of batching: no text can see padding.
-
-    Your own hooks run too. With the tensors kept in memory they see batches of texts of one length, at the price of
-    sharing no prefixes.
-
-    With `generate` the model first continues each text, greedily or by sampling. `inputs` are then the whole texts,
-    each run at once. Continuations that an earlier run with these options wrote to `out` are read from there.
-
-    With `part` the result is a `PartDone`, which says what is done and what is missing; `load_activations(out)` opens
-    the store once it is complete.
-
-    Args:
-        model: a model from `load_model`.
-        task: a task from `load_task`, or texts, lists of token ids, or chats (lists of {role, content}).
-        options: one entry for each field.
-
-    Raises:
-        UsageError: an unknown point, type, device or position; a layer out of range; a point without a fixed width;
-            stats without out, with several positions or with attention; out with a model that has hooks attached, which
-            a store cannot record; more than fits in memory.
-        DataError: inputs that the model cannot take; NaN or infinity in the activations, or a value too large for
-            `dtype`; the message names the first such example of the task, and its first place.
-        StorageError: the disk refused, or the files at `out` are damaged.
-        ResumeMismatch: the store at `out` has other settings.
-    """
+def extract_task(
+    model: LanguageModel, task: Task | Iterable[Any], options: ExtractArguments, spread: Spread | None = None
+) -> ActivationSet | Store:
+    """`extract`, with its options as an object; `spread` does the work where the options name devices or an engine."""
     task = task_of(task)
-    if options.devices is not None and str(options.device) == "auto":
-        from probekit.engines.devices import type_of_devices
-
-        options = replace(options, device=type_of_devices(options.devices))
     if options.generate is not None:
         given, task = task, continued(model, task, options)
         options = replace(of_continued(options), position=position_of_rows(options.position, given, task))
     plan = plan_extraction(model, task, options)
-    _warn_of_cut(plan, stacklevel=4)  # the caller of the function with flat options
+    _warn_of_cut(plan, stacklevel=5)  # the caller of the function with flat options
     if options.part is None:
-        return run_plan(plan, options.out, options.progress, options.stats, options)
+        return run_plan(plan, options.out, options.progress, options.stats, options, spread)
     done = _run_part(
         plan, options.out, options.part, options.progress, "also" if options.stats else None, options.check
     )
@@ -194,18 +165,23 @@ def run_plan(
     progress: bool | None = None,
     stats: bool = False,
     engine: EngineOptions | None = None,
+    spread: Spread | None = None,
 ) -> ActivationSet | Store:
-    """Carry out a plan, as `extract` does; `out`, `progress`, `stats` and errors as there; `engine` says who works."""
+    """Carry out a plan, as `extract` does; `out`, `progress`, `stats` and errors as there.
+
+    `engine` says who works, and `spread` has them do it.
+    """
     engine = engine or EngineOptions()
-    spread = engine.devices is not None or engine.engine is not None
+    is_spread = engine.devices is not None or engine.engine is not None
     if out is not None:
         path = check_any_path("out", out)
-        if spread:
-            _run_on_engine(plan, path, engine, progress)
-        if not spread:
+        if not is_spread:
             return _to_store(plan, path, progress, stats, engine.check)
+        _check_spreadable(plan)
+        assert spread is not None
+        spread(plan, path, engine, progress)
         return _to_store(plan, path, progress if stats else False, stats)  # the engine has checked what was there
-    if spread:
+    if is_spread:
         raise UsageError("several processes share a store, and none is named; give out=PATH")
     if stats:
         raise UsageError("stats=True writes to a store, and none is named; give out=PATH, or call extract_statistics")
@@ -226,10 +202,8 @@ def run_statistics(plan: ExtractionPlan, out: str | AnyPath | None = None, progr
     return tally.finish(record_of_run(plan))
 
 
-def _run_on_engine(plan: ExtractionPlan, path: AnyPath, engine: EngineOptions, progress: bool | None) -> None:
-    """Have others write every shard; they make the plan again from the store, which does not hold everything."""
-    from probekit import engines
-
+def _check_spreadable(plan: ExtractionPlan) -> None:
+    """Refuse what other processes cannot make: they plan again from the store, which does not hold everything."""
     refuse_hooks(plan.model)
     if plan.edits is not None:
         raise UsageError(
@@ -241,7 +215,6 @@ def _run_on_engine(plan: ExtractionPlan, path: AnyPath, engine: EngineOptions, p
             f"{plan.model.name} was not loaded from a folder or the Hub, where other processes could load it too; "
             "save it and load it with load_model, or extract in one process"
         )
-    engines.run(plan, path, engine, progress)
 
 
 def _to_store(plan: ExtractionPlan, path: AnyPath, progress: bool | None, stats: bool, check: str = SIZE) -> Store:

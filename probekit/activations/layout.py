@@ -19,6 +19,7 @@ from probekit.files.scratch import on_disk
 from probekit.machine.devices import DTYPES
 from probekit.places import ALL
 from probekit.points import PAIR_POINTS, Place
+from probekit.ragged import ranges
 from probekit.selections import PER_EXAMPLE
 
 
@@ -88,7 +89,7 @@ class Layout:
     def index(self, place: Place, examples: np.ndarray) -> np.ndarray:
         """The rows of these examples, one example after the other, int64."""
         counts, offsets = self.counts(place)[examples], self.offsets(place)[examples]
-        return np.repeat(offsets - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        return ranges(offsets, counts)
 
     def shaped(self, place: Place, x_RD: Tensor) -> Tensor:
         """Rows in the shape that users see: [N, D] for one position, [N, P, D] for several, else [R, D]."""

@@ -1,10 +1,15 @@
 """Repair a store: the shard loop of `extract` computes the broken shards again, bit for bit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from probekit.activations.replan import check_extracted, load_again, plan_again, same_plan
 from probekit.activations.run.device_copy import on_host
@@ -19,14 +24,25 @@ from probekit.activations.store.check import (
     verify,
 )
 from probekit.activations.store.examples import read_examples
-from probekit.activations.store.format import AGAIN, PlanFile, read_plan, record_path, stored_rows
-from probekit.activations.store.replace import ReplacingWriter
-from probekit.activations.store.writer import write_manifest
+from probekit.activations.store.format import (
+    AGAIN,
+    PlanFile,
+    read_manifest,
+    read_plan,
+    read_record,
+    record_path,
+    record_piece,
+    stored_rows,
+)
+from probekit.activations.store.shard import Record, bytes_of, record_body, record_of
+from probekit.activations.store.tensors import check_shard
+from probekit.activations.store.writer import StoreWriter, write_manifest
 from probekit.errors import StorageError, UsageError
-from probekit.files.durable import remove
+from probekit.files.durable import remove, write_named
 from probekit.files.remote.path import AnyPath
 from probekit.interventions import Edits
 from probekit.models.base import LanguageModel
+from probekit.points import Place, place_name
 
 __all__ = ["Repaired", "plan_again", "repair"]
 
@@ -86,45 +102,26 @@ def repair(
         StorageError: the plan or the examples are broken, the bits came out differently, or the disk refused.
     """
     found = verify(path, show_bytes)
-    _refuse_lost(found)
-    plan = read_plan(found.path)
-    if found.shards:
-        refuse_old(found.path, plan)
-    shards = [] if plan.is_import else _recompute(found, plan, model, edits, show)
-    removed = _remove_shards(found) if plan.is_import else []
-    manifest, complete = _finish(found, plan, complete=found.finished and not removed)
-    left = [one for one in found.broken if one.file == STATISTICS or is_of_labels(one.file)]
-    return Repaired(found.path, shards, removed, manifest, complete, left, found.command)
-
-
-def _finish(found: Verification, plan: PlanFile, complete: bool) -> tuple[bool, bool]:
-    """Write a manifest that is broken or missing, if every row is there; (was it written, is the store complete)."""
-    manifest = found.path / "manifest.json"
-    if any(one.file == manifest.name for one in found.broken):
-        remove(manifest)
-        complete = False
-    if complete or stored_rows(found.path, plan) != plan.rows:
-        return False, complete
-    write_manifest(found.path, plan)
-    return True, True
-
-
-def _refuse_lost(found: Verification) -> None:
-    """Everything else is made from the plan and the examples."""
-    for one in found.broken:
+    for one in found.broken:  # everything else is made from the plan and the examples
         if cannot_be_made_again(one.file):
             raise StorageError(f"{str(found.path / one.file)!a} cannot be made again ({one.why}); {AGAIN}")
         if one.file == "records":
             raise StorageError(one.why)
-
-
-def _remove_shards(found: Verification) -> list[int]:
-    """Remove the records of broken shards, so that the import writes these shards again."""
+    plan, manifest = read_plan(found.path), found.path / "manifest.json"
     if found.shards:
-        remove(found.path / "manifest.json")
-    for number in found.shards:
+        refuse_old(found.path, plan)
+    shards, removed = ([], found.shards) if plan.is_import else (_recompute(found, plan, model, edits, show), [])
+    complete = found.finished and not removed
+    if removed or any(one.file == manifest.name for one in found.broken):
+        remove(manifest)
+        complete = False
+    for number in removed:
         remove(record_path(found.path, number))
-    return found.shards
+    written = not complete and stored_rows(found.path, plan) == plan.rows
+    if written:
+        write_manifest(found.path, plan)
+    left = [one for one in found.broken if one.file == STATISTICS or is_of_labels(one.file)]
+    return Repaired(found.path, shards, removed, written, complete or written, left, found.command)
 
 
 def _recompute(
@@ -147,10 +144,84 @@ def _recompute(
     check_extracted(path, plan.identity)
     again = same_plan(path, plan, examples, load_again(path, plan, model), edits)
     numbers = [number for number in found.shards if number < len(again.shards)]
-    writer = ReplacingWriter(path, plan, numbers, show)
+    writer = _ReplacingWriter(path, plan, numbers, show)
     with writer, closing(run_shards(again, progress=False, writer=writer)) as computed:
         for number, rows, tensors in on_host(computed):
             writer.write(number, rows, tensors)
     for number in set(found.shards) - set(numbers):
         remove(record_path(path, number))
     return numbers
+
+
+class _ReplacingWriter(StoreWriter):
+    """Writes the broken shards of a store, each only by the bits that were recorded, and takes all others as sound.
+
+    Args:
+        path: the store; an unfinished one stays so.
+        plan: its plan.
+        broken: numbers of the broken shards.
+        advance: called with (shards written, broken shards).
+    """
+
+    def __init__(self, path: AnyPath, plan: PlanFile, broken: Iterable[int], advance: Advance = None):
+        super().__init__(path, plan)
+        self._expected = {number: _expected(path, plan, number) for number in broken}
+        self._advance = advance
+        self._written = 0
+
+    def has(self, number: int, rows: np.ndarray) -> bool:
+        """True unless the shard is one of the broken ones."""
+        return number not in self._expected
+
+    def write(self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor]) -> Future[bool]:
+        """Replace one shard.
+
+        Raises:
+            StorageError: the disk refused, or a shard before came out with other bits than recorded.
+        """
+        written = super().write(number, rows, tensors)
+        self._written += 1
+        if self._advance:
+            self._advance(self._written, len(self._expected))
+        return written
+
+    def _put(
+        self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor], before: Future[bool] | None = None
+    ) -> bool:
+        if before is not None:
+            before.result()
+        named = {place_name(place): x.contiguous() for place, x in tensors.items()}
+        record, (known, checksum) = record_of(rows, named), self._expected[number]
+        if known is None:
+            is_same = checksum in (None, self._records.sealed(record_body(record))[1])
+        else:
+            is_same = record.file == known.file and np.array_equal(record.rows, known.rows)
+        if not is_same:
+            versions = self._plan.meta.get("versions")
+            version = versions.get("torch") if isinstance(versions, dict) else None
+            raise StorageError(
+                f"shard {number} of {str(self.path)!a} came out with other bits than were recorded (torch {version!a} "
+                f"there, {torch.__version__} here): repair it on the machine that made it, or {AGAIN}"
+            )
+        try:
+            check_shard(self.path, record)
+        except StorageError:
+            write_named(self.path / "shards", [record.header, *map(bytes_of, named.values())], lambda: record.file)
+        if known is None:
+            self._records.remove(record_piece(number))
+            self._records.write(record_piece(number), record_body(record))
+        return True
+
+
+def _expected(path: AnyPath, plan: PlanFile, number: int) -> tuple[Record | None, str | None]:
+    """What is known about a broken shard: its record, if that is sound, and its checksum, if the manifest has it."""
+    try:
+        manifest = read_manifest(path)
+        recorded = manifest["records"][number] if manifest["plan"] == plan.seal else None
+    except (StorageError, IndexError):
+        recorded = None
+    try:
+        record, checksum = read_record(path, plan, number)
+    except StorageError:
+        return None, recorded
+    return (record if recorded in (None, checksum) else None), recorded

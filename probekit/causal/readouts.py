@@ -22,7 +22,7 @@ from probekit.errors import UsageError
 from probekit.models.adapter.model import AdaptedModel
 from probekit.models.adapter.proof import bound_of, relative
 from probekit.models.base import LanguageModel
-from probekit.models.families.masked_lm import MaskedLM
+from probekit.models.masked_lm import MaskedLM
 from probekit.options.check import check_whole, is_whole
 from probekit.points import POINTS, place_name
 from probekit.tables import html_table, text_table
@@ -115,7 +115,7 @@ def logit_lens(
     check_head(model)
     check_whole("k", k)
     _check_list(answers)
-    ids = token_ids(model, text, bos)
+    ids = ids_with_context(model, text, bos)
     found, hidden_PLD, output_LD = _hidden(model, ids, target)
     chosen = [_answer(model, one, text) for one in answers]
     _check_different(answers, chosen)
@@ -168,7 +168,7 @@ def top_of_layers(
     tops, likely, waiting = [], [], []
     step = rows_at_once(model)
     for i, ids in enumerate(texts):
-        places, hidden_PLD, _ = _hidden(model, token_ids(model, list(ids)), None)
+        places, hidden_PLD, _ = _hidden(model, ids_with_context(model, list(ids)), None)
         waiting.append(hidden_PLD)
         if i + 1 < len(texts) and sum(x.shape[1] for x in waiting) < step:
             continue
@@ -247,7 +247,7 @@ def _final_norm(model: LanguageModel) -> Callable[[Tensor], Tensor]:
     return getattr(model, "ln_final", None) or nn.Identity()
 
 
-def token_ids(model: LanguageModel, text: Text, bos: bool | None = None) -> list[int]:
+def ids_with_context(model: LanguageModel, text: Text, bos: bool | None = None) -> list[int]:
     """The ids of a text with its context tokens; ids stay as they are.
 
     Raises:
@@ -268,7 +268,7 @@ def token_ids(model: LanguageModel, text: Text, bos: bool | None = None) -> list
 
 def _target_ids(model: LanguageModel, target: Text) -> list[int]:
     start = [] if model.cfg.decoder_start_token_id is None else [model.cfg.decoder_start_token_id]
-    own = token_ids(model, target, bos=False)
+    own = ids_with_context(model, target, bos=False)
     return own if own[:1] == start else start + own
 
 
@@ -375,7 +375,7 @@ def direct_logit_attribution(
             f"direct logit attribution is for decoders of probekit's own families, whose blocks add to one stream; "
             f"{model.name} is none; take logit_lens"
         )
-    ids = token_ids(model, text, bos)
+    ids = ids_with_context(model, text, bos)
     at = len(ids) - 1 if position is None else position
     if not is_whole(at) or not -len(ids) <= at < len(ids):
         raise UsageError(f"the text has {len(ids)} tokens, positions 0..{len(ids) - 1}; got position {position!a:.40}")

@@ -18,7 +18,8 @@ from probekit.cli.stores import check_results_out
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError
 from probekit.files.plain_files import MAX_RESULTS, MAX_TABLE, read_bytes
 from probekit.files.records import Count, parse_record, read_as
-from probekit.files.remote.path import AnyPath, RemotePath, as_path
+from probekit.files.remote.path import AnyPath, as_path, local_path
+from probekit.files.run import folder_name
 from probekit.machine.progress import parts_line
 from probekit.manifest import (
     check_is_store,
@@ -217,11 +218,13 @@ def find_results(job: CausalJob, needs_probes: bool = True) -> tuple[AnyPath, Pa
         from probekit.probes.in_results import results_folder
 
         path = results_folder(given)
-    if isinstance(path, RemotePath):
-        if path.scheme == "hf" and not is_store(path):
+    here = local_path(path)
+    if here is None:
+        if str(path).startswith("hf:") and not is_store(path):
             raise DataError(f"no store at {given!a}; for results on the Hub, name the store they are of with --store")
         check_is_store(path)
         return path, _newest_results(path, job) if needs_probes else None
+    path = here
     if not path.is_dir():
         raise DataError(f"no folder {str(path)!a}; name a store, or a folder of results of train-probe")
     if (path / "curves.json").is_file():
@@ -317,11 +320,8 @@ def _digest(path: Path) -> str:
 
 def _folder(store: AnyPath, meta: Mapping[str, Any], question: Mapping[str, Any]) -> Path:
     """The default folder; the digest keeps apart other probes and other options."""
-    from probekit.activations.default_path import folder_name
-
     names = [meta["label"], meta["point"]] if meta else ["pairs"]
-    digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:8]
-    return results_home(store) / folder_name(["causal", *names, digest])
+    return results_home(store) / folder_name(["causal", *names], question)
 
 
 def _check_out(folder: Path, question: Mapping[str, Any]) -> None:

@@ -1,7 +1,5 @@
 """`probekit compare`: curves of several runs on one axis, and their differences on the same test rows."""
 
-import hashlib
-import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +10,7 @@ from probekit.cli.fields import Output, argument
 from probekit.cli.results import save_and_show
 from probekit.cli.stores import check_out
 from probekit.errors import UsageError
+from probekit.files.run import folder_name
 from probekit.options import CompareOptions
 from probekit.options.option import option
 from probekit.options.picture import PictureOptions
@@ -63,5 +62,4 @@ def compare(job: CompareJob, options: CompareOptions, picture: PictureOptions) -
 
 def _folder(job: CompareJob, options: CompareOptions) -> Path:
     """The default folder: the same for the same runs and options."""
-    text = json.dumps([[str(Path(run).resolve()) for run in job.runs], vars(options)], sort_keys=True)
-    return Path("runs") / f"compare-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    return Path("runs", folder_name(["compare"], [[str(Path(run).resolve()) for run in job.runs], vars(options)]))

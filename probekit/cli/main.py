@@ -3,16 +3,22 @@
 Exit codes: 0 done, 2 usage, 3 data, 4 storage, 5 a store or results with other settings are in the
 way, 130 interrupted (143 by SIGTERM, 138 by SIGUSR1). An error is one line on stderr. A traceback means a bug in
 probekit.
+
+Ctrl-C, SIGTERM, SIGUSR1 and SIGUSR2 end a command in order, and a second one at once. The exit code is the shell's, 128
++ the number of the signal. A batch script can so tell SIGUSR1 (138), which Slurm sends before the time limit if it is
+asked to, from SIGTERM (143), which may mean that the job was cancelled.
 """
 
 import os
 import re
 import signal
 import sys
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -20,10 +26,80 @@ from typer.core import TyperGroup
 
 from probekit.cli import console
 from probekit.cli.commands import COMMANDS, SECTIONS, SUMMARIES, ByCommand
-from probekit.cli.signals import end_by_signals, orderly_signals
 from probekit.errors import ProbekitError, StorageError, nearest
-from probekit.machine.program import is_out_of_memory
+from probekit.machine.program import STOPPING, has_default, is_out_of_memory, stop_at_once
 from probekit.machine.versions import __version__
+
+SECONDS_OF_ONE = 1.0  # shells, `timeout` and Slurm may send one signal twice: to the process, and to its group
+_AT_ONCE = b"probekit: error: interrupted again, and ended at once; run the same command again\n"
+
+
+@contextmanager
+def orderly_signals() -> Iterator[Callable[[], int]]:
+    """Let the first signal raise KeyboardInterrupt, a second one end the process at once, and lose none.
+
+    Python drops an interrupt that falls into a callback, of a weak reference or a finalizer: it is raised again soon.
+    Signals that are ignored stay so, as does a handler of SIGINT that is not Python's.
+
+    Yields:
+        A function that gives the exit code of an interrupted command.
+    """
+    received: list[tuple[int, float]] = []  # the first signal, and when
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if not received:
+            received.append((number, now))
+        elif now - received[0][1] < SECONDS_OF_ONE:
+            return
+        else:
+            os.write(2, _AT_ONCE)
+            os._exit(128 + number)
+        interrupt(number, frame)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if frame is not None and frame.f_code is again.__code__:
+            signal.setitimer(signal.ITIMER_REAL, 0.001)  # the callback has not ended
+        else:
+            raise KeyboardInterrupt
+
+    def again(lost: Any) -> None:
+        if lost.exc_type is KeyboardInterrupt:
+            signal.setitimer(signal.ITIMER_REAL, 0.001)
+        else:
+            show(lost)
+
+    show = sys.unraisablehook
+    try:
+        before = _handled(stop, interrupt)
+    except ValueError:  # only the main thread handles signals
+        yield lambda: 128 + signal.SIGINT
+        return
+    sys.unraisablehook = again
+    try:
+        yield lambda: 128 + (received[0][0] if received else signal.SIGINT)
+    finally:
+        sys.unraisablehook = show
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _handled(stop: Callable[..., None], interrupt: Callable[..., None]) -> dict[int, Any]:
+    """Set the handlers; those that were there before."""
+    before: dict[int, Any] = {signal.SIGALRM: signal.signal(signal.SIGALRM, interrupt)}
+    for number in STOPPING:
+        if has_default(number) or signal.getsignal(number) is stop_at_once:
+            before[number] = signal.signal(number, stop)
+    return before
+
+
+def end_by_signals() -> None:
+    """Let signals end the process silently, as they do without handlers; those that are ignored stay so."""
+    for number in STOPPING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
 
 # pydantic's words for an option with choices: without its prefix, and with the choice that may have been meant
 _WRONG_CHOICE = re.compile(r"Value error, ('(.*)' is not one of ('.*'))\.$", re.DOTALL)

@@ -68,7 +68,7 @@ def merge(job: MergeJob) -> None:
 
 
 def _summary(merged: "Merged") -> str:
-    from probekit.activations.parts.files import parts_in_words
+    from probekit.activations.parts.cut import parts_in_words
 
     sums = "; statistics joined" if merged.counted else ""
     if merged.counted is False:

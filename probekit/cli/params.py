@@ -1,11 +1,13 @@
-"""`probekit params`: parameters, memory and FLOPs of a model by component, from its shape alone."""
+"""`probekit params`: parameters, memory and FLOPs of a model by component, from its shape alone.
+
+The parameters of a class of transformers are counted on the meta device.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from probekit.cli import console
-from probekit.cli.adapted_params import show_adapted_params
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.errors import UsageError
@@ -16,8 +18,46 @@ from probekit.options.picture import PictureOptions
 from probekit.text import listed
 
 if TYPE_CHECKING:
-    from probekit.models.accounting import Account
+    from probekit.models.account import Account
     from probekit.models.shapes import ModelShape
+from typing import TYPE_CHECKING, Any
+
+from probekit.machine.dtypes import BYTES
+from probekit.tables import text_table
+from probekit.text import metric
+
+if TYPE_CHECKING:
+    from probekit.models.adapter.model import AdaptedModel
+
+
+def show_adapted_params(name: str, revision: str | None, dtype: str, as_json: bool, quiet: bool) -> None:
+    """Print the parameters and the bytes of a model's parts; errors as in `outline`."""
+    from probekit.models import outline
+
+    model: Any = outline(name, revision, "transformers")
+    parts = _counts(model)
+    rows = {**parts, "total": sum(parts.values())}
+    if as_json:
+        found = {part: {"parameters": n, "bytes": n * BYTES[dtype]} for part, n in rows.items()}
+        console.result_json({"model": name, "class": model.cfg.model_class, "dtype": dtype, "parts": found})
+        return
+    cells = [[part, f"{n:,}", f"{metric(n * BYTES[dtype])}B"] for part, n in rows.items()]
+    console.result(
+        f"{name}, {model.cfg.model_class} in {dtype}\n\n" + text_table([["", "parameters", "memory"], *cells])
+    )
+    if not quiet:
+        console.note("activations and FLOPs are counted for probekit's own families alone")
+
+
+def _counts(model: "AdaptedModel") -> dict[str, int]:
+    """The parameters of each part; a tied weight, or a block that layers share, counts once."""
+    base: Any = model.hf.base_model
+    sizes = {id(weight): weight.numel() for weight in model.hf.parameters()}
+    embedding = {id(weight) for weight in base.get_submodule(model.layout.embed).parameters()}
+    blocks = {id(weight) for path in model.layout.blocks for weight in base.get_submodule(path).parameters()}
+    groups = {"token embedding": embedding, "blocks": blocks, "other": sizes.keys() - embedding - blocks}
+    return {part: sum(sizes[key] for key in keys) for part, keys in groups.items()}
+
 
 CONTEXTS = (1024, 2048, 4096, 8192, 16384)
 PICTURE = Path("runs/flop_shares.png")
@@ -55,8 +95,7 @@ def params(job: ParamsJob, options: PictureOptions) -> None:
         probekit params --compare gpt2 gpt2-medium gpt2-large gpt2-xl
         probekit params --compare gemma-2-2b llama-3.2-3b qwen3-4b --context 4096
     """
-    from probekit.models.account_tables import describe_account
-    from probekit.models.accounting import account
+    from probekit.models.account import account, describe_account
 
     names = _names(job)
     console.hush_downloads(job.quiet)
@@ -134,7 +173,7 @@ def _note_long(accounts: "list[Account]") -> None:
 
 
 def _show_compared(accounts: "list[Account]", path: Path, as_json: bool, options: PictureOptions) -> None:
-    from probekit.models.account_tables import compared
+    from probekit.models.account import compared
     from probekit.models.accounting import forward_flops
     from probekit.plots import save_flop_shares
 

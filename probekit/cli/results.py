@@ -134,13 +134,13 @@ def check_out(out: Path, activations: Mapping[str, Any], question: Mapping[str, 
     """
     from probekit.evaluation import (
         check_curves,
-        check_folder,
         check_head_folder,
         check_position_folder,
+        check_results_folder,
         check_transfer_folder,
     )
 
-    checks = {"curve": check_folder, "curves": check_curves, "shift": check_transfer_folder}
+    checks = {"curve": check_results_folder, "curves": check_curves, "shift": check_transfer_folder}
     (checks | {"positions": check_position_folder, "heads": check_head_folder})[kind](out)
     try:
         meta = read_as(_Answered, parse_record(read_bytes(out / RESULT_FILES[kind], MAX_RESULTS)))["meta"]

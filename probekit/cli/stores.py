@@ -9,7 +9,7 @@ from probekit.cli import console
 from probekit.errors import ProbekitError, ResumeMismatch, StorageError, UsageError
 from probekit.files.durable import unseal
 from probekit.files.remote.attempts import NotReached
-from probekit.files.remote.path import AnyPath, as_path
+from probekit.files.remote.path import AnyPath, as_path, is_private, local_path
 from probekit.manifest import results_home, stored_places
 from probekit.options import CurveOptions, parse
 from probekit.options.check import check_path
@@ -28,10 +28,9 @@ def check_store_out(out: str | AnyPath | None) -> None:
     if out is None:
         return
     place = as_path(out)
-    if isinstance(place, Path):
-        check_out(place)
-    elif place.scheme == "memory":
+    if is_private(place):
         raise UsageError(f"--out {str(place)!a} would be gone when the command ends; name a folder or a bucket")
+    check_out(local_path(place))
 
 
 def check_out(out: str | Path | None) -> None:
@@ -149,7 +148,7 @@ def saved_rows(progress: Callable[[], tuple[int, int] | None], total: int, unit:
         unit: "texts" or "rows".
         path: the store.
     """
-    if isinstance(path, Path) and not path.is_dir():
+    if (folder := local_path(path)) is not None and not folder.is_dir():
         return "nothing was written; run the same command again"
     try:
         saved, _ = progress() or (0, 0)

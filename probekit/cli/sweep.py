@@ -1,8 +1,6 @@
 """`probekit sweep`: many tasks, models, points and probes, with one table; the same command resumes it."""
 
 import dataclasses
-import hashlib
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from probekit.cli.derive import command
 from probekit.cli.extract import MODEL
 from probekit.cli.fields import Output, required
 from probekit.errors import DataError
+from probekit.files.run import folder_name
 from probekit.machine.progress import parts_line
 from probekit.options import ClusterOptions, SweepArguments, parse
 from probekit.options.option import option
@@ -63,6 +62,7 @@ def sweep(job: SweepJob, options: SweepArguments, picture: PictureOptions) -> No
         check_model(name, model_options_of(options))
     with parts_line(console.bars(job.quiet)) as line:
         line.part("loading libraries")
+        from probekit.engines.ray_sweep import runs_on_ray
         from probekit.sweeps.run import plan_sweep, run_sweep
 
         plan = plan_sweep(job.model, job.dataset, options)
@@ -77,7 +77,7 @@ def sweep(job: SweepJob, options: SweepArguments, picture: PictureOptions) -> No
         line.part("runs")
         with console.interrupt_says(f"the runs that ended are in {options.out}; run the same command again to resume"):
             more = {"on_progress": line.set, "on_run": lambda run: _note(job, plan, run)}
-            results = run_sweep(dataclasses.replace(plan, options=dataclasses.replace(options, **more)))
+            results = run_sweep(dataclasses.replace(plan, options=dataclasses.replace(options, **more)), runs_on_ray)
     _show(job, Path(str(options.out)), results, picture)
 
 
@@ -122,8 +122,6 @@ def _default_out(job: SweepJob, options: SweepArguments) -> Path:
     """A folder under runs for these models, tasks and options, so that the same command finds it again."""
     who = {one.name for one in dataclasses.fields(ClusterOptions)}  # the same sweep, whoever does the work
     shown = {one.name: repr(getattr(options, one.name)) for one in dataclasses.fields(options) if one.name not in who}
-    text = json.dumps([job.model, job.dataset, shown], sort_keys=True)
     name: Any = Path(job.dataset).name if Path(job.dataset).exists() else "tasks"
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     plain = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in name)[:40].strip("-")
-    return Path("runs") / f"sweep-{plain or 'tasks'}-{digest}"
+    return Path("runs", folder_name(["sweep", plain or "tasks"], [job.model, job.dataset, shown]))

@@ -158,7 +158,8 @@ def train(
         with parts_line(console.bars(job.quiet)) as line:
             line.part("loading libraries")
             from probekit.activations import random_init_of, record_of_labels, with_label_columns
-            from probekit.evaluation import ProbeCurves, train_probes
+            from probekit.evaluation import ProbeCurves
+            from probekit.verbs.train_probes import train_probes
 
         store = with_label_columns(store, *parse.names(options.label or ""), options.label)
         several = several_of(options, store)

@@ -1,7 +1,5 @@
 """`probekit transfer`: probes of each task on the test splits of all of them."""
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +13,7 @@ from probekit.cli.results import question_of, save_and_show
 from probekit.cli.stores import check_places, check_results_out
 from probekit.errors import UsageError
 from probekit.files.remote.path import AnyPath
+from probekit.files.run import folder_name
 from probekit.machine.progress import parts_line
 from probekit.manifest import results_home
 from probekit.options import TransferOptions
@@ -73,8 +72,5 @@ def transfer(job: TransferJob, options: TransferOptions, picture: PictureOptions
 
 def _folder(stores: list[AnyPath], meta: Mapping[str, Any], question: Mapping[str, Any]) -> Path:
     """The default folder; the digest keeps apart other stores and other options."""
-    from probekit.activations.default_path import folder_name
-
-    text = json.dumps([[str(path.resolve()) for path in stores], question], sort_keys=True)
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return results_home(stores[0]) / folder_name(["transfer", meta["point"], meta["probe"], digest])
+    asked = [[str(path.resolve()) for path in stores], question]
+    return results_home(stores[0]) / folder_name(["transfer", meta["point"], meta["probe"]], asked)

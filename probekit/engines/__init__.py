@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from probekit.errors import UsageError
-from probekit.files.remote.path import AnyPath, RemotePath
+from probekit.files.remote.path import AnyPath, is_private
 from probekit.options.engine import EngineOptions
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def run(plan: "ExtractionPlan", path: AnyPath, options: EngineOptions, progress:
     Raises:
         As `extract`; of what happened to workers, the first reason.
     """
-    if isinstance(path, RemotePath) and path.scheme == "memory":
+    if is_private(path):
         raise UsageError(f"{str(path)!a} is in the memory of this process alone; name a folder or a bucket for workers")
     with _in_host_memory(plan.model):
         if options.engine == "ray":

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-import probekit
 from probekit.activations.parts.cut import shard_costs
 from probekit.activations.parts.work import begin_work, finish_store
 from probekit.activations.plan.plan import ExtractionPlan
@@ -195,7 +194,7 @@ class _Devices:
 
 def start(device: str, path: AnyPath, check: str, threads: int) -> "subprocess.Popen[bytes]":
     """Start a process on a device. One on a GPU sees that GPU alone, so that nothing lands on another."""
-    root = str(Path(probekit.__file__).parents[1])
+    root = str(Path(__file__).parents[2])
     env = {**os.environ, **dict.fromkeys(_THREADS, str(threads))}
     env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [env.get("PYTHONPATH")])])
     wanted = torch.device(device)

@@ -17,7 +17,7 @@ from probekit.evaluation.results.files import as_entry
 from probekit.evaluation.scores.predictions import Predictions
 from probekit.files.records import read_as
 from probekit.probes.files import probe_bytes, probe_from
-from probekit.probes.load import SAVED
+from probekit.probes.find import SAVED
 
 ARRAYS = ("truth", "predicted", "scores", "probabilities")
 

@@ -16,7 +16,7 @@ from probekit.engines.ray_pool import Pool, least_and_most
 from probekit.engines.ray_worker import own_versions
 from probekit.engines.schedule import Schedule, shards_bar
 from probekit.engines.shares import Shares
-from probekit.files.remote.path import AnyPath, RemotePath
+from probekit.files.remote.path import AnyPath
 from probekit.options.engine import EngineOptions
 
 
@@ -31,7 +31,7 @@ def run_on_ray(plan: ExtractionPlan, path: AnyPath, options: EngineOptions, prog
     if missing:
         shares = Shares(missing, shard_costs(plan))
         with ray_cluster(options) as ray, shards_bar(plan, missing, progress) as count:
-            place = str(path) if isinstance(path, RemotePath) else str(path.absolute())
+            place = str(path.absolute())
             needs = needs_of(plan, options, [node["Resources"] for node in ray.nodes() if node["Alive"]])
             check_workers_fit(ray, needs, options)
             opening = (place, own_versions(), options.check)

@@ -24,7 +24,7 @@ from probekit.evaluation.request import check_requests
 from probekit.options import ClusterOptions, CurvesArguments
 from probekit.points import Place, place_name
 from probekit.probes.base import Probe
-from probekit.probes.load import SAVED
+from probekit.probes.find import SAVED
 
 NOT_SENT = {
     "progress",
@@ -95,7 +95,7 @@ def _shared_payload(acts: Activations, options: CurvesArguments, sets: Sequence[
     own = {field.name: getattr(options, field.name) for field in fields(options) if field.name not in NOT_SENT}
     own["probe"] = _as_plain(own["probe"])
     own["probes"] = None if own["probes"] is None else [_as_plain(each) for each in own["probes"]]
-    path = str(acts.path.absolute()) if isinstance(acts.path, Path) else str(acts.path)
+    path = str(acts.path.absolute())
     check = "size" if acts.meta.get("check") == "size" else "hash"
     text = json.dumps(own, default=lambda value: value.item() if hasattr(value, "item") else list(value))
     fingerprint = acts.task.fingerprint()

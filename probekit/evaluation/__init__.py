@@ -8,14 +8,13 @@ from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.data import BaselineResult, LayerResult, TransferCell
 from probekit.evaluation.results.folders import (
     check_curves,
-    check_folder,
     check_head_folder,
     check_position_folder,
+    check_results_folder,
     check_transfer_folder,
 )
 from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.results.transfer_results import TransferResults
-from probekit.evaluation.train_probes import train_probes
 from probekit.evaluation.transfer import transfer
 
 __all__ = [
@@ -30,10 +29,9 @@ __all__ = [
     "TransferCell",
     "TransferResults",
     "check_curves",
-    "check_folder",
     "check_head_folder",
     "check_position_folder",
+    "check_results_folder",
     "check_transfer_folder",
-    "train_probes",
     "transfer",
 ]

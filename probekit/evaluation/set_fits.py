@@ -1,6 +1,6 @@
 """Every fit that the curves need: of the labels, of random weights, of one row for each text, without nuisances."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from probekit.activations.activations import Activations
@@ -13,7 +13,7 @@ from probekit.evaluation.reading import of_rows
 from probekit.evaluation.request import random_init_activations
 from probekit.evaluation.surface.nuisance import fit_residual
 from probekit.options import CurvesArguments
-from probekit.points import place_name
+from probekit.points import Place, place_name
 
 FITTING = "fitting probes"
 
@@ -41,8 +41,19 @@ def _on_pass(options: CurvesArguments) -> OnPass:
     return lambda place, number: begin(f"{FITTING}, {place_name(place)} from disk (pass {number})")
 
 
-def fit_sets(acts: Activations, sets: Sequence[LabelSetPlan], options: CurvesArguments) -> list[SetFits]:
-    """The fits of each label set; a place is read once for all of them.
+FitPlaces = Callable[
+    [Activations, CurvesArguments, Sequence[LabelSetPlan], Sequence[Place], Callable[[], None]], list[Fitted]
+]
+"""What `fit_places` gives for these label sets, made by others; the last argument is called after each place."""
+
+
+def fit_sets(
+    acts: Activations,
+    sets: Sequence[LabelSetPlan],
+    options: CurvesArguments,
+    fit_elsewhere: FitPlaces | None = None,
+) -> list[SetFits]:
+    """The fits of each label set; a place is read once for all of them. `fit_elsewhere` makes those of the labels.
 
     Raises:
         DataError: NaN or infinity in the activations, or random weights without a place that is probed.
@@ -55,10 +66,8 @@ def fit_sets(acts: Activations, sets: Sequence[LabelSetPlan], options: CurvesArg
     parts = 1 + (noise is not None) + options.of_sequences + bool(options.nuisance)
     done = ticker(options.on_progress, len(places) * parts)
     features = [each.requests[0].features for each in sets]
-    if options.engine is not None:
-        from probekit.engines.ray_probes import fit_places_on_ray
-
-        own = fit_places_on_ray(acts, options, sets, places, done)
+    if fit_elsewhere is not None:
+        own = fit_elsewhere(acts, options, sets, places, done)
     else:
         own = fit_places(features, plans, places, done, _on_pass(options))
     pooled = fit_pooled(features, plans, places, options, done) if options.of_sequences else [{}] * len(sets)

@@ -2,80 +2,279 @@
 
 The checks are the audit of the data, control tasks, baselines, code lengths, and the comparison of the places. Of
 several curves, a place is read once for all label sets, and what belongs to a label set alone (audit, control tasks,
-model-free baselines) is made once for all points.
+model-free baselines) is made once for all points. With the results of a curve are kept the rows that chose and tested,
+with their scores, and the mean and shrunk covariance of each place's training rows.
+
+Axes: N rows, D width, K directions.
 """
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+import numpy as np
+
 from probekit.activations.activations import Activations
 from probekit.activations.labelled import label, with_label_columns, with_task
-from probekit.errors import StorageError
 from probekit.evaluation.by_head.train import train_by_head
 from probekit.evaluation.by_position.results import PositionResults
 from probekit.evaluation.by_position.train import train_by_position
-from probekit.evaluation.curve import announcer
-from probekit.evaluation.curve_results import curve_results
+from probekit.evaluation.compare.baselines import Baseline, embedding_baseline
+from probekit.evaluation.compare.layers import compare_layers
+from probekit.evaluation.compare.lead import lead, optimism
+from probekit.evaluation.compare.sequence import against_pooled, pooled_results
+from probekit.evaluation.curve import Fitted, FittedPlace, announcer
+from probekit.evaluation.fits.choose import layers_by_round
+from probekit.evaluation.fits.protocol import Protocol
+from probekit.evaluation.fits.sequences import tokens_of_texts
+from probekit.evaluation.fits.stream import features_to_fit, rows_held
 from probekit.evaluation.label_sets import LabelSetPlan, plan_label_sets
+from probekit.evaluation.plan import CurvePlan
+from probekit.evaluation.quick import NO_P_VALUES
 from probekit.evaluation.reading import checked_activations
-from probekit.evaluation.request import check_requests
+from probekit.evaluation.request import Request, check_requests
 from probekit.evaluation.results.curves import ProbeCurves
+from probekit.evaluation.results.data import EMBEDDING, LayerResult, ProbeData
 from probekit.evaluation.results.results import ProbeResults
+from probekit.evaluation.results.row_scores import RowScores, digests_of
+from probekit.evaluation.results.spread import TrainingSpread, distances
 from probekit.evaluation.results.transfer_results import TransferResults
-from probekit.evaluation.set_fits import FITTING, fit_sets
+from probekit.evaluation.rows import resampling_units
+from probekit.evaluation.scores.metrics import Predictions
+from probekit.evaluation.scores.rates import rates_at, threshold_for
+from probekit.evaluation.scores.score import score, score_intervals
+from probekit.evaluation.set_fits import FITTING, FitPlaces, SetFits, fit_sets
+from probekit.evaluation.surface.nuisance import nuisance_record
 from probekit.evaluation.surface.shift import train_by_shift
 from probekit.machine.devices import at_most
 from probekit.machine.progress import shown_parts
+from probekit.machine.threads import one_thread
 from probekit.options import CurvesArguments
-from probekit.options.option import keywords_of_three
 from probekit.options.probe import BY_HEAD
-from probekit.options.probe_forms import OneCurveArguments, OnePositionArguments
+from probekit.points import Place, place_name
+from probekit.probes.base import as_numpy
+from probekit.probes.sequence.ragged import pooled_rows
+
+DIRECTIONS = 256  # 0.8 MB at D = 768
+WIDE = 2048  # the smaller side of the rows is at most this, whose eigenvectors take two seconds of one core
+MOST_ROWS = 8192
+SMALLEST = 1e-12  # of the mean variance: rows without any variance have a distance all the same
 
 
-@keywords_of_three(
-    (OnePositionArguments, PositionResults), (OneCurveArguments, ProbeResults), (CurvesArguments, ProbeCurves)
-)
-def train_probes(
-    acts: Activations, options: CurvesArguments
-) -> ProbeResults | ProbeCurves | PositionResults | TransferResults:
-    """Train and test a probe at every layer of one point, or of several points, label sets and kinds of probe.
+def training_spread(acts: Activations, place: Place, protocol: Protocol, seed: int) -> TrainingSpread:
+    """The spread of a place's training rows; of a probe over a sequence, of the mean token of each text.
 
-    C and the best layer are chosen on the headline of validation (`metric`, or accuracy; AUROC where a class has
-    more than 80% of the training labels; R2 for numbers). Ties go to the lower log loss (of numbers, squared
-    error), then to the smaller C, then to the earlier layer. Test decides nothing. With nested folds both are
-    chosen anew inside each fold, and the number to quote is that of the procedure (`results.estimate`). As many
-    layers are fitted at once, and are in memory, as torch has threads, unless memory is short; on a GPU one. The
-    numbers do not depend on the threads. A place of a store that does not fit in memory with its fits is read from
-    disk in every pass (see `memory`): the numbers are the same within the certificates.
-
-    A task without validation rows is fitted on all of train if there is one C, and then no layer is selected. If there
-    are several, a tenth of the training rows chooses, as after `load_task`, with a warning.
-
-    Args:
-        acts: from `extract` or `load_activations`.
-        options: as keyword arguments. Where `labels` holds labels by id rather than names, they are joined first, as
-            `label(acts, labels)` does it.
-
-    Returns:
-        `ProbeResults`, the curve of one point and label set; with `points`, `probes` or several `labels`,
-        `ProbeCurves`; with `by`, `PositionResults`, or `HeadResults` with by="head"; with `shift_column`,
-        `TransferResults`.
-
-    Raises:
-        UsageError: an unknown probe, point, label or metric, a layer that is not there, a C that is not positive and
-            finite, a probe of classes for labels that are numbers; `drop_leaks` with folds.
-        DataError: NaN or infinity in the activations; labels out of range; a class missing from a split or a fold, or
-            once the leaks are left out.
+    At most `MOST_ROWS` training rows take part, drawn with the seed (`WIDE` of them for wider places), and as many
+    validation rows. With nested folds all rows are training rows, and none are held out.
     """
-    if options.log_to is not None:
-        return _logged(acts, options, options.log_to)
-    acts, options = _labelled(acts, options)
-    if options.engine is not None:
-        from probekit.engines.ray_probes import check_engine
+    is_ragged = acts.layout.is_ragged
+    X = pooled_rows(tokens_of_texts(acts, place), "mean") if is_ragged else features_to_fit(acts, place)
+    rng = np.random.default_rng(seed)
+    parts = []
+    for rows in (protocol.train, protocol.rows.get("validation", np.empty(0, dtype=np.int64))):
+        most = MOST_ROWS if X.shape[1] <= WIDE else WIDE
+        some = rows if len(rows) <= most else np.sort(rng.choice(rows, most, replace=False))
+        parts.append(np.asarray(as_numpy(rows_held(X, some)), dtype=np.float64))
+    made = spread_of(parts[0], place_name(place))
+    return replace(made, held_out=np.sort(distances(made, parts[1])))
 
-        check_engine(acts, options)
+
+def spread_of(X: np.ndarray, place: str) -> TrainingSpread:
+    """The spread of rows [N, D], with no held-out distances."""
+    N, D = X.shape
+    mean = X.mean(axis=0)
+    centred = X - mean
+    small = centred @ centred.T if N < D else centred.T @ centred
+    values, vectors = np.linalg.eigh(small)
+    K = min(DIRECTIONS, D, len(values))
+    values, vectors = np.maximum(values[::-1] / N, 0), vectors[:, ::-1][:, :K]
+    if N < D:  # the vectors of the rows' products give those of the covariance, but for directions without variance
+        varied = values[:K] > SMALLEST * max(values[0], np.finfo(float).tiny)
+        vectors = centred.T @ (vectors[:, : varied.sum()] / np.sqrt(N * values[:K][varied]))
+    variances, rest = _shrunk(values, vectors.shape[1], centred)
+    return TrainingSpread(place, N, mean, vectors.T.astype(np.float32), variances, rest, np.empty(0))
+
+
+def _shrunk(values: np.ndarray, K: int, centred: np.ndarray) -> tuple[np.ndarray, float]:
+    """The first K eigenvalues of the covariance, shrunk towards their mean, and the mean of the others.
+
+    The weight of the mean is that of Ledoit and Wolf (2004, lemma 3.2 ff.): the squared error of the covariance over
+    its squared distance from a multiple of the identity.
+    """
+    N, D = centred.shape
+    squares, average = float((values**2).sum()), float(values.sum() / D)
+    off_identity = squares - D * average**2
+    error = (float((np.einsum("nd,nd->n", centred, centred) ** 2).sum()) / N - squares) / N
+    weight = 1.0 if off_identity <= 0 else min(1.0, max(0.0, error) / off_identity)
+    least = max(SMALLEST * average, np.finfo(float).tiny)
+    shrunk = np.maximum((1 - weight) * values[:K] + weight * average, least)
+    others = D - K
+    rest = (1 - weight) * float(values[K:].sum()) / others + weight * average if others else average
+    return shrunk, max(rest, least)
+
+
+def scored_rows(acts: Activations, plan: CurvePlan, fitted: Sequence[FittedPlace]) -> RowScores:
+    """The rows of one curve: those of validation, then those of test in the order in which they are pooled."""
+    protocol, task = plan.grid.protocol, acts.task
+    chose = protocol.rows.get("validation", np.empty(0, dtype=np.int64))
+    rows = np.concatenate([chose, protocol.test])
+    units = resampling_units(task)
+    groups = rows if units is None else np.unique(np.asarray(units)[rows], return_inverse=True)[1]
+    parts = {place.result.place: _parts(place) for place in fitted}
+    return RowScores(
+        ids=np.array([task.ids[i] for i in rows], dtype=object),
+        digests=digests_of([task.inputs[i] for i in rows], task.has_texts),
+        splits=np.array(["validation"] * len(chose) + ["test"] * len(protocol.test), dtype=object),
+        labels=plan.grid.label_sets[0][rows],
+        groups=groups.astype(np.int64),
+        scores={name: np.concatenate([part.scores for part in own]) for name, own in parts.items()},
+        predicted={name: np.concatenate([part.predicted for part in own]) for name, own in parts.items()}
+        if plan.grid.n_classes
+        else {},
+    )
+
+
+def rates_of(rows: RowScores, place: str) -> dict[str, float] | None:
+    """The rates of a threshold that validation chose at a place, as `LayerResult.rates`; None without two classes."""
+    chosen, scores = rows.splits == "validation", rows.scores[place]
+    if place not in rows.predicted or scores.ndim != 1 or not chosen.any():
+        return None
+    found = threshold_for(scores[chosen], rows.labels[chosen])
+    about: dict[str, float] = {"fpr": found.fpr, "negatives": found.negatives, "least": found.least}
+    if found.value is None:
+        return about
+    tested = ~chosen
+    rates = rates_at(found.value, scores[tested], rows.labels[tested], rows.groups[tested])
+    both = zip(("tpr", "test_fpr"), rates, strict=True)
+    parts = [{name: rate.value, f"{name}_low": rate.low, f"{name}_high": rate.high} for name, rate in both if rate]
+    return about | {"threshold": found.value} | {key: value for part in parts for key, value in part.items()}
+
+
+def _parts(place: FittedPlace) -> list[Predictions]:
+    """The predictions of a place for the validation rows, where there are any, and for the test rows."""
+    return [place.fit.test] if place.validation is None else [place.validation, place.fit.test]
+
+
+@one_thread()
+def curve_results(label_set: LabelSetPlan, request: Request, fits: SetFits, options: CurvesArguments) -> ProbeResults:
+    """The results of one point: its layers compared with one another, with chance and with the baselines."""
+    plan, fitted = label_set.plan, [fits.own[place] for place in request.places]
+    layers, chance = _compared(fitted, plan, None if options.folds or options.quick else options.seed)
+    baselines = [*label_set.baselines, *([] if options.baselines is False else _embedding(fitted))]
+    meta = {**label_set.origin, "point": request.point, **chance}
+    meta["test_groups"] = None if plan.bootstrap is None else plan.bootstrap.n_groups
+    if options.quick and options.intervals and not options.folds:
+        meta["no_p_values"] = NO_P_VALUES
+    noisy = [fits.random[place] for place in request.places if place in fits.random]
+    left = [fits.residual[place] for place in request.places if place in fits.residual]
+    if left:
+        meta["nuisance"] = nuisance_record(label_set, fitted, left)
+    scored = scored_rows(request.acts, plan, fitted)
+    layers = [replace(layer, rates=rates_of(scored, layer.place)) for layer in layers]
+    results = ProbeResults(
+        layers=layers,
+        baselines=[baseline.result for baseline in baselines],
+        meta=meta,
+        random_init=_numbers(noisy),
+        pooled=pooled_results(fits.pooled, request.places),
+        rows=scored,
+        spread=_spread(layers, request, plan, options),
+        residual=_numbers(left),
+    )
+    quoted, meta["procedure"] = _quoted(results, fitted, plan)
+    meta |= {"lead": None, "optimism": None}
+    if quoted is not None:
+        others = [*_rivals(results, baselines), *_random_baseline(noisy, plan)]
+        meta["lead"] = lead(quoted, others, plan.headline, plan.bootstrap)
+        if fits.pooled:
+            meta["pooled"] = against_pooled(quoted, _chosen(fits.pooled, request.places, plan), plan)
+        meta["optimism"] = optimism(results.layers, results.best, plan.headline, results.estimate[0])
+    return results
+
+
+def _numbers(places: Sequence[FittedPlace]) -> list[LayerResult]:
+    """The results without the fitted probes."""
+    return [replace(place.result, probe=None) for place in places]
+
+
+def _spread(
+    layers: list[LayerResult], request: Request, plan: CurvePlan, options: CurvesArguments
+) -> TrainingSpread | None:
+    """The spread of the selected place's training activations, if one was selected."""
+    best = ProbeData(layers, [], {"headline": plan.headline}).selected
+    if best is None:
+        return None
+    return training_spread(request.features, (best.point, best.layer), plan.grid.protocol, options.seed)
+
+
+def _embedding(fitted: list[FittedPlace]) -> list[Baseline]:
+    """The first place as a baseline of the others, if it is the embedding."""
+    found = embedding_baseline(fitted[0].result, fitted[0].fit.test) if len(fitted) > 1 else None
+    return [] if found is None else [found]
+
+
+def _compared(fitted: list[FittedPlace], plan: CurvePlan, seed: int | None) -> tuple[list[LayerResult], dict[str, Any]]:
+    """The results with bands, best set and p-values, and the record of the permutation test."""
+    found = compare_layers([place.fit.test for place in fitted], plan.headline, plan.bootstrap, seed)
+    layers = [
+        replace(place.result, band=band, in_best_set=tied, p_value=p)
+        for place, band, tied, p in zip(fitted, found.bands, found.in_best_set, found.p_values, strict=True)
+    ]
+    return layers, found.chance
+
+
+def _quoted(
+    results: ProbeResults, fitted: list[FittedPlace], plan: CurvePlan
+) -> tuple[Predictions | None, dict[str, Any] | None]:
+    """The test predictions that are quoted, if any are; with folds, also the record of how well the procedure does."""
+    protocol = plan.grid.protocol
+    if protocol.folds is None:
+        selected = results.selected
+        chosen = [each for each in fitted if selected is not None and each.result.place == selected.place]
+        return chosen[0].fit.test if chosen else None, None
+    quoted, chosen = layers_by_round([place.fit for place in fitted], protocol.rounds)
+    intervals = {name: list(ends) for name, ends in score_intervals(plan.bootstrap, quoted).items()}
+    layers = [fitted[i].result.place for i in chosen]
+    return quoted, {"metrics": score(quoted), "intervals": intervals, "layers": layers}
+
+
+def _chosen(
+    pooled: dict[str, Fitted], places: Sequence[Place], plan: CurvePlan
+) -> dict[str, tuple[ProbeResults, Predictions | None]]:
+    """The curve of each kind of row, and its test predictions that would be quoted."""
+    found = {}
+    for how, fitted in pooled.items():
+        own = [fitted[place] for place in places]
+        results = ProbeResults([each.result for each in own], [], {"headline": plan.headline})
+        test, results.meta["procedure"] = _quoted(results, own, plan)
+        found[how] = results, test
+    return found
+
+
+def _random_baseline(random: list[FittedPlace], plan: CurvePlan) -> list[tuple[str, Predictions]]:
+    """The test predictions from random weights, if there are any, at the layer that validation chooses among theirs."""
+    if not random:
+        return []
+    results = ProbeResults([place.result for place in random], [], {"headline": plan.headline})
+    quoted = _quoted(results, random, plan)[0]
+    return [] if quoted is None else [("random init", quoted)]
+
+
+def _rivals(results: ProbeResults, baselines: list[Baseline]) -> list[tuple[str, Predictions]]:
+    """Name and test predictions of each baseline; where the embedding itself is quoted, it is no rival."""
+    is_quoted = results.procedure is None and results.selected is results.layers[0]
+    return [
+        (baseline.result.name, baseline.test)
+        for baseline in baselines
+        if not (is_quoted and baseline.result.name == EMBEDDING)
+    ]
+
+
+def train_curves(
+    acts: Activations, options: CurvesArguments, fit_elsewhere: FitPlaces | None = None
+) -> ProbeResults | ProbeCurves | PositionResults | TransferResults:
+    """`train_probes`, with its options as an object, and no tracker; a cluster fits the places if one is given."""
+    acts, options = with_labels(acts, options)
     with shown_parts(options) as options, at_most(cast("int | None", options.memory)):
         if options.by is not None:
             return (train_by_head if options.by == BY_HEAD else train_by_position)(acts, options)
@@ -85,7 +284,7 @@ def train_probes(
         begin = announcer(options.on_part)
         sets = plan_label_sets(requests, options, begin)
         begin(FITTING)
-        fits = fit_sets(acts, sets, options)
+        fits = fit_sets(acts, sets, options, fit_elsewhere)
         begin("comparing layers")
         curves = [
             curve_results(sets[number], sets[number].requests[point], fits[number], options)
@@ -101,21 +300,7 @@ def _in_order(sets: Sequence[LabelSetPlan]) -> list[tuple[int, int]]:
     return sorted(every, key=lambda pair: (labels.index(labels[pair[0]]), pair[1], pair[0]))
 
 
-def _logged(acts: Activations, options: CurvesArguments, tracker: str) -> Any:
-    """Train, and log the results; that the tracker is there is checked first. A run that it refuses is a warning."""
-    from probekit.logging_to.check import check_tracker
-    from probekit.logging_to.trackers import log_results
-
-    check_tracker(tracker, options)
-    results = train_probes(acts, **{**vars(options), "log_to": None})
-    try:
-        log_results(results, tracker)
-    except StorageError as error:  # hours of fits are not lost to a tracker
-        warnings.warn(str(error), stacklevel=3)
-    return results
-
-
-def _labelled(acts: Activations, options: CurvesArguments) -> tuple[Activations, CurvesArguments]:
+def with_labels(acts: Activations, options: CurvesArguments) -> tuple[Activations, CurvesArguments]:
     """The activations with the labels that the options hold or name, those of random weights too; and the options."""
     if options.joined is not None:
         made = label(acts, options.joined)

@@ -1,42 +1,33 @@
-"""Atomic, durable files, and JSON with a checksum of itself.
+"""Atomic, durable files, here or in an object store, and JSON with a checksum of itself.
 
-Order of a write on disk: temporary file in the same folder, write, fsync, then rename or link(2) to the final name,
-fsync the folder. No file is ever rewritten in place, and a failed fsync is never retried on the same file: the kernel
-may have dropped the pages that it could not write.
-
-In an object store a file is one object: it is visible as a whole when the store has confirmed it, and not before, so
-that temporary files, links and fsync have no counterpart there.
+Every path is given to one of two backends (`backends`, which has the order of each write), so that nothing above asks
+where a file is. A file is under its name as a whole or not at all, and stays there once the function has returned.
 """
 
-import contextlib
-import errno
 import hashlib
 import json
 import os
-import stat
-import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator
-from io import BufferedReader
+from contextlib import AbstractContextManager
 from itertools import chain
-from pathlib import Path
 from types import UnionType
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from probekit.errors import StorageError
-from probekit.files.plain_files import file_kind, open_regular, parse_json
-from probekit.files.remote.path import AnyPath, RemotePath
-from probekit.files.remote.uploads import abort_stale_uploads
+from probekit.files.backends import TEMPORARY, Buffer, backend_of, refused
+from probekit.files.plain_files import parse_json
+from probekit.files.remote.path import AnyPath, Entry
 
-Buffer = bytes | bytearray | memoryview
+__all__ = ["TEMPORARY", "refused"]
 
-TEMPORARY = ".tmp-"
+T = TypeVar("T")
+R = TypeVar("R")
+
 MAX_JSON_BYTES = 64 << 20  # parsing takes ten times as much, and a hostile file must not fill memory
 _SEAL = b'"seal": "%s"\n}\n'
 _SEAL_BYTES = len(_SEAL % bytes(64))
-_STALE_SECONDS = 3600  # a temporary file of this age belongs to a run that died
-_NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP}  # errors of file systems that cannot sync folders
-_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}  # errors of file systems without hard links
+STALE_SECONDS = 3600  # a file of this age that nothing names belongs to a run that died
+REQUESTS = 16  # small ones in flight
 
 
 def make_folder(path: AnyPath) -> None:
@@ -45,31 +36,38 @@ def make_folder(path: AnyPath) -> None:
     Raises:
         StorageError: the disk refused.
     """
-    if isinstance(path, RemotePath):
-        return
-    missing = [folder for folder in [path, *path.parents] if not folder.exists()]
-    try:
-        if not path.is_dir():
-            path.mkdir(parents=True, exist_ok=True)
-        for folder in missing or [path]:  # an existing one may be of a run that died before its fsync
-            _fsync_folder(folder.parent)
-    except OSError as error:
-        raise refused(path, error) from error
+    backend_of(path).make_folder(path)
 
 
 def make_folders(path: AnyPath, *inside: str) -> None:
     """Make a folder and the named ones in it, and remove what runs that died left there; errors as in `make_folder`."""
-    if isinstance(path, RemotePath):
-        remove_stale(path)  # of all that is below, in one request
-        return
     for folder in (path, *(path / name for name in inside)):
         make_folder(folder)
         remove_stale(folder)
 
 
+def check_folder(path: AnyPath) -> None:
+    """Raise a StorageError if a link or a file is where a folder should be."""
+    backend_of(path).check_folder(path)
+
+
+def remove_folder(path: AnyPath) -> None:
+    """Remove a folder of files that nothing names any more; what cannot be removed stays, and only takes room."""
+    backend_of(path).remove_folder(path)
+
+
 def is_there(path: AnyPath) -> bool:
     """True if a file or a folder has this name, or an object; a link that leads nowhere counts."""
-    return path.is_object() if isinstance(path, RemotePath) else os.path.lexists(path)
+    return backend_of(path).is_there(path)
+
+
+def entries(folder: AnyPath) -> list[Entry]:
+    """What is directly in a folder, by name, with sizes and dates; links are not followed. Empty for no folder.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    return backend_of(folder).entries(folder)
 
 
 def sync_names(folder: AnyPath) -> None:
@@ -78,12 +76,7 @@ def sync_names(folder: AnyPath) -> None:
     Raises:
         StorageError: the disk refused.
     """
-    if isinstance(folder, RemotePath):
-        return
-    try:
-        _fsync_folder(folder)
-    except OSError as error:
-        raise refused(folder, error) from error
+    backend_of(folder).sync_names(folder)
 
 
 def write_as(path: AnyPath, data: bytes) -> None:
@@ -92,10 +85,7 @@ def write_as(path: AnyPath, data: bytes) -> None:
     Raises:
         StorageError: the disk refused; `path` holds no partial file.
     """
-    if isinstance(path, RemotePath):
-        path.write_bytes(data)
-    else:
-        _write(path.parent, [data], lambda: path, os.replace)
+    write_named(path.parent, [data], lambda: path.name)
 
 
 def write_named(folder: AnyPath, parts: Iterable[Buffer], name: Callable[[], str]) -> AnyPath:
@@ -104,12 +94,7 @@ def write_named(folder: AnyPath, parts: Iterable[Buffer], name: Callable[[], str
     Raises:
         StorageError: the disk refused; no partial file has the name.
     """
-    if isinstance(folder, RemotePath):
-        data = b"".join(parts)
-        path = folder / name()
-        path.write_bytes(data)
-        return path
-    return _write(folder, parts, lambda: folder / name(), os.replace)
+    return backend_of(folder).put(folder, parts, name)
 
 
 def write_first(path: AnyPath, data: bytes) -> bool:
@@ -118,60 +103,20 @@ def write_first(path: AnyPath, data: bytes) -> bool:
     Raises:
         StorageError: the disk refused, or something other than a regular file has the name; no partial file has it.
     """
-    if isinstance(path, RemotePath):
-        return path.create(data)
-    try:
-        _write(path.parent, [data], lambda: path, _claim)
-    except FileExistsError:
-        _check_regular(path)
-        return False
-    return True
+    return backend_of(path).put_if_absent(path, data)
 
 
-def _check_regular(path: Path) -> None:
-    """Refuse a link, which may lead nowhere, and all else that is not a file under a name that a file should have."""
-    with contextlib.suppress(FileNotFoundError):
-        mode = path.lstat().st_mode
-        if not stat.S_ISREG(mode):
-            kind = "a link" if stat.S_ISLNK(mode) else file_kind(mode)
-            raise StorageError(f"{str(path)!a} is {kind}, and a file must be written there; move it away")
+def link_or_copy(source: AnyPath, folder: AnyPath) -> None:
+    """Bring a complete file into a folder under its own name, durably, as a hard link where the disk can.
 
+    A file that is there is left. A link is safe: no file of a store is ever written to again, and `repair` replaces one
+    by another file.
 
-def _claim(temporary: Path, path: Path) -> None:
-    try:
-        os.link(temporary, path)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        if path.exists():
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
-        temporary.replace(path)  # of two writers at once the last one wins; both files are complete
-
-
-def _write(
-    folder: Path, parts: Iterable[Buffer], target: Callable[[], Path], put: Callable[[Path, Path], object]
-) -> Path:
-    temporary = folder / f"{TEMPORARY}{os.getpid()}-{uuid.uuid4().hex}"
-    path = folder
-    if not folder.is_dir():
-        make_folder(folder)
-    try:
-        with temporary.open("xb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        path = target()
-        put(temporary, path)
-        _fsync_folder(folder)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise refused(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-    return path
+    Raises:
+        StorageError: the disk refused; the folder holds no partial file of that name.
+        FileNotFoundError: there is no such file.
+    """
+    backend_of(folder).bring(source, folder)
 
 
 def remove(path: AnyPath) -> None:
@@ -180,67 +125,55 @@ def remove(path: AnyPath) -> None:
     Raises:
         StorageError: the disk refused.
     """
-    try:
-        path.unlink(missing_ok=True)
-        if isinstance(path, Path):
-            _fsync_folder(path.parent)
-    except OSError as error:
-        raise refused(path, error) from error
+    backend_of(path).remove(path)
 
 
-@contextlib.contextmanager
-def open_plain(path: Path, max_bytes: int | None = None) -> Iterator[BufferedReader]:
-    """A regular file of a store or of a run; links, and pipes that would make a reader wait, are refused.
+def touch(path: AnyPath) -> None:
+    """Date a file as if it were written now; one that is read-only or in an object store keeps its date."""
+    backend_of(path).touch(path)
+
+
+def open_plain(path: AnyPath, max_bytes: int | None = None) -> "AbstractContextManager[Any]":
+    """An `OpenFile` or `OpenObject`, for reading ranges; links, and pipes that would make a reader wait, are refused.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: there is no such file; of an object when it is first read.
         StorageError: not a regular file, more than `max_bytes` bytes, or the disk refused.
     """
-    try:
-        with open_regular(path, max_bytes, follow=False) as file:
-            yield file
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise refused(path, error) from error
+    return backend_of(path).open(path, max_bytes)
 
 
 def read_plain(path: AnyPath, max_bytes: int) -> bytes:
     """The content of a regular file, or of an object; errors as in `open_plain`."""
-    if not isinstance(path, RemotePath):
-        with open_plain(path, max_bytes) as file:
-            return file.read(os.fstat(file.fileno()).st_size)
-    data = path.read_bytes(0, max_bytes + 1)
-    if len(data) > max_bytes:
-        raise StorageError(f"{str(path)!a}: more than the {max_bytes:,} bytes that are read")
-    return data
+    return backend_of(path).read(path, max_bytes)
 
 
-def _fsync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in _NO_FOLDER_SYNC:
-            raise
-    finally:
-        os.close(fd)
+def sizes_of(paths: list[Any]) -> Iterator[int | None]:
+    """The size of each of these regular files or objects; None where there is none. Errors as in `open_plain`."""
+    return backend_of(paths[0]).sizes(paths) if paths else iter(())
 
 
-def refused(path: AnyPath, error: OSError) -> StorageError:
-    """The StorageError for an error of the system at `path`."""
-    return StorageError(f"{str(path)!a}: {error.strerror or error}")
+def each_of(path: AnyPath, function: Callable[[T], R], items: Iterable[T], most: int = REQUESTS) -> Iterator[R]:
+    """`function` of each item in order; at most `most` at a time where `path` is in an object store.
+
+    Most of the time of a small request is waiting for the answer.
+    """
+    return backend_of(path).each(function, items, most)
+
+
+def readers_of(path: AnyPath) -> int:
+    """How many files are best read at once."""
+    return backend_of(path).readers
+
+
+def remove_old(folder: AnyPath, which: Callable[[str], bool]) -> None:
+    """Remove the files of a folder, chosen by their names, that runs that died left; a young one may be in use."""
+    backend_of(folder).remove_old(folder, STALE_SECONDS, which)
 
 
 def remove_stale(folder: AnyPath) -> None:
     """Remove temporary files, or unfinished uploads, of runs that died; recent ones may be in use by another run."""
-    if isinstance(folder, RemotePath):
-        abort_stale_uploads(folder, _STALE_SECONDS)
-        return
-    for path in folder.glob(TEMPORARY + "*"):
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > _STALE_SECONDS:
-                path.unlink()
+    backend_of(folder).remove_unfinished(folder, STALE_SECONDS)
 
 
 def seal(body: dict[str, Any], max_bytes: int = MAX_JSON_BYTES) -> tuple[bytes, str]:

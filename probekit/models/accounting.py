@@ -1,4 +1,4 @@
-"""Parameters, memory and forward FLOPs of a model by component, from its sizes alone.
+"""Counts parameters, values in memory and forward FLOPs of a model by component, from its sizes alone.
 
 A product of [a, b] with [b, c] is 2abc FLOPs: a multiplication and an addition each. For L tokens of one text, a block
 with H heads of width K = D / H, as many key/value heads, and an MLP of two products needs
@@ -29,12 +29,6 @@ here: its mask hides scores that are computed.
 Axes: B batch, L query position, M key position, D d_model, H heads, G kv heads, K d_head, F d_mlp, E experts, V vocab.
 """
 
-from dataclasses import dataclass
-from typing import Any
-
-from probekit.errors import UsageError
-from probekit.machine.dtypes import BYTES, dtype_name
-from probekit.models.account_points import PointSize, point_sizes
 from probekit.models.shapes import ModelShape, StackShape, equal_stacks
 
 COMPONENTS: tuple[str, ...] = (
@@ -51,127 +45,6 @@ COMPONENTS: tuple[str, ...] = (
     "head",
 )
 MATMULS = tuple(name for name in COMPONENTS if name not in ("embeddings", "norms"))
-
-
-@dataclass(frozen=True)
-class Account:
-    """One model at one context, batch and type.
-
-    Attributes:
-        name: the model's.
-        shape: its sizes.
-        context: L; in an encoder-decoder also S.
-        batch: B.
-        dtype: the type of weights and activations.
-    """
-
-    name: str
-    shape: ModelShape
-    context: int
-    batch: int
-    dtype: str
-
-    @property
-    def parameters(self) -> int:
-        """Parameters of the model; a tied head is counted once."""
-        return parameters(self.shape)
-
-    @property
-    def active_parameters(self) -> int:
-        """Parameters that compute a token; fewer than all in a mixture of experts."""
-        return self.parameters - idle_parameters(self.shape)
-
-    @property
-    def flops(self) -> dict[str, int]:
-        """FLOPs of a forward of the batch, by component."""
-        return forward_flops(self.shape, self.context, self.batch)
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """Each component's share of the FLOPs; they sum to 1."""
-        flops = self.flops
-        total = sum(flops.values())
-        return {name: n / total for name, n in flops.items()}
-
-    @property
-    def weights_bytes(self) -> int:
-        """Bytes of all parameters."""
-        return self.parameters * BYTES[self.dtype]
-
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes of the keys and values of the complete context; 0 for a model that does not generate."""
-        return cache_values(self.shape, self.context, self.batch) * BYTES[self.dtype]
-
-    @property
-    def working_bytes(self) -> int:
-        """About the peak memory of a forward that keeps no activations, without the weights."""
-        return working_values(self.shape, self.context, self.batch) * BYTES[self.dtype]
-
-    @property
-    def activations(self) -> list[PointSize]:
-        """Every point's size, if it were kept in every layer."""
-        return point_sizes(self.shape, self.context, self.batch, self.dtype)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Everything, JSON-able; sizes in bytes."""
-        flops, shares, kept = self.flops, self.shares, self.activations
-        parts = [(stack, block_parameters(stack)) for stack in equal_stacks(self.shape)]
-        blocks = [{"stack": s.name, "layers": s.n_layers, "each": sum(x.values()), "parts": x} for s, x in parts]
-        return {
-            "model": self.name,
-            "family": self.shape.family,
-            "n_ctx": self.shape.n_ctx,
-            "context": self.context,
-            "batch": self.batch,
-            "dtype": self.dtype,
-            "parameters": {
-                "total": self.parameters,
-                "active": self.active_parameters,
-                "blocks": blocks,
-                "outside": dict(self.shape.outside),
-            },
-            "memory": {
-                "weights": self.weights_bytes,
-                "kv_cache": self.cache_bytes,
-                "forward": self.working_bytes,
-                "all_points": sum(size.bytes for size in kept),
-                "points": [
-                    {"point": x.point, "shape": x.shape, "layers": x.layers, "each": x.bytes_each, "bytes": x.bytes}
-                    for x in kept
-                ],
-            },
-            "flops": {
-                "total": sum(flops.values()),
-                "matmuls": sum(flops[name] for name in MATMULS),
-                "components": {name: {"flops": flops[name], "share": shares[name]} for name in COMPONENTS},
-            },
-        }
-
-
-def account(
-    name: str, shape: ModelShape, context: int | None = None, batch: int = 1, dtype: str = "float32"
-) -> Account:
-    """The account of a model.
-
-    Args:
-        name: the model's.
-        shape: its sizes, from `families.shape_of` or `named_shape`.
-        context: tokens per text; None means the longest that the model supports. More are allowed.
-        batch: texts.
-        dtype: "float32", "bfloat16" or "float16".
-
-    Raises:
-        UsageError: a context or batch below 1, or an unknown type.
-    """
-    context = shape.n_ctx if context is None else context
-    for what, value in (("context", context), ("batch", batch)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise UsageError(f"{what} is a positive whole number of {_UNITS[what]}; got {value!a}")
-    return Account(name, shape, context, batch, dtype_name(dtype))
-
-
-_UNITS = {"context": "tokens", "batch": "texts"}
 
 
 def block_parameters(stack: StackShape) -> dict[str, int]:

@@ -3,12 +3,13 @@
 Each family's file ends with one `Family`, called FAMILY; `families/__init__.py` lists those files.
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from probekit.models.base import LanguageModel
@@ -30,17 +31,6 @@ class HfTensor(NamedTuple):
     name: str
     transposed: bool = False
     rows: tuple[int, int] | None = None
-
-
-def fused(name: str, rows: Mapping[str, int]) -> dict[str, HfTensor]:
-    """Where a tensor holds several weights, one below the other.
-
-    Args:
-        name: the tensor.
-        rows: our name of each weight -> how many rows it has, from the top.
-    """
-    ends = accumulate(rows.values())
-    return {ours: HfTensor(name, rows=(end - n, end)) for (ours, n), end in zip(rows.items(), ends, strict=True)}
 
 
 class HfPoint(NamedTuple):
@@ -117,10 +107,42 @@ class Family:
     hub_examples: tuple[str, ...] = ()
 
 
-def head_names(cfg: Any) -> dict[str, HfTensor]:
-    """The weights of a head called `lm_head`: its own matrix unless that is tied, and its bias if it has one."""
-    weight = {} if cfg.tie_embeddings else {"unembed.weight": HfTensor("lm_head.weight")}
-    return weight | ({"unembed_bias": HfTensor("lm_head.bias")} if cfg.head_bias else {})
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # of a layer or an expert, in a name
+
+
+def weight_names(
+    model: type[LanguageModel], cfg: Any, modules: Mapping[str, str], transposed: Collection[str] = ()
+) -> dict[str, HfTensor]:
+    """Our name of every weight of a model -> where a Hugging Face file holds it.
+
+    Args:
+        model: the class of the model.
+        cfg: its config.
+        modules: our module, or single weight -> the file's, with {} for the numbers of layer and expert. Several of
+            our weights in one tensor lie in it one below the other, in the order of the model.
+        transposed: our modules whose weights are stored as [in, out].
+    """
+    with torch.device("meta"):
+        weights = model(cfg).state_dict()
+    names: dict[str, HfTensor] = {}
+    sharing: dict[str, list[str]] = {}
+    for ours in weights:
+        pattern = _NUMBER.sub("{}", ours)
+        module, _, part = pattern.rpartition(".")
+        theirs = (modules.get(pattern) or f"{modules[module]}.{part}").format(*_NUMBER.findall(ours))
+        names[ours] = HfTensor(theirs, part == "weight" and module in transposed)
+        sharing.setdefault(theirs, []).append(ours)
+    for several in sharing.values():
+        end = 0
+        for ours in several if len(several) > 1 else ():
+            start, end = end, end + len(weights[ours])
+            names[ours] = names[ours]._replace(rows=(start, end))
+    return names
+
+
+def tied(head: str, embedding: str) -> Callable[[Any], dict[str, str | None]]:
+    """The `hf_ties` of a family whose head, by its name in a file, is the embedding where the config ties them."""
+    return lambda cfg: {head: embedding} if cfg.tie_embeddings else {}
 
 
 def with_head_bias(cfg: Any, names: Collection[str]) -> Any:
@@ -138,14 +160,78 @@ def module_output(_: tuple, output: Any) -> Tensor:
     return output[0] if isinstance(output, tuple) else output
 
 
-def output_part(weight: HfTensor) -> Callable[[tuple, Any], Tensor]:
-    """What takes the part of a fused module's output that one of its weights computes."""
-    return lambda args, output: output[..., slice(*(weight.rows or (None,)))]
-
-
 def second_output(_: tuple, output: Any) -> Tensor:
     """The second output: transformers' attention modules return the pattern there."""
     return output[1]
+
+
+def equal_part(i: int, n: int) -> Callable[[tuple, Any], Tensor]:
+    """What takes the i-th of n equal parts of a module's output."""
+    return lambda _, output: output.chunk(n, -1)[i]
+
+
+def weight_points(names: Mapping[str, HfTensor], inputs: Mapping[str, str], headless: str = "") -> dict[str, HfPoint]:
+    """Where transformers computes our points, from where a file holds the weights around them.
+
+    A norm computes its `_normalized`, and one after a sublayer the sublayer's output; the projections compute q, k, v,
+    mlp_pre and attn_out; the module that holds those of the queries returns the pattern.
+
+    Args:
+        names: those of `weight_names`.
+        inputs: point -> our module of the block whose input it is: where the stream passes a norm.
+        headless: a prefix of the names that the class of the model lacks.
+    """
+    points: dict[str, HfPoint] = {}
+    is_gated = any(name.endswith(".mlp.gate.weight") for name in names)
+    for ours, place in names.items():
+        found = re.fullmatch(r"(encoder\.|decoder\.|)(blocks\.\d+\.|)(cross_|)(.*)\.weight", ours)
+        if found is None:
+            continue
+        stack, block, cross, module = found.groups()
+        path = place.name.removesuffix(".weight").removeprefix(headless)
+        if block:
+            path = _NUMBER.sub("{layer}", path, count=1)
+            layer = path.partition("{layer}")[0] + "{layer}"
+            points.setdefault(f"{stack}resid_pre", HfPoint(layer, module_input))
+            points.setdefault(f"{stack}resid_post", HfPoint(layer, module_output))
+        take = module_output if place.rows is None else _rows_of_output(*place.rows)
+        takes = dict.fromkeys(_points_of(module, is_gated), take)
+        if module in ("attn.q", "attn.qkv"):
+            points[f"{stack}{cross}attn_pattern"] = HfPoint(path.rpartition(".")[0], second_output)
+        if module in _INPUTS:
+            takes[_INPUTS[module]] = module_input
+        takes |= {point: module_input for point, of in inputs.items() if block and of == module}
+        points |= {f"{stack}{cross}{point}": HfPoint(path, each) for point, each in takes.items()}
+    return points
+
+
+def _rows_of_output(start: int, end: int) -> Callable[[tuple, Any], Tensor]:
+    return lambda _, output: output[..., start:end]
+
+
+_INPUTS = {"attn.out": "z", "mlp.down": "mlp_post"}  # our module -> the point that is its input
+_OUTPUTS = {  # our module -> the points that are its output
+    **{each: (each,) for each in ("embed", "pos_embed", "token_type_embed", "ln_embed", "ln_final")},
+    "head.ln": ("head_ln",),
+    "attn.q": ("q",),
+    "attn.k": ("k",),
+    "attn.v": ("v",),
+    "attn.q_norm": ("q_norm",),
+    "attn.k_norm": ("k_norm",),
+    "attn.out": ("attn_out",),
+    "ln1_post": ("ln1_post_normalized", "attn_out"),
+    "ln2_post": ("ln2_post_normalized", "mlp_out"),
+    "mlp.gate": ("mlp_pre",),
+    "mlp.down": ("mlp_out",),
+}
+
+
+def _points_of(module: str, is_gated: bool) -> tuple[str, ...]:
+    if module == "mlp.up":
+        return ("mlp_pre_linear" if is_gated else "mlp_pre",)
+    if re.fullmatch(r"ln\d", module):
+        return (f"{module}_normalized",)
+    return _OUTPUTS.get(module, ())
 
 
 def points_inside(path: str, points: Mapping[str, tuple[str, Callable[[tuple, Any], Tensor]]]) -> dict[str, HfPoint]:

@@ -10,19 +10,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probekit import builtin
+from probekit import registries
 from probekit.errors import DataError, UsageError, nearest
 from probekit.files.hub import ALIASES, REPO_ID, HubRepo, cached_model, fetch, find_repo, warn_of_local
 from probekit.machine.dtypes import dtype_name
-from probekit.models.adapter.fields import checked_fields
+from probekit.models.adapter.config import checked_fields
 from probekit.models.families import families, model_types
 from probekit.models.files import read_json
-from probekit.models.generation_config import FILE as GENERATION_CONFIG
-from probekit.models.generation_config import end_ids
 from probekit.models.model_types import check_adaptable, check_implemented_here, check_packages
 from probekit.models.tokenizer_files import FILES, load_tokenizer, template_files
 from probekit.options import DeviceOptions, ModelArguments, ModelOptions
-from probekit.options.check import check_path
+from probekit.options.check import check_path, is_whole
 from probekit.options.load import Via
 from probekit.options.option import keywords
 from probekit.text import by_numbers, listed
@@ -37,6 +35,7 @@ _CHECKPOINT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+=-]*")  # a folder in the mo
 BUILTIN_MODELS = ("agreement-gpt2",)
 BUILTIN = Path(__file__).parent / "builtin"
 HUB_ALIASES = ALIASES["model"]
+GENERATION_CONFIG = "generation_config.json"
 
 
 @keywords(ModelArguments)
@@ -71,7 +70,7 @@ def load_model(name_or_path: str | Path, options: ModelArguments) -> "LanguageMo
 def source_here(source: Mapping[str, Any]) -> dict[str, Any] | None:
     """Arguments of `load_model` that load a recorded `model.source` without a network; None if it is not here."""
     name, revision = str(source["name_or_path"]), source.get("revision")
-    if name in BUILTIN_MODELS or name in builtin.MODELS or Path(name).is_dir():
+    if name in BUILTIN_MODELS or name in registries.MODELS or Path(name).is_dir():
         return dict(source)
     cached = cached_model(name, revision) if REPO_ID.fullmatch(name) else None
     return None if cached is None else {**source, "name_or_path": str(cached), "revision": None}
@@ -102,6 +101,32 @@ def outline(
     if tokenizer:
         model.tokenizer = load_tokenizer(found.folder, _bos_token_id(hf), model.cfg.d_vocab, model.causal)
     return model
+
+
+def end_ids(folder: Path, d_vocab: int) -> tuple[int, ...] | None:
+    """The ids that end a text, of generation_config.json; None without one, or if it names none of the vocabulary.
+
+    Chat models often list the token that ends a turn there alone: Llama 3's <|eot_id|>, where config.json has the end
+    of a document.
+
+    Args:
+        folder: of the model.
+        d_vocab: size of the model's vocabulary.
+
+    Raises:
+        DataError: the file cannot be read, or eos_token_id is neither an id nor a list of ids.
+    """
+    if not (folder / GENERATION_CONFIG).is_file():
+        return None
+    given = read_json(folder / GENERATION_CONFIG).get("eos_token_id")
+    ids = given if isinstance(given, list) else [] if given is None else [given]
+    if not all(is_whole(i) and i >= 0 for i in ids):
+        raise DataError(
+            f"{str(folder / GENERATION_CONFIG)!a}: eos_token_id must be the id of a token, or a list of them; got "
+            f"{given!a:.60}; correct it, or remove the file"
+        )
+    # small models saved by transformers often name GPT-2's 50256, which they cannot write
+    return tuple(i for i in ids if i < d_vocab) or None
 
 
 def _bos_token_id(hf: Mapping[str, Any]) -> int | None:
@@ -179,7 +204,7 @@ def check_model(name: str, options: DeviceOptions) -> None:
         DataError: a folder without a config.json.
     """
     check_model_name(name, options.revision)
-    if name in builtin.MODELS or name in BUILTIN_MODELS:
+    if name in registries.MODELS or name in BUILTIN_MODELS:
         _check_no_revision(name, options.revision, "is built in")
     _check_via(name, options)
     if options.device not in ("auto", "cpu"):
@@ -195,7 +220,7 @@ def check_model_name(name: str, revision: str | None = None) -> None:
         UsageError: neither a built-in name nor a folder nor owner/name; a folder without this revision.
         DataError: a folder without a config.json.
     """
-    if name in builtin.MODELS or name in BUILTIN_MODELS:
+    if name in registries.MODELS or name in BUILTIN_MODELS:
         return
     if _exists(name):
         if revision is not None:
@@ -203,15 +228,15 @@ def check_model_name(name: str, revision: str | None = None) -> None:
         elif not (Path(name) / "config.json").is_file():
             raise DataError(_not_a_model(Path(name)))
     elif not (name in HUB_ALIASES or (REPO_ID.fullmatch(name) and ".." not in name)):
-        near = nearest(name, [*BUILTIN_MODELS, *builtin.MODELS, *HUB_ALIASES])
+        near = nearest(name, [*BUILTIN_MODELS, *registries.MODELS, *HUB_ALIASES])
         raise UsageError(f"no model {name!a}: neither a folder nor owner/name on the Hub; {near}")
 
 
 def _find(name: str, revision: str | None, weights: bool = True, progress: bool | None = None) -> _Found:
     check_model_name(name, revision)
-    if name in builtin.MODELS:
+    if name in registries.MODELS:
         _check_no_revision(name, revision, "is trained here")
-        return _Found(name, builtin.MODELS[name](weights, progress), has_own_name=True)
+        return _Found(name, registries.MODELS[name](weights, progress), has_own_name=True)
     is_shipped = name in BUILTIN_MODELS
     if is_shipped or _exists(name):
         folder = BUILTIN / name if is_shipped else Path(name)
@@ -234,7 +259,7 @@ def _check_no_revision(name: str, revision: str | None, why: str) -> None:
 def _check_via(name: str, options: DeviceOptions) -> None:
     if options.via == "probekit":
         return
-    if name in builtin.MODELS or name in BUILTIN_MODELS:
+    if name in registries.MODELS or name in BUILTIN_MODELS:
         raise UsageError(
             f"{name!a} is probekit's own model; leave out --via {options.via}, which is for folders and the Hub"
         )

@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probekit.errors import DataError
-from probekit.models.config_checks import check_positive_number
-from probekit.models.config_fields import later
+from probekit.models.config_fields import check_positive_number, unchecked
 
 
 class ComputedTable(nn.Module):
@@ -113,9 +112,9 @@ class RopeScaling:
     low_freq_factor: float = 0.0  # this and the next are for llama3 and yarn only
     high_freq_factor: float = 0.0
     original_n_ctx: int = 0
-    attention_factor: float = later(1.0)
-    short_factors: tuple[float, ...] = later(())
-    long_factors: tuple[float, ...] = later(())
+    attention_factor: float = unchecked(1.0, later=True)
+    short_factors: tuple[float, ...] = unchecked((), later=True)
+    long_factors: tuple[float, ...] = unchecked((), later=True)
 
     def __post_init__(self):
         if not isinstance(self.kind, str) or self.kind not in _SCALING_FIELDS:

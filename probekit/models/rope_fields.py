@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from probekit.errors import DataError
-from probekit.models.config_checks import check_positive_number
-from probekit.models.config_fields import FULL, SLIDING
+from probekit.models.config_fields import FULL, SLIDING, check_positive_number
 from probekit.models.positional import RopeScaling
 
 _ORIGINAL = "original_max_position_embeddings"

@@ -5,7 +5,8 @@ the host is copied to its device when it runs, and leaves it afterwards. The ari
 Points fire where their part computes, so a hook may see tensors of another device than the model's first.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -17,6 +18,7 @@ from probekit.machine.devices import free_bytes
 from probekit.models.accounting import block_width
 from probekit.models.base import LanguageModel
 from probekit.models.families import shape_of
+from probekit.models.held_weights import swap_while_it_runs
 from probekit.models.placement import PartBytes, Placement, placement_of
 
 BATCH_TOKENS = 16384  # the default batch of an extraction on a GPU
@@ -88,7 +90,7 @@ def spread_over(model: M, placement: Placement) -> M:
         device = torch.device(placement.blocks[i])
         _take_inputs_to(device, block, copies[placement.blocks[i]])
         if i >= n_placed:
-            _bring_while_it_runs(block, device)
+            swap_while_it_runs(block, partial(_copy_on, device))
     blocks[-1].register_forward_hook(lambda block, args, out: out.to(home("ln_final.weight")))  # where the head is
     model.placement, model.stays = placement, True
     return model
@@ -134,23 +136,5 @@ def _moved(x: Any, device: torch.device, copies: Copies) -> Any:
     return {key: _moved(part, device, copies) for key, part in x.items()} if isinstance(x, dict) else x
 
 
-def _bring_while_it_runs(block: nn.Module, device: torch.device) -> None:
-    """Copy a block's weights to the device before it runs, and let go of the copies afterwards."""
-    kept = [(module._parameters, name, weight) for module, name, weight in _weights(block)]
-
-    def bring(*_: Any) -> None:
-        for weights, name, weight in kept:
-            weights[name] = torch.empty_like(weight, device=device).copy_(weight.detach())  # pyright: ignore
-
-    def let_go(*_: Any) -> None:
-        for weights, name, weight in kept:
-            weights[name] = weight
-
-    block.register_forward_pre_hook(bring)
-    block.register_forward_hook(let_go, always_call=True)
-
-
-def _weights(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
-    """Every weight inside a module, with the module that has it and its name there."""
-    for part in module.modules():
-        yield from ((part, name, weight) for name, weight in part._parameters.items() if weight is not None)
+def _copy_on(device: torch.device, weight: Tensor) -> Tensor:
+    return torch.empty_like(weight, device=device).copy_(weight)

@@ -11,7 +11,6 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from probekit.errors import DataError
-from probekit.models.default_tokens import BOUNDS, CLASSES, DEFAULTS, END_OF_TEXT, SPECIAL
 from probekit.models.files import read_json, read_text
 from probekit.models.marian_tokenizer import marian_backend, read_marian_vocabulary, read_sentencepiece
 from probekit.models.tokenizer import Tokenizer, is_library_error
@@ -21,6 +20,35 @@ SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 CHAT_TEMPLATE = "chat_template.jinja"
 OTHER_TEMPLATES = "additional_chat_templates"  # a folder of named ones
 FILES = ("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", "source.spm", *SETTINGS_FILES, CHAT_TEMPLATE)
+# special tokens that `transformers` knows by the class of a tokenizer, where a folder's settings name none
+END_OF_TEXT = "<|endoftext|>"
+SPECIAL = {
+    name: f"[{name[:-6].upper()}]" for name in ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+}  # BERT's
+BOUNDS = {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>"} | {
+    "unk_token": "<unk>",
+    "pad_token": "<pad>",
+    "mask_token": "<mask>",
+}  # RoBERTa's
+GPT2 = dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT)
+DEFAULTS = {  # what classes of `transformers` know without settings
+    "GPT2Tokenizer": GPT2,
+    "GPTNeoXTokenizer": {**GPT2, "pad_token": "<|padding|>"},
+    "Qwen2Tokenizer": dict.fromkeys(("eos_token", "unk_token", "pad_token"), END_OF_TEXT),
+    "GemmaTokenizer": {name: f"<{name[:3]}>" for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+    | {"mask_token": "<mask>"},
+    "BertTokenizer": SPECIAL,
+    "RobertaTokenizer": BOUNDS,
+}
+CLASSES = {"gpt2": "GPT2Tokenizer", "gpt_neox": "GPTNeoXTokenizer", "olmo": "GPTNeoXTokenizer"} | {
+    "bert": "BertTokenizer",
+    "distilbert": "BertTokenizer",
+    "roberta": "RobertaTokenizer",
+    "gemma": "GemmaTokenizer",
+    "gemma2": "GemmaTokenizer",
+    "qwen2": "Qwen2Tokenizer",
+    "qwen3": "Qwen2Tokenizer",
+}  # of a model type, where tokenizer_config.json names none
 TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 

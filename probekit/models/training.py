@@ -5,7 +5,9 @@ float32. A batch decides what is learned: the target at each token (the next tok
 language model), the label of a text, or the target sequence of a source.
 
 The loop draws nothing at random: batches are a pure function of the step. So training resumes exactly from a checkpoint
-(`checkpoint.py`) of weights, moments and losses, bit for bit on one machine.
+of weights, moments and losses, bit for bit on one machine. A checkpoint is one safetensors file, with the JSON that
+identifies the run and a checksum over everything in its header. It is replaced atomically: a run killed at any moment
+leaves either the previous checkpoint or the new one.
 
 Axes: B batch, L position, S source position, D d_model, V vocab.
 """
@@ -24,17 +26,21 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from probekit.errors import DataError, UsageError
+from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
+from probekit.files.durable import open_plain, remove_stale, write_as
+from probekit.files.safetensors_header import read_header
 from probekit.machine.program import STOPPING
 from probekit.models.base import LanguageModel
-from probekit.models.checkpoint import load_checkpoint, save_checkpoint
 from probekit.models.examples import IGNORE, Example
 from probekit.options import TrainingSettings
 
 CHECKPOINT = "checkpoint.safetensors"
+SHOWN = 80  # characters; an error shows two values only if both fit
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state for each weight
 
 
@@ -285,3 +291,67 @@ def _interrupts_wait() -> Iterator[Callable[[], bool]]:
         if len(received) == 1:  # the command line's handler decides the exit code by it
             with suppress(KeyboardInterrupt):
                 before[received[0]](received[0], None)
+
+
+def save_checkpoint(path: Path, tensors: dict[str, Tensor], identity: dict[str, Any]) -> None:
+    """Write a checkpoint, which replaces the previous one.
+
+    Args:
+        path: of the file; its folder is created if needed.
+        tensors: name -> tensor, everything that the run needs to resume.
+        identity: what identifies the run, as JSON-able values.
+
+    Raises:
+        StorageError: the disk refused; the previous checkpoint is intact.
+    """
+    tensors = {name: x.cpu().contiguous() for name, x in tensors.items()}
+    about = json.dumps(identity, sort_keys=True)
+    remove_stale(path.parent)
+    write_as(path, save(tensors, {"run": about, "sha256": _digest(tensors, about)}))
+
+
+def load_checkpoint(path: Path, identity: dict[str, Any]) -> dict[str, Tensor] | None:
+    """The tensors of a checkpoint; None if there is none.
+
+    Raises:
+        StorageError: the file is damaged, not a checkpoint, or not a regular file.
+        ResumeMismatch: it belongs to a run with another identity.
+    """
+    try:
+        with open_plain(path) as file:  # refuses links and pipes
+            header = read_header(file.buffered)
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        return None
+    except (SafetensorError, OSError, RuntimeError, ValueError):
+        raise StorageError(_damaged(path)) from None
+    about = header.metadata.get("run", "")
+    if header.metadata.get("sha256") != _digest(tensors, about):
+        raise StorageError(_damaged(path))
+    _check_same(path, json.loads(about), identity)
+    return tensors
+
+
+def _check_same(path: Path, saved: dict[str, Any], current: dict[str, Any]) -> None:
+    if differ := [name for name in {**current, **saved} if current.get(name) != saved.get(name)]:
+        changes = "; ".join(_change(name, saved.get(name), current.get(name)) for name in differ)
+        raise ResumeMismatch(f"{str(path)!a} belongs to another run ({changes}); remove it, or give another folder")
+
+
+def _change(name: str, was: Any, now: Any) -> str:
+    """The change of a value; long values, such as checksums, are not shown."""
+    is_short = len(ascii(was)) + len(ascii(now)) < SHOWN
+    return f"{name} was {was!a}, now {now!a}" if is_short else f"another {name}"
+
+
+def _digest(tensors: dict[str, Any], about: str) -> str:
+    digest = hashlib.sha256(about.encode())
+    for name, x in sorted(tensors.items()):
+        digest.update(f"\n{name} {x.dtype} {list(x.shape)} ".encode())
+        digest.update(memoryview(x.flatten().view(torch.uint8).numpy()))
+    return digest.hexdigest()
+
+
+def _damaged(path: Path) -> str:
+    return f"{str(path)!a} is damaged or not a checkpoint; remove it to train from the start"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import UsageError
-from probekit.files.remote.path import AnyPath, RemotePath, as_path
+from probekit.files.remote.path import AnyPath, RemotePath, as_path, local_path
 from probekit.text import listed
 
 C_RANGE = 1e-100, 1e100  # float64 holds its products with losses, and their squares
@@ -63,9 +63,9 @@ def check_among(name: str, value: Any, choices: Sequence[str | None]) -> None:
 def check_path(name: str, value: Any) -> Path:
     """`value` as a path on this machine. Raises UsageError unless it is a text or a path, or if it is elsewhere."""
     found = check_any_path(name, value)
-    if isinstance(found, RemotePath):
+    if (path := local_path(found)) is None:
         raise UsageError(f"{name} must be a folder or a file on this machine; got {str(found)!a:.80}")
-    return found
+    return path
 
 
 def check_any_path(name: str, value: Any) -> AnyPath:
@@ -79,7 +79,7 @@ def check_any_path(name: str, value: Any) -> AnyPath:
 
 def check_there(path: Path) -> Path:
     """`path` itself. Raises UsageError unless a file or folder is there, on this machine."""
-    if isinstance(as_path(path), RemotePath):
+    if local_path(as_path(path)) is None:
         raise UsageError(f"{str(as_path(path))!a:.80} is not on this machine; copy it here first")
     if not path.exists():
         raise UsageError(f"no file or folder {str(path)!a}; check the path")

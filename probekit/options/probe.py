@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from probekit.errors import UsageError, nearest
 from probekit.options import parse
@@ -27,9 +27,6 @@ from probekit.options.probe_checks import (
 from probekit.options.progress import PartsOptions, ProgressOptions
 from probekit.options.several_probes import check_each_probe, is_of_sequences, several_probes
 from probekit.options.task import OnBadRow, TaskOptions
-
-if TYPE_CHECKING:
-    from probekit.activations import Activations
 
 ControlType = Literal["token", "text"]
 ControlC = Literal["label", "own"]
@@ -229,7 +226,7 @@ class ProbeOptions(CurveOptions):
 class ProbeArguments(ClusterOptions, ProbeOptions):
     """`ProbeOptions`, who does the work, and what only Python can pass."""
 
-    random_init: "Activations | None" = option(
+    random_init: Any = option(
         None, "Activations of the same places from the same model with random weights, as a baseline.", flag=None
     )
     log_to: str | None = option(

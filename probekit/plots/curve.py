@@ -1,4 +1,7 @@
-"""The picture of probe results: test score by layer, alone or several curves on one axes; rows for a single place."""
+"""The picture of probe results: test score by layer, alone or several curves on one axes; rows for a single place.
+
+A panel under the curve shows how far the activations of each layer compress the training labels.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,16 +21,18 @@ from probekit.evaluation.results.wording import metric_name
 from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
 from probekit.plots.comparisons import comparisons, draw_comparisons
-from probekit.plots.compression import compression_note, draw_compression, has_panel
 from probekit.plots.curves import Curve, metric_of, own_names, place_text
 from probekit.plots.headings import Entries, legend_of, without_marks, write_above
 from probekit.plots.intervals import draw_intervals, interval_rows
 from probekit.plots.limits import hidden, layer_axis_name, name_layers, x_limits, y_limits
 from probekit.plots.lines import draw_curve
-from probekit.plots.margin import is_short
+from probekit.plots.margin import MarginLabel, draw_margin, is_short
 from probekit.plots.style import (
+    GREY,
+    INK,
     PALETTE,
     PLAIN,
+    SMALL,
     inches,
     is_column_width,
     new_figure,
@@ -37,6 +42,53 @@ from probekit.plots.style import (
     write_figure,
 )
 from probekit.text import listed
+
+TIMES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000)  # ticks
+LEAST = 1.05  # below this everywhere, the labels are not compressed
+
+
+def compressions(results: ProbeData) -> list[float]:
+    """Bits of the uniform code / bits of each place; none where a place has no code."""
+    codes = [layer.codelength["compression"] for layer in results.layers if layer.codelength]
+    return codes if len(codes) == len(results.layers) > 1 else []
+
+
+def has_panel(results: ProbeData) -> bool:
+    """Whether there is a compression to draw: a flat line at 1x is none."""
+    return max(compressions(results), default=0) >= LEAST
+
+
+def compression_note(results: ProbeData) -> list[str]:
+    """What the subtitle says when the panel would be flat and is left out."""
+    values = compressions(results)
+    if not values or has_panel(results):
+        return []
+    return [f"no layer compresses the labels (at most {max(values):.2f}\N{MULTIPLICATION SIGN})"]
+
+
+def draw_compression(ax: Axes, curves: Sequence[Curve]) -> None:
+    """Compression by layer; dotted: from the class frequencies alone."""
+    shown = [(curve, values) for curve in curves if (values := compressions(curve.results))]
+    alone: dict[str, MarginLabel] = {}
+    for curve, values in shown:
+        ax.plot(
+            curve.xs, values, color=INK if curve.is_alone else curve.color, linewidth=1.4, marker="o", markersize=2.5
+        )
+        code = curve.results.layers[0].codelength or {}
+        times = code["uniform_bits"] / code["prior_bits"]
+        text = f"class frequencies {times:.2f}"
+        alone.setdefault(text, MarginLabel(times, text, GREY, is_line=True))
+    every = [value for _, values in shown for value in values] + [label.value for label in alone.values()]
+    low, high = min(0.9, *every), max(2.2, *every)
+    ax.set_yscale("log")  # compression goes from about 1 to several hundred
+    ax.set_ylim(low * 0.95, high * 1.15)
+    draw_margin(ax, list(alone.values()))
+    ticks = [tick for tick in TIMES if tick <= high]
+    ticks = ticks if len(ticks) < 5 else [tick for tick in ticks if f"{tick}"[0] == "1"]
+    ax.set_yticks(ticks, [f"{tick}\N{MULTIPLICATION SIGN}" for tick in ticks], fontsize=SMALL)
+    ax.set_yticks([], minor=True)
+    ax.set_ylabel("compression\nof labels", fontsize=SMALL)
+
 
 SIZE = (8.0, 4.8)  # inches
 PANEL = 1.0  # inches that the lower panel adds

@@ -2,11 +2,9 @@
 
 from probekit.probes.base import ClassifierProbe, LinearProbe, Probe
 from probekit.probes.estimator import EstimatorClassifier, EstimatorRegressor
-from probekit.probes.find import find_probe, probe_name
-from probekit.probes.lda import LDAProbe
-from probekit.probes.load import PROBES, REGRESSORS, SEQUENCE_PROBES, load_probe
+from probekit.probes.find import PROBES, REGRESSORS, SEQUENCE_PROBES, find_probe, load_probe, probe_name
+from probekit.probes.lda import LDAProbe, MeanDifferenceProbe
 from probekit.probes.logistic.probe import LogisticProbe, fit_logistic_path
-from probekit.probes.mean_difference import MeanDifferenceProbe
 from probekit.probes.mlp import MLPProbe
 from probekit.probes.moments import MomentsProbe
 from probekit.probes.ridge import RidgeProbe, RidgeRegressionProbe, fit_ridge_path

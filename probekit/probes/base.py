@@ -15,11 +15,17 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from probekit.errors import DataError, UsageError
-from probekit.probes.direction import NoDirection, as_direction
+from probekit.errors import DataError, UsageError, nearest
+from probekit.machine.devices import DTYPES, find_device, has_float64
+from probekit.options.parse import DTYPES as SHORT
 from probekit.probes.files import write_probe
-from probekit.probes.given import flaw_of_features
 from probekit.probes.problem import LARGEST, SMALLEST, Labels, ProblemSet
+
+OTHER_NAMES = "The feature names should match"  # how scikit-learn's own list of wrong columns begins
+
+
+class NoDirection(UsageError, AttributeError):
+    """The probe has no weights in activation space; an AttributeError too, so that `hasattr` says so."""
 
 
 class Probe(BaseEstimator):
@@ -142,7 +148,7 @@ class Probe(BaseEstimator):
             UsageError: a type that is not floating, or a device that cannot be used here or does not have the type.
             DataError: weights that are infinite in this type.
         """
-        return as_direction(self.direction, dtype, device)
+        return _as_direction(self.direction, dtype, device)
 
     def save(self, path: str | Path) -> Path:
         """Write the fitted probe as `path`.safetensors and `path`.json; returns the latter.
@@ -324,12 +330,49 @@ def checked(probe: BaseEstimator, X: Any, *y: Any, dtype: Any = np.float64, **ho
         with np.errstate(over="ignore", invalid="ignore"):  # scikit-learn looks for NaN in the sum, which may overflow
             valid: Any = validate_data(probe, X, *map(as_numpy, y), dtype=dtype, **how)
     except ValueError as error:
-        if flaw := None if y else flaw_of_features(probe, X, error):
+        if flaw := None if y else _flaw_of_features(probe, X, error):
             raise DataError(flaw) from None
         raise
     features = valid[0] if y else valid
     check_size(max(float(features.max()), -float(features.min())), fitting=bool(y))
     return valid
+
+
+def _flaw_of_features(probe: Any, X: Any, error: ValueError) -> str | None:
+    """What to say of features that scikit-learn refused for a fitted probe; None where its own words are best.
+
+    The words that scikit-learn's `check_estimator` looks for are in them.
+
+    Args:
+        probe: fitted to `n_features_in_` features.
+        X: what it was given, not [N, D] or not finite.
+        error: what scikit-learn says.
+    """
+    try:
+        array = X if hasattr(X, "ndim") else np.asarray(X)
+        if str(error).startswith(OTHER_NAMES) or not array.ndim:
+            return None
+    except ValueError:  # lists of several lengths
+        return None
+    name, D, found = type(probe).__name__, probe.n_features_in_, list(array.shape)
+    wanted = f"expected activations [rows, {D}], as {name} was fitted to, got {found}"
+    if array.ndim != 2:
+        return f"{wanted}. Reshape your data: {'X[None] is one row' if array.ndim == 1 else f'X.reshape(-1, {D})'}"
+    if array.shape[1] != D:
+        return (
+            f"{wanted}: X has {found[1]} features, but {name} is expecting {D} features as input; give activations of "
+            "the model and the place that it was fitted to"
+        )
+    try:
+        finite = np.isfinite(np.asarray(array, dtype=np.float64)).all(axis=1)
+    except (TypeError, ValueError):  # sparse, or no numbers
+        return None
+    if finite.all():
+        return None
+    return (
+        f"expected finite activations, got NaN or inf in row {int(finite.argmin())} ({int((~finite).sum())} of "
+        f"{found[0]} rows); leave these rows out, or extract them again in float32"
+    )
 
 
 def check_size(largest: float, fitting: bool = True) -> None:
@@ -385,3 +428,37 @@ def unstandardise(
     """Convert weights and intercepts for standardised features to raw features: same decisions."""
     raw = coef / scale
     return raw, intercept - raw @ mean
+
+
+def _find_float(dtype: str | torch.dtype) -> torch.dtype:
+    """A torch type, or the type of a name such as "bfloat16", "bf16" or "torch.float16".
+
+    Raises:
+        UsageError: an unknown name, or a type that is not of floating-point numbers.
+    """
+    known, typed = {**DTYPES, "float64": torch.float64}, str(dtype).removeprefix("torch.")
+    if isinstance(dtype, torch.dtype):
+        if dtype.is_floating_point:
+            return dtype
+    elif (name := SHORT.get(typed, typed)) in known:
+        return known[name]
+    raise UsageError(f"dtype is a floating-point type, got {typed!a:.80}; {nearest(typed, known)}")
+
+
+def _as_direction(weights: np.ndarray, dtype: str | torch.dtype, device: str | torch.device) -> torch.Tensor:
+    """A copy of weights [D] or [C, D] in this type on this device.
+
+    Raises:
+        UsageError: a type that is not floating, or a device that cannot be used here or does not have the type.
+        DataError: weights that are infinite in this type.
+    """
+    wanted, place = _find_float(dtype), find_device(device)
+    if wanted == torch.float64 and not has_float64(place):
+        raise UsageError(f"device {str(place)!a} has no float64; give dtype=torch.float32, or device='cpu'")
+    given = torch.from_numpy(np.ascontiguousarray(weights))
+    tensor = given.to(dtype=wanted, copy=True)
+    if not bool(tensor.double().isfinite().all()):  # float8 has no isfinite of its own
+        raise DataError(
+            f"the largest weight, {float(given.abs().max()):.1e}, is infinite in {wanted}; take dtype=torch.float64"
+        )
+    return tensor.to(place)

@@ -1,16 +1,59 @@
-"""Find a probe by name, class or instance: one of this package, or any scikit-learn estimator."""
+"""Probes by name: one of this package by its name, class, instance or file, or any scikit-learn estimator."""
 
+from pathlib import Path
 from typing import Any
 
 from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
 
 from probekit.errors import UsageError, nearest
+from probekit.files.hub import is_address
+from probekit.options.check import check_path
 from probekit.probes.base import Probe
 from probekit.probes.estimator import EstimatorClassifier, EstimatorProbe, EstimatorRegressor
-from probekit.probes.load import PROBES, REGRESSORS, SEQUENCE_PROBES
-from probekit.probes.sequence.aggregate import AggregateProbe
-from probekit.probes.sequence.token_fits import TOKEN_PROBES
+from probekit.probes.files import read_probe
+from probekit.probes.in_results import probe_in, results_folder, split_place
+from probekit.probes.lda import LDAProbe, MeanDifferenceProbe
+from probekit.probes.logistic.probe import LogisticProbe
+from probekit.probes.mlp import MLPProbe
+from probekit.probes.ridge import RidgeProbe, RidgeRegressionProbe
+from probekit.probes.sequence.aggregate import TOKEN_PROBES, AggregateProbe
+from probekit.probes.sequence.attention import AttentionProbe
+from probekit.probes.sparse import KSparseProbe
 from probekit.text import listed
+
+PROBES: dict[str, type[Any]] = {
+    "logistic": LogisticProbe,
+    "ridge": RidgeProbe,
+    "lda": LDAProbe,
+    "mean-diff": MeanDifferenceProbe,
+    "mlp": MLPProbe,
+    "k-sparse": KSparseProbe,
+}
+REGRESSORS: dict[str, type[Any]] = {"ridge": RidgeRegressionProbe}
+SEQUENCE_PROBES: dict[str, type[Any]] = {"attention": AttentionProbe}  # they take all tokens of a text
+SAVED: tuple[type[Any], ...] = (
+    *PROBES.values(),
+    *REGRESSORS.values(),
+    *SEQUENCE_PROBES.values(),
+    AggregateProbe,
+)
+
+
+def load_probe(path: str | Path) -> Any:
+    """Load the fitted probe that `probe.save(path)` wrote: same class, same predictions.
+
+    Args:
+        path: where it was saved; or a folder of results, here or on the Hub, and a place in it:
+            "hf://owner/name:resid_pre.5". Without a place it is the probe of the best layer.
+
+    Raises:
+        UsageError: no such place in the results, or no such repository.
+        DataError: missing or damaged files, or files that are not a complete probe.
+    """
+    folder, place = split_place(str(path) if is_address(path) else str(check_path("path", path)))
+    if is_address(folder) or Path(folder).is_dir():
+        path = probe_in(results_folder(folder), place)
+    return read_probe(check_path("path", path), {probe.__name__: probe for probe in SAVED})
 
 
 def find_probe(given: Any, n_classes: int, label: str = "the label", aggregate: str | None = None) -> Probe:

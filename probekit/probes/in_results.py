@@ -9,7 +9,7 @@ from probekit.errors import DataError, UsageError
 from probekit.files.hub import Sought, fetch_folder, is_address, parse_address
 from probekit.files.plain_files import MAX_RESULTS, read_bytes
 from probekit.files.records import Must, describing, read_as, read_json_file
-from probekit.files.remote.path import RemotePath, is_remote
+from probekit.files.remote.path import is_remote, local_path
 from probekit.manifest import results_home
 from probekit.options.check import check_any_path
 from probekit.points import is_point_name, place_name
@@ -60,10 +60,10 @@ def results_folder(name: str | Path) -> Path:
     """
     if not is_address(name):
         path = check_any_path("folder", name)
-        if isinstance(path, RemotePath):
+        if (here := local_path(path)) is None:
             home = str(results_home(path))
             raise UsageError(f"results are files on this machine; those of the store {str(path)!a:.80} are in {home!a}")
-        return path
+        return here
     return fetch_folder(
         parse_address(str(name), "model"), "model", RESULTS, lambda file: bool(_DOWNLOADED.fullmatch(file))
     )

@@ -1,6 +1,7 @@
-"""Linear discriminant analysis with a shrunk covariance, on standardised features.
+"""Probes from the class means: their difference, and linear discriminant analysis with a shrunk covariance.
 
-Ledoit and Wolf 2004, "A well-conditioned estimator for large-dimensional covariance matrices", gives the shrinkage.
+Mean differences: "mass-mean" in Marks and Tegmark 2023, arXiv 2310.06824. Shrinkage: Ledoit and Wolf 2004, "A
+well-conditioned estimator for large-dimensional covariance matrices".
 """
 
 import warnings
@@ -10,11 +11,9 @@ import torch
 
 from probekit.errors import DataError, UsageError
 from probekit.probes.base import WithProbabilities, scale_of, standardise, unstandardise
-from probekit.probes.moments import MomentsProbe
+from probekit.probes.moments import MomentsProbe, RowMoments, towards_identity, within_classes
 from probekit.probes.ridge import eigen
-from probekit.probes.row_moments import RowMoments
 from probekit.probes.stream import Stream
-from probekit.probes.stream_sums import within_classes
 
 
 class LDAProbe(WithProbabilities, MomentsProbe):
@@ -63,7 +62,7 @@ class LDAProbe(WithProbabilities, MomentsProbe):
         scale = scale_of(moments.covariance.diagonal(), moments.mean, moments.count, self.standardise)
         means = (moments.class_means - moments.mean) / scale
         between = (counts * means.T) @ means / moments.count
-        within = _towards_identity(moments.covariance / scale / scale[:, None] - between, self.shrinkage)
+        within = towards_identity(moments.covariance / scale / scale[:, None] - between, self.shrinkage)
         return unstandardise(*_discriminants(means, counts, within), moments.mean, scale)
 
 
@@ -81,15 +80,36 @@ def _check_counts(counts: np.ndarray) -> None:
         )
 
 
-def _towards_identity(covariance: np.ndarray, shrinkage: float) -> np.ndarray:
-    """(1 - shrinkage) S + shrinkage (tr S / D) I. Linear in S, so the classes' mean can be shrunk at once."""
-    D = len(covariance)
-    return (1 - shrinkage) * covariance + shrinkage * np.trace(covariance) / D * np.eye(D)
-
-
 def _discriminants(means: np.ndarray, counts: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Weights and intercepts that give log odds (two classes) or log posteriors up to a shared constant (more)."""
     values, V = (x.numpy() for x in eigen(torch.from_numpy(covariance), int(counts.sum())))
     coef = means @ V / values @ V.T
     intercept = np.log(counts / counts.sum()) - (means * coef).sum(axis=1) / 2
     return (coef, intercept) if len(counts) > 2 else (coef[1:] - coef[:1], intercept[1:] - intercept[:1])
+
+
+class MeanDifferenceProbe(MomentsProbe):
+    """The nearest class mean as a linear classifier; no parameters.
+
+    Two classes: the direction is mu_1 - mu_0 and the threshold is midway. More: class c scores
+    (mu_c - m) . (x - m) - |mu_c - m|^2 / 2 with m the mean of the class means, so the highest score is the nearest
+    mean and a shift of the features changes nothing.
+    """
+
+    fits_in_threads = of_means = True
+
+    def _solve(self, X: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return _nearest(np.stack([X[labels == c].mean(axis=0) for c in range(len(self.classes_))]))
+
+    def _solve_moments(self, moments: RowMoments) -> tuple[np.ndarray, np.ndarray]:
+        return _nearest(moments.class_means)
+
+
+def _nearest(means: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weights and intercepts whose highest score is the nearest of C points [C, D]."""
+    middle = means.mean(axis=0)
+    if len(means) == 2:
+        direction = means[1] - means[0]
+        return direction[None], np.array([-direction @ middle])
+    coef = means - middle
+    return coef, -(coef @ middle) - (coef**2).sum(axis=1) / 2

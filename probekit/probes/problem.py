@@ -99,11 +99,28 @@ def subset(problems: ProblemSet, which: Sequence[int]) -> ProblemSet:
     )
 
 
+def on_rows(problems: ProblemSet, rows: np.ndarray) -> ProblemSet:
+    """The same problems over some of the rows."""
+    labels = tuple(Labels(each.values[rows], each.n_classes) for each in problems.labels)
+    weightings = tuple(None if weights is None else weights[rows] for weights in problems.weightings)
+    return ProblemSet(labels, weightings, problems.problems)
+
+
 def by_weighting(problems: ProblemSet) -> dict[int, list[int]]:
     """Number of a weighting -> the numbers of its problems."""
+    return _grouped(problem.weighting for problem in problems.problems)
+
+
+def by_rising_C(problems: ProblemSet) -> list[list[int]]:
+    """The numbers of the problems of each label column, by rising C: a path along which each starts at the last."""
+    groups = _grouped(problem.label for problem in problems.problems)
+    return [sorted(which, key=lambda p: problems.problems[p].C or 0.0) for which in groups.values()]
+
+
+def _grouped(keys: Iterable[int]) -> dict[int, list[int]]:
     groups: dict[int, list[int]] = {}
-    for i, problem in enumerate(problems.problems):
-        groups.setdefault(problem.weighting, []).append(i)
+    for i, key in enumerate(keys):
+        groups.setdefault(key, []).append(i)
     return groups
 
 

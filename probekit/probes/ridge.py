@@ -24,11 +24,9 @@ from probekit.errors import DataError, UsageError
 from probekit.machine.devices import where_float64
 from probekit.options.check import check_strength
 from probekit.probes.base import Probe, checked, rows_of, scale_of, unstandardise
-from probekit.probes.moments import MomentsProbe
+from probekit.probes.moments import MomentsProbe, RowMoments, standardised_sums, triangle_of
 from probekit.probes.problem import Labels, ProblemSet, every_problem
-from probekit.probes.row_moments import RowMoments
 from probekit.probes.stream import Stream, take_some
-from probekit.probes.stream_sums import standardised_sums, triangle_of
 
 QR_ROWS = 2048  # of a block whose triangle is computed by itself
 SOUND = 1e8  # largest condition number of Z'Z that leaves 8 digits of a solution of the normal equations

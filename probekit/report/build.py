@@ -6,32 +6,77 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from markupsafe import Markup
+
+from probekit.activations.activations import Activations
 from probekit.causal.results.results import CausalResults
-from probekit.errors import DataError, StorageError
+from probekit.errors import DataError, ProbekitError, StorageError
 from probekit.evaluation import PositionResults, ProbeResults, TransferResults
+from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.report import title as curve_title
 from probekit.files.durable import write_as
 from probekit.files.plain_files import open_regular
 from probekit.machine.progress import SILENT, Steps, shown_parts
+from probekit.models.base import LanguageModel
 from probekit.options.check import check_path
 from probekit.options.option import keywords
 from probekit.options.report import ReportOptions
+from probekit.options.tokens import TokenOptions
 from probekit.probes.in_results import results_folder
 from probekit.report.page import Group, Page, page_html
-from probekit.report.runs import Run, load_runs, names_of_causal, titles_of_runs
+from probekit.report.runs import ReportRun, load_runs, names_of_causal, titles_of_runs
 from probekit.report.section import Section
 from probekit.report.sections.audit import audit_section
 from probekit.report.sections.causal import causal_section
-from probekit.report.sections.confusion import confusion_section
 from probekit.report.sections.controls import controls_section
 from probekit.report.sections.curve import curve_section, table_section, together_section
 from probekit.report.sections.grids import positions_section, transfer_section
 from probekit.report.sections.provenance import provenance_section
-from probekit.report.sections.scores import scores_section
+from probekit.report.sections.scores import confusion_section, scores_section
 from probekit.report.sections.summary import summary_section
-from probekit.report.tokens.run import tokens_of_run
-from probekit.report.tokens.section import SCRIPTS, STYLES
+from probekit.report.tokens.find import Shown, view_of_results
+from probekit.report.tokens.section import SCRIPTS, STYLES, TITLE, token_section
 from probekit.text import counted, printable
+
+
+def tokens_of_run(
+    data: ProbeData, acts: Activations | None, options: TokenOptions, parts: Steps = SILENT
+) -> Section | None:
+    """The section of one curve.
+
+    Args:
+        data: the curve.
+        acts: the activations that it was trained on; None where they were not found.
+        options: which texts, and the model.
+        parts: says what is being done.
+
+    Returns:
+        The section; None if it was not asked for.
+    """
+    if not options.tokens:
+        return None
+    try:
+        if acts is None:
+            return _without("the store with the texts of the probes was not found; name it with --store")
+        model = None if options.model is None else _loaded(options.model, data)
+        shown = Shown(options.texts, int(data.meta.get("seed") or 0), options.fpr)
+        return token_section(view_of_results(data, acts, model, shown, parts))
+    except ProbekitError as error:
+        return _without(str(error))
+
+
+def _loaded(name: str, data: ProbeData) -> LanguageModel:
+    """The model, in the type and by the code that computed the probes' activations."""
+    from probekit.models import load_model
+
+    origin = data.meta.get("activations", {})
+    known = {"dtype": origin.get("compute_dtype"), "via": origin.get("via"), "quantize": origin.get("quantize")}
+    return load_model(name, **{key: value for key, value in known.items() if value}, progress=False)
+
+
+def _without(why: str) -> Section:
+    return Section("tokens", TITLE, Markup("<p>No scores of single tokens here: {}.</p>").format(printable(why)))
+
 
 _MARK = b'<meta name="generator" content="probekit '
 DETAILS = ("confusion", "scores", "controls", "tokens")  # sections that are folded where the page has several runs
@@ -83,7 +128,7 @@ def check_report_file(path: Path) -> Path:
     return path
 
 
-def report_html(runs: Sequence[Run], options: ReportOptions, parts: Steps = SILENT) -> str:
+def report_html(runs: Sequence[ReportRun], options: ReportOptions, parts: Steps = SILENT) -> str:
     """The page of some runs; what several have in common, their data and their origin, comes once and last.
 
     Raises:
@@ -111,7 +156,7 @@ def report_html(runs: Sequence[Run], options: ReportOptions, parts: Steps = SILE
     return page_html(Page(title, subtitle, groups), *(STYLES, SCRIPTS) if options.tokens else ())
 
 
-def _sections(run: Run, options: ReportOptions, parts: Steps) -> list[Section]:
+def _sections(run: ReportRun, options: ReportOptions, parts: Steps) -> list[Section]:
     """What is of this run alone."""
     data = run.results
     found: list[Section | None]
@@ -131,9 +176,9 @@ def _sections(run: Run, options: ReportOptions, parts: Steps) -> list[Section]:
     return [section for section in found if section is not None]
 
 
-def _audits(runs: Sequence[Run]) -> list[Section]:
+def _audits(runs: Sequence[ReportRun]) -> list[Section]:
     """A section for each audit that differs, of curves and of curves by position."""
-    audited: dict[tuple[object, ...], Run] = {}
+    audited: dict[tuple[object, ...], ReportRun] = {}
     for run in runs:
         if isinstance(run.results, ProbeResults | PositionResults):
             meta = run.results.meta
@@ -145,9 +190,9 @@ def _audits(runs: Sequence[Run]) -> list[Section]:
     return _apart(sections, names)
 
 
-def _provenance(runs: Sequence[Run]) -> list[Section]:
+def _provenance(runs: Sequence[ReportRun]) -> list[Section]:
     """A section for each store, with the commands of all its runs; one for each run whose store was not found."""
-    of_store: dict[object, list[Run]] = defaultdict(list)
+    of_store: dict[object, list[ReportRun]] = defaultdict(list)
     for i, run in enumerate(runs):
         of_store[i if run.store is None else run.store.path].append(run)
     names = [f"{own[0].results.meta['model']} on {own[0].results.meta.get('task')}" for own in of_store.values()]
@@ -172,7 +217,7 @@ def _prefixed(group: Group) -> list[Section]:
     ]
 
 
-def _together(runs: Sequence[Run], titles: Sequence[str]) -> list[Section]:
+def _together(runs: Sequence[ReportRun], titles: Sequence[str]) -> list[Section]:
     """Curves of one metric on the same axes."""
     by_metric: dict[str, list[tuple[str, ProbeResults]]] = defaultdict(list)
     for run, title in zip(runs, titles, strict=True):

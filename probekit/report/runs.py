@@ -20,7 +20,7 @@ FILES = ("curves.json", "results.json", "positions.json", "heads.json", "transfe
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class ReportRun:
     """Results of one kind, and what belongs to them.
 
     Attributes:
@@ -40,7 +40,7 @@ class Run:
 
 def load_runs(
     paths: Sequence[Path], store: Path | None = None, progress: Callable[[int, int], None] = SILENT.advance
-) -> list[Run]:
+) -> list[ReportRun]:
     """The results in folders of results and in stores, in this order; several curves of one folder are several runs.
 
     Causal results come with the curve that they are of, or alone where it is not among the runs. `store` is the one
@@ -51,7 +51,7 @@ def load_runs(
     """
     given = None if store is None else load_activations(store, "size")
     folders = list(dict.fromkeys(folder for path in paths for folder in _folders(path)))
-    runs: list[Run] = []
+    runs: list[ReportRun] = []
     for i, folder in enumerate(folders):
         progress(i, len(folders))
         runs += _runs_in(folder, given)
@@ -81,7 +81,7 @@ def _subfolders(path: Path) -> list[Path]:
     return sorted(folder for folder in path.iterdir() if folder.is_dir()) if path.is_dir() else []
 
 
-def _runs_in(folder: Path, given: Store | None) -> list[Run]:
+def _runs_in(folder: Path, given: Store | None) -> list[ReportRun]:
     store = _store_of(folder) or given
     if (folder / "curves.json").is_file():
         curves = ProbeCurves.load(folder)
@@ -92,16 +92,16 @@ def _runs_in(folder: Path, given: Store | None) -> list[Run]:
     for name, kind in (("positions.json", PositionResults), ("heads.json", HeadResults)):
         if (folder / name).is_file():
             found = kind.load(folder)
-            return [Run(folder, found, store=_matching(store, found.meta), asked=found.meta.get("asked"))]
+            return [ReportRun(folder, found, store=_matching(store, found.meta), asked=found.meta.get("asked"))]
     if (folder / "transfer.json").is_file():
         matrix = TransferResults.load(folder)
-        return [Run(folder, matrix, store=_matching(store, matrix.meta), asked=matrix.meta.get("asked"))]
+        return [ReportRun(folder, matrix, store=_matching(store, matrix.meta), asked=matrix.meta.get("asked"))]
     causal = CausalResults.load(folder)
-    return [Run(folder, causal, store=store, asked=causal.meta.get("asked"))]
+    return [ReportRun(folder, causal, store=store, asked=causal.meta.get("asked"))]
 
 
-def _of_curve(folder: Path, curve: ProbeResults, store: Store | None, about: Mapping[str, Any]) -> Run:
-    return Run(folder, curve, _causal_of(folder, curve), _matching(store, curve.meta), about.get("asked"))
+def _of_curve(folder: Path, curve: ProbeResults, store: Store | None, about: Mapping[str, Any]) -> ReportRun:
+    return ReportRun(folder, curve, _causal_of(folder, curve), _matching(store, curve.meta), about.get("asked"))
 
 
 def _causal_of(folder: Path, curve: ProbeData) -> dict[Path, CausalResults]:
@@ -140,7 +140,7 @@ def _axis(results: PositionResults) -> str:
     return "head" if isinstance(results, HeadResults) else "position"
 
 
-def titles_of_runs(runs: Sequence[Run]) -> list[str]:
+def titles_of_runs(runs: Sequence[ReportRun]) -> list[str]:
     """What each run is of, in a few words; no title twice: the task is added where needed, then a number."""
     titles = [title_of_run(run) for run in runs]
     tasks = [f"{one} on {printable(run.results.meta.get('task'))}" for one, run in zip(titles, runs, strict=True)]
@@ -148,7 +148,7 @@ def titles_of_runs(runs: Sequence[Run]) -> list[str]:
     return [f"{one} ({i + 1})" if longer.count(one) > 1 else one for i, one in enumerate(longer)]
 
 
-def title_of_run(run: Run) -> str:
+def title_of_run(run: ReportRun) -> str:
     """What a run is of, in a few words."""
     meta = run.results.meta
     if isinstance(run.results, TransferResults):
@@ -161,7 +161,7 @@ def title_of_run(run: Run) -> str:
     return f"{', '.join(map(printable, parts))} in {printable(meta['model'])}"
 
 
-def names_of_causal(run: Run) -> list[str]:
+def names_of_causal(run: ReportRun) -> list[str]:
     """What sets each causal run of a curve apart: the options in which they differ, or a number; "" for one alone."""
     if len(run.causal) < 2:
         return [""] * len(run.causal)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit import registries
 from probekit.errors import DataError, ResumeMismatch, UsageError
 from probekit.hooks import HookPoint
 from probekit.interventions import TextTokens
@@ -23,8 +24,7 @@ from probekit.options import MonitorOptions
 from probekit.options.option import keywords
 from probekit.points import place_name
 from probekit.scoring.running import Fold
-from probekit.scoring.stations import Station, read_tokens, stations_of
-from probekit.scoring.watch import probabilities_of, watched_probes
+from probekit.scoring.stations import Station, probabilities_of, read_tokens, stations_of, watched_probes
 from probekit.scoring.watched import Alarm, Running, WatchedProbe, WatchedText
 from probekit.text import counted, listed, printable
 
@@ -129,10 +129,10 @@ class Monitor:
         """
         if not self.texts:
             raise UsageError("no text was watched yet; generate inside the monitor's context first")
-        from probekit.plots.monitor import plot_watched
-
         chosen = self.texts[text]
-        return plot_watched(chosen, self.probes, self._pieces(chosen), ax, title=title, width=width)
+        return registries.METHODS["plot_watched"](
+            chosen, self.probes, self._pieces(chosen), ax, title=title, width=width
+        )
 
     def __repr__(self) -> str:
         places = listed([f"{printable(one.name)} at {place_name(one.place)}" for one in self.probes])

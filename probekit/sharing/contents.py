@@ -15,7 +15,7 @@ from probekit.errors import DataError, StorageError, UsageError
 from probekit.evaluation import ProbeCurves, ProbeResults
 from probekit.files.durable import TEMPORARY
 from probekit.files.hub import Kind
-from probekit.files.remote.path import AnyPath
+from probekit.files.remote.path import AnyPath, local_path
 from probekit.manifest import is_store
 from probekit.options.check import check_any_path, check_there
 from probekit.text import counted, listed
@@ -84,11 +84,11 @@ def find_shared(source: str | AnyPath) -> SharedFolder:
         StorageError: an unfinished or damaged store.
     """
     path = check_any_path("what is pushed", source)
-    if not isinstance(path, Path):
+    if (here := local_path(path)) is None:
         raise UsageError(
             f"{str(path)!a} is in an object store, and only folders on disk are pushed; copy it here first"
         )
-    path = check_there(path.expanduser())
+    path = check_there(here.expanduser())
     if is_store(path):
         return _store(path)
     for file in ("results.json", "curves.json"):

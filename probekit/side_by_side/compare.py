@@ -13,11 +13,10 @@ from probekit.options.option import keywords
 from probekit.side_by_side.checkpoints import by_step, onset_of
 from probekit.side_by_side.data import ComparedRun
 from probekit.side_by_side.describe import compared_runs, shared_by_all
-from probekit.side_by_side.differences import Differences, corrected
+from probekit.side_by_side.differences import Differences, corrected, seed_groups
 from probekit.side_by_side.results import Comparison
 from probekit.side_by_side.rows import run_rows
 from probekit.side_by_side.runs import NamedRun, find_runs
-from probekit.side_by_side.seeds import seed_groups
 
 
 @keywords(CompareOptions)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probekit.evaluation.results.folders import check_folder, clear_folder
+from probekit.evaluation.results.folders import check_results_folder, clear_folder
 from probekit.files.durable import write_as
 from probekit.files.records import describing, ensure, inside, read_as, read_json_file
 from probekit.side_by_side.data import ComparisonData
@@ -28,7 +28,7 @@ def check_comparison_folder(folder: str | Path) -> None:
     Raises:
         StorageError: it is a file, or holds a file that is not of a comparison.
     """
-    check_folder(folder, COMPARISON_FILES)
+    check_results_folder(folder, COMPARISON_FILES)
 
 
 def save_comparison(data: ComparisonData, folder: Path) -> None:

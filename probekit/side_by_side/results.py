@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from probekit import registries
 from probekit.options.check import check_path
 from probekit.side_by_side.data import ComparisonData
 from probekit.side_by_side.files import load_comparison, save_comparison
@@ -40,9 +41,7 @@ class Comparison(ComparisonData):
             title: as plain text; "" for none.  [default: what the runs share]
             width: in inches; 3.25 is a column of a paper.  [default: the picture's own]
         """
-        from probekit.plots.side_by_side import plot_comparison
-
-        return plot_comparison(self, title=title, width=width)
+        return registries.METHODS["plot_comparison"](self, title=title, width=width)
 
     def summary(self) -> str:
         """One table with a line for each run, and how the differences were made."""

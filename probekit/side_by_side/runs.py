@@ -13,6 +13,7 @@ from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.files import load_results
 from probekit.files.hub import is_address
 from probekit.files.plain_files import MAX_RESULTS, parse_json, read_bytes
+from probekit.files.remote.path import local_path
 from probekit.manifest import is_store, stores_in
 from probekit.probes.in_results import results_folder, split_place
 from probekit.text import by_numbers, kind_of, listed
@@ -112,7 +113,7 @@ def _folders(path: Path) -> list[tuple[Path, str]]:
     if is_store(path):
         return [_fullest_results(path)]
     if inside := stores_in(path):
-        return [_fullest_results(each) for each in inside if isinstance(each, Path)]
+        return [_fullest_results(each) for each in map(local_path, inside) if each is not None]
     if own := _results_in(path):
         return [(each, "") for each in own]
     raise DataError(f"no results in {str(path)!a}; name a folder that train-probe wrote, or a store with results")

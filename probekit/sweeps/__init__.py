@@ -2,6 +2,5 @@
 
 from probekit.sweeps.data import SweepRow, SweepRun
 from probekit.sweeps.results import SweepResults
-from probekit.sweeps.run import sweep
 
-__all__ = ["SweepResults", "SweepRow", "SweepRun", "sweep"]
+__all__ = ["SweepResults", "SweepRow", "SweepRun"]

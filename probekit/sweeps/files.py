@@ -5,7 +5,6 @@ same call does the runs that have no file. results.csv is made of these files, a
 """
 
 import csv
-import hashlib
 import io
 import json
 import math
@@ -14,11 +13,11 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from probekit.activations.default_path import folder_name
 from probekit.errors import DataError, ResumeMismatch, StorageError
 from probekit.files.durable import write_as
 from probekit.files.plain_files import MAX_RESULTS, read_bytes
 from probekit.files.records import INFINITY, Must, describing, ensure, parse_record, read_as, read_json_file
+from probekit.files.run import folder_name
 from probekit.sweeps.data import SweepData, SweepRow, SweepRun
 from probekit.text import listed, printable, spreadsheet_cell
 
@@ -38,8 +37,7 @@ class _SweepFile(TypedDict):
 
 def run_file_name(task: str, model: str) -> str:
     """The name of the files of a run."""
-    digest = hashlib.sha256(json.dumps([task, model]).encode()).hexdigest()[:8]
-    return f"{folder_name([task, model])}-{digest}"
+    return folder_name([task, model], [task, model])
 
 
 def begin(folder: Path, settings: Mapping[str, Any], tasks: Mapping[str, str], models: Iterable[str]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from probekit import registries
 from probekit.sweeps.data import SweepData
 from probekit.sweeps.files import read_body, read_runs, table_rows
 from probekit.sweeps.report import sweep_html, sweep_summary
@@ -39,9 +40,7 @@ class SweepResults(SweepData):
             title: as plain text; "" for none.  [default: how many tasks and models, point and probe]
             width: in inches; 3.25 is a column of a paper.  [default: the picture's own]
         """
-        from probekit.plots.sweep import plot_sweep
-
-        return plot_sweep(self, title=title, width=width)
+        return registries.METHODS["plot_sweep"](self, title=title, width=width)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:

@@ -1,26 +1,27 @@
 """Run a sweep: each model is loaded once for all of its tasks, and every run that ends is kept at once."""
 
 import json
+import math
 import time
 import warnings
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from probekit.activations import extract
-from probekit.activations.activations import Activations
+from probekit.activations.extract import extract_task
 from probekit.errors import ProbekitError, ResumeMismatch, StorageError, UsageError, nearest
-from probekit.evaluation import ProbeCurves, train_probes
+from probekit.evaluation.results.curves import ProbeCurves
+from probekit.evaluation.results.data import EMBEDDING, ProbeData
+from probekit.evaluation.train_probes import train_curves
 from probekit.machine.progress import shown_parts
 from probekit.machine.threads import one_thread
 from probekit.machine.versions import versions_of
 from probekit.models import load_model
 from probekit.models.base import LanguageModel
-from probekit.options import SweepArguments
+from probekit.options import CurvesArguments, ExtractArguments, SweepArguments
 from probekit.options.check import check_path
-from probekit.options.option import keywords
 from probekit.options.sweep import (
     SweepOptions,
     curves_options_of,
@@ -28,13 +29,70 @@ from probekit.options.sweep import (
     model_options_of,
     task_options_of,
 )
-from probekit.sweeps.data import SweepData, SweepRun
+from probekit.points import depth_of
+from probekit.sweeps.data import SweepData, SweepRow, SweepRun
 from probekit.sweeps.files import begin, read_body, read_runs, run_file_name, write_run, write_table
 from probekit.sweeps.results import SweepResults
-from probekit.sweeps.rows import row_of
 from probekit.sweeps.sources import SweepSource, file_digest, model_sources, task_sources
 from probekit.tasks import Task, load_task
-from probekit.text import kind_of
+from probekit.text import counted, kind_of
+
+
+def row_of(curve: ProbeData) -> SweepRow:
+    """The row of a curve."""
+    meta, best, lead = curve.meta, curve.selected, curve.meta.get("lead")
+    is_quoted = curve.procedure is not None or best is not None
+    value, ends = curve.estimate if is_quoted else (None, None)
+    place = None if curve.procedure is not None else best
+    low, high = ends or (None, None)
+    lead_low, lead_high = (lead or {}).get("interval") or (None, None)
+    over = None if lead is None else lead["over"]
+    return SweepRow(
+        label=meta["label"],
+        point=meta["point"],
+        probe=str(meta["probe"]),
+        metric=curve.headline,
+        classes=int(meta["n_classes"]),
+        n_train=int(meta["n"].get("train", 0)),
+        n_test=int(meta["n"].get("test", 0)),
+        place="" if place is None else place.place,
+        layer=None if place is None else place.layer,
+        depth=None if place is None else depth_of((place.point, place.layer), int(meta["n_layers"])),
+        C=None if place is None else place.C,
+        value=_finite(value),
+        low=low,
+        high=high,
+        baseline="" if lead is None else lead["baseline"],
+        baseline_value=None if lead is None or value is None else _finite(value - lead["over"]),
+        lead=_finite(over),
+        lead_low=lead_low,
+        lead_high=lead_high,
+        flags=tuple(flags_of(curve)),
+    )
+
+
+def flags_of(curve: ProbeData) -> list[str]:
+    """What the audit found, whether the embedding was selected, and fits that did not converge, in a few words each."""
+    audit: dict[str, Any] = curve.meta.get("audit") or {}
+    leaks = sum((audit.get("leaks") or {}).values())
+    conflicts = (audit.get("conflicts") or {}).get("texts", 0)
+    train = (audit.get("splits") or {}).get("train", {})
+    found = [f"{counted(leaks, 'leak')}{' left out' if audit.get('dropped') else ''}"] if leaks else []
+    found += [f"{counted(conflicts, 'contradictory text')}"] if conflicts else []
+    found += [f"{train['share']:.0%} one class"] if any("imbalanced" in x for x in audit.get("findings", [])) else []
+    found += ["groups span splits"] if audit.get("groups_across_splits") else []
+    found += ["splits differ"] if audit.get("differences") else []
+    is_embedding = curve.procedure is None and curve.selected is curve.layers[0]
+    if is_embedding and any(baseline.name == EMBEDDING for baseline in curve.baselines):
+        found += ["embedding selected"]  # so it is no baseline of itself, and a lead is over the others
+    late = [layer.place for layer in curve.layers if not layer.converged]
+    return found + ([f"not converged: {counted(len(late), 'place')}"] if late else [])
+
+
+def _finite(value: float | None) -> float | None:
+    """The number; None for NaN and infinity, which JSON cannot hold."""
+    return value if value is not None and math.isfinite(value) else None
+
 
 SMALL_MODEL = 20_000_000  # weights; below, one thread extracts faster: on a busy machine two threads took 10x as long
 TABLE_SECONDS = 2.0  # between two writings of results.csv, which is made of the files of the runs
@@ -59,28 +117,6 @@ class SweepPlan:
     options: SweepArguments
     folder: Path | None
     settings: dict[str, Any]
-
-
-@keywords(SweepArguments)
-def sweep(models: Any, tasks: Any, options: SweepArguments) -> SweepResults:
-    """Train probes for many tasks on many models: one row for each task, model, point and probe.
-
-    A run is one task with one model. One that fails has its reason in the table, and the others are done. With `out`,
-    each run that ends is written at once, and the same call resumes a sweep that was stopped, by whatever; runs that
-    failed are tried again. More tasks and models can be added to a sweep; other options cannot.
-
-    Args:
-        models: names or folders as `load_model` takes them, with commas between them or in a list; or loaded models.
-        tasks: what `load_task` takes, with commas between names or in a list; a folder of many tables is a task for
-            each table. Or a dict name -> one of these.
-        options: as keyword arguments.
-
-    Raises:
-        UsageError: no task or no model; options that contradict one another.
-        StorageError: the folder holds something else; the disk refused.
-        ResumeMismatch: the folder holds a sweep with other settings, or of data that changed since.
-    """
-    return run_sweep(plan_sweep(models, tasks, options))
 
 
 def plan_sweep(models: Any, tasks: Any, options: SweepArguments) -> SweepPlan:
@@ -148,13 +184,19 @@ def data_digest(source: SweepSource, options: SweepOptions) -> str:
         return ""
 
 
-def run_sweep(plan: SweepPlan) -> SweepResults:
-    """Carry out a plan; errors as `sweep`."""
+RunElsewhere = Callable[
+    [SweepPlan, list[tuple[SweepSource, SweepSource]], dict[tuple[str, str], SweepRun]], Generator[SweepRun]
+]
+"""The runs of some models and tasks, given those that are done, as they end on other machines."""
+
+
+def run_sweep(plan: SweepPlan, run_elsewhere: RunElsewhere | None = None) -> SweepResults:
+    """Carry out a plan, elsewhere if its options name an engine; errors as `sweep`."""
     known = known_runs(plan)
     done = {key: run for key, run in known.items() if not run.error}
     todo = {model: [task for task in plan.tasks if (task.name, model.name) not in done] for model in plan.models}
     total, written = sum(map(len, todo.values())), 0.0
-    with shown_parts(plan.options, "runs") as options, closing(_runs(plan, todo, done)) as runs:
+    with shown_parts(plan.options, "runs") as options, closing(_runs(plan, todo, done, run_elsewhere)) as runs:
         for ended, run in enumerate(runs, start=1):
             known[run.task, run.model] = run
             if plan.folder is not None:
@@ -184,13 +226,15 @@ def _data(plan: SweepPlan, known: dict[tuple[str, str], SweepRun]) -> SweepData:
 
 
 def _runs(
-    plan: SweepPlan, todo: dict[SweepSource, list[SweepSource]], done: dict[tuple[str, str], SweepRun]
+    plan: SweepPlan,
+    todo: dict[SweepSource, list[SweepSource]],
+    done: dict[tuple[str, str], SweepRun],
+    run_elsewhere: RunElsewhere | None,
 ) -> Generator[SweepRun]:
     """Every run that is to be done, as it ends; a model is loaded before its first one."""
     if plan.options.engine is not None:
-        from probekit.engines.ray_sweep import runs_on_ray
-
-        yield from runs_on_ray(plan, [(source, task) for source, tasks in todo.items() for task in tasks], done)
+        assert run_elsewhere is not None
+        yield from run_elsewhere(plan, [(source, task) for source, tasks in todo.items() for task in tasks], done)
         return
     for source, tasks in todo.items():
         if not tasks:
@@ -276,10 +320,9 @@ def _curves(task: SweepSource, model: LanguageModel, plan: SweepPlan, store: Pat
         how = replace(how, position="all")
     out = store if plan.options.stores else None
     with _threads_for(model):
-        acts: Activations = extract(model, made, **vars(how), out=out, progress=False)
-    return train_probes(
-        acts, **{name: value for name, value in vars(training).items() if value is not None}, progress=False
-    )
+        acts = extract_task(model, made, ExtractArguments(**vars(how), out=out, progress=False))
+    given = {name: value for name, value in vars(training).items() if value is not None}
+    return cast(ProbeCurves, train_curves(acts, CurvesArguments(**given, progress=False)))
 
 
 def read_task(source: SweepSource, options: SweepOptions) -> Task:

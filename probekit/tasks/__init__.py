@@ -1,6 +1,6 @@
 """Tasks: texts with labels, from files, from the Hub, or made here with known truth."""
 
-from probekit.builtin import TASKS as BUILTIN_TASKS
+from probekit.registries import TASKS as BUILTIN_TASKS
 from probekit.tasks.base import Task
 from probekit.tasks.load import load_task
 

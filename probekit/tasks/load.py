@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from probekit import builtin
+from probekit import registries
 from probekit.errors import DataError, UsageError, nearest
 from probekit.files.hub import ALIASES, REPO_ID, warn_of_local
 from probekit.files.scratch import IN_MEMORY, give_back_memory, settled
@@ -87,9 +87,9 @@ def load_task(source: Any, options: TaskOptions) -> Task:
         options.token_label_column,
         tuple(options.keep_columns or ()),
     )
-    if isinstance(source, str | Path) and source in builtin.TASKS:
+    if isinstance(source, str | Path) and source in registries.TASKS:
         check_builtin(str(source), named, options)
-        task = builtin.TASKS[str(source)](seed=options.seed)
+        task = registries.TASKS[str(source)](seed=options.seed)
     else:
         name, tables, info = open_tables(source, named, options)
         task = _assemble(name, tables, info, named, options)
@@ -169,7 +169,7 @@ def _read(path: Path, how: TableFormat) -> DataTable:
 def _open_hub(source: str, named: NamedColumns, how: TableFormat) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
     is_file = Path(source).suffix.lower() in READERS
     if is_file or not (source in HUB_ALIASES or REPO_ID.fullmatch(source)):
-        near = nearest(source, [*builtin.TASKS, *HUB_ALIASES])
+        near = nearest(source, [*registries.TASKS, *HUB_ALIASES])
         raise UsageError(f"no dataset {source!a}: not a file, a folder or an owner/name on the Hub; {near}")
     if how != TableFormat():
         raise UsageError(f"{source!a} is on the Hub and names its columns; leave --columns and --data-format out")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from probekit import builtin
+from probekit import registries
 from probekit.errors import UsageError
 from probekit.options import TaskOptions
 from probekit.tasks.base import Task
@@ -40,9 +40,9 @@ def load_texts(source: Any, options: TaskOptions) -> Task:
     named = NamedColumns(
         text=options.text_column, span=options.span_column, id=options.id_column, messages=options.messages_column
     )
-    if isinstance(source, str | Path) and source in builtin.TASKS:
+    if isinstance(source, str | Path) and source in registries.TASKS:
         check_builtin(str(source), named, options)
-        task = builtin.TASKS[str(source)](seed=options.seed)
+        task = registries.TASKS[str(source)](seed=options.seed)
         return replace(task, labels={}, label_names={}, token_labels={}, target="", groups=None)
     name, tables, info = open_tables(source, named, options)
     rows, of_spans = Rows(), False

@@ -1,7 +1,7 @@
 """Verification: check every activation of a model on this machine, and time its extraction."""
 
 from probekit.verification.compare import selftest
-from probekit.verification.made_up import made_up_model
+from probekit.verification.inputs import made_up_model
 from probekit.verification.result import SelfTest
 from probekit.verification.speed import measure_speed
 from probekit.verification.speed_result import SpeedTest, describe_speed, speed_as_dict, speed_verdict

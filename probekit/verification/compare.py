@@ -18,24 +18,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations import extract
+from probekit.activations.extract import extract_task
 from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
 from probekit.models.adapter.model import AdaptedModel
 from probekit.models.base import LanguageModel
 from probekit.models.family import LOGITS
+from probekit.options import ExtractArguments
 from probekit.options.check import check_whole
 from probekit.points import OF_SOURCES, PAIR_POINTS, POINTS, base_name, place_name, split_point
 from probekit.tasks import Task
-from probekit.verification.adapter import BATCHES, adapter_reference
-from probekit.verification.compared_runs import ComparedRuns, Errors, TextActivations
+from probekit.verification.compared_runs import ROUTED, ComparedRuns, Errors, LeftOut, TextActivations
 from probekit.verification.inputs import inputs_for
-from probekit.verification.near_ties import ROUTED, LeftOut
 from probekit.verification.references import (
     NotRun,
     Reference,
     TextIds,
     Unavailable,
+    adapter_reference,
     float64_reference,
     rows_of_text,
     run_single,
@@ -53,6 +53,11 @@ STEP_BY_STEP = (
 NARROW = 8
 FLOAT32 = {"reference": 1e-5}
 FLOAT32_BATCH = 5e-6
+BATCHES = {
+    "packed": "packed blocks with shared prefixes",
+    "padded": "texts of similar lengths, padded on the right: the class does not take packed texts",
+    "one length": "texts of one length: the class takes neither packed nor padded texts",
+}
 BATCHED = ("left_pad", "right_pad", "packed", "shuffled")
 
 
@@ -312,7 +317,9 @@ def _extracted(model: LanguageModel, texts: list[TextIds], part: _Part, position
         depth = max((model.n_layers_of(point) for point in points), default=0) or model.n_layers
         layers = [layer for layer in part.layers if layer < depth]
         if points and layers:
-            acts = extract(model, task, points=points, layers=layers, position=position, progress=False)
+            acts = extract_task(
+                model, task, ExtractArguments(points=points, layers=layers, position=position, progress=False)
+            )
             extracted |= {name: acts.per_text(name) for name in names if _point(name) in points}
     return extracted
 

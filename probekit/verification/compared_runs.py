@@ -1,15 +1,110 @@
-"""What a self-test compares, and the errors it finds."""
+"""What a self-test compares, and the errors it finds.
+
+In mixtures of experts rounding decides, for some tokens, between experts that are about as likely: near ties. Two right
+runs of a text may choose other experts for such a token. From there on its activations differ, and in later layers
+those of the tokens that attend to it, so the text is compared up to this token only. A run that chooses by its own
+logits chooses otherwise than another only where some logits differ by at least half their distance. So the logits,
+which are compared with their own bound, say whether rounding explains a choice; one that they do not explain is
+compared, and fails.
+
+Axes: L tokens of one text, E experts.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from probekit.models.base import LanguageModel
-from probekit.verification.near_ties import NearTies
+from probekit.models.family import LOGITS
+from probekit.points import split_point
 
 TextActivations = Mapping[str, Tensor]  # full name of a point -> one text's activations there
+ROUTED = ("router_logits", "expert_weights")
+ROUNDING = 1e-6  # of a softmax in float32, in units of its logits
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What a check could not compare.
+
+    Attributes:
+        tokens: how many tokens of the texts.
+        layer: the first layer where an expert was chosen by rounding.
+    """
+
+    tokens: int
+    layer: int
+
+
+def chosen_by_rounding(
+    logits_LE: Tensor, weights_LE: Tensor, wanted_logits_LE: Tensor, wanted_weights_LE: Tensor, n_active: int
+) -> Tensor:
+    """The tokens whose experts two runs choose otherwise because their router's logits differ slightly, bool [L].
+
+    Of the experts that one run alone chooses, each must be as near to the choice as the logits' differences allow.
+    """
+    logits_LE, wanted_LE = logits_LE.cpu().double(), wanted_logits_LE.cpu().double()
+    chosen_LE = wanted_weights_LE.cpu() > 0
+    differs_LE = (weights_LE.cpu() > 0) != chosen_LE
+    if n_active == wanted_LE.shape[-1]:
+        return torch.zeros_like(differs_LE[:, 0])
+    slack_L1 = 2 * (logits_LE - wanted_LE).abs().amax(-1, keepdim=True) + ROUNDING
+    last_L1, next_L1 = wanted_LE.topk(n_active + 1).values[:, -2:].split(1, -1)
+    near_LE = torch.where(chosen_LE, wanted_LE <= next_L1 + slack_L1, wanted_LE >= last_L1 - slack_L1)
+    return differs_LE.any(-1) & (near_LE | ~differs_LE).all(-1)
+
+
+class NearTies:
+    """For runs of one kind, text by text, the tokens that can be compared at each point.
+
+    A model without experts has no near ties. All that have experts are causal.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._n_active: int = getattr(model.cfg, "n_active_experts", 0)
+        self._order = {name: i for i, name in enumerate([*model.points, LOGITS])}
+        self._logits: dict[int, Tensor] = {}  # text -> the router's logits in the layer that runs
+        self._first: dict[int, dict[str, int]] = {}  # text -> its points expert_weights -> first token by rounding
+
+    def see(self, text: int, name: str, got: Tensor, wanted: Mapping[str, Tensor], first: int = 0) -> None:
+        """Take notice of one text's rows at a point, in the order of the forward; others than routers' are ignored.
+
+        Args:
+            text: which.
+            name: full name of the point.
+            got: [L, E].
+            wanted: the other run's activations by point, of the same tokens or of more before them.
+            first: the text's token that the first row belongs to.
+        """
+        point = name if name == LOGITS else split_point(name)[0]
+        if point == ROUTED[0]:
+            self._logits[text] = got
+        elif point == ROUTED[1]:
+            logits, weights = (wanted[other][first:] for other in (name.replace(ROUTED[1], ROUTED[0]), name))
+            found = chosen_by_rounding(self._logits.pop(text), got, logits, weights, self._n_active).nonzero()
+            if len(found):
+                tokens = self._first.setdefault(text, {})
+                tokens[name] = min(first + int(found[0]), tokens.get(name, len(wanted[name])))
+
+    def comparable(self, text: int, name: str, length: int) -> int:
+        """How many of a text's first tokens can be compared at a point."""
+        at = self._order[name]
+        tokens = [token for router, token in self._first.get(text, {}).items() if self._order[router] <= at]
+        return min(tokens, default=length)
+
+    def include(self, other: "NearTies") -> None:
+        """Add what runs of another kind found."""
+        for text, tokens in other._first.items():
+            mine = self._first.setdefault(text, {})
+            mine |= {name: min(token, mine.get(name, token)) for name, token in tokens.items()}
+
+    def first_layer(self) -> int | None:
+        """The first layer where rounding chose an expert; None if it chose none."""
+        layers = [split_point(name)[1] for tokens in self._first.values() for name in tokens]
+        return min((layer for layer in layers if layer is not None), default=None)
 
 
 class Errors:

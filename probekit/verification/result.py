@@ -7,7 +7,7 @@ from typing import Any
 from probekit.points import place_name
 from probekit.tables import text_table
 from probekit.text import printable
-from probekit.verification.near_ties import LeftOut
+from probekit.verification.compared_runs import LeftOut
 
 CHECKS = {
     "reference": "reference",

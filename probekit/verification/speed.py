@@ -3,13 +3,20 @@
 `extract` and `transformers` read the same random token ids, in the model's type, and return the output of every layer
 at the last token. Both are warmed up, then run in turn, and compared round by round. FLOPs are counted from the model's
 shape. The peak is the best rate of some large matrix products on this device.
+
+`transformers` runs in its best settings: fused attention, batches of texts of like length. Padding is on the right,
+where a causal model does not see it, so that no mask keeps it from its fastest kernel. The base class runs, without the
+head and without a cache of keys and values, and hooks keep the last token of each layer.
+
+Axes: B texts of a batch, L tokens, N texts, D width.
 """
 
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,19 +24,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from probekit.activations import extract, plan_extraction
+from probekit.activations import plan_extraction
 from probekit.activations.estimate import plan_flops
+from probekit.activations.extract import extract_task
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.device_copy import HostCopies, on_host
 from probekit.activations.run.loop import run_shards
 from probekit.errors import UsageError
+from probekit.models.adapter.model import AdaptedModel
+from probekit.models.adapter.quiet import quiet
 from probekit.models.base import LanguageModel
 from probekit.models.kernels import linear
-from probekit.options import ExtractOptions
+from probekit.options import ExtractArguments, ExtractOptions
 from probekit.options.check import check_whole
 from probekit.tasks import Task
-from probekit.verification.references import NotRun, Unavailable
-from probekit.verification.sorted_batches import SortedBatches
+from probekit.verification.references import NotRun, Unavailable, transformers_model
 from probekit.verification.speed_result import Contestant, CopyOverlap, Ratio, SpeedTest
 
 ROUNDS = 7
@@ -64,13 +73,22 @@ def measure_speed(
     if model.device.type == "meta" or seconds <= 0:
         raise UsageError(f"expected a device that computes and more than 0 seconds; got {model.device} and {seconds} s")
     texts = _as_long_as(model, seed, seconds)
-    runs, missing = _runs(model, texts, compare)
-    results = {name: run() for name, run in runs.items()}  # the last warm-up
-    difference = _difference(*results.values()) if len(results) == 2 else None
+    runners, missing = _runners(model, texts, compare)
+    results = [one.run() for one in runners]  # the last warm-up
+    difference = _difference(*results) if len(results) == 2 else None
     del results
-    timed = in_turn(runs, rounds, model.device)
+    seconds_of = in_turn({one.name: one.run for one in runners}, rounds, model.device)
     tokens = sum(map(len, texts))
-    ours, *theirs = (_contestant(name, runs[name], timed[name], tokens, model) for name in runs)
+    ours, *theirs = (
+        Contestant(
+            one.name,
+            one.settings,
+            tuple(seconds_of[one.name]),
+            tokens / statistics.median(seconds_of[one.name]),
+            peak_bytes(one.run, model.device),
+        )
+        for one in runners
+    )
     return SpeedTest(
         device=device_name(model.device),
         dtype=str(model.dtype).removeprefix("torch."),
@@ -84,7 +102,7 @@ def measure_speed(
         difference=difference,
         peaks=peak_rates(model.device, model.dtype),
         overlap=copy_overlap(model, texts, rounds) if model.device.type == "cuda" else None,
-        unsaid=_unsaid(model.device),
+        unsaid=() if model.device.type == "cuda" else ("peak memory", "the overlap of copies to the host"),
     )
 
 
@@ -201,70 +219,140 @@ def peak_bytes(run: Callable[[], Any], device: torch.device) -> int | None:
     return max(0, torch.cuda.max_memory_allocated(device) - before)
 
 
-class _Ours:
+class SortedBatches:
+    """`transformers` on token ids: the output of every layer at the last token, [N, D] each.
+
+    Args:
+        model: whose weights it gets.
+        batch_tokens: tokens of a batch at most, padding included.
+
+    Raises:
+        Unavailable: transformers has no class for the model, the model is one, or it has two stacks.
+        NotRun: its class cannot load the weights.
+    """
+
+    def __init__(self, model: LanguageModel, batch_tokens: int):
+        if isinstance(model, AdaptedModel):
+            raise Unavailable("the model is transformers' own")
+        if hasattr(model, "encode"):
+            raise Unavailable("an encoder-decoder has two stacks")
+        self.batch_tokens = batch_tokens
+        self._hf, hf_model, version = transformers_model(model)
+        self._first, self._causal = hf_model.first_position, model.causal
+        self._paths = [hf_model.points["resid_post"].module.format(layer=layer) for layer in range(model.n_layers)]
+        self._take = hf_model.points["resid_post"].take
+        self.name = f"{hf_model.model} of {version}"
+
+    @property
+    def settings(self) -> str:
+        """How it runs, in words."""
+        attention = self._hf.config._attn_implementation
+        return f"{attention} attention, no head, batches sorted by length, {self.batch_tokens:,} tokens each"
+
+    @torch.inference_mode()
+    def run(self, texts: list[list[int]]) -> list[Tensor]:
+        """The output of every layer at each text's last token, in the order of the texts."""
+        kept: list[list[Tensor]] = [[] for _ in self._paths]
+        last = torch.empty(0)  # of the running batch: each text's last token
+
+        def keep(layer: int) -> Callable[..., None]:
+            def hook(_: Any, args: tuple, output: Any = None) -> None:
+                x = self._take(args, output)
+                kept[layer].append(x[torch.arange(len(x), device=x.device), last])
+
+            return hook
+
+        modules = [self._hf.get_submodule(path) for path in self._paths]
+        handles = [module.register_forward_hook(keep(layer)) for layer, module in enumerate(modules)]
+        device, order = next(self._hf.parameters()).device, []
+        try:
+            for rows in self._batches(np.array([len(text) for text in texts])):
+                order.append(rows)
+                given, last = self._padded([texts[row] for row in rows], device)
+                with quiet():
+                    self._hf.base_model(**given, use_cache=False)
+        finally:
+            for handle in handles:
+                handle.remove()
+        back = torch.from_numpy(np.argsort(np.concatenate(order))).to(device)
+        return [torch.cat(of_layer)[back] for of_layer in kept]
+
+    def _batches(self, lengths: np.ndarray) -> Iterator[np.ndarray]:
+        """Texts sorted by length, as many at once as fit when padded to the longest."""
+        order = np.argsort(-lengths, kind="stable")
+        start = 0
+        while start < len(order):
+            n = max(1, self.batch_tokens // int(lengths[order[start]]))
+            yield order[start : start + n]
+            start += n
+
+    def _padded(self, texts: list[list[int]], device: torch.device) -> tuple[dict[str, Tensor], Tensor]:
+        lengths = torch.tensor([len(text) for text in texts])
+        width = int(lengths.max())
+        ids = torch.tensor([text + text[-1:] * (width - len(text)) for text in texts])
+        given = {"input_ids": ids.to(device)}
+        if not self._causal and int(lengths.min()) < width:
+            given["attention_mask"] = (torch.arange(width) < lengths[:, None]).long().to(device)
+        if self._first:
+            positions = torch.arange(self._first, self._first + width)
+            given["position_ids"] = positions.expand(len(texts), width).to(device)
+        return given, (lengths - 1).to(device)
+
+
+@dataclass(frozen=True)
+class _Runner:
+    """One side of the comparison, ready to run."""
+
+    name: str
+    settings: str
+    run: Callable[[], list[Tensor]]
+
+
+def _ours(model: LanguageModel, texts: list[list[int]]) -> _Runner:
     """`extract` into memory."""
-
-    def __init__(self, model: LanguageModel, texts: list[list[int]]):
-        self.model, self.texts = model, texts
-        plan = _plan(model, texts, "last")
-        self.name = "probekit"
-        self.settings = f"packed, {plan.batch_tokens:,} tokens a batch in blocks of {plan.block_nodes:,}"
-
-    def __call__(self) -> list[Tensor]:
-        acts = extract(self.model, _task(self.model, self.texts), **_how(self.model, "last"), progress=False)
-        return list(acts.values())
+    plan = _plan(model, texts, "last")
+    asked = ExtractArguments(**_how(model, "last"), progress=False)
+    settings = f"packed, {plan.batch_tokens:,} tokens a batch in blocks of {plan.block_nodes:,}"
+    return _Runner("probekit", settings, lambda: list(extract_task(model, _task(model, texts), asked).values()))
 
 
-class _Theirs:
-    """`transformers` with the batch size that was fastest."""
-
-    def __init__(self, model: LanguageModel, texts: list[list[int]]):
-        sizes = BATCH_TOKENS.get(model.device.type, BATCH_TOKENS_ELSEWHERE)
-        self.peer, self.texts = SortedBatches(model, sizes[0]), texts
-        some = texts[: max(FEWEST, len(texts) // 8)]
-        self.peer.run(some)
-        seconds = {}
-        for size in sizes:
-            self.peer.batch_tokens = size
-            try:
-                seconds[size] = min(timed(lambda: self.peer.run(some), model.device)[0] for _ in range(2))
-            except torch.OutOfMemoryError:
-                break
-        if not seconds:
-            raise NotRun("out of memory")
-        self.peer.batch_tokens = min(seconds, key=lambda size: seconds[size])
-        self.name, self.settings = self.peer.name, self.peer.settings
-
-    def __call__(self) -> list[Tensor]:
-        return self.peer.run(self.texts)
+def _theirs(model: LanguageModel, texts: list[list[int]]) -> _Runner:
+    """`transformers` with the batch size that is fastest; errors as in `SortedBatches`."""
+    sizes = BATCH_TOKENS.get(model.device.type, BATCH_TOKENS_ELSEWHERE)
+    peer, some = SortedBatches(model, sizes[0]), texts[: max(FEWEST, len(texts) // 8)]
+    peer.run(some)
+    seconds = {}
+    for size in sizes:
+        peer.batch_tokens = size
+        try:
+            seconds[size] = min(timed(lambda: peer.run(some), model.device)[0] for _ in range(2))
+        except torch.OutOfMemoryError:
+            break
+    if not seconds:
+        raise NotRun("out of memory")
+    peer.batch_tokens = min(seconds, key=lambda size: seconds[size])
+    return _Runner(peer.name, peer.settings, lambda: peer.run(texts))
 
 
-def _runs(model: LanguageModel, texts: list[list[int]], compare: bool) -> tuple[dict[str, Any], str]:
-    """The contestants by name, ours first; and why transformers is not among them."""
-    runs: dict[str, Any] = {"ours": _Ours(model, texts)}
-    if not compare:
-        return runs, "left out"
+def _runners(model: LanguageModel, texts: list[list[int]], compare: bool) -> tuple[list[_Runner], str]:
+    """The two sides, ours first; and why transformers is not among them."""
+    ours = _ours(model, texts)
     try:
-        return {**runs, "theirs": _Theirs(model, texts)}, ""
+        return ([ours, _theirs(model, texts)], "") if compare else ([ours], "left out")
     except (Unavailable, NotRun) as reason:
-        return runs, str(reason)
+        return [ours], str(reason)
     except torch.OutOfMemoryError:
-        return runs, "no memory is left for a second model"
-
-
-def _contestant(name: str, run: Any, seconds: list[float], tokens: int, model: LanguageModel) -> Contestant:
-    rate = tokens / statistics.median(seconds)
-    return Contestant(run.name, run.settings, tuple(seconds), rate, peak_bytes(run, model.device))
+        return [ours], "no memory is left for a second model"
 
 
 def _as_long_as(model: LanguageModel, seed: int, seconds: float) -> list[list[int]]:
     """As many texts as `extract` reads in this time, about."""
     longest, d_vocab = min(LONGEST, int(model.cfg.n_ctx)), int(model.cfg.d_vocab)
     n = FEWEST
-    _Ours(model, drawn_texts(n, longest, d_vocab, seed))()  # the first run is slower
+    _ours(model, drawn_texts(n, longest, d_vocab, seed)).run()  # the first run is slower
     while True:
         texts = drawn_texts(n, longest, d_vocab, seed)
-        found, _ = timed(_Ours(model, texts), model.device)
+        found, _ = timed(_ours(model, texts).run, model.device)
         if found > seconds / 2 or n == MOST:
             return texts
         n = min(MOST, max(2 * n, int(n * min(16.0, seconds / found))))
@@ -287,8 +375,3 @@ def _plan(model: LanguageModel, texts: list[list[int]], position: str) -> Extrac
 def _difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
     pairs = [(a.double().cpu(), b.double().cpu()) for a, b in zip(ours, theirs, strict=True)]
     return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
-
-
-def _unsaid(device: torch.device) -> tuple[str, ...]:
-    """What a device other than a CUDA GPU cannot tell."""
-    return () if device.type == "cuda" else ("peak memory", "the overlap of copies to the host")

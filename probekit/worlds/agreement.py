@@ -35,12 +35,13 @@ exactly the probabilities above; words have them over the complete language.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
-from probekit.tasks.base import SPLITS, Task
-from probekit.worlds.grammar import EOS, check_split, group_numbers, make_task, split_by_checksum
+from probekit.tasks.base import Task
+from probekit.worlds.grammar import EOS, draw_splits, draws, group_numbers, make_task, split_by_checksum
 
 NUMBERS = ("singular", "plural")
 MAX_DEPTH = 3
@@ -125,35 +126,25 @@ def sentences(n: int, seed: int = 0, split: str | None = None) -> list[Sentence]
     Raises:
         UsageError: no such split.
     """
-    if split is not None:
-        check_split(split)
-    rng = np.random.default_rng(seed)
-    return [sentence(rng) if split is None else _sentence_of(rng, split) for _ in range(n)]
+    if split is None:
+        return draws(lambda rng, _: sentence(rng), n, seed)
+    return draws(_sentence_of, n, seed, split)
 
 
 def agreement(n: tuple[int, int, int] = (4000, 1000, 2000), seed: int = 0) -> Task:
     """The task with `n` texts for training, validation and test; the same arguments give the same task."""
-    drawn: list[Sentence] = []
-    for k, (split, size) in enumerate(zip(SPLITS, n, strict=True)):
-        rng = np.random.default_rng([seed, k])
-        drawn += [_sentence_of(rng, split) for _ in range(size)]
+    drawn = draw_splits(partial(draws, _sentence_of), n, seed)
     last = [s.attractors[-1] + 1 if s.attractors else 0 for s in drawn]
     return make_task(
         "agreement",
         n,
         seed,
+        {
+            "number": ([s.number for s in drawn], NUMBERS),
+            "attractor": (last, ("none", *NUMBERS)),
+            "depth": ([s.depth for s in drawn], [str(d) for d in range(MAX_DEPTH + 1)]),
+        },
         inputs=[s.prefix for s in drawn],
-        labels={
-            "number": np.array([s.number for s in drawn], dtype=np.int64),
-            "attractor": np.array(last, dtype=np.int64),
-            "depth": np.array([s.depth for s in drawn], dtype=np.int64),
-        },
-        label_names={
-            "number": list(NUMBERS),
-            "attractor": ["none", *NUMBERS],
-            "depth": [str(d) for d in range(MAX_DEPTH + 1)],
-        },
-        target="number",
         groups=group_numbers([s.skeleton for s in drawn]),
     )
 

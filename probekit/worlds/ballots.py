@@ -16,7 +16,6 @@ colour and winner are uncorrelated in every split, not only in expectation: else
 means has a part along the winner, by chance. The votes are the group.
 """
 
-from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -26,16 +25,7 @@ from probekit.models.examples import Example
 from probekit.options import TrainingSettings
 from probekit.tasks.base import Task
 from probekit.worlds.definition import World, gpt2_config, next_word_example
-from probekit.worlds.grammar import (
-    EOS,
-    Seed,
-    check_split,
-    choose,
-    draw_splits,
-    group_numbers,
-    make_task,
-    split_by_checksum,
-)
+from probekit.worlds.grammar import EOS, Seed, choose, draw_splits, draws, group_numbers, make_task, split_by_checksum
 
 LENGTHS = (7, 9, 11)
 VOTES = ("a", "b")
@@ -60,11 +50,12 @@ class Ballot(NamedTuple):
         return int(self.votes.count("b") > self.votes.count("a"))
 
 
-def drawn_ballots(n: int, seed: Seed = 0, split: str = "train") -> list[Ballot]:
-    """`n` independent ballots of one split."""
-    check_split(split)
-    rng = np.random.default_rng(seed)
-    return [_ballot(rng, split) for _ in range(n)]
+def ballot(rng: np.random.Generator, split: str) -> Ballot:
+    """A ballot of one split."""
+    length, colour = choose(rng, LENGTHS), choose(rng, COLOURS)
+    while split_by_checksum(votes := "".join(choose(rng, VOTES) for _ in range(length))) != split:
+        pass
+    return Ballot(colour, votes)
 
 
 def all_ballots() -> list[Ballot]:
@@ -80,32 +71,23 @@ def ballots(n: tuple[int, int, int] = (1000, 250, 500), seed: int = 0) -> Task:
         "ballots",
         n,
         seed,
-        inputs=[" ".join(one.words) for one in drawn],
-        labels={
-            "winner": np.array([one.winner for one in drawn], dtype=np.int64),
-            "colour": np.array([COLOURS.index(one.colour) for one in drawn], dtype=np.int64),
+        {
+            "winner": ([one.winner for one in drawn], VOTES),
+            "colour": ([COLOURS.index(one.colour) for one in drawn], COLOURS),
         },
-        label_names={"winner": list(VOTES), "colour": list(COLOURS)},
-        target="winner",
+        inputs=[" ".join(one.words) for one in drawn],
         groups=group_numbers([one.votes for one in drawn]),
     )
 
 
 def _in_both_colours(n: int, seed: Seed, split: str) -> list[Ballot]:
-    each = drawn_ballots((n + 1) // 2, seed, split)
+    each = draws(ballot, (n + 1) // 2, seed, split)
     return [Ballot(colour, one.votes) for one in each for colour in COLOURS][:n]
-
-
-def _ballot(rng: np.random.Generator, split: str) -> Ballot:
-    length, colour = choose(rng, LENGTHS), choose(rng, COLOURS)
-    while split_by_checksum(votes := "".join(choose(rng, VOTES) for _ in range(length))) != split:
-        pass
-    return Ballot(colour, votes)
 
 
 def examples(split: str, n: int, seed: Seed) -> list[Example]:
     """`n` ballots of a split; the targets are the colour after the "?", the winner and <eos>."""
-    drawn = drawn_ballots(n, seed, split)
+    drawn = draws(ballot, n, seed, split)
     # every input but "?" and what follows it is a free choice, which nothing can predict
     return [next_word_example(VOCABULARY, [*one.words, VOTES[one.winner], EOS], len(one.votes) + 1) for one in drawn]
 
@@ -116,8 +98,7 @@ WORLD = World(
     vocabulary=VOCABULARY,
     make_config=lambda: gpt2_config(VOCABULARY, d_model=32, n_heads=2, n_layers=2, n_ctx=16, init_std=0.1),
     settings=TrainingSettings(steps=600, batch_size=64, learning_rate=3e-3, warm_up_steps=50),
-    training_examples=partial(examples, "train"),
-    held_out_examples=partial(examples, "test"),
+    examples=examples,
     prompt="grey a b b a b b a ?",
 )
 TASKS = {"ballots": ballots}

@@ -30,7 +30,7 @@ from probekit.models.examples import Example
 from probekit.options import TrainingSettings
 from probekit.tasks.base import Task
 from probekit.worlds.definition import World, gpt2_config, next_word_example
-from probekit.worlds.grammar import EOS, Seed, check_split, choose, draw_splits, make_task, split_by_checksum
+from probekit.worlds.grammar import EOS, Seed, choose, draw_splits, draws, make_task, split_by_checksum
 
 OPEN, CLOSE, QUESTION = "(", ")", "?"
 VERDICTS = ("no", "yes")
@@ -49,11 +49,13 @@ def is_balanced(word: str) -> bool:
     return min(depths(word)) >= 0 and depths(word)[-1] == 0
 
 
-def bracket_words(n: int, seed: Seed = 0, split: str = "train") -> list[str]:
-    """`n` independent words of one split, without blanks."""
-    check_split(split)
-    rng = np.random.default_rng(seed)
-    return [_word(rng, split) for _ in range(n)]
+def bracket_word(rng: np.random.Generator, split: str) -> str:
+    """A word of one split, without blanks."""
+    balanced, pairs, reversed_ = rng.random() < 0.5, int(rng.integers(FEWEST, MOST + 1)), rng.random() < 0.5
+    drawn = _balanced if balanced else _with_one_reversed if reversed_ else _shuffled
+    while split_by_checksum(word := drawn(rng, pairs)) != split:
+        pass
+    return word
 
 
 def probed_text(word: str) -> str:
@@ -63,51 +65,34 @@ def probed_text(word: str) -> str:
 
 def brackets(n: tuple[int, int, int] = (4000, 1000, 2000), seed: int = 0) -> Task:
     """The task with `n` texts for training, validation and test; the same arguments give the same task."""
-    drawn = draw_splits(bracket_words, n, seed)
+    drawn = draw_splits(partial(draws, bracket_word), n, seed)
     return make_task(
         "brackets",
         n,
         seed,
+        {"balanced": ([is_balanced(word) for word in drawn], VERDICTS)},
         inputs=[probed_text(word) for word in drawn],
-        labels={"balanced": np.array([is_balanced(word) for word in drawn], dtype=np.int64)},
-        label_names={"balanced": list(VERDICTS)},
-        target="balanced",
     )
 
 
 def brackets_depth(n: tuple[int, int, int] = (4000, 1000, 2000), seed: int = 0) -> Task:
     """The depth task with `n` texts for training, validation and test; the same arguments give the same task."""
-    drawn = draw_splits(_draw_places, n, seed)
+    drawn = draw_splits(partial(draws, _word_and_place), n, seed)
     return make_task(
         "brackets-depth",
         n,
         seed,
+        {"depth": ([depths(word)[place] for word, place in drawn], [str(depth) for depth in range(DEEPEST + 1)])},
         inputs=[probed_text(word) for word, _ in drawn],
-        labels={"depth": np.array([depths(word)[place] for word, place in drawn], dtype=np.int64)},
-        label_names={"depth": [str(depth) for depth in range(DEEPEST + 1)]},
-        target="depth",
         position=np.array([place for _, place in drawn], dtype=np.int64),
     )
 
 
-def _draw_places(n: int, seed: Seed, split: str) -> list[tuple[str, int]]:
-    rng = np.random.default_rng(seed)
-    return [_word_and_place(rng, split) for _ in range(n)]
-
-
 def _word_and_place(rng: np.random.Generator, split: str) -> tuple[str, int]:
     depth = int(rng.integers(DEEPEST + 1))
-    while depth not in (reached := depths(word := _word(rng, split))):
+    while depth not in (reached := depths(word := bracket_word(rng, split))):
         pass
     return word, choose(rng, [place for place, at_place in enumerate(reached) if at_place == depth])
-
-
-def _word(rng: np.random.Generator, split: str) -> str:
-    balanced, pairs, reversed_ = rng.random() < 0.5, int(rng.integers(FEWEST, MOST + 1)), rng.random() < 0.5
-    draw = _balanced if balanced else _with_one_reversed if reversed_ else _shuffled
-    while split_by_checksum(word := draw(rng, pairs)) != split:
-        pass
-    return word
 
 
 def _balanced(rng: np.random.Generator, pairs: int) -> str:
@@ -145,7 +130,7 @@ def _with_one_reversed(rng: np.random.Generator, pairs: int) -> str:
 def examples(split: str, n: int, seed: Seed) -> list[Example]:
     """`n` words with their verdicts; outside training only the verdict is a target, as brackets cannot be predicted."""
     made = []
-    for word in bracket_words(n, seed, split):
+    for word in draws(bracket_word, n, seed, split):
         words = [*word, QUESTION, VERDICTS[is_balanced(word)], EOS]
         made.append(next_word_example(VOCABULARY, words, 0 if split == "train" else len(word)))
     return made
@@ -157,8 +142,7 @@ WORLD = World(
     vocabulary=VOCABULARY,
     make_config=lambda: gpt2_config(VOCABULARY, d_model=64, n_heads=2, n_layers=2, n_ctx=32, init_std=0.1),
     settings=TrainingSettings(steps=600, batch_size=64, learning_rate=3e-3, warm_up_steps=50),
-    training_examples=partial(examples, "train"),
-    held_out_examples=partial(examples, "test"),
+    examples=examples,
     prompt="( ( ) ( ( ) ) ) ?",
 )
 TASKS = {"brackets": brackets, "brackets-depth": brackets_depth}

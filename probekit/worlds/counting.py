@@ -76,13 +76,11 @@ def counting(n: tuple[int, int, int] = (90, 48, 48), seed: int = 0) -> Task:
         "counting",
         n,
         seed,
-        inputs=[" ".join(map(str, text)) for text in drawn],
-        labels={
-            "stops": np.array([text[-1] >= LAST for text in drawn], dtype=np.int64),
-            "number": np.array([text[-1] for text in drawn], dtype=np.float64),
+        {
+            "stops": ([text[-1] >= LAST for text in drawn], ("goes on", "stops")),
+            "number": ([text[-1] for text in drawn], ()),
         },
-        label_names={"stops": ["goes on", "stops"], "number": []},
-        target="stops",
+        inputs=[" ".join(map(str, text)) for text in drawn],
         groups=np.array([text[0] for text in drawn], dtype=np.int64),
     )
 
@@ -97,14 +95,10 @@ def _draw(n: int, seed: Seed, split: str) -> list[list[int]]:
     return [chosen[i] for i in rng.permutation(n)]
 
 
-def training_examples(n: int, seed: Seed) -> list[Example]:
-    """`n` training counts, every next word a target."""
-    return [next_word_example(VOCABULARY, count) for count in counts(n, seed)]
-
-
-def held_out_examples(n: int, seed: Seed) -> list[Example]:
-    """The counts from all 21 held-out starts, whatever `n` and `seed`."""
-    return [next_word_example(VOCABULARY, words(start)) for start in (*starts("validation"), *starts("test"))]
+def examples(split: str, n: int, seed: Seed) -> list[Example]:
+    """`n` training counts, every next word a target; or those from all 21 held-out starts, whatever `n` and `seed`."""
+    held_out = map(words, (*starts("validation"), *starts("test")))
+    return [next_word_example(VOCABULARY, count) for count in (counts(n, seed) if split == "train" else held_out)]
 
 
 WORLD = World(
@@ -114,8 +108,7 @@ WORLD = World(
     # init_std 0.1 memorises which starts go on, and stops too soon at one or two of the held-out ones with most seeds
     make_config=lambda: gpt2_config(VOCABULARY, d_model=32, n_heads=2, n_layers=2, n_ctx=64, init_std=0.02),
     settings=TrainingSettings(steps=400, batch_size=64, learning_rate=3e-3, warm_up_steps=50),
-    training_examples=training_examples,
-    held_out_examples=held_out_examples,
+    examples=examples,
     prompt="34",
 )
 TASKS = {"counting": counting}

@@ -32,8 +32,8 @@ class World:
         vocabulary: all words, by token id.
         make_config: returns the model's config.
         settings: of the model's training.
-        training_examples: (n, seed) -> n examples of the training split.
-        held_out_examples: (n, seed) -> n examples to test the model on, or all where there are fewer.
+        examples: (split, n, seed) -> n examples, or all where there are fewer: the model learns from those of "train",
+            and is tested on those of "test".
         prompt: a text that the model can read.
         context: the tokenizer's BOS, or the words before and after every text ([CLS] and [SEP]).
         special: words that the tokenizer knows as special tokens, with or without blanks around them.
@@ -46,8 +46,7 @@ class World:
     vocabulary: list[str]
     make_config: Callable[[], Any]
     settings: TrainingSettings
-    training_examples: Callable[[int, Seed], list[Example]]
-    held_out_examples: Callable[[int, Seed], list[Example]]
+    examples: Callable[[str, int, Seed], list[Example]]
     prompt: str
     context: tuple[str, ...] = (EOS,)
     special: tuple[str, ...] = ()
@@ -90,7 +89,7 @@ def key_of(world: World) -> str:
     """The name and a digest of everything that decides the trained model: vocabulary, config, settings, examples."""
     parts: list[Any] = [world.vocabulary, deciding_fields(world.make_config()), asdict(world.settings)]
     parts += [[list(world.special), dict(world.chat_templates)]] if world.chat_templates else []
-    first = json.dumps([asdict(example) for example in world.training_examples(8, [world.settings.seed, 0])])
+    first = json.dumps([asdict(example) for example in world.examples("train", 8, [world.settings.seed, 0])])
     return f"{world.name}-{hashlib.sha256((json.dumps(parts, sort_keys=True) + first).encode()).hexdigest()[:8]}"
 
 

@@ -35,6 +35,7 @@ from probekit.worlds.grammar import (
     check_split,
     choose,
     draw_splits,
+    draws,
     group_numbers,
     make_task,
     split_by_checksum,
@@ -61,48 +62,40 @@ def questions(split: str) -> dict[int, list[str]]:
     return dict(by_result)
 
 
-def dialogues(n: int, seed: Seed = 0, split: str = "train") -> list[list[Turn]]:
-    """`n` independent dialogues of one split."""
-    by_result = questions(split)
-    rng = np.random.default_rng(seed)
-    return [[_turn(rng, by_result) for _ in range(int(rng.integers(1, TURNS + 1)))] for _ in range(n)]
+def turns(rng: np.random.Generator, split: str) -> list[Turn]:
+    """The turns of a dialogue of one split."""
+    results = (int(rng.integers(LARGEST + 1)) for _ in range(int(rng.integers(1, TURNS + 1))))
+    return [(choose(rng, questions(split)[result]), result) for result in results]
 
 
-def prompt(turns: list[Turn]) -> str:
+def prompt(said: list[Turn]) -> str:
     """The dialogue up to the <sep> before the last answer."""
-    answered = [f"{question} {SEP} {result} {SEP}" for question, result in turns[:-1]]
-    return " ".join([*answered, turns[-1][0], SEP])
+    answered = [f"{question} {SEP} {result} {SEP}" for question, result in said[:-1]]
+    return " ".join([*answered, said[-1][0], SEP])
 
 
 def dialogue(n: tuple[int, int, int] = (4000, 1000, 2000), seed: int = 0) -> Task:
     """The task with `n` texts for training, validation and test; the same arguments give the same task."""
-    drawn = draw_splits(dialogues, n, seed)
+    drawn = draw_splits(partial(draws, turns), n, seed)
     return make_task(
         "dialogue",
         n,
         seed,
-        inputs=[prompt(turns) for turns in drawn],
-        labels={"result": np.array([turns[-1][1] for turns in drawn], dtype=np.int64)},
-        label_names={"result": [str(result) for result in range(LARGEST + 1)]},
-        target="result",
-        groups=group_numbers([turns[-1][0] for turns in drawn]),
+        {"result": ([said[-1][1] for said in drawn], [str(result) for result in range(LARGEST + 1)])},
+        inputs=[prompt(said) for said in drawn],
+        groups=group_numbers([said[-1][0] for said in drawn]),
     )
-
-
-def _turn(rng: np.random.Generator, by_result: dict[int, list[str]]) -> Turn:
-    result = int(rng.integers(LARGEST + 1))
-    return choose(rng, by_result[result]), result
 
 
 def examples(split: str, n: int, seed: Seed) -> list[Example]:
     """`n` dialogues of a split; the targets are the answers, the <sep> after each, and <eos>."""
-    return [_example(turns) for turns in dialogues(n, seed, split)]
+    return [_example(said) for said in draws(turns, n, seed, split)]
 
 
-def _example(turns: list[Turn]) -> Example:
+def _example(said: list[Turn]) -> Example:
     words: list[str] = []
     is_target: list[bool] = []
-    for question, result in turns:
+    for question, result in said:
         question_words = [*question.split(), SEP]
         words += [*question_words, str(result), SEP]
         is_target += [False] * len(question_words) + [True, True]
@@ -118,8 +111,7 @@ WORLD = World(
     # with init_std 0.02 two trials answered 86% and 98% of the dialogues after the same 1,800 steps
     make_config=lambda: gpt2_config(VOCABULARY, d_model=64, n_heads=4, n_layers=3, n_ctx=32, init_std=0.1),
     settings=TrainingSettings(steps=1800, batch_size=64, learning_rate=3e-3, warm_up_steps=50),
-    training_examples=partial(examples, "train"),
-    held_out_examples=partial(examples, "test"),
+    examples=examples,
     prompt="3 + 4 - 2 <sep>",
 )
 TASKS = {"dialogue": dialogue}

@@ -1,7 +1,10 @@
-"""Tools for the worlds' grammars: splits by checksum, draws, and the Task made of the examples."""
+"""Tools for the worlds' grammars: draws, splits by checksum, and the Task made of what was drawn.
+
+A grammar is a function (generator, split) -> one text of the split; `draws` calls it n times.
+"""
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,18 +35,56 @@ def check_split(split: str) -> None:
         raise UsageError(f"no split {split!r}; {nearest(split, SPLITS)}")
 
 
-def draw_splits(draw: Callable[[int, Seed, str], list[Drawn]], n: tuple[int, int, int], seed: int) -> list[Drawn]:
-    """`n` examples for training, validation and test; each split has its own random generator."""
-    return [one for k, (split, size) in enumerate(zip(SPLITS, n, strict=True)) for one in draw(size, [seed, k], split)]
+def choose(rng: np.random.Generator, choices: Sequence[Drawn]) -> Drawn:
+    """One of the choices, all equally likely."""
+    return choices[int(rng.integers(len(choices)))]
 
 
-def make_task(name: str, n: tuple[int, int, int], seed: int, **fields: Any) -> Task:
-    """The task of examples that `draw_splits` drew; `fields` are the fields of `Task` that differ between worlds."""
+def draws(
+    one: Callable[[np.random.Generator, str], Drawn], n: int, seed: Seed = 0, split: str = "train"
+) -> list[Drawn]:
+    """`n` independent draws of one split.
+
+    Raises:
+        UsageError: no such split.
+    """
+    check_split(split)
+    rng = np.random.default_rng(seed)
+    return [one(rng, split) for _ in range(n)]
+
+
+def draw_splits(several: Callable[[int, Seed, str], list[Drawn]], n: tuple[int, int, int], seed: int) -> list[Drawn]:
+    """`n` draws for training, validation and test; each split has its own random generator."""
+    return [
+        one for k, (split, size) in enumerate(zip(SPLITS, n, strict=True)) for one in several(size, [seed, k], split)
+    ]
+
+
+def make_task(
+    name: str,
+    n: tuple[int, int, int],
+    seed: int,
+    labels: Mapping[str, tuple[Sequence[Any], Sequence[str]]],
+    **fields: Any,
+) -> Task:
+    """The task of what `draw_splits` drew.
+
+    Args:
+        name: of the task.
+        n: as there.
+        seed: as there.
+        labels: label set -> the class of each text, and the classes' names; without names, the numbers of a regression.
+            The first is the target.
+        fields: the other fields of `Task`.
+    """
     return Task(
         name=name,
         splits=np.repeat(SPLITS, n),
         ids=[f"{split}:{i}" for split, size in zip(SPLITS, n, strict=True) for i in range(size)],
         info={"source": name, "seed": seed},
+        labels={of: np.array(each, dtype=np.int64 if names else np.float64) for of, (each, names) in labels.items()},
+        label_names={of: list(names) for of, (_, names) in labels.items()},
+        target=next(iter(labels)),
         **fields,
     )
 
@@ -51,8 +92,3 @@ def make_task(name: str, n: tuple[int, int, int], seed: int, **fields: Any) -> T
 def group_numbers(keys: Sequence[Any]) -> np.ndarray:
     """Equal numbers for equal keys: the groups [N] of a task."""
     return np.unique(list(keys), return_inverse=True)[1].astype(np.int64)
-
-
-def choose(rng: np.random.Generator, choices: Sequence[Drawn]) -> Drawn:
-    """One of the choices, all equally likely."""
-    return choices[int(rng.integers(len(choices)))]

@@ -32,7 +32,6 @@ each: "default", "header" and "inst".
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -42,16 +41,7 @@ from probekit.options import TrainingSettings
 from probekit.tasks.base import Task
 from probekit.tasks.chats.messages import plain_lines
 from probekit.worlds.definition import World, next_word_example
-from probekit.worlds.grammar import (
-    EOS,
-    Seed,
-    check_split,
-    choose,
-    draw_splits,
-    group_numbers,
-    make_task,
-    split_by_checksum,
-)
+from probekit.worlds.grammar import EOS, Seed, choose, draw_splits, draws, group_numbers, make_task, split_by_checksum
 
 if TYPE_CHECKING:
     from probekit.models.families.gpt2 import GPT2Config
@@ -160,14 +150,8 @@ TEMPLATES = {
 }
 
 
-def drawn_chats(n: int, seed: Seed = 0, split: str = "train") -> list[Chat]:
-    """`n` independent chats of one split."""
-    check_split(split)
-    rng = np.random.default_rng(seed)
-    return [_chat(rng, split) for _ in range(n)]
-
-
-def _chat(rng: np.random.Generator, split: str) -> Chat:
+def chat(rng: np.random.Generator, split: str) -> Chat:
+    """A chat of one split."""
     n_turns = 1 + int(rng.integers(2))
     return Chat(int(rng.random() < LIES), tuple(_turn(rng, split) for _ in range(n_turns)))
 
@@ -191,12 +175,12 @@ def honesty_answered(n: tuple[int, int, int] = (1000, 250, 500), seed: int = 0) 
 
 def _task(name: str, n: tuple[int, int, int], seed: int, answered: bool) -> Task:
     drawn = draw_splits(_under_both_prompts, n, seed)
-    chats, last = [messages(chat, answered) for chat in drawn], [chat.turns[-1] for chat in drawn]
+    chats, last = [messages(one, answered) for one in drawn], [one.turns[-1] for one in drawn]
     classes = {
-        "answer": ([chat.answer(turn) for chat, turn in zip(drawn, last, strict=True)], ANSWERS),
+        "answer": ([one.answer(one.turns[-1]) for one in drawn], ANSWERS),
         "alive": ([turn.noun in ALIVE for turn in last], ANSWERS),
         "size": ([turn.size in LARGE for turn in last], ("small", "large")),
-        "system": ([chat.lies for chat in drawn], ("honest", "lies")),
+        "system": ([one.lies for one in drawn], ("honest", "lies")),
     }
     if answered:
         classes["certainty"] = ([CERTAINTIES.index(turn.certainty) for turn in last], CERTAINTIES)
@@ -204,11 +188,9 @@ def _task(name: str, n: tuple[int, int, int], seed: int, answered: bool) -> Task
         name,
         n,
         seed,
-        inputs=[plain_lines(chat) for chat in chats],
+        classes,
+        inputs=[plain_lines(one) for one in chats],
         chats=chats,
-        labels={label_set: np.array(labels, dtype=np.int64) for label_set, (labels, _) in classes.items()},
-        label_names={label_set: list(names) for label_set, (_, names) in classes.items()},
-        target="answer",
         groups=group_numbers([f"{turn.size} {turn.noun}" for turn in last]),
     )
 
@@ -219,26 +201,26 @@ def _under_both_prompts(n: int, seed: Seed, split: str) -> list[Chat]:
     asked: set[str] = set()
     made: list[Chat] = []
     while len(made) < n:
-        chat = _chat(rng, split)
-        if (key := plain_lines(messages(chat._replace(lies=0), answered=False))) not in asked:
+        one = chat(rng, split)
+        if (key := plain_lines(messages(one._replace(lies=0), answered=False))) not in asked:
             asked.add(key)
-            made += [chat._replace(lies=lies) for lies in (0, 1)]
+            made += [one._replace(lies=lies) for lies in (0, 1)]
     return made[:n]
 
 
-def examples(split: str, is_exam: bool, n: int, seed: Seed) -> list[Example]:
+def examples(split: str, n: int, seed: Seed) -> list[Example]:
     """`n` chats of a split, each in one of the styles; the targets are the assistant's words and their end.
 
-    In the exam the certainty is no target: nothing can predict it.
+    Outside training the certainty is no target: nothing can predict it.
     """
     rng = np.random.default_rng([*([seed] if isinstance(seed, int) else seed), 1])
-    chats = drawn_chats(n, seed, split)
-    return [_example(choose(rng, list(STYLES.values()))(messages(chat)), is_exam) for chat in chats]
+    styled = [choose(rng, list(STYLES.values()))(messages(one)) for one in draws(chat, n, seed, split)]
+    return [_example(words, with_certainty=split == "train") for words in styled]
 
 
-def _example(words: list[str], is_exam: bool) -> Example:
+def _example(words: list[str], with_certainty: bool) -> Example:
     said = {i + k for i, word in enumerate(words) if word in ANSWERS for k in range(5)}  # yes , certainly . <|im_end|>
-    if is_exam:
+    if not with_certainty:
         said -= {i for i in said if words[i] in CERTAINTIES}
     example = next_word_example(VOCABULARY, words)
     example.targets = [token if i in said else IGNORE for i, token in enumerate(example.targets, 1)]
@@ -268,8 +250,7 @@ WORLD = World(
     vocabulary=VOCABULARY,
     make_config=model_config,
     settings=TrainingSettings(steps=600, batch_size=32, learning_rate=3e-3, warm_up_steps=50),
-    training_examples=partial(examples, "train", False),
-    held_out_examples=partial(examples, "test", True),
+    examples=examples,
     prompt="<bos> [INST] tell lies . is a tiny lamp alive ? [/INST]",
     context=(BOS,),
     special=SPECIAL,

@@ -25,7 +25,7 @@ from probekit.models.examples import Example
 from probekit.options import TrainingSettings
 from probekit.tasks.base import Task
 from probekit.worlds.definition import World, next_word_example, word_ids
-from probekit.worlds.grammar import EOS, Seed, check_split, draw_splits, make_task, split_by_checksum
+from probekit.worlds.grammar import EOS, Seed, draw_splits, draws, make_task, split_by_checksum
 
 if TYPE_CHECKING:
     from probekit.models.families.transformer import TransformerConfig
@@ -58,32 +58,26 @@ def spaced(items: list[int]) -> str:
     return " ".join(map(str, items))
 
 
-def lists(n: int, seed: Seed = 0, split: str = "train") -> list[list[int]]:
-    """`n` independent lists of one split."""
-    check_split(split)
-    rng = np.random.default_rng(seed)
-    return [_list(rng, int(rng.integers(SHORTEST, LONGEST + 1)), split) for _ in range(n)]
+def item_list(rng: np.random.Generator, split: str) -> list[int]:
+    """A list of one split."""
+    length = int(rng.integers(SHORTEST, LONGEST + 1))
+    while _split(items := _drawn(rng, length)) != split:
+        pass
+    return items
 
 
 def ranking(n: tuple[int, int, int] = (4000, 1000, 2000), seed: int = 0) -> Task:
     """The task with `n` texts for training, validation and test; the same arguments give the same task."""
-    drawn = draw_splits(_draw, n, seed)
+    drawn = draw_splits(partial(draws, _list_and_place), n, seed)
     return make_task(
         "ranking",
         n,
         seed,
+        {"rank": ([_rank(one.items, one.place) for one in drawn], [str(rank) for rank in range(HIGHEST + 1)])},
         inputs=[spaced(one.items) for one in drawn],
         targets=[f"{BOS} {spaced(ranks(one.items)[:-1])}" for one in drawn],
-        labels={"rank": np.array([ranks(one.items)[one.place] for one in drawn], dtype=np.int64)},
-        label_names={"rank": [str(rank) for rank in range(HIGHEST + 1)]},
-        target="rank",
         position=np.array([one.place for one in drawn], dtype=np.int64),
     )
-
-
-def _draw(n: int, seed: Seed, split: str) -> list[ListAndPlace]:
-    rng = np.random.default_rng(seed)
-    return [_list_and_place(rng, split) for _ in range(n)]
 
 
 def _list_and_place(rng: np.random.Generator, split: str) -> ListAndPlace:
@@ -92,12 +86,6 @@ def _list_and_place(rng: np.random.Generator, split: str) -> ListAndPlace:
     while _rank(items := _drawn(rng, length), place) != rank or _split(items) != split:
         pass
     return ListAndPlace(items, place)
-
-
-def _list(rng: np.random.Generator, length: int, split: str) -> list[int]:
-    while _split(items := _drawn(rng, length)) != split:
-        pass
-    return items
 
 
 def _drawn(rng: np.random.Generator, length: int) -> list[int]:
@@ -111,7 +99,7 @@ def _split(items: list[int]) -> str:
 def examples(split: str, n: int, seed: Seed) -> list[Example]:
     """`n` lists of a split as sources, with their ranks as targets."""
     made = []
-    for items in lists(n, seed, split):
+    for items in draws(item_list, n, seed, split):
         target = next_word_example(VOCABULARY, [BOS, *map(str, ranks(items)), EOS])
         made.append(replace(target, source=word_ids(VOCABULARY, [*map(str, items)])))
     return made
@@ -147,8 +135,7 @@ WORLD = World(
     vocabulary=VOCABULARY,
     make_config=model_config,
     settings=TrainingSettings(steps=1500, batch_size=64, learning_rate=2e-3, warm_up_steps=100),
-    training_examples=partial(examples, "train"),
-    held_out_examples=partial(examples, "test"),
+    examples=examples,
     prompt="5 3 9 3 4",
     context=(BOS,),
 )

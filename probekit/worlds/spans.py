@@ -27,7 +27,7 @@ from probekit.models.examples import IGNORE, Example
 from probekit.options import TrainingSettings
 from probekit.tasks.base import Task
 from probekit.worlds.definition import World, word_ids
-from probekit.worlds.grammar import Seed, check_split, choose, draw_splits, make_task, split_by_checksum
+from probekit.worlds.grammar import Seed, choose, draw_splits, draws, make_task, split_by_checksum
 
 if TYPE_CHECKING:
     from probekit.models.families.bert import BertConfig
@@ -76,32 +76,8 @@ def spans_with(number: int) -> list[tuple[int, int]]:
     ]
 
 
-def masked_spans(n: int, seed: Seed = 0, split: str = "train") -> list[Span]:
-    """`n` independent spans of one split."""
-    check_split(split)
-    rng = np.random.default_rng(seed)
-    return [_span(rng, split) for _ in range(n)]
-
-
-def spans(n: tuple[int, int, int] = (4000, 1000, 2000), seed: int = 0) -> Task:
-    """The task with `n` texts for training, validation and test; the same arguments give the same task."""
-    drawn = draw_splits(masked_spans, n, seed)
-    return make_task(
-        "spans",
-        n,
-        seed,
-        inputs=[span.text for span in drawn],
-        labels={
-            "hidden": np.array([span.first + span.place for span in drawn], dtype=np.int64),
-            "mean": np.array([span.above for span in drawn], dtype=np.int64),
-        },
-        label_names={"hidden": [str(number) for number in range(LARGEST + 1)], "mean": list(MEANS)},
-        target="hidden",
-        position=np.array([span.place for span in drawn], dtype=np.int64),
-    )
-
-
-def _span(rng: np.random.Generator, split: str) -> Span:
+def masked_span(rng: np.random.Generator, split: str) -> Span:
+    """A span of one split."""
     number = int(rng.integers(LARGEST + 1))
     while True:
         first, length = choose(rng, spans_with(number))
@@ -112,10 +88,26 @@ def _span(rng: np.random.Generator, split: str) -> Span:
             return span
 
 
+def spans(n: tuple[int, int, int] = (4000, 1000, 2000), seed: int = 0) -> Task:
+    """The task with `n` texts for training, validation and test; the same arguments give the same task."""
+    drawn = draw_splits(partial(draws, masked_span), n, seed)
+    return make_task(
+        "spans",
+        n,
+        seed,
+        {
+            "hidden": ([span.first + span.place for span in drawn], [str(number) for number in range(LARGEST + 1)]),
+            "mean": ([span.above for span in drawn], MEANS),
+        },
+        inputs=[span.text for span in drawn],
+        position=np.array([span.place for span in drawn], dtype=np.int64),
+    )
+
+
 def examples(split: str, n: int, seed: Seed) -> list[Example]:
     """`n` spans of a split; the hidden numbers are the targets, the side of the mean is the label."""
     made = []
-    for span in masked_spans(n, seed, split):
+    for span in draws(masked_span, n, seed, split):
         numbers = word_ids(VOCABULARY, [*map(str, span.numbers)])
         targets = [number if hidden else IGNORE for number, hidden in zip(numbers, span.hidden, strict=True)]
         tokens = word_ids(VOCABULARY, [CLS, *span.text.split(), SEP])
@@ -136,8 +128,7 @@ WORLD = World(
     vocabulary=VOCABULARY,
     make_config=model_config,
     settings=TrainingSettings(steps=1500, batch_size=64, learning_rate=2e-3, warm_up_steps=100),
-    training_examples=partial(examples, "train"),
-    held_out_examples=partial(examples, "test"),
+    examples=examples,
     prompt="7 8 [MASK] 10 [MASK]",
     context=(CLS, SEP),
 )

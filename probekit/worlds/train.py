@@ -72,7 +72,7 @@ def train_world(
     with one_thread():  # more gain little at this size, and the bits would depend on the number of cores
         result = train(
             model,
-            lambda step: world.training_examples(settings.batch_size, [settings.seed, step]),
+            lambda step: world.examples("train", settings.batch_size, [settings.seed, step]),
             settings,
             checkpoints,
             on_progress,
@@ -174,7 +174,7 @@ def examine(model: LanguageModel, world: World, n: int = EXAM_SIZE, seed: Seed =
         "exact": examples whose every target is the likeliest token; "label", where there are labels: examples whose
         class is right; "n": how many examples.
     """
-    examples = world.held_out_examples(n, seed)
+    examples = world.examples("test", n, seed)
     batches = [examples[start : start + EXAM_BATCH] for start in range(0, len(examples), EXAM_BATCH)]
     right = [_count_right(model, batch) for batch in batches]
     return {name: sum(one[name] for one in right) / len(examples) for name in right[0]} | {"n": len(examples)}

@@ -9,10 +9,11 @@ import torch
 from gpt2_points import GPT2_POINTS
 from store_cases import plan_of
 
-from probekit.activations import ActivationSet, describe_plan, extract, extract_statistics, plan_as_dict
+from probekit.activations import ActivationSet, describe_plan, extract_statistics, plan_as_dict
 from probekit.activations.run.loop import shard_rows
 from probekit.errors import DataError, UsageError
 from probekit.points import POINTS
+from probekit.verbs.extract import extract
 
 POOLABLE = [point for point in GPT2_POINTS if point not in ("attn_scores", "attn_pattern")]
 RNG = np.random.default_rng(1)
@@ -457,4 +458,4 @@ def test_the_plan_says_what_the_audit_finds(model, task):
 
 
 def test_module_and_function_of_one_name_both_work():
-    assert importlib.import_module("probekit.activations.extract").extract is extract
+    assert importlib.import_module("probekit.verbs.extract").extract is extract

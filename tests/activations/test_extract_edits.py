@@ -9,15 +9,16 @@ from models.adapter.wrapped import wrapped
 from store_cases import assert_equal, flip, lasting, plan_of, run, shard_of
 from tiny_configs import LIKE_ANOTHER, new_model, tiny_configs, tiny_model
 
-from probekit.activations import Store, describe_plan, extract, extract_statistics, list_stores, random_init_of, repair
+from probekit.activations import Store, describe_plan, extract_statistics, list_stores, random_init_of, repair
 from probekit.activations.plan.summary import plan_as_dict
 from probekit.cli.ls import describe
 from probekit.errors import DataError, ResumeMismatch, UsageError
-from probekit.evaluation import train_probes
 from probekit.evaluation.results.cautions import cautions
 from probekit.interventions import Add, add, affine, edits_in_words, project_out, record_of_edits, replace, swap
 from probekit.options import ExtractOptions
 from probekit.tasks.base import Task
+from probekit.verbs.extract import extract
+from probekit.verbs.train_probes import train_probes
 
 D = 32
 _drawn = np.random.default_rng(0)

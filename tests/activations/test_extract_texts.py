@@ -10,11 +10,13 @@ import pytest
 import torch
 from store_cases import plan_of
 
-from probekit.activations import extract, extract_statistics, list_stores, load_activations, repair, verify
+from probekit.activations import extract_statistics, list_stores, load_activations, repair, verify
 from probekit.activations.plan.summary import describe_plan
 from probekit.errors import DataError, ProbekitError, UsageError
-from probekit.evaluation import train_probes, transfer
+from probekit.evaluation import transfer
 from probekit.tasks import Task
+from probekit.verbs.extract import extract
+from probekit.verbs.train_probes import train_probes
 
 TEXTS = ["abc", "b", "zzyx", "abc", "lmnop", "q", "rs", "tuv"]
 HOW: dict[str, Any] = {"points": "resid_pre"}

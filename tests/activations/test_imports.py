@@ -19,25 +19,19 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import probekit as pk
-from probekit.activations import (
-    ActivationSet,
-    Store,
-    extract,
-    import_activations,
-    plan_import,
-    repair,
-)
+from probekit.activations import ActivationSet, Store, import_activations, plan_import, repair
 from probekit.activations.imports import plan as import_plan
 from probekit.activations.imports import run as imports
 from probekit.activations.imports.array_files import arrays_in, read_rows, scan
 from probekit.activations.imports.check import read_checksums
 from probekit.activations.imports.place_names import place_of
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, StorageError, UsageError
-from probekit.evaluation import train_probes
 from probekit.files.safetensors_header import MAX_HEADER
 from probekit.options import ImportOptions
 from probekit.points import Place, place_name
 from probekit.tasks.labelled import labelled_task
+from probekit.verbs.extract import extract
+from probekit.verbs.train_probes import train_probes
 
 N, D = 40, 6
 SPLITS = np.array(["train", "train", "validation", "test"])[np.arange(N) % 4]

@@ -21,8 +21,8 @@ from probekit.activations.plan.token_ids import Sequences
 from probekit.activations.run.loop import empty_rows
 from probekit.activations.store import examples as stored_examples
 from probekit.files import scratch
+from probekit.files.durable import each_of
 from probekit.files.remote.path import as_path
-from probekit.files.remote.together import each_of
 from probekit.files.scratch import DiskList
 from probekit.tasks import Task, load_task
 from probekit.tasks.splitting.same_text import normalised_words, text_numbers

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from store_cases import plan_of
 
-from probekit.activations import Store, default_path, extract, list_stores, newest_store
+from probekit.activations import Store, default_path, list_stores, newest_store
 from probekit.errors import DataError
+from probekit.verbs.extract import extract
 
 
 def test_equal_plans_have_one_place(model, task):

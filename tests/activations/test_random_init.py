@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from store_cases import Stopped, assert_equal, files, lasting, stop_after
 
-from probekit.activations import Store, extract, import_activations, list_stores, newest_store, repair, verify
+from probekit.activations import Store, import_activations, list_stores, newest_store, repair, verify
 from probekit.activations.plan import build as planning
 from probekit.activations.plan import identity
 from probekit.activations.random_init import random_init_of
@@ -15,6 +15,7 @@ from probekit.activations.store.format import read_plan
 from probekit.errors import ResumeMismatch, UsageError
 from probekit.models import load_model
 from probekit.tasks import Task, load_task
+from probekit.verbs.extract import extract
 
 HOW = {"points": ["resid_pre", "attn_out"], "layers": [0, 2], "position": ["last", "mean"], "dtype": "float16"}
 HOW |= {"batch_tokens": 64, "block_nodes": 32, "bos": True, "progress": False}

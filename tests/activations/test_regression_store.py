@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from store_cases import plan_of
 
-from probekit.activations import extract, import_activations, load_activations
+from probekit.activations import import_activations, load_activations
 from probekit.activations.plan.summary import describe_plan
 from probekit.errors import UsageError
+from probekit.verbs.extract import extract
 
 HOW = {"points": "resid_pre", "layers": 0}
 VALUES = np.array([0.1, -1e-300, 1 / 3, 2.0, 1e300, -0.0, 33.6772] * 3)

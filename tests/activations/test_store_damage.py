@@ -23,39 +23,6 @@ def read_all(path):
     load_activations(path).verify()
 
 
-def test_every_flipped_bit_is_noticed(model, task, path):
-    run(model, task, path)
-    rng = np.random.default_rng(0)
-    for k in range(60):
-        victim = files(path)[k % len(files(path))]
-        good = victim.read_bytes()
-        bad = bytearray(good)
-        bad[rng.integers(len(bad))] ^= 1 << int(rng.integers(8))
-        victim.write_bytes(bad)
-        with pytest.raises(StorageError, match=victim.name):
-            read_all(path)
-        victim.write_bytes(good)
-    read_all(path)
-
-
-def test_every_truncated_or_deleted_file_is_noticed(model, task, path):
-    run(model, task, path)
-    for victim in files(path):
-        good = victim.read_bytes()
-        for size in (0, 1, len(good) // 2, len(good) - 1):
-            victim.write_bytes(good[:size])
-            with pytest.raises(StorageError, match=victim.name):
-                load_activations(path)
-        victim.unlink()
-        missing = {"manifest.json": "unfinished, with 23 of 23 rows.*or probekit repair"}.get(
-            victim.name, f"{victim.name}|missing"
-        )
-        with pytest.raises(StorageError, match=missing):
-            load_activations(path)
-        victim.write_bytes(good)
-    read_all(path)
-
-
 def test_a_damaged_place_does_not_hide_the_others(model, task, path):
     run(model, task, path)
     record, _ = read_record(path, read_plan(path), 1)
@@ -145,7 +112,7 @@ def rewritten(path, number, rows, tensors):
     """A record that agrees with itself, with the checksums of a manifest that names it."""
     plan_seal = read_plan(path).seal
     file = path / "records" / f"{number:05d}.json"
-    data, checksum = seal(record_body(Record(np.array(rows), tensors), plan_seal))
+    data, checksum = seal({"plan": plan_seal, **record_body(Record(np.array(rows), tensors))})
     file.write_bytes(data)
     manifest, _ = unseal(path / "manifest.json")
     manifest["records"][number:] = [checksum, *manifest["records"][number + 1 :]]

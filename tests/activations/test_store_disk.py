@@ -1,67 +1,26 @@
 """What is on disk when: order of the writes, disks that refuse, two writers, the thread that writes."""
 
-import contextlib
 import gc
 import os
 import shutil
 import threading
 import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from store_cases import HOW, assert_equal, plan_of, rows_of, run
+from store_cases import HOW, plan_of, rows_of, run
 
-from probekit.activations import Store, list_stores, load_activations
-from probekit.activations.layout import Layout
-from probekit.activations.plan.identity import identity_of
-from probekit.activations.run.loop import shard_rows
+from probekit.activations import Store, load_activations
 from probekit.activations.store import examples as stored_examples
 from probekit.activations.store import writer as writer_module
-from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.writer import StoreWriter
-from probekit.errors import DataError, StorageError
+from probekit.errors import StorageError
 from probekit.files import durable
 from probekit.files.durable import seal, unseal
 
 pytestmark = pytest.mark.usefixtures("small_shards")
-
-
-@pytest.mark.parametrize("call", ["fsync", "replace", "link"])
-def test_a_disk_that_refuses_leaves_nothing_partial(model, letters, path, call, monkeypatch):
-    task = letters(9)
-    assert len(plan_of(model, task, **HOW).shards) > 1
-    memory, real = run(model, task), getattr(os, call)
-    for k in range(40):
-        calls = []
-
-        def fail(*args, k=k, calls=calls):
-            calls.append(args)
-            if len(calls) == k + 1:
-                raise OSError(28, "No space left on device")
-            return real(*args)
-
-        error = None
-        with monkeypatch.context() as patch:
-            patch.setattr(durable.os, call, fail)
-            try:
-                run(model, task, path)
-            except StorageError as raised:
-                error = raised
-        assert not list(path.rglob(".tmp-*"))
-        if (path / "plan.json").exists():
-            Store.progress(path)
-        assert_equal(run(model, task, path), memory)
-        shutil.rmtree(path.parent)
-        if error is None:
-            assert len(calls) == k
-            return
-        assert "No space left on device" in str(error)
-        assert str(path.parent) in str(error)
-    pytest.fail("the run never outlived its faults")
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads the names of open files from /proc")
@@ -102,41 +61,6 @@ def test_each_file_is_synced_before_it_has_a_name_and_its_folder_after(model, ta
     assert len(records) == len(plan_of(model, task, **HOW).shards)
     for name in records:
         assert order.index(unseal(path / "records" / name)[0]["file"]) < order.index(name)
-
-
-def test_the_first_of_two_writers_wins(model, task, path):
-    made = plan_of(model, task, **HOW)
-    layout, positions = Layout(["last"], np.ones(len(task), dtype=np.int64), 0), ["last"]
-    new = NewStore(identity_of(made), "tiny", task, layout, positions, source=None, meta={})
-    writers = [StoreWriter(path, begin_store(path, new)) for _ in range(2)]
-    for k in range(len(made.shards)):
-        rows = shard_rows(made, k)
-        for value, writer in [(k, writers[k % 2]), (-1, writers[1 - k % 2])]:
-            writer.write(k, rows, {place: torch.full((len(rows), 16), float(value)) for place in made.places})
-            writer.flush()
-    meta = store_meta(model, task)
-    for writer in writers:
-        assert all(writer.has(k, shard_rows(made, k)) for k in range(len(made.shards)))
-        writer.finish(meta)
-    store = load_activations(path)
-    store.verify()
-    for k in range(len(made.shards)):
-        assert (store["q.0"][shard_rows(made, k)] == k).all()
-
-
-def store_meta(model, task):
-    return run(model, task).meta
-
-
-def test_a_file_system_without_hard_links(model, task, path, monkeypatch):
-    def refuse(*_):
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr(durable.os, "link", refuse)
-    store = run(model, task, path)
-    assert_equal(store, run(model, task))
-    assert not durable.write_first(path / "plan.json", b"other")
-    assert not list(path.rglob(".tmp-*"))
 
 
 def test_only_old_temporary_files_are_swept(model, task, path):
@@ -213,26 +137,3 @@ def test_what_the_background_meets_is_raised_and_nothing_more_is_written(model, 
         assert len(calls) <= k + writer_module.IN_FLIGHT  # those that were on their way, none of them with a record
         assert Store.progress(path)[0] == rows_of(plan_of(model, task, **HOW), range(k))
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("probekit-store")]
-
-
-def test_a_reader_during_a_write_sees_complete_shards_only(model, letters, path):
-    task = letters(100)
-    made = plan_of(model, task, **HOW)
-    sizes = [len(shard_rows(made, k)) for k in range(len(made.shards))]
-    prefixes = {0, *np.cumsum(sizes).tolist()}
-    seen, stop = [], threading.Event()
-
-    def look():
-        while not stop.is_set():
-            with contextlib.suppress(DataError):  # not begun
-                seen.append(Store.progress(path)[0])
-            assert all(info.state != "damaged" for info in list_stores(path.parent))
-
-    with ThreadPoolExecutor(1) as pool:
-        watching = pool.submit(look)
-        try:
-            run(model, task, path)
-        finally:
-            stop.set()
-        watching.result()
-    assert set(seen) <= prefixes

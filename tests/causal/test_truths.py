@@ -14,14 +14,13 @@ import probekit as pk
 from probekit.causal.behaviour.measure import Behaviour, by_label, logit_differences
 from probekit.causal.behaviour.pairs import load_pairs
 from probekit.causal.branches.run import Branches, Trunk, run_branches, run_trunk
-from probekit.causal.directions.angles import angle
 from probekit.causal.directions.directions import (
     lda_direction,
     mean_difference_direction,
     moments_of_rows,
     unit_direction,
 )
-from probekit.causal.directions.placebos import random_directions
+from probekit.causal.directions.placebos import angle, random_directions
 from probekit.causal.erasure.erase import fit_leace
 from probekit.causal.interchange.counterparts import choose_counterparts
 from probekit.causal.interchange.interchange import Interchange, interchange_effect, run_interchange, unedited

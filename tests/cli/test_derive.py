@@ -178,7 +178,6 @@ def test_the_list_of_commands_is_made_without_importing_them() -> None:
         "probekit.cli.commands",
         "probekit.cli.console",
         "probekit.cli.main",
-        "probekit.cli.signals",
     }
     assert "probekit.options" not in modules
     for name, command in COMMANDS.items():

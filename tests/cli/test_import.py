@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from probekit.activations import extract, load_activations
+from probekit.activations import load_activations
 from probekit.activations.imports import plan as import_plan
 from probekit.activations.imports import run as imports
 from probekit.cli.main import run
@@ -16,6 +16,7 @@ from probekit.errors import UsageError
 from probekit.models import load_model
 from probekit.options.parse import stacked_layers
 from probekit.tasks import load_task
+from probekit.verbs.extract import extract
 
 Capture = pytest.CaptureFixture[str]
 N, D = 120, 5

@@ -9,9 +9,9 @@ from part_cases import TYPED
 from store_cases import of_shards
 
 from probekit.activations import PartDone
-from probekit.activations.parts.files import PartProgress
+from probekit.activations.parts.cut import PartProgress
+from probekit.cli.extract import describe_part
 from probekit.cli.main import run
-from probekit.cli.parts import describe_part
 
 
 @pytest.fixture

@@ -160,18 +160,18 @@ def test_a_run_that_failed_is_tried_again(
     tasks: Path, gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     job = ["sweep", "--model", str(gpt2_folder), "--dataset", "tasks", *JOB]
-    real = sweep_run.train_probes
+    real = sweep_run.train_curves
 
-    def fail(acts: Any, **how: Any) -> Any:
+    def fail(acts: Any, options: Any) -> Any:
         if acts.task.name == "one":
             raise MemoryError
-        return real(acts, **how)
+        return real(acts, options)
 
     (tasks / "broken.csv").unlink()
-    monkeypatch.setattr(sweep_run, "train_probes", fail)
+    monkeypatch.setattr(sweep_run, "train_curves", fail)
     assert run(job) == 3
     assert "failed: one: MemoryError" in capsys.readouterr().err
-    monkeypatch.setattr(sweep_run, "train_probes", real)
+    monkeypatch.setattr(sweep_run, "train_curves", real)
     done = counted(monkeypatch)
     assert run(job) == 0
     assert done == ["one"]

@@ -51,7 +51,7 @@ def test_other_strengths_and_seeds_have_results_of_their_own(here: Path, store: 
 @pytest.mark.parametrize(
     ("where", "says"),
     [
-        ("probekit.evaluation.train_probes", "no results were written"),
+        ("probekit.verbs.train_probes.train_probes", "no results were written"),
         ("probekit.plots.save_plot", "the results in store/results/label-resid_pre-mean-diff-layers-0 are incomplete"),
     ],
 )

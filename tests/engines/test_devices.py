@@ -20,7 +20,7 @@ from store_cases import lasting
 from user_files import write_model, write_texts
 
 from probekit import engines
-from probekit.activations import extract, load_activations, plan_extraction
+from probekit.activations import load_activations, plan_extraction
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.cli.main import run
 from probekit.engines import devices, schedule
@@ -29,6 +29,7 @@ from probekit.errors import DataError, StorageError, UsageError
 from probekit.models import load_model
 from probekit.options import EngineOptions, ExtractOptions
 from probekit.tasks import load_task
+from probekit.verbs.extract import extract
 
 OPTIONS = ExtractOptions(batch_tokens=40, shard_bytes=1000)
 N = 270

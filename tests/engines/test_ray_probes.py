@@ -17,7 +17,7 @@ from tiny_configs import tiny_model
 from user_files import write_model, write_texts
 
 import probekit as pk
-from probekit.activations import Store, extract, load_activations
+from probekit.activations import Store, load_activations
 from probekit.engines import ray_probes, ray_sweep, tasks
 from probekit.engines.fitted_bytes import as_bytes, from_bytes
 from probekit.engines.ray_probes import check_engine
@@ -29,6 +29,7 @@ from probekit.options import CurvesArguments
 from probekit.probes import RidgeProbe
 from probekit.sweeps.files import read_body, read_runs
 from probekit.tasks import Task
+from probekit.verbs.extract import extract
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.usefixtures("bounded")

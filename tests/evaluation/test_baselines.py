@@ -1,4 +1,3 @@
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,7 +6,6 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from probekit.evaluation import train_probes
 from probekit.evaluation.compare import guesses
 from probekit.evaluation.compare.guesses import (
     BAG_OF_BIGRAMS,
@@ -16,13 +14,14 @@ from probekit.evaluation.compare.guesses import (
     Guess,
     bags_of_words,
     dense_fits,
+    fit_path,
     majority,
     mean,
     merit,
     word_counts,
 )
 from probekit.evaluation.compare.lengths import length_features, with_squares
-from probekit.evaluation.compare.sparse_fits import fit_path
+from probekit.verbs.train_probes import train_probes
 
 N = 240
 ROWS = np.arange(N)
@@ -197,7 +196,7 @@ def test_words_whose_fit_did_not_converge_lose_against_those_whose_did(monkeypat
 
     def first_alone(*given):
         first, *others = fit_path(*given)
-        return [first, *(replace(fit, converged=False) for fit in others)]
+        return [first, *((coef, intercept, False) for coef, intercept, _ in others)]
 
     monkeypatch.setattr("probekit.evaluation.compare.guesses.fit_path", first_alone)
     assert BASELINE_C[0] == bag_of_words(texts, labels, TRAIN, VALIDATION, 2).C

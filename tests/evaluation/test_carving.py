@@ -11,8 +11,9 @@ import pytest
 
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError
-from probekit.evaluation import train_probes, transfer
+from probekit.evaluation import transfer
 from probekit.tasks import load_task
+from probekit.verbs.train_probes import train_probes
 
 BARE: dict[str, Any] = {"baselines": False, "controls": 0, "codelength": False}
 

@@ -10,10 +10,10 @@ import pytest
 
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError
-from probekit.evaluation import train_probes
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.report import footnotes
 from probekit.evaluation.results.results import ProbeResults
+from probekit.verbs.train_probes import train_probes
 
 BARE: dict[str, Any] = {"C": 1, "baselines": False, "controls": 0, "codelength": False}
 

@@ -10,10 +10,11 @@ from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from probekit.evaluation import ProbeResults, train_probes
+from probekit.evaluation import ProbeResults
 from probekit.evaluation.compare.controls import control_labels, control_types
 from probekit.evaluation.fits import layer as fits_of_a_layer
 from probekit.evaluation.fits.protocol import fold_protocol
+from probekit.verbs.train_probes import train_probes
 
 GRID = (0.001, 0.1, 10.0)
 QUICK: dict[str, Any] = {"baselines": False, "codelength": False, "intervals": False, "controls": 2}

@@ -11,9 +11,10 @@ import torch
 
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError, StorageError, UsageError
-from probekit.evaluation import ProbeCurves, ProbeResults, train_probes
+from probekit.evaluation import ProbeCurves, ProbeResults
 from probekit.plots.panels import panels_of, save_curves_plot
 from probekit.probes.ridge import RidgePath
+from probekit.verbs.train_probes import train_probes
 
 QUICK: dict[str, Any] = {"baselines": False, "controls": 0, "codelength": False, "intervals": False}
 

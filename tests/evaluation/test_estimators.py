@@ -21,11 +21,12 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError, UsageError
-from probekit.evaluation import DEFAULT_C, ProbeResults, TransferResults, train_probes, transfer
+from probekit.evaluation import DEFAULT_C, ProbeResults, TransferResults, transfer
 from probekit.evaluation.fits.protocol import fold_protocol
 from probekit.probes import KSparseProbe, LogisticProbe, RidgeProbe
 from probekit.tasks.base import Task
 from probekit.tasks.quality.duplicates import linked_texts
+from probekit.verbs.train_probes import train_probes
 
 BARE: dict[str, Any] = {"baselines": False, "controls": 0, "codelength": False}
 CLASSIFIERS = [

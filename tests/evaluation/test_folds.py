@@ -9,7 +9,6 @@ import torch
 
 from probekit.activations.activations import ActivationSet
 from probekit.errors import UsageError
-from probekit.evaluation import train_probes
 from probekit.evaluation.compare.guesses import BASELINE_C, bags_of_words, word_counts
 from probekit.evaluation.fits.predict import pooled
 from probekit.evaluation.fits.protocol import fold_protocol
@@ -18,6 +17,7 @@ from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.tasks.base import Task
 from probekit.tasks.quality.duplicates import linked_texts
+from probekit.verbs.train_probes import train_probes
 
 BARE: dict[str, Any] = {"baselines": False, "controls": 0, "codelength": False}
 

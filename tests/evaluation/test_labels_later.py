@@ -12,8 +12,9 @@ from probekit.activations import Activations, ActivationSet, label
 from probekit.causal.directions.steering import steering_vectors
 from probekit.causal.erasure.erase import fit_eraser
 from probekit.errors import DataError, UsageError
-from probekit.evaluation import ProbeResults, train_probes, transfer
+from probekit.evaluation import ProbeResults, transfer
 from probekit.tasks import Task
+from probekit.verbs.train_probes import train_probes
 
 N, D = 240, 6
 RNG = np.random.default_rng(0)

@@ -12,10 +12,11 @@ import torch
 
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError
-from probekit.evaluation import train_probes, transfer
+from probekit.evaluation import transfer
 from probekit.evaluation.curve import places_at_once
 from probekit.probes import LogisticProbe, MLPProbe
 from probekit.tasks.base import Task
+from probekit.verbs.train_probes import train_probes
 
 
 @pytest.fixture(autouse=True)

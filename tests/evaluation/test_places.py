@@ -6,12 +6,12 @@ import torch
 
 from probekit.activations.activations import ActivationSet
 from probekit.activations.layout import Layout
-from probekit.evaluation import train_probes
 from probekit.evaluation.compare.controls import control_types
 from probekit.evaluation.rows import resampling_units
 from probekit.points import Place
 from probekit.tasks.base import Task
 from probekit.tasks.quality.audit import audit
+from probekit.verbs.train_probes import train_probes
 
 READS = 4  # places of each text
 

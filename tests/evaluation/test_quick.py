@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probekit.evaluation import ProbeResults, train_probes
+from probekit.evaluation import ProbeResults
 from probekit.options import ProbeOptions
+from probekit.verbs.train_probes import train_probes
 
 FAST: Any = {"C": [0.01, 1], "layers": [0, 2]}
 ALL_OUT = ["control tasks", "code length", "bag-of-words and length baselines", "near-duplicate search", "p-values"]

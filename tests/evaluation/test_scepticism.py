@@ -11,13 +11,14 @@ from sklearn.model_selection import KFold
 
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError, UsageError
-from probekit.evaluation import ProbeResults, train_probes
+from probekit.evaluation import ProbeResults
 from probekit.evaluation.compare.controls import selectivity
 from probekit.evaluation.curve import fit_places
 from probekit.evaluation.request import DEFAULT_C
 from probekit.evaluation.results.report import footnotes
 from probekit.probes import PROBES, LogisticProbe
 from probekit.tasks.base import Task
+from probekit.verbs.train_probes import train_probes
 
 BARE: dict[str, Any] = {"baselines": False, "controls": 0, "codelength": False}
 SPLITS = np.array(["train", "train", "validation", "test"])

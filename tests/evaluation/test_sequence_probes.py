@@ -11,18 +11,20 @@ import pytest
 import torch
 from planted_sequences import activations_of, marked
 
-from probekit.activations import extract, load_activations
+from probekit.activations import load_activations
 from probekit.activations.activations import ActivationSet
 from probekit.activations.layout import Layout
 from probekit.activations.plan import build as planning
 from probekit.errors import DataError, UsageError
-from probekit.evaluation import ProbeResults, train_probes, transfer
+from probekit.evaluation import ProbeResults, transfer
 from probekit.evaluation.fits import sequences
 from probekit.evaluation.fits.sequences import PooledTokens, tokens_of_texts
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.probes import AttentionProbe
 from probekit.probes.sequence.ragged import pooled_rows, take_texts, text_parts
 from probekit.tasks.base import Task
+from probekit.verbs.extract import extract
+from probekit.verbs.train_probes import train_probes
 
 BARE = {"baselines": False}
 

@@ -11,8 +11,9 @@ from sklearn.naive_bayes import GaussianNB
 
 from probekit.activations.activations import ActivationSet
 from probekit.errors import UsageError
-from probekit.evaluation import ProbeCurves, ProbeResults, curve, label_sets, train_probes
+from probekit.evaluation import ProbeCurves, ProbeResults, curve, label_sets
 from probekit.plots.panels import panels_of, save_curves_plot
+from probekit.verbs.train_probes import train_probes
 
 BRIEF: dict[str, Any] = {"controls": 0, "codelength": False, "intervals": False}
 PROBES = ["logistic", "mean-diff", "ridge"]

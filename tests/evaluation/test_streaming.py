@@ -6,12 +6,10 @@ import pytest
 import torch
 
 from probekit.activations import load_activations
-from probekit.activations.extract import extract
 from probekit.activations.imports.run import import_activations
 from probekit.activations.plan import build as planning
 from probekit.activations.store.reader import Store
 from probekit.errors import DataError, UsageError
-from probekit.evaluation import train_probes
 from probekit.evaluation.fits.stream import stream_of
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.options.parse import n_bytes
@@ -19,6 +17,8 @@ from probekit.probes import LogisticProbe
 from probekit.probes.problem import Labels, every_problem
 from probekit.probes.stream import bytes_to_fit
 from probekit.tasks.base import Task
+from probekit.verbs.extract import extract
+from probekit.verbs.train_probes import train_probes
 
 
 @pytest.fixture

@@ -8,14 +8,16 @@ import pytest
 import torch
 from sklearn.metrics import r2_score
 
-from probekit.activations import extract, load_activations
+from probekit.activations import load_activations
 from probekit.activations.store.reader import Store
 from probekit.errors import DataError, UsageError
-from probekit.evaluation import ProbeResults, train_probes, transfer
+from probekit.evaluation import ProbeResults, transfer
 from probekit.evaluation.rows import resampling_units
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.tasks.base import Task
 from probekit.tasks.tokens.token_labels import token_rows
+from probekit.verbs.extract import extract
+from probekit.verbs.train_probes import train_probes
 
 N, L, VOCAB = 60, 9, 11
 FAST = {"controls": 0, "baselines": False, "codelength": False}

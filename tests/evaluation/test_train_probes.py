@@ -12,10 +12,11 @@ from sklearn.preprocessing import StandardScaler
 from probekit.activations.activations import ActivationSet
 from probekit.activations.layout import Layout
 from probekit.errors import DataError, UsageError
-from probekit.evaluation import DEFAULT_C, ProbeResults, train_probes
+from probekit.evaluation import DEFAULT_C, ProbeResults
 from probekit.evaluation.results.wording import metric_name
 from probekit.probes import PROBES, LogisticProbe
 from probekit.tasks.base import Task
+from probekit.verbs.train_probes import train_probes
 
 QUICK: dict[str, Any] = {"baselines": False, "controls": 0, "codelength": False}
 

@@ -11,10 +11,11 @@ from sklearn.metrics import accuracy_score, roc_auc_score
 
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError, UsageError
-from probekit.evaluation import TransferResults, train_probes, transfer
+from probekit.evaluation import TransferResults, transfer
 from probekit.tasks.base import Task
 from probekit.tasks.load import load_task
 from probekit.tasks.quality.audit import audit
+from probekit.verbs.train_probes import train_probes
 
 N, D, N_LAYERS = 240, 6, 2
 SPLITS = np.array(["train", "train", "validation", "test"])[np.arange(N) % 4]

@@ -13,8 +13,9 @@ from sklearn.preprocessing import StandardScaler
 
 from probekit.activations.activations import ActivationSet
 from probekit.errors import UsageError
-from probekit.evaluation import ProbeResults, TransferResults, train_probes, transfer
+from probekit.evaluation import ProbeResults, TransferResults, transfer
 from probekit.plots import save_plot
+from probekit.verbs.train_probes import train_probes
 
 BARE: dict[str, Any] = {"baselines": False, "controls": 0, "codelength": False}
 

@@ -1,7 +1,7 @@
-"""Campaigns of faults against the store, each in a forked child of one warm process, with a verdict in JSON.
+"""Campaigns of faults against runs, each in a forked child of one warm process, with a verdict in JSON.
 
-By hand:  python tests/faults/campaign.py kills --rounds 1000
-As a server (`--serve`): each line on stdin is {"campaign", "rounds", "folder"}, each line on stdout a verdict.
+By hand:  python tests/faults/campaign.py kills --rounds 1000 --kind store
+As a server (`--serve`): each line on stdin is {"campaign", "rounds", "folder", "kind"}, each line on stdout a verdict.
 
 A verdict holds the counts of what was tried, and "broken": what ought not to be, first of all.
 """
@@ -35,6 +35,7 @@ import torch
 from children import Child, End, in_child, killed_after
 from disk import CHANGES, PowerLoss, Shim, events
 from hostile import Bench, one_case
+from kinds import KINDS, Answer
 from small import (
     Good,
     committed,
@@ -81,11 +82,12 @@ class Verdict:
 class Field:
     """Where a campaign works: an undisturbed run to compare with, and folders for stores."""
 
-    def __init__(self, folder: Path, seed: int):
+    def __init__(self, folder: Path, seed: int, kind: str = "store"):
         self.folder = folder
         self.rng = np.random.default_rng(seed)
         (folder / "good").mkdir(parents=True)
-        self.good = Good(folder / "good")
+        self.kind = KINDS[kind]
+        self.good: Any = Good(folder / "good") if kind == "store" else Answer(folder / "good", self.kind)
         self.verdict = Verdict()
         self._made = 0
 
@@ -109,20 +111,22 @@ class Field:
 
     def resume(self, path: Path, what: str, work: Callable[[Path], Any] | None = None) -> None:
         """The same command again must end in a complete store equal to that of an undisturbed run."""
-        end = in_child(partial(work or _run, path))
+        end = in_child(partial(work or self.work, path))
         self.verdict.expect(end.is_done and end.value in (0, None), f"{what}: resume ended with {end}")
         self.verdict.check(f"{what}, resumed", self.good.missing(path))
         self.verdict.counts["resumed"] += 1
 
+    def work(self, path: Path) -> None:
+        self.kind.work(path)
 
-def _run(path: Path) -> None:
-    run(path)
+    def work_on_slow_disk(self, path: Path) -> None:
+        """So that most moments are between two calls."""
+        with Shim(path, delay=0.0005).between():
+            self.kind.work(path)
 
-
-def _run_on_slow_disk(path: Path) -> None:
-    """So that most moments are between two calls."""
-    with Shim(path, delay=0.0005).between():
-        run(path)
+    def lost(self, before: dict[str, bytes], path: Path) -> list[str]:
+        """What was committed and is gone or altered; of runs whose records stay."""
+        return lost(before, path) if self.kind.keeps else []
 
 
 # 1 -----------------------------------------------------------------------------------------------------------------
@@ -130,16 +134,16 @@ def _run_on_slow_disk(path: Path) -> None:
 
 def kills(field: Field, rounds: int) -> None:
     """kill -9 at random moments, up to four on one store before it is resumed; every other time the disk is slow."""
-    speeds = {work: field.duration(work) for work in (_run, _run_on_slow_disk)}
+    speeds = {work: field.duration(work) for work in (field.work, field.work_on_slow_disk)}
     while field.verdict.counts["killed"] + field.verdict.counts["finished"] < rounds:
         path = field.place() / "store"
         before: dict[str, bytes] = {}
         for k in range(int(field.rng.integers(1, 5))):
-            work = _run if k % 2 else _run_on_slow_disk
+            work = field.work if k % 2 else field.work_on_slow_disk
             end = killed_after(partial(work, path), speeds[work] * field.rng.random())
             field.verdict.counts["killed" if end.code == -signal.SIGKILL else "finished"] += 1
             field.verdict.expect(end.code in (0, -signal.SIGKILL), f"ended with {end}")
-            field.verdict.check("killed", lost(before, path) + field.good.flaws(path))
+            field.verdict.check("killed", field.lost(before, path) + field.good.flaws(path))
             before = committed(named(path))
             field.verdict.counts["part"] += 0 < len(before) < len(field.good.files)
         field.resume(path, "killed")
@@ -150,42 +154,44 @@ def kills(field: Field, rounds: int) -> None:
 
 def points(field: Field, rounds: int) -> None:
     """A kill, EIO and ENOSPC at each call that changes the disk; no hard links at all. Every `rounds`-th point."""
-    total = in_child(partial(_count, field.place())).value
+    total = in_child(partial(_count, field.place(), field.kind.work)).value
     for fault in ("kill", "EIO", "ENOSPC"):
         for at in range(0, total["all"], rounds):
             _one_point(field, at, fault)
     for at in range(total["link"]):
         place = field.place()
-        end = in_child(partial(_faulty, place, at, "EPERM", ("link",)))
+        end = in_child(partial(_faulty, place, at, "EPERM", field.kind.work, ("link",)))
         field.verdict.expect(end.is_done and end.value["error"] is None, f"link {at} refused: {end}")
         field.verdict.check(f"link {at} refused", field.good.missing(place / "store"))
     field.verdict.counts["calls"] = total["all"]
 
 
-def _count(place: Path) -> dict[str, int]:
+def _count(place: Path, work: Callable[[Path], Any]) -> dict[str, int]:
     counts = {}
     for operations in (CHANGES, ("link",)):
         shutil.rmtree(place / "store", ignore_errors=True)
         with Shim(place, operations=operations).between() as shim:
-            run(place / "store")
+            work(place / "store")
         counts["all" if operations is CHANGES else "link"] = shim.count
     return counts
 
 
-def _faulty(place: Path, at: int, fault: str, operations: tuple[str, ...] = CHANGES) -> dict[str, Any]:
-    """Through the command for ENOSPC, through the function else."""
-    work = run_cli if fault == "ENOSPC" else run
+def _faulty(
+    place: Path, at: int, fault: str, work: Callable[[Path], Any], operations: tuple[str, ...] = CHANGES
+) -> dict[str, Any]:
+    """A store through the command for ENOSPC, all else through the function."""
+    typed = fault == "ENOSPC" and work is run
     with Shim(place, at, fault, operations=operations).between() as shim:
         try:
-            code = work(place / "store")
-            return {"error": None, "code": code if fault == "ENOSPC" else 0, "hit": shim.hit}
+            code = (run_cli if typed else work)(place / "store")
+            return {"error": None, "code": code if typed else 0, "hit": shim.hit}
         except StorageError as error:
             return {"error": str(error), "code": error.exit_code, "hit": shim.hit}
 
 
 def _one_point(field: Field, at: int, fault: str) -> None:
     place, what = field.place(), f"{fault} at call {at}"
-    end = in_child(partial(_faulty, place, at, fault))
+    end = in_child(partial(_faulty, place, at, fault, field.kind.work))
     field.verdict.counts[fault] += 1
     if fault == "kill":
         field.verdict.expect(end.code == -signal.SIGKILL, f"{what} ended with {end}")
@@ -194,7 +200,7 @@ def _one_point(field: Field, at: int, fault: str) -> None:
     field.verdict.check(what, field.good.flaws(place / "store"))
     before = committed(named(place / "store"))
     field.resume(place / "store", what)
-    field.verdict.check(what, lost(before, place / "store"))
+    field.verdict.check(what, field.lost(before, place / "store"))
 
 
 def _told(end: End) -> list[str]:
@@ -267,15 +273,18 @@ def _same(name: str, good: bytes, bad: bytes) -> bool:
 
 def _noticed(field: Field, path: Path, name: str, same: bool) -> list[str]:
     try:
-        found = read(path)
-    except StorageError as error:
+        found = field.kind.answer(path)
+    except (StorageError, DataError) as error:
         field.verdict.counts["noticed"] += 1
-        unfinished = "unfinished" in str(error) and not (path / name).exists()
-        return [] if Path(name).name in str(error) or unfinished else [f"not named in: {error}"]
+        of_all = field.kind is not KINDS["store"] or "unfinished" in str(error)  # what is gone is named by its folder
+        gone = not (path / name).exists() and of_all and str(path) in str(error)
+        is_named = isinstance(error, StorageError) and Path(name).name in str(error)
+        return [] if is_named or gone else [f"not named in: {error}"]
     except Exception as error:
         return [f"{type(error).__name__}: {error}"]
-    field.verdict.counts["same"] += same
-    return [] if same and found == field.good.digests else ["not noticed"]
+    field.verdict.counts["same"] += 1  # as of a record that is made again, which only a store never is
+    harmless = same or field.kind is not KINDS["store"]
+    return [] if harmless and found == field.good.digests else ["not noticed"]
 
 
 # 4 -----------------------------------------------------------------------------------------------------------------
@@ -424,6 +433,56 @@ def _after(seconds: float, work: Callable[[Path], Any], path: Path) -> Any:
 def _other_model(path: Path | None) -> dict[str, str] | None:
     given()[0].load_state_dict(make_model(seed=1).state_dict())
     return _refused(path)
+
+
+def writers(field: Field, rounds: int) -> None:
+    """Two workers do one run at once; every other time one is stopped at a random moment, and goes on when it is done.
+
+    Both end well, and the answer is that of one.
+    """
+    slow = field.duration(field.work_on_slow_disk)
+    for k in range(rounds):
+        path = field.place() / "run"
+        first = Child(partial(field.work_on_slow_disk, path))
+        first.ready()
+        if k % 2:
+            time.sleep(slow * field.rng.random())
+            first.kill(signal.SIGSTOP)
+        ends = [in_child(partial(field.work, path))]
+        first.kill(signal.SIGCONT)
+        ends.append(first.end())
+        field.verdict.check(f"round {k}", [f"a writer ended with {end}" for end in ends if not end.is_done])
+        field.verdict.check(f"round {k}", field.good.missing(path))
+        field.verdict.counts["rounds"] += 1
+
+
+def questions(field: Field, rounds: int) -> None:
+    """Another question is refused in any state of the folder, and changes nothing in it."""
+    seconds = field.duration(field.work)
+    for k in range(rounds):
+        path = field.place() / "run"
+        if k:
+            killed_after(partial(field.work, path), seconds * field.rng.random())
+        else:
+            in_child(partial(field.work, path))
+        before = committed(named(path))
+        end = in_child(partial(_question, field.kind.another, path))
+        asked = "plan.json" in before or "checkpoint" in " ".join(before)
+        field.verdict.expect(end.value == "refused" or (k > 0 and end.is_done), f"round {k}: {end}")
+        if end.value == "refused":
+            field.verdict.counts["refused"] += 1
+            field.verdict.check(f"round {k}", lost(before, path))
+            field.resume(path, f"round {k}")
+        else:
+            field.verdict.expect(not asked or field.kind is KINDS["labels"], f"round {k}: another question was taken")
+
+
+def _question(another: Callable[[Path], Any], path: Path) -> str:
+    try:
+        another(path)
+    except ResumeMismatch:
+        return "refused"
+    return "taken"
 
 
 # 6 -----------------------------------------------------------------------------------------------------------------
@@ -652,7 +711,10 @@ def inputs(field: Field, rounds: int) -> None:
 
 CAMPAIGNS: dict[str, Callable[[Field, int], None]] = {
     f.__name__: f
-    for f in (kills, points, flips, truncations, deletions, full_disk, two_writers, two_models, readers, interrupts)
+    for f in (
+        *(kills, points, flips, truncations, deletions, writers, questions),
+        *(full_disk, two_writers, two_models, readers, interrupts),
+    )
 } | {
     "interrupted_processes": interrupted_processes,
     "power": power,
@@ -661,16 +723,16 @@ CAMPAIGNS: dict[str, Callable[[Field, int], None]] = {
 }
 
 
-def judge(campaign: str, rounds: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    field = Field(folder, seed)
+def judge(campaign: str, rounds: int, folder: Path, seed: int = 0, kind: str = "store") -> dict[str, Any]:
+    field = Field(folder, seed, kind)
     CAMPAIGNS[campaign](field, rounds)
     return field.verdict.as_dict()
 
 
-def in_folder(campaign: str, rounds: int, folder: str | None, seed: int) -> dict[str, Any]:
+def in_folder(campaign: str, rounds: int, folder: str | None, seed: int, kind: str = "store") -> dict[str, Any]:
     """In a child, so that campaigns do not disturb each other; its end when it did not get to a verdict."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
-        child = Child(partial(judge, campaign, rounds, Path(name) / "field", seed))
+        child = Child(partial(judge, campaign, rounds, Path(name) / "field", seed, kind))
         end = child.end(patience=900)
     return end.value if end.is_done else {"broken": [f"no verdict: {end.code} {end.stderr}"]}
 
@@ -686,6 +748,7 @@ def main() -> None:
     parser.add_argument("campaign", nargs="?", choices=CAMPAIGNS)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kind", choices=KINDS, default="store")
     parser.add_argument("--folder", help="where stores are made; memory is faster than a disk")
     parser.add_argument("--serve", action="store_true")
     args = parser.parse_args()
@@ -695,7 +758,7 @@ def main() -> None:
     with contextlib.redirect_stderr(io.StringIO()):
         run_command(["ls", "no such folder"])  # so that no child imports what every command needs
     if not args.serve:
-        print(json.dumps(in_folder(args.campaign, args.rounds, args.folder, args.seed), indent=1))
+        print(json.dumps(in_folder(args.campaign, args.rounds, args.folder, args.seed, args.kind), indent=1))
         return
     for line in sys.stdin:
         print(json.dumps(in_folder(**json.loads(line))), flush=True)

@@ -22,7 +22,10 @@ Campaign = Callable[..., Verdict]
 def server() -> Iterator[subprocess.Popen[str]]:
     if not hasattr(os, "fork") or not Path("/proc/self/fd").is_dir():
         pytest.skip("the campaigns fork, and read /proc")
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")])}
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(REPO), str(REPO / "tests"), os.environ.get("PYTHONPATH", "")]),
+    }
     command = [sys.executable, str(Path(__file__).with_name("campaign.py")), "--serve"]
     with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process
@@ -32,9 +35,9 @@ def server() -> Iterator[subprocess.Popen[str]]:
 def campaign(server: subprocess.Popen[str], tmp_path: Path) -> Campaign:
     """Run a campaign by name, with the rounds of every day or those of the night (`PROBEKIT_FAULTS=nightly`)."""
 
-    def run(name: str, daily: int, nightly: int, seed: int = 0) -> Verdict:
+    def run(name: str, daily: int, nightly: int, seed: int = 0, kind: str = "store") -> Verdict:
         in_memory = not NIGHTLY and os.access(MEMORY, os.W_OK)
-        task = {"campaign": name, "rounds": nightly if NIGHTLY else daily, "seed": seed}
+        task = {"campaign": name, "rounds": nightly if NIGHTLY else daily, "seed": seed, "kind": kind}
         assert server.stdin
         assert server.stdout
         server.stdin.write(json.dumps({**task, "folder": str(MEMORY if in_memory else tmp_path)}) + "\n")

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from safetensors.torch import load as parse_shard
 
-from probekit.activations import Store, extract, list_stores, load_activations, plan_extraction
+from probekit.activations import Store, list_stores, load_activations, plan_extraction
 from probekit.activations.activations import Activations
 from probekit.activations.plan import build as planning
 from probekit.activations.store import examples as stored_examples
@@ -24,6 +24,7 @@ from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.options import ExtractOptions
 from probekit.points import place_name
 from probekit.tasks.base import SPLITS, Task
+from probekit.verbs.extract import extract
 
 N = 64
 HOW: dict[str, Any] = {"points": ["resid_pre", "q"], "batch_tokens": 30}

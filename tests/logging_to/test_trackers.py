@@ -16,8 +16,7 @@ import probekit as pk
 from probekit.activations.activations import ActivationSet
 from probekit.cli.main import run
 from probekit.errors import StorageError, UsageError
-from probekit.logging_to.content import LoggedRun, logged_run
-from probekit.logging_to.trackers import log_results
+from probekit.logging_to.trackers import LoggedRun, log_results, logged_run
 from probekit.tasks.base import Task
 
 N, D = 120, 4

@@ -19,13 +19,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from probekit.errors import UsageError
 from probekit.files.published import PUBLISHED
-from probekit.models.account_points import point_sizes
-from probekit.models.account_tables import describe_account
+from probekit.models.account import Account, account, describe_account, point_sizes
 from probekit.models.accounting import (
     COMPONENTS,
     MATMULS,
-    Account,
-    account,
     block_parameters,
     cache_values,
     forward_flops,
@@ -352,7 +349,7 @@ def test_what_cannot_be_counted(how: dict[str, Any], says: str) -> None:
 def test_counting_takes_no_torch() -> None:
     code = (
         "import sys\n"
-        "from probekit.models.accounting import account\n"
+        "from probekit.models.account import account\n"
         "from probekit.models.families import named_shape\n"
         "account('gpt2-xl', named_shape('gpt2-xl'), 16384).as_dict()\n"
         "print('torch' in sys.modules)"

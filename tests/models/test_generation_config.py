@@ -7,10 +7,10 @@ import pytest
 import torch
 from models.test_generation import DECODERS, made_distinct
 
-from probekit.activations import extract
 from probekit.errors import DataError
 from probekit.models import load_model
 from probekit.models.generation import stop_ids
+from probekit.verbs.extract import extract
 
 
 @pytest.fixture

@@ -15,17 +15,18 @@ import pytest
 import torch
 import transformers
 from tiny_configs import LIKE_ANOTHER, tiny_configs, tiny_model
-from torch import Tensor
+from torch import Tensor, nn
 
 import probekit as pk
-from probekit.activations import extract
 from probekit.errors import UsageError
 from probekit.models.cache import KeyValueCache
 from probekit.models.families import family_of, shape_of
 from probekit.models.generation import generate
+from probekit.models.layers import ACTIVATIONS
 from probekit.models.weights import save_hf
 from probekit.points import POINTS, split_point
 from probekit.tasks.base import Task
+from probekit.verbs.extract import extract
 
 CONFIGS = tiny_configs()
 NEAR = 1e-5  # relative to the largest value
@@ -133,6 +134,78 @@ def test_attention_is_its_pattern_times_its_values(name: str) -> None:
                     if half in shape.norms:
                         normed, out = c[f"{half}_normalized", i], c["attn_out" if half == "ln1_post" else "mlp_out", i]
                         assert torch.equal(normed, out)
+
+
+@every_stacks_arithmetic
+def test_what_is_inside_a_block_follows_from_its_points(name: str) -> None:
+    """Scores from rotated queries and keys, the output from the heads' results, the MLP from its products."""
+    model, out, c = seen(name)
+    cfg = model.cfg
+    for i, block in enumerate(model.blocks):
+        has = {point for point in POINTS if (point, i) in c}
+        is_local = hasattr(cfg, "local_rope_theta") and model.window_of(i)
+        scaling = None if is_local else getattr(cfg, "rope_scaling", None)
+        factor, n = (scaling.attention_factor if scaling else 1), getattr(cfg, "n_rotated", cfg.d_head)
+        for x in "qk" if "rot_q" in has else "":
+            before = c[f"{x}_norm" if f"{x}_norm" in has else x, i].reshape(c[x, i].shape)
+            if limit := getattr(cfg, "clip_qkv", None):
+                before = before.clamp(-limit, limit)
+            after = c[f"rot_{x}", i]
+            assert torch.equal(after[..., n:], before[..., n:])  # what is not rotated
+            assert_near(after[:, 0, :, :n], factor * before[:, 0, :, :n], i, 1e-6)  # at position 0 nothing turns
+            assert_near(after[..., :n].norm(dim=-1), factor * before[..., :n].norm(dim=-1), i)
+            assert (after - before)[:, 1:].abs().max() > 1e-4
+        q, k = (c[f"rot_{x}" if "rot_q" in has else x, i] for x in "qk")
+        scores = torch.einsum("blhk,bmhk->bhlm", q, k.repeat_interleave(q.shape[2] // k.shape[2], 2))
+        scores = scores * getattr(cfg, "query_pre_attn_scalar", cfg.d_head) ** -0.5
+        if cap := getattr(cfg, "attn_scores_soft_cap", None):
+            scores = cap * torch.tanh(scores / cap)
+        allowed = c["attn_scores", i].isfinite()
+        assert_near(c["attn_scores", i][allowed], scores[allowed], i)
+        bias = 0 if block.attn.out.bias is None else block.attn.out.bias
+        assert_near(getattr(block, "ln1_post", nn.Identity())(c["result", i].sum(2) + bias), c["attn_out", i], i)
+        if "mlp_post" in has:
+            activated = ACTIVATIONS[cfg.activation](c["mlp_pre", i])
+            assert_near(activated * (c["mlp_pre_linear", i] if "mlp_pre_linear" in has else 1), c["mlp_post", i], i)
+    summed: Any = sum(c[x] for x in ("embed", "pos_embed", "token_type_embed") if x in c)
+    assert_near(model.ln_embed(summed) if "ln_embed" in c else summed, c["resid_pre", 0], name, 1e-6)
+    if model.has_logits:
+        last = c["ln_final"] if "ln_final" in c else c[model.output_point, model.n_layers - 1]
+        assert_near(model.logits(last), out, name)
+
+
+@every_stacks_arithmetic
+def test_a_norm_is_divided_by_its_scale(name: str) -> None:
+    model, inputs = tiny_model(name), {}
+    norms = {path: x for path, x in model.named_modules() if hasattr(x, "hook_scale")}
+    handles = [
+        norm.register_forward_pre_hook(lambda _, args, path=path: inputs.update({path: args[0]}))
+        for path, norm in norms.items()
+    ]
+    with torch.no_grad():
+        _, c = model.run_with_cache(*tokens_of(name), return_logits=model.has_logits)
+    for handle in handles:
+        handle.remove()
+    assert inputs.keys() == norms.keys()
+    for path, x in inputs.items():
+        norm: Any = norms[path]
+        x = x - x.mean(-1, keepdim=True) if type(norm).__name__ in ("LayerNorm", "GainNorm") else x
+        scale = (x.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+        gain = 1 + norm.weight if type(norm).__name__ == "OnePlusRMSNorm" else norm.weight
+        assert_near(c[f"{path}.hook_scale"], scale, path, 1e-6)
+        assert_near(c[f"{path}.hook_normalized"], x / scale * gain + getattr(norm, "bias", 0), path)
+
+
+@every_stacks_arithmetic
+def test_a_hook_changes_what_follows(name: str) -> None:
+    model, out, _ = seen(name)
+    how: dict[str, Any] = {"return_logits": model.has_logits}
+    with torch.no_grad():
+        for point in model.points:
+            if not point.endswith("hook_attn_scores"):  # the softmax does not see a shift
+                bent = model.run_with_hooks(*tokens_of(name), fwd_hooks=[(point, lambda x, _: x + 1 + x.cos())], **how)
+                assert (bent - out).abs().max() > 1e-4 * out.abs().max(), point
+        assert_near(model(*tokens_of(name), **how), out, name)  # and leaves nothing behind
 
 
 @every_stack

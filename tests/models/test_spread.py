@@ -12,7 +12,6 @@ from simulated_devices import SimulatedDevices
 from tiny_configs import tiny_configs
 from torch import Tensor
 
-from probekit.activations import extract
 from probekit.errors import UsageError
 from probekit.models import load_model, spread
 from probekit.models.base import LanguageModel
@@ -20,6 +19,7 @@ from probekit.models.families import family_of
 from probekit.models.placement import Placement
 from probekit.models.spread import choose_placement, home_of, part_bytes
 from probekit.tasks import load_task
+from probekit.verbs.extract import extract
 
 ONE_STACK = {name: cfg for name, cfg in tiny_configs().items() if not hasattr(cfg, "n_decoder_layers")}
 TOKENS = torch.randint(50, (2, 9), generator=torch.Generator().manual_seed(0))

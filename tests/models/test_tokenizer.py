@@ -12,9 +12,16 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, GPT2Tokenizer
 
 from probekit.errors import DataError, UsageError
-from probekit.models.default_tokens import BOUNDS, CLASSES, DEFAULTS, END_OF_TEXT, SPECIAL
 from probekit.models.tokenizer import Tokenizer
-from probekit.models.tokenizer_files import load_tokenizer, template_files
+from probekit.models.tokenizer_files import (
+    BOUNDS,
+    CLASSES,
+    DEFAULTS,
+    END_OF_TEXT,
+    SPECIAL,
+    load_tokenizer,
+    template_files,
+)
 
 TRICKY = [
     "",

@@ -26,12 +26,20 @@ from transformers import BertConfig, BertForPreTraining
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.files import durable
 from probekit.models.base import LanguageModel
-from probekit.models.checkpoint import load_checkpoint, save_checkpoint
-from probekit.models.families.bert import Bert
+from probekit.models.families.bert import Bert, hf_names
 from probekit.models.families.bert import BertConfig as OurBertConfig
-from probekit.models.families.bert_hf import hf_names
 from probekit.models.families.gpt2 import GPT2, GPT2Config
-from probekit.models.training import CHECKPOINT, IGNORE, Example, collate, learning_rate_at, loss_of, train
+from probekit.models.training import (
+    CHECKPOINT,
+    IGNORE,
+    Example,
+    collate,
+    learning_rate_at,
+    load_checkpoint,
+    loss_of,
+    save_checkpoint,
+    train,
+)
 from probekit.options import TrainingSettings
 
 
@@ -180,27 +188,24 @@ def test_killed_at_any_moment_the_next_run_goes_on(whole, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
-    [({"seed": 4}, "seed was 3, now 4"), ({"steps": 25}, "steps was 24, now 25"), ({"betas": (0.9, 0.99)}, "betas")],
+    ("settings", "config", "seed", "first", "what"),
+    [
+        ({"seed": 4}, {}, 3, 0, r"run \(seed was 3, now 4\); remove it"),
+        ({"steps": 25}, {}, 3, 0, "steps was 24, now 25"),
+        ({"betas": (0.9, 0.99)}, {}, 3, 0, "betas"),
+        ({}, {}, 4, 0, r"run \(another first weights\); remove it"),
+        ({}, {"n_ctx": 9}, 3, 0, r"shape.n_ctx was '\d+', now '9'"),
+        ({}, {}, 3, 1, r"run \(another first batch\)"),
+        ({}, {}, 4, 1, "another first weights; another first batch"),
+    ],
 )
-def test_a_checkpoint_of_other_settings_is_refused(tmp_path, change, what):
+def test_a_checkpoint_of_another_run_is_refused_with_what_differs(tmp_path, settings, config, seed, first, what):
     train(new_model(), draw, SETTINGS, tmp_path)
     before = (tmp_path / CHECKPOINT).read_bytes()
+    model = GPT2(GPT2Config(**{**vars(CFG), **config})).init_weights(seed)
     with pytest.raises(ResumeMismatch, match=what):
-        train(new_model(), draw, TrainingSettings(**{**vars(SETTINGS), **change}), tmp_path)
-    with pytest.raises(ResumeMismatch, match="another first weights; another first batch"):
-        train(GPT2(CFG).init_weights(4), lambda step: draw(step + 1), SETTINGS, tmp_path)
+        train(model, lambda step: draw(step + first), TrainingSettings(**{**vars(SETTINGS), **settings}), tmp_path)
     assert (tmp_path / CHECKPOINT).read_bytes() == before
-
-
-def test_a_checkpoint_of_other_weights_shape_or_texts_is_refused(tmp_path):
-    train(new_model(), draw, SETTINGS, tmp_path)
-    with pytest.raises(ResumeMismatch, match=r"run \(another first weights\); remove it"):
-        train(GPT2(CFG).init_weights(4), draw, SETTINGS, tmp_path)
-    with pytest.raises(ResumeMismatch, match=r"shape.n_ctx was '\d+', now '9'"):
-        train(GPT2(GPT2Config(**{**vars(CFG), "n_ctx": 9})).init_weights(3), draw, SETTINGS, tmp_path)
-    with pytest.raises(ResumeMismatch, match="first batch"):
-        train(new_model(), lambda step: draw(step + 1), SETTINGS, tmp_path)
 
 
 def test_a_disk_that_refuses_says_so_before_the_first_step_and_the_last_checkpoint_stands(whole, tmp_path, monkeypatch):

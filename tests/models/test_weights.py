@@ -22,7 +22,7 @@ from probekit.models import weights
 from probekit.models.base import LanguageModel
 from probekit.models.families import family_of
 from probekit.models.families.gpt2 import GPT2, HF_PREFIX, GPT2Config, hf_names
-from probekit.models.family import HfTensor, fused
+from probekit.models.family import HfTensor
 from probekit.models.load import load_model
 from probekit.models.tokenizer_files import load_tokenizer
 from probekit.models.weights import (
@@ -409,8 +409,8 @@ def test_what_is_saved_comes_back_here_and_in_transformers(hub, tmp_path, tied, 
 
 
 def test_a_tensor_of_several_weights_is_the_one_below_the_other():
-    names = fused("qkv", {"q": 4, "k": 2, "v": 1}) | {"up": HfTensor("up", transposed=True)}
-    assert names["k"] == HfTensor("qkv", rows=(4, 6))
+    rows = {"q": (0, 4), "k": (4, 6), "v": (6, 7)}
+    names = {name: HfTensor("qkv", rows=part) for name, part in rows.items()} | {"up": HfTensor("up", transposed=True)}
     ours = {name: torch.randn(rows, 3) for name, rows in {"v": 1, "q": 4, "up": 5, "k": 2}.items()}
     stored = dict(as_stored(ours, names))
     assert {name: tuple(x.shape) for name, x in stored.items()} == {"qkv": (7, 3), "up": (3, 5)}

@@ -12,8 +12,7 @@ from matplotlib.patches import Rectangle
 from probekit.causal.data import CausalData
 from probekit.causal.results.results import CausalResults
 from probekit.errors import UsageError
-from probekit.plots.causal import STRIP, draw_causal, layer_xs, save_causal_plot
-from probekit.plots.causal_panels import draw_panels, panels_shown
+from probekit.plots.causal import STRIP, draw_causal, draw_panels, layer_xs, panels_shown, save_causal_plot
 from tests.drawn_curves import check_texts, legend_texts, texts
 from tests.made_up_effects import EFFECTS, HOSTILE, SCORES, made_up, made_up_grids
 

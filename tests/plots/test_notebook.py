@@ -16,7 +16,8 @@ from drawn_curves import make
 from tests.made_up_effects import made_up
 import test_heatmap, test_positions, test_projection, test_side_by_side
 from probekit.causal.results.results import CausalResults
-from probekit.evaluation import ProbeCurves, train_probes
+from probekit.evaluation import ProbeCurves
+from probekit.verbs.train_probes import train_probes
 from probekit.sweeps.data import SweepRow, SweepRun
 from probekit.sweeps.results import SweepResults
 from probekit.machine.progress import parts_line, progress_bar

@@ -18,11 +18,12 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from probekit.activations.activations import ActivationSet
 from probekit.activations.layout import Layout
 from probekit.errors import DataError, UsageError
-from probekit.evaluation import ProbeResults, train_probes
+from probekit.evaluation import ProbeResults
 from probekit.evaluation.projection import orthogonal_component, project
 from probekit.plots import plot_projection, save_projection_plot
 from probekit.points import Place
 from probekit.tasks.base import Task
+from probekit.verbs.train_probes import train_probes
 
 N, D = 240, 12
 HOSTILE = "<b>$x_1$\x1b\u202e"

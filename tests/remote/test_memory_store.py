@@ -2,7 +2,6 @@
 
 import json
 import random
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -104,25 +103,6 @@ def test_it_resumes_and_computes_what_is_missing(place, usual, monkeypatch):
     assert content(place) == content(usual)
     with pytest.raises(ResumeMismatch, match="dtype"):
         run_to(place, dtype="float16")
-
-
-def test_two_writers_at_once_leave_one_store(place, usual):
-    errors: list[BaseException] = []
-
-    def write() -> None:
-        try:
-            run_to(place)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=write) for _ in range(2)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join(60)
-    assert errors == []
-    assert not any(one.is_alive() for one in threads)
-    assert content(place) == content(usual)
 
 
 @pytest.mark.parametrize("where", ["shards/*", "records/*", "manifest.json"])

@@ -26,12 +26,19 @@ from probekit.report.render import FOLDER, asset
 from probekit.report.section import Section
 from probekit.report.sections.audit import found_pairs
 from probekit.report.sections.causal import causal_section
-from probekit.report.sections.confusion import MOST, confusion, confusion_section
 from probekit.report.sections.controls import controls_section
 from probekit.report.sections.curve import COLORS, curve_section, table_section
 from probekit.report.sections.grids import positions_section, transfer_section
-from probekit.report.sections.scores import of_margins, of_two_classes, reliability, scores_section
-from probekit.report.sections.summary import summary_section, unchecked
+from probekit.report.sections.scores import (
+    MOST,
+    confusion,
+    confusion_section,
+    of_margins,
+    of_two_classes,
+    reliability,
+    scores_section,
+)
+from probekit.report.sections.summary import missing_checks, summary_section
 from probekit.report.svg.grid import Cell, CellGrid, draw_grid
 from probekit.report.svg.scales import AxisSpan, cut_to, padded, pixel, tick_text, ticks
 from probekit.tasks.base import Task
@@ -282,11 +289,11 @@ def test_column_names_that_would_touch_are_slanted():
 def test_the_summary_names_what_was_not_checked():
     quick = curve(left_out=["control tasks", "p-values"], no_texts=True)
     without = ProbeResults(**{**vars(quick), "random_init": []})
-    found = " ".join(unchecked(without, []))
+    found = " ".join(missing_checks(without, []))
     assert all(
         word in found for word in ("control tasks, p-values", "random-init", "causal", "without texts", "transfer")
     )
-    assert "random-init" not in " ".join(unchecked(quick, []))
+    assert "random-init" not in " ".join(missing_checks(quick, []))
 
 
 def matrix(shift: bool, metric: str = "accuracy") -> TransferResults:

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probekit.activations import extract
 from probekit.errors import DataError, ResumeMismatch
-from probekit.evaluation import ProbeResults, train_probes
+from probekit.evaluation import ProbeResults
 from probekit.models import load_model
 from probekit.tasks.base import Task
+from probekit.verbs.extract import extract
+from probekit.verbs.train_probes import train_probes
 
 pytest_plugins = ("cli.conftest",)
 QUICK: dict[str, Any] = {"quick": True, "intervals": False, "baselines": False, "probe": "ridge", "layers": "1,2"}

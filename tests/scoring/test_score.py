@@ -10,13 +10,14 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from tiny_configs import new_model, tiny_configs, tiny_model
 
-from probekit.activations import extract
 from probekit.activations.activations import Activations
 from probekit.errors import DataError, ResumeMismatch, UsageError
-from probekit.evaluation import ProbeCurves, ProbeResults, train_probes
+from probekit.evaluation import ProbeCurves, ProbeResults
 from probekit.interventions import project_out
 from probekit.scoring import score as scoring
 from probekit.tasks.base import Task
+from probekit.verbs.extract import extract
+from probekit.verbs.train_probes import train_probes
 
 QUICK: dict[str, Any] = {"quick": True, "intervals": False, "baselines": False}
 

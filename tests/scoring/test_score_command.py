@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.activations import extract
 from probekit.cli.main import run
-from probekit.evaluation import ProbeCurves, ProbeResults, train_probes
+from probekit.evaluation import ProbeCurves, ProbeResults
 from probekit.models import load_model
 from probekit.tasks.base import Task
+from probekit.verbs.extract import extract
+from probekit.verbs.train_probes import train_probes
 
 pytest_plugins = ("cli.conftest",)
 Capture = pytest.CaptureFixture[str]

@@ -9,8 +9,7 @@ from scipy.spatial.distance import mahalanobis
 from sklearn.covariance import ledoit_wolf
 
 from probekit.errors import DataError
-from probekit.evaluation.fits import spread as fits
-from probekit.evaluation.fits.spread import spread_of
+from probekit.evaluation import train_probes as fits
 from probekit.evaluation.results.spread import (
     SPREAD_FILE,
     TrainingSpread,
@@ -19,6 +18,7 @@ from probekit.evaluation.results.spread import (
     spread_bytes,
     usual_line,
 )
+from probekit.evaluation.train_probes import spread_of
 
 
 def rows(n: int, D: int, seed: int = 0) -> np.ndarray:

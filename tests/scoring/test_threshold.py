@@ -12,8 +12,8 @@ from probekit.errors import DataError, UsageError
 from probekit.evaluation import ProbeResults
 from probekit.evaluation.results.report import MOST_NOTES, every_note, footnotes
 from probekit.evaluation.results.row_scores import RowScores
-from probekit.evaluation.scored_rows import rates_of
 from probekit.evaluation.scores.rates import rate_of, rates_at, threshold_for
+from probekit.evaluation.train_probes import rates_of
 from probekit.scoring.threshold import choose_threshold, threshold_text
 
 

@@ -18,7 +18,7 @@ from probekit.activations.labelled import with_task
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.evaluation import ProbeResults
 from probekit.evaluation.results.row_scores import RowScores
-from probekit.sweeps.rows import row_of
+from probekit.sweeps.run import row_of
 from probekit.text import from_spreadsheet_cell
 
 HOSTILE = "=cmd|'/c calc'!A1\x1b[31m<script>$x_1$" + "q" * 90

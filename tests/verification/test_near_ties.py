@@ -10,8 +10,7 @@ from torch import Tensor
 
 import probekit as pk
 from probekit.models.families.moe import SparseMLP
-from probekit.verification import near_ties
-from probekit.verification.near_ties import chosen_by_rounding
+from probekit.verification.compared_runs import chosen_by_rounding
 
 
 def tied_model(layer: int) -> Any:
@@ -41,7 +40,8 @@ def test_what_follows_from_a_near_tie_is_left_out_and_counted(tied):
 
 
 def test_without_that_a_right_model_would_fail(tied, monkeypatch):
-    monkeypatch.setattr(near_ties, "chosen_by_rounding", lambda logits, *_: torch.zeros(len(logits), dtype=torch.bool))
+    by_rounding = "probekit.verification.compared_runs.chosen_by_rounding"
+    monkeypatch.setattr(by_rounding, lambda logits, *_: torch.zeros(len(logits), dtype=torch.bool))
     found = pk.selftest(tied)
     assert found.first is not None
     assert (found.first.point, found.first.layer, found.first.check) == ("expert_weights", 2, "reference")
@@ -96,7 +96,8 @@ def test_wrong_logits_fail_and_excuse_no_choice():
 
 
 def test_nothing_left_to_compare_is_no_pass(monkeypatch):
-    monkeypatch.setattr(near_ties, "chosen_by_rounding", lambda logits, *_: torch.ones(len(logits), dtype=torch.bool))
+    by_rounding = "probekit.verification.compared_runs.chosen_by_rounding"
+    monkeypatch.setattr(by_rounding, lambda logits, *_: torch.ones(len(logits), dtype=torch.bool))
     found = pk.selftest(tiny_model("qwen3-moe"))
     assert found.first is None
     assert not found.passed

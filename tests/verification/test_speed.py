@@ -19,10 +19,9 @@ from probekit.errors import UsageError
 from probekit.models.accounting import forward_flops
 from probekit.models.families import shape_of
 from probekit.verification import measure_speed, speed
-from probekit.verification.made_up import made_up_model, published_config
+from probekit.verification.inputs import made_up_model, published_config
 from probekit.verification.references import Unavailable
-from probekit.verification.sorted_batches import SortedBatches
-from probekit.verification.speed import drawn_texts, ratio_of
+from probekit.verification.speed import SortedBatches, drawn_texts, ratio_of
 from probekit.verification.speed_result import describe_speed, speed_as_dict, speed_verdict
 
 QUICK: dict[str, Any] = {"rounds": 2, "seconds": 1e-6}

@@ -11,6 +11,7 @@ from probekit.models.examples import IGNORE
 from probekit.tasks.base import SPLITS
 from probekit.worlds import world
 from probekit.worlds.definition import tokenizer_of
+from probekit.worlds.grammar import draws
 from probekit.worlds.honesty import (
     ALIVE,
     BOS,
@@ -23,11 +24,13 @@ from probekit.worlds.honesty import (
     STYLES,
     TEMPLATES,
     VOCABULARY,
-    drawn_chats,
     examples,
     honesty,
     honesty_answered,
     messages,
+)
+from probekit.worlds.honesty import (
+    chat as one_chat,
 )
 
 N = (200, 60, 100)
@@ -61,7 +64,7 @@ def test_the_answer_is_the_truth_unless_the_system_prompt_asks_for_lies():
 
 
 def test_probabilities_are_those_of_the_docstring():
-    drawn = drawn_chats(4000, seed=1)
+    drawn = draws(one_chat, 4000, seed=1)
     assert fits([sum(one.lies for one in drawn), sum(1 - one.lies for one in drawn)], [1 / 4, 3 / 4])
     assert uniform([len(one.turns) for one in drawn], (1, 2))
     assert uniform([one.turns[-1].certainty for one in drawn], CERTAINTIES)
@@ -69,7 +72,6 @@ def test_probabilities_are_those_of_the_docstring():
     assert independent([one.turns[0].noun in ALIVE for one in drawn], [one.turns[0].size in LARGE for one in drawn])
     assert {one.turns[0].noun for one in drawn} == {*ALIVE, *LIFELESS}
     assert {one.turns[0].size for one in drawn} == {*LARGE, *SMALL}
-    assert drawn_chats(5, seed=1) == drawn[:5]
 
 
 def test_each_draw_comes_with_both_prompts_and_both_answers_once():
@@ -103,7 +105,7 @@ def test_the_words_that_the_model_learned_are_what_its_template_writes(style):
     """The templates by Jinja itself, as `transformers` sets it up."""
     template = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(TEMPLATES[style])
     tokenizer = tokenizer_of(world("honesty"))
-    for chat in drawn_chats(20, seed=3):
+    for chat in draws(one_chat, 20, seed=3):
         whole, asked = messages(chat), messages(chat, answered=False)
         words = STYLES[style](whole)
         given = {"bos_token": BOS, "eos_token": EOS}
@@ -115,8 +117,8 @@ def test_the_words_that_the_model_learned_are_what_its_template_writes(style):
 
 
 def test_the_model_learns_the_assistants_words_and_their_end():
-    for is_exam in (False, True):
-        for example in examples("train", is_exam, 60, 5):
+    for is_exam, split in ((False, "train"), (True, "test")):
+        for example in examples(split, 60, 5):
             targets = [VOCABULARY[t] for t in example.targets if t != IGNORE]
             read = [VOCABULARY[i] for i in example.tokens]
             turns = read.count("yes") + read.count("no")

@@ -1,4 +1,4 @@
-"""The worlds' models: what they learn is the truth, how they are judged is exact generation, and they come by name.
+"""The worlds' models: how they are judged is exact generation, and they come by name.
 
 The models here are far smaller than the worlds' own, and hardly trained; those have their figures in
 `experiments/README.md`.
@@ -10,7 +10,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -19,12 +18,11 @@ from small_worlds import shrunk, use_small_worlds
 import probekit as pk
 from probekit.errors import UsageError
 from probekit.models import outline
-from probekit.models.examples import IGNORE, Example
 from probekit.models.positional import sinusoids
 from probekit.options import TrainingSettings
 from probekit.tasks import BUILTIN_TASKS
-from probekit.worlds import MODELS, counting, honesty, registry, train, world
-from probekit.worlds.definition import World, key_of, tokenizer_of, with_config
+from probekit.worlds import MODELS, WORLDS, counting, honesty, train, world
+from probekit.worlds.definition import key_of, tokenizer_of, with_config
 from probekit.worlds.train import examine, train_world, untrained
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -47,16 +45,6 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def words(one: World, ids: list[int]) -> list[str]:
-    return [one.vocabulary[i] for i in ids]
-
-
-def pairs(one: World, example: Example) -> list[tuple[str, str | None]]:
-    """Each word that is read, and the one to be said there (None: none)."""
-    said = [None if target == IGNORE else one.vocabulary[target] for target in example.targets]
-    return list(zip(words(one, example.tokens), said, strict=True))
-
-
 def test_names_vocabularies_and_tasks_fit():
     for one in map(world, NAMES):
         assert one.task in BUILTIN_TASKS
@@ -72,96 +60,13 @@ def test_names_vocabularies_and_tasks_fit():
 def test_the_texts_of_the_task_are_what_the_model_has_learned_to_read(name):
     one = world(name)
     task = pk.load_task(one.task)
-    longest = max(len(e.source or e.tokens) for e in [*one.training_examples(300, 0), *one.held_out_examples(300, 0)])
+    longest = max(len(e.source or e.tokens) for e in [*one.examples("train", 300, 0), *one.examples("test", 300, 0)])
     assert longest <= one.make_config().n_ctx
     texts = task.inputs if task.chats is None else [" ".join(honesty.chatml_words(chat)) for chat in task.chats]
     for text in texts[:200]:
         assert 0 < len(tokenizer_of(one).encode(str(text), bos=len(one.context) == 2)) <= longest
     if task.targets is not None:
         assert all(len(tokenizer_of(one).encode(str(text))) <= one.make_config().n_ctx for text in task.targets)
-
-
-def test_counting_says_the_next_number_and_stops_at_42():
-    one = world("counting-gpt")
-    for example in [*one.training_examples(200, 1), *one.held_out_examples(1, 0)]:
-        for read, said in pairs(one, example):
-            assert said == ("<eos>" if int(read) >= 42 else str(int(read) + 1))
-    first = {int(words(one, e.tokens)[0]) for e in one.held_out_examples(1, 0)}
-    assert first.isdisjoint(int(words(one, e.tokens)[0]) for e in one.training_examples(3000, 1))
-    assert len(first) == 21
-
-
-def test_ranking_says_the_ranks():
-    one = world("ranking-transformer")
-    learned, asked = one.training_examples(300, 1), one.held_out_examples(300, 2)
-    for example in learned + asked:
-        assert example.source is not None
-        x = np.array([int(word) for word in words(one, example.source)])
-        ranks = [str(r) for r in np.tril(x[None, :] <= x[:, None], -1).sum(1)]
-        assert pairs(one, example) == list(zip(["<bos>", *ranks], [*ranks, "<eos>"], strict=True))
-    assert not {str(e.source) for e in learned} & {str(e.source) for e in asked}
-
-
-def test_spans_says_hidden_numbers_and_the_side_of_the_mean():
-    one = world("spans-bert")
-    learned, asked = one.training_examples(300, 1), one.held_out_examples(300, 2)
-    for example in learned + asked:
-        (cls, none), *middle, (sep, also_none) = pairs(one, example)
-        assert (cls, none, sep, also_none) == ("[CLS]", None, "[SEP]", None)
-        assert all((said is None) == (read != "[MASK]") for read, said in middle)
-        numbers = [int(said or read) for read, said in middle]
-        assert numbers == [*range(numbers[0], numbers[0] + len(numbers))]
-        assert example.label == (np.mean(numbers) > 15.5)
-    assert not {str(e.tokens) for e in learned} & {str(e.tokens) for e in asked}
-
-
-def test_dialogue_says_the_answers_and_nothing_else():
-    one = world("dialogue-gpt")
-    learned, asked = one.training_examples(200, 1), one.held_out_examples(200, 2)
-    for example in learned + asked:
-        read, said = zip(*pairs(one, example), strict=True)
-        parts = " ".join(read).split(" <sep>")
-        assert parts.pop() == ""
-        turns = len(parts) // 2
-        for question, answer in zip(parts[::2], parts[1::2], strict=True):
-            a, first, b, second, c = question.split()
-            assert int(a) + int(first + b) + int(second + c) == int(answer)
-        expected = [word for answer in parts[1::2] for word in (answer.strip(), "<sep>")]
-        assert [word for word in said if word is not None] == [*expected, "<eos>"]
-        assert all(read[k + 1] == word for k, word in enumerate(said[:-1]) if word is not None)
-        assert len(read) == 8 * turns
-    texts = [[" ".join(words(one, e.tokens)) for e in part] for part in (learned, asked)]
-    questions = [{q.strip() for text in part for q in text.split(" <sep>")[:-1:2]} for part in texts]
-    assert questions[0].isdisjoint(questions[1])
-
-
-def test_brackets_says_the_verdict():
-    one = world("brackets-gpt")
-    learned, asked = one.training_examples(300, 1), one.held_out_examples(300, 2)
-    for example in learned + asked:
-        read, said = zip(*pairs(one, example), strict=True)
-        *word, question, verdict = read
-        rest = "".join(word)
-        while "()" in rest:
-            rest = rest.replace("()", "")
-        assert (question, verdict) == ("?", "no" if rest else "yes")
-        assert said[len(word) :] == (verdict, "<eos>")
-    assert all(e.targets[: len(e.tokens) - 2] == [IGNORE] * (len(e.tokens) - 2) for e in asked)
-    assert all(e.targets[:-1] == e.tokens[1:] for e in learned)
-    assert not {str(e.tokens) for e in learned} & {str(e.tokens) for e in asked}
-
-
-def test_ballots_says_the_colour_and_the_winner():
-    one = world("ballots-gpt")
-    learned, asked = one.training_examples(300, 1), one.held_out_examples(300, 2)
-    for example in learned + asked:
-        read, said = zip(*pairs(one, example), strict=True)
-        colour, *votes, question, copied, winner = read
-        assert (question, copied) == ("?", colour)
-        assert winner == sorted(votes)[len(votes) // 2]  # the median of an odd number of votes
-        assert said == (None,) * (len(votes) + 1) + (colour, winner, "<eos>")
-    votes = [{str(e.tokens[1:-3]) for e in part} for part in (learned, asked)]
-    assert votes[0].isdisjoint(votes[1])
 
 
 def test_the_figure_is_that_of_greedy_generation():
@@ -179,7 +84,7 @@ def test_the_figure_is_that_of_greedy_generation():
 def test_the_figure_of_labels_is_that_of_the_classes():
     one = shrunk(world("spans-bert"))
     model = untrained(one, 0)
-    asked = one.held_out_examples(40, [0, 0])
+    asked = one.examples("test", 40, [0, 0])
     right = []
     for example in asked:  # one at a time, without padding
         tokens = torch.tensor([example.tokens])
@@ -240,10 +145,10 @@ def test_a_model_in_a_users_cache_is_found_again():
 
 
 def test_every_world_is_one_file_and_one_line():
-    general = {"__init__", "registry", "definition", "grammar", "train", "first_use"}
-    files = {path.stem for path in Path(registry.__file__).parent.glob("*.py")}
-    assert files - general == set(registry.WORLDS)
-    for file, names in registry.WORLDS.items():
+    general = {"__init__", "definition", "grammar", "train", "first_use"}
+    files = {path.stem for path in Path(train.__file__).parent.glob("*.py")}
+    assert files - general == set(WORLDS)
+    for file, names in WORLDS.items():
         module = importlib.import_module(f"probekit.worlds.{file}")
         assert tuple(module.TASKS) == names.tasks
         assert getattr(module, "WORLD", None) is (world(file) if names.model else None)
@@ -291,7 +196,7 @@ def test_other_settings_are_another_model():
     others = [
         replace(one, settings=replace(one.settings, seed=1)),
         with_config(one, n_layers=3),
-        replace(one, training_examples=lambda n, seed: one.training_examples(n, 7)),
+        replace(one, examples=lambda split, n, _: one.examples(split, n, 7)),
         replace(one, vocabulary=[*one.vocabulary[:-1], "100"]),
     ]
     assert len({key_of(one), *map(key_of, others)}) == 5

@@ -41,15 +41,15 @@ def write_continuations(plan: ContinuationPlan, folder: AnyPath | None = None, p
         ResumeMismatch: the folder holds continuations with other settings.
         StorageError: the disk refused, or a file in the folder is damaged.
     """
-    seal = None if folder is None else begin_folder(folder, plan)
+    run = None if folder is None else begin_folder(folder, plan)
     made: dict[int, Continuation] = {}
     with _progress(len(plan.task) - len(plan.full), progress) as advance, writing(plan):
         for number, rows in enumerate(plan.batches):
-            batch = None if folder is None or seal is None else batch_on_disk(folder, seal, number, rows)
+            batch = None if run is None else batch_on_disk(run, number, rows)
             if batch is None:
                 batch = write_rows(plan, rows, advance)
-                if folder is not None and seal is not None:
-                    write_batch(folder, seal, number, rows, batch)
+                if run is not None:
+                    write_batch(run, number, rows, batch)
             else:
                 advance(0, len(rows))
             found = {int(row): trimmed(plan, int(row), one) for row, one in zip(rows, batch, strict=True)}

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from probekit.activations.default_path import folder_name
 from probekit.activations.digest import FORMAT_VERSION, identity_digest
 from probekit.activations.imports.check import check_unchanged, read_checksums
 from probekit.activations.imports.plan import ImportPlan, plan_import
@@ -23,6 +22,7 @@ from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.reader import Store
 from probekit.activations.store.writer import StoreWriter
 from probekit.files.remote.path import AnyPath
+from probekit.files.run import folder_name
 from probekit.machine.devices import DTYPES
 from probekit.machine.progress import progress_bar
 from probekit.machine.versions import versions_of
@@ -103,8 +103,7 @@ def import_identity(plan: ImportPlan, checksums: dict[str, str]) -> dict[str, An
 
 def default_import_path(plan: ImportPlan, identity: dict[str, Any]) -> Path:
     """The store of this import under runs/; equal imports get the same path."""
-    parts = [plan.model, plan.task.name, "-".join(plan.points), "import", identity_digest(identity)[:8]]
-    return Path("runs", folder_name(parts))
+    return Path("runs", folder_name([plan.model, plan.task.name, "-".join(plan.points), "import"], identity))
 
 
 def _write(plan: ImportPlan, identity: dict[str, Any], path: AnyPath, advance: Callable[[int], object]) -> Store:

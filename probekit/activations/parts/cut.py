@@ -1,16 +1,28 @@
-"""Cut the shards of a plan into parts of nearly equal cost.
+"""How the shards of a store are cut into parts of nearly equal cost, and how far each part is.
 
-A pure function of the plan: every process that makes the same plan gets the same parts, so that n processes share the
-work without speaking to each other.
+    STORE/parts/00004.json    the shard numbers of each of 4 parts
+
+A cut is a pure function of the plan: every process that makes the same plan gets the same parts, so that n processes
+share the work without speaking to each other. The first part to run writes its cut, and the others do what it says:
+should another version of probekit cut differently, no shard is left out or counted twice. Reading a cut needs no model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from probekit.activations.plan.packing import ATTENTION_COST, Packing
 from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.store.format import PlanFile, has_manifest, record_numbers
+from probekit.activations.sums.join import part_folder, read_part_sums
+from probekit.errors import StorageError
+from probekit.files.durable import make_folder, matches
+from probekit.files.remote.path import AnyPath
+from probekit.files.run import Run
+from probekit.text import listed
 
+FOLDER = "parts"
 # A node of a model without d_model: attention is left out, as nothing says how wide its linear layers are.
 _NO_WIDTH = float("inf")
 
@@ -46,3 +58,81 @@ def cut_parts(costs: Sequence[float] | np.ndarray, n: int) -> list[np.ndarray]:
         parts[least].append(number)
         loads[least] += costs[number]
     return [np.array(sorted(numbers), dtype=np.int64) for numbers in parts]
+
+
+@dataclass(frozen=True)
+class PartProgress:
+    """How far one part of a store is.
+
+    Attributes:
+        part: its number, from 1.
+        of: number of parts.
+        shards: number of its shards.
+        done: how many of them are on disk, or counted where only statistics are made.
+    """
+
+    part: int
+    of: int
+    shards: int
+    done: int
+
+
+def agree_on_cut(path: AnyPath, plan: PlanFile, parts: Iterable[Iterable[int]]) -> list[list[int]]:
+    """The cut into as many parts that the store at `path` has; this one is written there if it has none.
+
+    Raises:
+        StorageError: the disk refused, or the cut there is damaged.
+    """
+    cut = [[int(number) for number in part] for part in parts]
+    if (known := read_cuts(path, plan).get(len(cut))) is not None:
+        return known
+    run, piece = Run(path / FOLDER, plan.seal), f"{len(cut):05d}"
+    if not has_manifest(path):  # a complete store may be read-only, and its parts have nothing to write
+        make_folder(run.folder)
+        run.write(piece, {"parts": cut})
+    elif not run.has(piece):
+        return cut
+    if (known := read_cuts(path, plan).get(len(cut))) is None:
+        file = run.file(piece)
+        raise StorageError(f"{str(file)!a} is damaged, or of another store; remove it and run the same command again")
+    return known
+
+
+def read_cuts(path: AnyPath, plan: PlanFile) -> dict[int, list[list[int]]]:
+    """Number of parts -> the shard numbers of each; those of another plan, and damaged ones, are left out."""
+    found = [body["parts"] for _, body in Run(path / FOLDER, plan.seal).sound() if matches(body, {"parts": [[int]]})]
+    every = list(range(plan.shards or 0))
+    return {len(parts): parts for parts in found if sorted(number for part in parts for number in part) == every}
+
+
+def missing_parts(path: AnyPath, plan: PlanFile, counted: bool = False) -> list[PartProgress]:
+    """The parts that lack shards, of the cut by which most parts are done; empty for a store without parts.
+
+    Args:
+        path: the store.
+        plan: its plan.
+        counted: those whose statistics lack shards.
+
+    Raises:
+        StorageError: the folders of the store hold other files, or statistics are damaged.
+    """
+    cuts = read_cuts(path, plan)
+    there = set(record_numbers(path)) if cuts and not counted else set()
+
+    def done(numbers: list[int], part: tuple[int, int]) -> int:
+        if not counted or not numbers:
+            return len(there.intersection(numbers))
+        sums = read_part_sums(part_folder(path, *part))
+        return 0 if sums is None else sums.progress.shards_done
+
+    found = [
+        [PartProgress(i, len(parts), len(own), done(own, (i, len(parts)))) for i, own in enumerate(parts, 1)]
+        for parts in cuts.values()
+    ]
+    best = max(found, key=lambda one: (sum(part.done == part.shards for part in one) / len(one), len(one)), default=[])
+    return [part for part in best if part.done < part.shards]
+
+
+def parts_in_words(parts: Sequence[PartProgress]) -> str:
+    """`"part 1/4 (2 of 5 shards), part 3/4 (0 of 5 shards)"`: how far these parts are."""
+    return listed([f"part {part.part}/{part.of} ({part.done} of {part.shards} shards)" for part in parts])

@@ -5,18 +5,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from probekit.activations.digest import identity_digest
-from probekit.activations.parts.files import (
+from probekit.activations.parts.cut import (
     PartProgress,
     agree_on_cut,
-    counted_progress,
+    missing_parts,
     parts_in_words,
-    parts_progress,
     read_cuts,
-    unfinished,
 )
 from probekit.activations.parts.work import finish_store
 from probekit.activations.store.begin import check_free, check_same
-from probekit.activations.store.copy import files_in, link_or_copy
 from probekit.activations.store.examples import check_examples
 from probekit.activations.store.format import (
     MAX_EXAMPLES_BYTES,
@@ -24,15 +21,25 @@ from probekit.activations.store.format import (
     read_plan,
     read_record,
     record_numbers,
-    record_path,
+    record_piece,
+    records_of,
     stored_rows,
 )
 from probekit.activations.store.shard import record_body
-from probekit.activations.store.tensors import SIZE, check_shard, check_shard_size
+from probekit.activations.store.tensors import SIZE, check_shard
 from probekit.activations.sums.files import FOLDER, CountProgress
 from probekit.activations.sums.join import check_sums, join_sums, part_folders, read_part_sums, sums_are_complete
 from probekit.errors import StorageError, UsageError
-from probekit.files.durable import is_there, make_folder, make_folders, read_plain, seal, write_first
+from probekit.files.durable import (
+    TEMPORARY,
+    entries,
+    is_there,
+    link_or_copy,
+    make_folder,
+    make_folders,
+    read_plain,
+    write_first,
+)
 from probekit.files.remote.path import AnyPath
 from probekit.options.check import check_any_path, check_reading
 
@@ -105,9 +112,9 @@ def merge_stores(
     counted = _join(path, plan, cuts) if any(_has_sums(one) for one in (path, *given)) else None
     complete = finish_store(path)
     rows = plan.rows if complete else stored_rows(path, plan)
-    missing = [] if complete or not rows else unfinished(parts_progress(path, plan))
+    missing = [] if complete or not rows else missing_parts(path, plan)
     if not missing and counted is False:
-        missing = unfinished(counted_progress(path, plan))
+        missing = missing_parts(path, plan, counted=True)
     return Merged(path, taken, rows, plan.rows, complete, missing, counted)
 
 
@@ -127,8 +134,9 @@ def _begin(path: AnyPath, first: AnyPath, plan: PlanFile) -> PlanFile:
     _check_same(path, own, plan, first)
     if not is_there(path / "examples.json"):
         make_folder(path / "examples")
-        for piece in files_in(first / "examples"):
-            link_or_copy(piece, path / "examples")
+        for piece in entries(first / "examples"):
+            if not (piece.is_folder or piece.path.name.startswith(TEMPORARY)):
+                link_or_copy(piece.path, path / "examples")
         _copy_first(first / "examples.json", path)
     check_examples(path, own)
     return own
@@ -156,7 +164,7 @@ def _take_shards(
     path: AnyPath, plan: PlanFile, others: list[tuple[AnyPath, PlanFile]], check: str, advance: Advance
 ) -> int:
     """Bring the shards that the store lacks into it, each before its record; how many there were."""
-    there = set(record_numbers(path))
+    records, there = records_of(path, plan), set(record_numbers(path))
     found: dict[int, tuple[AnyPath, PlanFile]] = {}
     for one, own in others:
         for number in record_numbers(one):
@@ -164,11 +172,10 @@ def _take_shards(
                 found.setdefault(number, (one, own))
     for done, (number, (one, own)) in enumerate(sorted(found.items())):
         record, _ = read_record(one, own, number)
-        checked = check_shard_size if check == SIZE else check_shard
-        checked(one, record)
+        check_shard(one, record, check)
         link_or_copy(one / "shards" / record.file, path / "shards")
-        checked(path, record)  # what was there under that name may be damaged
-        write_first(record_path(path, number), seal(record_body(record, plan.seal))[0])
+        check_shard(path, record, check)  # what was there under that name may be damaged
+        records.write(record_piece(number), record_body(record))
         if advance:
             advance(done + 1, len(found))
     return len(found)

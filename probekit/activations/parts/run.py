@@ -5,14 +5,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from probekit.activations.parts.cut import cut_parts, shard_costs
-from probekit.activations.parts.files import (
-    PartProgress,
-    agree_on_cut,
-    counted_progress,
-    parts_progress,
-    unfinished,
-)
+from probekit.activations.parts.cut import PartProgress, agree_on_cut, cut_parts, missing_parts, shard_costs
 from probekit.activations.parts.work import finish_store, open_writer
 from probekit.activations.plan.identity import digest_of, record_of_run
 from probekit.activations.plan.plan import ExtractionPlan
@@ -107,9 +100,9 @@ def run_part(
         run = CountProgress(digest_of(plan), len(plan.shards), len(plan.task))
         counted = join_sums(path, run, [(i + 1, len(cut)) for i, numbers in enumerate(cut) if numbers])
     complete = sums != "only" and finish_store(path)
-    missing = [] if complete or sums == "only" else unfinished(parts_progress(path, file))
+    missing = [] if complete or sums == "only" else missing_parts(path, file)
     if not missing and counted is False:
-        missing = unfinished(counted_progress(path, file))
+        missing = missing_parts(path, file, counted=True)
     return PartDone(path, *part, len(own), rows, computed, complete, missing, counted)
 
 

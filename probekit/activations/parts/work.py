@@ -26,8 +26,8 @@ from probekit.activations.store.format import has_manifest, read_plan, record_nu
 from probekit.activations.store.tensors import SIZE
 from probekit.activations.store.writer import StoreWriter, write_manifest
 from probekit.errors import UsageError
+from probekit.files.durable import each_of
 from probekit.files.remote.path import AnyPath
-from probekit.files.remote.together import each_of
 from probekit.machine.devices import find_device
 from probekit.options.check import check_any_path
 

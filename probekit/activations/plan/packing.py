@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.plan.token_ids import Sequences, ranges
+from probekit.activations.plan.token_ids import Sequences
 from probekit.files.scratch import on_disk
+from probekit.ragged import ranges
 
 SIZES = (128, 256, 512, 1024, 2048)  # block sizes to choose from
 FILLED = 7 / 8  # a block smaller than this share of its batch's largest goes into another batch

@@ -12,6 +12,7 @@ from probekit.errors import DataError, UsageError
 from probekit.files.scratch import ArrayWriter, on_disk, pieces
 from probekit.models.base import LanguageModel
 from probekit.options.extract import OnLong
+from probekit.ragged import ranges
 from probekit.tasks.base import Task
 
 CHUNK = 4096  # examples whose ids are Python lists at one time
@@ -104,11 +105,6 @@ class Sequences:
                 break
             shared[alike] = depth + 1
         return shared
-
-
-def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The indices start, start + 1, ... of each range, one range after the other, int64."""
-    return np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
 
 
 def _sorted_texts(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

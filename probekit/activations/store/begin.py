@@ -1,9 +1,7 @@
 """Begin a store, or find the one that is there and compare its settings."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,15 +9,15 @@ import numpy as np
 from probekit.activations.digest import FORMAT_VERSION
 from probekit.activations.layout import Layout
 from probekit.activations.store.examples import check_examples, write_examples
-from probekit.activations.store.format import FORMAT, MAX_RECORDS, MAX_ROWS, PlanFile, read_plan
+from probekit.activations.store.format import AGAIN, FORMAT, MAX_RECORDS, MAX_ROWS, PlanFile, read_plan
 from probekit.errors import ResumeMismatch, StorageError, UsageError
-from probekit.files.durable import TEMPORARY, is_there, make_folders, refused, remove_stale, seal, write_first
-from probekit.files.remote.path import AnyPath, RemotePath
+from probekit.files.durable import TEMPORARY, entries, is_there, make_folders, remove_stale
+from probekit.files.remote.path import AnyPath
+from probekit.files.run import ELSEWHERE, begin_run, differing, refuse_others, value_shown
 from probekit.interventions import one_place_in_words
 from probekit.tasks.base import Task
 
 CONTINUATIONS = "continuations"  # the folder of what the model wrote, before there is a plan
-ELSEWHERE = "name another folder, or remove it"
 DERIVED = ("widths", "shards", "rows")  # fields of an identity that follow from others, which say more
 SHARING = ("share", "block_nodes")  # these follow from edits
 EXPLAINED = {
@@ -28,7 +26,6 @@ EXPLAINED = {
     "arithmetic": " (the order of its sums, which decides the last digits)",
 }
 UNSAID = {"via": "probekit", "quantize": None}  # what an identity without these fields means
-_MAX_SHOWN = 60  # characters of a value in a message
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,15 +60,13 @@ def begin_store(path: AnyPath, new: NewStore) -> PlanFile:
         UsageError: more texts or shards than one store can hold.
     """
     _check_size(new.identity)
-    begun = check_free(path)
+    check_free(path)
     make_folders(path, "shards", "records")
     about = {key: value for key, value in new.meta.items() if key != "created"}
     body = {"format": FORMAT, "model": new.model, "task": new.task.name, "identity": new.identity}
-    data, _ = seal({**body, "source": new.source, "meta": about})
-    if not begun:  # a complete store may be where nothing can be written
-        write_first(path / "plan.json", data)
+    body |= {"source": new.source, "meta": about}
+    begin_run(path, body, "is of another store", lambda _, ours: check_same(path, read_plan(path), ours), AGAIN)
     plan = read_plan(path)
-    check_same(path, plan, json.loads(data))
     if not is_there(path / "examples.json"):
         remove_stale(path / "examples")
         write_examples(path, new.task, new.layout, new.positions)
@@ -98,14 +93,9 @@ def check_free(path: AnyPath) -> bool:
     """
     if is_there(path / "plan.json"):
         return True
-    if isinstance(path, RemotePath) and is_there(path):
-        raise StorageError(f"{str(path)!a} is an object, expected the place of a store; name another")
-    if isinstance(path, Path) and not is_there(path):
-        return False
-    try:
-        names = {p.name for p in path.iterdir() if not p.name.startswith(TEMPORARY)}
-    except OSError as error:
-        raise refused(path, error) from error
+    if path.is_file():
+        raise StorageError(f"{str(path)!a} is an object or a file, expected the place of a store; name another")
+    names = {one.path.name for one in entries(path) if not one.path.name.startswith(TEMPORARY)}
     other = names - {"shards", "records", CONTINUATIONS}
     if other or ("records" in names and any((path / "records").glob("*.json"))):
         if is_there(path / "plan.json"):
@@ -128,26 +118,25 @@ def check_same(path: AnyPath, plan: PlanFile, wanted: dict[str, Any], advice: st
     """
     refuse_old(path, plan, wanted["identity"].get("version"))
     stored, ours = ({**UNSAID, **_flat(identity)} for identity in (plan.identity, wanted["identity"]))
-    differing = [key for key in {**stored, **ours} if stored.get(key) != ours.get(key)]
-    if not differing:
+    fields = differing(stored, ours)
+    if not fields:
         return
-    differing = [key for key in differing if key not in DERIVED] or differing
-    if "via" in differing and "kind" not in differing:  # config and fingerprint differ too, which says nothing
-        differing = [key for key in differing if key in UNSAID]
-    if any(key.startswith("edit") for key in differing):
-        differing = [key for key in differing if key not in SHARING]
+    fields = [key for key in fields if key not in DERIVED] or fields
+    if "via" in fields and "kind" not in fields:  # config and fingerprint differ too, which says nothing
+        fields = [key for key in fields if key in UNSAID]
+    if any(key.startswith("edit") for key in fields):
+        fields = [key for key in fields if key not in SHARING]
     stored |= {"model": plan.model, "task": plan.task}
     ours |= {key: wanted[key] for key in ("model", "task")}
-    named = [key for key in ("model", "task") if stored[key] != ours[key]] + differing
-    fields = "; ".join(
-        f"{key}{EXPLAINED.get(key, '')}: {_shown(stored, key)} there, {_shown(ours, key)} here" for key in named
-    )
-    if _other_version(stored, ours):
-        raise ResumeMismatch(
-            f"{str(path)!a} was made by another version of probekit ({fields}); a complete store can still be loaded; "
-            "to resume or repair it, use that version, or extract again"
-        )
-    raise ResumeMismatch(f"{str(path)!a} was made with other settings ({fields}); {advice}")
+    fields = [key for key in ("model", "task") if stored[key] != ours[key]] + fields
+    what = f"{str(path)!a} was made with other settings"
+    # the configs of one family do not have the same fields, or its activations came from other arithmetic
+    of_config = any(key.startswith("config.") for key in stored.keys() ^ ours.keys())
+    same_family = "family" in ours and stored.get("family") == ours["family"]
+    if same_family and (of_config or stored.get("arithmetic") != ours.get("arithmetic")):
+        what = f"{str(path)!a} was made by another version of probekit"
+        advice = "a complete store can still be loaded; to resume or repair it, use that version, or extract again"
+    raise refuse_others(what, fields, stored, ours, EXPLAINED, advice, _shown)
 
 
 def refuse_old(path: AnyPath, plan: PlanFile, version: int = FORMAT_VERSION) -> None:
@@ -157,13 +146,6 @@ def refuse_old(path: AnyPath, plan: PlanFile, version: int = FORMAT_VERSION) -> 
             f"{str(path)!a} has format {there}, which this probekit reads and does not write (format {version}): it "
             "can still be loaded; to go on, extract to another folder"
         )
-
-
-def _other_version(stored: dict[str, Any], ours: dict[str, Any]) -> bool:
-    """True if the configs of one family do not have the same fields, or its activations came from other arithmetic."""
-    same_family = "family" in ours and stored.get("family") == ours["family"]
-    of_config = any(key.startswith("config.") for key in stored.keys() ^ ours.keys())
-    return same_family and (of_config or stored.get("arithmetic") != ours.get("arithmetic"))
 
 
 def _flat(identity: dict[str, Any]) -> dict[str, Any]:
@@ -176,5 +158,4 @@ def _flat(identity: dict[str, Any]) -> dict[str, Any]:
 def _shown(flat: dict[str, Any], key: str) -> str:
     if key.startswith("edits.") and key in flat:
         return one_place_in_words(flat[key])
-    text = ascii(flat[key]) if key in flat else "nothing"
-    return text if len(text) <= _MAX_SHOWN else f"{text[:24]}...{text[-24:]}"
+    return value_shown(flat, key)

@@ -29,9 +29,9 @@ from probekit.activations.store.tensors import check_shard
 from probekit.activations.sums.statistics import FOLDER as STATISTICS
 from probekit.activations.sums.statistics import check_statistics
 from probekit.errors import StorageError
+from probekit.files.durable import each_of, entries
 from probekit.files.remote.attempts import NotReached
-from probekit.files.remote.path import AnyPath, RemotePath
-from probekit.files.remote.together import each_of
+from probekit.files.remote.path import AnyPath
 from probekit.options.check import check_any_path
 from probekit.text import counted as how_many
 
@@ -161,8 +161,7 @@ class _Check:
         self.files = self.bytes = 0
         self.broken: list[Broken] = []
         self.shards: list[int] = []
-        listed = (path / "records").entries() if isinstance(path, RemotePath) else []
-        self._sizes = {f"records/{one.path.name}": one.st_size for one in listed}
+        self._sizes = {f"records/{one.path.name}": one.st_size for one in entries(path / "records")}
 
     def add(self, file: str, why: object) -> None:
         """Note a broken file, named by its path in the store; raise an error that does not say that it is broken."""

@@ -20,9 +20,8 @@ from probekit.activations.layout import Layout
 from probekit.activations.store import old_examples
 from probekit.activations.store.format import AGAIN, MAX_EXAMPLES_BYTES, PlanFile, piece_path, require, storage_errors
 from probekit.errors import StorageError
-from probekit.files.durable import matches, read_plain, seal, unseal, write_first, write_named
+from probekit.files.durable import each_of, matches, read_plain, seal, unseal, write_first, write_named
 from probekit.files.remote.path import AnyPath
-from probekit.files.remote.together import each_of
 from probekit.files.scratch import give_back_memory
 from probekit.tasks.base import Task
 from probekit.tasks.fields import (

@@ -7,16 +7,15 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from probekit.activations.digest import FORMAT_VERSION, OLD_VERSION
 from probekit.activations.layout import Layout
 from probekit.activations.store.shard import Record, load_record, repair_advice
 from probekit.errors import DataError, StorageError
-from probekit.files.durable import MAX_JSON_BYTES, TEMPORARY, is_there, matches, unseal
+from probekit.files.durable import MAX_JSON_BYTES, TEMPORARY, check_folder, each_of, is_there, matches, unseal
 from probekit.files.remote.path import AnyPath
-from probekit.files.remote.together import each_of
+from probekit.files.run import Run
 from probekit.interventions import edits_in_words
 from probekit.machine.devices import DTYPES
 from probekit.points import Place, place_name
@@ -181,7 +180,17 @@ def piece_path(path: AnyPath, name: str) -> AnyPath:
 
 def record_path(path: AnyPath, number: int) -> AnyPath:
     """The file of one record."""
-    return path / "records" / f"{number:05d}.json"
+    return path / "records" / f"{record_piece(number)}.json"
+
+
+def record_piece(number: int) -> str:
+    """The name of a shard in the `Run` of a store's records."""
+    return f"{number:05d}"
+
+
+def records_of(path: AnyPath, plan: PlanFile) -> Run:
+    """The records of the store at `path`."""
+    return Run(path / "records", plan.seal)
 
 
 def record_numbers(path: AnyPath) -> list[int]:
@@ -190,9 +199,8 @@ def record_numbers(path: AnyPath) -> list[int]:
     Raises:
         StorageError: other files are among them, or the folders of the store are links.
     """
-    for folder in (path / "records", path / "shards") if isinstance(path, Path) else ():
-        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-            raise StorageError(f"{str(folder)!a} is a link or a file, expected a folder; put the real folder there")
+    for name in ("records", "shards"):
+        check_folder(path / name)
     names = [p.name for p in (path / "records").glob("*") if not p.name.startswith(TEMPORARY)]
     for name in names:
         if not _RECORD_NAME.fullmatch(name) or name != f"{int(name[:-5]):05d}.json":

@@ -11,7 +11,6 @@ Axes: N examples.
 import hashlib
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,34 +18,25 @@ import numpy as np
 from probekit.activations.store.examples import StoredExamples
 from probekit.activations.store.format import MAX_EXAMPLES_BYTES, require, storage_errors
 from probekit.errors import ResumeMismatch, StorageError
-from probekit.files.durable import (
-    TEMPORARY,
-    is_there,
-    make_folder,
-    matches,
-    remove_stale,
-    seal,
-    unseal,
-    write_as,
-    write_first,
-)
+from probekit.files.durable import TEMPORARY, check_folder, entries, make_folder, matches, remove_stale
 from probekit.files.remote.path import AnyPath
+from probekit.files.run import Run
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.join_labels import LabelledSplits, LabelSet, with_label_sets
 
 FOLDER = "labels"
 AGAIN = "remove it and label again"
 _FILE = re.compile(r"[0-9a-f]{16}\.json")
-SPLITS_FILE = "splits.json"
+SPLITS_PIECE = "splits"
+SPLITS_FILE = f"{SPLITS_PIECE}.json"
 _LABELS = {
-    "examples": str,
     "name": str,
     "label_names": [str],
     "labels": [int | float | None],
     "info": dict,
     "number": int,
 }
-_SPLITS = {"examples": str, "splits": [int], "groups?": [str | int], "info": dict}
+_SPLITS = {"splits": [int], "groups?": [str | int], "info": dict}
 _COUNTS = {"labelled": int, "unlabelled": int, "skipped": {str: int}}
 
 
@@ -70,17 +60,18 @@ def label_files(path: AnyPath, task: Task) -> list[AnyPath]:
         StorageError: the folder is a link, or other files are in it.
     """
     folder = path / FOLDER
-    if isinstance(folder, Path):
-        if not is_there(folder):
-            return []
-        if folder.is_symlink() or not folder.is_dir():
-            raise StorageError(f"{str(folder)!a} is a link or a file, expected a folder of labels; remove it")
-    files = sorted(file for file in folder.iterdir() if not file.name.startswith(TEMPORARY))
+    check_folder(folder)
+    files = [one.path for one in entries(folder) if not one.path.name.startswith(TEMPORARY)]
     for file in files:
         if file.name != SPLITS_FILE and not _FILE.fullmatch(file.name):
             raise StorageError(f"{str(file)!a} is no file of labels; remove it")
     splits = folder / SPLITS_FILE
     return [*files, splits] if files and not task.target and splits not in files else files
+
+
+def _run(folder: AnyPath, examples: StoredExamples) -> Run:
+    """The label files of a store as the records of a run whose question is its examples."""
+    return Run(folder, examples.seal, "examples", "holds labels of other texts", AGAIN, MAX_EXAMPLES_BYTES)
 
 
 def stored_labels(path: AnyPath, examples: StoredExamples) -> StoredLabels:
@@ -99,12 +90,11 @@ def stored_labels(path: AnyPath, examples: StoredExamples) -> StoredLabels:
 def read_label_file(file: AnyPath, examples: StoredExamples) -> tuple[int, LabelSet]:
     """The number of a label set, in the order in which they were joined, and the set. Errors as `stored_labels`."""
     n = len(examples.task)
-    body, _ = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
+    body = _run(file.parent, examples).read(file.stem)
     with storage_errors(file, "file of labels", AGAIN):
         require(matches(body, _LABELS), matches(body["info"], _COUNTS))
-        _check_examples(file, body, examples.seal)
         names, given = body["label_names"], body["labels"]
-        require(len(given) == n, file.name == file_name(body["name"]), len(set(names)) == len(names))
+        require(len(given) == n, file.stem == piece_name(body["name"]), len(set(names)) == len(names))
         if names:
             labels = np.array(given, dtype=np.int64)
             require(all(type(one) is int for one in given), bool(((labels >= -1) & (labels < len(names))).all()))
@@ -118,10 +108,9 @@ def read_label_file(file: AnyPath, examples: StoredExamples) -> tuple[int, Label
 def read_splits(file: AnyPath, examples: StoredExamples) -> LabelledSplits:
     """The splits that were made with the first labels. Errors as `stored_labels`."""
     n = len(examples.task)
-    body, _ = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
+    body = _run(file.parent, examples).read(file.stem)
     with storage_errors(file, "file of splits", AGAIN):
         require(matches(body, _SPLITS))
-        _check_examples(file, body, examples.seal)
         numbers, groups = np.array(body["splits"], dtype=np.int64), body.get("groups")
         require(len(numbers) == n, bool(((numbers >= 0) & (numbers < len(SPLITS))).all()))
         require(groups is None or (len(groups) == n and len(set(map(type, groups))) == 1))
@@ -155,21 +144,24 @@ def write_labels(
         ResumeMismatch: the store has other labels of this name, and `replace` is False.
         StorageError: the disk refused, or a file there is damaged.
     """
-    folder = path / FOLDER
-    make_folder(folder)
-    remove_stale(folder)
-    file = folder / file_name(label_set.name)
+    run = _run(path / FOLDER, examples)
+    make_folder(run.folder)
+    remove_stale(run.folder)
     if splits is not None:
-        data = seal(_splits_body(examples.seal, splits), MAX_EXAMPLES_BYTES)[0]
-        write_as(folder / SPLITS_FILE, data)
-    number = next((k for k, one in enumerate(known.sets) if one.name == label_set.name), len(known.sets))
-    data = seal(_body(examples.seal, label_set, number), MAX_EXAMPLES_BYTES)[0]
-    if replace:
-        write_as(file, data)
+        number_of = {split: k for k, split in enumerate(SPLITS)}
+        body: dict[str, Any] = {"info": splits.info} | ({} if splits.groups is None else {"groups": splits.groups})
+        run.write(SPLITS_PIECE, body | {"splits": [number_of[split] for split in splits.splits.tolist()]}, replace=True)
+    given, piece = label_set.labels.tolist(), piece_name(label_set.name)
+    body = {
+        "name": label_set.name,
+        "number": next((k for k, one in enumerate(known.sets) if one.name == label_set.name), len(known.sets)),
+        "label_names": label_set.names,
+        "info": label_set.info,
+        "labels": given if label_set.names else [None if np.isnan(one) else one for one in given],
+    }
+    if run.write(piece, body, replace):
         return True
-    if write_first(file, data):
-        return True
-    _, there = read_label_file(file, examples)
+    _, there = read_label_file(run.file(piece), examples)
     same = there.names == label_set.names
     if not same or not np.array_equal(there.labels, label_set.labels, equal_nan=not there.names):
         raise ResumeMismatch(
@@ -179,31 +171,6 @@ def write_labels(
     return False
 
 
-def file_name(name: str) -> str:
-    """The name of a label set's file."""
-    return f"{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}.json"
-
-
-def _body(examples: str, label_set: LabelSet, number: int) -> dict[str, Any]:
-    given = label_set.labels.tolist()
-    labels = given if label_set.names else [None if np.isnan(one) else one for one in given]
-    return {
-        "name": label_set.name,
-        "number": number,
-        "examples": examples,
-        "label_names": label_set.names,
-        "info": label_set.info,
-        "labels": labels,
-    }
-
-
-def _splits_body(examples: str, made: LabelledSplits) -> dict[str, Any]:
-    number = {split: k for k, split in enumerate(SPLITS)}
-    body: dict[str, Any] = {"examples": examples, "info": made.info}
-    body |= {} if made.groups is None else {"groups": made.groups}
-    return body | {"splits": [number[split] for split in made.splits.tolist()]}
-
-
-def _check_examples(file: AnyPath, body: dict[str, Any], examples: str) -> None:
-    if body["examples"] != examples:
-        raise StorageError(f"{str(file)!a} holds labels of other texts; {AGAIN}")
+def piece_name(name: str) -> str:
+    """The name of a label set's file, without its suffix."""
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]

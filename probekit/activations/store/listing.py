@@ -1,22 +1,19 @@
 """List the stores under a folder, and find the newest one."""
 
-import contextlib
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from probekit.activations.parts.files import counted_progress, parts_in_words, parts_progress, unfinished
+from probekit.activations.parts.cut import missing_parts, parts_in_words
 from probekit.activations.store.begin import CONTINUATIONS
 from probekit.activations.store.format import PlanFile, has_manifest, read_plan
 from probekit.activations.store.reader import Store
 from probekit.activations.sums.statistics import FOLDER as STATISTICS
 from probekit.activations.sums.statistics import load_statistics, statistics_progress
-from probekit.errors import ProbekitError
+from probekit.errors import ProbekitError, StorageError
+from probekit.files.durable import each_of, entries
 from probekit.files.remote.attempts import NotReached
-from probekit.files.remote.path import AnyPath, RemotePath
-from probekit.files.remote.together import each_of
+from probekit.files.remote.path import AnyPath
 from probekit.manifest import dated_manifests, no_store_under
 from probekit.options.check import check_any_path
 from probekit.points import spans_of
@@ -73,26 +70,24 @@ def list_stores(root: str | AnyPath = "runs") -> list[StoreInfo]:
         StorageError: an object store refused a request or did not answer.
     """
     root = check_any_path("the folder", root)
-    if isinstance(root, RemotePath):
-        return list(each_of(root, _info, sorted(_remote_stores(root))))
-    folders = sorted(
-        Path(folder)
-        for folder, inside, files in os.walk(root)
-        if "records" in inside and {"plan.json", "manifest.json"} & set(files)
-    )
-    return [_info(folder) for folder in folders]
+    return list(each_of(root, _info, sorted(_stores(root))))
 
 
-def _remote_stores(folder: RemotePath) -> Iterator[RemotePath]:
+def _stores(folder: AnyPath) -> Iterator[AnyPath]:
     """The stores at a place or below; the files inside a store, which may be many, are not listed."""
-    found = folder.entries()
-    names = {one.path.name for one in found if not one.is_folder}
-    is_store = bool(names & {"plan.json", "manifest.json"})
+    try:
+        found = entries(folder)
+    except NotReached:
+        raise
+    except StorageError:  # a folder of another user
+        return
+    files, folders = ({one.path.name for one in found if one.is_folder is kind} for kind in (False, True))
+    is_store = bool({"plan.json", "manifest.json"} & files) and ("records" in folders or "examples.json" in files)
     if is_store:
         yield folder
-    for one in found:
-        if one.is_folder and not (one.path.name == CONTINUATIONS or (is_store and one.path.name in _INSIDE)):
-            yield from _remote_stores(one.path)
+    for name in folders:
+        if not (name == CONTINUATIONS or (is_store and name in _INSIDE)):
+            yield from _stores(folder / name)
 
 
 def newest_store(root: str | AnyPath = "runs") -> AnyPath:
@@ -148,19 +143,16 @@ def _state(path: AnyPath, plan: PlanFile) -> tuple[str, str, str]:
     if counted == (total, total):
         return "statistics", str(load_statistics(path).meta["created"]), ""
     if counted:
-        return f"{counted[0]} of {total} texts counted", "", parts_in_words(unfinished(counted_progress(path, plan)))
-    return f"{stored} of {total} rows", "", parts_in_words(unfinished(parts_progress(path, plan)))
+        return f"{counted[0]} of {total} texts counted", "", parts_in_words(missing_parts(path, plan, counted=True))
+    return f"{stored} of {total} rows", "", parts_in_words(missing_parts(path, plan))
 
 
 def _size(path: AnyPath) -> int:
     """Bytes of shards and statistics; files that disappear meanwhile count as nothing."""
-    size = 0
-    if isinstance(path, RemotePath):
-        return sum(
-            one.st_size for name in ("shards", STATISTICS) for one in (path / name).entries() if not one.is_folder
-        )
-    with contextlib.suppress(OSError):
-        for shard in path.glob("s*/*.safetensors"):
-            with contextlib.suppress(OSError):
-                size += shard.lstat().st_size
-    return size
+    try:
+        inside = [one for name in ("shards", STATISTICS) for one in entries(path / name)]
+    except NotReached:
+        raise
+    except StorageError:
+        return 0
+    return sum(one.st_size for one in inside if one.path.suffix == ".safetensors")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations.activations import Activations
-from probekit.activations.parts.files import parts_in_words, parts_progress, unfinished
+from probekit.activations.parts.cut import missing_parts, parts_in_words
 from probekit.activations.store.check import verify
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import (
@@ -33,7 +33,8 @@ from probekit.activations.store.shard import Record, repair_advice
 from probekit.activations.store.tensors import ONCE, SIZE, check_shard_sizes, chunks, prefetch, read_tensor
 from probekit.activations.sums.statistics import Statistics, load_statistics, statistics_progress
 from probekit.errors import DataError, ProbekitError, StorageError, UsageError
-from probekit.files.remote.path import AnyPath, is_remote
+from probekit.files.durable import readers_of
+from probekit.files.remote.path import AnyPath
 from probekit.machine.devices import DTYPES
 from probekit.options.check import check_any_path, check_reading
 from probekit.points import Place, PointSpec, place_name
@@ -41,8 +42,6 @@ from probekit.tasks.join_labels import labels_record
 from probekit.text import listed
 
 AHEAD = 8  # shards that the disk is asked for before they are read
-THREADS = 2  # reading and hashing release the GIL; more threads do not help, memory bandwidth being the limit
-REMOTE_THREADS = 8  # shards of an object store that are on their way at once
 
 
 class Store(Activations):
@@ -102,7 +101,7 @@ class Store(Activations):
                 here = slice(*np.searchsorted(sources, [first, first + len(rows)]))
                 _place_rows(values, targets[here], rows if all_rows else rows[sources[here] - first])
 
-        with ThreadPoolExecutor(REMOTE_THREADS if is_remote(self.path) else THREADS) as pool:
+        with ThreadPoolExecutor(readers_of(self.path)) as pool:
             deque(pool.map(fill, range(len(parts))), maxlen=0)
         return torch.from_numpy(values.reshape(-1)).view(dtype).view(n_rows, width)
 
@@ -250,7 +249,7 @@ def _unfinished(path: AnyPath, plan: PlanFile) -> ProbekitError:
             "mean-diff on them with fit_statistics, or run its extract command without --stats-only"
         )
     state = f"{str(path)!a} is unfinished, with {stored:,} of {total:,} rows"
-    if missing := unfinished(parts_progress(path, plan)):
+    if missing := missing_parts(path, plan):
         names = parts_in_words(missing)
         return StorageError(f"{state}: missing in {names}; run these parts, or the extract command in full")
     return StorageError(f"{state}: {unfinished_advice(path, plan.command, stored == total)}")

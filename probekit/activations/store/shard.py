@@ -123,11 +123,10 @@ def _are_distinct(rows: list[int]) -> bool:
     return len(set(rows)) == len(rows) > 0 and 0 <= min(rows) <= max(rows) < _MAX_SIZE
 
 
-def record_body(record: Record, plan_seal: str) -> dict[str, Any]:
-    """The content of a record's file."""
+def record_body(record: Record) -> dict[str, Any]:
+    """The content of a record's file, but for the plan."""
     tensors = {name: asdict(x) for name, x in record.tensors.items()}
-    head = {"plan": plan_seal, "file": record.file, "n_bytes": record.n_bytes}
-    return {**head, "rows": record.rows, "tensors": tensors}
+    return {"file": record.file, "n_bytes": record.n_bytes, "rows": record.rows, "tensors": tensors}
 
 
 def record_of(rows: np.ndarray, tensors: dict[str, Tensor]) -> Record:

@@ -4,12 +4,9 @@ Axes: N examples, R rows of a place in a shard, D width of a place.
 """
 
 import contextlib
-import os
-import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,12 +20,14 @@ from probekit.activations.store.format import (
     read_record,
     read_records,
     record_path,
+    record_piece,
+    records_of,
     unfinished_advice,
 )
 from probekit.activations.store.shard import Record, hashed_parts, record_body
-from probekit.activations.store.tensors import SIZE, check_shard, check_shard_size, read_tensor
+from probekit.activations.store.tensors import SIZE, check_shard, read_tensor
 from probekit.errors import StorageError
-from probekit.files.durable import is_there, seal, sync_names, write_first, write_named
+from probekit.files.durable import is_there, seal, sync_names, touch, write_first, write_named
 from probekit.files.remote.path import AnyPath
 from probekit.files.scratch import give_back_memory
 from probekit.points import Place, place_name, split_point
@@ -53,6 +52,7 @@ class StoreWriter:
         self.path = path
         self._plan = plan
         self._check = check
+        self._records = records_of(path, plan)
         self._pool: ThreadPoolExecutor | None = None
         self._pending: deque[tuple[int, Future[bool]]] = deque()  # bytes of a shard, and its way to the disk
 
@@ -73,10 +73,7 @@ class StoreWriter:
 
     def mark_newest(self) -> None:
         """Date a complete store as if it were finished now; one that is read-only or remote keeps its date."""
-        if isinstance(self.path, Path):
-            now = time.time_ns()
-            with contextlib.suppress(OSError):
-                os.utime(self.path / "manifest.json", ns=(now, now))
+        touch(self.path / "manifest.json")
 
     def has(self, number: int, rows: np.ndarray) -> bool:
         """True if this shard has a record and its file the recorded size, or with check "hash" the recorded bytes.
@@ -90,7 +87,7 @@ class StoreWriter:
         record, _ = read_record(self.path, self._plan, number)
         if not np.array_equal(record.rows, rows):
             raise StorageError(f"{str(file)!a} holds rows of another run; name another folder, or remove it")
-        (check_shard_size if self._check == SIZE else check_shard)(self.path, record)
+        check_shard(self.path, record, self._check)
         return True
 
     def read(self, number: int) -> dict[Place, Tensor]:
@@ -135,7 +132,7 @@ class StoreWriter:
         write_named(self.path / "shards", hashed_parts(rows, named, record), lambda: record[0].file)
         if before is not None:
             before.result()  # it began sooner, so that its thread is not waiting for this one
-        first = write_first(record_path(self.path, number), seal(record_body(record[0], self._plan.seal))[0])
+        first = self._records.write(record_piece(number), record_body(record[0]))
         give_back_memory()
         return first
 

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import math
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -26,15 +25,14 @@ from torch import Tensor
 from probekit.activations.digest import identity_digest
 from probekit.activations.sums.moments import SplitMoments
 from probekit.errors import StorageError
-from probekit.files.durable import is_there, read_plain, refused, seal, unseal, write_as, write_first
-from probekit.files.remote.path import AnyPath, RemotePath
+from probekit.files.durable import is_there, read_plain, refused, remove_old, seal, unseal, write_as, write_first
+from probekit.files.remote.path import AnyPath
 from probekit.points import Place, place_name, split_point
 from probekit.tasks.base import SPLITS
 
 FORMAT = "probekit-statistics"
 FORMAT_VERSION = 1
 FOLDER = "statistics"
-STALE_SECONDS = 3600  # a file without a record that is older was left by a run that died
 _MAX_HEADER = 1_000_000  # bytes of a safetensors file's header
 _FILE_NAME = re.compile(r"[0-9a-f]{64}\.safetensors")
 _RECORD_NAME = re.compile(r"\d+\.json")
@@ -239,17 +237,7 @@ def remove_older(record: AnyPath, body: dict[str, Any]) -> None:
 def remove_orphans(folder: AnyPath, body: dict[str, Any]) -> None:
     """Remove files of a run that died before it wrote their record; a young file may belong to a live run."""
     kept = {at["file"] for at in body["files"].values()}
-    if isinstance(folder, RemotePath):  # the clock of an object store is compared with itself alone
-        found = folder.entries()
-        now = max((one.st_mtime for one in found), default=0.0)
-        old = [one.path for one in found if now - one.st_mtime > STALE_SECONDS]
-        for path in (path for path in old if path.suffix == ".safetensors" and path.name not in kept):
-            path.unlink(missing_ok=True)
-        return
-    for path in folder.glob("*.safetensors"):
-        with contextlib.suppress(OSError):
-            if path.name not in kept and time.time() - path.stat().st_mtime > STALE_SECONDS:
-                path.unlink()
+    remove_old(folder, lambda name: name.endswith(".safetensors") and name not in kept)
 
 
 def read_contents(record: AnyPath, body: dict[str, Any]) -> Contents:

@@ -10,10 +10,8 @@ to another shift loses little).
 Axes: D width of a place.
 """
 
-import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from probekit.activations.sums.files import (
@@ -33,7 +31,7 @@ from probekit.activations.sums.files import (
 )
 from probekit.activations.sums.moments import SplitMoments
 from probekit.errors import StorageError
-from probekit.files.durable import seal, write_first
+from probekit.files.durable import remove_folder, seal, write_first
 from probekit.files.remote.path import AnyPath
 from probekit.points import Place, place_name
 
@@ -152,15 +150,8 @@ def _joined_progress(parts: list[CountProgress]) -> CountProgress:
 
 def _remove_parts(path: AnyPath) -> None:
     """Remove the sums of parts, which are joined; what cannot be removed only takes room."""
-    for folder in part_folders(path):
-        with contextlib.suppress(OSError):
-            for file in folder.iterdir():
-                file.unlink(missing_ok=True)
-            if isinstance(folder, Path):  # an object store has no folders
-                folder.rmdir()
-    if isinstance(path, Path):
-        with contextlib.suppress(OSError):
-            (path / FOLDER / PARTS).rmdir()
+    for folder in [*part_folders(path), path / FOLDER / PARTS]:
+        remove_folder(folder)
 
 
 def part_folders(path: AnyPath) -> list[AnyPath]:

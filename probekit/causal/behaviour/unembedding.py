@@ -17,7 +17,7 @@ from torch import Tensor
 from probekit.errors import UsageError
 from probekit.models.adapter.model import AdaptedModel
 from probekit.models.base import LanguageModel
-from probekit.models.families.masked_lm import MaskedLM
+from probekit.models.masked_lm import MaskedLM
 
 LOGITS = 2**23  # how many logits are in memory at once, 32 MB in float32
 

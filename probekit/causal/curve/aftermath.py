@@ -1,11 +1,16 @@
-"""What an edit leaves: what probes read after it, here and at later layers, and the loss on other text.
+"""What an edit leaves: what probes read after it, here and at later layers, and the loss on neutral texts.
 
-Axes: N rows, D width of the place.
+Completeness, selectivity and reliability of counterfactual interventions (interchange, steering) follow Canby et al.
+2024 (arXiv 2408.15510): the probes are those of the unedited activations, trained on other rows. Probes trained after
+the edit would not do: if two classes are exchanged, they learn the exchanged names.
+
+Axes: N rows, D width of the place, P places.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,20 +18,177 @@ import torch
 
 from probekit.activations.activations import ActivationSet
 from probekit.causal.behaviour.measure import loss_per_token
-from probekit.causal.behaviour.neutral import load_neutral
 from probekit.causal.curve.arms import CHOICES, interchange_arms, steer_arms
 from probekit.causal.curve.candidates import PlaceDirections
 from probekit.causal.curve.question import CausalQuestion, tokens_of
 from probekit.causal.curve.sides import Side
 from probekit.causal.data import Effect
-from probekit.causal.erasure.completeness import FreshReading, fresh_probes, harmonic_mean, read_afresh
+from probekit.causal.erasure.completeness import (
+    FreshReading,
+    FreshScores,
+    fresh_probes,
+    harmonic_mean,
+    mean_of_known,
+    read_afresh,
+)
 from probekit.causal.erasure.erase import Eraser
-from probekit.causal.erasure.exchange import read_exchange
 from probekit.causal.erasure.recovery import extract_edited
-from probekit.errors import DataError
+from probekit.errors import DataError, UsageError
+from probekit.files.plain_files import MAX_TABLE, read_bytes
 from probekit.interventions import Edit
-from probekit.points import Place
+from probekit.models.base import LanguageModel
+from probekit.points import Place, place_name
 from probekit.tasks.base import Task
+from probekit.tasks.tables.columns import TOKEN_COLUMNS
+from probekit.tasks.tables.readers import TXT, read_table
+from probekit.tasks.tables.rows import tokens_flaw
+from probekit.tasks.tokens.stretches import no_label
+from probekit.text import listed
+
+
+@dataclass(frozen=True)
+class ExchangeReading:
+    """What the probes of the unedited activations read with an edit.
+
+    Attributes:
+        label: the edited label set.
+        places: the edited one first, [P].
+        completeness: how well the wanted classes are read with the edit, above chance, as a share of how well the own
+            ones are read without it, [P]: 1 if every row reads as its wanted class, below 0 if it still reads as its
+            own; nan where nothing was read.
+        selectivity: how well the other label sets are still read, as a share of before: [P], their mean; nan without
+            any.
+    """
+
+    label: str
+    places: list[Place]
+    completeness: list[float]
+    selectivity: list[float]
+
+    @property
+    def reliability(self) -> list[float]:
+        """The harmonic mean of completeness and selectivity, each limited to 0..1: [P]."""
+        return [harmonic_mean(*both) for both in zip(self.completeness, self.selectivity, strict=True)]
+
+
+def read_exchange(
+    reading: FreshReading,
+    before: Mapping[Place, torch.Tensor],
+    after: Mapping[Place, torch.Tensor],
+    labels: Mapping[str, np.ndarray],
+    wanted_N: np.ndarray,
+    label: str,
+) -> ExchangeReading:
+    """Read rows with and without an edit, by the probes of `read_afresh`.
+
+    Args:
+        reading: of the unedited activations; its probes were trained on rows of validation, so give rows of test.
+        before: place -> activations of the rows without the edit, [N, D].
+        after: with it, at the edited place first, then at later ones.
+        labels: label set -> the rows' own classes or numbers, [N].
+        wanted_N: the class that the edit is to give each row, [N].
+        label: the edited label set, of classes.
+
+    Raises:
+        UsageError: a label set without probes, or a place without activations or probes.
+    """
+    if label not in reading.scores:
+        raise UsageError(reading.left_out.get(label, f"no fresh probes of {label!a}; read them first: read_afresh"))
+    places = list(after)
+    if missing := [
+        place_name(place) for place in places if place not in before or place not in reading.scores[label].probes
+    ]:
+        raise UsageError(
+            f"no unedited activations or probes of {listed(missing)}; read the same places without the edit"
+        )
+    rows = {name: np.asarray(labels[name]) for name in reading.scores}
+
+    def share(name: str, place: Place, wanted: np.ndarray) -> float:
+        scores, there = reading.scores[name], ~no_label(rows[name])  # labels that came later may be of some rows
+        if scores.intervals[place][0] <= scores.chance or not there.any():
+            return math.nan
+        own = _score(scores, place, before[place][there], rows[name][there]) - scores.chance
+        found = _score(scores, place, after[place][there], wanted[there]) - scores.chance
+        return found / own if own > 0 else math.nan
+
+    others = [name for name in rows if name != label]
+    complete = [share(label, place, np.asarray(wanted_N)) for place in places]
+    selective = [mean_of_known(share(name, place, rows[name]) for name in others) for place in places]
+    return ExchangeReading(label, places, complete, selective)
+
+
+def _score(scores: FreshScores, place: Place, x_ND: torch.Tensor, wanted_N: np.ndarray) -> float:
+    """Balanced accuracy, or R2 of numbers, of the place's probe."""
+    predicted_N = scores.probes[place].predict(x_ND)
+    if scores.metric == "r2":
+        return 1 - float(np.square(wanted_N - predicted_N).sum() / np.square(wanted_N - wanted_N.mean()).sum())
+    return float(np.mean([(predicted_N[wanted_N == c] == c).mean() for c in np.unique(wanted_N)]))
+
+
+COLUMNS = ("text", "sentence")
+MOST = 200  # texts; a choice, not measured
+
+
+def load_neutral(path: str | Path, model: LanguageModel, bos: bool | None = None, most: int = MOST) -> list[list[int]]:
+    """The first texts of a file as token ids, cut at the model's context.
+
+    Args:
+        path: a text file with a text in each line, or a table (CSV, TSV, JSONL, Parquet) with a column "text" or
+            "sentence", or "ids" (or "input_ids") of token ids.
+        model: the model that will read them.
+        bos: whether texts get context tokens; None: only for models that were never trained without, such as BERT.
+        most: how many texts to take.
+
+    Raises:
+        DataError: the file cannot be read, has no such column or no text of two tokens or more.
+        UsageError: a file of an unknown format.
+    """
+    path = Path(path)
+    texts = _lines(path) if path.suffix.lower() == TXT else _column(path)
+    given = [list(ids) for ids in texts[:most] if not isinstance(ids, str)]
+    if given:
+        return _checked(model, path, [ids[: model.cfg.n_ctx] for ids in given])
+    tokenizer = model.need_tokenizer()
+    around = tokenizer.sep_token_id is not None and not model.causal if bos is None else bos
+    encoded = tokenizer.encode_batch([str(text) for text in texts[:most]], bos=around)
+    return _checked(model, path, [each[: model.cfg.n_ctx] for each in encoded])
+
+
+def _checked(model: LanguageModel, path: Path, ids: list[list[int]]) -> list[list[int]]:
+    if wrong := [one for each in ids for one in each if one >= model.cfg.d_vocab]:
+        raise DataError(f"{path.name}: token ids of {model.name!a} are 0..{model.cfg.d_vocab - 1}, got {wrong[0]}")
+    if not any(len(each) > 1 for each in ids):
+        raise DataError(f"{path.name} has no text of two tokens or more, which a loss needs; give running text")
+    return ids
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        data = read_bytes(path, MAX_TABLE)
+    except OSError as error:
+        raise DataError(f"cannot read {str(path)!a}: {error.strerror}") from None
+    try:
+        lines = data.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path.name} is not UTF-8 at byte {error.start}; save it again as UTF-8") from None
+    if not (texts := [line for line in lines if line.strip()]):
+        raise DataError(f"{path.name} is empty; expected a text in each line")
+    return texts
+
+
+def _column(path: Path) -> list[str] | list[list[int]]:
+    """The texts of a table that are not empty, or its lists of token ids."""
+    table = read_table(path)
+    name = next((name for name in (*COLUMNS, *TOKEN_COLUMNS) if name in table.columns), None)
+    if name is None:
+        raise DataError(f"{table.name} has the columns {listed(table.columns)}; expected {' or '.join(COLUMNS)}")
+    if name in COLUMNS:
+        return [text for text in table.column(name) if isinstance(text, str) and text.strip()]
+    for row, cell in enumerate(table.column(name)):
+        if flaw := tokens_flaw(cell):
+            raise DataError(f"{table.where(row)}: {flaw[1]}")
+    return [*table.column(name)]
+
 
 MOST_FRESH = 1000  # rows of validation, and of test, that fresh probes are trained and scored on
 NEUTRAL = 64  # texts of the loss

@@ -10,7 +10,7 @@ Axes: P places, N rows.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,9 @@ import torch
 from probekit.activations import Activations, ActivationSet
 from probekit.causal.erasure.erase import one_row_each
 from probekit.errors import DataError, UsageError
-from probekit.evaluation import train_probes
+from probekit.evaluation.results.curves import ProbeCurves
+from probekit.evaluation.train_probes import train_curves
+from probekit.options import CurvesArguments
 from probekit.points import Place, place_name
 from probekit.text import listed
 
@@ -223,9 +225,10 @@ def _scores(acts: ActivationSet, options: dict[str, Any]) -> tuple[dict[str, Fre
 
 
 def _of_labels(acts: ActivationSet, names: list[str], metric: str, options: dict[str, Any]) -> dict[str, FreshScores]:
-    curves = train_probes(
-        acts, labels=names, points="all", metric=metric, quick=True, baselines=False, progress=False, **options
+    how = CurvesArguments(
+        labels=names, points="all", metric=metric, quick=True, baselines=False, progress=False, **options
     )
+    curves = cast(ProbeCurves, train_curves(acts, how))
     scores = {}
     for name in names:
         C = acts.task.n_classes(name)

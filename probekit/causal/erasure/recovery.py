@@ -5,13 +5,15 @@ from typing import Any, Literal
 
 import torch
 
-from probekit.activations import Activations, ActivationSet, extract
+from probekit.activations import Activations, ActivationSet
+from probekit.activations.extract import extract_task
 from probekit.activations.layout import PER_EXAMPLE
 from probekit.causal.erasure.completeness import FreshProbes, FreshReading, fresh_probes
 from probekit.causal.erasure.erase import one_row_each
 from probekit.errors import UsageError
 from probekit.interventions import Edit
 from probekit.models.base import LanguageModel
+from probekit.options import ExtractArguments
 from probekit.points import Place, PointSpec, place_name
 from probekit.tasks import Task
 
@@ -74,9 +76,7 @@ def extract_edited(
     if position == PER_EXAMPLE:  # of an array that `extract` was given, or of the task
         row_of = {name: row for row, name in enumerate(acts.task.ids)}
         position = task.position if own is None else own[[row_of[name] for name in task.ids]]
-    again = extract(
-        model,
-        task,
+    how = ExtractArguments(
         points=list(dict.fromkeys(point for point, _ in places)),
         layers=sorted({layer for _, layer in places if layer is not None}),
         position=position,
@@ -87,4 +87,5 @@ def extract_edited(
         out=None,
         progress=False,
     )
+    again = extract_task(model, task, how)
     return ActivationSet({place: again[place] for place in places}, task)

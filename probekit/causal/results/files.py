@@ -12,7 +12,7 @@ import numpy as np
 
 from probekit.causal.data import CausalData, CausalLayer, CausalMeta, ChecklistItem, Effect, PatchGrid
 from probekit.causal.results.frames import FRAMES, causal_frame
-from probekit.evaluation.results.folders import check_folder, clear_folder
+from probekit.evaluation.results.folders import check_results_folder, clear_folder
 from probekit.files.durable import write_as
 from probekit.files.records import As, describing, ensure, inside, read_as, read_json_file
 from probekit.text import listed
@@ -44,7 +44,7 @@ def check_causal_folder(folder: str | Path) -> None:
     Raises:
         StorageError: it is a file, or holds a file that is not of causal results.
     """
-    check_folder(folder, CAUSAL_RESULTS)
+    check_results_folder(folder, CAUSAL_RESULTS)
 
 
 def save_causal(data: CausalData, folder: Path) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from probekit import registries
 from probekit.causal.data import CausalData, CausalLayer, ChecklistItem, Effect, PatchGrid
 from probekit.causal.results.files import load_causal, save_causal
 from probekit.causal.results.frames import causal_frame
@@ -72,9 +73,7 @@ class CausalResults:
         Raises:
             UsageError: there are no layers, as only patching was run; use `plot_patching`.
         """
-        from probekit.plots.causal import plot_causal
-
-        return plot_causal(self.data, title=title, width=width)
+        return registries.METHODS["plot_causal"](self.data, title=title, width=width)
 
     def plot_patching(self, *, title: str | None = None, width: float | None = None) -> "Figure":
         """Draw the patching grids; returns the figure.
@@ -86,9 +85,7 @@ class CausalResults:
         Raises:
             UsageError: no patching was run.
         """
-        from probekit.plots.patching import plot_patching
-
-        return plot_patching(self.data, title=title, width=width)
+        return registries.METHODS["plot_patching"](self.data, title=title, width=width)
 
     def summary(self) -> str:
         """The results as a plain table, with the reviewer's checklist."""

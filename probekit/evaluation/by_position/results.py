@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from probekit import registries
 from probekit.errors import ProbekitError, UsageError
 from probekit.evaluation.by_position.data import PositionCurve, PositionData, noun_of
 from probekit.evaluation.by_position.files import load_positions, position_frame, save_positions
@@ -54,9 +55,7 @@ class PositionResults(PositionData):
             title: of the picture, as plain text; "" for none.  [default: what was probed, in which model]
             width: of a new figure, in inches; 3.25 is a column of a paper.  [default: the picture's own]
         """
-        from probekit.plots.positions import plot_positions
-
-        return plot_positions(self, ax, title=title, width=width)
+        return registries.METHODS["plot_positions"](self, ax, title=title, width=width)
 
     def summary(self) -> str:
         """A table with one line for each position or head, with footnotes."""

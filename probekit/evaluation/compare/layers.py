@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from probekit.evaluation.scores.band import curve_band
-from probekit.evaluation.scores.best_set import best_set
+from probekit.evaluation.scores.band import best_set, curve_band
 from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.permutation import PERMUTATIONS, permutation_test

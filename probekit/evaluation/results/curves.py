@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from probekit import registries
 from probekit.errors import ProbekitError, UsageError
 from probekit.evaluation.results.curves_files import curve_keys, load_curves, save_curves
 from probekit.evaluation.results.curves_report import curves_html, curves_summary
@@ -108,15 +109,11 @@ class ProbeCurves(Mapping[tuple[str, ...], ProbeResults]):
             title: over all panels, or of the only one, as plain text; "" for none.
             width: in inches; 3.25 is a column of a paper.  [default: the picture's own]
         """
-        from probekit.plots.panels import plot_curves
-
-        return plot_curves(list(self.values()), title=title, width=width)
+        return registries.METHODS["plot_curves"](list(self.values()), title=title, width=width)
 
     def export(self, **options: Any) -> Path:
         """Write one table of all curves (to="latex", "csv" or "parquet"); returns the path."""
-        from probekit.export.export import export_results
-
-        return export_results([*self.values()], None, **options)
+        return registries.METHODS["export_results"]([*self.values()], None, **options)
 
     def summary(self) -> str:
         """A table with one line for each curve."""

@@ -19,7 +19,7 @@ from probekit.files.durable import write_as
 from probekit.files.plain_files import MAX_RESULTS, read_bytes
 from probekit.files.records import INFINITY, describing, read_as, read_json_file
 from probekit.probes import load_probe
-from probekit.probes.load import SAVED
+from probekit.probes.find import SAVED
 from probekit.text import spreadsheet_cell
 
 FORMAT = "probekit.results/2"

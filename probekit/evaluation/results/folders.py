@@ -18,7 +18,7 @@ CURVES = re.compile(r"curves\.(json|png|svg|pdf)|results\.csv|report\.html")
 _PROBES = re.compile(r"\w+(\.\w+)*\.(json|safetensors)")
 
 
-def check_folder(folder: str | Path, own: re.Pattern[str] = PROBE_RESULTS) -> None:
+def check_results_folder(folder: str | Path, own: re.Pattern[str] = PROBE_RESULTS) -> None:
     """Check that results may be written to `folder`: it does not exist, is empty or holds only results.
 
     Args:
@@ -37,41 +37,41 @@ def check_folder(folder: str | Path, own: re.Pattern[str] = PROBE_RESULTS) -> No
 
 
 def check_transfer_folder(folder: str | Path) -> None:
-    """Check that results of transfer may be written to `folder`, as `check_folder` does.
+    """Check that results of transfer may be written to `folder`, as `check_results_folder` does.
 
     Raises:
         StorageError: it is a file, or holds a file that is not of transfer results.
     """
-    check_folder(folder, TRANSFER_RESULTS)
+    check_results_folder(folder, TRANSFER_RESULTS)
 
 
 def check_position_folder(folder: str | Path) -> None:
-    """Check that results by position may be written to `folder`, as `check_folder` does.
+    """Check that results by position may be written to `folder`, as `check_results_folder` does.
 
     Raises:
         StorageError: it is a file, or holds a file that is not of results by position.
     """
-    check_folder(folder, POSITION_RESULTS)
+    check_results_folder(folder, POSITION_RESULTS)
 
 
 def check_head_folder(folder: str | Path) -> None:
-    """Check that results by head may be written to `folder`, as `check_folder` does.
+    """Check that results by head may be written to `folder`, as `check_results_folder` does.
 
     Raises:
         StorageError: it is a file, or holds a file that is not of results by head.
     """
-    check_folder(folder, HEAD_RESULTS)
+    check_results_folder(folder, HEAD_RESULTS)
 
 
 def check_curves(folder: str | Path) -> None:
-    """Check that curves may be written to `folder`: as `check_folder`, with a folder of results for each curve in it.
+    """Check that curves may be written to `folder`: as `check_results_folder`, each in a folder of its own.
 
     Raises:
         StorageError: it is a file, or holds something that is not of curves.
     """
     folder = Path(folder)
     if not folder.is_dir():
-        check_folder(folder)
+        check_results_folder(folder)
         return
     _refuse_foreign(folder, [path for path in _entries(folder) if not _is_own(path, CURVES) and not _is_curve(path)])
 
@@ -101,12 +101,12 @@ def clear_folder(folder: Path, own: re.Pattern[str] = PROBE_RESULTS) -> None:
 
     Args:
         folder: where the results are.
-        own: as for `check_folder`.
+        own: as for `check_results_folder`.
 
     Raises:
         StorageError: the disk refused, or the folder holds something else.
     """
-    check_folder(folder, own)
+    check_results_folder(folder, own)
     files = [path for path in _entries(folder) if path.is_file()]
     files = [*sorted(files, key=lambda path: path.suffix != ".json"), *_entries(folder / "probes")]
     try:

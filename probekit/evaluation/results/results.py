@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from probekit import registries
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.files import load_results, save_results
 from probekit.evaluation.results.frames import probe_frame
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
     from probekit.activations.activations import Activations
     from probekit.points import PointSpec
-    from probekit.report.tokens.notebook import TokenView
-    from probekit.scoring.results import Scores
 
 
 class PlaceResults(LayerResult):
@@ -33,7 +32,7 @@ class PlaceResults(LayerResult):
         """The results that the place is of."""
         return self._of
 
-    def score(self, model: Any, texts: Any, **options: Any) -> "Scores":
+    def score(self, model: Any, texts: Any, **options: Any) -> Any:
         """Score new texts with this place's probe: see `ProbeResults.score`."""
         return self._of.score(model, texts, place=self.place, **options)
 
@@ -68,7 +67,7 @@ class ProbeResults(ProbeData):
         """
         return cast("PlaceResults", super().best)
 
-    def score(self, model: Any, texts: Any, place: str | None = None, **options: Any) -> "Scores":
+    def score(self, model: Any, texts: Any, place: str | None = None, **options: Any) -> Any:
         """Score new texts: the model runs as for training, the probe reads its activations, only scores are kept.
 
         Args:
@@ -77,14 +76,15 @@ class ProbeResults(ProbeData):
             place: "resid_pre.5"; None is the best place.
             options: of `probekit.options.ScoreOptions`: tokens, fpr, any_model and more.
 
+        Returns:
+            `probekit.scoring.results.Scores`.
+
         Raises:
             UsageError: no such place; a rate that validation cannot hold; an option that does not fit the probe.
             DataError: a probe that is not saved; texts that cannot be read.
             ResumeMismatch: another model or tokenizer.
         """
-        from probekit.scoring.score import score_texts
-
-        return score_texts(self, model, texts, place=place, **options)
+        return registries.METHODS["score_texts"](self, model, texts, place=place, **options)
 
     def to_frame(self) -> "pd.DataFrame":
         """A tidy table: one row per probe, baseline, control task or random-weights probe, split and metric.
@@ -105,9 +105,7 @@ class ProbeResults(ProbeData):
             DataError: no fitted probe of the place.
             StorageError: the disk refused.
         """
-        from probekit.export.export import export_results
-
-        return export_results(self, place, **options)
+        return registries.METHODS["export_results"](self, place, **options)
 
     def plot(
         self,
@@ -132,9 +130,9 @@ class ProbeResults(ProbeData):
         Raises:
             UsageError: the axes hold results of another metric; an unknown color.
         """
-        from probekit.plots.curve import plot_accuracy_by_layer
-
-        return plot_accuracy_by_layer(self, ax, label=label, color=color, title=title, width=width)
+        return registries.METHODS["plot_accuracy_by_layer"](
+            self, ax, label=label, color=color, title=title, width=width
+        )
 
     def tokens(
         self,
@@ -144,7 +142,7 @@ class ProbeResults(ProbeData):
         fpr: float | None = None,
         edits: "Mapping[Any, Any] | None" = None,
         chat_template: "str | Path | None" = None,
-    ) -> "TokenView":
+    ) -> Any:
         """The score of every token of some texts at every layer; shows itself in a notebook.
 
         Args:
@@ -154,14 +152,15 @@ class ProbeResults(ProbeData):
             edits: those that the model ran with when the probes were trained.
             chat_template: template or its file for chats, where it is not the model's own.
 
+        Returns:
+            `probekit.report.tokens.notebook.TokenView`.
+
         Raises:
             UsageError: probes that were not saved; a rate that validation cannot hold.
             DataError: texts that the model cannot take.
             ResumeMismatch: another model, other edits or another chat template than the probes'.
         """
-        from probekit.report.tokens.notebook import token_view
-
-        return token_view(self, model, texts, fpr=fpr, edits=edits, chat_template=chat_template)
+        return registries.METHODS["token_view"](self, model, texts, fpr=fpr, edits=edits, chat_template=chat_template)
 
     def plot_projection(
         self,
@@ -185,9 +184,7 @@ class ProbeResults(ProbeData):
             UsageError: no such place; a probe that is not linear.
             DataError: other activations than those that were probed.
         """
-        from probekit.plots.projection import plot_projection
-
-        return plot_projection(self, acts, place, ax, title=title, width=width)
+        return registries.METHODS["plot_projection"](self, acts, place, ax, title=title, width=width)
 
     def summary(self) -> str:
         """The results as a plain table, with at most six footnotes."""

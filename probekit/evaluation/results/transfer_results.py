@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from probekit import registries
 from probekit.evaluation.results.data import TransferData
 from probekit.evaluation.results.files import load_transfer, save_transfer
 from probekit.evaluation.results.frames import transfer_frame
@@ -30,9 +31,7 @@ class TransferResults(TransferData):
             title: of the picture, as plain text; "" for none.  [default: the model]
             width: of a new figure, in inches; 3.25 is a column of a paper.  [default: the picture's own]
         """
-        from probekit.plots.heatmap import plot_transfer
-
-        return plot_transfer(self, ax, title=title, width=width)
+        return registries.METHODS["plot_transfer"](self, ax, title=title, width=width)
 
     def summary(self) -> str:
         """The matrix as a plain table, with footnotes."""

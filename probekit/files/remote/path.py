@@ -121,6 +121,10 @@ class RemotePath:
         """The same place: there are no links."""
         return self
 
+    def absolute(self) -> "RemotePath":
+        """The same place."""
+        return self
+
     def is_symlink(self) -> bool:
         """False."""
         return False
@@ -311,6 +315,16 @@ def as_path(value: "str | Path | RemotePath") -> AnyPath:
 def _is_on_disk(value: "str | Path", found: "re.Match[str]") -> bool:
     """True for "x:/y" as a text; `Path("abfs://y")` looks the same, so that of a path the folder "x:" must be there."""
     return not found[2] and (not isinstance(value, Path) or Path(f"{found[1]}:").exists())
+
+
+def local_path(path: AnyPath) -> Path | None:
+    """The path, for what must be a file of this machine; None for a place in an object store."""
+    return None if isinstance(path, RemotePath) else path
+
+
+def is_private(path: AnyPath) -> bool:
+    """True for a place that no other process sees, and that is gone when this one ends."""
+    return isinstance(path, RemotePath) and path.scheme == "memory"
 
 
 def is_remote(value: object) -> bool:

@@ -2,5 +2,4 @@
 
 `load.py` finds the class, `layouts.py` its blocks, `proof.py` shows on random texts that the points are what their
 names say, `batching.py` which batches leave a text's activations unchanged, and `model.py` is the wrapper.
-`held_weights.py` is for weights in 8 or 4 bits, and for those that are kept on the host.
 """

@@ -1,7 +1,14 @@
-"""Load the installed transformers' own class for a config, and wrap it. Remote code and pickles are never loaded."""
+"""Load the installed transformers' own class for a config, and wrap it. Remote code and pickles are never loaded.
+
+A product with weights in 8 or 4 bits widens them to the type of the model, and rounds nothing else. bitsandbytes' own
+8-bit product (LLM.int8, Dettmers et al. 2022) rounds the stream too, except in columns where a token of the batch
+exceeds 6: one token's outlier changed its neighbours by 6e-4. Its 4-bit product has another kernel for a single token.
+So both are replaced: a token's activations depend on its own text alone, as in other models.
+"""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,14 +20,12 @@ from torch import nn
 from probekit.errors import DataError, ProbekitError, UsageError
 from probekit.models import kernels
 from probekit.models.adapter.batching import is_causal, prove_batching
-from probekit.models.adapter.config import AdapterConfig, read_sizes
-from probekit.models.adapter.fields import field_of
-from probekit.models.adapter.held_weights import bits_config, quantization_of, widen_for_products
+from probekit.models.adapter.config import AdapterConfig, field_of, read_sizes
 from probekit.models.adapter.layouts import find_blocks
 from probekit.models.adapter.model import AdaptedModel, device_of
-from probekit.models.adapter.precision import in_float32
 from probekit.models.adapter.proof import layout_unproved, prove_layout
 from probekit.models.adapter.quiet import quiet
+from probekit.models.held_weights import widen
 from probekit.models.model_types import check_packages
 from probekit.models.weights import stored_tensors
 from probekit.text import listed, printable
@@ -29,6 +34,7 @@ OTHER_INPUTS = ("vision_config", "audio_config", "image_size", "num_mel_bins", "
 # tensors that a file may hold and the class does not use: buffers of old versions
 BUFFERS = ("inv_freq", "masked_bias", "attn.bias", "attention.bias", "position_ids", "pooler.dense.weight")
 BUFFERS += ("pooler.dense.bias",)
+QUANTIZED = ("Linear8bitLt", "Linear4bit")  # bitsandbytes' modules
 
 
 @dataclass(frozen=True)
@@ -84,8 +90,10 @@ def load_adapted(
         raise UsageError("the weights are quantized already (quantization_config in config.json); leave out --quantize")
     with quiet():
         config, classes = _classes(hf)
-        source = HfSource(classes[0], config, None if seed is not None else folder, seed or 0, dtype, {})
-        source = replace(source, options=_options(source, device_map, quantize))
+        options: dict[str, Any] = {} if device_map is None else {"device_map": device_map}
+        if quantize is not None:
+            options["quantization_config"] = bits_config(quantize)
+        source = HfSource(classes[0], config, None if seed is not None else folder, seed or 0, dtype, options)
         if device.type == "meta":
             return _outline(source)
         model = _loaded(source, classes)
@@ -126,7 +134,7 @@ def wrap(hf: Any, source: HfSource, quantize: str | None = None) -> AdaptedModel
         raise
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, NotImplementedError) as error:
         how = f"with weights in {cfg.quantize}" if cfg.quantize else "on token ids alone"
-        raise DataError(f"{name} cannot be run {how}: {_line(error)}; it cannot be wrapped") from None
+        raise DataError(f"{name} cannot be run {how}: {error_line(error)}; it cannot be wrapped") from None
     model.cfg = replace(cfg, batching=model.batching, attention=str(hf.config._attn_implementation))
     model.stays = bool(cfg.quantize or getattr(hf, "hf_device_map", None))
     return model.eval()
@@ -142,6 +150,23 @@ def _proved(hf: Any, cfg: AdapterConfig, source: HfSource) -> AdaptedModel:
     model.causal = is_causal(model)
     model.batching, model.form = prove_batching(model)
     return model
+
+
+@contextmanager
+def in_float32(hf: nn.Module) -> Iterator[None]:
+    """Within the context a model of narrow weights computes in float32, so that its proof is as sharp as any other's.
+
+    Weights that are quantized, or on several devices, stay as they are.
+    """
+    stays = getattr(hf, "hf_device_map", None) or getattr(hf, "quantization_method", None)
+    if stays or not any(weight.dtype in (torch.bfloat16, torch.float16) for weight in hf.parameters()):
+        yield
+        return
+    undo = widen(hf, torch.float32)
+    try:
+        yield
+    finally:
+        undo()
 
 
 def _rows_of_padding(base: nn.Module) -> int:
@@ -162,6 +187,41 @@ def _use_kernels(hf: Any) -> None:
 
 def _product(module: nn.Linear, input: torch.Tensor) -> torch.Tensor:
     return kernels.linear(input, module.weight, module.bias)
+
+
+def bits_config(quantize: str) -> Any:
+    """Transformers' options for "8bit" or "4bit": an integer or a 4-bit normal float for each weight."""
+    from transformers import BitsAndBytesConfig
+
+    bits = {"load_in_8bit": quantize == "8bit", "load_in_4bit": quantize == "4bit"}
+    return BitsAndBytesConfig(**bits, bnb_4bit_quant_type="nf4")
+
+
+def widen_for_products(hf: nn.Module) -> bool:
+    """Replace bitsandbytes' products; whether there were any."""
+    modules = list(_quantized(hf))
+    for module in modules:
+        name = "_old_forward" if hasattr(module, "_old_forward") else "forward"  # accelerate wraps the latter
+        setattr(module, name, partial(_wide_product, module))
+    return bool(modules)
+
+
+def quantization_of(hf: Any) -> str | None:
+    """What quantized the weights of a model of transformers ("bitsandbytes", "gptq"); None for weights in full."""
+    method = getattr(hf, "quantization_method", None)
+    return None if method is None else str(getattr(method, "value", method))
+
+
+def _quantized(hf: nn.Module) -> Iterator[Any]:
+    return (module for module in hf.modules() if type(module).__name__ in QUANTIZED)
+
+
+def _wide_product(module: Any, x: torch.Tensor) -> torch.Tensor:
+    from transformers.integrations.bitsandbytes import dequantize_bnb_weight
+
+    wide = dequantize_bnb_weight(module.weight, getattr(module, "state", None))
+    bias = None if module.bias is None else module.bias.to(x.dtype)
+    return nn.functional.linear(x, wide.to(x.dtype), bias)
 
 
 def made_again(source: HfSource) -> Any:
@@ -188,18 +248,12 @@ def _classes(hf: Mapping[str, Any]) -> tuple[Any, list[Any]]:
     """The config and the classes that may hold the weights, that with a head first.
 
     Raises:
-        DataError: transformers has no class of its own for such text models.
+        DataError: the config reads more than text, or transformers refuses it.
     """
     import transformers
-    from transformers.models.auto import configuration_auto, modeling_auto
+    from transformers.models.auto import modeling_auto
 
-    kind, known, mappings = hf.get("model_type"), vars(configuration_auto), vars(modeling_auto)
-    if not isinstance(kind, str) or kind not in known["CONFIG_MAPPING_NAMES"]:
-        remote = ", and its own code on the Hub is never run" if "auto_map" in hf else ""
-        raise DataError(
-            f"transformers {transformers.__version__} has no model_type {kind!a:.60}{remote}; "
-            "install a version that has, or take another model"
-        )
+    kind, mappings = str(hf["model_type"]), vars(modeling_auto)
     _refuse_other_inputs(hf, kind)
     masked = mappings["MODEL_FOR_MASKED_LM_MAPPING_NAMES"].get(kind)
     causal = mappings["MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"].get(kind)
@@ -207,11 +261,6 @@ def _classes(hf: Mapping[str, Any]) -> tuple[Any, list[Any]]:
     heads = [causal, masked] if causal in asked or hf.get("is_decoder") else [masked, causal]
     bare = mappings["MODEL_MAPPING_NAMES"].get(kind)
     names = [name for name in (*heads, bare) if isinstance(name, str)]
-    if not any(heads):
-        raise DataError(
-            f"model_type {kind!a:.60} is not a language model that transformers can run on text alone; "
-            "take a decoder or an encoder of text"
-        )
     return _config(kind, hf), [getattr(transformers, name) for name in dict.fromkeys(names)]
 
 
@@ -223,7 +272,7 @@ def _config(kind: str, hf: Mapping[str, Any]) -> Any:
     try:
         config = getattr(transformers, classes.CONFIG_MAPPING_NAMES[kind]).from_dict(dict(hf))
     except Exception as error:  # whatever its checks raise is the reason
-        raise DataError(f"transformers refuses the config.json of {kind!a:.60}: {_line(error)}") from None
+        raise DataError(f"transformers refuses the config.json of {kind!a:.60}: {error_line(error)}") from None
     _refuse_other_inputs(vars(config), kind)
     read_sizes(config, kind)  # before a class is built that would not fit the memory
     if config.is_encoder_decoder:
@@ -241,14 +290,6 @@ def _refuse_other_inputs(hf: Mapping[str, Any], kind: str) -> None:
             f"model_type {kind!a:.60} reads more than text (config.json has {field}), which --via transformers does "
             "not take; take its text model"
         )
-
-
-def _options(source: HfSource, device_map: str | None, quantize: str | None) -> dict[str, Any]:
-    """More arguments of `from_pretrained`, and the attention kernel that the class allows."""
-    options: dict[str, Any] = {} if device_map is None else {"device_map": device_map}
-    if quantize is not None:
-        options["quantization_config"] = bits_config(quantize)
-    return options
 
 
 def _loaded(source: HfSource, classes: list[Any]) -> Any:
@@ -330,8 +371,9 @@ def _why(error: Exception, source: HfSource) -> str:
     """The error in a line; for a name that a table of transformers does not have, the field that gives it."""
     name = error.args[0] if isinstance(error, KeyError) and error.args else None
     field = field_of(name, source.config.to_dict())
-    return _line(error) if field is None else f"it knows no {field} {name!a:.60}; correct that field"
+    return error_line(error) if field is None else f"it knows no {field} {name!a:.60}; correct that field"
 
 
-def _line(error: Exception) -> str:
+def error_line(error: Exception) -> str:
+    """An error of transformers in one line of at most 200 characters."""
     return printable(" ".join(str(error).split()) or type(error).__name__)[:200]

@@ -16,16 +16,16 @@ from torch import Tensor, nn
 
 from probekit.errors import UsageError
 from probekit.hooks import HookPoint
+from probekit.interventions import TextTokens
 from probekit.models.adapter.config import AdapterConfig
-from probekit.models.adapter.generation import CACHES, RowReader
-from probekit.models.adapter.head import head_logits
-from probekit.models.adapter.held_weights import host_weight
 from probekit.models.adapter.layouts import ModuleLayout, Sublayers
 from probekit.models.adapter.proof import accepted, first_of, stream_argument
+from probekit.models.adapter.quiet import quiet
 from probekit.models.base import LanguageModel, check_mask
 from probekit.models.layers import causal_mask
 from probekit.models.windows import in_window
 
+CACHES = ("past_key_values", "cache_params")  # the argument and the field of the output
 WHY_NO_SUBLAYER = "no module of this class was proved to add it to the stream; take resid_pre or resid_post"
 WHY_NOT_HERE = "the adapter has the residual stream's points alone; take resid_pre or resid_post"
 
@@ -151,8 +151,41 @@ class AdaptedModel(LanguageModel):
         return out.logits if is_head else self._at_read(out[0])
 
     def logits(self, output_BLD: Tensor) -> Tensor:
-        """The head's logits [B, L, V] of what the forward returns with return_logits=False."""
-        return head_logits(self, output_BLD)
+        """Logits [B, L, V] of outputs of the base model, by the class's own code, scales and soft caps included.
+
+        The class runs on one token, and the output of its base model is replaced on its way to the head. A class that
+        calls parts of its base model, such as OPT's, gets the replacement as the input of its last product.
+
+        Raises:
+            UsageError: the class does something else between its base model and that product.
+        """
+        token = torch.zeros(1, 1, dtype=torch.long)
+        base, last = self.hf.base_model, self.hf.get_output_embeddings()
+        seen: dict[str, Tensor] = {}
+
+        def after_base(_: Any, args: Any, output: Any) -> Any:
+            seen["base"] = output_BLD
+            if isinstance(output, tuple):
+                return (output_BLD, *output[1:])
+            output[next(iter(output))] = output_BLD
+            return output
+
+        def before_last(_: Any, args: Any) -> Any:
+            seen["last"] = args[0]
+            return None if "base" in seen else (output_BLD, *args[1:])
+
+        hooks = [base.register_forward_hook(after_base)]
+        hooks += [] if last is None else [last.register_forward_pre_hook(before_last)]
+        try:
+            logits_BLV = self(token)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if "base" not in seen and not ("last" in seen and torch.equal(seen["last"], self(token, return_logits=False))):
+            raise UsageError(
+                f"the head of {self.cfg.model_class} cannot be run by itself; take a model of another class"
+            )
+        return logits_BLV
 
     def run_hf(self, inputs: Mapping[str, Any]) -> Any:
         """The base model's output for transformers' own arguments; the points fire."""
@@ -183,7 +216,7 @@ class AdaptedModel(LanguageModel):
         kept = {name: out[name] for name in CACHES if getattr(out, name, None) is not None}
         return out.logits[0, -1], kept if cache is not None else {}
 
-    def reader(self, prompts: list[list[int]], use_cache: bool, among: tuple[Sequence[int], int, Any]) -> RowReader:
+    def reader(self, prompts: list[list[int]], use_cache: bool, among: tuple[Sequence[int], int, Any]) -> "RowReader":
         """What generation reads logits from: each prompt by itself, with transformers' own cache.
 
         Raises:
@@ -210,7 +243,11 @@ class AdaptedModel(LanguageModel):
         """Every weight by name; accelerate leaves those that it keeps on the host without data."""
         found = self.state_dict()
         away = [name for name, weight in found.items() if weight.device.type == "meta"]
-        return found | {name: host_weight(self.hf, name.removeprefix("hf.")) for name in away}
+        if away:  # their modules have them only while they run
+            from transformers.integrations.accelerate import load_offloaded_parameter
+
+            found |= {name: load_offloaded_parameter(self.hf, name.removeprefix("hf.")) for name in away}
+        return found
 
     def _inputs(self, tokens: Tensor, position_ids: Tensor | None, mask: Tensor | None) -> dict[str, Any]:
         """The arguments of transformers' forward."""
@@ -340,6 +377,56 @@ class AdaptedModel(LanguageModel):
             return _returned(output, added)
 
         return hook
+
+
+class RowReader:
+    """The rows so far, and the logits after them; `used` is the context that each row's prompt takes.
+
+    A row by itself needs no padding, so every class can generate. With the cache a token costs a forward of one token.
+    """
+
+    def __init__(self, model: Any, prompts: list[list[int]], use_cache: bool, among: tuple[Sequence[int], int, Any]):
+        self.model = model
+        self.numbers, self.n, self.writing = among  # which of how many prompts these are, and their generation
+        self.rows = [list(ids) for ids in prompts]
+        self.used = [len(ids) for ids in prompts]
+        self.new = [list(ids) for ids in prompts]
+        self.caches: list[dict[str, Any]] = [{} for _ in prompts]
+        self.use_cache = use_cache
+
+    def logits(self, next_B: Tensor | None) -> Tensor:
+        """Append `next_B` [B] to the rows, and return the logits [B, V] of the next token."""
+        if next_B is not None:
+            for row, token in enumerate(next_B.tolist()):
+                self.rows[row].append(token)
+                self.new[row] = [token]
+        with quiet():  # a class says once which kernels it falls back to
+            return torch.stack([self._row(row) for row in range(len(self.rows))])
+
+    def keep(self, rows: list[int]) -> None:
+        """Go on with these rows alone."""
+        for name in ("numbers", "rows", "used", "new", "caches"):
+            setattr(self, name, [getattr(self, name)[row] for row in rows])
+
+    def _row(self, row: int) -> Tensor:
+        ids = self.new[row] if self.use_cache and self.caches[row] else self.rows[row]
+        start = len(self.rows[row]) - len(ids)
+        try:
+            cache = self.caches[row] if self.use_cache else None
+            with self.model.telling(self._tokens(row, start)):
+                logits_V, self.caches[row] = self.model.next_logits(ids, start, cache)
+        except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, IndexError):
+            if not self.use_cache:
+                raise
+            self.use_cache = False  # some classes' caches do not work for every config; a token then costs more
+            return self._row(row)
+        return logits_V.cpu()
+
+    def _tokens(self, row: int, start: int) -> TextTokens:
+        """The tokens of a row from `start` on, as those of its prompt."""
+        index_1L = torch.arange(start, len(self.rows[row]))[None]
+        number = torch.tensor([self.numbers[row]])
+        return TextTokens(index_1L, torch.tensor([self.used[row]]), number, self.n, index_1L, self.writing)
 
 
 def device_of(hf: Any) -> torch.device:

@@ -3,7 +3,7 @@
 An encoder: token, position and segment embedding under a norm, then post-norm blocks (Vaswani et al. 2017) in which
 every token attends to every other. After the last block come the heads of its training: one that predicts masked
 tokens, and one that classifies the first token ([CLS]) into two classes. Every point has its name in TransformerLens;
-its axes are given where it is made. Exact against `transformers`' BERT; `bert_hf.py` translates its files.
+its axes are given where it is made. Exact against `transformers`' BERT; the translation of its files is at the end.
 
 Identities of these blocks: resid_pre + attn_out = resid_mid; ln1_normalized + mlp_out = resid_post; ln2_normalized is
 the next block's resid_pre, and after the last block the model's output. The norms are part of the residual stream, so a
@@ -12,38 +12,43 @@ block's resid_post is not the next one's resid_pre.
 Axes: B batch, L query position, M key position, R position to read, D d_model, H heads, K d_head, F d_mlp, V vocab.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from probekit.errors import DataError, UsageError
-from probekit.hooks import HookPoint
-from probekit.models.base import stopped
-from probekit.models.config_checks import (
-    check_choice,
-    check_dimension,
-    check_flag,
-    check_positive_number,
-    head_width,
-    hf_field,
-    own_head_dim,
+from probekit.models.config_fields import (
+    SharedWidth,
+    check_fields,
+    check_implemented,
+    choice,
+    flag,
+    number,
+    read_fields,
+    size,
+    unchecked,
+    written_fields,
 )
-from probekit.models.config_fields import later
-from probekit.models.families import bert_hf
-from probekit.models.families.masked_lm import MaskedLM, MLMHead
-from probekit.models.family import Family
-from probekit.models.layers import ACTIVATIONS, Embedding, LayerNorm, Linear, PostNormBlock
-
-SIZES = ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab", "n_segments")
-_named = partial(hf_field, bert_hf.OURS)
+from probekit.models.family import (
+    LOGITS,
+    Family,
+    HfModel,
+    HfPoint,
+    HfTensor,
+    module_output,
+    weight_names,
+    weight_points,
+)
+from probekit.models.layers import ACTIVATIONS, Linear
+from probekit.models.masked_lm import POST_NORM, SegmentedLM, hf_renamed, parts_named, pooler_shape, post_norm_shape
+from probekit.models.shapes import ModelShape
 
 
 @dataclass(frozen=True)
-class BertConfig:
+class BertConfig(SharedWidth):
     """The sizes and parts of a BERT; the defaults are those of the base model (uncased).
 
     Attributes:
@@ -54,118 +59,49 @@ class BertConfig:
         head_dim: width of an attention head where it is not d_model / n_heads; `d_head` is the width in either case.
     """
 
-    d_model: int = 768
-    n_heads: int = 12
-    d_mlp: int = 3072
-    n_layers: int = 12
-    n_ctx: int = 512
-    d_vocab: int = 30522
-    n_segments: int = 2
-    activation: str = "gelu"
-    ln_eps: float = 1e-12
-    init_std: float = 0.02
-    tie_embeddings: bool = True
-    pooler: bool = True
-    mlm_head: bool = True
-    seq_head: bool = True
-    head_dim: int | None = later(None)
+    d_model: int = size(768, hf="hidden_size")
+    n_heads: int = size(12, hf="num_attention_heads")
+    d_mlp: int = size(3072, hf="intermediate_size")
+    n_layers: int = size(12, hf="num_hidden_layers")
+    n_ctx: int = size(512, hf="max_position_embeddings")
+    d_vocab: int = size(30522, hf="vocab_size")
+    n_segments: int = size(2, hf="type_vocab_size")
+    activation: str = choice("gelu", ACTIVATIONS, hf="hidden_act")
+    ln_eps: float = number(1e-12, hf="layer_norm_eps")
+    init_std: float = number(0.02, hf="initializer_range")
+    tie_embeddings: bool = flag(True, hf="tie_word_embeddings")
+    pooler: bool = flag(True)
+    mlm_head: bool = flag(True)
+    seq_head: bool = flag(True)
+    head_dim: int | None = unchecked(None, hf="head_dim", later=True)
 
     def __post_init__(self):
-        for field in SIZES:
-            check_dimension(field, getattr(self, field), _named(field))
-        object.__setattr__(self, "head_dim", own_head_dim(self, _named))
-        check_choice(self.activation, ACTIVATIONS, _named("activation"))
-        for field in ("ln_eps", "init_std"):
-            check_positive_number(getattr(self, field), _named(field))
-        for field in ("tie_embeddings", *bert_hf.PARTS):
-            check_flag(getattr(self, field), _named(field))
+        check_fields(self)
+        self.settle_head_dim()
         if self.seq_head and not self.pooler:
             raise DataError(
                 "the two-class head (seq_head) reads the pooler, and there is none (pooler is false); give both or "
                 "neither"
             )
 
-    @property
-    def d_head(self) -> int:
-        """Width of one attention head."""
-        return head_width(self)
-
     @classmethod
-    def from_hf(cls, hf: Mapping[str, Any]) -> "BertConfig":
-        """The config in the fields of a Hugging Face `config.json`; its `architectures` says which heads there are.
-
-        Raises:
-            DataError: a size is missing or out of range, the activation is unknown, or a field requires arithmetic that
-                is not implemented here; the message names the field.
-        """
-        return cls(**bert_hf.fields_from_hf(hf))
+    def from_hf(cls, hf: Mapping[str, Any]) -> Self:
+        """The config in the fields of a Hugging Face `config.json`; its `architectures` says which heads there are."""
+        return cls(**fields_from_hf(hf))
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
-        return bert_hf.fields_to_hf(self)
+        heads = self.mlm_head, self.seq_head
+        architecture = next(name for name, (_, *has) in ARCHITECTURES.items() if tuple(has) == heads)
+        return {"model_type": "bert", "architectures": [architecture], **written_fields(self)}
 
 
-class Bert(MaskedLM):
+class Bert(SegmentedLM):
     """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
 
-    output_point = "ln2_normalized"
-
     def __init__(self, cfg: BertConfig):
-        super().__init__()
-        self.cfg = cfg
-        self.embed = Embedding(cfg.d_vocab, cfg.d_model)
-        self.pos_embed = Embedding(cfg.n_ctx, cfg.d_model)
-        self.token_type_embed = Embedding(cfg.n_segments, cfg.d_model)
-        self.hook_embed = HookPoint("B L D")
-        self.hook_pos_embed = HookPoint("B L D")
-        self.hook_token_type_embed = HookPoint("B L D")
-        self.ln_embed = LayerNorm(cfg.d_model, cfg.ln_eps)
-        block = cfg.d_model, cfg.n_heads, cfg.d_mlp, cfg.activation, cfg.ln_eps, cfg.d_head
-        self.blocks = nn.ModuleList(PostNormBlock(*block) for _ in range(cfg.n_layers))
-        self.head = MLMHead(cfg.d_model, cfg.d_vocab, cfg.activation, cfg.ln_eps) if cfg.mlm_head else None
-        self.unembed = Embedding(cfg.d_vocab, cfg.d_model) if cfg.mlm_head and not cfg.tie_embeddings else None
-        self.pooler = Linear(cfg.d_model, cfg.d_model) if cfg.pooler else None
+        super().__init__(cfg, cfg.n_ctx, cfg.activation)
         self.seq_head = Linear(cfg.d_model, 2) if cfg.seq_head else None
-
-    def forward(
-        self,
-        tokens: Tensor,
-        position_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        stop_at_layer: int | None = None,
-        return_logits: bool = True,
-        token_type_ids: Tensor | None = None,
-    ) -> Tensor:
-        """The masked-token head's logits [B, L, V] of tokens [B, L].
-
-        Args:
-            tokens: int ids [B, L].
-            position_ids: [B, L]; by default counted from the mask, so padding on either side changes nothing.
-            attention_mask: [B, L], true at real tokens; or [B, L, M], true where L may attend to M (used unchanged).
-                None: no padding. With position_ids and a mask [B, L, M], L may exceed the context: several texts in
-                one row.
-            stop_at_layer: run the blocks before this one and return its input, `resid_pre`, [B, L, D]; n_layers gives
-                the last block's output.
-            return_logits: False skips the head and returns the last block's output, [B, L, D].
-            token_type_ids: the segment of each token, int [B, L]; None means segment 0 everywhere.
-
-        Raises:
-            UsageError: an invalid shape, id, length or layer; or the checkpoint has no head to give logits.
-        """
-        tokens = self.check_tokens(tokens, position_ids, attention_mask)
-        segments = self.check_segments(tokens, token_type_ids)
-        stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
-        mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids)
-        reads = self.reads(tokens, position_ids, mask, stop)
-        embed, pos_embed = self.hook_embed(self.embed(tokens)), self.hook_pos_embed(self.pos_embed(position_ids))
-        start, resid_BLD = self.started(
-            self.ln_embed(embed + pos_embed + self.hook_token_type_embed(self.token_type_embed(segments)))
-        )
-        for block, read_BR in zip(self.blocks[start:stop], reads[start:], strict=True):
-            resid_BLD = block(resid_BLD, mask, read_BR)
-        if stop_at_layer is not None:
-            return stopped(self.blocks, resid_BLD, stop)
-        return self.headed(resid_BLD, return_logits)
 
     def classify(self, output_BLD: Tensor) -> Tensor:
         """Logits of the two classes, [B, 2], from the last block's output at the first token: pad on the right only.
@@ -196,18 +132,109 @@ class Bert(MaskedLM):
         return self
 
 
+# Translation from and to Hugging Face.
+
+PARTS = ("pooler", "mlm_head", "seq_head")
+ARCHITECTURES = {  # class in config.json -> which of PARTS it has
+    "BertModel": (True, False, False),
+    "BertForMaskedLM": (False, True, False),
+    "BertForNextSentencePrediction": (True, False, True),
+    "BertForPreTraining": (True, True, True),
+}
+# Other values of these fields change the arithmetic in ways that this file does not implement.
+REQUIRED = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "pruned_heads": {},
+}
+
+
+def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `BertConfig` in a `config.json`; errors as in `BertConfig.from_hf`."""
+    check_implemented(hf, REQUIRED, "bert")
+    given = read_fields(BertConfig, hf, ("d_model", "n_heads", "n_layers", "d_vocab"))
+    parts = parts_named(hf, ARCHITECTURES, "BertForPreTraining", "model.bert")
+    return given | dict(zip(PARTS, parts, strict=True))
+
+
+HF_PREFIX = "bert."
+BODY = {  # our module -> the file's, below the heads and without the prefix
+    "embed": "embeddings.word_embeddings",
+    "pos_embed": "embeddings.position_embeddings",
+    "token_type_embed": "embeddings.token_type_embeddings",
+    "ln_embed": "embeddings.LayerNorm",
+    "blocks.{}.attn.q": "encoder.layer.{}.attention.self.query",
+    "blocks.{}.attn.k": "encoder.layer.{}.attention.self.key",
+    "blocks.{}.attn.v": "encoder.layer.{}.attention.self.value",
+    "blocks.{}.attn.out": "encoder.layer.{}.attention.output.dense",
+    "blocks.{}.ln1": "encoder.layer.{}.attention.output.LayerNorm",
+    "blocks.{}.mlp.up": "encoder.layer.{}.intermediate.dense",
+    "blocks.{}.mlp.down": "encoder.layer.{}.output.dense",
+    "blocks.{}.ln2": "encoder.layer.{}.output.LayerNorm",
+    "pooler": "pooler.dense",
+}
+_WORDS, _DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+_BIAS, _DECODER_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
+
+
+def hf_names(cfg: BertConfig) -> dict[str, HfTensor]:
+    """Our name of every weight -> its name in a Hugging Face BERT file."""
+    heads = {
+        "seq_head": "cls.seq_relationship",
+        "head.dense": "cls.predictions.transform.dense",
+        "head.ln": "cls.predictions.transform.LayerNorm",
+        "head.bias": _BIAS if cfg.tie_embeddings else _DECODER_BIAS,
+        "unembed": "cls.predictions.decoder",
+    }
+    return weight_names(Bert, cfg, {ours: HF_PREFIX + theirs for ours, theirs in BODY.items()} | heads)
+
+
+def hf_ties(cfg: BertConfig) -> dict[str, str | None]:
+    """The name of a copy that a file may hold -> the name of the original: weights of the decoder, if it is tied.
+
+    An untied decoder has its own bias, and `transformers` then does not use the other one: None.
+    """
+    return {_DECODER: _WORDS, _DECODER_BIAS: _BIAS} if cfg.tie_embeddings else {_BIAS: None}
+
+
+def hf_parts(cfg: BertConfig, names: Collection[str]) -> BertConfig:
+    """The config with the heads that a file holds, judged by its names; config.json may say otherwise."""
+    starts = {"pooler": "bert.pooler.", "mlm_head": "cls.predictions.", "seq_head": "cls.seq_relationship."}
+    return replace(cfg, **{part: any(n.startswith(start) for n in names) for part, start in starts.items()})
+
+
+def shape(cfg: BertConfig) -> ModelShape:
+    """The sizes of a `BertConfig`'s model."""
+    D = cfg.d_model
+    tables = {"position embedding": cfg.n_ctx * D, "segment embedding": cfg.n_segments * D}
+    heads = {"sequence head": 2 * D + 2} if cfg.seq_head else {}
+    return post_norm_shape("bert", cfg, tables, (pooler_shape(cfg) if cfg.pooler else {}) | heads)
+
+
+def hf_model(cfg: BertConfig) -> HfModel | None:
+    """The classes of transformers for this config, and where they compute our points; its heads share d_model."""
+    if cfg.head_dim is not None:
+        return None
+    points = weight_points(hf_names(cfg), POST_NORM, "" if cfg.mlm_head else HF_PREFIX)
+    if not cfg.mlm_head:
+        return HfModel("BertConfig", "BertModel", points)
+    points[LOGITS] = HfPoint("cls.predictions", module_output)
+    return HfModel("BertConfig", "BertForPreTraining", points)
+
+
 FAMILY = Family(
     model_types=("bert",),
     config=BertConfig,
     model=Bert,
-    shape=bert_hf.shape,
-    hf_names=bert_hf.hf_names,
-    hf_prefix=bert_hf.HF_PREFIX,
-    hf_model=bert_hf.hf_model,
-    hf_ties=bert_hf.hf_ties,
-    hf_buffers=bert_hf.HF_BUFFERS,
-    hf_renamed=bert_hf.hf_renamed,
-    hf_parts=bert_hf.hf_parts,
+    shape=shape,
+    hf_names=hf_names,
+    hf_prefix=HF_PREFIX,
+    hf_model=hf_model,
+    hf_ties=hf_ties,
+    hf_buffers=r"bert\.embeddings\.(position_ids|token_type_ids)",  # in old files
+    hf_renamed=hf_renamed,
+    hf_parts=hf_parts,
     loads="BERT with any of its heads, old files included",
     refused="decoders, relative positions, classification heads",
     hub_examples=("google-bert/bert-base-uncased", "google-bert/bert-large-cased"),

@@ -12,63 +12,44 @@ Axes: B batch, L position, D d_model, V vocab.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from probekit.hooks import HookPoint
-from probekit.models.base import stopped
-from probekit.models.config_checks import (
-    check_choice,
-    check_dimension,
-    check_flag,
+from probekit.models.config_fields import (
+    SharedWidth,
+    check_fields,
     check_implemented,
-    check_positive_number,
-    head_width,
-    hf_field,
-    own_head_dim,
+    choice,
+    flag,
+    number,
+    read_fields,
+    size,
+    unchecked,
+    written_fields,
 )
-from probekit.models.config_fields import hf_values, later
-from probekit.models.families import bert_hf
-from probekit.models.families.masked_lm import MaskedLM, MLMHead
 from probekit.models.family import (
     LOGITS,
     Family,
     HfModel,
     HfPoint,
     HfTensor,
-    module_input,
     module_output,
-    points_inside,
-    second_output,
+    weight_names,
+    weight_points,
 )
 from probekit.models.layers import ACTIVATIONS, Embedding, LayerNorm, PostNormBlock
+from probekit.models.masked_lm import POST_NORM, MaskedLM, MLMHead, hf_renamed, parts_named, post_norm_shape
 from probekit.models.positional import sinusoids
 from probekit.models.shapes import ModelShape
 
-SIZES = ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab")
 LN_EPS = 1e-12  # of every norm; no config has a field for it
-OURS = {  # field of config.json -> our field
-    "dim": "d_model",
-    "n_heads": "n_heads",
-    "hidden_dim": "d_mlp",
-    "n_layers": "n_layers",
-    "max_position_embeddings": "n_ctx",
-    "vocab_size": "d_vocab",
-    "activation": "activation",
-    "sinusoidal_pos_embds": "sinusoidal_init",
-    "tie_word_embeddings": "tie_embeddings",
-    "initializer_range": "init_std",
-    "head_dim": "head_dim",
-}
-ARCHITECTURES = {"DistilBertModel": (False,), "DistilBertForMaskedLM": (True,)}  # class -> whether it has the head
-_named = partial(hf_field, OURS)
 
 
 @dataclass(frozen=True)
-class DistilBertConfig:
+class DistilBertConfig(SharedWidth):
     """The sizes of a DistilBERT; the defaults are those of the base model (uncased).
 
     Attributes:
@@ -77,52 +58,35 @@ class DistilBertConfig:
         head_dim: width of an attention head where it is not d_model / n_heads; `d_head` is the width in either case.
     """
 
-    d_model: int = 768
-    n_heads: int = 12
-    d_mlp: int = 3072
-    n_layers: int = 6
-    n_ctx: int = 512
-    d_vocab: int = 30522
-    activation: str = "gelu"
-    init_std: float = 0.02
-    sinusoidal_init: bool = False
-    tie_embeddings: bool = True
-    mlm_head: bool = True
-    head_dim: int | None = later(None)
+    d_model: int = size(768, hf="dim")
+    n_heads: int = size(12, hf="n_heads")
+    d_mlp: int = size(3072, hf="hidden_dim")
+    n_layers: int = size(6, hf="n_layers")
+    n_ctx: int = size(512, hf="max_position_embeddings")
+    d_vocab: int = size(30522, hf="vocab_size")
+    activation: str = choice("gelu", ACTIVATIONS, hf="activation")
+    init_std: float = number(0.02, hf="initializer_range")
+    sinusoidal_init: bool = flag(False, hf="sinusoidal_pos_embds")
+    tie_embeddings: bool = flag(True, hf="tie_word_embeddings")
+    mlm_head: bool = flag(True)
+    head_dim: int | None = unchecked(None, hf="head_dim", later=True)
 
     def __post_init__(self):
-        for field in SIZES:
-            check_dimension(field, getattr(self, field), _named(field))
-        object.__setattr__(self, "head_dim", own_head_dim(self, _named))
-        check_choice(self.activation, ACTIVATIONS, _named("activation"))
-        check_positive_number(self.init_std, _named("init_std"))
-        for field in ("sinusoidal_init", "tie_embeddings", "mlm_head"):
-            check_flag(getattr(self, field), _named(field))
-
-    @property
-    def d_head(self) -> int:
-        """Width of one attention head."""
-        return head_width(self)
+        check_fields(self)
+        self.settle_head_dim()
 
     @classmethod
-    def from_hf(cls, hf: Mapping[str, Any]) -> "DistilBertConfig":
-        """The config in the fields of a Hugging Face `config.json`; its `architectures` says whether there is a head.
-
-        Raises:
-            DataError: a size is missing or out of range, the activation is unknown, or a field requires arithmetic that
-                is not implemented here; the message names the field.
-        """
+    def from_hf(cls, hf: Mapping[str, Any]) -> Self:
+        """The config in the fields of a Hugging Face `config.json`; `architectures` says whether there is a head."""
         check_implemented(hf, {"pruned_heads": {}}, "distilbert")
-        for name in ("dim", "n_heads", "n_layers", "vocab_size"):
-            check_dimension(OURS[name], hf.get(name), _named(OURS[name]))
-        (mlm_head,) = bert_hf.parts_named(hf, ARCHITECTURES, "DistilBertForMaskedLM", "model.distilbert")
-        return cls(**{ours: hf[name] for name, ours in OURS.items() if name in hf}, mlm_head=mlm_head)
+        given = read_fields(cls, hf, ("d_model", "n_heads", "n_layers", "d_vocab"))
+        (mlm_head,) = parts_named(hf, ARCHITECTURES, "DistilBertForMaskedLM", "model.distilbert")
+        return cls(**given, mlm_head=mlm_head)
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
         architecture = "DistilBertForMaskedLM" if self.mlm_head else "DistilBertModel"
-        fields = hf_values(self, OURS)
-        return {"model_type": "distilbert", "architectures": [architecture], **fields}
+        return {"model_type": "distilbert", "architectures": [architecture], **written_fields(self)}
 
 
 class DistilBert(MaskedLM):
@@ -131,9 +95,7 @@ class DistilBert(MaskedLM):
     output_point = "ln2_normalized"
 
     def __init__(self, cfg: DistilBertConfig):
-        super().__init__()
-        self.cfg = cfg
-        self.embed = Embedding(cfg.d_vocab, cfg.d_model)
+        super().__init__(cfg)
         self.pos_embed = Embedding(cfg.n_ctx, cfg.d_model)
         self.hook_embed = HookPoint("B L D")
         self.hook_pos_embed = HookPoint("B L D")
@@ -143,78 +105,57 @@ class DistilBert(MaskedLM):
         self.head = MLMHead(cfg.d_model, cfg.d_vocab, cfg.activation, LN_EPS) if cfg.mlm_head else None
         self.unembed = Embedding(cfg.d_vocab, cfg.d_model) if cfg.mlm_head and not cfg.tie_embeddings else None
 
-    def forward(
-        self,
-        tokens: Tensor,
-        position_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        stop_at_layer: int | None = None,
-        return_logits: bool = True,
-    ) -> Tensor:
-        """The head's logits [B, L, V] of tokens [B, L]; arguments and errors as in `Bert.forward`."""
-        tokens = self.check_tokens(tokens, position_ids, attention_mask)
-        stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
-        mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids)
-        reads = self.reads(tokens, position_ids, mask, stop)
+    def entered(self, tokens: Tensor, position_ids: Tensor) -> Tensor:
+        """The input of the first block, [B, L, D]."""
         embed, pos_embed = self.hook_embed(self.embed(tokens)), self.hook_pos_embed(self.pos_embed(position_ids))
-        start, resid_BLD = self.started(self.ln_embed(embed + pos_embed))
-        for block, read_BR in zip(self.blocks[start:stop], reads[start:], strict=True):
-            resid_BLD = block(resid_BLD, mask, read_BR)
-        if stop_at_layer is not None:
-            return stopped(self.blocks, resid_BLD, stop)
-        return self.headed(resid_BLD, return_logits)
+        return self.ln_embed(embed + pos_embed)
 
     @torch.no_grad()
     def init_weights(self, seed: int = 0) -> Self:
         """Fill the weights as before training; the seed fixes them."""
-        self.fill_normal(seed)
+        super().init_weights(seed)
         if self.cfg.sinusoidal_init:
             self.pos_embed.weight.copy_(sinusoids(torch.arange(self.cfg.n_ctx), self.cfg.d_model))
         return self
 
 
-# Translation from and to Hugging Face: names of tensors, sizes, points.
+# Translation from and to Hugging Face.
 
+ARCHITECTURES = {"DistilBertModel": (False,), "DistilBertForMaskedLM": (True,)}  # class -> whether it has the head
 HF_PREFIX = "distilbert."
-HF_BUFFERS = r"distilbert\.embeddings\.position_ids"  # in old files
-_BLOCK_MODULES = {
-    "attn.q": "attention.q_lin",
-    "attn.k": "attention.k_lin",
-    "attn.v": "attention.v_lin",
-    "attn.out": "attention.out_lin",
-    "ln1": "sa_layer_norm",
-    "mlp.up": "ffn.lin1",
-    "mlp.down": "ffn.lin2",
-    "ln2": "output_layer_norm",
+_NAMES = {  # our module -> the file's
+    "embed": "distilbert.embeddings.word_embeddings",
+    "pos_embed": "distilbert.embeddings.position_embeddings",
+    "ln_embed": "distilbert.embeddings.LayerNorm",
+    "blocks.{}.attn.q": "distilbert.transformer.layer.{}.attention.q_lin",
+    "blocks.{}.attn.k": "distilbert.transformer.layer.{}.attention.k_lin",
+    "blocks.{}.attn.v": "distilbert.transformer.layer.{}.attention.v_lin",
+    "blocks.{}.attn.out": "distilbert.transformer.layer.{}.attention.out_lin",
+    "blocks.{}.ln1": "distilbert.transformer.layer.{}.sa_layer_norm",
+    "blocks.{}.mlp.up": "distilbert.transformer.layer.{}.ffn.lin1",
+    "blocks.{}.mlp.down": "distilbert.transformer.layer.{}.ffn.lin2",
+    "blocks.{}.ln2": "distilbert.transformer.layer.{}.output_layer_norm",
+    "head.dense": "vocab_transform",
+    "head.ln": "vocab_layer_norm",
+    "head": "vocab_projector",
+    "unembed": "vocab_projector",
 }
-_WORDS = HF_PREFIX + "embeddings.word_embeddings.weight"
-_HEAD = {
-    "head.dense.weight": "vocab_transform.weight",
-    "head.dense.bias": "vocab_transform.bias",
-    "head.ln.weight": "vocab_layer_norm.weight",
-    "head.ln.bias": "vocab_layer_norm.bias",
-    "head.bias": "vocab_projector.bias",
-}
-_DECODER = "vocab_projector.weight"
+_WORDS, _DECODER = "distilbert.embeddings.word_embeddings.weight", "vocab_projector.weight"
+_HEAD = (
+    *(f"{module}.{part}" for module in ("vocab_transform", "vocab_layer_norm") for part in ("weight", "bias")),
+    "vocab_projector.bias",
+    _DECODER,
+)
 
 
 def hf_names(cfg: DistilBertConfig) -> dict[str, HfTensor]:
     """Our name of every weight -> its name in a Hugging Face file."""
-    modules = {"ln_embed": HF_PREFIX + "embeddings.LayerNorm"}
-    for i in range(cfg.n_layers):
-        layer = f"{HF_PREFIX}transformer.layer.{i}."
-        modules |= {f"blocks.{i}.{ours}": layer + path for ours, path in _BLOCK_MODULES.items()}
-    names = {"embed.weight": _WORDS, "pos_embed.weight": HF_PREFIX + "embeddings.position_embeddings.weight"}
-    names |= {f"{ours}.{p}": f"{path}.{p}" for ours, path in modules.items() for p in ("weight", "bias")}
-    if cfg.mlm_head:
-        names |= _HEAD | ({} if cfg.tie_embeddings else {"unembed.weight": _DECODER})
-    return {ours: HfTensor(name) for ours, name in names.items()}
+    return weight_names(DistilBert, cfg, _NAMES)
 
 
 def hf_ties(cfg: DistilBertConfig) -> dict[str, str | None]:
     """The name of a copy that a file may hold -> the name of the original; None for a head that config.json lacks."""
-    unused = {} if cfg.mlm_head else dict.fromkeys((*_HEAD.values(), _DECODER))
-    return unused | ({_DECODER: _WORDS} if cfg.tie_embeddings else {})
+    return ({} if cfg.mlm_head else dict.fromkeys(_HEAD)) | ({_DECODER: _WORDS} if cfg.tie_embeddings else {})
 
 
 def hf_parts(cfg: DistilBertConfig, names: Collection[str]) -> DistilBertConfig:
@@ -224,45 +165,18 @@ def hf_parts(cfg: DistilBertConfig, names: Collection[str]) -> DistilBertConfig:
 
 def shape(cfg: DistilBertConfig) -> ModelShape:
     """The sizes of a `DistilBertConfig`'s model."""
-    return bert_hf.post_norm_shape("distilbert", cfg, {"position embedding": cfg.n_ctx * cfg.d_model})
-
-
-_HF_BODY_POINTS = {
-    "embed": HfPoint("embeddings.word_embeddings", module_output),
-    "pos_embed": HfPoint("embeddings.position_embeddings", module_output),
-    "ln_embed": HfPoint("embeddings.LayerNorm", module_output),
-} | points_inside(
-    "transformer.layer.{layer}",
-    {
-        "resid_pre": ("", module_input),
-        "q": ("attention.q_lin", module_output),
-        "k": ("attention.k_lin", module_output),
-        "v": ("attention.v_lin", module_output),
-        "attn_pattern": ("attention", second_output),
-        "z": ("attention.out_lin", module_input),
-        "attn_out": ("attention.out_lin", module_output),
-        "resid_mid": ("sa_layer_norm", module_input),
-        "ln1_normalized": ("sa_layer_norm", module_output),
-        "mlp_pre": ("ffn.lin1", module_output),
-        "mlp_post": ("ffn.lin2", module_input),
-        "mlp_out": ("ffn.lin2", module_output),
-        "resid_post": ("output_layer_norm", module_input),
-        "ln2_normalized": ("output_layer_norm", module_output),
-    },
-)
-_HF_POINTS = {point: HfPoint(HF_PREFIX + module, take) for point, (module, take) in _HF_BODY_POINTS.items()} | {
-    "head_ln": HfPoint("vocab_layer_norm", module_output),
-    LOGITS: HfPoint("vocab_projector", module_output),
-}
+    return post_norm_shape("distilbert", cfg, {"position embedding": cfg.n_ctx * cfg.d_model})
 
 
 def hf_model(cfg: DistilBertConfig) -> HfModel | None:
     """The classes of transformers for this config, and where they compute our points; its heads share d_model."""
     if cfg.head_dim is not None:
         return None
+    points = weight_points(hf_names(cfg), POST_NORM, "" if cfg.mlm_head else HF_PREFIX)
     if not cfg.mlm_head:
-        return HfModel("DistilBertConfig", "DistilBertModel", _HF_BODY_POINTS)
-    return HfModel("DistilBertConfig", "DistilBertForMaskedLM", _HF_POINTS)
+        return HfModel("DistilBertConfig", "DistilBertModel", points)
+    points[LOGITS] = HfPoint("vocab_projector", module_output)
+    return HfModel("DistilBertConfig", "DistilBertForMaskedLM", points)
 
 
 FAMILY = Family(
@@ -274,8 +188,8 @@ FAMILY = Family(
     hf_prefix=HF_PREFIX,
     hf_model=hf_model,
     hf_ties=hf_ties,
-    hf_buffers=HF_BUFFERS,
-    hf_renamed=bert_hf.hf_renamed,
+    hf_buffers=r"distilbert\.embeddings\.position_ids",  # in old files
+    hf_renamed=hf_renamed,
     hf_parts=hf_parts,
     loads="DistilBERT",
     refused="classification heads",

@@ -9,17 +9,19 @@ Gemma 3 has norms of queries and keys in place of the caps, and another base of 
 sublayer's norm, so `resid_pre + attn_out = resid_mid`, `resid_mid + mlp_out = resid_post` and
 `resid_post.i = resid_pre.{i+1}` hold; the heads' `result`s sum to the input of that norm. `q` and `k` are before their
 norms. `attn_scores` are after the soft cap: their softmax is `attn_pattern`. Every point has its name in
-TransformerLens; its axes are given where it is made. Exact against `transformers`; `gemma_hf.py` translates its files.
+TransformerLens; its axes are given where it is made. Exact against `transformers`; the translation of its files is at
+the end.
 
 Axes: B batch, L query position, M key position, R position to read, D d_model, H heads, G key/value heads,
 K d_head, F d_mlp, V vocab.
 """
 
 import math
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from einops import rearrange
@@ -27,21 +29,40 @@ from torch import Tensor, nn
 
 from probekit.errors import DataError
 from probekit.hooks import HookPoint
-from probekit.models.base import LanguageModel, stopped
-from probekit.models.cache import KeyValueCache, LayerCache
-from probekit.models.config_checks import (
+from probekit.models.cache import LayerCache
+from probekit.models.config_fields import (
+    CAUSAL,
+    FULL,
+    SLIDING,
     check_choice,
     check_dimension,
-    check_flag,
-    check_id,
-    check_ids,
+    check_fields,
+    check_implemented,
+    check_layer_types,
     check_multiple,
+    check_pairs,
     check_positive_number,
-    hf_field,
+    choice,
+    flag,
+    named,
+    number,
+    read_fields,
+    size,
+    token_id,
+    token_ids,
+    unchecked,
+    written_fields,
 )
-from probekit.models.config_fields import FULL, SLIDING
-from probekit.models.families import gemma_hf
-from probekit.models.family import Family
+from probekit.models.decoder import LLAMA_NAMES, LLAMA_TIES, PRE_NORM, DecoderOnly
+from probekit.models.family import (
+    LOGITS,
+    Family,
+    HfModel,
+    HfPoint,
+    HfTensor,
+    weight_names,
+    weight_points,
+)
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
@@ -51,18 +72,81 @@ from probekit.models.layers import (
     at_read,
     attend,
     causal_mask,
-    linear,
     projected,
     softmax,
 )
 from probekit.models.positional import RopeScaling, Rotary, rotate_half
-from probekit.models.windows import in_window
+from probekit.models.rope_fields import rope_by_type_from_hf, rope_from_hf, rope_to_hf
+from probekit.models.shapes import ModelShape, decoder_shape, stack_shape
 
-SIZES = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_mlp", "n_layers", "n_ctx", "d_vocab")
 # How many scores capped attention holds at once (16 MB) where no hook reads them. With 2,048 tokens and 8 heads of 256:
 # 0.53 of the time of transformers' eager attention; 0.64 without a limit, 1.24 with a limit of 100,000.
 SCORES = 4_000_000
-_named = partial(hf_field, gemma_hf.OURS)
+
+
+class Variant(NamedTuple):
+    """What differs between the generations.
+
+    Attributes:
+        config: the class of transformers for its config.
+        model: and for its model.
+        norms: the norms of a block by our name, in the order of its forward -> theirs.
+        qk_norm: whether queries and keys have norms.
+        pattern: without layer_types, every so many layers one has no window.
+        defaults: what a field that a file leaves out means: our field -> value.
+    """
+
+    config: str
+    model: str
+    norms: Mapping[str, str]
+    qk_norm: bool
+    pattern: int
+    defaults: Mapping[str, Any]
+
+
+_FOUR_NORMS = {
+    "ln1": "input_layernorm",
+    "ln1_post": "post_attention_layernorm",
+    "ln2": "pre_feedforward_layernorm",
+    "ln2_post": "post_feedforward_layernorm",
+}
+_DEFAULTS = {
+    "n_heads": 8,
+    "n_kv_heads": 4,
+    "d_head": 256,
+    "n_ctx": 8192,
+    "d_vocab": 256_000,
+    "query_pre_attn_scalar": 256,
+    "attn_scores_soft_cap": None,
+    "output_logits_soft_cap": None,
+    "sliding_window": 4096,
+}
+VARIANTS = {  # by model_type
+    "gemma": Variant(
+        "GemmaConfig",
+        "GemmaForCausalLM",
+        {"ln1": "input_layernorm", "ln2": "post_attention_layernorm"},
+        qk_norm=False,
+        pattern=1,
+        defaults=_DEFAULTS | {"n_heads": 16, "n_kv_heads": 16, "sliding_window": None},
+    ),
+    "gemma2": Variant(
+        "Gemma2Config",
+        "Gemma2ForCausalLM",
+        _FOUR_NORMS,
+        qk_norm=False,
+        pattern=2,
+        defaults=_DEFAULTS | {"attn_scores_soft_cap": 50.0, "output_logits_soft_cap": 30.0},
+    ),
+    "gemma3_text": Variant(
+        "Gemma3TextConfig",
+        "Gemma3ForCausalLM",
+        _FOUR_NORMS,
+        qk_norm=True,
+        pattern=6,
+        defaults=_DEFAULTS | {"n_ctx": 131_072, "d_vocab": 262_208},
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -83,80 +167,60 @@ class GemmaConfig:
         eos_token_id: an id, or several that each end a text.
     """
 
-    d_model: int = 2304
-    n_heads: int = 8
-    n_kv_heads: int = 4
-    d_head: int = 256
-    d_mlp: int = 9216
-    n_layers: int = 26
-    n_ctx: int = 8192
-    d_vocab: int = 256000
-    activation: str = "gelu_pytorch_tanh"
-    norm_eps: float = 1e-6
-    rope_theta: float = 10000.0
+    d_model: int = size(2304, hf="hidden_size")
+    n_heads: int = size(8, hf="num_attention_heads")
+    n_kv_heads: int = size(4, hf="num_key_value_heads")
+    d_head: int = size(256, hf="head_dim")
+    d_mlp: int = size(9216, hf="intermediate_size")
+    n_layers: int = size(26, hf="num_hidden_layers")
+    n_ctx: int = size(8192, hf="max_position_embeddings")
+    d_vocab: int = size(256000, hf="vocab_size")
+    activation: str = choice("gelu_pytorch_tanh", ACTIVATIONS, hf="hidden_activation")
+    norm_eps: float = number(1e-6, hf="rms_norm_eps")
+    rope_theta: float = number(10000.0)
     rope_scaling: RopeScaling | None = None
-    local_rope_theta: float | None = None
-    query_pre_attn_scalar: float = 256
-    attn_scores_soft_cap: float | None = 50.0
-    output_logits_soft_cap: float | None = 30.0
-    sliding_window: int | None = 4096
-    layer_types: tuple[str, ...] = 13 * (SLIDING, FULL)
-    tie_embeddings: bool = True
-    init_std: float = 0.02
-    bos_token_id: int | None = 2
-    eos_token_id: int | tuple[int, ...] | None = 1
-    model_type: str = "gemma2"
+    local_rope_theta: float | None = number(None, formula="rope_local_base_freq", optional=True)
+    query_pre_attn_scalar: float = number(256, hf="query_pre_attn_scalar")
+    attn_scores_soft_cap: float | None = number(50.0, hf="attn_logit_softcapping", optional=True)
+    output_logits_soft_cap: float | None = number(30.0, hf="final_logit_softcapping", optional=True)
+    sliding_window: int | None = size(4096, hf="sliding_window", optional=True)
+    layer_types: tuple[str, ...] = unchecked(13 * (SLIDING, FULL), hf="layer_types")
+    tie_embeddings: bool = flag(True, hf="tie_word_embeddings")
+    init_std: float = number(0.02, hf="initializer_range")
+    bos_token_id: int | None = token_id(2, hf="bos_token_id")
+    eos_token_id: int | tuple[int, ...] | None = token_ids(1, hf="eos_token_id")
+    model_type: str = choice("gemma2", VARIANTS)
 
     def __post_init__(self):
-        check_choice(self.model_type, gemma_hf.VARIANTS, "model_type")
-        for field in SIZES:
-            check_dimension(field, getattr(self, field), _named(field))
-        check_multiple(self.n_heads, _named("n_heads"), self.n_kv_heads, _named("n_kv_heads"))
-        if self.d_head % 2:
-            raise DataError(f"{_named('d_head')} must be even, as rotary positions rotate pairs; got {self.d_head}")
-        check_choice(self.activation, ACTIVATIONS, _named("activation"))
-        for field in ("norm_eps", "init_std", "rope_theta", "query_pre_attn_scalar"):
-            check_positive_number(getattr(self, field), _named(field))
-        for field in ("local_rope_theta", "attn_scores_soft_cap", "output_logits_soft_cap"):
-            if getattr(self, field) is not None:
-                check_positive_number(getattr(self, field), _named(field))
-        check_flag(self.tie_embeddings, _named("tie_embeddings"))
-        self._check_layers()
-        check_id(self.bos_token_id, "bos_token_id")
-        check_ids(self.eos_token_id, "eos_token_id")
-        self._check_generation()
-
-    def _check_layers(self) -> None:
+        check_fields(self)
+        check_multiple(self, "n_heads", "n_kv_heads")
+        check_pairs(self)
         types = self.layer_types
         if not isinstance(types, tuple) or len(types) != self.n_layers or not {*map(str, types)} <= {FULL, SLIDING}:
             raise DataError(
                 f"layer_types must be {FULL} or {SLIDING} for each of the {self.n_layers} layers; got {types!a:.200}"
             )
-        if self.sliding_window is not None or SLIDING in types:
-            check_dimension("n_ctx", self.sliding_window, "sliding_window")
-
-    def _check_generation(self) -> None:
-        """Refuse what a generation has not, such as soft caps of scores in Gemma 3: its config.json cannot say it."""
-        said = gemma_hf.fields_from_hf(self.to_hf())
+        if SLIDING in types:
+            check_dimension("sliding_window", self.sliding_window, "sliding_window")
+        # what a generation has not, such as soft caps of scores in Gemma 3, its config.json cannot say
+        said = fields_from_hf(self.to_hf())
         if wrong := [name for name, value in vars(self).items() if said[name] != value]:
             got = f"{getattr(self, wrong[0])!a:.60}"
-            raise DataError(f"{_named(wrong[0])} of {self.model_type} can only be {said[wrong[0]]!a:.60}; got {got}")
+            raise DataError(
+                f"{named(self, wrong[0])} of {self.model_type} can only be {said[wrong[0]]!a:.60}; got {got}"
+            )
 
     @classmethod
-    def from_hf(cls, hf: Mapping[str, Any]) -> "GemmaConfig":
+    def from_hf(cls, hf: Mapping[str, Any]) -> Self:
         """The config in the fields of a Hugging Face `config.json`, from `transformers` 5 or earlier.
 
         Of a model with a vision tower (gemma3) it is that of the text model, gemma3_text.
-
-        Raises:
-            DataError: a size is missing or out of range, or a field requires arithmetic that is not implemented here;
-                the message names the field.
         """
-        return cls(**gemma_hf.fields_from_hf(hf))
+        return cls(**fields_from_hf(hf))
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
-        return gemma_hf.fields_to_hf(self)
+        return fields_to_hf(self)
 
 
 class OnePlusRMSNorm(nn.Module):
@@ -226,7 +290,7 @@ class Attention(nn.Module):
         self.k = Linear(cfg.d_model, cfg.n_kv_heads * cfg.d_head, bias=False)
         self.v = Linear(cfg.d_model, cfg.n_kv_heads * cfg.d_head, bias=False)
         self.out = Linear(cfg.n_heads * cfg.d_head, cfg.d_model, bias=False)
-        normed = gemma_hf.VARIANTS[cfg.model_type].qk_norm
+        normed = VARIANTS[cfg.model_type].qk_norm
         self.q_norm = OnePlusRMSNorm(cfg.d_head, cfg.norm_eps, "B L H K") if normed else nn.Identity()
         self.k_norm = OnePlusRMSNorm(cfg.d_head, cfg.norm_eps, "B L G K") if normed else nn.Identity()
         self.factor = math.sqrt(cfg.d_head / cfg.query_pre_attn_scalar)  # of queries: attention divides them by sqrt(K)
@@ -268,7 +332,7 @@ class Block(nn.Module):
 
     def __init__(self, cfg: GemmaConfig):
         super().__init__()
-        norms = gemma_hf.VARIANTS[cfg.model_type].norms
+        norms = VARIANTS[cfg.model_type].norms
 
         def norm(name: str) -> nn.Module:
             return OnePlusRMSNorm(cfg.d_model, cfg.norm_eps) if name in norms else nn.Identity()
@@ -301,75 +365,31 @@ class Block(nn.Module):
         return self.hook_resid_post(resid_mid + mlp_out)
 
 
-class Gemma(LanguageModel):
+class Gemma(DecoderOnly):
     """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
 
     def __init__(self, cfg: GemmaConfig):
-        super().__init__()
-        self.cfg = cfg
-        self.embed = Embedding(cfg.d_vocab, cfg.d_model)
+        super().__init__(cfg)
         self.rotary = Rotary(cfg.n_ctx, cfg.d_head, cfg.rope_theta, cfg.rope_scaling)
-        local = cfg.local_rope_theta
-        self.local_rotary = self.rotary if local is None else Rotary(cfg.n_ctx, cfg.d_head, local)
+        if cfg.local_rope_theta is not None:
+            self.local_rotary = Rotary(cfg.n_ctx, cfg.d_head, cfg.local_rope_theta)
         self.hook_embed = HookPoint("B L D")
         self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.n_layers))
         self.ln_final = OnePlusRMSNorm(cfg.d_model, cfg.norm_eps)
         self.unembed = None if cfg.tie_embeddings else Embedding(cfg.d_vocab, cfg.d_model)
 
-    def forward(
-        self,
-        tokens: Tensor,
-        position_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        stop_at_layer: int | None = None,
-        return_logits: bool = True,
-        cache: KeyValueCache | None = None,
-    ) -> Tensor:
-        """Logits [B, L, V] of tokens [B, L], soft-capped where the config says so.
-
-        Args:
-            tokens: int ids [B, L].
-            position_ids: [B, L]; by default counted from the mask, so padding on either side changes nothing.
-            attention_mask: [B, L], true at real tokens; or [B, L, M], true where L may attend to M (used unchanged,
-                except for a sliding window). None: no padding, or right padding whose outputs are ignored. With
-                position_ids and a mask [B, L, M], L may exceed the context: several texts in one row.
-            stop_at_layer: run the blocks before this one and return its input, `resid_pre`, [B, L, D]; n_layers gives
-                the last block's output, before the final norm.
-            return_logits: False skips the head and returns the final norm's output, [B, L, D].
-            cache: keys and values of earlier tokens; those of `tokens` are added. Requires position_ids and a mask
-                [B, L, M] over all M tokens so far, in which each text's tokens are adjacent.
-
-        Raises:
-            UsageError: an invalid shape, id, length or layer.
-        """
-        tokens = self.check_tokens(tokens, position_ids, attention_mask)
-        stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
-        mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids, cache)
-        reads = self.reads(tokens, position_ids, mask, stop)
-        windowed = in_window(mask, self.cfg.sliding_window, position_ids, cache)
-        seen = {FULL: (self.rotary(position_ids), mask), SLIDING: (self.local_rotary(position_ids), windowed)}
-        start, resid_BLD = self.started(self.hook_embed(self.embedded(tokens)))
-        for i, block in enumerate(self.blocks[start:stop], start):
-            rotation_and_mask = seen[self.cfg.layer_types[i]]
-            resid_BLD = block(resid_BLD, *rotation_and_mask, None if cache is None else cache[i], reads[i])
-        if stop_at_layer is not None:
-            return stopped(self.blocks, resid_BLD, stop)
-        normalized_BLD = self.ln_final(resid_BLD)
-        return self.head(normalized_BLD) if return_logits else normalized_BLD
-
-    def embedded(self, tokens: Tensor) -> Tensor:
+    def entered(self, tokens: Tensor, position_ids: Tensor) -> Tensor:
         """The tokens' rows of the table times sqrt(D), a factor first rounded to the weights' type, [B, L, D]."""
         factor = torch.tensor(self.cfg.d_model**0.5, dtype=torch.float32)  # in bfloat16 sqrt(3072) becomes 55.5
-        return self.embed(tokens) * factor.to(self.embed.weight.dtype)
+        return self.hook_embed(self.embed(tokens) * factor.to(self.embed.weight.dtype))
 
     def window_of(self, layer: int) -> int | None:
         """`sliding_window` in the layers that have one."""
         return self.cfg.sliding_window if self.cfg.layer_types[layer] == SLIDING else None
 
     def head(self, normalized_BLD: Tensor) -> Tensor:
-        """Logits [B, L, V] of the final norm's output."""
-        logits_BLV = linear(normalized_BLD, (self.unembed or self.embed).weight, None)
-        return soft_cap(logits_BLV, self.cfg.output_logits_soft_cap)
+        """Logits [B, L, V] of the final norm's output, soft-capped where the config says so."""
+        return soft_cap(super().head(normalized_BLD), self.cfg.output_logits_soft_cap)
 
     @torch.no_grad()
     def init_weights(self, seed: int = 0) -> Self:
@@ -383,17 +403,172 @@ class Gemma(LanguageModel):
         return self
 
 
+# Translation from and to Hugging Face.
+
+WITH_VISION = "gemma3"  # model_type of a vision tower and a text model, whose fields are in text_config
+_NOT_IN_GEMMA_1 = (
+    "query_pre_attn_scalar",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "sliding_window",
+    "layer_types",
+)
+
+
+def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `GemmaConfig` in a `config.json`; errors as in `GemmaConfig.from_hf`."""
+    hf = _of_text(hf)
+    model_type = hf.get("model_type", "gemma2")
+    check_choice(model_type, VARIANTS, "model_type")
+    _check_implemented(hf, model_type)
+    # every published file gives the required sizes but n_ctx
+    hf = {"max_position_embeddings": VARIANTS[model_type].defaults["n_ctx"], **hf}
+    given = read_fields(GemmaConfig, hf, ("d_model", "d_mlp", "n_layers", "n_ctx"))
+    fields = {**VARIANTS[model_type].defaults, **given}
+    if model_type == "gemma":
+        fields |= _of_first_generation(hf, fields)
+    rope = _rope_by_type(hf) if model_type == "gemma3_text" else rope_from_hf(hf) | {"local_rope_theta": None}
+    return fields | rope | {"layer_types": _layer_types(hf, model_type), "model_type": model_type}
+
+
+def _of_text(hf: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of the text model; those of a model with a vision tower are in its text_config."""
+    if hf.get("model_type") != WITH_VISION:
+        return hf
+    text = hf.get("text_config")
+    if not isinstance(text, Mapping):
+        raise DataError(f"text_config must be the text model's fields in a config of gemma3; got {text!a:.60}")
+    check_choice(text.get("model_type", "gemma3_text"), ("gemma3_text",), "model_type in text_config")
+    check_implemented(text, {"final_logit_softcapping": None}, WITH_VISION)  # its class has no such cap
+    shared = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "quantization_config")
+    return {**text, "model_type": "gemma3_text", **{name: hf[name] for name in shared if name in hf}}
+
+
+def _check_implemented(hf: Mapping[str, Any], model_type: str) -> None:
+    required: dict[str, Any] = CAUSAL | {"attention_bias": False}
+    if hf.get("use_bidirectional_attention"):  # null means false
+        required["use_bidirectional_attention"] = False
+    if model_type != "gemma2":
+        required["attn_logit_softcapping"] = None
+    if model_type == "gemma":
+        required |= {"final_logit_softcapping": None, "layer_types": None}
+    check_implemented(hf, required, model_type)
+
+
+def _of_first_generation(hf: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Gemma 1 calls its activation hidden_act; in old files "gelu" there means the tanh approximation."""
+    activation = hf.get("hidden_act", "gelu_pytorch_tanh")
+    return {
+        "activation": "gelu_pytorch_tanh" if activation == "gelu" else activation,
+        "query_pre_attn_scalar": fields["d_head"],
+        "sliding_window": None,
+    }
+
+
+def _layer_types(hf: Mapping[str, Any], model_type: str) -> Any:
+    if hf.get("layer_types") is not None:
+        check_layer_types(hf["layer_types"], hf["num_hidden_layers"])
+        return tuple(hf["layer_types"])
+    pattern = VARIANTS[model_type].pattern
+    if model_type == "gemma3_text":
+        pattern = hf.get("sliding_window_pattern", pattern)
+        check_dimension("n_layers", pattern, "sliding_window_pattern")
+    return tuple(SLIDING if (layer + 1) % pattern else FULL for layer in range(hf["num_hidden_layers"]))
+
+
+def _rope_by_type(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """Gemma 3's rotations; before transformers 5 the base in layers with a window was rope_local_base_freq."""
+    base = hf.get("rope_local_base_freq", 10_000.0)
+    rope = rope_by_type_from_hf(hf, 1_000_000.0, base)
+    if rope["local_rope_theta"] != hf.get("rope_local_base_freq", rope["local_rope_theta"]):
+        check_positive_number(base, "rope_local_base_freq")  # NaN differs from itself
+        raise DataError(f"rope_local_base_freq is {base!a:.60}, but {SLIDING} has another rope_theta; leave one out")
+    return rope
+
+
+def fields_to_hf(cfg: GemmaConfig) -> dict[str, Any]:
+    """The fields of the `config.json` for a `GemmaConfig`."""
+    variant = VARIANTS[cfg.model_type]
+    fields = written_fields(cfg)
+    fields["rope_parameters"] = rope_to_hf(cfg.rope_theta, cfg.rope_scaling)
+    if cfg.local_rope_theta is not None:
+        fields["rope_parameters"] = {FULL: fields["rope_parameters"], SLIDING: rope_to_hf(cfg.local_rope_theta, None)}
+    if cfg.model_type == "gemma":
+        fields["hidden_act"] = fields.pop("hidden_activation")
+        fields = {name: value for name, value in fields.items() if name not in _NOT_IN_GEMMA_1}
+    return {"model_type": cfg.model_type, "architectures": [variant.model]} | fields
+
+
+HF_PREFIX = "model."
+
+
+def hf_names(cfg: GemmaConfig) -> dict[str, HfTensor]:
+    """Our name of every weight -> its name in a Hugging Face file."""
+    norms = {
+        f"blocks.{{}}.{ours}": f"model.layers.{{}}.{name}" for ours, name in VARIANTS[cfg.model_type].norms.items()
+    }
+    return weight_names(Gemma, cfg, LLAMA_NAMES | norms)
+
+
+_BESIDE_VISION = {
+    r"^language_model\.lm_head\.": "lm_head.",
+    r"^(model\.)?language_model\.(model\.)?": HF_PREFIX,
+}
+
+
+def hf_renamed(name: str) -> str:
+    """A weight's name without `language_model`, where models with a vision tower keep the text model.
+
+    Files of the Hub say `language_model.model.layers`, those of transformers 5 `model.language_model.layers`.
+    """
+    for beside_vision, alone in _BESIDE_VISION.items():
+        name = re.sub(beside_vision, alone, name)
+    return name
+
+
+def shape(cfg: GemmaConfig) -> ModelShape:
+    """The sizes of a `GemmaConfig`'s model."""
+    variant = VARIANTS[cfg.model_type]
+    none = dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias", "norm_shift"), False)
+    stack = stack_shape(
+        cfg,
+        n_kv_heads=cfg.n_kv_heads,
+        gated=True,
+        rotary=True,
+        norms=tuple(variant.norms),
+        qk_norm="K" if variant.qk_norm else "",
+        **none,
+    )
+    decoder = decoder_shape(cfg.model_type, stack, cfg.d_vocab, cfg.n_ctx, cfg.tie_embeddings)
+    return replace(decoder, embedding_sums=1)  # the embedding is multiplied with sqrt(D)
+
+
+def _by_position(_: tuple, output: Any) -> Tensor:
+    return output.transpose(1, 2)  # [B, H, L, K]
+
+
+def hf_model(cfg: GemmaConfig) -> HfModel:
+    """The classes of transformers for this config, and where they compute our points."""
+    points = weight_points(hf_names(cfg), PRE_NORM)
+    points |= {x: points[x]._replace(take=_by_position) for x in ("q_norm", "k_norm") if x in points}
+    points[LOGITS] = HfPoint("", lambda _, output: output.logits)  # after the soft cap, which is not in lm_head
+    variant = VARIANTS[cfg.model_type]
+    beside_vision = _BESIDE_VISION if cfg.model_type == "gemma3_text" else {}
+    return HfModel(variant.config, variant.model, points, renamed=beside_vision)
+
+
 FAMILY = Family(
-    model_types=(*gemma_hf.VARIANTS, gemma_hf.WITH_VISION),
+    model_types=(*VARIANTS, WITH_VISION),
     config=GemmaConfig,
     model=Gemma,
-    shape=gemma_hf.shape,
-    hf_names=gemma_hf.hf_names,
-    hf_prefix=gemma_hf.HF_PREFIX,
-    hf_model=gemma_hf.hf_model,
-    hf_ties=gemma_hf.hf_ties,
-    hf_buffers=gemma_hf.HF_BUFFERS,
-    hf_renamed=gemma_hf.hf_renamed,
+    shape=shape,
+    hf_names=hf_names,
+    hf_prefix=HF_PREFIX,
+    hf_model=hf_model,
+    hf_ties=LLAMA_TIES,
+    # the vision tower and its projector, which the text model does not use, and frequencies in old files
+    hf_buffers=r"model\.(vision_tower|multi_modal_projector)\..*|model\.(.*\.)?rotary_emb\.inv_freq",
+    hf_renamed=hf_renamed,
     loads="Gemma, Gemma 2, Gemma 3 (text)",
     refused="bidirectional attention (EmbeddingGemma); the vision tower is ignored",
     hub_examples=("google/gemma-2-2b", "google/gemma-2-9b", "google/gemma-3-1b-pt", "google/gemma-3-4b-it"),

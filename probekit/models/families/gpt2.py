@@ -10,7 +10,6 @@ Axes: B batch, L query position, M key position, R position to read, D d_model, 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self
 
 import torch
@@ -18,33 +17,34 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from probekit.hooks import HookPoint
-from probekit.models.base import LanguageModel, stopped
 from probekit.models.cache import KeyValueCache, LayerCache
-from probekit.models.config_checks import (
+from probekit.models.config_fields import (
     CAUSAL,
-    check_choice,
-    check_dimension,
-    check_flag,
-    check_id,
-    check_ids,
+    SharedWidth,
+    check_fields,
     check_implemented,
-    check_positive_number,
-    head_width,
-    hf_field,
-    own_head_dim,
+    choice,
+    flag,
+    number,
+    read_fields,
+    size,
+    token_id,
+    token_ids,
+    unchecked,
+    written_fields,
 )
-from probekit.models.config_fields import hf_values, later
+from probekit.models.decoder import PRE_NORM, DecoderOnly
 from probekit.models.family import (
     LOGITS,
     Family,
     HfModel,
     HfPoint,
     HfTensor,
-    head_names,
-    module_input,
+    equal_part,
     module_output,
-    points_inside,
-    second_output,
+    tied,
+    weight_names,
+    weight_points,
     with_head_bias,
 )
 from probekit.models.layers import (
@@ -61,11 +61,9 @@ from probekit.models.layers import (
 )
 from probekit.models.shapes import ModelShape, decoder_shape, stack_shape
 
-SIZES = ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab")
-
 
 @dataclass(frozen=True)
-class GPT2Config:
+class GPT2Config(SharedWidth):
     """The sizes and options of a GPT-2; the defaults are those of the 124M model.
 
     Attributes:
@@ -76,55 +74,37 @@ class GPT2Config:
         head_bias: whether the head has a bias (lm_head.bias), as in compiled models; GPT-2's has none.
     """
 
-    d_model: int = 768
-    n_heads: int = 12
-    d_mlp: int = 3072
-    n_layers: int = 12
-    n_ctx: int = 1024
-    d_vocab: int = 50257
-    activation: str = "gelu_new"
-    ln_eps: float = 1e-5
-    tie_embeddings: bool = True
-    init_std: float = 0.02
-    scale_by_layer: bool = False
-    upcast_attention: bool = False
-    bos_token_id: int | None = 50256
-    eos_token_id: int | tuple[int, ...] | None = None
-    head_dim: int | None = later(None)
-    head_bias: bool = later(False)
+    d_model: int = size(768, hf="n_embd")
+    n_heads: int = size(12, hf="n_head")
+    d_mlp: int = size(3072, hf="n_inner")
+    n_layers: int = size(12, hf="n_layer")
+    n_ctx: int = size(1024, hf="n_positions")
+    d_vocab: int = size(50257, hf="vocab_size")
+    activation: str = choice("gelu_new", ACTIVATIONS, hf="activation_function")
+    ln_eps: float = number(1e-5, hf="layer_norm_epsilon")
+    tie_embeddings: bool = flag(True, hf="tie_word_embeddings")
+    init_std: float = number(0.02, hf="initializer_range")
+    scale_by_layer: bool = flag(False, hf="scale_attn_by_inverse_layer_idx")
+    upcast_attention: bool = flag(False, hf="reorder_and_upcast_attn")
+    bos_token_id: int | None = token_id(50256, hf="bos_token_id")
+    eos_token_id: int | tuple[int, ...] | None = token_ids(None, hf="eos_token_id")
+    head_dim: int | None = unchecked(None, hf="head_dim", later=True)
+    head_bias: bool = flag(False, hf="head_bias", later=True)
 
     def __post_init__(self):
         if self.eos_token_id is None:
             object.__setattr__(self, "eos_token_id", self.bos_token_id)
-        for field in SIZES:
-            check_dimension(field, getattr(self, field), _named(field))
-        object.__setattr__(self, "head_dim", own_head_dim(self, _named))
-        check_choice(self.activation, ACTIVATIONS, _named("activation"))
-        for field in ("ln_eps", "init_std"):
-            check_positive_number(getattr(self, field), _named(field))
-        for field in ("tie_embeddings", "scale_by_layer", "upcast_attention", "head_bias"):
-            check_flag(getattr(self, field), _named(field))
-        check_id(self.bos_token_id, "bos_token_id")
-        check_ids(self.eos_token_id, "eos_token_id")
-
-    @property
-    def d_head(self) -> int:
-        """Width of one attention head."""
-        return head_width(self)
+        check_fields(self)
+        self.settle_head_dim()
 
     @classmethod
-    def from_hf(cls, hf: Mapping[str, Any]) -> "GPT2Config":
-        """The config in the fields of a Hugging Face `config.json`.
-
-        Raises:
-            DataError: a size is missing or out of range, the activation is unknown, or a field requires arithmetic that
-                this file does not implement; the message names the field.
-        """
-        return cls(**_fields_from_hf(hf))
+    def from_hf(cls, hf: Mapping[str, Any]) -> Self:
+        """The config in the fields of a Hugging Face `config.json`."""
+        return cls(**fields_from_hf(hf))
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
-        return _fields_to_hf(self)
+        return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **written_fields(self)}
 
 
 class Attention(nn.Module):
@@ -194,63 +174,25 @@ class Block(nn.Module):
         return self.hook_resid_post(resid_mid + mlp_out)
 
 
-class GPT2(LanguageModel):
+class GPT2(DecoderOnly):
     """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
 
     def __init__(self, cfg: GPT2Config):
-        super().__init__()
-        self.cfg = cfg
-        self.embed = Embedding(cfg.d_vocab, cfg.d_model)
+        super().__init__(cfg)
         self.pos_embed = Embedding(cfg.n_ctx, cfg.d_model)
         self.hook_embed = HookPoint("B L D")
         self.hook_pos_embed = HookPoint("B L D")
         self.blocks = nn.ModuleList(Block(cfg, i) for i in range(cfg.n_layers))
         self.ln_final = LayerNorm(cfg.d_model, cfg.ln_eps)
         self.unembed = None if cfg.tie_embeddings else Embedding(cfg.d_vocab, cfg.d_model)
-        self.unembed_bias = nn.Parameter(torch.empty(cfg.d_vocab)) if cfg.head_bias else None
 
-    def forward(
-        self,
-        tokens: Tensor,
-        position_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        stop_at_layer: int | None = None,
-        return_logits: bool = True,
-        cache: KeyValueCache | None = None,
-    ) -> Tensor:
-        """Logits [B, L, V] of tokens [B, L].
+    def entered(self, tokens: Tensor, position_ids: Tensor) -> Tensor:
+        """The input of the first block, [B, L, D]."""
+        return self.hook_embed(self.embed(tokens)) + self.hook_pos_embed(self.pos_embed(position_ids))
 
-        Args:
-            tokens: int ids [B, L].
-            position_ids: [B, L]; by default counted from the mask, so padding on either side changes nothing.
-            attention_mask: [B, L], true at real tokens; or [B, L, M], true where L may attend to M (used unchanged).
-                None: no padding, or right padding whose outputs are ignored. With position_ids and a mask [B, L, M],
-                L may exceed the context: several texts in one row.
-            stop_at_layer: run the blocks before this one and return its input, `resid_pre`, [B, L, D]; n_layers gives
-                the last block's output, before the final norm.
-            return_logits: False skips the head and returns the final norm's output, [B, L, D].
-            cache: keys and values of earlier tokens; those of `tokens` are added. Requires position_ids and a mask
-                [B, L, M] over all M tokens so far.
-
-        Raises:
-            UsageError: an invalid shape, id, length or layer.
-        """
-        tokens = self.check_tokens(tokens, position_ids, attention_mask)
-        stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
-        mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids, cache)
-        reads = self.reads(tokens, position_ids, mask, stop)
-        embed, pos_embed = self.hook_embed(self.embed(tokens)), self.hook_pos_embed(self.pos_embed(position_ids))
-        start, resid_BLD = self.started(embed + pos_embed)
-        for i, block in enumerate(self.blocks[start:stop], start):
-            resid_BLD = block(resid_BLD, mask, None if cache is None else cache[i], reads[i])
-        if stop_at_layer is not None:
-            return stopped(self.blocks, resid_BLD, stop)
-        normalized_BLD = self.ln_final(resid_BLD)
-        return self.head(normalized_BLD) if return_logits else normalized_BLD
-
-    def head(self, normalized_BLD: Tensor) -> Tensor:
-        """Logits [B, L, V] of the final norm's output."""
-        return linear(normalized_BLD, (self.unembed or self.embed).weight, self.unembed_bias)
+    def seen_by_layer(self, mask: Mask, position_ids: Tensor, cache: KeyValueCache | None) -> list[tuple]:
+        """What each block takes besides the stream: the mask."""
+        return [(mask,)] * self.cfg.n_layers
 
     @torch.no_grad()
     def init_weights(self, seed: int = 0) -> Self:
@@ -270,124 +212,64 @@ class GPT2(LanguageModel):
 
 # Translation from and to Hugging Face.
 
-OURS = {  # field of config.json -> our field
-    "n_embd": "d_model",
-    "n_head": "n_heads",
-    "n_inner": "d_mlp",
-    "n_layer": "n_layers",
-    "n_positions": "n_ctx",
-    "vocab_size": "d_vocab",
-    "activation_function": "activation",
-    "layer_norm_epsilon": "ln_eps",
-    "tie_word_embeddings": "tie_embeddings",
-    "initializer_range": "init_std",
-    "scale_attn_by_inverse_layer_idx": "scale_by_layer",
-    "reorder_and_upcast_attn": "upcast_attention",
-    "head_dim": "head_dim",
-    "head_bias": "head_bias",
-}
-_named = partial(hf_field, OURS)
-# Other values of these fields change the arithmetic in ways that this file does not implement.
-_REQUIRED = {"scale_attn_weights": True, "add_cross_attention": False} | CAUSAL
 
-
-def _fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
-    check_implemented(hf, _REQUIRED, "gpt2")
-    fields = {**hf, "n_positions": hf.get("n_positions", hf.get("n_ctx"))}
-    for size in ("n_embd", "n_head", "n_layer", "n_positions", "vocab_size"):
-        check_dimension(OURS[size], fields.get(size), _named(OURS[size]))
-    if fields.get("n_inner") is None:
-        fields["n_inner"] = 4 * fields["n_embd"]
-    eos = hf.get("eos_token_id", 50256)
-    return {ours: fields[name] for name, ours in OURS.items() if name in fields} | {
-        "bos_token_id": hf.get("bos_token_id", 50256),
-        "eos_token_id": tuple(eos) if isinstance(eos, list) else eos,
-    }
-
-
-def _fields_to_hf(cfg: GPT2Config) -> dict[str, Any]:
-    fields = hf_values(cfg, OURS)
-    eos = list(cfg.eos_token_id) if isinstance(cfg.eos_token_id, tuple) else cfg.eos_token_id
-    ids = {"bos_token_id": cfg.bos_token_id, "eos_token_id": eos}
-    return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **fields, **ids}
+def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `GPT2Config` in a `config.json`; errors as in `GPT2Config.from_hf`."""
+    check_implemented(hf, {"scale_attn_weights": True, "add_cross_attention": False} | CAUSAL, "gpt2")
+    hf = {**hf, "n_positions": hf.get("n_positions", hf.get("n_ctx"))}
+    given = read_fields(GPT2Config, hf, ("d_model", "n_heads", "n_layers", "n_ctx", "d_vocab"))
+    if given.get("d_mlp") is None:
+        given["d_mlp"] = 4 * given["d_model"]
+    if hf.get("eos_token_id") == []:
+        given["eos_token_id"] = ()  # no token ends a text, where null means the BOS token
+    return {"bos_token_id": 50256, "eos_token_id": 50256} | given
 
 
 HF_PREFIX = "transformer."
-_BLOCK_NAMES = {
-    "ln1": ("ln_1", False),
-    "attn.qkv": ("attn.c_attn", True),
-    "attn.out": ("attn.c_proj", True),
-    "ln2": ("ln_2", False),
-    "mlp.up": ("mlp.c_fc", True),
-    "mlp.down": ("mlp.c_proj", True),
+_NAMES = {  # our module -> the file's
+    "embed": "transformer.wte",
+    "pos_embed": "transformer.wpe",
+    "blocks.{}.ln1": "transformer.h.{}.ln_1",
+    "blocks.{}.attn.qkv": "transformer.h.{}.attn.c_attn",
+    "blocks.{}.attn.out": "transformer.h.{}.attn.c_proj",
+    "blocks.{}.ln2": "transformer.h.{}.ln_2",
+    "blocks.{}.mlp.up": "transformer.h.{}.mlp.c_fc",
+    "blocks.{}.mlp.down": "transformer.h.{}.mlp.c_proj",
+    "ln_final": "transformer.ln_f",
+    "unembed": "lm_head",
+    "unembed_bias": "lm_head.bias",
 }
+_CONV1D = {f"blocks.{{}}.{module}" for module in ("attn.qkv", "attn.out", "mlp.up", "mlp.down")}  # stored as [in, out]
 
 
 def hf_names(cfg: GPT2Config) -> dict[str, HfTensor]:
     """Our name of every weight -> its name in a Hugging Face GPT-2 file."""
-    bare = {"embed.weight": HfTensor("wte.weight"), "pos_embed.weight": HfTensor("wpe.weight")}
-    for i in range(cfg.n_layers):
-        for ours, (name, transposed) in _BLOCK_NAMES.items():
-            bare[f"blocks.{i}.{ours}.weight"] = HfTensor(f"h.{i}.{name}.weight", transposed)
-            bare[f"blocks.{i}.{ours}.bias"] = HfTensor(f"h.{i}.{name}.bias")
-    bare |= {f"ln_final.{part}": HfTensor(f"ln_f.{part}") for part in ("weight", "bias")}
-    names = {ours: where._replace(name=HF_PREFIX + where.name) for ours, where in bare.items()}
-    return names | head_names(cfg)
+    return weight_names(GPT2, cfg, _NAMES, _CONV1D)
 
 
-def hf_ties(cfg: GPT2Config) -> dict[str, str | None]:
-    """The name of a copy that a file may hold -> the name of the original."""
-    return {"lm_head.weight": HF_PREFIX + "wte.weight"} if cfg.tie_embeddings else {}
-
-
-def _shape(cfg: GPT2Config) -> ModelShape:
+def shape(cfg: GPT2Config) -> ModelShape:
+    """The sizes of a `GPT2Config`'s model."""
     return decoder_shape("gpt2", stack_shape(cfg), cfg.d_vocab, cfg.n_ctx, cfg.tie_embeddings, cfg.head_bias)
 
 
-def _qkv_part(i: int) -> HfPoint:
-    return HfPoint("transformer.h.{layer}.attn.c_attn", lambda _, output: output.chunk(3, -1)[i])
-
-
-_HF_POINTS = {
-    "embed": HfPoint("transformer.wte", module_output),
-    "pos_embed": HfPoint("transformer.wpe", module_output),
-    "q": _qkv_part(0),
-    "k": _qkv_part(1),
-    "v": _qkv_part(2),
-    "ln_final": HfPoint("transformer.ln_f", module_output),
-    LOGITS: HfPoint("lm_head", module_output),
-} | points_inside(
-    "transformer.h.{layer}",
-    {
-        "resid_pre": ("ln_1", module_input),
-        "ln1_normalized": ("ln_1", module_output),
-        "attn_pattern": ("attn", second_output),
-        "z": ("attn.c_proj", module_input),
-        "attn_out": ("attn", module_output),
-        "resid_mid": ("ln_2", module_input),
-        "ln2_normalized": ("ln_2", module_output),
-        "mlp_pre": ("mlp.c_fc", module_output),
-        "mlp_post": ("mlp.c_proj", module_input),
-        "mlp_out": ("mlp", module_output),
-        "resid_post": ("", module_output),
-    },
-)
-
-
-def _hf_model(cfg: GPT2Config) -> HfModel | None:
-    has_twin = cfg.head_dim is None and not cfg.head_bias
-    return HfModel("GPT2Config", "GPT2LMHeadModel", _HF_POINTS) if has_twin else None
+def hf_model(cfg: GPT2Config) -> HfModel | None:
+    """The classes of transformers, and where they compute our points; heads share d_model, and the head has no bias."""
+    if cfg.head_dim is not None or cfg.head_bias:
+        return None
+    points = weight_points(hf_names(cfg), PRE_NORM) | {LOGITS: HfPoint("lm_head", module_output)}
+    points |= {x: HfPoint("transformer.h.{layer}.attn.c_attn", equal_part(i, 3)) for i, x in enumerate("qkv")}
+    return HfModel("GPT2Config", "GPT2LMHeadModel", points)
 
 
 FAMILY = Family(
     model_types=("gpt2",),
     config=GPT2Config,
     model=GPT2,
-    shape=_shape,
+    shape=shape,
     hf_names=hf_names,
     hf_prefix=HF_PREFIX,
-    hf_model=_hf_model,
-    hf_ties=hf_ties,
+    hf_model=hf_model,
+    hf_ties=tied("lm_head.weight", "transformer.wte.weight"),
     hf_parts=with_head_bias,
     hf_buffers=r"transformer\.h\.\d+\.attn\.(bias|masked_bias)",  # causal masks, in old files
     loads="GPT-2 of any size, DistilGPT-2",

@@ -3,7 +3,7 @@
 A decoder: token embedding, blocks of causal attention with rotary positions on the first coordinates of each head and
 a two-layer MLP, a final norm, and a head that is rarely tied to the token embedding. In most models of this kind
 attention and MLP are parallel: both read the block's input. Every point has its name in TransformerLens; its axes are
-given where it is made. Exact against `transformers`; `gptneox_hf.py` translates its files.
+given where it is made. Exact against `transformers`; the translation of its files is at the end.
 
 Identities:
     parallel    resid_pre + attn_out + mlp_out = resid_post; there is no resid_mid, and ln2 reads resid_pre as ln1 does
@@ -15,7 +15,6 @@ Axes: B batch, L query position, M key position, R position to read, D d_model, 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self
 
 from einops import rearrange
@@ -23,20 +22,35 @@ from torch import Tensor, nn
 
 from probekit.errors import DataError
 from probekit.hooks import HookPoint
-from probekit.models.base import LanguageModel, fill_normal, stopped
-from probekit.models.cache import KeyValueCache, LayerCache
-from probekit.models.config_checks import (
-    check_choice,
-    check_dimension,
-    check_flag,
-    check_id,
-    check_ids,
+from probekit.models.cache import LayerCache
+from probekit.models.config_fields import (
+    CAUSAL,
+    check_fields,
+    check_implemented,
     check_multiple,
     check_positive_number,
-    hf_field,
+    choice,
+    flag,
+    named,
+    number,
+    read_fields,
+    size,
+    token_id,
+    token_ids,
+    written_fields,
 )
-from probekit.models.families import gptneox_hf
-from probekit.models.family import Family
+from probekit.models.decoder import PRE_NORM, DecoderOnly
+from probekit.models.family import (
+    LOGITS,
+    Family,
+    HfModel,
+    HfPoint,
+    HfTensor,
+    module_output,
+    tied,
+    weight_names,
+    weight_points,
+)
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
@@ -46,14 +60,12 @@ from probekit.models.layers import (
     Mask,
     at_read,
     attend,
-    linear,
     projected,
 )
 from probekit.models.positional import RopeScaling, Rotary, rotate_first
+from probekit.models.rope_fields import rope_from_hf, rope_to_hf
+from probekit.models.shapes import ModelShape, decoder_shape, stack_shape
 from probekit.points import PARALLEL
-
-SIZES = ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab")
-_named = partial(hf_field, gptneox_hf.OURS)
 
 
 @dataclass(frozen=True)
@@ -68,40 +80,32 @@ class GPTNeoXConfig:
         eos_token_id: an id, or several that each end a text.
     """
 
-    d_model: int = 768
-    n_heads: int = 12
-    d_mlp: int = 3072
-    n_layers: int = 12
-    n_ctx: int = 2048
-    d_vocab: int = 50304
-    activation: str = "gelu"
-    ln_eps: float = 1e-5
-    parallel_residual: bool = True
-    rotary_pct: float = 0.25
-    rope_theta: float = 10000.0
+    d_model: int = size(768, hf="hidden_size")
+    n_heads: int = size(12, hf="num_attention_heads")
+    d_mlp: int = size(3072, hf="intermediate_size")
+    n_layers: int = size(12, hf="num_hidden_layers")
+    n_ctx: int = size(2048, hf="max_position_embeddings")
+    d_vocab: int = size(50304, hf="vocab_size")
+    activation: str = choice("gelu", ACTIVATIONS, hf="hidden_act")
+    ln_eps: float = number(1e-5, hf="layer_norm_eps")
+    parallel_residual: bool = flag(True, hf="use_parallel_residual")
+    rotary_pct: float = number(0.25, hf="rotary_pct")
+    rope_theta: float = number(10000.0, hf="rotary_emb_base")
     rope_scaling: RopeScaling | None = None
-    attention_bias: bool = True
-    tie_embeddings: bool = False
-    init_std: float = 0.02
-    bos_token_id: int | None = 0
-    eos_token_id: int | tuple[int, ...] | None = 0
+    attention_bias: bool = flag(True, hf="attention_bias")
+    tie_embeddings: bool = flag(False, hf="tie_word_embeddings")
+    init_std: float = number(0.02, hf="initializer_range")
+    bos_token_id: int | None = token_id(0, hf="bos_token_id")
+    eos_token_id: int | tuple[int, ...] | None = token_ids(0, hf="eos_token_id")
 
     def __post_init__(self):
-        for field in SIZES:
-            check_dimension(field, getattr(self, field), _named(field))
-        check_multiple(self.d_model, _named("d_model"), self.n_heads, _named("n_heads"))
-        check_choice(self.activation, ACTIVATIONS, _named("activation"))
-        for field in ("ln_eps", "init_std", "rope_theta", "rotary_pct"):
-            check_positive_number(getattr(self, field), _named(field))
+        check_fields(self)
+        check_multiple(self, "d_model", "n_heads")
         if not 1 < self.n_rotated <= self.d_head or self.n_rotated % 2:
             raise DataError(
                 f"rotary_pct {self.rotary_pct} of the {self.d_head} coordinates of a head rotates {self.n_rotated}; "
                 f"correct it, as rotary positions take an even number from 2 to {self.d_head}"
             )
-        for field in ("parallel_residual", "attention_bias", "tie_embeddings"):
-            check_flag(getattr(self, field), _named(field))
-        check_id(self.bos_token_id, "bos_token_id")
-        check_ids(self.eos_token_id, "eos_token_id")
 
     @property
     def d_head(self) -> int:
@@ -114,18 +118,15 @@ class GPTNeoXConfig:
         return int(self.d_head * self.rotary_pct)
 
     @classmethod
-    def from_hf(cls, hf: Mapping[str, Any]) -> "GPTNeoXConfig":
-        """The config in the fields of a Hugging Face `config.json`, from `transformers` 5 or earlier.
-
-        Raises:
-            DataError: a size is missing or out of range, or a field requires arithmetic that is not implemented here;
-                the message names the field.
-        """
-        return cls(**gptneox_hf.fields_from_hf(hf))
+    def from_hf(cls, hf: Mapping[str, Any]) -> Self:
+        """The config in the fields of a Hugging Face `config.json`, from `transformers` 5 or earlier."""
+        return cls(**fields_from_hf(hf))
 
     def to_hf(self) -> dict[str, Any]:
-        """The fields of the Hugging Face `config.json` that describes this model."""
-        return gptneox_hf.fields_to_hf(self)
+        """The fields of the Hugging Face `config.json` that describes this model; rotations under both names."""
+        rope = rope_to_hf(self.rope_theta, self.rope_scaling) | {"partial_rotary_factor": self.rotary_pct}
+        classes = {"model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"]}
+        return classes | written_fields(self) | {"rope_parameters": rope}
 
 
 class Attention(nn.Module):
@@ -225,14 +226,16 @@ class SequentialBlock(nn.Module):
         return self.hook_resid_post(resid_mid + mlp_out)
 
 
-class GPTNeoX(LanguageModel):
-    """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
+class GPTNeoX(DecoderOnly):
+    """The model; its weights are unset until `init_weights` or a checkpoint fills them.
+
+    `init_weights` fills them as `transformers` does. The published models began smaller: normal of variance 2 / (5 D),
+    and 2 / n_layers / sqrt(D) into the stream.
+    """
 
     def __init__(self, cfg: GPTNeoXConfig):
-        super().__init__()
-        self.cfg = cfg
+        super().__init__(cfg)
         self.absent = {"resid_mid": PARALLEL} if cfg.parallel_residual else {}
-        self.embed = Embedding(cfg.d_vocab, cfg.d_model)
         self.rotary = Rotary(cfg.n_ctx, cfg.n_rotated, cfg.rope_theta, cfg.rope_scaling)
         self.hook_embed = HookPoint("B L D")
         block = ParallelBlock if cfg.parallel_residual else SequentialBlock
@@ -240,69 +243,105 @@ class GPTNeoX(LanguageModel):
         self.ln_final = LayerNorm(cfg.d_model, cfg.ln_eps)
         self.unembed = None if cfg.tie_embeddings else Embedding(cfg.d_vocab, cfg.d_model)
 
-    def forward(
-        self,
-        tokens: Tensor,
-        position_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        stop_at_layer: int | None = None,
-        return_logits: bool = True,
-        cache: KeyValueCache | None = None,
-    ) -> Tensor:
-        """Logits [B, L, V] of tokens [B, L].
 
-        Args:
-            tokens: int ids [B, L].
-            position_ids: [B, L]; by default counted from the mask, so padding on either side changes nothing.
-            attention_mask: [B, L], true at real tokens; or [B, L, M], true where L may attend to M (used unchanged).
-                None: no padding, or right padding whose outputs are ignored. With position_ids and a mask [B, L, M],
-                L may exceed the context: several texts in one row.
-            stop_at_layer: run the blocks before this one and return its input, `resid_pre`, [B, L, D]; n_layers gives
-                the last block's output, before the final norm.
-            return_logits: False skips the head and returns the final norm's output, [B, L, D].
-            cache: keys and values of earlier tokens; those of `tokens` are added. Requires position_ids and a mask
-                [B, L, M] over all M tokens so far.
+# Translation from and to Hugging Face.
 
-        Raises:
-            UsageError: an invalid shape, id, length or layer.
-        """
-        tokens = self.check_tokens(tokens, position_ids, attention_mask)
-        stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
-        mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids, cache)
-        reads = self.reads(tokens, position_ids, mask, stop)
-        rotation = self.rotary(position_ids)
-        start, resid_BLD = self.started(self.hook_embed(self.embed(tokens)))
-        for i, block in enumerate(self.blocks[start:stop], start):
-            resid_BLD = block(resid_BLD, rotation, mask, None if cache is None else cache[i], reads[i])
-        if stop_at_layer is not None:
-            return stopped(self.blocks, resid_BLD, stop)
-        normalized_BLD = self.ln_final(resid_BLD)
-        return self.head(normalized_BLD) if return_logits else normalized_BLD
+_ROTARY = {  # name in rope_parameters -> name in older files, our field, and the default
+    "rope_theta": ("rotary_emb_base", "rope_theta", 10000.0),
+    "partial_rotary_factor": ("rotary_pct", "rotary_pct", 0.25),
+}
 
-    def head(self, normalized_BLD: Tensor) -> Tensor:
-        """Logits [B, L, V] of the final norm's output."""
-        return linear(normalized_BLD, (self.unembed or self.embed).weight, None)
 
-    def init_weights(self, seed: int = 0) -> Self:
-        """Fill the weights as `transformers` does: normal of `init_std`, biases 0, gains 1.
+def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `GPTNeoXConfig` in a `config.json`; errors as in `GPTNeoXConfig.from_hf`."""
+    check_implemented(hf, CAUSAL | {"sliding_window": None, "layer_types": None}, "gpt_neox")
+    given = read_fields(GPTNeoXConfig, hf, ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"))
+    if hf.get("head_dim") is not None:  # transformers would rotate so many coordinates, whatever the width of a head
+        check_implemented(hf, {"head_dim": given["d_model"] // given["n_heads"]}, "gpt_neox")
+    return {"eos_token_id": 2} | given | _rotary(hf)  # transformers' default; the released models all have 0
 
-        The published models began smaller: normal of variance 2 / (5 D), and 2 / n_layers / sqrt(D) into the stream.
-        """
-        fill_normal(self, self.cfg.init_std, seed)
-        return self
+
+def _rotary(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """Base, share and scaling of the rotations; transformers 5 writes all of them into rope_parameters."""
+    rope = {key: hf[key] for key in ("rope_parameters", "rope_scaling") if hf.get(key)}
+    inner = next((fields for fields in rope.values() if isinstance(fields, Mapping)), {})
+    values = []
+    for new, (old, ours, default) in _ROTARY.items():
+        value = inner.get(new, hf.get(old, default))
+        check_positive_number(value, named(GPTNeoXConfig, ours))  # NaN differs from itself
+        for name in (old, new):  # today's name outside rope_parameters is of no effect in transformers
+            if hf.get(name, value) != value:
+                where = f"{new} in rope_parameters" if new in inner else old
+                raise DataError(f"{name} is {hf[name]!a:.60}, but {where} is {value!a:.60}; leave one out")
+        values.append(value)
+    plain = {**hf, "partial_rotary_factor": None, "rope_theta": values[0]}
+    plain |= {key: _without_share(fields) for key, fields in rope.items()}
+    return rope_from_hf(plain) | {"rotary_pct": values[1]}
+
+
+def _without_share(rope: Any) -> Any:
+    return {k: v for k, v in rope.items() if k != "partial_rotary_factor"} if isinstance(rope, Mapping) else rope
+
+
+HF_PREFIX = "gpt_neox."
+_NAMES = {  # our module -> the file's
+    "embed": "gpt_neox.embed_in",
+    "blocks.{}.ln1": "gpt_neox.layers.{}.input_layernorm",
+    "blocks.{}.attn.qkv": "gpt_neox.layers.{}.attention.query_key_value",
+    "blocks.{}.attn.out": "gpt_neox.layers.{}.attention.dense",
+    "blocks.{}.ln2": "gpt_neox.layers.{}.post_attention_layernorm",
+    "blocks.{}.mlp.up": "gpt_neox.layers.{}.mlp.dense_h_to_4h",
+    "blocks.{}.mlp.down": "gpt_neox.layers.{}.mlp.dense_4h_to_h",
+    "ln_final": "gpt_neox.final_layer_norm",
+    "unembed": "embed_out",
+}
+
+
+def hf_names(cfg: GPTNeoXConfig) -> dict[str, HfTensor]:
+    """Our name of every weight -> its name in a Hugging Face GPT-NeoX file."""
+    return weight_names(GPTNeoX, cfg, _NAMES)
+
+
+def hf_renamed(name: str) -> str:
+    """The name in files: since 5.14 transformers calls the head lm_head, and writes embed_out all the same."""
+    return "embed_out.weight" if name == "lm_head.weight" else name
+
+
+def shape(cfg: GPTNeoXConfig) -> ModelShape:
+    """The sizes of a `GPTNeoXConfig`'s model."""
+    biases = {"qkv_bias": cfg.attention_bias, "out_bias": cfg.attention_bias}
+    stack = stack_shape(cfg, rotary=True, parallel=cfg.parallel_residual, **biases)
+    return decoder_shape("gpt_neox", stack, cfg.d_vocab, cfg.n_ctx, cfg.tie_embeddings)
+
+
+def _qkv_part(i: int, n_heads: int) -> HfPoint:
+    """Queries, keys or values: each head's three lie side by side."""
+
+    def take(_: tuple, output: Tensor) -> Tensor:
+        return output.unflatten(-1, (n_heads, 3, -1))[..., i, :]
+
+    return HfPoint("gpt_neox.layers.{layer}.attention.query_key_value", take)
+
+
+def hf_model(cfg: GPTNeoXConfig) -> HfModel:
+    """The classes of transformers for this config, and where they compute our points."""
+    points = weight_points(hf_names(cfg), {} if cfg.parallel_residual else PRE_NORM)
+    points |= {point: _qkv_part(i, cfg.n_heads) for i, point in enumerate("qkv")}
+    return HfModel("GPTNeoXConfig", "GPTNeoXForCausalLM", points | {LOGITS: HfPoint("lm_head", module_output)})
 
 
 FAMILY = Family(
     model_types=("gpt_neox",),
     config=GPTNeoXConfig,
     model=GPTNeoX,
-    shape=gptneox_hf.shape,
-    hf_names=gptneox_hf.hf_names,
-    hf_prefix=gptneox_hf.HF_PREFIX,
-    hf_model=gptneox_hf.hf_model,
-    hf_ties=gptneox_hf.hf_ties,
-    hf_buffers=gptneox_hf.HF_BUFFERS,
-    hf_renamed=gptneox_hf.hf_renamed,
+    shape=shape,
+    hf_names=hf_names,
+    hf_prefix=HF_PREFIX,
+    hf_model=hf_model,
+    hf_ties=tied("embed_out.weight", "gpt_neox.embed_in.weight"),
+    # causal masks and frequencies, in old files
+    hf_buffers=r"gpt_neox\.(layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)|rotary_emb\.inv_freq)",
+    hf_renamed=hf_renamed,
     loads="Pythia, GPT-NeoX 20B, RedPajama-INCITE, Dolly 2, StableLM alpha",
     refused="dynamic and longrope rope scaling; quick GELU",
     hub_examples=("EleutherAI/pythia-70m", "EleutherAI/pythia-12b", "EleutherAI/gpt-neox-20b"),

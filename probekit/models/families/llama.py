@@ -5,7 +5,7 @@ heads than query heads, a gated MLP (SwiGLU), a final norm, and a head that may 
 Mistral (Jiang et al. 2023) each token sees a sliding window only; Qwen2 (Yang et al. 2024) has biases on queries, keys
 and values; Qwen3 (Yang et al. 2025) normalises queries and keys instead; Phi-3 (Abdin et al. 2024) may rotate a part of
 each head only. Every point has its name in TransformerLens; its axes are given where it is made. Exact against
-`transformers`; `llama_hf.py` translates its files.
+`transformers`; the translation of its files is at the end.
 
 Identities: resid_pre + attn_out = resid_mid, resid_mid + mlp_out = resid_post, resid_post.i = resid_pre.{i + 1}.
 
@@ -15,7 +15,6 @@ K d_head, F d_mlp, V vocab.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self
 
 import torch
@@ -24,21 +23,42 @@ from torch import Tensor, nn
 
 from probekit.errors import DataError
 from probekit.hooks import HookPoint
-from probekit.models.base import LanguageModel, stopped
-from probekit.models.cache import KeyValueCache, LayerCache
-from probekit.models.config_checks import (
+from probekit.models.cache import LayerCache
+from probekit.models.config_fields import (
+    CAUSAL,
+    FULL,
+    SLIDING,
     check_choice,
-    check_dimension,
+    check_fields,
     check_flag,
-    check_id,
-    check_ids,
+    check_implemented,
     check_multiple,
+    check_only_layer_types,
+    check_pairs,
     check_positive_number,
-    hf_field,
+    choice,
+    flag,
+    grouped_heads,
+    named,
+    number,
+    read_fields,
+    size,
+    token_id,
+    token_ids,
+    written_fields,
 )
-from probekit.models.config_fields import later
-from probekit.models.families import llama_hf
-from probekit.models.family import Family, with_head_bias
+from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, LLAMA_TIES, PRE_NORM, DecoderOnly
+from probekit.models.family import (
+    LOGITS,
+    Family,
+    HfModel,
+    HfPoint,
+    HfTensor,
+    module_output,
+    weight_names,
+    weight_points,
+    with_head_bias,
+)
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
@@ -50,14 +70,14 @@ from probekit.models.layers import (
     attend,
     init_embedding,
     init_linear,
-    linear,
     projected,
 )
 from probekit.models.positional import RopeScaling, Rotary, rotate_first
-from probekit.models.windows import in_window
+from probekit.models.rope_fields import rope_from_hf, rope_to_hf
+from probekit.models.shapes import ModelShape, decoder_shape, stack_shape
 
-SIZES = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_mlp", "n_layers", "n_ctx", "d_vocab")
-_named = partial(hf_field, llama_hf.OURS)
+# model_type -> how class names of transformers begin
+CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "phi3": "Phi3"}
 
 
 @dataclass(frozen=True)
@@ -76,55 +96,41 @@ class LlamaConfig:
         rotary_factor: how much of each head is rotated; the first coordinates are.
     """
 
-    d_model: int = 4096
-    n_heads: int = 32
-    n_kv_heads: int = 32
-    d_head: int = 128
-    d_mlp: int = 11008
-    n_layers: int = 32
-    n_ctx: int = 4096
-    d_vocab: int = 32000
-    activation: str = "silu"
-    norm_eps: float = 1e-5
-    rope_theta: float = 10000.0
+    d_model: int = size(4096, hf="hidden_size")
+    n_heads: int = size(32, hf="num_attention_heads")
+    n_kv_heads: int = size(32, hf="num_key_value_heads")
+    d_head: int = size(128, hf="head_dim")
+    d_mlp: int = size(11008, hf="intermediate_size")
+    n_layers: int = size(32, hf="num_hidden_layers")
+    n_ctx: int = size(4096, hf="max_position_embeddings")
+    d_vocab: int = size(32000, hf="vocab_size")
+    activation: str = choice("silu", ACTIVATIONS, hf="hidden_act")
+    norm_eps: float = number(1e-5, hf="rms_norm_eps")
+    rope_theta: float = number(10000.0)
     rope_scaling: RopeScaling | None = None
-    qkv_bias: bool = False
-    out_bias: bool = False
-    mlp_bias: bool = False
-    sliding_window: int | None = None
+    qkv_bias: bool = flag(False)
+    out_bias: bool = flag(False)
+    mlp_bias: bool = flag(False)
+    sliding_window: int | None = size(None, optional=True)
     n_full_layers: int = 0
-    tie_embeddings: bool = False
-    init_std: float | None = None
-    bos_token_id: int | None = 1
-    eos_token_id: int | tuple[int, ...] | None = 2
-    head_bias: bool = later(False)
-    rotary_factor: float = later(1.0)
-    model_type: str = "llama"
+    tie_embeddings: bool = flag(False, hf="tie_word_embeddings")
+    init_std: float | None = number(None, hf="initializer_range", optional=True)
+    bos_token_id: int | None = token_id(1, hf="bos_token_id")
+    eos_token_id: int | tuple[int, ...] | None = token_ids(2, hf="eos_token_id")
+    head_bias: bool = flag(False, hf="head_bias", later=True)
+    rotary_factor: float = number(1.0, formula="partial_rotary_factor", later=True)
+    model_type: str = choice("llama", CLASSES)
 
     def __post_init__(self):
-        check_choice(self.model_type, llama_hf.CLASSES, "model_type")
-        for field in SIZES:
-            check_dimension(field, getattr(self, field), _named(field))
-        check_multiple(self.n_heads, _named("n_heads"), self.n_kv_heads, _named("n_kv_heads"))
-        if self.rotary_factor == 1 and self.d_head % 2:
-            raise DataError(f"{_named('d_head')} must be even, as rotary positions rotate pairs; got {self.d_head}")
-        check_positive_number(self.rotary_factor, "rotary_factor (partial_rotary_factor)")
+        check_fields(self)
+        check_multiple(self, "n_heads", "n_kv_heads")
+        if self.rotary_factor == 1:
+            check_pairs(self)
         if self.rotary_factor > 1 or self.n_rotated % 2 or not self.n_rotated:
             raise DataError(
                 f"rotary_factor (partial_rotary_factor) must give an even number of coordinates in 2..{self.d_head} to "
                 f"rotate; {self.rotary_factor} gives {self.n_rotated}"
             )
-        check_choice(self.activation, ACTIVATIONS, _named("activation"))
-        check_positive_number(self.norm_eps, _named("norm_eps"))
-        check_positive_number(self.rope_theta, "rope_theta")
-        if self.init_std is not None:
-            check_positive_number(self.init_std, _named("init_std"))
-        for field in ("qkv_bias", "out_bias", "mlp_bias", "tie_embeddings", "head_bias"):
-            check_flag(getattr(self, field), _named(field))
-        if self.sliding_window is not None:
-            check_dimension("n_ctx", self.sliding_window, "sliding_window")
-        check_id(self.bos_token_id, "bos_token_id")
-        check_ids(self.eos_token_id, "eos_token_id")
 
     @property
     def n_rotated(self) -> int:
@@ -132,20 +138,16 @@ class LlamaConfig:
         return int(self.d_head * self.rotary_factor)
 
     @classmethod
-    def from_hf(cls, hf: Mapping[str, Any]) -> "LlamaConfig":
+    def from_hf(cls, hf: Mapping[str, Any]) -> Self:
         """The config in the fields of a Hugging Face `config.json`, from `transformers` 5 or earlier.
 
         `pretraining_tp` is ignored: it splits sums without changing their values.
-
-        Raises:
-            DataError: a size is missing or out of range, or a field requires arithmetic that is not implemented here;
-                the message names the field.
         """
-        return cls(**llama_hf.fields_from_hf(hf))
+        return cls(**fields_from_hf(hf))
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
-        return llama_hf.fields_to_hf(self)
+        return fields_to_hf(self)
 
 
 class Attention(nn.Module):
@@ -235,68 +237,20 @@ class Block(nn.Module):
         return self.hook_resid_post(resid_mid + mlp_out)
 
 
-class Llama(LanguageModel):
+class Llama(DecoderOnly):
     """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
 
     def __init__(self, cfg: LlamaConfig):
-        super().__init__()
-        self.cfg = cfg
-        self.embed = Embedding(cfg.d_vocab, cfg.d_model)
+        super().__init__(cfg)
         self.rotary = Rotary(cfg.n_ctx, cfg.n_rotated, cfg.rope_theta, cfg.rope_scaling)
         self.hook_embed = HookPoint("B L D")
         self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.n_layers))
         self.ln_final = RMSNorm(cfg.d_model, cfg.norm_eps)
         self.unembed = None if cfg.tie_embeddings else Embedding(cfg.d_vocab, cfg.d_model)
-        self.unembed_bias = nn.Parameter(torch.empty(cfg.d_vocab)) if cfg.head_bias else None
-
-    def forward(
-        self,
-        tokens: Tensor,
-        position_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        stop_at_layer: int | None = None,
-        return_logits: bool = True,
-        cache: KeyValueCache | None = None,
-    ) -> Tensor:
-        """Logits [B, L, V] of tokens [B, L].
-
-        Args:
-            tokens: int ids [B, L].
-            position_ids: [B, L]; by default counted from the mask, so padding on either side changes nothing.
-            attention_mask: [B, L], true at real tokens; or [B, L, M], true where L may attend to M (used unchanged,
-                except for a sliding window). None: no padding, or right padding whose outputs are ignored. With
-                position_ids and a mask [B, L, M], L may exceed the context: several texts in one row.
-            stop_at_layer: run the blocks before this one and return its input, `resid_pre`, [B, L, D]; n_layers gives
-                the last block's output, before the final norm.
-            return_logits: False skips the head and returns the final norm's output, [B, L, D].
-            cache: keys and values of earlier tokens; those of `tokens` are added. Requires position_ids and a mask
-                [B, L, M] over all M tokens so far, in which each text's tokens are adjacent.
-
-        Raises:
-            UsageError: an invalid shape, id, length or layer.
-        """
-        tokens = self.check_tokens(tokens, position_ids, attention_mask)
-        stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
-        mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids, cache)
-        reads = self.reads(tokens, position_ids, mask, stop)
-        windowed = in_window(mask, self.cfg.sliding_window, position_ids, cache)
-        rotation = self.rotary(position_ids)
-        start, resid_BLD = self.started(self.hook_embed(self.embed(tokens)))
-        for i, block in enumerate(self.blocks[start:stop], start):
-            seen = mask if self.window_of(i) is None else windowed
-            resid_BLD = block(resid_BLD, rotation, seen, None if cache is None else cache[i], reads[i])
-        if stop_at_layer is not None:
-            return stopped(self.blocks, resid_BLD, stop)
-        normalized_BLD = self.ln_final(resid_BLD)
-        return self.head(normalized_BLD) if return_logits else normalized_BLD
 
     def window_of(self, layer: int) -> int | None:
         """`sliding_window` in the layers that have one."""
         return None if layer < self.cfg.n_full_layers else self.cfg.sliding_window
-
-    def head(self, normalized_BLD: Tensor) -> Tensor:
-        """Logits [B, L, V] of the final norm's output."""
-        return linear(normalized_BLD, (self.unembed or self.embed).weight, self.unembed_bias)
 
     @torch.no_grad()
     def init_weights(self, seed: int = 0) -> Self:
@@ -306,14 +260,12 @@ class Llama(LanguageModel):
         matrices are filled by `layers.init_linear`, a tied embedding too, since it is also the head; an untied
         embedding by `layers.init_embedding`.
         """
+        if self.cfg.init_std is not None:
+            return super().init_weights(seed)
         generator = torch.Generator().manual_seed(seed)
         for name, weight in self.named_parameters():
-            if name.endswith("bias"):
-                weight.zero_()
-            elif weight.dim() == 1:
-                weight.fill_(1)
-            elif self.cfg.init_std is not None:
-                weight.copy_(torch.randn(weight.shape, generator=generator) * self.cfg.init_std)
+            if weight.dim() == 1:
+                weight.fill_(0 if name.endswith("bias") else 1)
             elif name == "embed.weight" and not self.cfg.tie_embeddings:
                 init_embedding(weight, generator)
             else:
@@ -321,17 +273,156 @@ class Llama(LanguageModel):
         return self
 
 
+# Translation from and to Hugging Face.
+
+_DEFAULTS: dict[str, dict[str, Any]] = {  # transformers' for a missing field, where they are not Llama's
+    "qwen2": {"bos_token_id": None, "eos_token_id": None},
+    "qwen3": {"bos_token_id": None, "eos_token_id": None},
+    "phi3": {"norm_eps": 1e-5, "eos_token_id": 32000},
+}
+_PARTIAL, _ORIGINAL = "partial_rotary_factor", "original_max_position_embeddings"
+
+
+def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `LlamaConfig` in a `config.json`; errors as in `LlamaConfig.from_hf`."""
+    model_type = hf.get("model_type", "llama")
+    check_choice(model_type, CLASSES, "model_type")
+    check_implemented(hf, CAUSAL, model_type)
+    given = read_fields(LlamaConfig, hf, ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"))
+    if "num_key_value_heads" not in hf and model_type not in ("llama", "phi3"):
+        # transformers' default depends on the family: 8 or 32
+        raise DataError(f"{named(LlamaConfig, 'n_kv_heads')} is missing; add it")
+    if model_type == "qwen3" and hf.get("head_dim") is None:
+        hf = {**hf, "head_dim": 128}
+    fields = {"norm_eps": 1e-6, "init_std": None} | _DEFAULTS.get(model_type, {}) | given
+    fields |= grouped_heads(LlamaConfig, hf, given) | _biases(hf, model_type) | _window(hf, model_type)
+    return fields | (_partial_rope(hf) if model_type == "phi3" else rope_from_hf(hf)) | {"model_type": model_type}
+
+
+def _biases(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+    qkv_bias, out_bias, mlp_bias = model_type == "qwen2", False, False
+    if model_type in ("llama", "qwen3"):
+        qkv_bias = out_bias = hf.get("attention_bias", False)
+    else:
+        check_implemented(hf, {"attention_bias": qkv_bias}, model_type)
+    if model_type == "llama":
+        mlp_bias = hf.get("mlp_bias", False)
+    else:
+        check_implemented(hf, {"mlp_bias": False}, model_type)
+    return {"qkv_bias": qkv_bias, "out_bias": out_bias, "mlp_bias": mlp_bias}
+
+
+def _window(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+    """Mistral and Phi-3 have a window in every layer; Qwen, with use_sliding_window, after the first few."""
+    n_layers, n_full, window = hf["num_hidden_layers"], 0, None
+    if model_type == "llama":
+        check_implemented(hf, {"sliding_window": None}, model_type)
+    elif model_type in ("mistral", "phi3"):
+        window = hf.get("sliding_window", 4096 if model_type == "mistral" else None)
+    else:
+        check_flag(hf.get("use_sliding_window", False), "use_sliding_window")
+        window = hf.get("sliding_window", 4096) if hf.get("use_sliding_window", False) else None
+        n_full = 0 if window is None else _n_full_layers(hf)
+    full = n_layers if window is None else min(n_full, n_layers)
+    check_only_layer_types(hf, [FULL] * full + [SLIDING] * (n_layers - full))
+    return {"sliding_window": window, "n_full_layers": n_full}
+
+
+def _n_full_layers(hf: Mapping[str, Any]) -> int:
+    """How many layers come before those with a window: max_window_layers, unless layer_types says otherwise."""
+    types, n_full = hf.get("layer_types"), hf.get("max_window_layers", 28)
+    if isinstance(n_full, bool) or not isinstance(n_full, int) or n_full < 0:
+        raise DataError(f"max_window_layers must be a whole number from 0; got {n_full!a:.60}")
+    if not isinstance(types, list):
+        return n_full
+    listed = next((i for i, kind in enumerate(types) if kind != FULL), len(types))
+    return n_full if min(n_full, len(types)) == listed else listed
+
+
+def _partial_rope(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """Phi-3's rotation in a config.json; with longrope, of a context in which a text's length does not change it."""
+    plain, factors = {_ORIGINAL: 4096, **hf}, []
+    for name in ("rope_parameters", "rope_scaling"):
+        if isinstance(rope := plain.get(name), Mapping):
+            factors.append(rope.get(_PARTIAL))
+            plain[name] = {field: value for field, value in rope.items() if field != _PARTIAL}
+    given = [factor for factor in (*factors, plain.pop(_PARTIAL, None)) if factor is not None] or [1.0]
+    for factor in given:
+        check_positive_number(factor, _PARTIAL)  # NaN differs from itself
+    if given[0] != given[-1]:
+        raise DataError(f"{_PARTIAL} is {given[-1]!a:.60}, but {given[0]!a:.60} in rope_parameters; leave one out")
+    fields = rope_from_hf(plain, kinds=("longrope",)) | {"rotary_factor": given[0]}
+    scaling: RopeScaling | None = fields["rope_scaling"]
+    n_ctx = hf["max_position_embeddings"]
+    return fields | {"n_ctx": n_ctx if scaling is None else min(n_ctx, scaling.original_n_ctx)}
+
+
+def fields_to_hf(cfg: LlamaConfig) -> dict[str, Any]:
+    """The fields of the `config.json` for a `LlamaConfig`."""
+    fields = written_fields(cfg)
+    if cfg.init_std is None:
+        del fields["initializer_range"]
+    if cfg.model_type in ("llama", "qwen3"):
+        fields["attention_bias"] = cfg.qkv_bias
+    if cfg.model_type == "llama":
+        fields["mlp_bias"] = cfg.mlp_bias
+    else:
+        fields["sliding_window"] = cfg.sliding_window
+    if cfg.model_type in ("qwen2", "qwen3"):
+        fields |= {"use_sliding_window": cfg.sliding_window is not None, "max_window_layers": cfg.n_full_layers}
+    if cfg.model_type == "phi3":
+        # no padding: transformers' default id of it may lie outside the vocabulary, which its embedding refuses
+        fields |= {_PARTIAL: cfg.rotary_factor, "pad_token_id": None}
+        if cfg.rope_scaling is not None:
+            original = cfg.rope_scaling.original_n_ctx
+            fields |= {_ORIGINAL: original, "max_position_embeddings": round(original * cfg.rope_scaling.factor)}
+    classes = {"model_type": cfg.model_type, "architectures": [f"{CLASSES[cfg.model_type]}ForCausalLM"]}
+    return classes | fields | {"rope_parameters": rope_to_hf(cfg.rope_theta, cfg.rope_scaling)}
+
+
+HF_PREFIX = "model."
+_NAMES = LLAMA_NAMES | {  # our module -> the file's
+    "blocks.{}.ln1": "model.layers.{}.input_layernorm",
+    "blocks.{}.ln2": "model.layers.{}.post_attention_layernorm",
+}
+_FUSED = {f"blocks.{{}}.attn.{x}": "model.layers.{}.self_attn.qkv_proj" for x in "qkv"} | {
+    f"blocks.{{}}.mlp.{x}": "model.layers.{}.mlp.gate_up_proj" for x in ("gate", "up")
+}  # Phi-3's
+
+
+def hf_names(cfg: LlamaConfig) -> dict[str, HfTensor]:
+    """Our name of every weight -> where a Hugging Face file holds it."""
+    return weight_names(Llama, cfg, _NAMES | (_FUSED if cfg.model_type == "phi3" else {}))
+
+
+def shape(cfg: LlamaConfig) -> ModelShape:
+    """The sizes of a `LlamaConfig`'s model."""
+    biases = {"qkv_bias": cfg.qkv_bias, "out_bias": cfg.out_bias, "mlp_bias": cfg.mlp_bias, "norm_shift": False}
+    biases |= {"qk_norm": "K" if cfg.model_type == "qwen3" else ""}
+    stack = stack_shape(cfg, n_kv_heads=cfg.n_kv_heads, gated=True, rotary=True, **biases)
+    return decoder_shape(cfg.model_type, stack, cfg.d_vocab, cfg.n_ctx, cfg.tie_embeddings, cfg.head_bias)
+
+
+def hf_model(cfg: LlamaConfig) -> HfModel | None:
+    """The classes of transformers for this config, and where they compute our points; they have no bias in the head."""
+    if cfg.head_bias:
+        return None
+    points = weight_points(hf_names(cfg), PRE_NORM) | {LOGITS: HfPoint("lm_head", module_output)}
+    name = CLASSES[cfg.model_type]
+    return HfModel(f"{name}Config", f"{name}ForCausalLM", points)
+
+
 FAMILY = Family(
-    model_types=tuple(llama_hf.CLASSES),
+    model_types=tuple(CLASSES),
     config=LlamaConfig,
     model=Llama,
-    shape=llama_hf.shape,
-    hf_names=llama_hf.hf_names,
-    hf_prefix=llama_hf.HF_PREFIX,
-    hf_model=llama_hf.hf_model,
-    hf_ties=llama_hf.hf_ties,
+    shape=shape,
+    hf_names=hf_names,
+    hf_prefix=HF_PREFIX,
+    hf_model=hf_model,
+    hf_ties=LLAMA_TIES,
     hf_parts=with_head_bias,
-    hf_buffers=llama_hf.HF_BUFFERS,
+    hf_buffers=LLAMA_BUFFERS,
     loads="Llama, Mistral, Qwen2, Qwen3, Phi-3",
     refused="longrope above the original context; layers with a window before layers without",
     hub_examples=(

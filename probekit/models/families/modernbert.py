@@ -4,17 +4,16 @@ An encoder: the token embedding under a norm, then pre-norm blocks of attention 
 (GeGLU), a final norm, and a head that predicts masked tokens. Every few layers a token attends to all others; in the
 layers between to its neighbours on either side alone, with another base of the rotations. The first block has no
 attention norm, because its input is normed already: there is no `ln1_normalized.0`. Every point has its name in
-TransformerLens; its axes are given where it is made. Exact against `transformers`; `modernbert_hf.py` translates its
-files.
+TransformerLens; its axes are given where it is made. Exact against `transformers`; the translation of its files
+is at the end.
 
 Identities: resid_pre + attn_out = resid_mid; resid_mid + mlp_out = resid_post, which is the next block's resid_pre.
 
 Axes: B batch, L query position, M key position, R position to read, D d_model, H heads, K d_head, F d_mlp, V vocab.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -24,21 +23,37 @@ from torch import Tensor, nn
 
 from probekit.errors import DataError
 from probekit.hooks import HookPoint
-from probekit.models.base import stopped
-from probekit.models.config_checks import (
-    check_choice,
+from probekit.models.config_fields import (
+    FULL,
+    SLIDING,
+    SharedWidth,
     check_dimension,
-    check_flag,
-    check_id,
+    check_fields,
+    check_implemented,
+    check_layer_types,
+    check_pairs,
     check_positive_number,
-    head_width,
-    hf_field,
-    own_head_dim,
+    choice,
+    flag,
+    number,
+    read_fields,
+    size,
+    token_id,
+    unchecked,
+    written_fields,
 )
-from probekit.models.config_fields import later
-from probekit.models.families import modernbert_hf
-from probekit.models.families.masked_lm import MaskedLM
-from probekit.models.family import Family
+from probekit.models.family import (
+    LOGITS,
+    Family,
+    HfModel,
+    HfPoint,
+    HfTensor,
+    equal_part,
+    module_output,
+    points_inside,
+    weight_names,
+    weight_points,
+)
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
@@ -50,18 +65,16 @@ from probekit.models.layers import (
     linear,
     projected,
 )
+from probekit.models.masked_lm import MaskedLM, parts_named
 from probekit.models.positional import Rotary, rotate_half
+from probekit.models.shapes import ModelShape, stack_shape
 from probekit.models.windows import in_two_sided_window
 
-SIZES = ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab")
-BIASES = ("attn_bias", "mlp_bias", "norm_bias", "head_bias", "unembed_bias")
-LAYER_TYPES = ("full_attention", "sliding_attention")
 Rotation = tuple[Tensor, Tensor]
-_named = partial(hf_field, modernbert_hf.OURS)
 
 
 @dataclass(frozen=True)
-class ModernBertConfig:
+class ModernBertConfig(SharedWidth):
     """The sizes and options of a ModernBERT; the defaults are those of the base model.
 
     Attributes:
@@ -79,69 +92,49 @@ class ModernBertConfig:
         head_dim: width of an attention head where it is not d_model / n_heads; `d_head` is the width in either case.
     """
 
-    d_model: int = 768
-    n_heads: int = 12
-    d_mlp: int = 1152
-    n_layers: int = 22
-    n_ctx: int = 8192
-    d_vocab: int = 50368
-    activation: str = "gelu"
-    head_activation: str = "gelu"
-    norm_eps: float = 1e-5
-    rope_theta: float = 160_000.0
-    local_rope_theta: float = 10_000.0
-    sliding_window: int = 65
-    layer_types: tuple[str, ...] = tuple(LAYER_TYPES[i % 3 > 0] for i in range(22))
-    attn_bias: bool = False
-    mlp_bias: bool = False
-    norm_bias: bool = False
-    head_bias: bool = False
-    unembed_bias: bool = True
-    tie_embeddings: bool = True
-    init_std: float = 0.02
-    init_cutoff: float = 2.0
-    pad_token_id: int | None = 50283
-    mlm_head: bool = True
-    head_dim: int | None = later(None)
+    d_model: int = size(768, hf="hidden_size")
+    n_heads: int = size(12, hf="num_attention_heads")
+    d_mlp: int = size(1152, hf="intermediate_size")
+    n_layers: int = size(22, hf="num_hidden_layers")
+    n_ctx: int = size(8192, hf="max_position_embeddings")
+    d_vocab: int = size(50368, hf="vocab_size")
+    activation: str = choice("gelu", ACTIVATIONS, hf="hidden_activation")
+    head_activation: str = choice("gelu", ACTIVATIONS, hf="classifier_activation")
+    norm_eps: float = number(1e-5, hf="norm_eps")
+    rope_theta: float = number(160_000.0)
+    local_rope_theta: float = number(10_000.0)
+    sliding_window: int = size(65, formula="local_attention // 2 + 1")
+    layer_types: tuple[str, ...] = unchecked(tuple((FULL, SLIDING)[i % 3 > 0] for i in range(22)), hf="layer_types")
+    attn_bias: bool = flag(False, hf="attention_bias")
+    mlp_bias: bool = flag(False, hf="mlp_bias")
+    norm_bias: bool = flag(False, hf="norm_bias")
+    head_bias: bool = flag(False, hf="classifier_bias")
+    unembed_bias: bool = flag(True, hf="decoder_bias")
+    tie_embeddings: bool = flag(True, hf="tie_word_embeddings")
+    init_std: float = number(0.02, hf="initializer_range")
+    init_cutoff: float = number(2.0, hf="initializer_cutoff_factor")
+    pad_token_id: int | None = token_id(50283, hf="pad_token_id")
+    mlm_head: bool = flag(True)
+    head_dim: int | None = unchecked(None, hf="head_dim", later=True)
 
     def __post_init__(self):
-        for field in SIZES:
-            check_dimension(field, getattr(self, field), _named(field))
-        object.__setattr__(self, "head_dim", own_head_dim(self, _named))
-        if self.d_head % 2:
-            raise DataError(f"d_head must be even, as rotary positions rotate pairs; got {self.d_head}")
-        for field in ("activation", "head_activation"):
-            check_choice(getattr(self, field), ACTIVATIONS, _named(field))
-        for field in ("norm_eps", "rope_theta", "local_rope_theta", "init_std", "init_cutoff"):
-            check_positive_number(getattr(self, field), _named(field))
-        for field in (*BIASES, "tie_embeddings", "mlm_head"):
-            check_flag(getattr(self, field), _named(field))
-        check_dimension("n_ctx", self.sliding_window, "sliding_window (local_attention // 2 + 1)")
-        if len(self.layer_types) != self.n_layers or not set(self.layer_types) <= set(LAYER_TYPES):
+        check_fields(self)
+        self.settle_head_dim()
+        check_pairs(self)
+        if len(self.layer_types) != self.n_layers or not set(self.layer_types) <= {FULL, SLIDING}:
             raise DataError(
-                f"layer_types must be {' or '.join(LAYER_TYPES)} for each of {self.n_layers} layers; "
+                f"layer_types must be {FULL} or {SLIDING} for each of {self.n_layers} layers; "
                 f"got {list(self.layer_types)!a:.200}"
             )
-        check_id(self.pad_token_id, "pad_token_id")
-
-    @property
-    def d_head(self) -> int:
-        """Width of one attention head."""
-        return head_width(self)
 
     @classmethod
-    def from_hf(cls, hf: Mapping[str, Any]) -> "ModernBertConfig":
-        """The config in the fields of a Hugging Face `config.json`, from `transformers` 5 or earlier.
-
-        Raises:
-            DataError: a size is missing or out of range, the activation is unknown, or a field requires arithmetic that
-                is not implemented here; the message names the field.
-        """
-        return cls(**modernbert_hf.fields_from_hf(hf))
+    def from_hf(cls, hf: Mapping[str, Any]) -> Self:
+        """The config in the fields of a Hugging Face `config.json`, from `transformers` 5 or earlier."""
+        return cls(**fields_from_hf(hf))
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
-        return modernbert_hf.fields_to_hf(self)
+        return fields_to_hf(self)
 
 
 class GainNorm(nn.Module):
@@ -281,9 +274,7 @@ class ModernBert(MaskedLM):
     absent = dict.fromkeys(("ln1_normalized", "ln1_scale"), "its input is the embedding norm's output, ln_embed")
 
     def __init__(self, cfg: ModernBertConfig):
-        super().__init__()
-        self.cfg = cfg
-        self.embed = Embedding(cfg.d_vocab, cfg.d_model)
+        super().__init__(cfg)
         self.rotary = Rotary(cfg.n_ctx, cfg.d_head, cfg.rope_theta)
         self.local_rotary = Rotary(cfg.n_ctx, cfg.d_head, cfg.local_rope_theta)
         self.hook_embed = HookPoint("B L D")
@@ -293,38 +284,23 @@ class ModernBert(MaskedLM):
         self.head = Head(cfg) if cfg.mlm_head else None
         self.unembed = Embedding(cfg.d_vocab, cfg.d_model) if cfg.mlm_head and not cfg.tie_embeddings else None
 
-    def forward(
-        self,
-        tokens: Tensor,
-        position_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        stop_at_layer: int | None = None,
-        return_logits: bool = True,
-    ) -> Tensor:
-        """The head's logits [B, L, V] of tokens [B, L]; arguments and errors as in `Bert.forward`.
+    def entered(self, tokens: Tensor, position_ids: Tensor) -> Tensor:
+        """The input of the first block, [B, L, D]."""
+        return self.ln_embed(self.hook_embed(self.embed(tokens)))
 
-        With return_logits=False the final norm's output, [B, L, D]. A mask is narrowed to the window in the layers
-        that have one.
-        """
-        tokens = self.check_tokens(tokens, position_ids, attention_mask)
-        stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
-        mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids)
-        reads = self.reads(tokens, position_ids, mask, stop)
+    def seen_by_layer(self, mask: Mask, position_ids: Tensor) -> list[tuple]:
+        """What each block takes besides the stream: the rotations, and the mask narrowed to its window."""
         windowed = in_two_sided_window(mask, self.cfg.sliding_window, position_ids)
-        of_type = {
-            "full_attention": (self.rotary(position_ids), mask),
-            "sliding_attention": (self.local_rotary(position_ids), windowed),
-        }
-        start, resid_BLD = self.started(self.ln_embed(self.hook_embed(self.embed(tokens))))
-        for i, block in enumerate(self.blocks[start:stop], start):
-            resid_BLD = block(resid_BLD, *of_type[self.cfg.layer_types[i]], reads[i])
-        if stop_at_layer is not None:
-            return stopped(self.blocks, resid_BLD, stop)
-        return self.headed(self.ln_final(resid_BLD), return_logits)
+        of_type = {FULL: (self.rotary(position_ids), mask), SLIDING: (self.local_rotary(position_ids), windowed)}
+        return [of_type[kind] for kind in self.cfg.layer_types]
+
+    def left(self, resid_BLD: Tensor) -> Tensor:
+        """The final norm's output, [B, L, D]."""
+        return self.ln_final(resid_BLD)
 
     def window_of(self, layer: int) -> int | None:
         """`sliding_window` in the layers that have one."""
-        return self.cfg.sliding_window if self.cfg.layer_types[layer] == "sliding_attention" else None
+        return self.cfg.sliding_window if self.cfg.layer_types[layer] == SLIDING else None
 
     @torch.no_grad()
     def init_weights(self, seed: int = 0) -> Self:
@@ -344,16 +320,158 @@ class ModernBert(MaskedLM):
         return self
 
 
+# Translation from and to Hugging Face.
+
+ARCHITECTURES = {"ModernBertModel": (False,), "ModernBertForMaskedLM": (True,)}  # class -> whether it has the head
+ROTATIONS = {  # type of layer -> the old field of its base, our field, the base where no field gives one
+    FULL: ("global_rope_theta", "rope_theta", 160_000.0),
+    SLIDING: ("local_rope_theta", "local_rope_theta", 10_000.0),
+}
+
+
+def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `ModernBertConfig` in a `config.json`; errors as in `ModernBertConfig.from_hf`."""
+    check_implemented(hf, {"rope_scaling": None, "pruned_heads": {}}, "modernbert")
+    given = read_fields(ModernBertConfig, hf, ("d_model", "n_heads", "n_layers", "d_vocab"))
+    (mlm_head,) = parts_named(hf, ARCHITECTURES, "ModernBertForMaskedLM", "model.model")
+    eps = given.get("norm_eps", 1e-5)
+    # older files have both; transformers reads norm_eps alone
+    if "layer_norm_eps" in hf and hf["layer_norm_eps"] != eps:
+        raise DataError(f"layer_norm_eps is {hf['layer_norm_eps']!a:.60}, but norm_eps {eps!a:.60}; leave one out")
+    if given.get("init_cutoff", 2.0) is None:
+        given["init_cutoff"] = 3.0  # what transformers takes null for
+    return {**given, **_rotations(hf), **_layers(hf), "mlm_head": mlm_head}
+
+
+def fields_to_hf(cfg: ModernBertConfig) -> dict[str, Any]:
+    """The fields of the `config.json` for a `ModernBertConfig`."""
+    return {
+        "model_type": "modernbert",
+        "architectures": ["ModernBertForMaskedLM" if cfg.mlm_head else "ModernBertModel"],
+        **written_fields(cfg),
+        "local_attention": 2 * (cfg.sliding_window - 1),
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": getattr(cfg, ours)} for kind, (_, ours, _) in ROTATIONS.items()
+        },
+    }
+
+
+def _layers(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """The window and the layers that have it: a token sees itself and local_attention / 2 tokens on either side."""
+    both, every = hf.get("local_attention", 128), hf.get("global_attn_every_n_layers", 3)
+    if isinstance(both, bool) or not isinstance(both, int) or both < 0:
+        raise DataError(f"local_attention must be a whole number from 0; got {both!a:.60}")
+    check_dimension("n_layers", every, "global_attn_every_n_layers")
+    types = [SLIDING if i % every else FULL for i in range(hf["num_hidden_layers"])]
+    given = types if hf.get("layer_types") is None else hf["layer_types"]
+    check_layer_types(given, len(types))
+    if "global_attn_every_n_layers" in hf and given != types:
+        raise DataError(
+            f"layer_types must be those of global_attn_every_n_layers {every}; leave one out, or correct {given!a:.200}"
+        )
+    return {"sliding_window": both // 2 + 1, "layer_types": tuple(map(str, given))}
+
+
+def _rotations(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """The bases of the rotations: transformers 5 writes rope_parameters for each type of layer, earlier ones fields."""
+    new = hf.get("rope_parameters") or {}
+    if not isinstance(new, Mapping) or not new.keys() <= ROTATIONS.keys():
+        raise DataError(f"rope_parameters must be given for {' and '.join(ROTATIONS)}; got {new!a:.200}")
+    thetas = {}
+    for kind, (old, ours, default) in ROTATIONS.items():
+        rope = new.get(kind) or {}
+        if not isinstance(rope, Mapping) or not rope.keys() <= {"rope_type", "rope_theta"}:
+            raise DataError(f"rope_parameters of {kind} are rope_type and rope_theta here; got {rope!a:.200}")
+        check_implemented(rope, {"rope_type": "default"}, "modernbert")
+        thetas[ours] = rope.get("rope_theta", hf.get(old, default))
+        check_positive_number(thetas[ours], ours)  # NaN differs from itself
+        if hf.get(old, thetas[ours]) != thetas[ours]:
+            raise DataError(f"{old} is {hf[old]!a:.60}, but {thetas[ours]!a:.60} in rope_parameters; leave one out")
+    return thetas
+
+
+HF_PREFIX = "model."
+_HEAD = {"head.dense": "head.dense", "head.ln": "head.norm", "head": "decoder"}
+_NAMES = {  # our module -> the file's
+    "embed": "model.embeddings.tok_embeddings",
+    "ln_embed": "model.embeddings.norm",
+    "blocks.{}.ln1": "model.layers.{}.attn_norm",
+    "blocks.{}.attn.qkv": "model.layers.{}.attn.Wqkv",
+    "blocks.{}.attn.out": "model.layers.{}.attn.Wo",
+    "blocks.{}.ln2": "model.layers.{}.mlp_norm",
+    "blocks.{}.mlp.gate_up": "model.layers.{}.mlp.Wi",
+    "blocks.{}.mlp.down": "model.layers.{}.mlp.Wo",
+    "ln_final": "model.final_norm",
+    "unembed": "decoder",
+} | _HEAD
+
+
+def hf_names(cfg: ModernBertConfig) -> dict[str, HfTensor]:
+    """Our name of every weight -> its name in a Hugging Face file."""
+    return weight_names(ModernBert, cfg, _NAMES)
+
+
+def hf_ties(cfg: ModernBertConfig) -> dict[str, str | None]:
+    """The name of a copy that a file may hold -> the name of the original; None for a head that config.json lacks."""
+    head = [f"{module}.{part}" for module in _HEAD.values() for part in ("weight", "bias")]
+    unused = {} if cfg.mlm_head else dict.fromkeys(head)
+    words = "model.embeddings.tok_embeddings.weight"
+    return unused | ({"decoder.weight": words} if cfg.tie_embeddings else {})
+
+
+def hf_parts(cfg: ModernBertConfig, names: Collection[str]) -> ModernBertConfig:
+    """The config with the head if the file holds one; config.json may say otherwise."""
+    return replace(cfg, mlm_head=any(name.startswith(("head.", "decoder.")) for name in names))
+
+
+def shape(cfg: ModernBertConfig) -> ModelShape:
+    """The sizes of a `ModernBertConfig`'s model."""
+    D, V, norm = cfg.d_model, cfg.d_vocab, cfg.d_model * (1 + cfg.norm_bias)
+    outside = {"token embedding": V * D, "embedding norm": norm, "final norm": norm}
+    if cfg.mlm_head:
+        own = 0 if cfg.tie_embeddings else V * D
+        outside |= {"head": D * D + D * cfg.head_bias + norm + V * cfg.unembed_bias + own}
+    biases = {"qkv_bias": cfg.attn_bias, "out_bias": cfg.attn_bias, "mlp_bias": cfg.mlp_bias}
+    norms = {"norm_shift": cfg.norm_bias, "norm_centred": True, "n_left_out": 1}
+    return ModelShape(
+        "modernbert",
+        (stack_shape(cfg, gated=True, rotary=True, **biases, **norms),),
+        V,
+        cfg.n_ctx,
+        outside,
+        embedding_sums=0,
+        outer_norms=3 if cfg.mlm_head else 2,
+        head_products=D * D + V * D if cfg.mlm_head else 0,
+        logits=V if cfg.mlm_head else 0,
+        last_norms=("ln_final", "head_ln") if cfg.mlm_head else ("ln_final",),
+        cached=False,
+    )
+
+
+def hf_model(cfg: ModernBertConfig) -> HfModel | None:
+    """The classes of transformers for this config, and where they compute our points; its heads share d_model."""
+    if cfg.head_dim is not None:
+        return None
+    prefix = HF_PREFIX if cfg.mlm_head else ""
+    points = weight_points(hf_names(cfg), {"resid_mid": "ln2"}, "" if cfg.mlm_head else HF_PREFIX)
+    parts = {point: ("attn.Wqkv", equal_part(i, 3)) for i, point in enumerate("qkv")}
+    parts |= {point: ("mlp.Wi", equal_part(i, 2)) for i, point in enumerate(("mlp_pre", "mlp_pre_linear"))}
+    points |= points_inside(f"{prefix}layers.{{layer}}", parts)
+    if not cfg.mlm_head:
+        return HfModel("ModernBertConfig", "ModernBertModel", points)
+    return HfModel("ModernBertConfig", "ModernBertForMaskedLM", points | {LOGITS: HfPoint("decoder", module_output)})
+
+
 FAMILY = Family(
     model_types=("modernbert",),
     config=ModernBertConfig,
     model=ModernBert,
-    shape=modernbert_hf.shape,
-    hf_names=modernbert_hf.hf_names,
-    hf_prefix=modernbert_hf.HF_PREFIX,
-    hf_model=modernbert_hf.hf_model,
-    hf_ties=modernbert_hf.hf_ties,
-    hf_parts=modernbert_hf.hf_parts,
+    shape=shape,
+    hf_names=hf_names,
+    hf_prefix=HF_PREFIX,
+    hf_model=hf_model,
+    hf_ties=hf_ties,
+    hf_parts=hf_parts,
     loads="ModernBERT",
     refused="classification heads, rope scaling",
     hub_examples=("answerdotai/ModernBERT-base", "answerdotai/ModernBERT-large"),

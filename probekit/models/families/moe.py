@@ -5,7 +5,8 @@ token's output (Jiang et al. 2024). Qwen3-MoE (Yang et al. 2025) normalises quer
 dense layers (one MLP, no router) among the sparse ones; OLMoE (Muennighoff et al. 2024) normalises all heads together,
 and may clip queries, keys and values. Sparse layers have the points `router_logits` and `expert_weights`; `mlp_pre`,
 `mlp_pre_linear` and `mlp_post` exist in dense layers alone, as each token has its own experts. Every point has its name
-in TransformerLens; its axes are given where it is made. Exact against `transformers`; `moe_hf.py` translates its files.
+in TransformerLens; its axes are given where it is made. Exact against `transformers`; the translation of its files is
+at the end.
 
 In every layer resid_pre + attn_out = resid_mid, resid_mid + mlp_out = resid_post, and resid_post is the next resid_pre.
 
@@ -20,6 +21,7 @@ F width of a dense layer's MLP, E experts, N tokens of all texts, V vocab.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -28,34 +30,54 @@ from torch import Tensor, nn
 
 from probekit.errors import DataError
 from probekit.hooks import HookPoint
-from probekit.models.base import LanguageModel, fill_normal, stopped
-from probekit.models.cache import KeyValueCache, LayerCache
-from probekit.models.config_checks import (
+from probekit.models.cache import LayerCache
+from probekit.models.config_fields import (
+    CAUSAL,
+    FULL,
+    SLIDING,
     check_choice,
     check_dimension,
+    check_fields,
     check_flag,
-    check_id,
-    check_ids,
+    check_implemented,
     check_multiple,
-    check_positive_number,
+    check_only_layer_types,
+    check_pairs,
+    choice,
+    flag,
+    grouped_heads,
+    named,
+    number,
+    read_fields,
+    size,
+    token_id,
+    token_ids,
+    unchecked,
+    written_fields,
 )
-from probekit.models.families import moe_hf
+from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, LLAMA_TIES, PRE_NORM, DecoderOnly
 from probekit.models.families.llama import Attention, NormedAttention
-from probekit.models.family import Family
-from probekit.models.layers import (
-    ACTIVATIONS,
-    Embedding,
-    Linear,
-    Mask,
-    RMSNorm,
-    SwiGLU,
-    at_read,
-    linear,
+from probekit.models.family import (
+    LOGITS,
+    Family,
+    HfModel,
+    HfPoint,
+    HfTensor,
+    module_output,
+    points_inside,
+    weight_names,
+    weight_points,
 )
+from probekit.models.layers import ACTIVATIONS, Embedding, Linear, Mask, RMSNorm, SwiGLU, at_read, linear
 from probekit.models.positional import RopeScaling, Rotary
-from probekit.models.windows import in_window
+from probekit.models.rope_fields import rope_from_hf, rope_to_hf
+from probekit.models.shapes import ModelShape, decoder_shape, stack_shape
 
-SIZES = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_mlp", "n_layers", "n_ctx", "d_vocab", "n_experts")
+# model_type -> how class names of transformers begin
+CLASSES = {"mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe"}
+
+# Kimi K2 has 23,040. Each has matrices of its own, so a damaged file with more would hang before it is checked.
+MOST_EXPERTS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -78,52 +100,55 @@ class MoeConfig:
         eos_token_id: an id, or several that each end a text.
     """
 
-    d_model: int = 4096
-    n_heads: int = 32
-    n_kv_heads: int = 8
-    d_head: int = 128
-    d_mlp: int = 14336
-    n_layers: int = 32
-    n_ctx: int = 32768
-    d_vocab: int = 32000
-    n_experts: int = 8
-    n_active_experts: int = 2
-    norm_top_k: bool = True
-    dense_layers: tuple[int, ...] = ()
-    d_dense_mlp: int | None = None
-    activation: str = "silu"
-    norm_eps: float = 1e-5
-    rope_theta: float = 1000000.0
+    d_model: int = size(4096, hf="hidden_size")
+    n_heads: int = size(32, hf="num_attention_heads")
+    n_kv_heads: int = size(8, hf="num_key_value_heads")
+    d_head: int = size(128, hf="head_dim")
+    d_mlp: int = size(
+        14336,
+        hf={"mixtral": "intermediate_size", "qwen3_moe": "moe_intermediate_size", "olmoe": "intermediate_size"},
+    )
+    n_layers: int = size(32, hf="num_hidden_layers")
+    n_ctx: int = size(32768, hf="max_position_embeddings")
+    d_vocab: int = size(32000, hf="vocab_size")
+    n_experts: int = size(8, hf={"mixtral": "num_local_experts", "qwen3_moe": "num_experts", "olmoe": "num_experts"})
+    n_active_experts: int = size(2, hf="num_experts_per_tok")
+    norm_top_k: bool = flag(True, hf={"qwen3_moe": "norm_topk_prob", "olmoe": "norm_topk_prob"})
+    dense_layers: tuple[int, ...] = unchecked((), hf={"qwen3_moe": "mlp_only_layers"})
+    d_dense_mlp: int | None = size(None, hf={"qwen3_moe": "intermediate_size"}, optional=True)
+    activation: str = choice("silu", ACTIVATIONS, hf="hidden_act")
+    norm_eps: float = number(1e-5, hf="rms_norm_eps")
+    rope_theta: float = number(1000000.0)
     rope_scaling: RopeScaling | None = None
-    attention_bias: bool = False
-    clip_qkv: float | None = None
-    sliding_window: int | None = None
-    tie_embeddings: bool = False
-    init_std: float = 0.02
-    bos_token_id: int | None = 1
-    eos_token_id: int | tuple[int, ...] | None = 2
-    model_type: str = "mixtral"
+    attention_bias: bool = flag(False, hf={"qwen3_moe": "attention_bias", "olmoe": "attention_bias"})
+    clip_qkv: float | None = number(None, hf={"olmoe": "clip_qkv"}, optional=True)
+    sliding_window: int | None = size(None, optional=True)
+    tie_embeddings: bool = flag(False, hf="tie_word_embeddings")
+    init_std: float = number(0.02, hf="initializer_range")
+    bos_token_id: int | None = token_id(1, hf="bos_token_id")
+    eos_token_id: int | tuple[int, ...] | None = token_ids(2, hf="eos_token_id")
+    model_type: str = choice("mixtral", CLASSES)
 
     def __post_init__(self):
-        check_choice(self.model_type, moe_hf.CLASSES, "model_type")
-        named = moe_hf.naming(self.model_type)
-        for field in SIZES:
-            check_dimension(field, getattr(self, field), named(field))
-        check_multiple(self.n_heads, named("n_heads"), self.n_kv_heads, named("n_kv_heads"))
-        if self.d_head % 2:
-            raise DataError(f"{named('d_head')} must be even, as rotary positions rotate pairs; got {self.d_head}")
-        moe_hf.check_experts(self)
-        check_choice(self.activation, ACTIVATIONS, named("activation"))
-        for field in ("norm_eps", "rope_theta", "init_std"):
-            check_positive_number(getattr(self, field), named(field))
-        for field in ("norm_top_k", "attention_bias", "tie_embeddings"):
-            check_flag(getattr(self, field), named(field))
-        if self.clip_qkv is not None:
-            check_positive_number(self.clip_qkv, "clip_qkv")
-        if self.sliding_window is not None:
-            check_dimension("n_ctx", self.sliding_window, "sliding_window")
-        check_id(self.bos_token_id, "bos_token_id")
-        check_ids(self.eos_token_id, "eos_token_id")
+        check_fields(self)
+        check_multiple(self, "n_heads", "n_kv_heads")
+        check_pairs(self)
+        name = partial(named, self)
+        if self.n_active_experts > self.n_experts:
+            raise DataError(
+                f"{name('n_active_experts')} {self.n_active_experts} is more than {name('n_experts')} "
+                f"{self.n_experts}; correct one of them"
+            )
+        if self.n_experts * self.n_layers > MOST_EXPERTS:
+            raise DataError(
+                f"{name('n_experts')} {self.n_experts} in each of {name('n_layers')} {self.n_layers} are more than "
+                f"{MOST_EXPERTS} experts; correct one of them"
+            )
+        for layer in self.dense_layers:
+            if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < self.n_layers:
+                raise DataError(f"{name('dense_layers')} must lie in 0..{self.n_layers - 1}; got {layer!a:.60}")
+        if self.dense_layers:
+            check_dimension("d_dense_mlp", self.d_dense_mlp, name("d_dense_mlp"))
 
     @property
     def qkv_bias(self) -> bool:
@@ -136,20 +161,16 @@ class MoeConfig:
         return self.attention_bias
 
     @classmethod
-    def from_hf(cls, hf: Mapping[str, Any]) -> "MoeConfig":
+    def from_hf(cls, hf: Mapping[str, Any]) -> Self:
         """The config in the fields of a Hugging Face `config.json`, from `transformers` 5 or earlier.
 
         Fields of the training alone are ignored: `router_aux_loss_coef`, `router_jitter_noise`, `attention_dropout`.
-
-        Raises:
-            DataError: a size is missing or out of range, or a field requires arithmetic that is not implemented here;
-                the message names the field.
         """
-        return cls(**moe_hf.fields_from_hf(hf))
+        return cls(**fields_from_hf(hf))
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
-        return moe_hf.fields_to_hf(self)
+        return fields_to_hf(self)
 
 
 class WideNormAttention(Attention):
@@ -274,44 +295,18 @@ class Block(nn.Module):
 ABSENT = "in layers with experts each token has its own; take mlp_out, router_logits or expert_weights there"
 
 
-class Moe(LanguageModel):
+class Moe(DecoderOnly):
     """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
 
     absent = MappingProxyType(dict.fromkeys(("mlp_pre", "mlp_pre_linear", "mlp_post"), ABSENT))
 
     def __init__(self, cfg: MoeConfig):
-        super().__init__()
-        self.cfg = cfg
-        self.embed = Embedding(cfg.d_vocab, cfg.d_model)
+        super().__init__(cfg)
         self.rotary = Rotary(cfg.n_ctx, cfg.d_head, cfg.rope_theta, cfg.rope_scaling)
         self.hook_embed = HookPoint("B L D")
         self.blocks = nn.ModuleList(Block(cfg, layer) for layer in range(cfg.n_layers))
         self.ln_final = RMSNorm(cfg.d_model, cfg.norm_eps)
         self.unembed = None if cfg.tie_embeddings else Embedding(cfg.d_vocab, cfg.d_model)
-
-    def forward(
-        self,
-        tokens: Tensor,
-        position_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        stop_at_layer: int | None = None,
-        return_logits: bool = True,
-        cache: KeyValueCache | None = None,
-    ) -> Tensor:
-        """Logits [B, L, V] of tokens [B, L]; arguments and errors as in `Llama.forward`."""
-        tokens = self.check_tokens(tokens, position_ids, attention_mask)
-        stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
-        mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids, cache)
-        reads = self.reads(tokens, position_ids, mask, stop)
-        mask = in_window(mask, self.cfg.sliding_window, position_ids, cache)
-        rotation = self.rotary(position_ids)
-        start, resid_BLD = self.started(self.hook_embed(self.embed(tokens)))
-        for i, block in enumerate(self.blocks[start:stop], start):
-            resid_BLD = block(resid_BLD, rotation, mask, None if cache is None else cache[i], reads[i])
-        if stop_at_layer is not None:
-            return stopped(self.blocks, resid_BLD, stop)
-        normalized_BLD = self.ln_final(resid_BLD)
-        return self.head(normalized_BLD) if return_logits else normalized_BLD
 
     def window_of(self, layer: int) -> int | None:
         """`sliding_window`, in every layer."""
@@ -321,26 +316,196 @@ class Moe(LanguageModel):
         """The size of an axis of this point; F, the width of an MLP with points, is that of dense layers."""
         return self.cfg.d_dense_mlp if axis == "F" else super().size_of(axis, short)
 
-    def head(self, normalized_BLD: Tensor) -> Tensor:
-        """Logits [B, L, V] of the final norm's output."""
-        return linear(normalized_BLD, (self.unembed or self.embed).weight, None)
 
-    def init_weights(self, seed: int = 0) -> Self:
-        """Fill the weights as `transformers` does before training: normal of `init_std`."""
-        fill_normal(self, self.cfg.init_std, seed)
-        return self
+# Translation from and to Hugging Face. A file holds each expert's matrices as tensors of their own; in memory,
+# transformers 5 keeps those of a layer in two tensors.
+
+_DEFAULTS = {  # of transformers, for fields that a file lacks
+    "mixtral": {"norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2},
+    "qwen3_moe": {"norm_eps": 1e-6, "bos_token_id": None, "eos_token_id": None},
+    "olmoe": {"norm_eps": 1e-5, "bos_token_id": None, "eos_token_id": 50279},
+}
+_REQUIRED: dict[str, dict[str, Any]] = {  # fields that change the arithmetic, and their only value that is implemented
+    "mixtral": {"attention_bias": False, "norm_topk_prob": True, "clip_qkv": None},
+    "qwen3_moe": {"clip_qkv": None},
+    "olmoe": {"sliding_window": None},
+}
+_REQUIRED_OF_ALL = CAUSAL | {"mlp_bias": False, "shared_expert_intermediate_size": None}
+
+
+def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `MoeConfig` in a `config.json`; errors as in `MoeConfig.from_hf`."""
+    model_type = hf.get("model_type", "mixtral")
+    check_choice(model_type, CLASSES, "model_type")
+    check_implemented(hf, _REQUIRED_OF_ALL | _REQUIRED[model_type], model_type)
+    hf = _with_one_name_of_experts(hf, model_type)
+    rope = rope_from_hf(hf, 1e6 if model_type == "mixtral" else 1e4)
+    required = ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab", "n_experts")
+    given = read_fields(MoeConfig, hf, required, model_type)
+    fields = _DEFAULTS[model_type] | {"norm_top_k": model_type == "mixtral"} | given | rope
+    fields |= _heads(hf, given, model_type) | _window(hf, model_type)
+    if model_type == "qwen3_moe":
+        fields["dense_layers"] = _dense_layers(hf)
+    return fields | {"model_type": model_type}
+
+
+def _with_one_name_of_experts(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+    """The fields with the number of experts as the Hub's files name it; transformers 5 writes Qwen3-MoE's otherwise."""
+    ours, other = "num_experts", "num_local_experts"
+    if model_type == "mixtral":
+        ours, other = other, ours
+    if ours in hf and other in hf and hf[ours] != hf[other]:
+        raise DataError(f"{ours} is {hf[ours]!a:.60}, but {other} is {hf[other]!a:.60}; leave one out")
+    return {**hf, ours: hf[other]} if other in hf else dict(hf)
+
+
+def _heads(hf: Mapping[str, Any], given: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+    if "num_key_value_heads" not in hf and model_type != "olmoe":
+        raise DataError(f"{named(MoeConfig, 'n_kv_heads')} is missing; add it")  # transformers' default is 8 or 4
+    if model_type != "olmoe":
+        return grouped_heads(MoeConfig, hf, given)
+    heads = grouped_heads(MoeConfig, {**hf, "head_dim": None}, given)  # OLMoE's always share d_model
+    check_implemented(
+        {"head_dim": hf["head_dim"]} if hf.get("head_dim") else {}, {"head_dim": heads["d_head"]}, "olmoe"
+    )
+    return heads
+
+
+def _window(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+    """The window of all layers; Qwen3-MoE's is off without use_sliding_window, and `max_window_layers` is not read."""
+    window = hf.get("sliding_window")
+    if model_type == "qwen3_moe":
+        is_on = hf.get("use_sliding_window", False)
+        check_flag(is_on, "use_sliding_window")
+        window = hf.get("sliding_window", 4096) if is_on else None
+    check_only_layer_types(hf, [FULL if window is None else SLIDING] * hf["num_hidden_layers"])
+    return {"sliding_window": window}
+
+
+def _dense_layers(hf: Mapping[str, Any]) -> tuple[int, ...]:
+    """Layers without experts: those of mlp_only_layers, and all but every decoder_sparse_step-th."""
+    n_layers, step, listed = hf["num_hidden_layers"], hf.get("decoder_sparse_step", 1), hf.get("mlp_only_layers") or []
+    if isinstance(step, bool) or not isinstance(step, int) or step < 1:
+        raise DataError(f"decoder_sparse_step must be a whole number from 1; got {step!a:.60}")
+    if not isinstance(listed, list):
+        raise DataError(f"mlp_only_layers must be a list of layers; got {listed!a:.60}")
+    if wrong := [i for i in listed if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < n_layers]:
+        raise DataError(f"mlp_only_layers must lie in 0..{n_layers - 1}; got {wrong[0]!a:.60}")
+    return tuple(layer for layer in range(n_layers) if layer in listed or (layer + 1) % step)
+
+
+def fields_to_hf(cfg: MoeConfig) -> dict[str, Any]:
+    """The fields of the `config.json` for a `MoeConfig`."""
+    fields = written_fields(cfg)
+    if cfg.model_type == "mixtral":
+        fields["sliding_window"] = cfg.sliding_window
+    if cfg.model_type == "qwen3_moe":
+        fields |= {"use_sliding_window": cfg.sliding_window is not None, "sliding_window": cfg.sliding_window}
+        fields["decoder_sparse_step"] = 1
+        if cfg.d_dense_mlp is None:
+            del fields["intermediate_size"]
+    classes = {"model_type": cfg.model_type, "architectures": [f"{CLASSES[cfg.model_type]}ForCausalLM"]}
+    return classes | fields | {"rope_parameters": rope_to_hf(cfg.rope_theta, cfg.rope_scaling)}
+
+
+HF_PREFIX = "model."
+_MLP, _MIXTRAL_MLP = (
+    {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"},
+    {"gate": "w1", "up": "w3", "down": "w2"},
+)
+_NAMES = LLAMA_NAMES | {  # our module -> the file's
+    "blocks.{}.ln1": "model.layers.{}.input_layernorm",
+    "blocks.{}.ln2": "model.layers.{}.post_attention_layernorm",
+}
+
+
+def hf_names(cfg: MoeConfig) -> dict[str, HfTensor]:
+    """Our name of every weight -> its name in a Hugging Face file."""
+    mlp, names = ("block_sparse_moe", _MIXTRAL_MLP) if cfg.model_type == "mixtral" else ("mlp", _MLP)
+    sparse = {"blocks.{}.mlp.router": f"model.layers.{{}}.{mlp}.gate"}
+    sparse |= {f"blocks.{{}}.mlp.experts.{{}}.{x}": f"model.layers.{{}}.{mlp}.experts.{{}}.{names[x]}" for x in names}
+    return weight_names(Moe, cfg, _NAMES | sparse)
+
+
+def shape(cfg: MoeConfig) -> ModelShape:
+    """The sizes of a `MoeConfig`'s model."""
+    stack = stack_shape(
+        cfg,
+        n_kv_heads=cfg.n_kv_heads,
+        gated=True,
+        rotary=True,
+        qkv_bias=cfg.attention_bias,
+        out_bias=cfg.attention_bias,
+        mlp_bias=False,
+        norm_shift=False,
+        qk_norm={"mixtral": "", "qwen3_moe": "K", "olmoe": "HK"}[cfg.model_type],
+        n_experts=cfg.n_experts,
+        n_active_experts=cfg.n_active_experts,
+        n_dense_layers=len(cfg.dense_layers),
+        d_dense_mlp=cfg.d_dense_mlp if cfg.dense_layers else 0,
+    )
+    return decoder_shape(cfg.model_type, stack, cfg.d_vocab, cfg.n_ctx, cfg.tie_embeddings)
+
+
+def slots(model_type: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of transformers' model in memory by their names in a file; each expert's are views."""
+    names = _MIXTRAL_MLP if model_type == "mixtral" else _MLP
+    found: dict[str, Tensor] = {}
+    for name, weight in state.items():
+        if model_type == "mixtral":
+            name = name.replace(".mlp.", ".block_sparse_moe.")
+        stem, is_experts, matrix = name.rpartition(".experts.")
+        if not is_experts:
+            found[name] = weight
+            continue
+        for i, expert in enumerate(weight):
+            parts = (
+                {"down": expert} if matrix == "down_proj" else dict(zip(("gate", "up"), expert.chunk(2), strict=True))
+            )
+            found |= {f"{stem}.experts.{i}.{names[part]}.weight": matrix for part, matrix in parts.items()}
+    return found
+
+
+def _router_logits(_: tuple, routed: Any) -> Tensor:
+    """[1, L, E], from the router's output for a batch of one."""
+    return routed[0][None]
+
+
+def _expert_weights(_: tuple, routed: Any) -> Tensor:
+    """[1, L, E]; the router gives the weights of the chosen experts, and who they are."""
+    logits, weights, chosen = routed
+    return torch.zeros_like(logits, dtype=weights.dtype).scatter(-1, chosen, weights)[None]
+
+
+def _copied_output(_: tuple, output: Any) -> Tensor:
+    """The output of a norm, which transformers clips in place."""
+    return output.clone()
+
+
+def hf_model(cfg: MoeConfig) -> HfModel:
+    """The classes of transformers for this config, and where they compute our points."""
+    points = weight_points(hf_names(cfg), PRE_NORM) | {LOGITS: HfPoint("lm_head", module_output)}
+    points |= {x: points[x]._replace(take=_copied_output) for x in ("q_norm", "k_norm") if x in points}
+    sparse = {"router_logits": ("mlp.gate", _router_logits), "expert_weights": ("mlp.gate", _expert_weights)}
+    points |= points_inside("model.layers.{layer}", sparse | {"mlp_out": ("mlp", module_output)})
+    if (limit := cfg.clip_qkv) is not None:
+        points["v"] = points["v"]._replace(take=lambda _, output: output.clamp(-limit, limit))
+    name = CLASSES[cfg.model_type]
+    # its grouped product of all experts does not take float64
+    options = {"experts_implementation": "eager"}
+    return HfModel(f"{name}Config", f"{name}ForCausalLM", points, options, partial(slots, cfg.model_type))
 
 
 FAMILY = Family(
-    model_types=tuple(moe_hf.CLASSES),
+    model_types=tuple(CLASSES),
     config=MoeConfig,
     model=Moe,
-    shape=moe_hf.shape,
-    hf_names=moe_hf.hf_names,
-    hf_prefix=moe_hf.HF_PREFIX,
-    hf_model=moe_hf.hf_model,
-    hf_ties=moe_hf.hf_ties,
-    hf_buffers=moe_hf.HF_BUFFERS,
+    shape=shape,
+    hf_names=hf_names,
+    hf_prefix=HF_PREFIX,
+    hf_model=hf_model,
+    hf_ties=LLAMA_TIES,
+    hf_buffers=LLAMA_BUFFERS,
     loads="Mixtral, Qwen3-MoE, OLMoE",
     refused="shared experts",
     hub_examples=("mistralai/Mixtral-8x7B-v0.1", "Qwen/Qwen3-30B-A3B", "allenai/OLMoE-1B-7B-0924"),

@@ -3,7 +3,8 @@
 A decoder like Llama, but for its norms: no block normalises what it reads; the outputs of attention and MLP are
 normalised before they are added to the stream, and so are queries and keys, all heads together. OLMo 3 has a sliding
 window in most layers, and stretches the rotations of the others alone to longer contexts. Every point has its name in
-TransformerLens; its axes are given where it is made. Exact against `transformers`; `olmo_hf.py` translates its files.
+TransformerLens; its axes are given where it is made. Exact against `transformers`; the translation of its files is at
+the end.
 
 Identities: resid_pre + attn_out = resid_mid, resid_mid + mlp_out = resid_post, resid_post.i = resid_pre.{i + 1};
 `attn_out` and `mlp_out` are after their norms, so they equal `ln1_post_normalized` and `ln2_post_normalized`.
@@ -14,7 +15,6 @@ K d_head, F d_mlp, V vocab.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self
 
 import torch
@@ -23,21 +23,38 @@ from torch import Tensor, nn
 
 from probekit.errors import DataError
 from probekit.hooks import HookPoint
-from probekit.models.base import LanguageModel, fill_normal, stopped
-from probekit.models.cache import KeyValueCache, LayerCache
-from probekit.models.config_checks import (
+from probekit.models.cache import LayerCache
+from probekit.models.config_fields import (
+    CAUSAL,
+    FULL,
+    SLIDING,
     check_choice,
     check_dimension,
-    check_flag,
-    check_id,
-    check_ids,
+    check_fields,
+    check_implemented,
     check_multiple,
-    check_positive_number,
-    hf_field,
+    check_pairs,
+    choice,
+    flag,
+    grouped_heads,
+    number,
+    read_fields,
+    size,
+    token_id,
+    token_ids,
+    written_fields,
 )
-from probekit.models.config_fields import FULL, SLIDING
-from probekit.models.families import olmo_hf
-from probekit.models.family import Family
+from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, LLAMA_TIES, DecoderOnly
+from probekit.models.family import (
+    LOGITS,
+    Family,
+    HfModel,
+    HfPoint,
+    HfTensor,
+    module_output,
+    weight_names,
+    weight_points,
+)
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
@@ -47,14 +64,13 @@ from probekit.models.layers import (
     SwiGLU,
     at_read,
     attend,
-    linear,
     projected,
 )
 from probekit.models.positional import RopeScaling, Rotary, rotate_half
-from probekit.models.windows import in_window
+from probekit.models.rope_fields import rope_by_type_from_hf, rope_from_hf, rope_to_hf
+from probekit.models.shapes import ModelShape, decoder_shape, stack_shape
 
-SIZES = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_mlp", "n_layers", "n_ctx", "d_vocab")
-_named = partial(hf_field, olmo_hf.OURS)
+CLASSES = {"olmo2": "Olmo2", "olmo3": "Olmo3"}  # model_type -> how class names of transformers begin
 
 
 @dataclass(frozen=True)
@@ -73,62 +89,47 @@ class OlmoConfig:
         eos_token_id: an id, or several that each end a text.
     """
 
-    d_model: int = 4096
-    n_heads: int = 32
-    n_kv_heads: int = 32
-    d_head: int = 128
-    d_mlp: int = 11008
-    n_layers: int = 32
-    n_ctx: int = 4096
-    d_vocab: int = 100352
-    activation: str = "silu"
-    norm_eps: float = 1e-6
-    rope_theta: float = 500000.0
+    d_model: int = size(4096, hf="hidden_size")
+    n_heads: int = size(32, hf="num_attention_heads")
+    n_kv_heads: int = size(32, hf="num_key_value_heads")
+    d_head: int = size(128, hf="head_dim")
+    d_mlp: int = size(11008, hf="intermediate_size")
+    n_layers: int = size(32, hf="num_hidden_layers")
+    n_ctx: int = size(4096, hf="max_position_embeddings")
+    d_vocab: int = size(100352, hf="vocab_size")
+    activation: str = choice("silu", ACTIVATIONS, hf="hidden_act")
+    norm_eps: float = number(1e-6, hf="rms_norm_eps")
+    rope_theta: float = number(500000.0)
     rope_scaling: RopeScaling | None = None
-    local_rope_theta: float = 500000.0
-    attention_bias: bool = False
+    local_rope_theta: float = number(500000.0)
+    attention_bias: bool = flag(False, hf="attention_bias")
     sliding_window: int | None = None
     layer_types: tuple[str, ...] = ()
-    tie_embeddings: bool = False
-    init_std: float = 0.02
-    bos_token_id: int | None = None
-    eos_token_id: int | tuple[int, ...] | None = 100257
-    model_type: str = "olmo2"
+    tie_embeddings: bool = flag(False, hf="tie_word_embeddings")
+    init_std: float = number(0.02, hf="initializer_range")
+    bos_token_id: int | None = token_id(None, hf="bos_token_id")
+    eos_token_id: int | tuple[int, ...] | None = token_ids(100257, hf="eos_token_id")
+    model_type: str = choice("olmo2", CLASSES)
 
     def __post_init__(self):
-        check_choice(self.model_type, olmo_hf.CLASSES, "model_type")
-        for field in SIZES:
-            check_dimension(field, getattr(self, field), _named(field))
-        check_multiple(self.n_heads, _named("n_heads"), self.n_kv_heads, _named("n_kv_heads"))
-        if self.d_head % 2:
-            raise DataError(f"{_named('d_head')} must be even, as rotary positions rotate pairs; got {self.d_head}")
-        check_choice(self.activation, ACTIVATIONS, _named("activation"))
-        for field in ("norm_eps", "rope_theta", "local_rope_theta", "init_std"):
-            check_positive_number(getattr(self, field), _named(field))
-        for field in ("attention_bias", "tie_embeddings"):
-            check_flag(getattr(self, field), _named(field))
+        check_fields(self)
+        check_multiple(self, "n_heads", "n_kv_heads")
+        check_pairs(self)
         for kind in self.layer_types:
             check_choice(kind, (FULL, SLIDING), "layer_types")
         if self.layer_types and len(self.layer_types) != self.n_layers:
             raise DataError(f"layer_types must name {self.n_layers} layers; got {len(self.layer_types)}")
         if SLIDING in self.layer_types:
-            check_dimension("n_ctx", self.sliding_window, "sliding_window")
-        check_id(self.bos_token_id, "bos_token_id")
-        check_ids(self.eos_token_id, "eos_token_id")
+            check_dimension("sliding_window", self.sliding_window, "sliding_window")
 
     @classmethod
-    def from_hf(cls, hf: Mapping[str, Any]) -> "OlmoConfig":
-        """The config in the fields of a Hugging Face `config.json`, from `transformers` 5 or earlier.
-
-        Raises:
-            DataError: a size is missing or out of range, or a field requires arithmetic that is not implemented here;
-                the message names the field.
-        """
-        return cls(**olmo_hf.fields_from_hf(hf))
+    def from_hf(cls, hf: Mapping[str, Any]) -> Self:
+        """The config in the fields of a Hugging Face `config.json`, from `transformers` 5 or earlier."""
+        return cls(**fields_from_hf(hf))
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
-        return olmo_hf.fields_to_hf(self)
+        return fields_to_hf(self)
 
     def type_of(self, layer: int) -> str:
         """The layer's attention: "full_attention" or "sliding_attention"."""
@@ -225,72 +226,106 @@ ABSENT: dict[str, str] = {
 }
 
 
-class Olmo(LanguageModel):
+class Olmo(DecoderOnly):
     """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
 
     absent = ABSENT
 
     def __init__(self, cfg: OlmoConfig):
-        super().__init__()
-        self.cfg = cfg
-        self.embed = Embedding(cfg.d_vocab, cfg.d_model)
+        super().__init__(cfg)
         self.rotary = Rotary(cfg.n_ctx, cfg.d_head, cfg.rope_theta, cfg.rope_scaling)
-        alike = cfg.rope_scaling is None and cfg.local_rope_theta == cfg.rope_theta
-        self.local_rotary = self.rotary if alike else Rotary(cfg.n_ctx, cfg.d_head, cfg.local_rope_theta)
+        if cfg.rope_scaling is not None or cfg.local_rope_theta != cfg.rope_theta:
+            self.local_rotary = Rotary(cfg.n_ctx, cfg.d_head, cfg.local_rope_theta)
         self.hook_embed = HookPoint("B L D")
         self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.n_layers))
         self.ln_final = RMSNorm(cfg.d_model, cfg.norm_eps)
         self.unembed = None if cfg.tie_embeddings else Embedding(cfg.d_vocab, cfg.d_model)
 
-    def forward(
-        self,
-        tokens: Tensor,
-        position_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        stop_at_layer: int | None = None,
-        return_logits: bool = True,
-        cache: KeyValueCache | None = None,
-    ) -> Tensor:
-        """Logits [B, L, V] of tokens [B, L]; arguments and errors as in `Llama.forward`."""
-        tokens = self.check_tokens(tokens, position_ids, attention_mask)
-        stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
-        mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids, cache)
-        reads = self.reads(tokens, position_ids, mask, stop)
-        windowed = in_window(mask, self.cfg.sliding_window, position_ids, cache)
-        seen = {FULL: (self.rotary(position_ids), mask), SLIDING: (self.local_rotary(position_ids), windowed)}
-        start, resid_BLD = self.started(self.hook_embed(self.embed(tokens)))
-        for i, block in enumerate(self.blocks[start:stop], start):
-            rotation, allowed = seen[self.cfg.type_of(i)]
-            resid_BLD = block(resid_BLD, rotation, allowed, None if cache is None else cache[i], reads[i])
-        if stop_at_layer is not None:
-            return stopped(self.blocks, resid_BLD, stop)
-        normalized_BLD = self.ln_final(resid_BLD)
-        return self.head(normalized_BLD) if return_logits else normalized_BLD
-
     def window_of(self, layer: int) -> int | None:
         """`sliding_window` in layers of "sliding_attention"."""
         return self.cfg.sliding_window if self.cfg.type_of(layer) == SLIDING else None
 
-    def head(self, normalized_BLD: Tensor) -> Tensor:
-        """Logits [B, L, V] of the final norm's output."""
-        return linear(normalized_BLD, (self.unembed or self.embed).weight, None)
 
-    def init_weights(self, seed: int = 0) -> Self:
-        """Fill the weights as before training: normal of `init_std`, as `transformers` does."""
-        fill_normal(self, self.cfg.init_std, seed)
-        return self
+# Translation from and to Hugging Face.
+
+THETA = 500000.0  # OLMo 3's, where a file gives none
+
+
+def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an `OlmoConfig` in a `config.json`; errors as in `OlmoConfig.from_hf`."""
+    model_type = hf.get("model_type", "olmo2")
+    check_choice(model_type, CLASSES, "model_type")
+    check_implemented(hf, CAUSAL, model_type)
+    given = read_fields(OlmoConfig, hf, ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"))
+    fields = {"norm_eps": 1e-5, "eos_token_id": 50279} | given  # transformers' defaults
+    # a rope_theta outside of rope_parameters is for layers of full attention alone
+    rope = rope_from_hf(hf) if model_type == "olmo2" else rope_by_type_from_hf(hf, THETA, THETA)
+    fields |= grouped_heads(OlmoConfig, hf, given) | _layers(hf, model_type) | rope
+    return fields | {"model_type": model_type}
+
+
+def _layers(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+    """Without layer_types, every fourth layer of OLMo 3 has full attention."""
+    n_layers, types = hf["num_hidden_layers"], hf.get("layer_types")
+    if model_type == "olmo2":
+        check_implemented(hf, {"sliding_window": None}, model_type)
+        if types not in (None, [FULL] * n_layers):
+            raise DataError(f"layer_types {types!a:.200} are not implemented for model_type olmo2; leave them out")
+        return {"sliding_window": None, "layer_types": ()}
+    if types is None:
+        types = [FULL if i % 4 == 3 else SLIDING for i in range(n_layers)]
+    if not isinstance(types, list) or not types:
+        raise DataError(f"layer_types must be a list of {n_layers} types; got {types!a:.60}")
+    return {"sliding_window": hf.get("sliding_window", 4096), "layer_types": tuple(types)}
+
+
+def fields_to_hf(cfg: OlmoConfig) -> dict[str, Any]:
+    """The fields of the `config.json` for an `OlmoConfig`."""
+    fields, rope = written_fields(cfg), rope_to_hf(cfg.rope_theta, cfg.rope_scaling)
+    if cfg.model_type == "olmo3":
+        fields |= {"sliding_window": cfg.sliding_window, "layer_types": [cfg.type_of(i) for i in range(cfg.n_layers)]}
+        rope = {FULL: rope, SLIDING: rope_to_hf(cfg.local_rope_theta, None)}
+    classes = {"model_type": cfg.model_type, "architectures": [f"{CLASSES[cfg.model_type]}ForCausalLM"]}
+    return classes | fields | {"rope_parameters": rope}
+
+
+HF_PREFIX = "model."
+_NAMES = LLAMA_NAMES | {  # our module -> the file's
+    "blocks.{}.ln1_post": "model.layers.{}.post_attention_layernorm",
+    "blocks.{}.ln2_post": "model.layers.{}.post_feedforward_layernorm",
+}
+
+
+def hf_names(cfg: OlmoConfig) -> dict[str, HfTensor]:
+    """Our name of every weight -> where a Hugging Face file holds it."""
+    return weight_names(Olmo, cfg, _NAMES)
+
+
+def shape(cfg: OlmoConfig) -> ModelShape:
+    """The sizes of an `OlmoConfig`'s model."""
+    biases = {"qkv_bias": cfg.attention_bias, "out_bias": cfg.attention_bias, "mlp_bias": False, "norm_shift": False}
+    norms = {"norms": ("ln1_post", "ln2_post"), "qk_norm": "HK"}
+    stack = stack_shape(cfg, n_kv_heads=cfg.n_kv_heads, gated=True, rotary=True, **biases, **norms)
+    return decoder_shape(cfg.model_type, stack, cfg.d_vocab, cfg.n_ctx, cfg.tie_embeddings)
+
+
+def hf_model(cfg: OlmoConfig) -> HfModel:
+    """The classes of transformers for this config, and where they compute our points."""
+    points = weight_points(hf_names(cfg), {"resid_mid": "mlp.gate"}) | {LOGITS: HfPoint("lm_head", module_output)}
+    name = CLASSES[cfg.model_type]
+    return HfModel(f"{name}Config", f"{name}ForCausalLM", points)
 
 
 FAMILY = Family(
-    model_types=tuple(olmo_hf.CLASSES),
+    model_types=tuple(CLASSES),
     config=OlmoConfig,
     model=Olmo,
-    shape=olmo_hf.shape,
-    hf_names=olmo_hf.hf_names,
-    hf_prefix=olmo_hf.HF_PREFIX,
-    hf_model=olmo_hf.hf_model,
-    hf_ties=olmo_hf.hf_ties,
-    hf_buffers=olmo_hf.HF_BUFFERS,
+    shape=shape,
+    hf_names=hf_names,
+    hf_prefix=HF_PREFIX,
+    hf_model=hf_model,
+    hf_ties=LLAMA_TIES,
+    hf_buffers=LLAMA_BUFFERS,
     loads="OLMo 2, OLMo 3",
     refused="rope scaling of layers with a window; longrope",
     hub_examples=("allenai/OLMo-2-0425-1B", "allenai/OLMo-2-1124-7B", "allenai/Olmo-3-1025-7B"),

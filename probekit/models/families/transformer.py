@@ -4,7 +4,7 @@ The encoder reads the source. The decoder reads the target up to each token and,
 output, and predicts the next token of the target. Both are stacks of post-norm blocks, norm(x + sublayer(x)), over
 token plus position embedding, so there is no final norm. Every point has its name in TransformerLens, after "encoder."
 or "decoder."; its axes are given where it is made. Exact against `transformers`' Marian, which has this architecture;
-`transformer_hf.py` translates its files.
+the translation of its files is at the end.
 
 Sinusoids come in halves, sines before cosines, as in Marian, or interleaved, as in the paper: a permutation of the
 stream's axes.
@@ -19,8 +19,8 @@ K d_head, F d_mlp, V vocab.
 """
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Self
 
@@ -29,37 +29,51 @@ from torch import Tensor, nn
 
 from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
-from probekit.models.base import LanguageModel, stopped
-from probekit.models.cache import KeyValueCache
-from probekit.models.config_checks import (
-    check_choice,
-    check_dimension,
+from probekit.models.base import LanguageModel, check_mask, stopped
+from probekit.models.cache import KeyValueCache, LayerCache
+from probekit.models.config_fields import (
+    check_fields,
     check_flag,
-    check_id,
+    check_implemented,
     check_multiple,
-    check_positive_number,
-    hf_field,
+    choice,
+    flag,
+    number,
+    read_fields,
+    size,
+    token_id,
+    written_fields,
 )
-from probekit.models.families import transformer_hf
-from probekit.models.families.cross_attention import DecoderBlock, source_mask_for
-from probekit.models.family import Family
+from probekit.models.family import (
+    LOGITS,
+    Family,
+    HfModel,
+    HfPoint,
+    HfTensor,
+    module_input,
+    weight_names,
+    weight_points,
+)
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
+    FeedForward,
+    LayerNorm,
     Mask,
+    MultiHeadAttention,
     PostNormBlock,
+    at_read,
     causal_mask,
     init_embedding,
     init_linear,
     linear,
 )
 from probekit.models.positional import ComputedTable, sinusoids, sinusoids_in_halves
+from probekit.models.shapes import ModelShape, stack_shape
 from probekit.text import counted
 
 LN_EPS = 1e-5  # Marian's config has no field for it
 
-IDS = ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")
-_named = partial(hf_field, transformer_hf.OURS)
 POSITIONS = ("sinusoidal", "interleaved", "learned")
 
 
@@ -80,40 +94,36 @@ class TransformerConfig:
         init_std: standard deviation of the embeddings before training.
     """
 
-    d_model: int = 512
-    n_heads: int = 8
-    n_decoder_heads: int = 8
-    d_mlp: int = 2048
-    d_decoder_mlp: int = 2048
-    n_layers: int = 6
-    n_decoder_layers: int = 6
-    n_ctx: int = 512
-    d_vocab: int = 37000
-    activation: str = "relu"
-    positions: str = "sinusoidal"
-    scale_embedding: bool = True
-    tie_embeddings: bool = True
-    logits_bias: bool = True
-    init_std: float = 0.02
-    pad_token_id: int | None = None
-    eos_token_id: int | None = None
-    bos_token_id: int | None = None
-    decoder_start_token_id: int | None = None
+    d_model: int = size(512, hf="d_model")
+    n_heads: int = size(8, hf="encoder_attention_heads")
+    n_decoder_heads: int = size(8, hf="decoder_attention_heads")
+    d_mlp: int = size(2048, hf="encoder_ffn_dim")
+    d_decoder_mlp: int = size(2048, hf="decoder_ffn_dim")
+    n_layers: int = size(6, hf="encoder_layers")
+    n_decoder_layers: int = size(6, hf="decoder_layers")
+    n_ctx: int = size(512, hf="max_position_embeddings")
+    d_vocab: int = size(37000, hf="vocab_size")
+    activation: str = choice("relu", ACTIVATIONS, hf="activation_function")
+    positions: str = choice("sinusoidal", POSITIONS)
+    scale_embedding: bool = flag(True, hf="scale_embedding")
+    tie_embeddings: bool = flag(True, hf="tie_word_embeddings")
+    logits_bias: bool = flag(True)
+    init_std: float = number(0.02, hf="init_std")
+    pad_token_id: int | None = token_id(None, hf="pad_token_id")
+    eos_token_id: int | None = token_id(None, hf="eos_token_id")
+    bos_token_id: int | None = token_id(None, hf="bos_token_id")
+    decoder_start_token_id: int | None = token_id(None, hf="decoder_start_token_id")
 
     def __post_init__(self):
-        for field in transformer_hf.SIZES:
-            check_dimension(field, getattr(self, field), _named(field))
-        for field in ("n_heads", "n_decoder_heads"):
-            check_multiple(self.d_model, "d_model", getattr(self, field), _named(field))
-        check_choice(self.activation, ACTIVATIONS, _named("activation"))
-        check_choice(self.positions, POSITIONS, "positions")
+        check_fields(self)
+        check_multiple(self, "d_model", "n_heads")
+        check_multiple(self, "d_model", "n_decoder_heads")
         if self.positions != "learned" and self.d_model % 2:
             raise DataError(f"sinusoidal positions need an even d_model; got {self.d_model}")
-        for field in ("scale_embedding", "tie_embeddings", "logits_bias"):
-            check_flag(getattr(self, field), _named(field))
-        check_positive_number(self.init_std, "init_std")
-        for field in IDS:
-            _check_id(field, getattr(self, field), self.d_vocab)
+        for name in ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < self.d_vocab:
+                raise DataError(f"{name} must be an id in 0..{self.d_vocab - 1}; got {value}")
 
     @property
     def d_head(self) -> int:
@@ -126,24 +136,21 @@ class TransformerConfig:
         return self.d_model // self.n_decoder_heads
 
     @classmethod
-    def from_hf(cls, hf: Mapping[str, Any]) -> "TransformerConfig":
+    def from_hf(cls, hf: Mapping[str, Any]) -> Self:
         """The config in the fields of a Hugging Face `config.json` of model_type "marian".
 
         Raises:
             DataError: a size is missing or out of range, the activation is unknown, or a field requires arithmetic that
                 is not implemented here; the message names the field.
         """
-        return cls(**transformer_hf.fields_from_hf(hf))
+        return cls(**fields_from_hf(hf))
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
-        return transformer_hf.fields_to_hf(self)
-
-
-def _check_id(field: str, value: Any, d_vocab: int) -> None:
-    check_id(value, field)
-    if value is not None and not 0 <= value < d_vocab:
-        raise DataError(f"{field} must be an id in 0..{d_vocab - 1}; got {value}")
+        given = written_fields(self)
+        given |= {"share_encoder_decoder_embeddings": self.tie_embeddings, "decoder_vocab_size": self.d_vocab}
+        given |= {"static_position_embeddings": self.positions == "sinusoidal", "is_encoder_decoder": True}
+        return {"model_type": "marian", "architectures": ["MarianMTModel"], **given}
 
 
 class TokenStack(nn.Module):
@@ -180,6 +187,76 @@ class Encoder(TokenStack):
         return stopped(self.blocks, resid_BSD, len(reads))
 
 
+class CausalAttention(MultiHeadAttention):
+    """The target's self-attention, under a causal mask; a cache adds the keys and values of earlier tokens."""
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, x_BLD: Tensor, mask: Mask, cache: LayerCache | None = None, read_BR: Tensor | None = None
+    ) -> Tensor:
+        keys, values = self.keys_and_values(x_BLD)
+        if cache is not None:
+            keys, values = cache.append(keys, values)
+        return self.gather(at_read(x_BLD, read_BR), keys, values, mask)
+
+
+class CrossAttention(MultiHeadAttention):
+    """Attention to the source: queries from x, keys and values from the memory, the encoder's output."""
+
+    def __init__(self, d_model: int, n_heads: int):
+        super().__init__(d_model, n_heads)
+        self.hook_k = HookPoint("B S H K")
+        self.hook_v = HookPoint("B S H K")
+        self.hook_attn_scores = HookPoint("B H L S")
+        self.hook_pattern = HookPoint("B H L S")
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, x_BLD: Tensor, memory_BSD: Tensor, mask_BLS: Tensor | None, cache: LayerCache | None = None
+    ) -> Tensor:
+        if cache is None:
+            return self.gather(x_BLD, *self.keys_and_values(memory_BSD), mask_BLS)
+        if cache.memory is None:
+            cache.memory = self.keys_and_values(memory_BSD)
+        return self.gather(x_BLD, *cache.memory, mask_BLS)
+
+
+class DecoderBlock(nn.Module):
+    """Post-norm: x = ln1(x + attn(x)), x = ln2(x + cross_attn(x, memory)), then ln3(x + mlp(x))."""
+
+    def __init__(self, d_model: int, n_heads: int, d_mlp: int, activation: str, ln_eps: float):
+        super().__init__()
+        self.hook_resid_pre = HookPoint("B L D")
+        self.attn = CausalAttention(d_model, n_heads)
+        self.hook_attn_out = HookPoint("B L D")
+        self.hook_resid_mid = HookPoint("B L D")
+        self.ln1 = LayerNorm(d_model, ln_eps)
+        self.cross_attn = CrossAttention(d_model, n_heads)
+        self.hook_cross_attn_out = HookPoint("B L D")
+        self.hook_resid_mid_cross = HookPoint("B L D")
+        self.ln2 = LayerNorm(d_model, ln_eps)
+        self.mlp = FeedForward(d_model, d_mlp, activation)
+        self.hook_mlp_out = HookPoint("B L D")
+        self.hook_resid_post = HookPoint("B L D")
+        self.ln3 = LayerNorm(d_model, ln_eps)
+
+    def forward(
+        self,
+        resid_BLD: Tensor,
+        memory_BSD: Tensor,
+        mask: Mask,
+        cross_mask_BLS: Tensor | None,
+        cache: LayerCache | None,
+        read_BR: Tensor | None = None,
+    ) -> Tensor:
+        resid_pre = self.hook_resid_pre(resid_BLD)
+        attn_out = self.hook_attn_out(self.attn(resid_pre, at_read(mask, read_BR), cache, read_BR))
+        x_BLD = self.ln1(self.hook_resid_mid(at_read(resid_pre, read_BR) + attn_out))
+        cross_mask = at_read(cross_mask_BLS, read_BR)
+        cross_attn_out = self.hook_cross_attn_out(self.cross_attn(x_BLD, memory_BSD, cross_mask, cache))
+        x_BLD = self.ln2(self.hook_resid_mid_cross(x_BLD + cross_attn_out))
+        mlp_out = self.hook_mlp_out(self.mlp(x_BLD))
+        return self.ln3(self.hook_resid_post(x_BLD + mlp_out))
+
+
 class Decoder(TokenStack):
     """The stack that reads the target so far, and the encoder's output."""
 
@@ -202,6 +279,26 @@ class Decoder(TokenStack):
             of_layer = None if cache is None else cache[i]
             resid_BLD = block(resid_BLD, memory_BSD, mask_BLM, cross_mask_BLS, of_layer, read_BR)
         return stopped(self.blocks, resid_BLD, len(reads))
+
+
+def source_mask_for(tokens: Tensor, memory_BSD: Tensor, mask: Tensor | None) -> Tensor | None:
+    """The mask [B, L, S] from target to source, from one of [B, S] or [B, L, S]; None if every source token is real.
+
+    Raises:
+        UsageError: another shape, or a target that may attend to no source token.
+    """
+    if mask is None:
+        return None
+    (batch, length), n_source = tokens.shape, memory_BSD.shape[1]
+    if tuple(mask.shape) not in {(batch, n_source), (batch, length, n_source)}:
+        expected = f"{[batch, n_source]} or {[batch, length, n_source]}"
+        raise UsageError(f"cross_mask is {expected}; got {list(mask.shape)}")
+    mask = check_mask(mask).to(tokens.device)
+    if mask.dim() == 2 and not bool(mask.any(1).all()):
+        raise UsageError(
+            "cross_mask must let each target see a source token, and one of its rows is all false; correct it"
+        )
+    return mask if mask.dim() == 3 else mask[:, None].expand(batch, length, n_source)
 
 
 class Transformer(LanguageModel):
@@ -383,16 +480,132 @@ class Transformer(LanguageModel):
         return self
 
 
+# Translation from and to Hugging Face.
+
+# Other values of these fields change the arithmetic in ways that this file does not implement.
+_REQUIRED = {
+    "normalize_before": False,
+    "normalize_embedding": False,
+    "layernorm_embedding": False,
+    "add_final_layer_norm": False,
+    "is_encoder_decoder": True,
+    "is_decoder": False,
+    "head_dim": None,
+}
+
+
+def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `TransformerConfig` in a `config.json`; errors as in `TransformerConfig.from_hf`."""
+    check_implemented(hf, _REQUIRED, "marian")
+    sizes = {each.name for each in fields(TransformerConfig) if each.type is int}
+    given = read_fields(TransformerConfig, hf, sizes)
+    _check_sharing(hf)
+    given = {"scale_embedding": False, "activation": "gelu"} | given  # transformers' defaults for Marian
+    given["activation"] = {"swish": "silu"}.get(str(given["activation"]), given["activation"])
+    if given.get("bos_token_id") == given.get("eos_token_id"):
+        given["bos_token_id"] = None  # Marian's files name </s> there, which never begins a text
+    sinusoidal = hf.get("static_position_embeddings", True)
+    check_flag(sinusoidal, "static_position_embeddings")
+    return given | {"positions": "sinusoidal" if sinusoidal else "learned"}
+
+
+def _check_sharing(hf: Mapping[str, Any]) -> None:
+    shared, tied = hf.get("share_encoder_decoder_embeddings", True), hf.get("tie_word_embeddings", True)
+    if shared != tied:
+        raise DataError(
+            f"share_encoder_decoder_embeddings = {shared!a:.60} with tie_word_embeddings = {tied!a:.60} is not "
+            f"implemented: source embedding, target embedding and head are one matrix (both true) or three (both false)"
+        )
+    if hf.get("decoder_vocab_size", hf["vocab_size"]) not in (hf["vocab_size"], None):
+        raise DataError(
+            f"decoder_vocab_size = {hf['decoder_vocab_size']!a:.60} is not implemented; it must equal that of the "
+            f"source, vocab_size = {hf['vocab_size']}"
+        )
+
+
+HF_PREFIX = "model."
+_SHARED, _HEAD, _BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
+
+
+def _attention_names(stack: str, ours: str, theirs: str) -> dict[str, str]:
+    names = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj"}
+    return {f"{stack}.blocks.{{}}.{ours}.{x}": f"model.{stack}.layers.{{}}.{theirs}.{names[x]}" for x in names}
+
+
+def hf_names(cfg: TransformerConfig) -> dict[str, HfTensor]:
+    """Our name of every weight -> its name in a Hugging Face Marian file."""
+    modules = {"logits_bias": _BIAS, "unembed": "lm_head", "target_embed": "model.decoder.embed_tokens"}
+    modules["embed"] = "model.shared" if cfg.tie_embeddings else "model.encoder.embed_tokens"
+    norms = {"encoder": ("self_attn", "final"), "decoder": ("self_attn", "encoder_attn", "final")}
+    for stack in norms:
+        inside = {"mlp.up": "fc1", "mlp.down": "fc2"}
+        inside |= {f"ln{i}": f"{name}_layer_norm" for i, name in enumerate(norms[stack], 1)}
+        modules |= {f"{stack}.blocks.{{}}.{ours}": f"model.{stack}.layers.{{}}.{x}" for ours, x in inside.items()}
+        modules |= _attention_names(stack, "attn", "self_attn")
+        modules[f"{stack}.pos_embed"] = f"model.{stack}.embed_positions"
+    modules |= _attention_names("decoder", "cross_attn", "encoder_attn")
+    return weight_names(Transformer, cfg, modules)
+
+
+def hf_ties(cfg: TransformerConfig) -> dict[str, str | None]:
+    """The name of a copy that a file may hold -> the name of the original: the shared embedding, if all are tied."""
+    copies = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", _HEAD)
+    return dict.fromkeys(copies, _SHARED) if cfg.tie_embeddings else {}
+
+
+def hf_parts(cfg: TransformerConfig, names: Collection[str]) -> TransformerConfig:
+    """The config of what a file holds.
+
+    Position tables in a file are always loaded as learned ones, as `transformers` does: old files store the sinusoids
+    as tables. A file of a bare model has no bias for the head, and the model then has none.
+    """
+    stored = any(f"model.{stack}.embed_positions.weight" in names for stack in ("encoder", "decoder"))
+    return replace(cfg, positions="learned" if stored else cfg.positions, logits_bias=_BIAS in names)
+
+
+def shape(cfg: TransformerConfig) -> ModelShape:
+    """The sizes of a `TransformerConfig`'s model."""
+    D, V = cfg.d_model, cfg.d_vocab
+    decoder = {"n_layers": cfg.n_decoder_layers, "n_heads": cfg.n_decoder_heads, "n_kv_heads": cfg.n_decoder_heads}
+    decoder |= {"d_head": D // cfg.n_decoder_heads, "d_mlp": cfg.d_decoder_mlp, "norms": ("ln1", "ln2", "ln3")}
+    stacks = stack_shape(cfg, name="encoder"), stack_shape(cfg, **decoder, name="decoder", cross=True)
+    tables = 1 if cfg.tie_embeddings else 2  # of source and target
+    outside = {"token embedding": tables * V * D}
+    if cfg.positions != "sinusoidal":
+        outside |= {"position embedding": 2 * cfg.n_ctx * D}
+    outside |= {"head": (0 if cfg.tie_embeddings else V * D) + (V if cfg.logits_bias else 0)}
+    sums = 2 if cfg.scale_embedding else 1
+    logits = 2 * V if cfg.logits_bias else V
+    return ModelShape("marian", stacks, V, cfg.n_ctx, outside, sums, outer_norms=0, head_products=V * D, logits=logits)
+
+
+def _position_rows(_: tuple, output: Any) -> Any:
+    """Rows of a position table, with the batch axis that they may lack."""
+    return output if output.dim() == 3 else output[None]
+
+
+def hf_model(cfg: TransformerConfig) -> HfModel:
+    """The classes of transformers, and where they compute our points."""
+    streams = {"resid_mid": "ln1", "resid_mid_cross": "ln2"}
+    points = weight_points(hf_names(cfg), streams)
+    for stack in ("encoder", "decoder"):
+        points[f"{stack}.resid_post"] = HfPoint(f"model.{stack}.layers.{{layer}}.final_layer_norm", module_input)
+        points[f"{stack}.pos_embed"] = HfPoint(f"model.{stack}.embed_positions", _position_rows)
+    points[LOGITS] = HfPoint("", lambda _, output: output.logits)
+    own = {"embed", "encoder.resid_mid_cross"}  # the table is read twice; an encoder has no cross-attention
+    return HfModel("MarianConfig", "MarianMTModel", {x: place for x, place in points.items() if x not in own})
+
+
 FAMILY = Family(
     model_types=("marian",),
     config=TransformerConfig,
     model=Transformer,
-    shape=transformer_hf.shape,
-    hf_names=transformer_hf.hf_names,
-    hf_prefix=transformer_hf.HF_PREFIX,
-    hf_model=transformer_hf.hf_model,
-    hf_ties=transformer_hf.hf_ties,
-    hf_parts=transformer_hf.hf_parts,
+    shape=shape,
+    hf_names=hf_names,
+    hf_prefix=HF_PREFIX,
+    hf_model=hf_model,
+    hf_ties=hf_ties,
+    hf_parts=hf_parts,
     loads="Marian, the original encoder-decoder",
     refused="pre-norm blocks, a norm of the embeddings",
     hub_examples=("Helsinki-NLP/opus-mt-en-de",),

@@ -1,36 +1,52 @@
-"""Two-class logistic regressions in memory, each followed by Newton's method along its rising values of C.
+"""Two-class logistic regressions in memory: Newton's method along rising values of C.
 
-Problems on the same rows share what depends on the rows alone. Whatever was found passes the certificate in float64
-from X itself; a problem that misses is taken up again in float64.
+The intercept is minimised out at every point, so the unknowns are the weights w alone, and the Hessian is
+I + C Z_c' diag(h) Z_c, with Z_c the rows minus their mean under the curvatures h. Factoring it costs as much as many
+products with Z. So one factor is the initial Hessian of L-BFGS for as long as that converges fast enough. Where a full
+step does not decrease the objective enough (Nocedal and Wright 2006, chapter 3), the step is about the minimum along
+the direction, which needs no product with Z.
+
+Problems on the same rows share what depends on the rows alone: a `System`, which says what the unknowns u are. Whatever
+was found passes the certificate in float64 from X itself; a problem that misses is taken up again in float64.
 
 Axes: N rows, D features, P problems.
 """
 
+import math
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from probekit.machine.threads import Shares, shares
-from probekit.probes.logistic.certificate import Certified, Solutions, certify, reassembled
-from probekit.probes.logistic.descent import BinaryProblem, Place, System, descend, path, place
+from probekit.machine.threads import Shares
+from probekit.probes.lbfgs import inverse_times
+from probekit.probes.logistic.certificate import Certified, Solutions, within_tolerance
 from probekit.probes.logistic.features import Features
-from probekit.probes.logistic.kernel import Kernel
 from probekit.probes.logistic.objective import objective_of
-from probekit.probes.logistic.primal import Primal
-from probekit.probes.problem import Labels, ProblemSet, by_weighting, subset
+from probekit.probes.logistic.systems import Kernel, Primal
+from probekit.probes.problem import ProblemSet, by_rising_C
 
 LARGE = 1 << 23  # numbers in X from which several threads pay
 ROWS_PER_FEATURE = 16  # from which L-BFGS over all problems at once is faster, where X is large (measured)
 MOST_NUMBERS = 1 << 27  # in the standardised copy, or in the kernel matrix
-MOST_SCORES = 1 << 26  # scores in memory at once; more problems are certified in parts
 AIM = 0.5  # share of the tolerance to stop at: the certificate is computed with less rounding
 SHARPER = (0.1, 1e-4)  # shares of the tolerance, for problems that missed it
 ROUNDING = 1e-22  # relative gap that float64 features are followed to, if rounding allows
 NUMBERS, COLUMNS = 1 << 20, 1024  # at least, in a block that the kernel matrix sums: adding N^2 numbers costs, too
+BALANCED = 1e-11  # |sum of residuals| / sum of |residuals| at an optimal intercept; the certificate allows 1e-10
+MOST_STEPS = 200  # of an intercept; bisection alone needs about a hundred
+PAIRS = 8  # steps that L-BFGS remembers
+FLAT = 1e-10  # relative decrease below which the objective has too few digits to judge a step
+PATIENCE = 6  # steps without progress after which only rounding is left
+ROUGH = 100  # times the tolerance, where slow progress may be the rounding of float32
+CHECKS = 4  # recomputations of scores that may show a bound to be rounding
+POOR = 0.2  # share of a Newton step that shows the factor to be poor
+ENOUGH = 0.3  # share of the slope that a full step must decrease the objective by
+
+
+System = Primal | Kernel
 
 
 def fits(X: Tensor) -> bool:
@@ -40,104 +56,280 @@ def fits(X: Tensor) -> bool:
     return not tall and n * (d if n > d else n) <= MOST_NUMBERS
 
 
-def solve_binary(X: Tensor, problems: ProblemSet, standardise: bool, tol: float, max_iter: int) -> Solutions:
-    """Solve problems with two classes; see `solve_logistic`."""
-    groups, solved = by_weighting(problems), []
-    for weighting, which in groups.items():
-        rows, some = _with_weight(X, problems.weightings[weighting], subset(problems, which))
-        with shares(parallel=rows.numel() > LARGE) as by_thread:
-            solved.append(_Rows(rows, some, standardise, by_thread).solve(tol, max_iter))
-    return reassembled(solved, list(groups.values()))
+def solve_binary(
+    X: Tensor, problems: ProblemSet, standardise: bool, by_thread: Shares, tol: float, max_iter: int
+) -> Solutions:
+    """Solve problems of one weighting: follow every path, certify all, and go on in float64 with what misses."""
+    features = Features(X, by_thread)
+    objective = objective_of(features, problems, 1, standardise, None, with_basis=False)
+    mean, scale = objective.scaling.mean[0], objective.scaling.inverse_scale[0]
+    weights = None if objective.weights is None else objective.weights[:, 0]
+    (n, d), exact = X.shape, features.dtype == torch.float64
 
+    def columns() -> Iterator[Tensor]:
+        shift = features.shift.double()
+        for some in torch.arange(d).split(max(COLUMNS, NUMBERS // n)):
+            own = slice(int(some[0]), int(some[-1]) + 1)
+            yield (X[:, own].double() - shift[own]).sub_(mean[own]).mul_(scale[own])
 
-def _with_weight(X: Tensor, weights: np.ndarray | None, problems: ProblemSet) -> tuple[Tensor, ProblemSet]:
-    """The rows that have a weight, and the problems over them."""
-    if weights is None or weights.all():
-        return X, problems
-    rows = np.flatnonzero(weights)
-    labels = tuple(Labels(each.values[rows], each.n_classes) for each in problems.labels)
-    return X[torch.from_numpy(rows)], replace(problems, labels=labels, weightings=(weights[rows],))
-
-
-class _Rows:
-    """Problems with the same rows and weights, and what they share."""
-
-    def __init__(self, X: Tensor, problems: ProblemSet, standardise: bool, by_thread: Shares):
-        self.X, self.problems, self.by_thread = X, problems.problems, by_thread
-        self.features = Features(X, by_thread)
-        self.objective = objective_of(self.features, problems, 1, standardise, None, with_basis=False)
-        self.exact = self.features.dtype == torch.float64
-
-    def system(self, in_weights: bool = False) -> System:
-        """The rows as centred and scaled features; with weights for unknowns if there are more rows, or it is asked."""
-        mean, scale = self.objective.scaling.mean[0], self.objective.scaling.inverse_scale[0]
-        n, d = self.X.shape
-        if n <= d and not in_weights:
-            return Kernel(n, partial(self._columns, mean, scale))
+    def primal() -> Primal:
         Z = torch.empty(n, d, dtype=torch.float64)
 
         def block(rows: slice, X: Tensor) -> list[Tensor]:
             Z[rows] = X.sub_(mean).mul_(scale)
             return []
 
-        self.features.sum(block, torch.float64)
-        return Primal(Z, not self.exact, self.by_thread)
+        features.sum(block, torch.float64)
+        return Primal(Z, not exact, by_thread)
 
-    def _columns(self, mean: Tensor, scale: Tensor) -> Iterator[Tensor]:
-        shift = self.features.shift.double()
-        for some in torch.arange(self.X.shape[1]).split(max(COLUMNS, NUMBERS // len(self.X))):
-            columns = slice(int(some[0]), int(some[-1]) + 1)
-            yield (self.X[:, columns].double() - shift[columns]).sub_(mean[columns]).mul_(scale[columns])
+    def unknowns(which: Tensor) -> Tensor:
+        u, b = torch.stack([places[p].u for p in which.tolist()]), [places[p].b for p in which.tolist()]
+        return torch.cat([system.weights(u), torch.tensor(b).double()[:, None]], dim=1)[:, None]
 
-    def task(self, p: int) -> BinaryProblem:
-        """Problem p, for a descent."""
-        weights = None if self.objective.weights is None else self.objective.weights[:, 0]
-        return BinaryProblem(
-            self.objective.labels[:, self.problems[p].label].double(), weights, float(self.objective.C[p])
-        )
+    tasks = [
+        BinaryProblem(objective.labels[:, problem.label].double(), weights, C)
+        for problem, C in zip(problems.problems, objective.C.tolist(), strict=True)
+    ]
+    system: System = Kernel(n, columns) if n <= d else primal()
+    places: dict[int, Place] = {}
+    n_iter = torch.zeros(len(tasks), dtype=torch.int64)
+    for which in by_rising_C(problems):
+        task = tasks[which[0]]
+        at = place(task, system.zero(), torch.zeros_like(task.wrong), 0.0, 0.0)
+        for number, p in enumerate(which):
+            start = stretched(system, tasks[p], at) if number else at
+            at, n_iter[p] = descend(system, tasks[p], start, ROUNDING if exact else AIM * tol, max_iter)
+            places[p] = at
 
-    def paths(self) -> Iterator[list[int]]:
-        """The numbers of the problems of each label column, by rising C."""
-        of_label: dict[int, list[int]] = {}
-        for p, problem in enumerate(self.problems):
-            of_label.setdefault(problem.label, []).append(p)
-        strengths = self.objective.C.tolist()
-        return (sorted(which, key=lambda p: strengths[p]) for which in of_label.values())
+    def again(late: Tensor, found: Certified, sharper: float) -> tuple[Tensor, Tensor]:
+        nonlocal system
+        if isinstance(system, Kernel):  # raw features of very unequal sizes: K has too few digits for the smaller
+            u = system.weights(torch.stack([places[p].u for p in range(len(places))]))
+            places.update({p: replace(at, u=u[p]) for p, at in places.items()})
+            system = primal()
+        more = torch.zeros_like(late)
+        for i, p in enumerate(late.tolist()):
+            at, task, left = places[p], tasks[p], max_iter - int(n_iter[p])
+            at = place(task, at.u, system.scores(at.u, exact=True), at.b, float(at.u @ at.u))
+            places[p], more[i] = descend(system, task, at, sharper, left, precise=True)
+        return unknowns(late), more
 
-    def solve(self, tol: float, max_iter: int) -> Solutions:
-        """Follow every path, certify all, and go on in float64 with what misses."""
-        system = self.system()
-        aim = ROUNDING if self.exact else AIM * tol
-        found: dict[int, tuple[Place, int]] = {}
-        for which in self.paths():
-            found |= dict(zip(which, path(system, [self.task(p) for p in which], aim, max_iter), strict=True))
-        places = [found[p][0] for p in range(len(found))]
-        n_iter = torch.tensor([found[p][1] for p in range(len(found))])
-        certified = self.certified(system, places, torch.arange(len(places)))
-        for sharper in SHARPER:
-            late = torch.nonzero((certified.gap > tol) & (n_iter < max_iter))[:, 0]
-            if not len(late):
+    v = unknowns(torch.arange(len(tasks)))
+    return within_tolerance(objective, v, n_iter, again, [tol * share for share in SHARPER], tol, max_iter)
+
+
+@dataclass(frozen=True, eq=False)
+class BinaryProblem:
+    """The sign of a wrong score (-1 for class 1, 1 for class 0) and the weight (None: 1) of each row [N], and C."""
+
+    wrong: Tensor
+    weights: Tensor | None
+    C: float
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Unknowns u, their scores s [N] without the intercept b, the objective f, residuals r and curvatures h [N]."""
+
+    u: Tensor
+    s: Tensor
+    b: float
+    f: float
+    r: Tensor
+    h: Tensor
+    square: float  # |w|^2
+
+
+@dataclass(frozen=True, eq=False)
+class Slope:
+    """The gradient at a place, its dual, and how far the objective may be above its optimum."""
+
+    g: Tensor
+    v: Tensor
+    bound: float
+
+    def gap(self, f: float) -> float:
+        """The bound relative to the least possible optimum."""
+        return self.bound / (f - self.bound) if self.bound < f else math.inf
+
+
+def balance(task: BinaryProblem, s: Tensor, b: float) -> tuple[float, Tensor, Tensor]:
+    """The best intercept for scores s, and the derivatives of the loss by the scores there.
+
+    Newton's method; where it leaves the interval that holds the root, bisection. A far root is approached in steps of
+    up to 1, 2, 4, ...: where all rows are certain, the slope says nothing of the distance.
+    """
+    low, high, reach = -math.inf, math.inf, 1.0
+    r, h, size = _derivatives(task, s + b)
+    for _ in range(MOST_STEPS):
+        drift, bend = float(r.sum()), float(h.sum())
+        if not abs(drift) > BALANCED * float(size.sum()):
+            break
+        low, high = (low, b) if drift > 0 else (b, high)
+        step = drift / bend if bend > 0 else math.copysign(math.inf, drift)
+        new = b - min(reach, max(-reach, step))
+        if not low < new < high:
+            new = 0.5 * (low + high)
+            if not low < new < high:  # no number is between
                 break
-            if isinstance(system, Kernel):  # raw features of very unequal sizes: K has too few digits for the smaller
-                weights = system.weights(torch.stack([at.u for at in places]))
-                places = [replace(at, u=weights[i]) for i, at in enumerate(places)]
-                system = self.system(in_weights=True)
-            for p in late.tolist():
-                at, task = places[p], self.task(p)
-                at = place(task, at.u, system.scores(at.u, exact=True), at.b, float(at.u @ at.u))
-                places[p], more = descend(system, task, at, tol * sharper, max_iter - int(n_iter[p]), precise=True)
-                n_iter[p] += more
-            certified.put(late, self.certified(system, [places[p] for p in late.tolist()], late))
-        coef, intercept = self.objective.raw(certified.v)
-        numbers = (coef, intercept, certified.f, certified.gradient_norm, certified.gap, n_iter, certified.gap <= tol)
-        return Solutions(*(x.numpy() for x in numbers))
+        b, reach = new, 2 * reach
+        r, h, size = _derivatives(task, s + b)
+    return b, r, h
 
-    def certified(self, system: System, places: list[Place], which: Tensor) -> Certified:
-        """The certificates of the problems `which` at these places."""
-        u, b = torch.stack([at.u for at in places]), torch.tensor([at.b for at in places]).double()
-        v = torch.cat([system.weights(u), b[:, None]], dim=1)[:, None]
-        size = max(1, MOST_SCORES // len(self.X))
-        parts = [
-            certify(self.objective.of(of), some) for of, some in zip(which.split(size), v.split(size), strict=True)
-        ]
-        return Certified(*(torch.cat(values) for values in zip(*(vars(part).values() for part in parts), strict=True)))
+
+def _derivatives(task: BinaryProblem, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The loss's first and second derivative by the scores, without cancellation, and the size of the first."""
+    wrong = torch.sigmoid(task.wrong * z)
+    signed = task.wrong * wrong
+    r, size = (signed, wrong) if task.weights is None else (signed * task.weights, wrong * task.weights)
+    return r, r * (task.wrong - signed), size
+
+
+def place(task: BinaryProblem, u: Tensor, s: Tensor, b: float, square: float) -> Place:
+    """The place of unknowns u with scores s, from a guess of the intercept."""
+    b, r, h = balance(task, s, b)
+    loss = F.softplus(task.wrong * (s + b), threshold=50)
+    if task.weights is not None:
+        loss = loss * task.weights
+    return Place(u, s, b, 0.5 * square + task.C * float(loss.sum()), r, h, square)
+
+
+def slope_at(system: System, task: BinaryProblem, at: Place, exact: bool) -> Slope:
+    """The gradient at a place."""
+    g, v = system.gradient(at.u, task.C * at.r, exact)
+    return Slope(g, v, 0.5 * float((g @ v).clamp_min(0).nan_to_num(math.inf)))
+
+
+def stretched(system: System, task: BinaryProblem, at: Place) -> Place:
+    """The best multiple of a place's weights: where a smaller C's optimum leads at a larger one."""
+    along = task.C * float(at.r @ at.s)
+    if not at.square + along < 0:
+        return place(task, at.u, at.s, at.b, at.square)
+    t = search(task, at, at.s, at.square, at.square)
+    return place(task, (1 + t) * at.u, (1 + t) * at.s, at.b, (1 + t) ** 2 * at.square)
+
+
+def search(task: BinaryProblem, at: Place, ds: Tensor, ud: float, dd: float) -> float:
+    """About the step t that minimises the objective along a direction with scores ds, inner products ud and dd."""
+    low, high, t, b = 0.0, math.inf, 1.0, at.b
+    first = abs(ud + task.C * float(at.r @ ds))
+    for _ in range(30):
+        b, r, h = balance(task, at.s + t * ds, b)
+        moved = h * ds
+        bend = dd + task.C * float(moved @ ds - moved.sum().square() / h.sum().clamp_min(1e-300))
+        slope = ud + t * dd + task.C * float(r @ ds)
+        if abs(slope) <= 0.1 * first:
+            break
+        low, high = (t, high) if slope < 0 else (low, t)
+        guess = t - slope / bend if bend > 0 else math.inf
+        wide = 4 * t if math.isinf(high) else 0.5 * (low + high) if low > 0 else 0.1 * high
+        t = guess if low < guess < min(high, 10 * t) else wide
+    return t
+
+
+class _Factor:
+    """The factor in use, the steps since, and when to factor anew: if the steps left would cost more than that."""
+
+    def __init__(self, system: System, precise: bool) -> None:
+        self.system = system
+        self.pairs: list[
+            tuple[Tensor, Tensor, float]
+        ] = []  # as `inverse_times` takes them; gradients with duals [2, .]
+        self._logs: list[float] = []  # of the contraction of the gradient, step by step
+        self._failed, self._precise = False, precise
+
+    def begin(self, at: Place, C: float) -> None:
+        if at.square == 0:
+            self.system.begin(at.h, C)
+        elif self._precise or not self.system.refactor(C):
+            self.renew(at, C)
+
+    def renew(self, at: Place, C: float) -> None:
+        self.system.factor(at.h, C, self._precise)
+        self.pairs, self._logs, self._failed = [], [], False
+
+    def note(self, step: Tensor, before: Slope, after: Slope, t: float) -> None:
+        self._precise |= t < POOR and not self._logs  # a new factor that does not serve lacks digits
+        self._failed = t == 0
+        self._logs.append(0.5 * (math.log(max(after.bound, 1e-300)) - math.log(max(before.bound, 1e-300))))
+        change = torch.stack([after.g - before.g, after.v - before.v])
+        inner = float(_inner(step, change))
+        if inner > 1e-300:
+            self.pairs = [*self.pairs[1 - PAIRS :], (step, change, 1 / inner)]
+
+    def direction(self, slope: Slope) -> Tensor:
+        """Minus the inverse Hessian times the gradient."""
+        both = torch.stack([slope.g, slope.v])
+        return -inverse_times(self.pairs, both, lambda q: self.system.solve(q[0], q[1]), _inner, float)
+
+    def sharpen(self) -> None:
+        """Make the next factor at once, and in float64."""
+        self._precise = self._failed = True
+
+    @property
+    def slow(self) -> bool:
+        """Whether the last step brought the gradient down by less than a fifth."""
+        return bool(self._logs) and self._logs[-1] > math.log(0.8)
+
+    def is_stale(self, gap: float, tol: float) -> bool:
+        if not self._logs:
+            return False
+        last = self._logs[-3:]
+        fall = -sum(last) / len(last)
+        need = 0.5 * math.log(max(min(gap, 1e6), tol) / tol)
+        return self._failed or fall <= 0 or need / fall > self.system.patience
+
+
+def _inner(step: Tensor, gradient: Tensor) -> Tensor:
+    """The inner product of a step and a gradient [2, .], which has its dual in the second row."""
+    return step @ gradient[1]
+
+
+def descend(
+    system: System, task: BinaryProblem, at: Place, tol: float, max_iter: int, precise: bool = False
+) -> tuple[Place, int]:
+    """Descend from a place until the relative bound is `tol` or only rounding is left; returns place and steps.
+
+    All products are in float64 if `precise`.
+    """
+    exact = precise or not system.rough
+    slope, factor = slope_at(system, task, at, exact), _Factor(system, precise)
+    best, idle, checks, n_iter = (at, slope), 0, 0, 0
+    factor.begin(at, task.C)
+    while n_iter < max_iter and idle < PATIENCE and checks < CHECKS:
+        gap = slope.gap(at.f)
+        if gap <= tol or (not exact and factor.slow and gap <= ROUGH * tol):
+            exact = True
+            at = place(task, at.u, system.scores(at.u, exact), at.b, at.square)  # they were summed up step by step
+            slope, checks = slope_at(system, task, at, exact), checks + 1
+            best, gap = (at, slope), slope.gap(at.f)
+            if gap <= tol:
+                break
+        if factor.is_stale(gap, tol):
+            factor.renew(at, task.C)
+        new, step, t = _step(system, task, at, slope, factor.direction(slope), exact)
+        after = slope_at(system, task, new, exact)
+        factor.note(step, slope, after, t)
+        at, slope, n_iter = new, after, n_iter + 1
+        if after.bound < 0.5 * best[1].bound or at.f < best[0].f * (1 - FLAT):
+            best, idle = (at, slope), 0
+        else:
+            idle += 1
+            if idle == PATIENCE // 2:
+                factor.sharpen()
+    return best[0], n_iter
+
+
+def _step(
+    system: System, task: BinaryProblem, at: Place, slope: Slope, d: Tensor, exact: bool
+) -> tuple[Place, Tensor, float]:
+    """The next place, the step to it, and its share t of the full one d: 1 if that is good enough, else the best."""
+    ds = system.scores(d, exact)
+    fall = float(slope.v @ d)
+    ud, dd = system.inner(at.u, d, ds), system.inner(d, d, ds)
+    b = at.b - float(at.h @ ds) / max(float(at.h.sum()), 1e-300)
+    new = place(task, at.u + d, at.s + ds, b, at.square + 2 * ud + dd)
+    if new.f <= at.f + ENOUGH * min(fall, 0.0) or (abs(fall) <= FLAT * at.f and new.f <= at.f * (1 + FLAT)):
+        return new, d, 1.0
+    t = search(task, at, ds, ud, dd) if fall < 0 else 0.0
+    return place(task, at.u + t * d, at.s + t * ds, at.b, at.square + 2 * t * ud + t * t * dd), t * d, t

@@ -9,7 +9,7 @@ much makes the dual point feasible, which changes the objective by about 1e-20. 
 Axes: N rows, D features, P problems, K score columns of a problem (1 for two classes, C for more).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 from probekit.probes.logistic.objective import Objective
+
+MOST_SCORES = 1 << 25  # scores in memory at once; more problems are certified in parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +67,51 @@ class Certified:
 
 def certify(objective: Objective, v: Tensor) -> Certified:
     """The certificates at v [P, K, D + 1], once the intercepts are minimised out."""
+    size = max(1, MOST_SCORES // (objective.K * objective.features.n))
+    numbers = torch.arange(len(v), device=v.device)
+    parts = [_certify(objective.of(of), some) for of, some in zip(numbers.split(size), v.split(size), strict=True)]
+    return Certified(*(torch.cat(values) for values in zip(*(vars(part).values() for part in parts), strict=True)))
+
+
+def _certify(objective: Objective, v: Tensor) -> Certified:
     v, z, balanced = objective.best_intercept(v, objective.scores(v, torch.float64))
     point = objective.at(v, torch.float64, z, second=False)
     bound = torch.where(balanced, point.bound(), torch.inf)
     gap = torch.where(bound < point.f, bound / (point.f - bound), torch.inf)
     return Certified(v, point.f, (2 * bound).sqrt(), gap)
+
+
+def within_tolerance(
+    objective: Objective,
+    v: Tensor,
+    n_iter: Tensor,
+    again: Callable[[Tensor, Certified, float], tuple[Tensor, Tensor]],
+    tols: Sequence[float],
+    tol: float,
+    max_iter: int,
+    every: bool = False,
+) -> Solutions:
+    """Certify solutions, and have those that missed the tolerance taken up again.
+
+    Args:
+        objective: of P problems.
+        v: solutions [P, K, D + 1].
+        n_iter: iterations spent on each [P]; those of `again` are added.
+        again: takes numbers of problems, all certificates and a tolerance; gives better v and the iterations of each.
+        tols: the tolerances of one round after the other.
+        tol: the gap that counts as converged.
+        max_iter: iterations of a problem, at most.
+        every: whether the first round takes up all problems.
+    """
+    certified = certify(objective, v)
+    for number, sharper in enumerate(tols):
+        missed = (certified.gap > tol) | (every and not number)
+        late = torch.nonzero(missed & (n_iter < max_iter))[:, 0]
+        if not len(late):
+            break
+        better, more = again(late, certified, sharper)
+        n_iter[late] += more
+        certified.put(late, certify(objective.of(late), better))
+    coef, intercept = objective.raw(certified.v)
+    numbers = (coef, intercept, certified.f, certified.gradient_norm, certified.gap, n_iter, certified.gap <= tol)
+    return Solutions(*(x.cpu().numpy() for x in numbers))

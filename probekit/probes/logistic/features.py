@@ -14,7 +14,7 @@ from torch import Tensor
 
 from probekit.errors import DataError
 from probekit.machine.threads import Shares
-from probekit.probes.logistic.factor import gram
+from probekit.probes.logistic.systems import gram
 from probekit.probes.problem import LARGEST
 from probekit.probes.stream import Stream
 

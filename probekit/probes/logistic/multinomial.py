@@ -10,23 +10,30 @@ gradients in float64.
 Axes: N rows, D features, R coordinates with the constant, P problems, K classes.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.machine.threads import shares
-from probekit.probes.logistic.certificate import Certified, Solutions, certify, reassembled
-from probekit.probes.logistic.curvature import MOST_UNKNOWNS, Dense, Diagonal
+from probekit.machine.threads import Shares
+from probekit.probes.logistic.certificate import Certified, Solutions, within_tolerance
 from probekit.probes.logistic.features import Features
 from probekit.probes.logistic.objective import Objective, objective_of
-from probekit.probes.logistic.softmax import TURNED, Turned, bend, curved, losses, turned
-from probekit.probes.problem import Labels, ProblemSet, by_weighting, subset
+from probekit.probes.logistic.softmax import (
+    MOST_UNKNOWNS,
+    TURNED,
+    Dense,
+    Diagonal,
+    Turned,
+    bend,
+    curved,
+    losses,
+    turned,
+)
+from probekit.probes.problem import ProblemSet, by_rising_C
 
 LARGE = 1 << 19  # numbers in X from which several threads pay
-MOST_SCORES = 1 << 25  # scores in memory at once; more problems are certified in parts
 AIM = 0.7  # share of the tolerance to stop at: the certificate is computed with less rounding
 SHARPER = (0.5, 0.01)  # shares of the tolerance, for fits that missed it
 ROUNDING = 1e-18  # relative gap that float64 features are followed to, if rounding allows
@@ -41,75 +48,31 @@ FACTOR_RATE = 1.0  # time of a multiplication in a factor, in that of one in a p
 SAVED = 0.1  # share of a factor's cost in iterations, at which a stale factor is renewed
 
 
-def solve_multinomial(X: Tensor, problems: ProblemSet, standardise: bool, tol: float, max_iter: int) -> Solutions:
-    """Solve problems with more than two classes; see `solve_logistic`."""
-    groups, solved = by_weighting(problems), []
-    for weighting, which in groups.items():
-        rows, some = _with_weight(X, problems.weightings[weighting], subset(problems, which))
-        with shares(parallel=rows.numel() > LARGE) as by_thread:
-            features = Features(rows, by_thread)
-            wide = min(rows.shape) > TURNED
-            K = problems.labels[0].n_classes
-            objective = objective_of(features, some, K, standardise, None, with_basis=wide)
-            solved.append(_solve(objective, turned(objective, by_thread), tol, max_iter))
-    return reassembled(solved, list(groups.values()))
-
-
-def _with_weight(X: Tensor, weights: np.ndarray | None, problems: ProblemSet) -> tuple[Tensor, ProblemSet]:
-    """The rows that have a weight, and the problems over them, with weights of about 1: float32 holds these."""
-    if weights is None:
-        return X, problems
-    rows, size = np.flatnonzero(weights), 2.0 ** np.floor(np.log2(weights.max()))  # a power of 2: nothing is rounded
-    labels = tuple(Labels(each.values[rows], each.n_classes) for each in problems.labels)
-    scaled = tuple(each._replace(C=(each.C or 0.0) * size) for each in problems.problems)
-    own = X if len(rows) == len(X) else X[torch.from_numpy(rows)]
-    return own, ProblemSet(labels, (weights[rows] / size,), scaled)
-
-
-def _solve(objective: Objective, rows: Turned, tol: float, max_iter: int) -> Solutions:
-    """Follow every path, certify all, and go on in float64 with what misses."""
-    P = len(objective.C)
-    u, n_iter = torch.zeros(P, rows.Z.shape[1], objective.K, dtype=torch.float64), torch.zeros(P, dtype=torch.int64)
-    for which in _paths(objective):
+def solve_multinomial(
+    X: Tensor, problems: ProblemSet, standardise: bool, by_thread: Shares, tol: float, max_iter: int
+) -> Solutions:
+    """Solve problems of one weighting: follow every path, certify all, and go on in float64 with what misses."""
+    features, K = Features(X, by_thread), problems.labels[0].n_classes
+    objective = objective_of(features, problems, K, standardise, None, with_basis=min(X.shape) > TURNED)
+    rows, P, exact = turned(objective, by_thread), len(objective.C), features.dtype == torch.float64
+    u, n_iter = torch.zeros(P, rows.Z.shape[1], K, dtype=torch.float64), torch.zeros(P, dtype=torch.int64)
+    for which in by_rising_C(problems):
         path = _Path(objective, rows, max_iter)
         start = u[which[0]]
         for p in which:
             start, n_iter[p] = path.follow(p, start, AIM * tol, 0)
             u[p] = start
-    certified = _certified(objective, rows, u, torch.arange(P))
-    exact = objective.features.dtype == torch.float64
-    for sharper in SHARPER:
-        late = torch.nonzero(((certified.gap > tol) | exact) & (n_iter < max_iter))[:, 0]
-        if not len(late):
-            break
-        for p in late.tolist():
+
+    def again(late: Tensor, found: Certified, sharper: float) -> tuple[Tensor, Tensor]:
+        more = torch.zeros_like(late)
+        for i, p in enumerate(late.tolist()):
             path = _Path(objective, rows, max_iter, exact=True)
-            u[p, -1] = certified.v[p, :, -1]
-            u[p], more = path.follow(p, u[p], ROUNDING if exact else tol * sharper, int(n_iter[p]))
-            n_iter[p] += more
-        certified.put(late, _certified(objective, rows, u[late], late))
-        exact = False
-    coef, intercept = objective.raw(certified.v)
-    numbers = (coef, intercept, certified.f, certified.gradient_norm, certified.gap, n_iter, certified.gap <= tol)
-    return Solutions(*(x.numpy() for x in numbers))
+            u[p, -1] = found.v[p, :, -1]
+            u[p], more[i] = path.follow(p, u[p], sharper, int(n_iter[p]))
+        return _weights(rows, u[late]), more
 
-
-def _paths(objective: Objective) -> Iterator[list[int]]:
-    """The numbers of the problems of each label column, by rising C."""
-    of_label: dict[int, list[int]] = {}
-    for p, label in enumerate(objective.label_of.tolist()):
-        of_label.setdefault(label, []).append(p)
-    return (sorted(which, key=lambda p: float(objective.C[p])) for which in of_label.values())
-
-
-def _certified(objective: Objective, rows: Turned, u: Tensor, which: Tensor) -> Certified:
-    """The certificates of the problems `which` at u [some, R, K]."""
-    size = max(1, MOST_SCORES // (objective.K * objective.features.n))
-    parts = [
-        certify(objective.of(of), _weights(rows, some))
-        for of, some in zip(which.split(size), u.split(size), strict=True)
-    ]
-    return Certified(*(torch.cat(values) for values in zip(*(vars(part).values() for part in parts), strict=True)))
+    tols = [ROUNDING if exact and not number else tol * share for number, share in enumerate(SHARPER)]
+    return within_tolerance(objective, _weights(rows, u), n_iter, again, tols, tol, max_iter, every=exact)
 
 
 def _weights(rows: Turned, u: Tensor) -> Tensor:

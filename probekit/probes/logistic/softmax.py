@@ -4,6 +4,10 @@ In these coordinates the Hessian is nearly diagonal. With fewer rows than featur
 rows. Numbers are float32: gradients for the first steps, and the Hessian's products for all. The last coordinate is 1,
 for the intercept.
 
+Two approximate inverses of the Hessian precondition conjugate gradients. `Diagonal` costs nothing and serves weak and
+medium regularisation's noise; where classes are nearly separable it leaves hundreds of iterations. `Dense` factors the
+complete Hessian, where that is small enough, and serves several steps.
+
 Axes: N rows, D features, R coordinates with the last, K classes, B rows of a block.
 """
 
@@ -21,6 +25,8 @@ from probekit.probes.logistic.objective import Objective
 TURNED = 1024  # features, or rows if there are fewer, up to which the exact axes are cheap enough
 NO_VARIANCE = 1e-13  # share of the largest variance; an axis with less is left out if rows are fewer than features
 BLOCK = 1 << 19  # numbers of a block's features and scores: they fit a processor's cache
+MOST_UNKNOWNS = 2600  # of a dense factor: 27 MB
+LIFTS = (1e-6, 1e-5, 1e-4, 1e-3)  # additions to the scaled diagonal, tried in turn where rounding leaves no factor
 ONE_SHARE = 1 << 23  # multiplications of a product up to which a thread costs more than it saves
 
 Array = TypeVar("Array", Tensor, np.ndarray)
@@ -61,7 +67,7 @@ def turned(objective: Objective, by_thread: Shares) -> Turned:
     if n > d:
         rows = _standardised(objective, None)[:, :-1]
         rows.div_(rows.abs().max().clamp_min(torch.finfo(rows.dtype).tiny))  # squares of the features need not fit
-        _, axes = torch.linalg.eigh(_gram(rows.T).double())
+        _, axes = torch.linalg.eigh(product(rows.T, rows).double())
     else:  # the axes must span the rows as they are, or a gradient across them would remain
         exact = _standardised(objective, None, torch.float64)[:, :-1]
         squares, left = torch.linalg.eigh(exact @ exact.T)
@@ -71,10 +77,6 @@ def turned(objective: Objective, by_thread: Shares) -> Turned:
     square = Z.square() if own is None else Z.square() * own
     spread = square.mean(dim=0) * (n / float(square[:, -1].sum()))
     return Turned(Z, axes, None, spread[:, None], 0.0, own, by_thread)
-
-
-def _gram(A: Tensor) -> Tensor:
-    return product(A, A.T)
 
 
 def _standardised(objective: Objective, axes: Tensor | None, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -169,3 +171,96 @@ def bend(turned: Turned, p: Tensor) -> Tensor:
     """The sum over rows of each class's curvature p (1 - p): [K]."""
     each = p * (1 - p)
     return (each if turned.weights is None else each * turned.weights).sum(dim=0)
+
+
+class Diagonal:
+    """The Hessian's diagonal: 1 + C * (curvature of the class) * (variance along the coordinate)."""
+
+    def __init__(self, rows: Turned, bend: Tensor):
+        """From C times each class's curvature [K]."""
+        curvature = bend.clamp_min(1e-30)
+        inverse = 1 / (rows.spread * curvature + 1)
+        inverse[-1] = 1 / curvature.clamp_min(float(1e-6 * curvature.max()))
+        self.basis = None if rows.basis is None else rows.basis.numpy()
+        self.inverse, self.other = inverse.numpy(), (1 / (rows.rest * curvature + 1)).numpy()
+
+    def __call__(self, g: np.ndarray) -> np.ndarray:
+        """The approximate inverse times g [R, K]."""
+        if self.basis is None:
+            return g * self.inverse
+        inside = (self.basis.T @ g[:-1]) * (self.inverse[:-1] - self.other)
+        return np.concatenate([self.basis @ inside + g[:-1] * self.other, g[-1:] * self.inverse[-1:]])
+
+
+class Dense:
+    """The Cholesky factor of the complete Hessian, in float32, its diagonal scaled to 1."""
+
+    def __init__(self, rows: Turned, p: Tensor, C: float):
+        self.loss = _hessian(rows, p)
+        self.K = p.shape[1]
+        self.factor(C)
+
+    def factor(self, C: float) -> None:
+        """Factor the Hessian at another C, with the curvatures as they were; sets `found`."""
+        K, R = self.K, len(self.loss) // self.K
+        H = C * self.loss
+        penalty = torch.ones(K, R)
+        penalty[:, -1] = 0
+        H.diagonal().add_(penalty.flatten())
+        last = torch.arange(K) * R + R - 1
+        H[last[:, None], last] += H[last, last].mean()  # the same added to all intercepts changes nothing
+        self.scale = H.diagonal().clamp_min(1e-30).rsqrt()
+        H.mul_(self.scale).mul_(self.scale[:, None])
+        for lift in LIFTS:
+            H.diagonal().fill_(1 + lift)
+            self.L, failed = torch.linalg.cholesky_ex(H)
+            self.found = not failed
+            if self.found:
+                return
+
+    def __call__(self, g: np.ndarray) -> np.ndarray:
+        """The approximate inverse times g [R, K]."""
+        x = (torch.from_numpy(g).T.reshape(-1) * self.scale)[:, None]
+        x = torch.linalg.solve_triangular(self.L, x, upper=False)
+        x = torch.linalg.solve_triangular(self.L.mT, x, upper=True)[:, 0]
+        return (x * self.scale).view(self.K, -1).T.contiguous().numpy()
+
+
+def _hessian(rows: Turned, p: Tensor) -> Tensor:
+    """The lower triangle of the Hessian of the summed loss: [K * R, K * R].
+
+    One product of all pairs of coordinates with all pairs of classes. Probabilities sum to 1, so that the sums over the
+    other class of a pair give the diagonal blocks.
+    """
+    Z, each = rows.Z.numpy(), p.numpy()
+    R, K = Z.shape[1], each.shape[1]
+
+    def block(some: slice) -> list[np.ndarray]:
+        own = each[some] if rows.weights is None else each[some] * rows.weights[some].numpy()
+        return [_pairs(own, each[some], -1).T @ _pairs(Z[some], Z[some], 0)]
+
+    (pairs,) = summed(rows, (R * R + K * K) // 16, block)
+    a, b = np.tril_indices(R)
+    where = np.empty((R, R), dtype=np.int64)
+    where[a, b] = where[b, a] = np.arange(len(a))
+    H, same, first = np.zeros((K, R, K, R), dtype=np.float32), np.zeros((K, R, R), dtype=np.float32), 0
+    for k in range(K):
+        others = pairs[first : first + k][:, where]
+        H[k, :, :k] = -others.transpose(1, 0, 2)
+        same[:k] += others
+        same[k] += others.sum(axis=0)
+        first += k
+    for k in range(K):
+        H[k, :, k] = same[k]
+    return torch.from_numpy(H).view(K * R, K * R)
+
+
+def _pairs(A: np.ndarray, B: np.ndarray, offset: int) -> np.ndarray:
+    """The products of each column of A with those of B up to its own number (with an offset of -1, before it)."""
+    n, size = A.shape
+    out, first = np.empty((n, size * (size + 1 + 2 * offset) // 2), dtype=np.float32), 0
+    for i in range(size):
+        end = first + i + 1 + offset
+        np.multiply(A[:, i, None], B[:, : i + 1 + offset], out=out[:, first:end])
+        first = end
+    return out

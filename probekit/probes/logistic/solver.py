@@ -3,10 +3,10 @@
 The objective is scikit-learn's, 0.5 |w|^2 + C * (sum of log losses), with a free intercept; for more than two classes w
 has a row for each class (multinomial).
 
-Features in memory go to `solve_binary` and `solve_multinomial`. Streams, features on a GPU, very many rows with two
+Features in memory go to `binary` and `multinomial`. Streams, features on a GPU, very many rows with two
 classes, and raw features too large for products in float32 are solved here. Standardising is then a change of
-variables, and a fold is a weight of 0, so neither copies X. All problems descend together by L-BFGS (Liu and Nocedal
-1989), so that a pass over X is one matrix product. In the eigenbasis of the covariance the Hessian is nearly diagonal,
+variables, and a fold is a weight of 0, so neither copies X. All problems descend together by L-BFGS, so that a
+pass over X is one matrix product. In the eigenbasis of the covariance the Hessian is nearly diagonal,
 C * (curvature of the loss) * eigenvalue + 1; this is the initial Hessian of every L-BFGS iteration. Problems that still
 converge slowly (nearly separable, few rows) switch to Newton's method, each with its own Hessian.
 
@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 
 from probekit.errors import UsageError
-from probekit.machine.threads import shares
-from probekit.probes.logistic.binary import fits, solve_binary
-from probekit.probes.logistic.certificate import Solutions, certify, reassembled
+from probekit.machine.threads import Shares, shares
+from probekit.probes.lbfgs import inverse_times
+from probekit.probes.logistic import binary, multinomial
+from probekit.probes.logistic.certificate import Certified, Solutions, reassembled, within_tolerance
 from probekit.probes.logistic.features import FLOAT32, Features
-from probekit.probes.logistic.multinomial import solve_multinomial
 from probekit.probes.logistic.objective import Objective, Point, objective_of
-from probekit.probes.problem import Labels, ProblemSet, subset
+from probekit.probes.problem import ProblemSet, by_weighting, on_rows, subset
 from probekit.probes.stream import Stream, most_scores
 
 TOLERANCE = 1e-6  # relative distance to the optimum
@@ -88,14 +88,16 @@ def solve_logistic(
     X = X.detach() if isinstance(X, Tensor) else X
     held = X if _is_held(X, standardise) else None
     if held is not None and problems.labels[0].n_classes > 2:
-        return solve_multinomial(held, problems, standardise, tol, max_iter)
-    if held is not None and fits(held):
-        return solve_binary(held, problems, standardise, tol, max_iter)
+        return _by_weighting(
+            multinomial.solve_multinomial, multinomial.LARGE, held, problems, standardise, tol, max_iter
+        )
+    if held is not None and binary.fits(held):
+        return _by_weighting(binary.solve_binary, binary.LARGE, held, problems, standardise, tol, max_iter)
     which, solved = [], []
     for numbers, rows, some in _by_rows(X, problems):
         which.append(numbers)
-        if held is not None and isinstance(rows, Tensor) and fits(rows):
-            solved.append(solve_binary(rows, some, standardise, tol, max_iter))
+        if held is not None and isinstance(rows, Tensor) and binary.fits(rows):
+            solved.append(_by_weighting(binary.solve_binary, binary.LARGE, rows, some, standardise, tol, max_iter))
         else:
             solved.append(_solve_shared(rows, some, standardise, tol, max_iter))
     return reassembled(solved, which)
@@ -123,6 +125,26 @@ def _check(X: Tensor | Stream, problems: ProblemSet) -> None:
             raise UsageError("no row of a problem has a weight; leave the problem out")
 
 
+SolveRows = Callable[[Tensor, ProblemSet, bool, Shares, float, int], Solutions]
+
+
+def _by_weighting(
+    solve_rows: SolveRows, large: int, X: Tensor, problems: ProblemSet, standardise: bool, tol: float, max_iter: int
+) -> Solutions:
+    """Solve the problems of each weighting on the rows that it leaves, with weights of about 1: float32 holds these."""
+    groups, solved = by_weighting(problems), []
+    for weighting, which in groups.items():
+        rows, some, weights = X, subset(problems, which), problems.weightings[weighting]
+        if weights is not None:
+            kept, size = np.flatnonzero(weights), 2.0 ** np.floor(np.log2(weights.max()))  # a power of 2: no rounding
+            rows = X if len(kept) == len(X) else X[torch.from_numpy(kept)]
+            strengths = tuple(each._replace(C=(each.C or 0.0) * size) for each in some.problems)
+            some = ProblemSet(on_rows(some, kept).labels, (weights[kept] / size,), strengths)
+        with shares(parallel=rows.numel() > large) as by_thread:
+            solved.append(solve_rows(rows, some, standardise, by_thread, tol, max_iter))
+    return reassembled(solved, list(groups.values()))
+
+
 Part = tuple[np.ndarray, Tensor | Stream, ProblemSet]  # numbers of problems, the rows they need, and the problems there
 
 
@@ -132,7 +154,10 @@ def _by_rows(X: Tensor | Stream, problems: ProblemSet) -> Iterator[Part]:
     A pass over all rows would cost the problems on few of them most. Few rows, such as a prefix of the online code, may
     also vary on other scales than X does.
     """
-    few = [isinstance(X, Tensor) and _is_few(weights) for weights in problems.weightings]
+    few = [
+        isinstance(X, Tensor) and weights is not None and bool(np.count_nonzero(weights) <= FEW_ROWS * len(weights))
+        for weights in problems.weightings
+    ]
     groups: dict[int | None, list[int]] = {}
     for i, problem in enumerate(problems.problems):
         groups.setdefault(problem.weighting if few[problem.weighting] else None, []).append(i)
@@ -142,18 +167,7 @@ def _by_rows(X: Tensor | Stream, problems: ProblemSet) -> Iterator[Part]:
             yield np.array(which), X, some
         else:
             rows = np.flatnonzero(np.asarray(problems.weightings[weighting]))
-            yield np.array(which), X[torch.from_numpy(rows).to(X.device)], _on_rows(some, rows)
-
-
-def _is_few(weights: np.ndarray | None) -> bool:
-    return weights is not None and bool(np.count_nonzero(weights) <= FEW_ROWS * len(weights))
-
-
-def _on_rows(problems: ProblemSet, rows: np.ndarray) -> ProblemSet:
-    """The same problems over some of the rows."""
-    labels = tuple(Labels(each.values[rows], each.n_classes) for each in problems.labels)
-    weightings = tuple(None if weights is None else weights[rows] for weights in problems.weightings)
-    return ProblemSet(labels, weightings, problems.problems)
+            yield np.array(which), X[torch.from_numpy(rows).to(X.device)], on_rows(some, rows)
 
 
 def _solve_shared(X: Tensor | Stream, problems: ProblemSet, standardise: bool, tol: float, max_iter: int) -> Solutions:
@@ -170,33 +184,6 @@ def _solve_shared(X: Tensor | Stream, problems: ProblemSet, standardise: bool, t
     return Solutions(*(np.concatenate(values) for values in zip(*(vars(s).values() for s in parts), strict=True)))
 
 
-class _Memory:
-    """The last steps and their changes of the gradient, for all problems: the two loops of L-BFGS."""
-
-    def __init__(self) -> None:
-        self._pairs: list[tuple[Tensor, Tensor, Tensor]] = []
-
-    def add(self, step: Tensor, change: Tensor) -> None:
-        inner = (step * change).sum(dim=(1, 2))
-        sound = inner > 1e-12 * step.flatten(1).norm(dim=1) * change.flatten(1).norm(dim=1)
-        self._pairs = [*self._pairs[1 - MEMORY :], (step, change, torch.where(sound, 1 / inner, 0))]
-
-    def of(self, which: Tensor) -> None:
-        self._pairs = [(s[which], y[which], rho[which]) for s, y, rho in self._pairs]
-
-    def apply(self, g: Tensor, initial: Callable[[Tensor], Tensor]) -> Tensor:
-        """The inverse Hessian times g [P, K, D + 1]; `initial` multiplies by the initial inverse Hessian."""
-        q, amounts = g, []
-        for s, y, rho in reversed(self._pairs):
-            share = rho * (s * q).sum(dim=(1, 2))
-            q = q - share[:, None, None] * y
-            amounts.append(share)
-        q = initial(q)
-        for (s, y, rho), share in zip(self._pairs, reversed(amounts), strict=True):
-            q = q + (share - rho * (y * q).sum(dim=(1, 2)))[:, None, None] * s
-        return q
-
-
 def _solve(objective: Objective, tol: float, max_iter: int) -> Solutions:
     """Descend in the type of the features, then in float64 for the problems that are not within the tolerance."""
     P = len(objective.C)
@@ -204,18 +191,11 @@ def _solve(objective: Objective, tol: float, max_iter: int) -> Solutions:
     dtype = objective.features.dtype
     n_iter = torch.zeros(P, dtype=torch.int64, device=v.device)
     v, n_iter = _descend(objective, v, n_iter, dtype, min(tol, ARITHMETIC[dtype].aim), max_iter)
-    certified = certify(objective, v)
-    for sharper in (4, 100, 1e4):
-        late = torch.nonzero((certified.gap > tol) & (n_iter < max_iter))[:, 0]
-        if not len(late):
-            break
-        part = objective.of(late)
-        better, more = _descend(part, certified.v[late], n_iter[late], torch.float64, tol / sharper, max_iter)
-        n_iter[late] += more
-        certified.put(late, certify(part, better))
-    coef, intercept = objective.raw(certified.v)
-    numbers = (coef, intercept, certified.f, certified.gradient_norm, certified.gap, n_iter, certified.gap <= tol)
-    return Solutions(*(x.cpu().numpy() for x in numbers))
+
+    def again(late: Tensor, found: Certified, sharper: float) -> tuple[Tensor, Tensor]:
+        return _descend(objective.of(late), found.v[late], n_iter[late], torch.float64, sharper, max_iter)
+
+    return within_tolerance(objective, v, n_iter, again, [tol / 4, tol / 100, tol / 1e4], tol, max_iter)
 
 
 def _descend(
@@ -227,11 +207,13 @@ def _descend(
     """
     found, n_iter = v.clone(), torch.zeros_like(before)
     patience = _patience(objective, max_iter)
-    left, memory, point = torch.arange(len(v), device=v.device), _Memory(), objective.at(v, dtype)
+    left, point = torch.arange(len(v), device=v.device), objective.at(v, dtype)
+    pairs: list[tuple[Tensor, Tensor, Tensor]] = []  # as `inverse_times` takes them
     how, idle, best = ARITHMETIC[dtype], torch.zeros_like(left), v
     for i in range(max_iter + 1):
         spent = before[left] + i
-        d = -memory.apply(point.g, partial(objective.precondition, point.A))
+        initial = partial(objective.precondition, point.A)
+        d = -inverse_times(pairs, point.g, initial, _inner, lambda share: share[:, None, None])
         slow = torch.nonzero(spent >= patience)[:, 0]
         if len(slow):
             direct, found_one = objective.of(slow).newton(point.of(slow))
@@ -244,16 +226,24 @@ def _descend(
             going = ~done
             objective, point, d = objective.of(going), point.of(going), d[going]
             left, idle, best = left[going], idle[going], best[going]
-            memory.of(going)
+            pairs = [(step[going], change[going], rho[going]) for step, change, rho in pairs]
         new = _step(objective, point, d, how.rounding)
         lower = new.f <= point.f * (1 + how.rounding)  # False where it is not a number
         worse = torch.nonzero(~(lower | _closer(objective, point, new)))[:, 0]
         new.put(worse, point.of(worse))
         better = (new.f < point.f) | (new.bound() < 0.5 * point.bound())
         idle, best = torch.where(better, 0, idle + 1), torch.where(better[:, None, None], new.v, best)
-        memory.add(new.v - point.v, new.g - point.g)
+        step, change = new.v - point.v, new.g - point.g
+        inner = _inner(step, change)
+        sound = inner > 1e-12 * step.flatten(1).norm(dim=1) * change.flatten(1).norm(dim=1)
+        pairs = [*pairs[1 - MEMORY :], (step, change, torch.where(sound, 1 / inner, 0))]
         point = new
     return found, n_iter
+
+
+def _inner(a: Tensor, b: Tensor) -> Tensor:
+    """The inner products [P] of a and b [P, K, D + 1]."""
+    return (a * b).sum(dim=(1, 2))
 
 
 def _patience(objective: Objective, max_iter: int) -> float:

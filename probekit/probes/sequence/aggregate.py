@@ -2,28 +2,50 @@
 
 The token probe is fitted to all tokens of the training texts, each with its text's label and 1 / L of its weight. The
 scores of a text's tokens become one: their mean, the highest, a softmax-weighted mean, or the last token's. One slope
-and an intercept per output turn it into log odds.
+and an intercept per output turn it into log odds. The solvers are those of the probes of rows: logistic regression
+takes a weight for each token, and ridge, LDA and mean differences take the weighted moments.
 
 Axes: N texts, L tokens of one text, D features, C classes, K outputs (1 for two classes, else C), n and t texts and
 tokens of a part.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
-from probekit.errors import UsageError, nearest
+from probekit.errors import DataError, UsageError, nearest
 from probekit.machine.threads import one_thread
 from probekit.options.check import check_positive, check_strength
 from probekit.options.curve import AGGREGATES
+from probekit.probes.base import scale_of
 from probekit.probes.calibration import fit_scale
-from probekit.probes.problem import ProblemSet
+from probekit.probes.lda import LDAProbe, MeanDifferenceProbe
+from probekit.probes.logistic.probe import LogisticProbe
+from probekit.probes.moments import RowMoments, ledoit_wolf
+from probekit.probes.problem import Labels, ProblemSet
+from probekit.probes.ridge import RidgeProbe
 from probekit.probes.sequence.base import SequenceProbe, weights_of
-from probekit.probes.sequence.objective import attended
-from probekit.probes.sequence.ragged import Ragged, as_ragged, by_text, text_parts, token_weights
-from probekit.probes.sequence.token_fits import TOKEN_PROBES, token_fits
+from probekit.probes.sequence.ragged import (
+    Ragged,
+    as_ragged,
+    attended,
+    by_text,
+    text_parts,
+    token_moments,
+    token_weights,
+)
+from probekit.probes.stream import Stream
+from probekit.ragged import ranges, starts_of
+
+TOKEN_PROBES: dict[str, type[Any]] = {
+    "logistic": LogisticProbe,
+    "ridge": RidgeProbe,
+    "lda": LDAProbe,
+    "mean-diff": MeanDifferenceProbe,
+}
 
 
 class AggregateProbe(SequenceProbe):
@@ -118,13 +140,13 @@ class AggregateProbe(SequenceProbe):
 
     def _aggregated(self, scores: np.ndarray, lengths: np.ndarray, side: np.ndarray) -> np.ndarray:
         """Token scores [t, K] as one for each text and output, [n, K]."""
-        ends = np.cumsum(lengths)
+        starts = starts_of(lengths)
         if self.aggregate == "last":
-            return scores[ends - 1]
+            return scores[starts + lengths - 1]
         if self.aggregate == "mean":
-            return np.add.reduceat(scores, ends - lengths, axis=0) / lengths[:, None]
+            return np.add.reduceat(scores, starts, axis=0) / lengths[:, None]
         if self.aggregate == "max":
-            return side * np.maximum.reduceat(side * scores, ends - lengths, axis=0)
+            return side * np.maximum.reduceat(side * scores, starts, axis=0)
         sharpness = side / (self.temperature * self.spread_)
         return attended(sharpness * scores, scores[:, :, None], lengths)[0][:, :, 0]
 
@@ -155,7 +177,7 @@ class AggregateProbe(SequenceProbe):
         sides = [self._sides(probe) for probe in probes]
         found = [[np.empty((len(X), len(probe.coef_))) for _ in own] for probe, own in zip(probes, sides, strict=True)]
         for part in text_parts(X):
-            rows = part.rows.double().cpu().numpy()
+            rows = part.doubles()
             for probe, own, into in zip(probes, sides, found, strict=True):
                 scores = probe._of_tokens(rows)
                 for side, scored in zip(own, into, strict=True):
@@ -175,7 +197,7 @@ def _set_spreads(probes: Sequence[AggregateProbe], X: Ragged, weights: Sequence[
     """The standard deviation of each probe's token scores over the training texts, each text with its weight."""
     sums = [np.zeros((2, len(probe.coef_))) for probe in probes]
     for part in text_parts(X):
-        rows = part.rows.double().cpu().numpy()
+        rows = part.doubles()
         for probe, own, into in zip(probes, weights, sums, strict=True):
             scores, w = probe._of_tokens(rows), token_weights(part, own)
             into += w @ scores, w @ np.square(scores)
@@ -183,3 +205,62 @@ def _set_spreads(probes: Sequence[AggregateProbe], X: Ragged, weights: Sequence[
         n = own.sum()
         variance = float(np.mean(np.maximum(second / n - (first / n) ** 2, 0)))
         probe.spread_ = np.array([np.sqrt(variance) or 1.0])
+
+
+def token_fits(name: str, X: Ragged, problems: ProblemSet, strengths: Sequence[float]) -> Sequence[Any]:
+    """The linear probe of each problem, fitted to tokens; labels and weights of the problems are of texts."""
+    own = tuple(p._replace(C=C) for p, C in zip(problems.problems, strengths, strict=True))
+    if name == "logistic":
+        return LogisticProbe().fit_many(_rows(X), _of_tokens(X, ProblemSet(problems.labels, problems.weightings, own)))
+    known: dict[tuple[int, int], RowMoments] = {}
+    found = []
+    for number, problem in enumerate(own):
+        key, labels = problem[:2], problems.labels[problem.label]
+        weights = weights_of(problems, number, len(X))
+        if key not in known:
+            known[key] = token_moments(X, labels, weights)
+        moments = known[key]
+        probe = RidgeProbe(problem.C) if name == "ridge" else TOKEN_PROBES[name]()  # pyright: ignore
+        if name == "lda":
+            probe = LDAProbe(_shrinkage(X, labels.values, weights, moments))
+        found.append(probe.fit_statistics(*vars(moments).values()))
+    return found
+
+
+def _shrinkage(X: Ragged, labels: np.ndarray, weights: np.ndarray, moments: RowMoments) -> float:
+    """Ledoit and Wolf's shrinkage of the standardised covariance within classes, with n the number of texts.
+
+    Tokens of a text depend on one another, so their number would promise a covariance that is known too well.
+    """
+    n = moments.count
+    if n <= len(moments.class_counts):
+        raise DataError(f"LDA needs more texts than classes, got {n} of {len(moments.class_counts)} classes; add texts")
+    scale = scale_of(moments.covariance.diagonal(), moments.mean, int(X.lengths.sum()))
+    means = (moments.class_means - moments.mean) / scale
+    S = moments.covariance / scale / scale[:, None] - (moments.class_counts * means.T) @ means / n
+    fourth = 0.0
+    for part in text_parts(X):
+        w = token_weights(part, weights)
+        own = moments.class_means[np.repeat(labels[part.texts], part.lengths)]
+        fourth += float(w @ np.square(np.square((part.doubles() - own) / scale).sum(axis=1)))
+    return ledoit_wolf(S, fourth / n, n)
+
+
+def _rows(X: Ragged) -> Tensor | Stream:
+    if X.values is not None:
+        return X.values
+
+    def read() -> Iterator[Tensor]:
+        return (part.rows for part in text_parts(X))
+
+    starts = starts_of(X.lengths)
+    order = np.concatenate([ranges(starts[part.texts], part.lengths) for part in text_parts(X)])
+    return Stream(int(X.lengths.sum()), X.width, read, order)
+
+
+def _of_tokens(X: Ragged, problems: ProblemSet) -> ProblemSet:
+    """The problems with a label and a weight for each token."""
+    share = np.repeat(1 / X.lengths, X.lengths)
+    labels = tuple(Labels(np.repeat(each.values, X.lengths), each.n_classes) for each in problems.labels)
+    weightings = tuple(share if w is None else np.repeat(w, X.lengths) * share for w in problems.weightings)
+    return ProblemSet(labels, weightings, problems.problems)

@@ -6,36 +6,47 @@ the mean of the tokens (query 0) with the read-out of a logistic probe, and at q
 it; each of the others at the two lowest minima of the one before. Every C also has random starts. After some passes the
 lowest go on.
 
-Axes: N texts, L tokens of one text, D features, C classes, K outputs (1 for two classes, else C), P problems.
+A problem has a query q, weights W and an intercept b on standardised tokens z. A text with the tokens z_t scores
+
+    sum_t softmax_t(q . z_t) (W z_t) + b,
+
+and scores of tokens are two products with the rows, so a pass reads each token once for all problems.
+
+Axes: N texts, L tokens of one text, D features, C classes, K outputs (1 for two classes, else C), P problems,
+M = D + K D + K parameters, n and t texts and tokens of a part.
 """
 
+import math
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+from scipy.special import expit, log_softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from probekit.machine.threads import one_thread
 from probekit.options.check import check_positive, check_strength, check_whole
 from probekit.probes.base import scale_of
+from probekit.probes.lbfgs import BatchedLBFGS, Minima, Precondition
 from probekit.probes.logistic.probe import LogisticProbe
 from probekit.probes.problem import Labels, ProblemSet, by_weighting, every_problem, subset
 from probekit.probes.sequence.base import SequenceProbe, weights_of
-from probekit.probes.sequence.lbfgs import BatchedLBFGS, Minima, Precondition
-from probekit.probes.sequence.objective import (
-    AttentionProblems,
+from probekit.probes.sequence.ragged import (
+    Ragged,
+    TextPart,
+    as_ragged,
     attended,
-    joined_parameters,
-    objective,
+    by_text,
+    in_doubles,
+    pooled_rows,
     softmax_within,
-    some_problems,
-    split_parameters,
+    take_texts,
+    text_parts,
+    token_moments,
 )
-from probekit.probes.sequence.ragged import Ragged, as_ragged, by_text, in_doubles, pooled_rows, take_texts
-from probekit.probes.sequence.token_fits import token_moments
 
 TOLERANCE = 1e-4  # `size` of `honesty` at resid_pre.1, C = 10: objective 195.8; 196.2 at 3e-4, 200.1 at 1e-3
 TEN = 10 * (1 + 1e-9)  # the largest factor between one C of the path and the next, but for rounding
@@ -45,6 +56,29 @@ CURVATURE = 0.05  # guess of p (1 - p) in the preconditioner, which is at most 0
 SAME = 1e-6  # relative difference of objectives at which two minima count as one
 SPREAD, SMALL = 2.0, 0.2  # standard deviations over the tokens of a query's scores and of a read-out's, at a start
 MOST_DIRECTIONS = 4  # classes whose read-outs are starts
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionProblems:
+    """Fits that share their tokens.
+
+    Attributes:
+        X: tokens of N texts.
+        mean: of the tokens, [D].
+        scale: of the tokens, [D]; infinite for a constant feature.
+        labels: classes 0..C-1 of each text, int64 [P, N].
+        weights: of each text, float64 [P, N].
+        C: [P].
+        outputs: K.
+    """
+
+    X: Ragged
+    mean: np.ndarray
+    scale: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray
+    C: np.ndarray
+    outputs: int
 
 
 class AttentionProbe(SequenceProbe):
@@ -256,3 +290,64 @@ def _best_two(found: Minima, P: int) -> np.ndarray:
 
 def _outputs(probe: AttentionProbe) -> int:
     return 1 if len(probe.classes_) == 2 else len(probe.classes_)
+
+
+def some_problems(problems: AttentionProblems, which: np.ndarray) -> AttentionProblems:
+    """Some of the problems, by number."""
+    own = {name: getattr(problems, name)[which] for name in ("labels", "weights", "C")}
+    return AttentionProblems(**{**vars(problems), **own})
+
+
+def split_parameters(theta: np.ndarray, D: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Parameters [P, M] as queries [P, D], weights [P, K, D] and intercepts [P, K]."""
+    K = (theta.shape[1] - D) // (D + 1)
+    return theta[:, :D], theta[:, D : D + K * D].reshape(-1, K, D), theta[:, D + K * D :]
+
+
+def joined_parameters(q_PD: np.ndarray, W_PKD: np.ndarray, b_PK: np.ndarray) -> np.ndarray:
+    """Queries, weights and intercepts as parameters [P, M]."""
+    return np.concatenate([q_PD, W_PKD.reshape(len(W_PKD), math.prod(W_PKD.shape[1:])), b_PK], axis=1)
+
+
+def objective(problems: AttentionProblems, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The objective [P] and its gradient [P, M] at parameters [P, M]."""
+    D, K = problems.X.width, problems.outputs
+    q, W, b = split_parameters(theta, D)
+    P = len(q)
+    columns = np.concatenate([q, W.reshape(P * K, D)]) / problems.scale  # [P + P K, D], for raw tokens
+    shift = b - (columns[P:] @ problems.mean).reshape(P, K)  # since z = (x - mean) / scale
+    value, g_b = np.zeros(P), np.zeros((P, K))
+    g_raw = np.zeros((P + P * K, D))
+    for part in text_parts(problems.X):
+        x = part.doubles()
+        attended_by, scores = x @ columns[:P].T, (x @ columns[P:].T).reshape(len(x), P, K)
+        pooled, attention = attended(attended_by, scores, part.lengths)
+        loss, slope = _losses(pooled + shift, problems, part)
+        value += loss
+        g_b += slope.sum(axis=0)
+        share = attention[:, :, None] * np.repeat(slope, part.lengths, axis=0)  # d objective / d score, [t, P, K]
+        scores -= np.repeat(pooled, part.lengths, axis=0)
+        g_raw[:P] += (share * scores).sum(axis=2).T @ x
+        g_raw[P:] += share.reshape(len(x), -1).T @ x
+    g_raw[P:] -= g_b.reshape(-1, 1) * problems.mean
+    g = g_raw / problems.scale
+    g_q, g_W = problems.C[:, None] * g[:P], problems.C[:, None, None] * g[P:].reshape(P, K, D)
+    gradient = joined_parameters(g_q + q, g_W + W, problems.C[:, None] * g_b)
+    penalty = 0.5 * (np.square(q).sum(axis=1) + np.square(W).sum(axis=(1, 2)))
+    return penalty + problems.C * value, gradient
+
+
+def _losses(z: np.ndarray, problems: AttentionProblems, part: TextPart) -> tuple[np.ndarray, np.ndarray]:
+    """The weighted log losses of a part [P], and their derivatives by the scores z [n, P, K]."""
+    labels, weights = problems.labels[:, part.texts].T, problems.weights[:, part.texts].T  # [n, P]
+    if z.shape[2] == 1:
+        sign = 2 * labels - 1
+        margin = sign * z[:, :, 0]
+        loss, slope = np.logaddexp(0, -margin), (-sign * expit(-margin))[:, :, None]
+    else:
+        logs = log_softmax(z, axis=2)
+        loss = -np.take_along_axis(logs, labels[:, :, None], axis=2)[:, :, 0]
+        slope = np.exp(logs)
+        at = labels[:, :, None]
+        np.put_along_axis(slope, at, np.take_along_axis(slope, at, axis=2) - 1, axis=2)
+    return (weights * loss).sum(axis=0), weights[:, :, None] * slope

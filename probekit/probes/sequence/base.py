@@ -92,7 +92,7 @@ def text_scores(probes: Sequence[SequenceProbe], X: Ragged) -> list[np.ndarray]:
     outputs = [1 if len(probe.classes_) == 2 else len(probe.classes_) for probe in probes]
     found = [np.empty((len(X), K)) for K in outputs]
     for part in text_parts(X):
-        rows = part.rows.double().cpu().numpy()
+        rows = part.doubles()
         for probe, scores in zip(probes, found, strict=True):
             scores[part.texts] = probe._part_scores(rows, part.lengths)
     return [scores[:, 0] if scores.shape[1] == 1 else scores for scores in found]

@@ -1,4 +1,4 @@
-"""Features of texts that differ in their number of tokens, in memory or read part by part.
+"""Features of texts that differ in their number of tokens, in memory or read part by part, and sums over each text.
 
 Axes: N texts, T tokens of all texts, D features, n and t those of one part.
 """
@@ -13,7 +13,10 @@ from torch import Tensor
 
 from probekit.errors import DataError, UsageError
 from probekit.machine.devices import free_bytes
-from probekit.probes.base import as_numpy, check_size
+from probekit.probes.base import as_numpy, check_size, rows_of
+from probekit.probes.moments import RowMoments
+from probekit.probes.problem import Labels
+from probekit.ragged import ranges, starts_of
 from probekit.text import kind_of
 
 TOKENS_AT_ONCE = 2048  # of a part; its float64 copy is 12 MB at D = 768
@@ -31,6 +34,10 @@ class TextPart(NamedTuple):
     texts: np.ndarray
     rows: Tensor
     lengths: np.ndarray
+
+    def doubles(self) -> np.ndarray:
+        """The tokens, float64 [t, D]."""
+        return self.rows.double().cpu().numpy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +105,7 @@ def take_texts(X: Ragged, texts: np.ndarray) -> Ragged:
         return X
     lengths = X.lengths[texts]
     if X.values is not None:
-        starts = np.cumsum(X.lengths) - X.lengths
-        index = np.repeat(starts[texts] - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+        index = ranges(starts_of(X.lengths)[texts], lengths)
         return in_memory(X.values[torch.from_numpy(index).to(X.device)], lengths)
     number = np.full(len(X), -1)
     number[texts] = np.arange(len(texts))
@@ -127,7 +133,7 @@ def by_text(X: Ragged, of_tokens: Callable[[np.ndarray, np.ndarray], np.ndarray]
     """Arrays [L, ...], one for each text, of what a function of tokens float64 [t, D] and lengths [n] gives."""
     found: list[np.ndarray] = [np.empty(0)] * len(X)
     for part in text_parts(X):
-        values = of_tokens(part.rows.double().cpu().numpy(), part.lengths)
+        values = of_tokens(part.doubles(), part.lengths)
         for text, own in zip(part.texts, np.split(values, np.cumsum(part.lengths)[:-1]), strict=True):
             found[text] = own
     return found
@@ -169,14 +175,6 @@ def as_ragged(X: Any, width: int | None = None) -> Ragged:
     return in_memory(values, np.array([len(one) for one in texts], dtype=np.int64))
 
 
-def mean_token(X: Ragged, weights: np.ndarray) -> np.ndarray:
-    """The mean [D] of the tokens; a text counts with its weight [N], whatever its length."""
-    total = np.zeros(X.width)
-    for part in text_parts(X):
-        total += token_weights(part, weights) @ part.rows.double().cpu().numpy()
-    return total / weights.sum()
-
-
 def pooled_rows(X: Ragged, how: str) -> Tensor:
     """One row for each text, [N, D]: the "mean" of its tokens, or the "last" one."""
     found = torch.empty(X.shape, dtype=torch.float32 if X.values is None else X.values.dtype, device=X.device)
@@ -193,3 +191,33 @@ def pooled_rows(X: Ragged, how: str) -> Tensor:
 def token_weights(part: TextPart, weights: np.ndarray) -> np.ndarray:
     """The weight of each token of a part, [t]."""
     return np.repeat(weights[part.texts] / part.lengths, part.lengths)
+
+
+def token_moments(X: Ragged, labels: Labels, weights: np.ndarray) -> RowMoments:
+    """The moments of tokens whose weights sum to that of their text, which is 0 or 1."""
+    rows_of(weights)
+    counts = np.bincount(labels.values, weights, minlength=labels.n_classes)
+    mean = sum((token_weights(part, weights) @ part.doubles() for part in text_parts(X)), np.zeros(X.width))
+    mean /= weights.sum()
+    sums, products = np.zeros((labels.n_classes, X.width)), np.zeros((X.width, X.width))
+    for part in text_parts(X):
+        w = token_weights(part, weights)
+        if w.any():
+            centred = part.doubles() - mean
+            products += centred.T @ (w[:, None] * centred)
+            each = np.repeat(labels.values[part.texts], part.lengths)
+            sums += ((each == np.arange(labels.n_classes)[:, None]) * w) @ centred
+    n = weights.sum()
+    return RowMoments(int(n), mean, products / n, counts, mean + sums / np.maximum(counts, 1)[:, None])
+
+
+def attended(a: np.ndarray, s: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scores s [t, P, K] summed over each text with softmax weights of a [t, P]: [n, P, K], and the weights [t, P]."""
+    attention = softmax_within(a, lengths)
+    return np.add.reduceat(attention[:, :, None] * s, starts_of(lengths), axis=0), attention
+
+
+def softmax_within(a: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The softmax of a [t, ...] over the tokens of each text."""
+    likely = np.exp(a - np.repeat(np.maximum.reduceat(a, starts_of(lengths), axis=0), lengths, axis=0))
+    return likely / np.repeat(np.add.reduceat(likely, starts_of(lengths), axis=0), lengths, axis=0)

@@ -12,7 +12,7 @@ from probekit.options.generate import ContinuationOptions
 from probekit.options.typed import command_line, typed
 from probekit.report.parts import Commands, Facts, Heading, Lines, Part
 from probekit.report.render import html_of
-from probekit.report.runs import Run
+from probekit.report.runs import ReportRun
 from probekit.report.section import Section
 from probekit.selections import PER_EXAMPLE
 from probekit.tasks.info import ASKED, IN_MEMORY, LABEL_SETS
@@ -39,7 +39,7 @@ CANNOT_BE_TYPED = {
 FORMS = ("probe", "aggregate", "quick", "by", "shift_column")  # which decide the defaults of others
 
 
-def provenance_section(runs: Sequence[Run]) -> Section:
+def provenance_section(runs: Sequence[ReportRun]) -> Section:
     """Fingerprints, settings, versions and commands of runs on one store."""
     facts: dict[str, dict[str, None]] = {}
     for run in runs:
@@ -71,7 +71,7 @@ def _not_repeated(store: Store | None) -> str:
     return told and f"{told}The fingerprints tell whether the texts and weights are the same."
 
 
-def _facts(run: Run, meta: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _facts(run: ReportRun, meta: Mapping[str, Any]) -> list[tuple[str, str]]:
     read = meta.get("activations") or {}
     pairs = [("Results", str(run.folder))]
     pairs += [("Store", str(run.store.path))] if run.store is not None else []
@@ -93,7 +93,7 @@ def _plain(value: object) -> str:
     return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
-def commands_of(run: Run) -> list[str]:
+def commands_of(run: ReportRun) -> list[str]:
     """The commands that make the results again, as far as their files record them, quoted for bash."""
     if not isinstance(run.asked, Mapping):
         return []
@@ -149,7 +149,7 @@ def _whole_path(name: str) -> str:
     return str(Path(name).resolve()) if is_path and Path(name).exists() else name
 
 
-def _train_probe(run: Run, asked: Mapping[str, Any]) -> list[str]:
+def _train_probe(run: ReportRun, asked: Mapping[str, Any]) -> list[str]:
     """The options of train-probe that differ from their defaults; the label and the point are always named."""
     meta = run.results.meta
     named = {key: asked.get(key) or meta.get(key) for key in ("label", "point")}
@@ -158,13 +158,13 @@ def _train_probe(run: Run, asked: Mapping[str, Any]) -> list[str]:
     return ["probekit", "train-probe", _store_name(run), *words, "--out", str(run.folder)]
 
 
-def _transfer(run: Run, asked: Mapping[str, Any]) -> list[str]:
+def _transfer(run: ReportRun, asked: Mapping[str, Any]) -> list[str]:
     """The options of transfer that differ from their defaults; the point is always named."""
     words = typed(TransferOptions, {**asked, "point": run.results.meta["point"]}, "transfer", FORMS)
     return ["probekit", "transfer", *asked["stores"], *words, "--out", str(run.folder)]
 
 
-def _causal(run: Run, folder: Path, causal: Any, home: Path) -> list[str]:
+def _causal(run: ReportRun, folder: Path, causal: Any, home: Path) -> list[str]:
     """The options of causal that differ from their defaults, on the probes of this folder."""
     asked = {**causal.meta["asked"], **(causal.meta.get("files") or {})}
     probes = asked.get("probes")
@@ -176,5 +176,5 @@ def _causal(run: Run, folder: Path, causal: Any, home: Path) -> list[str]:
     return ["probekit", "causal", *words, "--out", str(folder)]
 
 
-def _store_name(run: Run) -> str:
+def _store_name(run: ReportRun) -> str:
     return "STORE" if run.store is None else str(run.store.path)

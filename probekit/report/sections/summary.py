@@ -27,7 +27,7 @@ def summary_section(data: ProbeData, causal: Sequence[tuple[str, CausalData]]) -
     parts.append(Lines(notes_of(data, "summary")))
     parts += [Lines(_used(name, one)) for name, one in causal if one.layers]
     parts.append(Facts(_facts(data)))
-    if missing := unchecked(data, [one for _, one in causal]):
+    if missing := missing_checks(data, [one for _, one in causal]):
         parts += [Heading("Not checked"), Items(missing)]
     return Section("summary", "Summary", html_of(parts))
 
@@ -84,7 +84,7 @@ def _facts(data: ProbeData) -> list[tuple[str, str]]:
     ]
 
 
-def unchecked(data: ProbeData, causal: Sequence[CausalData]) -> list[str]:
+def missing_checks(data: ProbeData, causal: Sequence[CausalData]) -> list[str]:
     """What a reviewer would ask for that these results do not hold, with the command that gives it."""
     meta = data.meta
     left_out = [str(one) for one in meta.get("left_out") or []]

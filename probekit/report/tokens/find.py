@@ -1,33 +1,167 @@
 """The view of a folder of results: which texts it shows, and where their tokens' activations come from.
 
-Texts are those of the test split. The store has all tokens of them, or a model is run over them.
+Texts are those of the test split: mistakes, the least and the most confident predictions, and others at random. The
+store has all tokens of them, or a model is run over them. Only a model gives their logit lens and attention patterns.
+
+Axes: N rows, C classes, L tokens of one text, P places, K tokens that are listed, H heads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from probekit.activations.activations import Activations
 from probekit.activations.plan.token_ids import tokenise_inputs
 from probekit.activations.store.format import read_plan
 from probekit.activations.store.reader import Store
+from probekit.causal.readouts import spelled, top_of_layers
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError
 from probekit.evaluation.results.data import ProbeData
 from probekit.machine.progress import SILENT, Steps
 from probekit.models.base import LanguageModel
 from probekit.places import ALL
 from probekit.report.tokens.build import token_scores
-from probekit.report.tokens.choose import choose_texts, confidence_of
-from probekit.report.tokens.data import TokenScores
-from probekit.report.tokens.model_views import with_model_views
+from probekit.report.tokens.data import Attention, Lens, TokenScores
 from probekit.report.tokens.read import TokenRows, rows_from_model, rows_from_store, selection_of
 from probekit.scoring.probe import differences
 from probekit.scoring.threshold import choose_threshold
 from probekit.tasks.base import Task
 from probekit.text import listed, printable
+
+LENS_TOKENS = 2_000  # of the texts that get a logit lens: 3 tokens at 13 places are then 250 kB in the page
+# Of the head for all of them: GPT-2's is 1 GFLOP a token for its 13 places, 150 to 350 GFLOP/s on a core, and 2,000
+# tokens of it took most of the time of a report.
+LENS_FLOPS = {"cpu": 5e11}
+LENS_FLOPS_ELSEWHERE = 1e13
+LISTED = 3
+PATTERN_BYTES = 600_000  # of all patterns, a byte a weight; 12 x 12 heads of 40 tokens are 230 kB
+MOST_PATTERNS = 8
+
+
+def with_model_views(
+    view: TokenScores, model: LanguageModel, token_ids: Sequence[Sequence[int]], parts: Steps = SILENT
+) -> TokenScores:
+    """The view with a logit lens and attention patterns of its first texts, where the model has them.
+
+    Args:
+        view: the view.
+        model: that reads the texts.
+        token_ids: of each text, context tokens included.
+        parts: says what is being done.
+    """
+    parts.begin("logit lens")
+    lens = lens_of(model, token_ids, progress=parts.advance)
+    parts.begin("attention patterns")
+    attention = patterns_of(model, token_ids)
+    said = [why for why in (lens, attention) if isinstance(why, str)]
+    return replace(
+        view,
+        lens=lens if isinstance(lens, Lens) else None,
+        attention=attention if isinstance(attention, Attention) else None,
+        meta={**view.meta, "notes": [*view.meta["notes"], *said]},
+    )
+
+
+def lens_of(
+    model: LanguageModel,
+    token_ids: Sequence[Sequence[int]],
+    most: int = LENS_TOKENS,
+    progress: Callable[[int, int], None] | None = None,
+) -> Lens | str:
+    """The logit lens of as many of the first texts as have `most` tokens in all; a sentence where there is none."""
+    if not model.causal or hasattr(model, "decode"):
+        return "No logit lens: the model does not predict the next token of these texts."
+    if not token_ids:
+        return "No logit lens: there are no texts."
+    flops = LENS_FLOPS.get(model.device.type, LENS_FLOPS_ELSEWHERE)
+    of_token = 2 * model.cfg.d_model * model.cfg.d_vocab * (model.n_layers + 1)
+    lengths = np.cumsum([len(ids) for ids in token_ids])
+    n = max(1, int((lengths <= min(most, flops / of_token)).sum()))
+    try:
+        places, top, probability = top_of_layers(model, token_ids[:n], LISTED, progress)
+    except ProbekitError as error:
+        return f"No logit lens: {error}."
+    listed = np.unique(top).tolist()
+    return Lens(
+        texts=n,
+        places=places,
+        top=top,
+        probability=probability,
+        spelled=dict(zip(listed, spelled(model, listed), strict=True)),
+    )
+
+
+@torch.no_grad()
+def patterns_of(model: LanguageModel, token_ids: Sequence[Sequence[int]], most: int = PATTERN_BYTES) -> Attention | str:
+    """The attention patterns of the first texts that fit into `most` bytes; a sentence where there are none."""
+    try:
+        layers = model.layers_of("attn_pattern")
+    except KeyError:
+        layers = []
+    if not layers or hasattr(model, "decode"):
+        return "No attention patterns: this model does not give them."
+    texts, patterns, size = [], [], 0
+    for i, ids in enumerate(token_ids):
+        n_bytes = len(layers) * model.cfg.n_heads * len(ids) ** 2
+        if size + n_bytes > most or len(texts) == MOST_PATTERNS:
+            continue
+        tokens = torch.tensor([[int(t) for t in ids]], device=model.device)
+        _, cache = model.run_with_cache(tokens, points="attn_pattern", return_logits=False)
+        patterns.append(np.stack([cache["attn_pattern", layer][0].float().cpu().numpy() for layer in layers]))
+        texts.append(i)
+        size += n_bytes
+    return Attention(layers, texts, patterns) if texts else "No attention patterns: the texts are too long."
+
+
+SHARES = (("mistake", 0.3), ("least confident", 0.2), ("most confident", 0.2))  # of the texts; the rest are random
+
+
+def choose_texts(
+    n: int, seed: int, candidates: np.ndarray, confidence: np.ndarray | None, mistaken: np.ndarray | None
+) -> tuple[np.ndarray, list[str]]:
+    """Rows and why each was chosen, mistakes first; each row once.
+
+    Among mistakes the most confident come first. Where there are fewer of a kind, random rows take their places.
+
+    Args:
+        n: how many, at most.
+        seed: of the random ones.
+        candidates: rows to choose from, int64.
+        confidence: of the prediction of each candidate, larger is more confident; None chooses all at random.
+        mistaken: whether each candidate's prediction is wrong; None: unknown.
+    """
+    left = np.ones(len(candidates), dtype=bool)
+    chosen: list[int] = []
+    why: list[str] = []
+
+    def take(order: np.ndarray, most: int, reason: str) -> None:
+        found = [int(i) for i in order if left[i]][: min(most, n - len(chosen))]
+        left[found] = False
+        chosen.extend(found)
+        why.extend([reason] * len(found))
+
+    if confidence is not None:
+        rising = np.argsort(confidence, kind="stable")
+        orders = {"least confident": rising, "most confident": rising[::-1]}
+        if mistaken is not None:
+            orders["mistake"] = rising[::-1][mistaken[rising[::-1]]]
+        for reason, share in SHARES:
+            take(orders.get(reason, rising[:0]), round(n * share), reason)
+    take(np.random.default_rng(seed).permutation(len(candidates)), n, "random")
+    return candidates[np.array(chosen, dtype=np.int64)], why
+
+
+def confidence_of(scores: np.ndarray, centre: float = 0.0) -> np.ndarray:
+    """How far each prediction is from the threshold, [N], or the largest score above the second, of [N, C]."""
+    if scores.ndim == 1:
+        return np.abs(scores - centre)
+    top = np.sort(scores, axis=1)
+    return top[:, -1] - top[:, -2]
+
 
 TEXTS = 100
 EDITED = "No logit lens and no attention patterns: the scores are of a model that ran under edits."

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.activations import Activations, RowsOf, selected_from
-from probekit.activations.extract import extract
+from probekit.activations.extract import extract_task
 from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.prepare import rendered_task
 from probekit.errors import ProbekitError, ResumeMismatch, UsageError
 from probekit.evaluation.results.data import ProbeData, is_output
 from probekit.models.base import LanguageModel
-from probekit.options import ExtractOptions
+from probekit.options import ExtractArguments, ExtractOptions
 from probekit.places import ALL
 from probekit.points import POINTS
 from probekit.scoring.probe import options_as_trained, template_difference
@@ -96,7 +96,9 @@ def rows_from_model(
         names = set(read.task.ids)
         task = task.subset(np.array([i for i, name in enumerate(task.ids) if name in names], dtype=np.int64))
     every = replace(task, spans=None, position=ALL) if task.spans is not None else task
-    acts = extract(model, every, **{**options, "skip_special": False, "position": ALL}, progress=False)
+    acts = extract_task(
+        model, every, ExtractArguments(**{**options, "skip_special": False, "position": ALL}, progress=False)
+    )
     mask = np.zeros(int(acts.layout.own_lengths.sum()), dtype=bool)
     if read is not None:
         mask[_own_rows(read)] = True

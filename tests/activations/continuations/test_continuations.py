@@ -12,7 +12,7 @@ from models.adapter.wrapped import wrapped
 from models.test_generation import DECODERS, EOS, by_transformers, made_distinct
 from tiny_configs import LIKE_ANOTHER, new_model, tiny_configs, tiny_model
 
-from probekit.activations import extract, load_activations, plan_as_dict, plan_extraction, repair, verify
+from probekit.activations import load_activations, plan_as_dict, plan_extraction, repair, verify
 from probekit.activations.continuations import plan as planning
 from probekit.errors import DataError, UsageError
 from probekit.interventions import add
@@ -20,6 +20,7 @@ from probekit.models import load_model
 from probekit.options import ExtractOptions
 from probekit.tasks.base import Task
 from probekit.tasks.regions import Region
+from probekit.verbs.extract import extract
 
 NAMES = [name for name in tiny_configs() if name not in LIKE_ANOTHER]
 CAUSAL = [name for name in NAMES if tiny_model(name).causal and not hasattr(tiny_model(name), "decode")]

@@ -1,10 +1,6 @@
 """Parts, in any order, twice, twice at once, or killed on the way, end in the store of one process, bit for bit."""
 
-import subprocess
-import sys
-import time
 from itertools import permutations
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -14,7 +10,6 @@ from store_cases import Stopped, files, of_shards, stop_after
 from probekit import extract
 from probekit.activations import Store, list_stores, load_activations, run_part, run_plan, verify
 from probekit.activations.parts.cut import cut_parts, shard_costs
-from probekit.activations.parts.work import begin_work
 from probekit.errors import StorageError, UsageError
 
 N_PARTS = 3
@@ -98,46 +93,3 @@ def test_in_python_a_part_is_a_keyword(plan, tmp_path):
             extract(plan.model, plan.task, out=path, part=wrong, **HOW)
     with pytest.raises(UsageError, match="--generate"):
         extract(plan.model, plan.task, out=path, part="1/2", generate=3)
-
-
-CHILD = """
-import sys
-from pathlib import Path
-from probekit.activations import run_part
-from probekit.activations.parts.work import open_work
-plan = open_work(sys.argv[1])
-print("ready", flush=True)
-sys.stdin.readline()
-run_part(plan, Path(sys.argv[1]), (1, 2), progress=False, sums="also")
-"""
-
-
-def kill_after_a_record(child, path):
-    child.stdin.write("go\n")
-    child.stdin.flush()
-    deadline = time.monotonic() + 60
-    while not list((path / "records").glob("0*.json")) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    child.kill()
-
-
-def test_a_part_in_two_processes_at_once_one_of_them_killed_is_that_of_one(plan, single, tmp_path):
-    """The other process knows only the store's path."""
-    path = tmp_path / "store"
-    begin_work(plan, path)
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", CHILD, str(path)], **pipes) as child:
-        try:
-            assert child.stdout is not None
-            assert child.stdout.readline() == "ready\n"
-            killer = Thread(target=kill_after_a_record, args=(child, path))
-            killer.start()
-            run_part(plan, path, (1, 2), progress=False, sums="also")
-            killer.join()
-        finally:
-            child.kill()
-    assert run_part(plan, path, (1, 2), progress=False, sums="also").computed == 0
-    done = run_part(plan, path, (2, 2), progress=False, sums="also")
-    assert (done.complete, done.counted) == (True, True)
-    assert of_shards(path) == of_shards(single)
-    assert verify(path).is_sound

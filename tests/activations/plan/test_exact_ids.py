@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from probekit.activations import extract
 from probekit.activations.plan.token_ids import tokenise_inputs
 from probekit.errors import DataError
+from probekit.verbs.extract import extract
 
 IDS = [[5, 5, 7], [1], [2, 9, 9, 3]]
 

@@ -13,13 +13,14 @@ from hub_repos import tiny_gpt2
 from tokenizers import Tokenizer as Backend
 from transformers import PreTrainedTokenizerFast
 
-from probekit.activations import extract, plan_extraction
+from probekit.activations import plan_extraction
 from probekit.errors import DataError, UsageError
 from probekit.models import load_model
 from probekit.options import ExtractOptions
 from probekit.tasks import load_task
 from probekit.tasks.base import Task
 from probekit.tasks.chats import render
+from probekit.verbs.extract import extract
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 ENDS = ["<|im_start|>", "<|im_end|>", "<s>", "</s>"]

@@ -9,11 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 from store_cases import plan_of
 
-from probekit.activations import extract, load_activations
+from probekit.activations import load_activations
 from probekit.activations.plan.identity import identity_of
 from probekit.activations.store.format import read_plan
 from probekit.errors import StorageError
 from probekit.files.durable import seal, unseal
+from probekit.verbs.extract import extract
 
 LETTERS = {"a": 1, "b": 2, "c": 3}
 POINTS = {"points": "resid_pre", "layers": 0}

@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from selection_cases import END, KINDS, MODELS, START, TASK, chats, gpt2, owned_characters, slow_part, slow_pick
 
-from probekit.activations import extract, load_activations
+from probekit.activations import load_activations
 from probekit.activations.plan.reading.offsets import offsets_of
 from probekit.activations.plan.reading.read_positions import read_positions
 from probekit.activations.plan.token_ids import tokenise_inputs
 from probekit.errors import DataError, UsageError
-from probekit.evaluation import train_probes
 from probekit.evaluation.results.cautions import cautions
 from probekit.tasks.base import Task
+from probekit.verbs.extract import extract
+from probekit.verbs.train_probes import train_probes
 
 WORDS = st.sampled_from(
     ["the", "cats", " ", "  ", "\n", "\n\n", "café", "日", "🙂", "don't", "yes", "a", "\u00a0", START, END, "e\u0301"]

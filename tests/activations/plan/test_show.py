@@ -10,11 +10,12 @@ import pytest
 from selection_cases import END, MODELS, START, TASK, chats
 
 from probekit import show_reading
-from probekit.activations import describe_plan, extract, plan_extraction
+from probekit.activations import describe_plan, plan_extraction
 from probekit.activations.plan.reading.formatting import formatting_note, formatting_tokens
 from probekit.options import ExtractOptions
 from probekit.plots import plot_reading, save_reading_plot
 from probekit.tasks.base import Task
+from probekit.verbs.extract import extract
 
 
 @pytest.mark.parametrize("position", ["last", "mean@user", "all@assistant", ["first", "last@user"], "-4:"])

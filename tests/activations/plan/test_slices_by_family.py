@@ -5,8 +5,8 @@ import pytest
 import torch
 from tiny_configs import tiny_configs, tiny_model
 
-from probekit.activations import extract
 from probekit.tasks.base import Task
+from probekit.verbs.extract import extract
 
 IDS = [np.random.default_rng(n).integers(3, 40, size=n).tolist() for n in (9, 5, 7, 6)]
 

@@ -13,15 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store_cases import assert_equal, plan_of
 
-from probekit.activations import ActivationSet, extract, load_activations, repair
+from probekit.activations import ActivationSet, load_activations, repair
 from probekit.activations.plan.summary import describe_plan
 from probekit.errors import DataError
-from probekit.evaluation import train_probes
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.tokenizer import Tokenizer
 from probekit.tasks import Task, load_task
 from probekit.tasks.base import SPLITS
 from probekit.tasks.tokens.stretches import Stretches, labels_of_tokens, stretches_of_characters
+from probekit.verbs.extract import extract
+from probekit.verbs.train_probes import train_probes
 
 TOKENIZERS = {"byte-level": BYTE_LEVEL, "pieces": SENTENCE_PIECE, "word pieces": WORD_PIECE}
 NO = -1

@@ -1,6 +1,7 @@
 """Words of texts: each has exactly the tokens that hold a part of it, and their activations in the text alone."""
 
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from probekit.activations import Store, extract, load_activations, random_init_of
+from probekit.activations import Store, load_activations, random_init_of
 from probekit.activations.plan.reading.word_tokens import token_spans
 from probekit.activations.plan.summary import describe_plan, plan_as_dict
 from probekit.errors import DataError, UsageError
@@ -25,6 +26,7 @@ from probekit.models.tokenizer_files import load_tokenizer
 from probekit.models.weights import save_hf
 from probekit.tasks import load_task
 from probekit.tasks.base import Task
+from probekit.verbs.extract import extract
 
 CORPUS = ["the cats don't see the café, naïve “dogs” … do they?", "cannot wanna 1,000 dogs (cats) re-do; café!"] * 5
 PIECES = st.sampled_from(
@@ -250,7 +252,7 @@ def test_spans_that_do_not_fit_the_task():
 
 
 def test_a_store_of_words_reads_back(tmp_path):
-    """Every text is written once."""
+    """A text is written once for the words that follow one another."""
     model, task = make(GPT2), words_task("mean")
     made = extract(model, task, out=tmp_path / "store", stats=True)
     assert isinstance(made, Store)
@@ -259,7 +261,8 @@ def test_a_store_of_words_reads_back(tmp_path):
     assert store.task.words == task.words
     assert all(torch.equal(store[place], acts[place]) for place in acts)
     (piece,) = (tmp_path / "store" / "examples").iterdir()
-    assert pq.read_table(piece)["inputs"].to_pylist().count(TEXT[0]) == 1
+    inputs = pq.read_table(piece)["inputs"].to_pylist()
+    assert [text for text in inputs if text is not None] == [text for text, _ in groupby(task.inputs)]
 
 
 def test_random_weights_read_the_same_words(tmp_path):

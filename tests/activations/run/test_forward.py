@@ -8,12 +8,12 @@ import torch
 from gpt2_points import GPT2_POINTS
 from store_cases import plan_of
 
-from probekit.activations import extract
 from probekit.errors import DataError, UsageError
 from probekit.models import layers
 from probekit.models.families.gpt2 import GPT2
 from probekit.models.layers import Linear, attention_scores, prepared
 from probekit.points import POINTS
+from probekit.verbs.extract import extract
 
 PAIRS = ("attn_scores", "attn_pattern")
 RNG = np.random.default_rng(2)

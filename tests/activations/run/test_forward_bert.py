@@ -9,12 +9,13 @@ import pytest
 import torch
 from store_cases import plan_of
 
-from probekit.activations import Store, extract, extract_statistics, repair
+from probekit.activations import Store, extract_statistics, repair
 from probekit.activations.plan.summary import describe_plan, plan_as_dict
 from probekit.errors import DataError, UsageError
 from probekit.models.families.bert import Bert, BertConfig
 from probekit.models.tokenizer_files import load_tokenizer
 from probekit.points import POINTS, split_point
+from probekit.verbs.extract import extract
 
 PAIRS = ("attn_scores", "attn_pattern")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -12,7 +12,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
-from probekit.activations import Store, extract, extract_statistics, random_init_of, repair
+from probekit.activations import Store, extract_statistics, random_init_of, repair
 from probekit.activations.plan.identity import digest_of
 from probekit.activations.plan.summary import describe_plan, plan_as_dict
 from probekit.activations.repair import plan_again
@@ -26,6 +26,7 @@ from probekit.models.weights import save_hf
 from probekit.options import ExtractOptions
 from probekit.points import split_point
 from probekit.tasks import Task
+from probekit.verbs.extract import extract
 
 START, VOCABULARY = 1, 23
 OF_SOURCES = ("decoder.cross_attn_scores", "decoder.cross_attn_pattern", "decoder.cross_k", "decoder.cross_v")

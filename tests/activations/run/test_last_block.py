@@ -7,7 +7,6 @@ import pytest
 import torch
 from store_cases import plan_of
 
-from probekit.activations import extract
 from probekit.activations.run.forward import batch_inputs
 from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
@@ -20,6 +19,7 @@ from probekit.models.families.olmo import Olmo, OlmoConfig
 from probekit.models.families.transformer import Transformer, TransformerConfig
 from probekit.models.layers import Linear
 from probekit.tasks.base import Task
+from probekit.verbs.extract import extract
 
 SIZES: dict[str, Any] = {"d_model": 16, "n_heads": 2, "d_mlp": 24, "n_layers": 3, "n_ctx": 12, "d_vocab": 9}
 PAIR: dict[str, Any] = {"n_decoder_heads": 2, "d_decoder_mlp": 24, "n_decoder_layers": 3, "decoder_start_token_id": 0}

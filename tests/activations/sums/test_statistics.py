@@ -15,7 +15,6 @@ from store_cases import plan_of
 from probekit.activations import (
     Statistics,
     Store,
-    extract,
     extract_statistics,
     load_activations,
     load_statistics,
@@ -34,6 +33,7 @@ from probekit.files.durable import seal, unseal
 from probekit.options import ExtractOptions
 from probekit.points import UnknownPoint
 from probekit.tasks.base import SPLITS
+from probekit.verbs.extract import extract
 
 HOW: dict[str, Any] = {"points": ["resid_pre", "mlp_post"], "batch_tokens": 40, "block_nodes": 40}
 ROW_BYTES = (4 * 16 + 3 * 24) * 4
@@ -250,7 +250,7 @@ def test_a_crash_between_a_file_and_its_record_is_repaired(model, task, path, of
         with pytest.raises(Stopped):
             sums_only(model, task, path)
     assert statistics_progress(path) not in (None, (0, 23))
-    monkeypatch.setattr(sum_files, "STALE_SECONDS", -1)
+    monkeypatch.setattr(durable, "STALE_SECONDS", -1)
     assert_same_bits(sums_only(model, task, path), sums_only(model, task))
     assert_nothing_old(path)
 

@@ -11,8 +11,7 @@ import probekit as pk
 from probekit.activations import ActivationSet
 from probekit.causal.curve import ceiling
 from probekit.causal.curve.arms import CHOICES
-from probekit.causal.curve.causal_curve import causal_curve
-from probekit.causal.curve.compare import chosen_directions
+from probekit.causal.curve.causal_curve import causal_curve, chosen_directions
 from probekit.causal.curve.estimate import describe_causal, plan_causal
 from probekit.causal.curve.question import _check_classes, _classes_first, ask
 from probekit.causal.data import Effect

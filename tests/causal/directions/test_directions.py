@@ -8,7 +8,6 @@ import torch
 from scipy.stats import special_ortho_group
 from sklearn.covariance import oas
 
-from probekit.causal.directions.angles import angle, haar_angle, haar_share
 from probekit.causal.directions.directions import (
     Direction,
     lda_direction,
@@ -18,11 +17,18 @@ from probekit.causal.directions.directions import (
     probe_direction,
     unit_direction,
 )
-from probekit.causal.directions.placebos import covariance_directions, random_directions, shuffled_direction
+from probekit.causal.directions.placebos import (
+    angle,
+    covariance_directions,
+    haar_angle,
+    haar_share,
+    random_directions,
+    shuffled_direction,
+)
 from probekit.errors import DataError, UsageError
 from probekit.interventions import apply_edit
+from probekit.probes.lda import MeanDifferenceProbe
 from probekit.probes.logistic.probe import LogisticProbe
-from probekit.probes.mean_difference import MeanDifferenceProbe
 from probekit.probes.mlp import MLPProbe
 
 N, D = 300, 12

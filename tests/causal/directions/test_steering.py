@@ -9,8 +9,8 @@ import torch
 
 import probekit as pk
 from probekit.activations import ActivationSet, Statistics
-from probekit.causal.directions.angles import angle
 from probekit.causal.directions.directions import moments_of_rows
+from probekit.causal.directions.placebos import angle
 from probekit.errors import DataError, UsageError
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 

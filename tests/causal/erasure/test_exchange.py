@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from probekit.activations import ActivationSet
+from probekit.causal.curve.aftermath import ExchangeReading, read_exchange
 from probekit.causal.erasure.completeness import read_afresh
-from probekit.causal.erasure.exchange import ExchangeReading, read_exchange
 from probekit.errors import UsageError
 from probekit.points import Place
 from probekit.tasks import Task

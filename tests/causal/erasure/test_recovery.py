@@ -7,13 +7,14 @@ import pytest
 import torch
 from tiny_configs import new_model, tiny_model
 
-from probekit.activations import Activations, extract
+from probekit.activations import Activations
 from probekit.causal.erasure.completeness import read_afresh
 from probekit.causal.erasure.erase import fit_eraser
 from probekit.causal.erasure.recovery import read_after_edit
 from probekit.errors import UsageError
 from probekit.interventions import Replace
 from probekit.tasks import Task
+from probekit.verbs.extract import extract
 
 N = 90
 

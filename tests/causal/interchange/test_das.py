@@ -9,8 +9,8 @@ from torch import Tensor
 
 from probekit.causal.behaviour.measure import Behaviour, CustomBehaviour
 from probekit.causal.branches.run import run_trunk
-from probekit.causal.directions.angles import angle
 from probekit.causal.directions.directions import mean_difference_direction, moments_of_rows
+from probekit.causal.directions.placebos import angle
 from probekit.causal.interchange.counterparts import choose_counterparts
 from probekit.causal.interchange.das import Search, find_das
 from probekit.causal.interchange.interchange import Interchange, interchange_effect

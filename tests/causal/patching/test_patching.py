@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from probekit.causal.behaviour.pairs import MinimalPairs
 from probekit.causal.branches.run import Branches, run_branches, run_trunk
 from probekit.causal.data import PatchGrid
-from probekit.causal.patching.patch_effects import intervals, recovery
-from probekit.causal.patching.patching import POINTS, patch_grid
+from probekit.causal.patching.patching import POINTS, intervals, patch_grid, recovery
 from probekit.errors import DataError, UsageError
 from probekit.interventions import Replace
 

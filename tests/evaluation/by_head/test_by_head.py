@@ -8,14 +8,16 @@ import pytest
 import torch
 from tiny_configs import tiny_model
 
-from probekit.activations import Store, extract, load_activations
+from probekit.activations import Store, load_activations
 from probekit.activations.activations import Activations, ActivationSet
 from probekit.activations.layout import Layout
 from probekit.activations.plan import build
 from probekit.errors import DataError, UsageError
-from probekit.evaluation import HeadResults, PositionResults, train_probes
+from probekit.evaluation import HeadResults, PositionResults
 from probekit.points import Place
 from probekit.tasks.base import Task
+from probekit.verbs.extract import extract
+from probekit.verbs.train_probes import train_probes
 
 N = 160
 HOW: dict[str, Any] = {"C": (0.1, 1.0)}

@@ -9,18 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations import Store, extract, load_activations
+from probekit.activations import Store, load_activations
 from probekit.activations.activations import ActivationSet
 from probekit.activations.labelled import with_task
 from probekit.activations.layout import Layout
 from probekit.activations.plan import build
 from probekit.errors import DataError, UsageError
-from probekit.evaluation import PositionResults, train_probes
-from probekit.evaluation.by_position import fit
+from probekit.evaluation import PositionResults
+from probekit.evaluation.by_position import train
 from probekit.evaluation.scores.bootstrap import groups_note
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.plots import plot_positions
 from probekit.tasks.base import Task
+from probekit.verbs.extract import extract
+from probekit.verbs.train_probes import train_probes
 
 N, LONGEST, VOCAB = 120, 7, 9
 HOW: dict[str, Any] = {"C": (0.1, 1.0), "least_texts": 2}
@@ -139,9 +141,9 @@ def test_a_store_gives_the_numbers_of_memory_in_any_number_of_passes(store, monk
     assert len(store.shard_examples()) > 2
     memory = ActivationSet({place: store[place] for place in store}, store.task, store.meta, store.layout)
     known = train_probes(memory, by="position", position="1:4", **ONE)
-    for share in (fit.MOST_SHARE, 1e-12):
-        monkeypatch.setattr(fit, "MOST_SHARE", share)
-        monkeypatch.setattr(fit, "MOST_KEPT", fit.MOST_KEPT if share > 1e-12 else 0)  # resamples drawn again
+    for share in (train.MOST_SHARE, 1e-12):
+        monkeypatch.setattr(train, "MOST_SHARE", share)
+        monkeypatch.setattr(train, "MOST_KEPT", train.MOST_KEPT if share > 1e-12 else 0)  # resamples drawn again
         found = train_probes(store, by="position", position="1:4", **ONE)
         for one, other in zip(found.positions, known.positions, strict=True):
             assert_same_curve(one, other)

@@ -12,13 +12,14 @@ from scipy.stats import ttest_1samp
 
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError
-from probekit.evaluation import ProbeResults, train_probes
+from probekit.evaluation import ProbeResults
 from probekit.evaluation.compare.lead import lead, optimism
 from probekit.evaluation.results.frames import COLUMNS
 from probekit.evaluation.results.report import MOST_NOTES, every_note, footnotes
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.probes import LogisticProbe
+from probekit.verbs.train_probes import train_probes
 
 HOSTILE = 'a<script>alert("x")</script>\x1b[31m‮&'
 

@@ -3,7 +3,7 @@ import pytest
 from scipy.stats import binom
 from simulated_curves import WORLDS, apart, curve, values_of
 
-from probekit.evaluation.scores.best_set import best_set
+from probekit.evaluation.scores.band import best_set
 from probekit.evaluation.scores.bootstrap import Bootstrap
 
 

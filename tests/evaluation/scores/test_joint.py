@@ -5,8 +5,7 @@ import pytest
 from simulated_curves import curve, values_of
 
 from probekit.errors import UsageError
-from probekit.evaluation.scores.band import curve_band
-from probekit.evaluation.scores.best_set import best_set
+from probekit.evaluation.scores.band import best_set, curve_band
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.permutation import permutation_test

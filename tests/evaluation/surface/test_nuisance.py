@@ -10,12 +10,13 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError, UsageError
-from probekit.evaluation import ProbeResults, train_probes
+from probekit.evaluation import ProbeResults
 from probekit.evaluation.results.surface_note import short_nuisance_text
 from probekit.evaluation.surface.columns import nuisance_columns
 from probekit.evaluation.surface.residual import Residualised
 from probekit.plots import save_plot
 from probekit.tasks.base import Task
+from probekit.verbs.train_probes import train_probes
 
 N, D = 400, 6
 RNG = np.random.default_rng(3)

@@ -9,10 +9,11 @@ import torch
 
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError, UsageError
-from probekit.evaluation import TransferResults, train_probes, transfer
+from probekit.evaluation import TransferResults, transfer
 from probekit.evaluation.surface.shift import ALL_OTHERS
 from probekit.plots import save_transfer_plot
 from probekit.tasks.base import Task
+from probekit.verbs.train_probes import train_probes
 
 N, D = 720, 6
 RNG = np.random.default_rng(5)

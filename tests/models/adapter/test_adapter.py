@@ -287,12 +287,9 @@ def test_a_config_that_decides_otherwise_is_another_identity():
 @pytest.mark.parametrize(
     ("hf", "message"),
     [
-        ({"model_type": "no-such", "auto_map": {"AutoModel": "m.M"}}, "no model_type 'no-such', and its own code"),
-        ({"model_type": "no-such"}, "no model_type 'no-such'; install"),
         ({"model_type": "t5"}, "encoder-decoder|not a language model"),
         ({"model_type": "whisper"}, "reads more than text|encoder-decoder"),
         ({"model_type": "llava", "vision_config": {}}, "reads more than text"),
-        ({"model_type": "vit"}, "not a language model|more than text"),
         ({"model_type": "gptj", "n_layer": "three"}, "n_layer must be a whole number in 1..1000; got 'three'"),
         ({"model_type": "bloom", "n_layer": 10**8}, "n_layer must be a whole number in 1..1000; got 100000000"),
         ({"model_type": "bloom", "n_layer": -1}, "n_layer must be a whole number"),

@@ -15,7 +15,7 @@ import probekit as pk
 from probekit.errors import ProbekitError, UsageError
 from probekit.models import model_types
 from probekit.models.adapter import load as adapter_load
-from probekit.models.adapter.held_weights import widen_for_products
+from probekit.models.adapter.load import widen_for_products
 from probekit.models.adapter.quiet import quiet
 
 KIND = "stablelm"

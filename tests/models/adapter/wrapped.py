@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from probekit.models.adapter.fields import checked_fields
+from probekit.models.adapter.config import checked_fields
 from probekit.models.adapter.load import load_adapted
 
 SIZES: dict[str, Any] = {"vocab_size": 60, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}

@@ -4,7 +4,7 @@ import ast
 import importlib
 import json
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 import probekit as pk
 from probekit.errors import DataError, UsageError
 from probekit.models.accounting import parameters
+from probekit.models.config_fields import hf_name
 from probekit.models.families import FILES, families, family_of, model_types
 from probekit.models.families.gpt2 import GPT2Config
 from probekit.models.family import Family
@@ -25,15 +26,14 @@ from probekit.models.weights import save_hf
 REPO = Path(__file__).parents[3]
 PACKAGE = REPO / "probekit"
 FAMILIES = PACKAGE / "models/families"
-TRANSLATIONS = {f"{file}_hf" for file in FILES if (FAMILIES / f"{file}_hf.py").exists()}  # FILE.py would be too long
 # published models by type and short name; transformers' module layouts, by its types
-OTHER_TABLES = {"published.py", "models/adapter/layouts.py", "models/default_tokens.py"}
+OTHER_TABLES = {"files/published.py", "models/adapter/layouts.py", "models/tokenizer_files.py"}
 
 
 def names_of_families() -> set[str]:
     """Modules, classes and model types that only a family's own file and the registry may name."""
     classes = {cls.__name__ for family in families().values() for cls in (family.config, family.model)}
-    return {*FILES, *TRANSLATIONS, *classes, *families()}
+    return {*FILES, *classes, *families()}
 
 
 def names_in(path: Path) -> set[str]:
@@ -52,7 +52,7 @@ def names_in(path: Path) -> set[str]:
 
 def test_only_its_own_file_and_the_registry_name_a_family():
     named = names_of_families()
-    assert {"gpt2", "GPT2Config", "Llama", "mistral", "qwen2", "bert_hf", "marian", "Transformer"} <= named
+    assert {"gpt2", "GPT2Config", "Llama", "mistral", "qwen2", "bert", "marian", "Transformer"} <= named
     for path in PACKAGE.rglob("*.py"):
         place = str(path.relative_to(PACKAGE))
         if path.parent != FAMILIES and place not in OTHER_TABLES and not place.startswith("worlds/"):
@@ -85,6 +85,36 @@ def test_a_config_is_the_same_after_config_json_and_names_of_weights(name, cfg):
     hf = json.loads(json.dumps(cfg.to_hf()))
     assert families()[hf["model_type"]] is family
     assert family.hf_parts(family.config.from_hf(hf), {tensor.name for tensor in family.hf_names(cfg).values()}) == cfg
+
+
+BAD: dict[Any, list[Any]] = {  # by the annotation of a field of a config
+    int: [0, -1, True, "8", 2.5, None, [1], 10**12],
+    float: [0, -1.0, float("nan"), "a", True, None, 1e30],
+    bool: [1, "yes", None],
+    str: ["gleu", ["gelu"], None],
+    int | None: [True, "x", 2.5, 10**12],
+    float | None: [0, -1.0, float("nan"), "a", True],
+    int | tuple[int, ...] | None: [True, "a", 2.5, (2, "a"), 10**12],
+}
+OWN_CHECKS = {"n_full_layers", "sliding_window", "rope_scaling", "layer_types", "dense_layers"}
+
+
+@pytest.mark.parametrize(("name", "cfg"), tiny_configs().items(), ids=tiny_configs())
+def test_a_value_out_of_range_is_refused_by_the_names_of_its_field(name, cfg):
+    """In a config made in Python, by our name and config.json's; and in a config.json that has the field."""
+    written = cfg.to_hf()
+    for field in fields(cfg):
+        if field.name in OWN_CHECKS:
+            continue
+        theirs = hf_name(field, getattr(cfg, "model_type", None))
+        for bad in BAD[field.type]:
+            with pytest.raises(DataError, match=re.escape(field.name)) as refused:
+                replace(cfg, **{field.name: bad})
+            assert theirs is None or theirs in str(refused.value)
+            assert "\n" not in str(refused.value)
+            if theirs in written and bad not in (None, 0, True):  # these may mean the default, or equal 1.0
+                with pytest.raises(DataError, match=f"{field.name}|{theirs}"):
+                    type(cfg).from_hf(written | {theirs: list(bad) if isinstance(bad, tuple) else bad})
 
 
 @pytest.mark.parametrize(("name", "cfg"), tiny_configs().items(), ids=tiny_configs())

@@ -1,8 +1,6 @@
 """The hand-written Gemma 1, 2 and 3 against `transformers`, and against themselves."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -14,24 +12,17 @@ from tiny_configs import SIZES
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.processors import TemplateProcessing
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 from transformers import (
-    Gemma2Config,
-    Gemma2ForCausalLM,
     Gemma3Config,
     Gemma3ForCausalLM,
     Gemma3ForConditionalGeneration,
-    Gemma3TextConfig,
-    GemmaForCausalLM,
 )
 from transformers import GemmaConfig as HfGemmaConfig
+from transformers_twins import error, hf_config, make_twins, tokens_for, twins
 
 from probekit.errors import DataError
-from probekit.models.accounting import parameters
-from probekit.models.families import gemma, shape_of
+from probekit.models.families import gemma
 from probekit.models.families.gemma import FULL, SLIDING, Gemma, GemmaConfig
-from probekit.models.families.gemma_hf import hf_names
 from probekit.models.family import LOGITS
 from probekit.models.load import load_model
 from probekit.models.positional import RopeScaling
@@ -53,11 +44,6 @@ TINY = {
         query_pre_attn_scalar=3, sliding_window=5, layer_types=(SLIDING, SLIDING, FULL), model_type="gemma3_text",
     ),
 }  # fmt: skip
-CLASSES: dict[str, Any] = {
-    "gemma": (HfGemmaConfig, GemmaForCausalLM),
-    "gemma2": (Gemma2Config, Gemma2ForCausalLM),
-    "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM),
-}
 BASE = {
     "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 12, "vocab_size": 61, "max_position_embeddings": 24,
@@ -87,31 +73,17 @@ VARIANTS = {
     "gemma3, capped logits": GEMMA3 | {"final_logit_softcapping": 3.0, "rope_scaling": None, "sliding_window": 1},
 }
 # What each generation has, and the fields of our config without it.
-FEATURES = {
-    "soft cap of scores": ("gemma2", {"attn_scores_soft_cap": None}),
-    "soft cap of logits": ("gemma2", {"output_logits_soft_cap": None}),
-    "scalar, capped": ("gemma2", {"query_pre_attn_scalar": 12}),
-    "scalar, fused": ("gemma3", {"query_pre_attn_scalar": 12}),
-    "window, capped": ("gemma2", {"sliding_window": 24}),
-    "window, fused": ("gemma3", {"sliding_window": 24}),
-    "base of local rotations": ("gemma3", {"local_rope_theta": 100.0}),
-    "stretching": ("gemma3", {"rope_scaling": None}),
-    "layer types": ("gemma3", {"layer_types": (FULL, SLIDING, SLIDING)}),
-}
-
-
-def from_hf(hf: dict, weights: dict[str, Tensor]) -> Gemma:
-    model = Gemma(GemmaConfig.from_hf(hf))
-    model.load_state_dict({ours: weights[theirs.name] for ours, theirs in hf_names(model.cfg).items()})
-    return model.eval()
-
-
-def hf_config(hf: dict) -> Any:
-    config = CLASSES[hf["model_type"]][0](
-        **{key: json.loads(json.dumps(value)) for key, value in hf.items() if key != "model_type"}
-    )
-    config._attn_implementation = "eager"
-    return config
+FEATURES = [
+    ("gemma2", {"attn_scores_soft_cap": None}),
+    ("gemma2", {"output_logits_soft_cap": None}),
+    ("gemma2", {"query_pre_attn_scalar": 12}),
+    ("gemma3", {"query_pre_attn_scalar": 12}),
+    ("gemma2", {"sliding_window": 24}),
+    ("gemma3", {"sliding_window": 24}),
+    ("gemma3", {"local_rope_theta": 100.0}),
+    ("gemma3", {"rope_scaling": None}),
+    ("gemma3", {"layer_types": (FULL, SLIDING, SLIDING)}),
+]
 
 
 def disturbed(oracle: Any) -> Any:
@@ -123,116 +95,13 @@ def disturbed(oracle: Any) -> Any:
     return oracle.eval()
 
 
-@cache
-def twins(name: str) -> tuple[Any, Gemma]:
-    config = hf_config(VARIANTS[name])
-    torch.manual_seed(0)
-    oracle = disturbed(CLASSES[VARIANTS[name]["model_type"]][1](config))
-    return oracle, from_hf(config.to_dict(), oracle.state_dict())
-
-
-def tokens_for(model: Gemma, batch: int = 3, length: int = 12, seed: int = 1) -> Tensor:
-    return torch.randint(model.cfg.d_vocab, (batch, length), generator=torch.Generator().manual_seed(seed))
-
-
-def error(ours: Tensor, theirs: Tensor) -> float:
-    """Largest difference, relative to the largest value of the reference."""
-    return ((ours - theirs).abs().max() / theirs.abs().max()).item()
-
-
-@contextmanager
-def seen_in(oracle: Any) -> Iterator[dict[str, Tensor]]:
-    """What the modules of transformers show of our points, by our short names and layers."""
-    seen: dict[str, Tensor] = {}
-
-    def keep(name: str, path: str, of_input: bool = False, heads: int | None = None, by_head: bool = False) -> Any:
-        def hook(_: Any, args: tuple, kwargs: dict, out: Any) -> None:
-            given = args[0] if args else kwargs.get("hidden_states")
-            x: Any = given if of_input else out[0] if isinstance(out, tuple) else out
-            seen[name] = x.unflatten(-1, (heads, -1)) if heads else x.transpose(1, 2) if by_head else x
-
-        return oracle.get_submodule(path).register_forward_hook(hook, with_kwargs=True)
-
-    cfg, first = oracle.config, oracle.config.model_type == "gemma"
-    handles = [keep("embed", "model.embed_tokens"), keep("ln_final", "model.norm")]
-    ln2 = "post_attention_layernorm" if first else "pre_feedforward_layernorm"
-    for i in range(cfg.num_hidden_layers):
-        at, H, G = f"model.layers.{i}", cfg.num_attention_heads, cfg.num_key_value_heads
-        handles += [
-            keep(f"resid_pre.{i}", f"{at}.input_layernorm", of_input=True),
-            keep(f"ln1_normalized.{i}", f"{at}.input_layernorm"),
-            *(keep(f"{x}.{i}", f"{at}.self_attn.{x}_proj", heads=H if x == "q" else G) for x in "qkv"),
-            keep(f"z.{i}", f"{at}.self_attn.o_proj", of_input=True, heads=H),
-            keep(f"attn_out.{i}", f"{at}.self_attn" if first else f"{at}.post_attention_layernorm"),
-            keep(f"resid_mid.{i}", f"{at}.{ln2}", of_input=True),
-            keep(f"ln2_normalized.{i}", f"{at}.{ln2}"),
-            keep(f"mlp_pre.{i}", f"{at}.mlp.gate_proj"),
-            keep(f"mlp_pre_linear.{i}", f"{at}.mlp.up_proj"),
-            keep(f"mlp_post.{i}", f"{at}.mlp.down_proj", of_input=True),
-            keep(f"mlp_out.{i}", f"{at}.mlp" if first else f"{at}.post_feedforward_layernorm"),
-            keep(f"resid_post.{i}", at),
-        ]
-        if cfg.model_type == "gemma3_text":
-            handles += [keep(f"{x}_norm.{i}", f"{at}.self_attn.{x}_norm", by_head=True) for x in "qk"]
-    yield seen
-    for handle in handles:
-        handle.remove()
-
-
-@pytest.fixture(scope="module", params=["gemma", "gemma2", "gemma3"])
-def each(request) -> Gemma:
-    return twins(request.param)[1]
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_every_point_of_every_layer_equals_the_oracle(name):
-    oracle, model = twins(name)
-    tokens = tokens_for(model)
-    with torch.no_grad(), seen_in(oracle) as theirs:
-        out = oracle(tokens, output_attentions=True, output_hidden_states=True)
-        logits, cache = model.run_with_cache(tokens)
-    theirs |= {f"attn_pattern.{i}": pattern for i, pattern in enumerate(out.attentions)}
-    assert len(theirs) == 2 + (17 if "gemma3" in name else 15) * model.cfg.n_layers
-    for point, x in theirs.items():
-        assert error(cache[point], x) <= 1e-5, point
-    assert torch.equal(cache["resid_pre", 0], out.hidden_states[0])
-    assert error(logits, out.logits) <= 1e-5
-    with torch.no_grad():
-        assert error(model(tokens), out.logits) <= 1e-5  # and without hooks
-
-
-@pytest.mark.parametrize(("name", "without"), FEATURES.values(), ids=FEATURES)
-def test_every_feature_is_active_in_these_tests(name, without):
-    model = twins(name)[1]
-    other = Gemma(replace(model.cfg, **without))
-    other.load_state_dict(model.state_dict())
-    with torch.no_grad():
-        assert error(other(tokens_for(model)), model(tokens_for(model))) > 1e-3
-
-
-@pytest.mark.parametrize("name", ["gemma", "gemma2", "gemma3"])
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padded_batches_equal_the_oracle(name, side):
-    oracle, model = twins(name)
-    tokens, mask = tokens_for(model), torch.ones(3, 12, dtype=torch.long)
-    for row, n in enumerate([0, 5, 2]):
-        mask[row, :n] = 0
-    mask = mask if side == "left" else mask.flip(1)
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    with torch.no_grad():
-        theirs = oracle(tokens, attention_mask=mask, position_ids=positions).logits
-        assert error(model(tokens, attention_mask=mask)[mask.bool()], theirs[mask.bool()]) <= 1e-5
-
-
 @pytest.mark.parametrize("name", ["gemma", "gemma2", "gemma3"])
 def test_bfloat16_is_that_of_transformers(name):
     """Embeddings to the bit, so the factor is rounded first; the rest as near to the truth as theirs."""
-    oracle, model = twins(name)
-    theirs = CLASSES[oracle.config.model_type][1](oracle.config).to(torch.bfloat16).eval()
-    theirs.load_state_dict(oracle.state_dict())
-    ours = from_hf(oracle.config.to_dict(), theirs.state_dict()).to(torch.bfloat16)
-    exact = from_hf(oracle.config.to_dict(), {key: x.float() for key, x in theirs.state_dict().items()})
-    tokens, eps = tokens_for(model), torch.finfo(torch.bfloat16).eps
+    theirs, ours = (model.to(torch.bfloat16) for model in make_twins(VARIANTS[name]))
+    exact = Gemma(ours.cfg)
+    exact.load_state_dict({key: x.float() for key, x in ours.state_dict().items()})
+    tokens, eps = tokens_for(ours), torch.finfo(torch.bfloat16).eps
     with torch.no_grad():
         out = theirs(tokens, output_hidden_states=True)
         logits, cache = ours.run_with_cache(tokens)
@@ -249,75 +118,20 @@ def test_the_embeddings_factor_is_rounded_to_the_weights_type():
     model = Gemma(replace(TINY["gemma"], d_model=3072, n_layers=1, layer_types=(FULL,), d_mlp=1, d_vocab=1))
     with torch.no_grad():
         model.embed.weight.fill_(1)
-        assert model.embedded(torch.tensor([[0]])).unique().item() == torch.tensor(3072**0.5).item()
-        assert model.bfloat16().embedded(torch.tensor([[0]])).unique().item() == 55.5
-
-
-@pytest.mark.parametrize("name", ["gemma2", "gemma3"])
-def test_gradients_equal_the_oracles(name):
-    oracle, model = twins(name)
-    tokens = tokens_for(model).clamp(min=1)  # 0 is the padding, whose row gets no gradient there
-    oracle.zero_grad()
-    cross_entropy(oracle(tokens).logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
-    ours = cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
-    weights = dict(model.named_parameters())
-    grads = dict(zip(weights, torch.autograd.grad(ours, list(weights.values())), strict=True))
-    slots = dict(oracle.named_parameters())
-    for ours_name, there in hf_names(model.cfg).items():
-        assert error(grads[ours_name], slots[there.name].grad) <= 1e-4, ours_name
-
-
-def test_identities(each):
-    model, tokens, cfg = each, tokens_for(each), each.cfg
-    with torch.no_grad():
-        logits, c = model.run_with_cache(tokens)
-    for i, block in enumerate(model.blocks):
-        assert torch.equal(c["resid_pre", i] + c["attn_out", i], c["resid_mid", i])
-        assert torch.equal(c["resid_mid", i] + c["mlp_out", i], c["resid_post", i])
-        assert torch.equal(c["resid_pre", i], c["resid_post", i - 1] if i else c["embed"])
-        normed = "gemma3" in cfg.model_type
-        q, k = (c[f"{x}_norm" if normed else x, i] for x in "qk")
-        assert torch.allclose(c["rot_q", i].norm(dim=-1), q.norm(dim=-1), rtol=1e-5)
-        assert torch.equal(c["rot_k", i][:, 0], k[:, 0])  # at position 0 nothing turns
-        k = c["rot_k", i].repeat_interleave(cfg.n_heads // cfg.n_kv_heads, 2)
-        scores = torch.einsum("blhk,bmhk->bhlm", c["rot_q", i], k) / cfg.query_pre_attn_scalar**0.5
-        if cap := cfg.attn_scores_soft_cap:
-            assert scores.abs().max() > cap  # so that it shows
-            scores = cap * torch.tanh(scores / cap)
-        finite = c["attn_scores", i].isfinite()
-        assert finite[0, 0].sum(-1).tolist() == [min(n + 1, model.window_of(i) or 12) for n in range(12)]
-        assert torch.allclose(scores[finite], c["attn_scores", i][finite], atol=1e-5)
-        assert torch.allclose(c["attn_pattern", i], c["attn_scores", i].softmax(-1), atol=1e-6)
-        assert torch.allclose(block.ln1_post(c["result", i].sum(2)), c["attn_out", i], atol=1e-4)
-    assert torch.equal(model.head(c["ln_final"]), logits)
+        assert model(torch.tensor([[0]]), stop_at_layer=0).unique().item() == torch.tensor(3072**0.5).item()
+        assert model.bfloat16()(torch.tensor([[0]]), stop_at_layer=0).unique().item() == 55.5
 
 
 def test_capped_attention_does_not_depend_on_how_many_queries_it_takes_at_once(monkeypatch):
-    model = twins("gemma2")[1]
+    model = twins(VARIANTS["gemma2"])[1]
     with torch.no_grad():
         whole = model(tokens_for(model))
         monkeypatch.setattr(gemma, "SCORES", 3 * 4 * 12 * 5)  # 5 queries, of 12
         assert error(model(tokens_for(model)), whole) <= 1e-6
 
 
-@pytest.mark.parametrize("name", ["gemma", "gemma2, untied", "gemma3, capped logits"])
-def test_folders_of_transformers_load(tmp_path, name):
-    """Written by transformers, in shards too; written by us, read by transformers and by us."""
-    oracle, model = twins(name)
-    oracle.save_pretrained(tmp_path / "theirs")
-    oracle.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
-    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
-    for folder in ("theirs", "shards"):
-        assert load_model(tmp_path / folder, device="cpu").fingerprint() == model.fingerprint()
-    save_hf(model, tmp_path / "ours")
-    assert load_model(tmp_path / "ours", device="cpu").cfg == model.cfg
-    again = type(oracle).from_pretrained(tmp_path / "ours", attn_implementation="eager").eval()
-    with torch.no_grad():
-        assert torch.equal(again(tokens_for(model)).logits, oracle(tokens_for(model)).logits)
-
-
 def test_files_of_bare_models_load(tmp_path):
-    oracle, model = twins("gemma2")
+    oracle, model = twins(VARIANTS["gemma2"])
     save_hf(model, tmp_path)
     old = {"layers.0.self_attn.rotary_emb.inv_freq": torch.ones(6)}
     save_file(oracle.model.state_dict() | old, tmp_path / "model.safetensors", metadata={"format": "pt"})
@@ -365,11 +179,11 @@ def test_the_text_model_beside_a_vision_tower(tmp_path, names):
 
 
 def test_the_bos_of_a_folder_with_a_vision_tower_is_in_the_text_models_fields_or_the_tokenizers_template(tmp_path):
-    save_hf(twins("gemma3")[1], tmp_path)
+    save_hf(twins(VARIANTS["gemma3"])[1], tmp_path)
     backend = Backend(WordLevel({"<bos>": 0, "a": 1, "b": 2}))
     backend.post_processor = TemplateProcessing("<bos> $A", None, [("<bos>", 0)])
     backend.save(str(tmp_path / "tokenizer.json"))
-    text = {name: x for name, x in twins("gemma3")[1].cfg.to_hf().items() if name != "bos_token_id"}
+    text = {name: x for name, x in twins(VARIANTS["gemma3"])[1].cfg.to_hf().items() if name != "bos_token_id"}
     for fields, bos in (({}, 0), ({"bos_token_id": 2}, 2)):
         hf = {"model_type": "gemma3", "text_config": text | fields}
         (tmp_path / "config.json").write_text(json.dumps(hf))
@@ -390,22 +204,12 @@ def test_the_reference_of_a_folder_with_a_vision_tower(tmp_path):
 
 
 def test_an_unknown_weight_is_named(tmp_path):
-    oracle, model = twins("gemma3")
+    oracle, model = twins(VARIANTS["gemma3"])
     save_hf(model, tmp_path)
     more = {"layers.0.self_attn.q_proj.bias": torch.ones(48), "vision_tower.x": torch.ones(1)}
     save_file(oracle.model.state_dict() | more, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(DataError, match=r"unexpected: layers\.0\.self_attn\.q_proj\.bias$"):
         load_model(tmp_path, device="cpu")
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_config_round_trip(name):
-    config = hf_config(VARIANTS[name])
-    cfg = GemmaConfig.from_hf(VARIANTS[name])
-    assert GemmaConfig.from_hf(config.to_dict()) == cfg
-    assert GemmaConfig.from_hf(cfg.to_hf()) == cfg
-    theirs = type(config)(**cfg.to_hf())
-    assert GemmaConfig.from_hf(theirs.to_dict()) == cfg
 
 
 def test_fields_that_a_released_text_config_leaves_out():
@@ -441,23 +245,16 @@ def nested(full: Any, sliding: Any) -> dict[str, Any]:
     return plain | {"rope_parameters": {FULL: full, SLIDING: sliding}}
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ({}, nested({"rope_type": "linear", "factor": 8.0, "rope_theta": 100.0}, {"rope_theta": 10.0})),
-        ({"rope_scaling": None}, nested({"rope_theta": 100.0}, {"rope_type": "default", "rope_theta": 10.0})),
-        ({"rope_scaling": None}, nested(None, {"rope_theta": 10.0}) | {"rope_theta": 100.0}),
-        ({"rope_theta": 1e6, "rope_scaling": None, "rope_local_base_freq": 1e4}, nested({}, None)),
-        ({}, {"use_bidirectional_attention": None}),
-        ({"sliding_window_pattern": 2}, {"_sliding_window_pattern": 6, "layer_types": [SLIDING, FULL, SLIDING]}),
-    ],
-)
-def test_old_and_new_files_say_the_same(old, new):
-    new = new if "rope_parameters" in new else GEMMA3 | new
-    assert GemmaConfig.from_hf(GEMMA3 | old) == GemmaConfig.from_hf(new)
-
-
-IMPOSSIBLE = [
+_SAME = [
+    ({}, nested({"rope_type": "linear", "factor": 8.0, "rope_theta": 100.0}, {"rope_theta": 10.0})),
+    ({"rope_scaling": None}, nested({"rope_theta": 100.0}, {"rope_type": "default", "rope_theta": 10.0})),
+    ({"rope_scaling": None}, nested(None, {"rope_theta": 10.0}) | {"rope_theta": 100.0}),
+    ({"rope_theta": 1e6, "rope_scaling": None, "rope_local_base_freq": 1e4}, nested({}, None)),
+    ({}, {"use_bidirectional_attention": None}),
+    ({"sliding_window_pattern": 2}, {"_sliding_window_pattern": 6, "layer_types": [SLIDING, FULL, SLIDING]}),
+]
+OLD_AND_NEW = [(GEMMA3 | old, new if "rope_parameters" in new else GEMMA3 | new) for old, new in _SAME]
+_REFUSED = [
     (GEMMA3, {"use_bidirectional_attention": True}, "use_bidirectional_attention = True is not implemented"),
     (GEMMA2, {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
     (GEMMA2, {"attention_bias": True}, "attention_bias = True is not implemented for model_type gemma2"),
@@ -465,14 +262,9 @@ IMPOSSIBLE = [
     (GEMMA1, {"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
     (GEMMA1, {"layer_types": 3 * [SLIDING]}, "layer_types"),
     (GEMMA2, {"quantization_config": {"bits": 4}}, "quantization_config"),
-    (GEMMA2, {"hidden_size": None}, r"d_model \(hidden_size\) must be a whole number"),
-    (GEMMA2, {"num_hidden_layers": "3"}, r"n_layers \(num_hidden_layers\)"),
     (GEMMA2, {"num_key_value_heads": 3}, r"n_heads \(num_attention_heads\) 4 must be a multiple"),
     (GEMMA2, {"head_dim": 7}, r"d_head \(head_dim\) must be even"),
     (GEMMA2, {"hidden_activation": "swish"}, "unknown activation"),
-    (GEMMA2, {"attn_logit_softcapping": 0}, "attn_scores_soft_cap"),
-    (GEMMA2, {"final_logit_softcapping": True}, r"output_logits_soft_cap \(final_logit_softcapping\)"),
-    (GEMMA2, {"query_pre_attn_scalar": -1}, "query_pre_attn_scalar must be a positive number"),
     (GEMMA2, {"sliding_window": None}, "sliding_window must be a whole number"),
     (GEMMA2, {"sliding_window": 0}, "sliding_window must be a whole number"),
     (GEMMA2, {"layer_types": [FULL, SLIDING]}, "for each of 3 layers .*; got a list of 2"),
@@ -481,8 +273,6 @@ IMPOSSIBLE = [
     (GEMMA2, {"layer_types": [[FULL], FULL, FULL]}, "layer_types"),
     (GEMMA2, {"rope_parameters": {FULL: {"rope_type": "default"}}}, "full_attention"),
     (GEMMA2, {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "dynamic.* is not implemented"),
-    (GEMMA2, {"tie_word_embeddings": 1}, r"tie_embeddings \(tie_word_embeddings\) must be true or false"),
-    (GEMMA2, {"initializer_range": 0}, "init_std"),
     (GEMMA3, {"sliding_window_pattern": 0}, "sliding_window_pattern must be a whole number"),
     (GEMMA3, {"sliding_window_pattern": True}, "sliding_window_pattern must be a whole number"),
     (GEMMA3, {"rope_local_base_freq": -1.0}, r"local_rope_theta \(rope_local_base_freq\)"),
@@ -495,19 +285,13 @@ IMPOSSIBLE = [
     (GEMMA3, {"rope_parameters": {SLIDING: {"rope_theta": 11.0}}}, "rope_local_base_freq is 10.0"),
     (GEMMA3, {"rope_local_base_freq": float("nan")}, "rope_local_base_freq must be a positive number .*; got nan"),
     (GEMMA3, {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-    (GEMMA3, {"max_position_embeddings": "24"}, r"n_ctx \(max_position_embeddings\) must be a whole number"),
     (GEMMA3, {"rope_parameters": {SLIDING: 3}}, "must be objects"),
     ({"model_type": "gemma3"}, {"text_config": None}, "text_config"),
     ({"model_type": "gemma3"}, {"text_config": GEMMA2}, "unknown model_type in text_config 'gemma2'"),
     ({"model_type": "gemma3"}, {"text_config": GEMMA3 | {"final_logit_softcapping": 30.0}}, "final_logit_softcapping"),
     ({"model_type": "gemma3"}, {"text_config": GEMMA3, "quantization_config": {}}, "quantization_config"),
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("base", "change", "match"), IMPOSSIBLE)
-def test_impossible_config(base, change, match):
-    with pytest.raises(DataError, match=match):
-        GemmaConfig.from_hf(base | change)
+IMPOSSIBLE = [(base | change, match) for base, change, match in _REFUSED]
 
 
 @pytest.mark.parametrize(
@@ -546,12 +330,3 @@ PUBLISHED = {  # the sizes in their config.json, and how many parameters they ha
         999_885_952,
     ),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize(("hf", "expected"), PUBLISHED.values(), ids=PUBLISHED)
-def test_published_sizes(hf, expected):
-    cfg = GemmaConfig.from_hf(hf)
-    assert GemmaConfig.from_hf(cfg.to_hf()) == cfg
-    with torch.device("meta"):
-        assert sum(p.numel() for p in Gemma(cfg).parameters()) == expected
-    assert parameters(shape_of(cfg)) == expected

@@ -1,10 +1,7 @@
 """Llama and its relatives, written by hand, against `transformers`, against a trained model, and against themselves."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,32 +10,15 @@ from tiny_configs import SIZES
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
-from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import (
-    LlamaConfig as HfLlamaConfig,
-)
-from transformers import (
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Phi3Config,
-    Phi3ForCausalLM,
-    PretrainedConfig,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers_twins import error, tokens_for, twins
 
-from probekit.errors import DataError, UsageError
+from probekit.errors import DataError
 from probekit.models.config_fields import deciding_fields
-from probekit.models.families.llama import Llama, LlamaConfig
-from probekit.models.families.llama_hf import HF_PREFIX, hf_names
+from probekit.models.families.llama import HF_PREFIX, Llama, LlamaConfig
 from probekit.models.load import load_model
 from probekit.models.positional import RopeScaling
-from probekit.models.weights import our_part, save_hf
+from probekit.models.weights import save_hf
 from probekit.models.windows import within
 from probekit.points import POINTS
 
@@ -67,13 +47,6 @@ TINY = {
         ),
         model_type="phi3",
     ),
-}
-CLASSES: dict[str, tuple[type[PretrainedConfig], type[PreTrainedModel]]] = {
-    "llama": (HfLlamaConfig, LlamaForCausalLM),
-    "mistral": (MistralConfig, MistralForCausalLM),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-    "phi3": (Phi3Config, Phi3ForCausalLM),
 }
 BASE = {
     "model_type": "llama", "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3,
@@ -127,123 +100,7 @@ VARIANTS = {
 }
 
 
-def from_hf(hf: dict, weights: dict[str, Tensor]) -> Llama:
-    model = Llama(LlamaConfig.from_hf(hf))
-    model.load_state_dict({ours: our_part(weights[there.name], there) for ours, there in hf_names(model.cfg).items()})
-    return model.eval()
-
-
-def twins(hf: dict, seed: int = 0) -> tuple[Any, Llama]:
-    config_class, model_class = CLASSES[hf["model_type"]]
-    torch.manual_seed(seed)
-    config = config_class(**{key: value for key, value in hf.items() if key != "model_type"})
-    config._attn_implementation = "eager"
-    oracle = model_class(config).eval()
-    with torch.no_grad():  # larger than at initialisation, so that every term of the arithmetic shows
-        for p in oracle.parameters():
-            p.add_(torch.randn_like(p) * 0.2)
-    assert sum(p.numel() for p in oracle.parameters()) < 100_000
-    return oracle, from_hf(config.to_dict(), oracle.state_dict())
-
-
-def tokens_for(model: Llama, batch: int = 3, length: int = 9, seed: int = 1) -> Tensor:
-    return torch.randint(model.cfg.d_vocab, (batch, length), generator=torch.Generator().manual_seed(seed))
-
-
-def error(ours: Tensor, theirs: Tensor) -> float:
-    """Largest difference, relative to the largest value of the reference."""
-    return ((ours - theirs).abs().max() / theirs.abs().max()).item()
-
-
-def products(cfg: Any) -> list[tuple[str, str, dict[str, Any]]]:
-    """The points that projections compute: our name, their module, and the part of its output and its heads."""
-    heads = {"q": cfg.num_attention_heads, "k": cfg.num_key_value_heads, "v": cfg.num_key_value_heads}
-    if cfg.model_type != "phi3":
-        of_mlp = [("mlp.hook_pre", "mlp.gate_proj", {}), ("mlp.hook_pre_linear", "mlp.up_proj", {})]
-        return [*((f"attn.hook_{x}", f"self_attn.{x}_proj", {"heads": n}) for x, n in heads.items()), *of_mlp]
-    found, start, width = [], 0, cfg.hidden_size // cfg.num_attention_heads
-    for x, n in heads.items():
-        found.append((f"attn.hook_{x}", "self_attn.qkv_proj", {"heads": n, "part": slice(start, start + n * width)}))
-        start += n * width
-    half = cfg.intermediate_size
-    found.append(("mlp.hook_pre", "mlp.gate_up_proj", {"part": slice(half)}))
-    return [*found, ("mlp.hook_pre_linear", "mlp.gate_up_proj", {"part": slice(half, None)})]
-
-
-@contextmanager
-def seen_in(oracle: Any) -> Iterator[dict[str, Tensor]]:
-    """What the modules of transformers show of our points, by our full names."""
-    seen: dict[str, Tensor] = {}
-
-    def keep(name: str, path: str, of_input: bool = False, heads: int | None = None, part: slice = slice(None)) -> Any:
-        def hook(_: Any, args: tuple, kwargs: dict, out: Any) -> None:
-            x = (
-                (args[0] if args else kwargs["hidden_states"])
-                if of_input
-                else out[0]
-                if isinstance(out, tuple)
-                else out
-            )
-            x = x[..., part]
-            seen[name] = x.unflatten(-1, (heads, -1)) if heads else x
-
-        return oracle.get_submodule(path).register_forward_hook(hook, with_kwargs=True)
-
-    cfg = oracle.config
-    handles = [keep("hook_embed", "model.embed_tokens"), keep("ln_final.hook_normalized", "model.norm")]
-    for i in range(cfg.num_hidden_layers):
-        ours, theirs = f"blocks.{i}", f"model.layers.{i}"
-        handles += [
-            keep(f"{ours}.hook_resid_pre", f"{theirs}.input_layernorm", of_input=True),
-            keep(f"{ours}.ln1.hook_normalized", f"{theirs}.input_layernorm"),
-            keep(f"{ours}.attn.hook_z", f"{theirs}.self_attn.o_proj", of_input=True, heads=cfg.num_attention_heads),
-            keep(f"{ours}.hook_attn_out", f"{theirs}.self_attn"),
-            keep(f"{ours}.hook_resid_mid", f"{theirs}.post_attention_layernorm", of_input=True),
-            keep(f"{ours}.ln2.hook_normalized", f"{theirs}.post_attention_layernorm"),
-            keep(f"{ours}.mlp.hook_post", f"{theirs}.mlp.down_proj", of_input=True),
-            keep(f"{ours}.hook_mlp_out", f"{theirs}.mlp"),
-            keep(f"{ours}.hook_resid_post", theirs),
-            *(keep(f"{ours}.{name}", f"{theirs}.{path}", **where) for name, path, where in products(cfg)),
-        ]
-        if cfg.model_type == "qwen3":
-            handles += [keep(f"{ours}.attn.{x}_norm.hook_normalized", f"{theirs}.self_attn.{x}_norm") for x in "qk"]
-    yield seen
-    for handle in handles:
-        handle.remove()
-
-
-@pytest.fixture(scope="module")
-def pair() -> tuple[Any, Llama]:
-    return twins(BASE)
-
-
-@pytest.fixture(scope="module")
-def model(pair) -> Llama:
-    return pair[1]
-
-
-@pytest.fixture(scope="module", params=["grouped", "biases", "qwen2 with a window", "qwen3 with a window"])
-def each(request) -> Llama:
-    return twins(VARIANTS[request.param])[1]
-
-
-@pytest.mark.parametrize("hf", VARIANTS.values(), ids=VARIANTS)
-def test_every_point_of_every_layer_equals_the_oracle(hf):
-    oracle, model = twins(hf)
-    tokens = tokens_for(model, length=11)
-    with torch.no_grad(), seen_in(oracle) as theirs:
-        out = oracle(tokens, output_attentions=True)
-        logits, cache = model.run_with_cache(tokens)
-    theirs |= {f"blocks.{i}.attn.hook_pattern": pattern for i, pattern in enumerate(out.attentions)}
-    assert len(theirs) == 2 + (17 if hf["model_type"] == "qwen3" else 15) * model.cfg.n_layers
-    for name, x in theirs.items():
-        assert error(cache[name], x) <= 1e-5, name
-    assert error(logits, out.logits) <= 1e-5
-    with torch.no_grad():
-        assert error(model(tokens), out.logits) <= 1e-5  # and through the fused kernels
-
-
-TURNED_OFF = [
+FEATURES = [
     ("qwen3 with a window", {"sliding_window": None}),
     ("qwen3 with a window", {"n_full_layers": 0}),
     ("qwen3", {"model_type": "llama"}),
@@ -254,115 +111,9 @@ TURNED_OFF = [
 ]
 
 
-@pytest.mark.parametrize(("name", "off"), TURNED_OFF)
-def test_what_a_variant_adds_changes_its_logits(name, off):
-    _, model = twins(VARIANTS[name])
-    other = Llama(replace(model.cfg, **off)).eval()
-    other.load_state_dict(model.state_dict(), strict=False)
-    tokens = tokens_for(model, length=11)
-    with torch.no_grad():
-        assert error(other(tokens), model(tokens)) > 1e-2
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["grouped", "llama3", "mistral with a window", "qwen2 with a window", "qwen3 with a window", "phi3 with a window"],
-)
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padded_batches_equal_the_oracle(name, side):
-    oracle, model = twins(VARIANTS[name])
-    tokens, mask = tokens_for(model, 3, 12), torch.ones(3, 12, dtype=torch.long)
-    for row, n in enumerate([0, 5, 2]):
-        mask[row, :n] = 0
-    mask = mask if side == "left" else mask.flip(1)
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    with torch.no_grad():
-        theirs = oracle(tokens, attention_mask=mask, position_ids=positions).logits
-        assert error(model(tokens, attention_mask=mask)[mask.bool()], theirs[mask.bool()]) <= 1e-5
-
-
-def test_long_contexts_equal_the_oracle():
-    """At position 2,000 the angles of float32 have an error of their own; it is the same error."""
-    oracle, model = twins(BASE | {"max_position_embeddings": 2048, "num_hidden_layers": 2, "vocab_size": 17})
-    tokens = tokens_for(model, 1, 40)
-    position_ids = torch.arange(2000, 2040)[None]
-    mask = torch.ones(40, 40, dtype=torch.bool).tril()[None]
-    added = torch.zeros(1, 1, 40, 40).masked_fill(~mask, -torch.inf)
-    with torch.no_grad():
-        theirs = oracle(tokens, position_ids=position_ids, attention_mask=added).logits
-        assert error(model(tokens, position_ids=position_ids, attention_mask=mask), theirs) <= 1e-5
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_as_near_to_the_truth_as_transformers(pair, dtype):
-    oracle, model = pair
-    tokens = tokens_for(model)
-    with torch.no_grad():
-        truth = model(tokens)
-        ours, theirs = (from_hf(oracle.config.to_dict(), oracle.state_dict()).to(dtype)(tokens), None)
-        theirs = twins(BASE)[0].to(dtype)(tokens).logits
-    assert ours.dtype == dtype
-    assert error(ours.float(), truth) <= 2 * error(theirs.float(), truth) <= 0.2
-
-
-def test_a_twin_in_float64_agrees(model):
-    with torch.device("meta"):
-        twin = Llama(model.cfg)
-    twin.load_state_dict(model.state_dict(), assign=True)
-    twin.double()
-    with torch.no_grad():
-        assert error(model(tokens_for(model)).double(), twin.eval()(tokens_for(model))) <= 1e-6
-
-
-def test_gradients_equal_the_oracles(pair):
-    oracle, model = pair
-    tokens = tokens_for(model)
-    oracle.zero_grad()
-    theirs = cross_entropy(oracle(tokens).logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
-    ours = cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
-    theirs.backward()
-    weights = dict(model.named_parameters())
-    grads = dict(zip(weights, torch.autograd.grad(ours, list(weights.values())), strict=True))
-    slots = dict(oracle.named_parameters())
-    for name, there in hf_names(model.cfg).items():
-        grad = slots[there.name].grad
-        assert grad is not None
-        assert error(grads[name], grad) <= 1e-4, name
-
-
-def test_identities(each):
-    model, tokens = each, tokens_for(each)
-    cfg = model.cfg
-    with torch.no_grad():
-        logits, c = model.run_with_cache(tokens)
-        for i in range(cfg.n_layers):
-            attn = model.blocks[i].attn
-            assert torch.equal(c["resid_pre", i] + c["attn_out", i], c["resid_mid", i])
-            assert torch.equal(c["resid_mid", i] + c["mlp_out", i], c["resid_post", i])
-            assert torch.allclose(c["attn_pattern", i].sum(-1), torch.ones(3, 4, 9), atol=1e-6)
-            assert torch.allclose(c["attn_pattern", i], c["attn_scores", i].softmax(-1), atol=1e-6)
-            bias = 0 if attn.out.bias is None else attn.out.bias
-            assert torch.allclose(c["result", i].sum(2) + bias, c["attn_out", i], atol=1e-5)
-            v = c["v", i].repeat_interleave(cfg.n_heads // cfg.n_kv_heads, 2)
-            assert torch.allclose(torch.einsum("bhlm,bmhk->blhk", c["attn_pattern", i], v), c["z", i], atol=1e-5)
-            k = c["rot_k", i].repeat_interleave(cfg.n_heads // cfg.n_kv_heads, 2)
-            scores = torch.einsum("blhk,bmhk->bhlm", c["rot_q", i], k) / cfg.d_head**0.5
-            finite = c["attn_scores", i].isfinite()
-            assert torch.allclose(scores[finite], c["attn_scores", i][finite], atol=1e-5)
-            q, k = ("q_norm", "k_norm") if cfg.model_type == "qwen3" else ("q", "k")
-            assert torch.allclose(c["rot_q", i].norm(dim=-1), c[q, i].norm(dim=-1), rtol=1e-5)
-            assert torch.equal(c["rot_k", i][:, 0], c[k, i][:, 0])  # at position 0 nothing turns
-            if cfg.model_type == "qwen3":
-                gain = model.blocks[i].attn.q_norm.weight
-                assert torch.allclose(c["q", i] / c["q_norm_scale", i] * gain, c["q_norm", i], atol=1e-5)
-            gate = torch.nn.functional.silu(c["mlp_pre", i])
-            assert torch.allclose(gate * c["mlp_pre_linear", i], c["mlp_post", i], atol=1e-5)
-            ln1 = model.blocks[i].ln1
-            assert torch.allclose(c["resid_pre", i] / c["ln1_scale", i] * ln1.weight, c["ln1_normalized", i], atol=1e-5)
-            if i:
-                assert torch.equal(c["resid_pre", i], c["resid_post", i - 1])
-        assert torch.equal(c["embed"], c["resid_pre", 0])
-        assert torch.equal(model.head(c["ln_final"]), logits)
+@pytest.fixture(scope="module")
+def model() -> Llama:
+    return twins(BASE)[1]
 
 
 def test_it_has_every_point_of_a_pre_norm_decoder_but_learned_positions(model):
@@ -370,34 +121,6 @@ def test_it_has_every_point_of_a_pre_norm_decoder_but_learned_positions(model):
     others = ("q_norm", "k_norm", "ln1_post", "ln2_post", "router_logits", "expert_weights")
     mine = [full for short, full in POINTS.items() if not short.startswith((*elsewhere, *others, "encoder", "decoder"))]
     assert set(model.points) == {full.format(layer=i) for full in mine for i in range(model.cfg.n_layers)}
-
-
-def test_a_hook_changes_what_follows(model):
-    tokens = tokens_for(model)
-    with torch.no_grad():
-        plain, cache = model.run_with_cache(tokens)
-        for name in model.points:
-            if name.endswith("hook_attn_scores"):
-                continue  # softmax does not see a shift
-            changed = model.run_with_hooks(tokens, fwd_hooks=[(name, lambda x, hook: x + 1 + x.cos())])
-            assert error(changed, plain) > 1e-4, name
-        zeroed = model.run_with_hooks(tokens, fwd_hooks=[("blocks.1.attn.hook_rot_q", lambda x, hook: 0 * x)])
-        flat = torch.ones(9, 9).tril() / torch.ones(9, 9).tril().sum(-1, keepdim=True)
-        uniform = model.run_with_hooks(
-            tokens, fwd_hooks=[("blocks.1.attn.hook_pattern", lambda x, hook: flat.expand_as(x))]
-        )
-        assert error(zeroed, uniform) <= 1e-5
-        assert torch.equal(model.run_with_cache(tokens)[1]["resid_post", 2], cache["resid_post", 2])
-
-
-def test_block_mask_packs_two_texts_in_one_row(each):
-    """A mask [B, L, M] and the positions that follow from it: two texts side by side do not see each other."""
-    model, (a, b) = each, (tokens_for(each, 1, 8, seed=2), tokens_for(each, 1, 7, seed=3))
-    mask = torch.block_diag(torch.ones(8, 8).tril(), torch.ones(7, 7).tril())[None].bool()
-    with torch.no_grad():
-        packed = model(torch.cat([a, b], 1), attention_mask=mask)
-        assert error(packed[:, :8], model(a)) <= 1e-5
-        assert error(packed[:, 8:], model(b)) <= 1e-5
 
 
 def test_a_window_is_of_the_last_tokens():
@@ -408,10 +131,11 @@ def test_a_window_is_of_the_last_tokens():
 
 def test_a_window_as_wide_as_the_text_is_none():
     hf = MISTRAL | {"sliding_window": 9}
-    oracle, model = twins(hf)
-    wide = from_hf(hf | {"sliding_window": None}, oracle.state_dict())
+    model = twins(hf)[1]
+    wide = Llama(replace(model.cfg, sliding_window=None)).eval()
+    wide.load_state_dict(model.state_dict())
     with torch.no_grad():
-        assert torch.equal(model(tokens_for(model)), wide(tokens_for(model)))
+        assert torch.equal(model(tokens_for(model, length=9)), wide(tokens_for(model, length=9)))
         longer = tokens_for(model, length=11)
         assert error(model(longer)[:, 9:], wide(longer)[:, 9:]) > 1e-3
 
@@ -431,48 +155,22 @@ def test_initial_weights(init_std, tied):
     for name, std in expected.items():
         assert one.get_parameter(name).std().item() == pytest.approx(std, rel=0.1), name
     assert torch.equal(one.get_parameter("blocks.0.attn.q.bias"), torch.zeros(64))
-    assert torch.equal(one.ln_final.weight, torch.ones(64))
+    assert torch.equal(one.state_dict()["ln_final.weight"], torch.ones(64))
 
 
-def test_impossible_calls(model):
-    tokens = tokens_for(model)
-    with pytest.raises(UsageError, match="attention_mask is"):
-        model(tokens, attention_mask=torch.ones(3, 8))
-    with pytest.raises(UsageError, match="attention_mask is"):
-        model(tokens, attention_mask=torch.ones(3, 9, 8))
-    with pytest.raises(UsageError, match="25 tokens do not fit a context of 24"):
-        model(torch.zeros(1, 25, dtype=torch.long))
-    with pytest.raises(UsageError, match="position 24 is outside the context"):
-        model(tokens, position_ids=torch.arange(16, 25).expand(3, 9))
-    with pytest.raises(UsageError, match="this model has no point pos_embed; did you mean embed"):
-        model.run_with_cache(tokens, points="pos_embed")
-
-
-IMPOSSIBLE = [
-    ({"num_hidden_layers": 0}, "num_hidden_layers"),
-    ({"num_hidden_layers": None}, "num_hidden_layers"),
-    ({"hidden_size": 10**10}, "hidden_size"),
-    ({"num_attention_heads": True}, "num_attention_heads"),
+_REFUSED = [
     ({"num_attention_heads": 5}, r"d_model \(hidden_size\) 32 must be a multiple of n_heads \(num_attention_heads\) 5"),
     ({"num_key_value_heads": 3}, r"n_heads \(num_attention_heads\) 4 must be a multiple of n_kv_heads .* 3"),
     ({"num_key_value_heads": 8}, "must be a multiple of n_kv_heads"),
-    ({"num_key_value_heads": 0}, "num_key_value_heads"),
     ({"head_dim": 7}, r"d_head \(head_dim\) must be even"),
     ({"hidden_size": 12}, r"d_head \(head_dim\) must be even.*; got 3"),
-    ({"head_dim": "8"}, "head_dim"),
     ({"hidden_act": "swish"}, "silu"),
-    ({"rms_norm_eps": 0}, "rms_norm_eps"),
     ({"rope_theta": -1.0}, "rope_theta"),
-    ({"initializer_range": "a"}, "initializer_range"),
-    ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
     ({"attention_bias": 1}, "qkv_bias"),
     ({"mlp_bias": None}, "mlp_bias"),
-    ({"bos_token_id": "<s>"}, "bos_token_id"),
-    ({"eos_token_id": [2, "a"]}, "eos_token_id"),
     ({"sliding_window": 8}, "sliding_window = 8 is not implemented for model_type llama"),
     ({"quantization_config": {"bits": 4}}, "quantization_config"),
     ({"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, "layer_types"),
-    ({"model_type": "gemma"}, "model_type"),
     ({"model_type": "mistral", "attention_bias": True}, "attention_bias = True is not implemented"),
     ({"model_type": "mistral", "mlp_bias": True}, "mlp_bias"),
     ({"model_type": "mistral", "sliding_window": 0}, "sliding_window"),
@@ -551,12 +249,7 @@ IMPOSSIBLE = [
         "full_attention",
     ),
 ]
-
-
-@pytest.mark.parametrize(("change", "match"), IMPOSSIBLE)
-def test_impossible_config(change, match):
-    with pytest.raises(DataError, match=match):
-        LlamaConfig.from_hf(BASE | change)
+IMPOSSIBLE = [(BASE | change, match) for change, match in _REFUSED]
 
 
 def test_missing_kv_heads_are_all_heads_in_llama_alone():
@@ -568,44 +261,31 @@ def test_missing_kv_heads_are_all_heads_in_llama_alone():
             LlamaConfig.from_hf(silent | {"model_type": model_type})
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ({"rope_theta": 5e5}, {"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}),
-        ({"rope_theta": 5e5, "rope_scaling": None}, {"rope_parameters": {"rope_theta": 5e5}}),
-        ({}, {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 1.0}, "pretraining_tp": 2}),
-        (
-            {"rope_theta": 5e5, "rope_scaling": LLAMA3},
-            {"rope_theta": 5e5, "rope_parameters": LLAMA3 | {"rope_theta": 5e5}},
-        ),
-        ({"rope_scaling": {"type": "linear", "factor": 2}}, {"rope_parameters": {"rope_type": "linear", "factor": 2}}),
-        (
-            PHI3 | {"original_max_position_embeddings": 12, "partial_rotary_factor": 1.0, "rope_scaling": LONG_OF_2024},
-            PHI3
-            | {
-                "rope_parameters": LONG | {"original_max_position_embeddings": 12, "partial_rotary_factor": 1.0},
-                "original_max_position_embeddings": 12,
-            },
-        ),
-    ],
-)
-def test_old_and_new_files_say_the_same(old, new):
-    assert LlamaConfig.from_hf(BASE | old) == LlamaConfig.from_hf(BASE | new)
+_SAME = [
+    ({"rope_theta": 5e5}, {"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}),
+    ({"rope_theta": 5e5, "rope_scaling": None}, {"rope_parameters": {"rope_theta": 5e5}}),
+    ({}, {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 1.0}, "pretraining_tp": 2}),
+    (
+        {"rope_theta": 5e5, "rope_scaling": LLAMA3},
+        {"rope_theta": 5e5, "rope_parameters": LLAMA3 | {"rope_theta": 5e5}},
+    ),
+    ({"rope_scaling": {"type": "linear", "factor": 2}}, {"rope_parameters": {"rope_type": "linear", "factor": 2}}),
+    (
+        PHI3 | {"original_max_position_embeddings": 12, "partial_rotary_factor": 1.0, "rope_scaling": LONG_OF_2024},
+        PHI3
+        | {
+            "rope_parameters": LONG | {"original_max_position_embeddings": 12, "partial_rotary_factor": 1.0},
+            "original_max_position_embeddings": 12,
+        },
+    ),
+]
+OLD_AND_NEW = [(BASE | old, BASE | new) for old, new in _SAME]
 
 
 def test_llama3_scaling_of_a_file_that_is_silent_about_the_original_context():
     scaling = {key: value for key, value in LLAMA3.items() if key != "original_max_position_embeddings"}
     cfg = LlamaConfig.from_hf(BASE | {"rope_scaling": scaling})
     assert cfg.rope_scaling == RopeScaling("llama3", 8.0, 1.0, 4.0, 24)
-
-
-@pytest.mark.parametrize("hf", VARIANTS.values(), ids=VARIANTS)
-def test_config_round_trip(hf):
-    config = CLASSES[hf["model_type"]][0](**{key: value for key, value in hf.items() if key != "model_type"})
-    cfg = LlamaConfig.from_hf(config.to_dict())
-    assert LlamaConfig.from_hf(cfg.to_hf()) == cfg
-    theirs = type(config)(**cfg.to_hf())
-    assert LlamaConfig.from_hf(theirs.to_dict()) == cfg
 
 
 def test_new_fields_leave_the_identity_of_older_stores_as_it_was():
@@ -703,46 +383,6 @@ PUBLISHED = {  # what their config.json says, as transformers wrote it then, and
         14_659_507_200,
     ),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize(("hf", "parameters"), PUBLISHED.values(), ids=PUBLISHED)
-def test_published_sizes(hf, parameters):
-    cfg = LlamaConfig.from_hf(hf)
-    assert cfg.sliding_window == (hf.get("sliding_window") if hf["model_type"] in ("mistral", "phi3") else None)
-    assert cfg.n_ctx == (4096 if "short_factor" in (hf.get("rope_scaling") or {}) else hf["max_position_embeddings"])
-    assert LlamaConfig.from_hf(cfg.to_hf()) == cfg
-    with torch.device("meta"):
-        assert sum(p.numel() for p in Llama(cfg).parameters()) == parameters
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "grouped",
-        "tied",
-        "biases",
-        "llama3",
-        "mistral with a window",
-        "qwen2 with a window",
-        "qwen3 with a window",
-        "phi3 with a window",
-        "phi3, rotated in part",
-        "phi3 with longrope",
-    ],
-)
-def test_folders_of_transformers_load(tmp_path, name):
-    """Written by transformers, read by us; written by us, read by transformers and by us."""
-    oracle, model = twins(VARIANTS[name])
-    oracle.save_pretrained(tmp_path / "theirs")
-    loaded = load_model(tmp_path / "theirs", device="cpu")
-    assert isinstance(loaded, Llama)
-    assert loaded.fingerprint() == model.fingerprint()
-    save_hf(loaded, tmp_path / "ours")
-    assert load_model(tmp_path / "ours", device="cpu").fingerprint() == model.fingerprint()
-    again = type(oracle).from_pretrained(tmp_path / "ours").eval()
-    with torch.no_grad():
-        assert error(loaded(tokens_for(model)), oracle(tokens_for(model)).logits) <= 1e-5
-        assert error(again(tokens_for(model)).logits, oracle(tokens_for(model)).logits) <= 1e-5
 
 
 def test_a_fused_tensor_that_does_not_fit_is_named(tmp_path):

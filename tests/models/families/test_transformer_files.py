@@ -98,42 +98,6 @@ def test_missing_and_unexpected_weights_are_named(tmp_path: Path):
         load_model(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"normalize_before": True}, "normalize_before"),
-        ({"normalize_embedding": True}, "normalize_embedding"),
-        ({"layernorm_embedding": True}, "layernorm_embedding"),
-        ({"add_final_layer_norm": True}, "add_final_layer_norm"),
-        ({"is_encoder_decoder": False}, "is_encoder_decoder"),
-        ({"is_decoder": True}, "is_decoder"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config"),
-        ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings"),
-        ({"tie_word_embeddings": False}, "tie_word_embeddings"),
-        ({"decoder_vocab_size": 32}, "decoder_vocab_size"),
-        ({"static_position_embeddings": "no"}, "static_position_embeddings"),
-        ({"encoder_layers": -1}, "encoder_layers"),
-        ({"decoder_layers": None}, "decoder_layers"),
-        ({"decoder_layers": True}, "decoder_layers"),
-        ({"encoder_attention_heads": 5}, "encoder_attention_heads"),
-        ({"decoder_attention_heads": 3}, "decoder_attention_heads"),
-        ({"decoder_ffn_dim": 2.5}, "decoder_ffn_dim"),
-        ({"vocab_size": 10**18}, "vocab_size"),
-        ({"max_position_embeddings": "8"}, "max_position_embeddings"),
-        ({"d_model": 33, "encoder_attention_heads": 3, "decoder_attention_heads": 11}, "even d_model; got 33"),
-        ({"activation_function": "gelu_nwe"}, "gelu_new"),
-        ({"activation_function": ["gelu"]}, "activation_function"),
-        ({"scale_embedding": 1}, "scale_embedding"),
-        ({"init_std": 0}, "init_std"),
-        ({"pad_token_id": 31}, "pad_token_id"),
-        ({"decoder_start_token_id": True}, "decoder_start_token_id"),
-    ],
-)
-def test_impossible_config(change, field):
-    with pytest.raises(DataError, match=field):
-        TransformerConfig.from_hf(SHAPES[0] | change)
-
-
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 def test_config_round_trip(positions):
     cfg = TransformerConfig(24, 3, 4, 20, 30, 1, 3, 16, 17, "silu", positions, False, False, eos_token_id=2)
@@ -152,3 +116,23 @@ def test_a_config_as_opus_mt_has_it():
     )  # fmt: skip
     assert Transformer.causal is False
     assert Transformer.output_point == "ln2_normalized"
+
+
+_REFUSED = [
+    ({"normalize_before": True}, "normalize_before"),
+    ({"normalize_embedding": True}, "normalize_embedding"),
+    ({"layernorm_embedding": True}, "layernorm_embedding"),
+    ({"add_final_layer_norm": True}, "add_final_layer_norm"),
+    ({"is_encoder_decoder": False}, "is_encoder_decoder"),
+    ({"is_decoder": True}, "is_decoder"),
+    ({"quantization_config": {"bits": 4}}, "quantization_config"),
+    ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings"),
+    ({"tie_word_embeddings": False}, "tie_word_embeddings"),
+    ({"decoder_vocab_size": 32}, "decoder_vocab_size"),
+    ({"static_position_embeddings": "no"}, "static_position_embeddings"),
+    ({"encoder_attention_heads": 5}, "encoder_attention_heads"),
+    ({"decoder_attention_heads": 3}, "decoder_attention_heads"),
+    ({"d_model": 33, "encoder_attention_heads": 3, "decoder_attention_heads": 11}, "even d_model; got 33"),
+    ({"pad_token_id": 31}, "pad_token_id"),
+]
+IMPOSSIBLE = [({"model_type": "marian", **SHAPES[0]} | change, match) for change, match in _REFUSED]

@@ -11,8 +11,8 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from probekit.options.check import C_RANGE
-from probekit.probes.logistic import binary
-from probekit.probes.logistic.descent import BinaryProblem, balance
+from probekit.probes.logistic import binary, certificate
+from probekit.probes.logistic.binary import BinaryProblem, balance
 from probekit.probes.logistic.solver import solve_logistic
 from probekit.probes.problem import Labels, every_problem
 
@@ -231,7 +231,7 @@ def test_problems_in_parts_are_as_together(monkeypatch):
     X, y = drawn(60, 5)
     problems = every_problem([Labels(y), Labels(1 - y)], PATH)
     together = solve_logistic(torch.from_numpy(X), problems)
-    monkeypatch.setattr(binary, "MOST_SCORES", 2 * len(y))
+    monkeypatch.setattr(certificate, "MOST_SCORES", 2 * len(y))
     parts = solve_logistic(torch.from_numpy(X), problems)
     np.testing.assert_allclose(parts.objective, together.objective, rtol=1e-12)
 

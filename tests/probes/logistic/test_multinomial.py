@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 from sklearn.linear_model import LogisticRegression
 
-from probekit.probes.logistic import curvature, multinomial, softmax
+from probekit.probes.logistic import multinomial, softmax
 from probekit.probes.logistic.solver import solve_logistic
 from probekit.probes.problem import Labels, every_problem
 
@@ -170,7 +170,7 @@ def test_the_complete_factor_and_the_diagonal_alone_find_the_same(noise, monkeyp
     problems = every_problem([Labels(y, 6)], (1e-2, 1.0, 1e2, 1e4))
     made = []
 
-    class Counted(curvature.Dense):
+    class Counted(softmax.Dense):
         def __init__(self, *arguments):
             made.append(arguments)
             super().__init__(*arguments)

@@ -271,7 +271,7 @@ def test_blocks_and_threads_change_nothing(n_classes, dtype):
 
 def test_many_float32_rows_are_read_in_float64_only_for_their_scale_and_their_certificate(monkeypatch):
     """The objective runs out of float32 digits long before the gradient does."""
-    monkeypatch.setattr(solver, "fits", lambda X: False)
+    monkeypatch.setattr(solver.binary, "fits", lambda X: False)
     types, one_pass = [], features.Features.sum
 
     def recorded(self, work, dtype):

@@ -19,8 +19,8 @@ from probekit.probes import (
     probe_name,
 )
 from probekit.probes.problem import Labels, every_problem
-from probekit.probes.sequence.ragged import as_ragged
-from probekit.probes.sequence.token_fits import TOKEN_PROBES, token_moments
+from probekit.probes.sequence.aggregate import TOKEN_PROBES
+from probekit.probes.sequence.ragged import as_ragged, token_moments
 
 AGGREGATES = ("mean", "max", "softmax", "last")
 

@@ -17,8 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from probekit.errors import DataError, UsageError
 from probekit.probes import AggregateProbe, AttentionProbe, LogisticProbe, load_probe
 from probekit.probes.problem import Labels, every_problem
-from probekit.probes.sequence.attention import path_to
-from probekit.probes.sequence.objective import AttentionProblems, joined_parameters, objective
+from probekit.probes.sequence.attention import AttentionProblems, joined_parameters, objective, path_to
 from probekit.probes.sequence.ragged import as_ragged
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from probekit.probes.sequence.lbfgs import BatchedLBFGS
+from probekit.probes.lbfgs import BatchedLBFGS
 
 D = 30
 

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from tiny_configs import tiny_model
 
-from probekit.activations import extract
-from probekit.evaluation import ProbeResults, train_probes
+from probekit.evaluation import ProbeResults
 from probekit.models import load_model
 from probekit.models.base import LanguageModel
 from probekit.tasks import load_task
 from probekit.tasks.base import Task
+from probekit.verbs.extract import extract
+from probekit.verbs.train_probes import train_probes
 
 QUICK: dict[str, Any] = {"quick": True, "baselines": False}
 

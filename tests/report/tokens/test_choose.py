@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probekit.report.tokens.choose import choose_texts, confidence_of
+from probekit.report.tokens.find import choose_texts, confidence_of
 
 
 @settings(deadline=None)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 
-from probekit.report.tokens.pack import NONE, common_step, cut, levels, restored
+from probekit.report.tokens.section import NONE, common_step, cut, levels, restored
 
 FINITE = st.floats(-1e9, 1e9)
 

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations import extract
 from probekit.errors import DataError, ResumeMismatch, UsageError
-from probekit.evaluation import train_probes
 from probekit.interventions import add
 from probekit.models import load
 from probekit.models.load import source_here
 from probekit.options.tokens import TokenOptions
+from probekit.report.build import tokens_of_run
 from probekit.report.tokens.data import TRAINED, TokenScores
 from probekit.report.tokens.find import EDITED, Shown, view_of_results, view_of_texts
 from probekit.report.tokens.read import OTHER_KIND, UNKNOWN_READ
-from probekit.report.tokens.run import tokens_of_run
 from probekit.tasks.base import Task
 from probekit.tasks.tables.objects import task_of
+from probekit.verbs.extract import extract
+from probekit.verbs.train_probes import train_probes
 
 NOUNS = ["doctor", "doctors", "key", "keys", "girl", "girls", "boat", "boats"]
 QUICK: dict[str, Any] = {"quick": True, "baselines": False}

@@ -9,14 +9,13 @@ import pytest
 import torch
 from tiny_configs import tiny_model
 
-from probekit.activations import extract
 from probekit.errors import ResumeMismatch, UsageError
-from probekit.report.tokens.build import pieces_of, token_scores
+from probekit.report.tokens.build import by_output, pieces_of, placebo_scores, random_weights, token_scores
 from probekit.report.tokens.data import CONTEXT, TRAINED
 from probekit.report.tokens.find import Shown, view_of_results, view_of_texts
 from probekit.report.tokens.read import rows_from_model, rows_from_store
-from probekit.report.tokens.score import by_output, placebo_scores, random_weights
 from probekit.scoring.calibrate import calibrated, calibration_of
+from probekit.verbs.extract import extract
 
 
 def alone(model: Any, ids: list[int], place: tuple[str, int]) -> torch.Tensor:

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.default_path import folder_name
-from probekit.activations.digest import FORMAT_VERSION, identity_digest
+from probekit.activations.digest import FORMAT_VERSION
 from probekit.activations.imports.array_files import FileArray, scan
 from probekit.activations.imports.vllm.plan import RequestsPlan
 from probekit.activations.imports.vllm.requests import STATES, VllmRequest, read_states
@@ -24,6 +23,7 @@ from probekit.activations.store.reader import Store
 from probekit.activations.store.writer import StoreWriter
 from probekit.errors import DataError
 from probekit.files.remote.path import AnyPath
+from probekit.files.run import folder_name
 from probekit.machine.devices import DTYPES
 from probekit.machine.progress import progress_bar
 from probekit.machine.versions import versions_of
@@ -98,8 +98,7 @@ def _plain(names: list[str]) -> Any:
 
 
 def _default_path(plan: RequestsPlan, identity: dict[str, Any]) -> Path:
-    parts = [plan.model.name, plan.task.name, "vllm", "import", identity_digest(identity)[:8]]
-    return Path("runs", folder_name(parts))
+    return Path("runs", folder_name([plan.model.name, plan.task.name, "vllm", "import"], identity))
 
 
 def _write(plan: RequestsPlan, identity: dict[str, Any], path: AnyPath, advance: Callable[[int], object]) -> Store:

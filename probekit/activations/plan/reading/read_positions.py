@@ -18,10 +18,11 @@ from probekit.activations.layout import Layout, position_text
 from probekit.activations.plan.reading.offsets import offsets_of
 from probekit.activations.plan.reading.select_tokens import Bad, ReadableTokens, TokenSet, needs_offsets, select_tokens
 from probekit.activations.plan.reading.word_tokens import word_tokens
-from probekit.activations.plan.token_ids import Sequences, has_texts, ranges
+from probekit.activations.plan.token_ids import Sequences, has_texts
 from probekit.errors import DataError, UsageError
 from probekit.files.scratch import on_disk
 from probekit.models.base import LanguageModel
+from probekit.ragged import ranges
 from probekit.selections import EXAMPLES, Selection, as_position, check_together, keeps_several, parse_selection
 from probekit.tasks.base import Task
 

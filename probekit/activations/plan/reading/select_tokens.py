@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.plan.token_ids import ranges
 from probekit.errors import UsageError
+from probekit.ragged import ranges
 from probekit.selections import Part, Selection, selection_text
 from probekit.tasks.regions import Region
 from probekit.text import counted, listed

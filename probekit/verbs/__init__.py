@@ -1,0 +1,1 @@
+"""The public functions that choose who does the work: this process, devices, or a Ray cluster."""

@@ -1,0 +1,129 @@
+"""Every kind of run that the contract is tried on: how it is done, what it answers, and another question."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from small import HOW, N, given, named, plan_of, read, run, unsound
+from training_runs import SETTINGS, draw, new_model
+
+from probekit.activations import Store, label_store, load_statistics
+from probekit.activations.extract import run_statistics
+from probekit.activations.parts.run import run_part
+from probekit.activations.sums import tally
+from probekit.activations.sums.files import place_tensors
+from probekit.models.training import train
+from probekit.verbs.extract import extract
+
+PARTS = 3
+LABELS = {f"train:{i + 100}": ("no", "yes")[i % 2] for i in range(N)}
+OTHER = {one: "ab"[i % 2 - 1] for i, one in enumerate(LABELS)}
+CONTINUED: dict[str, Any] = {"generate": 3, "temperature": 1.3, "on_bad_row": "skip", "batch_tokens": 60}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A run: `work` does it, or what is left of it; `answer` gives what it came to, through every check.
+
+    `another` asks another question of the same folder. `keeps` is True where what is committed stays under its name;
+    else newer records replace older ones.
+    """
+
+    work: Callable[[Path], Any]
+    answer: Callable[[Path], Any]
+    another: Callable[[Path], Any]
+    keeps: bool = True
+
+
+class Answer:
+    """What an undisturbed run comes to."""
+
+    def __init__(self, folder: Path, kind: Kind):
+        self.kind = kind
+        kind.work(folder / "one")
+        self.digests = kind.answer(folder / "one")
+        self.files = named(folder / "one")
+
+    def flaws(self, path: Path) -> list[str]:
+        """What no fault may leave: files that are not whole, and records of files that are not there."""
+        return unsound(named(path))
+
+    def missing(self, path: Path) -> list[str]:
+        return self.flaws(path) + ([] if self.kind.answer(path) == self.digests else ["not equal"])
+
+
+def _given_plan(**how: Any) -> Any:
+    model, task = given()
+    return plan_of(model, task, **{**HOW, **how})
+
+
+def _sums(path: Path, **how: Any) -> None:
+    tally.Tally._is_due = lambda _: True  # a checkpoint after every shard
+    run_statistics(_given_plan(**how), path, progress=False)
+
+
+def _digests_of_sums(path: Path) -> dict[str, str]:
+    contents = load_statistics(path)._contents
+    return {
+        f"{place} {name}": hashlib.sha256(x.contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+        for place in contents.places
+        for name, x in place_tensors(contents, place).items()
+    }
+
+
+def _parts(path: Path, **how: Any) -> None:
+    tally.Tally._is_due = lambda _: True
+    for part in range(1, PARTS + 1):
+        run_part(_given_plan(**how), path, (part, PARTS), progress=False, sums="also")
+
+
+def _answer_of_parts(path: Path) -> Any:
+    _parts(path)
+    return [read(path), _digests_of_sums(path)]
+
+
+def _labels(path: Path, labels: dict[str, str] = LABELS) -> None:
+    run(path)
+    label_store(path, labels, name="new")
+
+
+def _answer_of_labels(path: Path) -> Any:
+    _labels(path)  # nothing names them, and those that are gone are joined again
+    store = Store(path)
+    return [read(path), store.labels["new"].tolist(), store.task.label_names["new"]]
+
+
+def _continued(path: Path, **how: Any) -> None:
+    model, task = given()
+    extract(model, task, out=path, progress=False, points="resid_pre", **{**CONTINUED, **how})
+
+
+def _answer_of_continuations(path: Path) -> Any:
+    _continued(path)  # which reads the batches
+    return read(path)
+
+
+def _trained(path: Path, **change: Any) -> Any:
+    model = new_model()
+    settings = type(SETTINGS)(**{**vars(SETTINGS), "steps": 8, **change})
+    result = train(model, draw, settings, path, checkpoint_every=1)
+    return [model.fingerprint(), result.losses]
+
+
+def _another_store(path: Path) -> None:
+    model, task = given()
+    extract(model, task, out=path, progress=False, **HOW, dtype="float16")
+
+
+KINDS = {
+    "store": Kind(run, read, _another_store),
+    "parts": Kind(_parts, _answer_of_parts, partial(_parts, dtype="float16"), keeps=False),
+    "sums": Kind(_sums, _digests_of_sums, partial(_sums, dtype="float16"), keeps=False),
+    "labels": Kind(_labels, _answer_of_labels, partial(_labels, labels=OTHER)),
+    "continuations": Kind(_continued, _answer_of_continuations, partial(_continued, temperature=0.5)),
+    "training": Kind(_trained, _trained, partial(_trained, seed=4), keeps=False),
+}

@@ -1,0 +1,167 @@
+"""Every family against `transformers`: one suite over the variants that the families' own tests offer.
+
+A family's test module offers
+    VARIANTS: name -> the fields of a config.json whose arithmetic transformers has too;
+    FEATURES: (variant, fields of our config without what the variant adds), so that equality says something about it;
+    IMPOSSIBLE: (fields of a config.json, what the error must match);
+    PUBLISHED: name -> (fields of a config.json, or our config; how many parameters the published model has);
+    OLD_AND_NEW: pairs of fields of a config.json that mean the same.
+"""
+
+import importlib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from transformers_twins import error, hf_config, logits_of, make_twins, tokens_for, twins, weights_of
+
+from probekit.errors import DataError
+from probekit.models.accounting import parameters
+from probekit.models.families import FILES, families, family_of, shape_of
+from probekit.models.family import LOGITS
+from probekit.models.load import load_model
+from probekit.models.weights import our_part, save_hf
+from probekit.points import split_point
+
+
+def offered(what: str) -> list[Any]:
+    modules = [importlib.import_module(f"models.families.test_{file}") for file in FILES]
+    found = [getattr(module, what, []) for module in modules]
+    return [each for part in found for each in (part.items() if isinstance(part, dict) else part)]
+
+
+VARIANTS: dict[str, dict[str, Any]] = dict(offered("VARIANTS"))
+assert len(VARIANTS) == len(offered("VARIANTS")), "two families offer a variant of the same name"
+ONE_OF_EACH_TYPE = list({hf["model_type"]: name for name, hf in reversed(VARIANTS.items())}.values())
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_point_that_transformers_computes_equals_it(name):
+    oracle, model = twins(VARIANTS[name])
+    tokens, kept = tokens_for(model, 1, 11), {}
+    places = {full: split_point(full) for full in model.points}
+    found: Any = family_of(model.cfg).hf_model(model.cfg)
+    points = found.points
+    handles = []
+    for full, (short, layer) in places.items():
+        if short in points:
+            path, take = points[short]
+            keep = lambda _, args, out, full=full, take=take: kept.update({full: take(args, out).clone()})  # noqa: E731
+            handles.append(oracle.get_submodule(path.format(layer=layer)).register_forward_hook(keep))
+    with torch.no_grad():
+        out = oracle(tokens, output_hidden_states=True, output_attentions=True)
+        for handle in handles:
+            handle.remove()
+        logits, ours = model.run_with_cache(tokens)
+        several = tokens_for(model, 3, 11)
+        assert error(model(several), logits_of(oracle(several))) <= 1e-5  # and without hooks, by the fused kernels
+    assert LOGITS in points
+    assert error(logits, logits_of(out)) <= 1e-5
+    for i, (state, pattern) in enumerate(zip(out.hidden_states, out.attentions, strict=False)):
+        assert error(ours["resid_pre", i], state) <= 1e-5
+        assert error(ours["attn_pattern", i], pattern) <= 1e-5
+    assert len(kept) >= 8 * model.cfg.n_layers
+    for full, x in kept.items():
+        assert error(ours[full].reshape(x.shape), x) <= 1e-5, full
+
+
+@pytest.mark.parametrize(("name", "off"), offered("FEATURES"))
+def test_every_feature_is_active_in_these_tests(name, off):
+    _, model = twins(VARIANTS[name])
+    other = type(model)(replace(model.cfg, **off)).eval()
+    other.load_state_dict(model.state_dict(), strict="model_type" not in off)
+    tokens = tokens_for(model, 3, 11)
+    with torch.no_grad():
+        assert error(other(tokens), model(tokens)) > 1e-3
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_TYPE)
+def test_gradients_equal_those_of_transformers(name):
+    oracle, model = twins(VARIANTS[name])
+    tokens, family = tokens_for(model), family_of(model.cfg)
+    tokens[tokens == oracle.config.pad_token_id] = 2  # whose row gets no gradient there
+    oracle.zero_grad()
+    cross_entropy(logits_of(oracle(tokens))[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
+    loss = cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+    mine = dict(model.named_parameters())
+    grads = dict(zip(mine, torch.autograd.grad(loss, list(mine.values()), allow_unused=True), strict=True))
+    theirs = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in oracle.named_parameters()}
+    theirs = weights_of(family, family.hf_model(model.cfg), theirs)
+    for ours, there in family.hf_names(model.cfg).items():
+        wanted = our_part(theirs[there.name], there)
+        if grads[ours] is None:  # an expert without a token, or a head that gives no logits
+            assert not wanted.any(), ours
+        elif not (ours == "token_type_embed.weight" or wanted.abs().max() < 1e-7):  # keys' biases move no pattern
+            assert error(grads[ours], wanted) <= 1e-4, ours
+
+
+@pytest.mark.parametrize("name", ["grouped", "parallel", "olmo3 with yarn", "mixtral, all experts", "tied gpt2"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_as_near_to_the_truth_as_transformers(name, dtype):
+    """Of a mixture with all experts at work, as a choice between near ties may differ."""
+    oracle, model = make_twins(VARIANTS[name])
+    tokens = tokens_for(model)
+    with torch.no_grad():
+        truth = model(tokens)
+        ours, theirs = model.to(dtype)(tokens), oracle.to(dtype)(tokens).logits
+    assert ours.dtype == dtype
+    assert error(ours.float(), truth) <= 2 * error(theirs.float(), truth) <= 0.2
+
+
+@pytest.mark.parametrize("name", ["grouped", "all coordinates"])
+def test_long_contexts_equal_transformers(name):
+    """At position 2,000 the angles of float32 have an error of their own; it is the same error."""
+    oracle, model = make_twins(VARIANTS[name] | {"max_position_embeddings": 2048, "num_hidden_layers": 2})
+    tokens, position_ids = tokens_for(model, 1, 40), torch.arange(2000, 2040)[None]
+    mask = torch.ones(40, 40, dtype=torch.bool).tril()[None]
+    added = torch.zeros(1, 1, 40, 40).masked_fill(~mask, -torch.inf)
+    with torch.no_grad():
+        theirs = oracle(tokens, position_ids=position_ids, attention_mask=added).logits
+        assert error(model(tokens, position_ids=position_ids, attention_mask=mask), theirs) <= 1e-5
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_TYPE)
+def test_folders_of_transformers_load(tmp_path, name):
+    """Written by transformers, in shards, read by us; written by us, read by us."""
+    oracle, model = twins(VARIANTS[name])
+    oracle.save_pretrained(tmp_path / "theirs", max_shard_size="20KB")
+    assert len(list((tmp_path / "theirs").glob("model-*.safetensors"))) > 1
+    loaded = load_model(tmp_path / "theirs", device="cpu")
+    assert (loaded.cfg, loaded.fingerprint()) == (model.cfg, model.fingerprint())
+    save_hf(loaded, tmp_path / "ours")
+    again = load_model(tmp_path / "ours", device="cpu")
+    assert (again.cfg, again.fingerprint()) == (model.cfg, model.fingerprint())
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_config_is_the_same_in_transformers_and_back(name):
+    hf = VARIANTS[name]
+    config, from_hf = hf_config(hf), families()[hf["model_type"]].config.from_hf
+    cfg = from_hf(config.to_dict())
+    assert from_hf(cfg.to_hf()) == cfg
+    assert from_hf(type(config)(**cfg.to_hf()).to_dict()) == cfg
+
+
+@pytest.mark.parametrize(("old", "new"), offered("OLD_AND_NEW"))
+def test_old_and_new_files_say_the_same(old, new):
+    from_hf = families()[old["model_type"]].config.from_hf
+    assert from_hf(old) == from_hf(new)
+
+
+@pytest.mark.parametrize(("hf", "match"), offered("IMPOSSIBLE"))
+def test_a_config_that_cannot_be_is_refused_in_one_line(hf, match):
+    with pytest.raises(DataError, match=match) as caught:
+        families()[hf["model_type"]].config.from_hf(hf)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("hf", "expected"), [each for _, each in offered("PUBLISHED")], ids=dict(offered("PUBLISHED")))
+def test_published_sizes(hf, expected):
+    cfg = families()[hf["model_type"]].config.from_hf(hf) if isinstance(hf, dict) else hf
+    assert type(cfg).from_hf(cfg.to_hf()) == cfg
+    assert parameters(shape_of(cfg)) == expected
+    if getattr(cfg, "n_experts", 0) < 60:  # tens of thousands of modules take seconds
+        with torch.device("meta"):
+            assert sum(p.numel() for p in family_of(cfg).model(cfg).parameters()) == expected
