@@ -10,7 +10,7 @@ import torch
 
 from probekit.activations.plan import build as planning
 from probekit.activations.run import loop
-from probekit.activations.store import write_examples
+from probekit.activations.store import examples as stored_examples
 from probekit.activations.store.writer import StoreWriter
 from probekit.files.remote.path import AnyPath, RemotePath
 from probekit.models.families.gpt2 import GPT2, GPT2Config
@@ -72,7 +72,7 @@ def content(path: AnyPath) -> dict[str, bytes]:
 def die_after(n: int, out: str, threads: int) -> None:
     """In a process of its own: extract to `out`, and end as kill -9 does when n records are there."""
     torch.set_num_threads(threads)  # products in another number of threads have other last bits
-    planning.SHARD_BYTES, write_examples.PIECE_ROWS = SHARD_BYTES, PIECE_ROWS
+    planning.SHARD_BYTES, stored_examples.PIECE_ROWS = SHARD_BYTES, PIECE_ROWS
     write, done = StoreWriter._put, []
 
     def put(self: StoreWriter, *args: Any, **kwargs: Any) -> None:

@@ -4,7 +4,8 @@ import hashlib
 import json
 from typing import Any
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+OLD_VERSION = 2  # is read, and not written to: its examples are JSON (`store.old_examples`)
 
 
 def identity_digest(identity: dict[str, Any]) -> str:

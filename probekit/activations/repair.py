@@ -14,6 +14,7 @@ from torch import Tensor
 from probekit.activations.replan import check_extracted, load_again, plan_again, same_plan
 from probekit.activations.run.device_copy import on_host
 from probekit.activations.run.loop import run_shards
+from probekit.activations.store.begin import refuse_old
 from probekit.activations.store.check import (
     STATISTICS,
     Broken,
@@ -107,6 +108,8 @@ def repair(
         if one.file == "records":
             raise StorageError(one.why)
     plan, manifest = read_plan(found.path), found.path / "manifest.json"
+    if found.shards:
+        refuse_old(found.path, plan)
     shards, removed = ([], found.shards) if plan.is_import else (_recompute(found, plan, model, edits, show), [])
     complete = found.finished and not removed
     if removed or any(one.file == manifest.name for one in found.broken):

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import UsageError, nearest
-from probekit.files.scratch import on_disk, scratch_list, take
+from probekit.files.scratch import scratch_list
 from probekit.selections import as_position
 from probekit.tasks.chats.messages import checked_chats
-from probekit.tasks.digest import task_digest
+from probekit.tasks.fields import changed_columns, columns_of, fingerprint, rows_of
 from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS, UNLABELLED, VALIDATION_CARVED
 from probekit.tasks.regions import Region, check_regions
 from probekit.tasks.side_columns import side_columns
@@ -36,7 +36,6 @@ from probekit.tasks.trainable import check_trainable
 from probekit.text import kind_of, listed
 
 __all__ = ["SPLITS", "Task"]
-OPTIONAL = ("groups", "position", "spans", "targets", "chats", "regions", "token_ids", "generated")
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,24 +229,7 @@ class Task:
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
         if ((rows < -len(self)) | (rows >= len(self))).any():
             raise UsageError(f"rows are indices of the {len(self)} examples, got {rows.min()} to {rows.max()}")
-        return replace(
-            self,
-            inputs=take(self.inputs, rows),
-            labels={label_set: labels[rows] for label_set, labels in self.labels.items()},
-            splits=on_disk(self.splits[rows]),
-            position=self.position if isinstance(self.position, str) else self.position[rows],
-            ids=take(self.ids, rows),
-            groups=None if self.groups is None else self.groups[rows],
-            spans=None if self.spans is None else self.spans[rows],
-            targets=None if self.targets is None else [self.targets[i] for i in rows],
-            token_labels={name: [labels[i] for i in rows] for name, labels in self.token_labels.items()},
-            text_of=None if self.text_of is None else self.text_of[rows],
-            chats=None if self.chats is None else [self.chats[i] for i in rows],
-            regions=None if self.regions is None else [self.regions[i] for i in rows],
-            token_ids=None if self.token_ids is None else [self.token_ids[i] for i in rows],
-            generated=None if self.generated is None else self.generated[rows],
-            columns={name: values[rows] for name, values in self.columns.items()},
-        )
+        return replace(self, **changed_columns(self, lambda values: rows_of(values, rows)))
 
     @property
     def words(self) -> list[str] | None:
@@ -319,8 +301,8 @@ class Task:
         return components(texts, *([] if self.groups is None else [self.groups]))
 
     def fingerprint(self) -> str:
-        """A sha256 over inputs, labels (of tokens too), class names, splits, ids, groups, spans, columns ..."""
-        return task_digest(self)
+        """A sha256 over every column, the class names, the target and the position."""
+        return fingerprint(self)
 
     def check(self, label_set: str | None = None) -> None:
         """Check that a probe can be trained and tested on this label set (default: the target).
@@ -346,12 +328,10 @@ class Task:
         if self._label_sets() or self.target:
             self.label_set()
         check_token_labels(self)
-        optional = {name: getattr(self, name) for name in OPTIONAL}
-        lengths = {f"labels[{name!r}]": labels for name, labels in self.labels.items()}
-        lengths |= {"splits": self.splits, "ids": self.ids}
-        lengths |= {name: value for name, value in optional.items() if not isinstance(value, str | None)}
         check_position(self.position)
-        check_lengths(len(self), lengths)
+        check_lengths(
+            len(self), {f"{field}[{name!r}]" if name else field: own for (field, name), own in columns_of(self)}
+        )
         check_example_ids(self.ids)
         check_splits(self.splits)
         names = {name: own for name, own in self.label_names.items() if name not in self.token_labels}

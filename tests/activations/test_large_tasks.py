@@ -19,7 +19,7 @@ from probekit.activations import load_activations
 from probekit.activations.plan import token_ids
 from probekit.activations.plan.token_ids import Sequences
 from probekit.activations.run.loop import empty_rows
-from probekit.activations.store import write_examples
+from probekit.activations.store import examples as stored_examples
 from probekit.files import scratch
 from probekit.files.durable import each_of
 from probekit.files.remote.path import as_path
@@ -184,7 +184,7 @@ def test_python_memory_does_not_grow_with_the_texts(tmp_path, model, monkeypatch
     monkeypatch.setattr(scratch, "LEAST_BYTES", 4096)
     monkeypatch.setattr(token_ids, "CHUNK", 256)
     monkeypatch.setattr(token_ids, "SORTED_AT_ONCE", 512)
-    monkeypatch.setattr(write_examples, "PIECE_ROWS", 256)
+    monkeypatch.setattr(stored_examples, "PIECE_ROWS", 256)
     peaks = []
     sizes = 600, 3600
     for n in sizes:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import safetensors.torch
 import torch
@@ -71,18 +72,17 @@ def test_the_files_of_a_store(model, task, path):
     assert n == 4
     names = {"plan.json", "examples.json", "manifest.json", *(f"records/{k:05d}.json" for k in range(n))}
     found = {str(p.relative_to(path)) for p in files(path)}
-    assert found - names == {f"shards/{unseal(path / f'records/{k:05d}.json')[0]['file']}" for k in range(n)}
+    examples = json.loads((path / "examples.json").read_text())
+    pieces = [f"examples/{one}.parquet" for one in examples["pieces"]]
+    shards = {f"shards/{unseal(path / f'records/{k:05d}.json')[0]['file']}" for k in range(n)}
+    assert found - names == shards | set(pieces)
     record = json.loads((path / "records" / "00000.json").read_text())
     assert record["rows"] == shard_rows(made, 0).tolist()
     assert list(record["tensors"]) == [f"{point}.{layer}" for point, layer in made.places]
-    examples = json.loads((path / "examples.json").read_text())
-    assert (examples["inputs"], examples["ids"]) == (task.inputs, task.ids)
-    assert examples["layout"] == {
-        "positions": ["last"],
-        "lengths": [len(text) for text in task.inputs],
-        "n_bos": 0,
-        "n_end": 0,
-    }
+    assert examples["layout"] == {"positions": ["last"], "n_bos": 0, "n_end": 0}
+    table = pq.read_table(path / pieces[0]).to_pydict()
+    assert (table["inputs"], table["ids"]) == (task.inputs, task.ids)
+    assert table["lengths"] == [len(text) for text in task.inputs]
 
 
 def test_other_programs_read_the_shards(model, task, path):

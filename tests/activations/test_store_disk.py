@@ -13,7 +13,7 @@ import pytest
 from store_cases import HOW, plan_of, rows_of, run
 
 from probekit.activations import Store, load_activations
-from probekit.activations.store import write_examples
+from probekit.activations.store import examples as stored_examples
 from probekit.activations.store import writer as writer_module
 from probekit.activations.store.writer import StoreWriter
 from probekit.errors import StorageError
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("small_shards")
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads the names of open files from /proc")
 def test_each_file_is_synced_before_it_has_a_name_and_its_folder_after(model, task, path, monkeypatch):
-    monkeypatch.setattr(write_examples, "PIECE_ROWS", 6)
+    monkeypatch.setattr(stored_examples, "PIECE_ROWS", 6)
     trace = []
 
     def watch(call):

@@ -6,15 +6,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
-from store_cases import Stopped, files, flip, lasting, run
+from old_store import as_format_2, rows_in_json
+from store_cases import Stopped, assert_equal, flip, lasting, run, shard_of, stop_after
 
-from probekit.activations import Store, load_activations, repair
+from probekit.activations import Store, label_store, list_stores, load_activations, repair
 from probekit.activations import verify as verify_store
 from probekit.activations.layout import Layout
-from probekit.activations.store import write_examples as writing
+from probekit.activations.store import examples as writing
 from probekit.activations.store.examples import check_examples, read_examples
-from probekit.errors import StorageError
+from probekit.errors import ResumeMismatch, StorageError
+from probekit.files.durable import seal
 from probekit.tasks import Task
 
 RNG = np.random.default_rng(0)
@@ -81,7 +84,7 @@ def test_pieces_read_as_one_file_does(tmp_path, monkeypatch, name, layout):
     task, (layout, positions) = TASKS[name], LAYOUTS[layout]
     positions = positions or ["a", np.arange(N) - 3]
     whole = round_trip(tmp_path / "whole", monkeypatch, N, task, layout, positions)
-    assert [p.name for p in files(tmp_path / "whole")] == ["examples.json"]
+    assert len(list((tmp_path / "whole" / "examples").iterdir())) == 1
     for rows in (7, N - 1):
         path = tmp_path / str(rows)
         read = round_trip(path, monkeypatch, rows, task, layout, positions)
@@ -92,14 +95,40 @@ def test_pieces_read_as_one_file_does(tmp_path, monkeypatch, name, layout):
         assert read.task.fingerprint() == whole.task.fingerprint() == task.fingerprint()
 
 
-def test_a_piece_ends_before_a_text_that_would_make_it_too_large(tmp_path, monkeypatch):
-    """The words of a long text stay in one piece, which holds the text once."""
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", TASKS)
+def test_examples_of_format_2_read_as_todays_do(tmp_path, monkeypatch, name, layout):
+    task, (layout, positions) = TASKS[name], LAYOUTS[layout]
+    positions = positions or ["a", np.arange(N) - 3]
+    today = round_trip(tmp_path / "today", monkeypatch, N, task, layout, positions)
+    head = {"name": task.name, "target": task.target, "info": task.info, "label_names": task.label_names}
+    for rows in (7, N):
+        path = tmp_path / str(rows)
+        (path / "examples").mkdir(parents=True)
+        parts = [slice(k, min(k + rows, N)) for k in range(0, N, rows)]
+        sealed = [seal(rows_in_json(task, layout, positions, one)) for one in parts]
+        for data, checksum in sealed:
+            (path / "examples" / f"{checksum}.json").write_bytes(data)
+        rest = {"pieces": [one for _, one in sealed]} if rows < N else rows_in_json(task, layout, positions, parts[0])
+        (path / "examples.json").write_bytes(seal(head | rest)[0])
+        check_examples(path, PLAN)
+        read = read_examples(path, PLAN)
+        for one, other in ((read, today), (read.layout, today.layout), (read.task, task)):
+            known = {key: value for key, value in vars(one).items() if key not in ("task", "layout", "seal")}
+            assert same(known, {key: vars(other)[key] for key in known})
+
+
+def test_a_piece_holds_a_text_once_and_is_not_much_larger_than_it_should_be(tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "PIECE_BYTES", 1000)
     texts = [letter * 900 for letter in "abc" for _ in range(5)]
     task = Task("t", texts, {"a": np.arange(15) % 2}, {"a": ["x", "y"]}, spans=np.array([[0, 3]] * 15))
     writing.write_examples(tmp_path, task, Layout(["last"], np.ones(15, dtype=np.int64), 0), ["last"])
-    pieces = [p.read_text() for p in (tmp_path / "examples").iterdir()]
-    assert sorted(piece.count(letter * 900) for piece in pieces for letter in "abc") == [0] * 6 + [1] * 3
+    tables = [pq.read_table(p) for p in (tmp_path / "examples").iterdir()]
+    assert len(tables) > 3
+    for table in tables:
+        there = [text for text in table["inputs"].to_pylist() if text is not None]
+        assert len(there) == len(set(there)) == 1
+    assert read_examples(tmp_path, SimpleNamespace(rows=15)).task.fingerprint() == task.fingerprint()  # type: ignore[arg-type]
 
 
 def test_memory_of_writing_is_that_of_a_piece(tmp_path, monkeypatch):
@@ -159,3 +188,32 @@ class TestAStore:
             assert Store.progress(path) == (0, 23)
             run(model, task, path)
             assert lasting(path) == lasting(tmp_path / "whole")
+
+    @pytest.mark.parametrize("rows", [None, 6])
+    def test_one_of_format_2_is_read_and_labelled_and_not_resumed(self, model, task, path, rows):
+        made = run(model, task, path)
+        tensors, fingerprint = {place: made[place] for place in made}, made.task.fingerprint()
+        as_format_2(path, rows)
+        read = load_activations(path)
+        assert_equal(read, tensors)
+        assert read.task.fingerprint() == fingerprint
+        assert verify_store(path).is_sound
+        assert [one.state for one in list_stores(path)] == ["complete"]
+        label_store(path, {one: k % 2 for k, one in enumerate(task.ids)}, name="later")
+        assert [*load_activations(path).labels] == [*task.labels, "later"]
+        for again in (lambda: run(model, task, path), lambda: repair(path, model)):
+            flip(shard_of(path, 0))
+            with pytest.raises(ResumeMismatch, match=r"format 2.*can still be loaded; to go on, extract to another"):
+                again()
+            flip(shard_of(path, 0))
+
+    def test_an_unfinished_one_of_format_2_is_not_resumed(self, model, task, path, monkeypatch):
+        with monkeypatch.context() as patch:
+            stop_after(patch, 2)
+            with pytest.raises(Stopped):
+                run(model, task, path)
+        as_format_2(path)
+        before = lasting(path)
+        with pytest.raises(ResumeMismatch, match="format 2"):
+            run(model, task, path)
+        assert lasting(path) == before

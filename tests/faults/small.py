@@ -18,7 +18,7 @@ from safetensors.torch import load as parse_shard
 from probekit.activations import Store, list_stores, load_activations, plan_extraction
 from probekit.activations.activations import Activations
 from probekit.activations.plan import build as planning
-from probekit.activations.store import write_examples
+from probekit.activations.store import examples as stored_examples
 from probekit.errors import DataError, StorageError
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.options import ExtractOptions
@@ -58,7 +58,7 @@ def make_task() -> Task:
 @functools.cache
 def given() -> tuple[GPT2, Task]:
     planning.SHARD_BYTES = 6 * 7 * 16 * 4
-    write_examples.PIECE_ROWS = N // 2
+    stored_examples.PIECE_ROWS = N // 2
     return make_model(), make_task()
 
 

@@ -7,7 +7,7 @@ import pytest
 import remote_cases
 
 from probekit.activations.plan import build as planning
-from probekit.activations.store import write_examples
+from probekit.activations.store import examples as stored_examples
 from probekit.files.remote import attempts
 from probekit.files.remote.path import RemotePath, as_path
 
@@ -15,7 +15,7 @@ from probekit.files.remote.path import RemotePath, as_path
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "SHARD_BYTES", remote_cases.SHARD_BYTES)
-    monkeypatch.setattr(write_examples, "PIECE_ROWS", remote_cases.PIECE_ROWS)
+    monkeypatch.setattr(stored_examples, "PIECE_ROWS", remote_cases.PIECE_ROWS)
     monkeypatch.setattr(attempts, "FIRST_WAIT", 0.001)
 
 
@@ -34,7 +34,7 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The store on disk that every other must equal."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "SHARD_BYTES", remote_cases.SHARD_BYTES)
-        patch.setattr(write_examples, "PIECE_ROWS", remote_cases.PIECE_ROWS)
+        patch.setattr(stored_examples, "PIECE_ROWS", remote_cases.PIECE_ROWS)
         path = tmp_path_factory.mktemp("usual") / "store"
         remote_cases.run_to(path)
     return path

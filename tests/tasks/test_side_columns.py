@@ -130,7 +130,7 @@ def test_a_store_keeps_the_columns(tmp_path: Path):
 
 
 def test_a_large_task_keeps_them_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("probekit.activations.store.write_examples.PIECE_ROWS", 7)
+    monkeypatch.setattr("probekit.activations.store.examples.PIECE_ROWS", 7)
     model, ids = new_model("gpt2"), [[1 + i % 5, 2] for i in range(N)]
     columns = {"late": [None] * (N - 1) + ["x"], "n": [None] * (N - 1) + [1.5]}
     task = task_of("ids", ids, [i % 2 for i in range(N)], columns=columns)

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from probekit.activations.digest import FORMAT_VERSION
 from probekit.activations.layout import Layout
-from probekit.activations.store.examples import check_examples
+from probekit.activations.store.examples import check_examples, write_examples
 from probekit.activations.store.format import AGAIN, FORMAT, MAX_RECORDS, MAX_ROWS, PlanFile, read_plan
-from probekit.activations.store.write_examples import write_examples
-from probekit.errors import StorageError, UsageError
+from probekit.errors import ResumeMismatch, StorageError, UsageError
 from probekit.files.durable import TEMPORARY, entries, is_there, make_folders, remove_stale
 from probekit.files.remote.path import AnyPath
 from probekit.files.run import ELSEWHERE, begin_run, differing, refuse_others, value_shown
@@ -116,6 +116,7 @@ def check_same(path: AnyPath, plan: PlanFile, wanted: dict[str, Any], advice: st
     Raises:
         ResumeMismatch: they differ; the message names every field.
     """
+    refuse_old(path, plan, wanted["identity"].get("version"))
     stored, ours = ({**UNSAID, **_flat(identity)} for identity in (plan.identity, wanted["identity"]))
     fields = differing(stored, ours)
     if not fields:
@@ -136,6 +137,15 @@ def check_same(path: AnyPath, plan: PlanFile, wanted: dict[str, Any], advice: st
         what = f"{str(path)!a} was made by another version of probekit"
         advice = "a complete store can still be loaded; to resume or repair it, use that version, or extract again"
     raise refuse_others(what, fields, stored, ours, EXPLAINED, advice, _shown)
+
+
+def refuse_old(path: AnyPath, plan: PlanFile, version: int = FORMAT_VERSION) -> None:
+    """Raise a ResumeMismatch if a store that is to be written to has another format than `version`."""
+    if (there := plan.identity["version"]) != version:
+        raise ResumeMismatch(
+            f"{str(path)!a} has format {there}, which this probekit reads and does not write (format {version}): it "
+            "can still be loaded; to go on, extract to another folder"
+        )
 
 
 def _flat(identity: dict[str, Any]) -> dict[str, Any]:

@@ -1,79 +1,75 @@
-"""Read examples.json: the task of a store, and how the rows of its tensors belong to the examples.
+"""The examples of a store: the columns of its task, and how the rows of its tensors belong to them.
 
-A small task is in examples.json itself, as all tasks of older stores are; a large one is in the pieces that it names.
+examples.json says what all examples have in common and names the pieces, Parquet files of some thousand rows: memory
+holds one of them while they are written and read. A piece is named by the sha256 of its bytes, which is compared before
+Arrow reads any of them.
 
-Axes: N examples, n those of a piece.
+Axes: N examples.
 """
 
-import math
+import hashlib
+import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from types import NoneType
 from typing import Any
 
 import numpy as np
 
 from probekit.activations.layout import Layout
-from probekit.activations.store.format import (
-    AGAIN,
-    MAX_EXAMPLES_BYTES,
-    PlanFile,
-    piece_path,
-    require,
-    storage_errors,
-)
+from probekit.activations.store import old_examples
+from probekit.activations.store.format import AGAIN, MAX_EXAMPLES_BYTES, PlanFile, piece_path, require, storage_errors
 from probekit.errors import StorageError
-from probekit.files.durable import each_of, matches, unseal
+from probekit.files.durable import each_of, matches, read_plain, seal, unseal, write_first, write_named
 from probekit.files.remote.path import AnyPath
-from probekit.files.scratch import ArrayWriter, DiskList, settled
-from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.regions import Region
+from probekit.files.scratch import give_back_memory
+from probekit.tasks.base import Task
+from probekit.tasks.fields import (
+    FIELDS,
+    NUMBERS,
+    ROWS,
+    Field,
+    Rows,
+    column_key,
+    column_name,
+    columns_of,
+    fields_of,
+    joined_columns,
+    packed,
+    unpacked,
+)
 
-_HEAD = {"name": str, "target": str, "info": dict, "label_names": {str: [str]}, "pieces?": [str]}
-_ROWS = {
-    "labels": {str: list},
-    "position": str | int | list,
-    "positions": [str | int | list],
-    "layout": {"positions": [str], "lengths": [int], "n_bos": int, "n_end?": int},  # older stores have no n_end
-    "ids": [str | int],
-    "splits": [str],
-    "inputs": [str | list],
-    "groups?": [str | int],
-    "targets?": [str | list],
-    "input_of?": [int],  # where inputs repeat
-    "spans?": [[int]],  # of tasks whose examples are words
-    "tokens?": [int],  # older stores have none
-    "chats?": [list],
-    "regions?": [list],
-    "token_ids?": [[int]],
-    "generated?": [int],
-    "picked?": [int],  # where a selection keeps several tokens of each text
-    "token_index?": [int],  # older stores have none
-    "characters?": [int],  # start and end of each token that is kept, where several of a text are
-    "columns?": {str: {"numbers": bool, "values": [str | int | float | NoneType]}},  # of tasks that keep some
-    "token_labels?": {str: {"width": int | None, "lengths": [int], "values": list}},  # of tasks with labels of tokens
+PIECE_BYTES = 4 << 20  # roughly; parsing a piece takes several times as much memory for a moment
+PIECE_ROWS = 16_384
+AHEAD = 3  # pieces that are read ahead from an object store
+_NUMBER_BYTES = 8
+_BATCH_ROWS = 1024  # rows of a piece that are unfolded before their bytes are counted
+_MOST_BYTES, _MOST_FACTOR = 256 << 20, 50  # what a piece may unfold to: this, or this many times its size
+
+Positions = Sequence[str | int | np.ndarray]
+Columns = dict[tuple[str, str], Any]
+
+LAYOUT = {
+    "lengths": Field(NUMBERS),
+    "tokens": Field(ROWS),
+    "picked": Field(NUMBERS),
+    "token_index": Field(ROWS),
+    "characters": Field(ROWS),
+    "positions": Field(NUMBERS, several=True),  # those with an index for each example, by number
 }
-PIECES = 3  # read ahead from an object store; each takes several times its 4 MB while it is parsed
+_COLUMNS = {field: how for field, how in (FIELDS | LAYOUT).items() if how.is_stored}
+_HEAD = {
+    "name": str,
+    "target": str,
+    "info": dict,
+    "label_names": {str: [str]},
+    "position?": str,
+    "positions": [str | int | None],
+    "layout": {"positions": [str], "n_bos": int, "n_end": int},
+    "pieces": [str],
+}
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
 _WHAT = "list of the examples"
-
-
-@dataclass(frozen=True, eq=False)
-class Piece:
-    """Some examples in a row.
-
-    Attributes:
-        n: how many.
-        columns: what there is one of for each example (for each row of `tokens`), by name: lists and arrays; labels by
-            (kind, label set); positions with an index for each example by their number.
-        common: what is equal in all pieces.
-    """
-
-    n: int
-    columns: dict[Any, Any]
-    common: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,18 +81,24 @@ class ExamplesHead:
         target: its default label set.
         info: where it comes from.
         label_names: label set -> class names.
-        pieces: checksums of the pieces, which are their names; empty where the examples are in examples.json.
-        own: the examples in examples.json, if they are there.
+        position: the selection of the task; None where it has an index for each example.
+        positions: the positions that were requested; None for each that has an index for each example.
+        form: names of the positions, and the context tokens before and after each text.
+        pieces: files of the pieces, named by their checksums.
         seal: checksum of the file.
+        own: the examples of a small store of format 2, which are in the file itself.
     """
 
     name: str
     target: str
     info: dict[str, Any]
     label_names: dict[str, list[str]]
+    position: str | None
+    positions: list[str | int | None]
+    form: dict[str, Any]
     pieces: list[str]
-    own: Piece | None
     seal: str
+    own: Columns | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,22 +118,115 @@ class StoredExamples:
     seal: str
 
 
+# write ----------------------------------------------------------------------------------------------------------------
+
+
+def write_examples(path: AnyPath, task: Task, layout: Layout, positions: Positions) -> None:
+    """Write the examples of the store at `path`: the pieces first, and examples.json last.
+
+    Raises:
+        StorageError: the disk refused, or a text is larger than what is read again.
+    """
+    columns = _columns_to_write(task, layout, positions)
+    pieces = [_write_piece(path, columns, rows) for rows in _cuts(columns, len(task))]
+    give_back_memory()
+    body = {
+        "name": task.name,
+        "target": task.target,
+        "info": task.info,
+        "label_names": task.label_names,
+        "position": task.position if isinstance(task.position, str) else None,
+        "positions": [None if isinstance(one, np.ndarray) else one for one in positions],
+        "layout": {"positions": layout.positions, "n_bos": layout.n_bos, "n_end": layout.n_end},
+        "pieces": pieces,
+    }
+    write_first(path / "examples.json", seal(body, MAX_EXAMPLES_BYTES)[0])
+
+
+def _columns_to_write(task: Task, layout: Layout, positions: Positions) -> Columns:
+    columns: Columns = {key: values for key, values in columns_of(task) if key[0] in _COLUMNS}
+    columns["lengths", ""] = layout.lengths
+    columns |= {("positions", str(k)): one for k, one in enumerate(positions) if isinstance(one, np.ndarray)}
+    for field in ("tokens", "token_index", "characters"):
+        if (numbers := getattr(layout, field)) is not None:
+            columns[field, ""] = Rows(numbers, layout.offsets(("", None)))
+    return columns if layout.picked is None else columns | {("picked", ""): layout.picked}
+
+
+def _cuts(columns: Columns, n: int) -> Iterator[slice]:
+    """The rows of each piece."""
+    ends = np.cumsum(sum(_row_bytes(values, n) for values in columns.values()))
+    start = 0
+    while start < n:
+        most = PIECE_BYTES + (ends[start - 1] if start else 0)
+        stop = min(start + PIECE_ROWS, max(start + 1, int(np.searchsorted(ends, most, side="right"))))
+        yield slice(start, min(stop, n))
+        start = min(stop, n)
+
+
+def _row_bytes(values: Any, n: int) -> np.ndarray:
+    """Bytes of each of N cells, roughly; an input that repeats the one above takes none."""
+    if isinstance(values, Rows):
+        return np.diff(values.offsets) * _NUMBER_BYTES * (values.numbers.size // max(1, len(values.numbers)))
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        return np.full(n, values.nbytes // max(1, n))
+    sizes, last = np.zeros(n, dtype=np.int64), None
+    for row, one in enumerate(values):
+        is_text = isinstance(one, str)
+        if one is not last and not (is_text and one == last) and one is not None:
+            each = 1 if is_text else _NUMBER_BYTES
+            sizes[row] = each * (len(one) if hasattr(one, "__len__") else 1)
+            if isinstance(one, list) and one and isinstance(one[0], dict | tuple):  # messages, regions
+                sizes[row] = len(str(one))
+        last = one
+    return sizes
+
+
+def _write_piece(path: AnyPath, columns: Columns, rows: slice) -> str:
+    """Put one piece on disk, named by its checksum, which is returned."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    arrays = {}
+    for key, values in columns.items():
+        if isinstance(values, Rows):
+            offsets = values.offsets[rows.start : rows.stop + 1]
+            own = Rows(values.numbers[offsets[0] : offsets[-1]], offsets - offsets[0])
+        else:
+            own = values[rows]
+        arrays[column_name(key)] = packed(_COLUMNS[key[0]].kind, own)
+    out = io.BytesIO()
+    pq.write_table(pa.table(arrays), out, compression="zstd", write_statistics=False)
+    data = out.getvalue()
+    if len(data) > MAX_EXAMPLES_BYTES:
+        raise StorageError(
+            f"{len(data):,} bytes of examples exceed the limit of {MAX_EXAMPLES_BYTES:,}; split the task"
+        )
+    checksum = hashlib.sha256(data).hexdigest()
+    file = piece_path(path, f"{checksum}.parquet")
+    write_named(file.parent, [data], lambda: file.name)
+    return checksum
+
+
+# read -----------------------------------------------------------------------------------------------------------------
+
+
 def read_examples(path: AnyPath, plan: PlanFile) -> StoredExamples:
-    """The examples of the store at `path`; apart from them memory holds one piece, of an object store `PIECES`.
+    """The examples of the store at `path`; apart from them memory holds one piece, of an object store `AHEAD`.
 
     Raises:
         StorageError: missing, damaged, or not those of the plan.
     """
     head = read_head(path)
-    return joined(path, plan, head, each_of(path, lambda one: read_piece(path, head, one), head.pieces, PIECES))
+    return joined(path, plan, head, each_of(path, lambda one: read_piece(path, head, one), head.pieces, AHEAD))
 
 
 def check_examples(path: AnyPath, plan: PlanFile) -> None:
     """Read the examples of the store at `path`, a piece at a time; errors as `read_examples`."""
     head = read_head(path)
-    n = head.own.n if head.own else sum(each_of(path, lambda one: read_piece(path, head, one).n, head.pieces, PIECES))
+    pieces = [head.own] if head.own else each_of(path, lambda one: read_piece(path, head, one), head.pieces, AHEAD)
     with storage_errors(path / "examples.json", _WHAT, AGAIN):
-        require(n == plan.rows)
+        require(sum(len(one["ids", ""]) for one in pieces) == plan.rows)
 
 
 def read_head(path: AnyPath) -> ExamplesHead:
@@ -141,244 +236,137 @@ def read_head(path: AnyPath) -> ExamplesHead:
         StorageError: missing or damaged.
     """
     file = path / "examples.json"
-    body, seal = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
+    body, checksum = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
     with storage_errors(file, _WHAT, AGAIN):
+        is_old = old_examples.is_old(body)
+        body = old_examples.head_of(path, body) if is_old else body
         require(matches(body, _HEAD), body["target"] in (body["label_names"] or [""]))
-        pieces = body.get("pieces") or []
-        require(all(map(_CHECKSUM.fullmatch, pieces)))
-        own = None if pieces else _piece(body, body["label_names"])
-        return ExamplesHead(body["name"], body["target"], body["info"], body["label_names"], pieces, own, seal)
+        form, positions, pieces = body["layout"], body["positions"], body["pieces"]
+        require(len(form["positions"]) == len(positions) > 0, form["n_bos"] in (0, 1), form["n_end"] in (0, 1))
+        require(all(map(_CHECKSUM.fullmatch, pieces)), bool(pieces) or is_old)
+        head = ExamplesHead(
+            name=body["name"],
+            target=body["target"],
+            info=body["info"],
+            label_names=body["label_names"],
+            position=body.get("position"),
+            positions=positions,
+            form=form,
+            pieces=[f"{one}.{'json' if is_old else 'parquet'}" for one in pieces],
+            seal=checksum,
+            own=body.get("own") if is_old else None,
+        )
+        if head.own is not None:
+            _check_piece(head.own, head)
+        return head
 
 
-def read_piece(path: AnyPath, head: ExamplesHead, checksum: str) -> Piece:
-    """One piece of the examples.
+def read_piece(path: AnyPath, head: ExamplesHead, name: str) -> Columns:
+    """The columns of one piece of the examples.
 
     Raises:
         StorageError: missing, damaged, or not the one that is named.
     """
-    file = piece_path(path, checksum)
-    body, seal = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
-    if seal != checksum:
+    file, checksum = piece_path(path, name), name.partition(".")[0]
+    if name.endswith(".json"):
+        columns = old_examples.read_piece(file, checksum, head.label_names)
+        with storage_errors(file, _WHAT, AGAIN):
+            _check_piece(columns, head)
+        return columns
+    try:
+        data = read_plain(file, MAX_EXAMPLES_BYTES)
+    except FileNotFoundError:
+        raise StorageError(f"{str(file)!a} is missing; {AGAIN}") from None
+    if hashlib.sha256(data).hexdigest() != checksum:
         raise StorageError(f"{str(file)!a} is damaged: its content does not match its name; {AGAIN}")
     with storage_errors(file, _WHAT, AGAIN):
-        return _piece(body, head.label_names)
+        columns = _columns_of_file(data)
+        _check_piece(columns, head)
+        return columns
 
 
-def joined(path: AnyPath, plan: PlanFile, head: ExamplesHead, pieces: Iterable[Piece]) -> StoredExamples:
+def _columns_of_file(data: bytes) -> Columns:
+    """The columns of a Parquet file. Raises ValueError for one that `write_examples` does not write."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data))
+        n, most, batches = file.metadata.num_rows, max(_MOST_BYTES, _MOST_FACTOR * len(data)), list[pa.RecordBatch]()
+        require(0 < n <= max(PIECE_ROWS, 1 << 14))
+        for batch in file.iter_batches(_BATCH_ROWS, use_threads=False):
+            batches.append(batch)
+            most -= batch.nbytes
+            require(most >= 0)
+        table = pa.Table.from_batches(batches).combine_chunks()
+    except (pa.ArrowException, OSError, MemoryError) as error:
+        raise ValueError(str(error)) from None
+    require(table.num_rows == n)
+    columns: Columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        key = column_key(name)
+        require(key[0] in _COLUMNS, key not in columns, bool(key[1]) == _COLUMNS[key[0]].several)
+        columns[key] = unpacked(_COLUMNS[key[0]], column.chunk(0))
+    return columns
+
+
+def _check_piece(columns: Columns, head: ExamplesHead) -> None:
+    """Check that a piece has what the head says, and as many rows of tokens as examples. Raises ValueError."""
+    require({("ids", ""), ("splits", ""), ("inputs", ""), ("lengths", "")} <= columns.keys())
+    labelled = {name for field, name in columns if field in ("labels", "token_labels")}
+    require(labelled == head.label_names.keys(), (head.position is None) == (("position", "") in columns))
+    indexed = {str(k) for k, one in enumerate(head.positions) if one is None}
+    require(indexed == {name for field, name in columns if field == "positions"})
+    for (field, name), values in columns.items():
+        if isinstance(values, np.ndarray) and (field == "labels" or field in LAYOUT):
+            is_whole = bool(head.label_names[name]) if field == "labels" else True
+            require(
+                values.dtype.kind == ("i" if is_whole else "f"), values.ndim == 1 or field in ("labels", "characters")
+            )
+    layout = _layout(columns, head)
+    rows = int(layout.counts(("", None)).sum())
+    for numbers in (layout.tokens, layout.token_index, layout.characters):
+        require(numbers is None or len(numbers) == rows)
+    if layout.characters is not None:
+        require(layout.characters.shape[1:] == (2,))
+        start, end = layout.characters.T
+        require(bool(((start >= 0) & (start <= end)).all()))
+    if isinstance(columns["inputs", ""][0], str):
+        own_lengths = layout.own_lengths.tolist()
+        labels = [values for (field, _), values in columns.items() if field == "token_labels"]
+        require(all(list(map(len, one)) == own_lengths for one in labels))
+
+
+def _layout(columns: Mapping[Any, Any], head: ExamplesHead) -> Layout:
+    lengths, form, picked = columns["lengths", ""], head.form, columns.get(("picked", ""))
+    require(lengths.min() >= form["n_bos"] + form["n_end"], (lengths.astype(float) ** 2).sum() < 2**60)
+    require(picked is None or (len(form["positions"]) == 1 and bool((picked > 0).all())))
+    return Layout(
+        form["positions"],
+        lengths,
+        form["n_bos"],
+        columns.get(("tokens", "")),
+        form["n_end"],
+        picked,
+        columns.get(("token_index", "")),
+        columns.get(("characters", "")),
+    )
+
+
+def joined(path: AnyPath, plan: PlanFile, head: ExamplesHead, pieces: Iterable[Columns]) -> StoredExamples:
     """All examples in order.
 
     Raises:
         StorageError: the pieces do not fit together, or are not those of the plan.
     """
-    with storage_errors(path / "examples.json", _WHAT, AGAIN):
-        common, columns = _joined_columns([head.own] if head.own else pieces, plan.rows)
-        lengths, form = columns["lengths"], common["layout"]
-        require((lengths.astype(float) ** 2).sum() < 2**60)
-        layout = Layout(
-            form["positions"],
-            lengths,
-            form["n_bos"],
-            columns.get("tokens"),
-            form["n_end"],
-            columns.get("picked"),
-            columns.get("token_index"),
-            columns.get("characters"),
-        )
-        positions = [columns.get(k, one) for k, one in enumerate(common["positions"])]
-        return StoredExamples(_task(head, common, columns), layout, positions, head.seal)
-
-
-def _joined_columns(pieces: Iterable[Piece], n: int) -> tuple[dict[str, Any], dict[Any, Any]]:
-    """What is equal in all pieces, and their columns, n rows; texts and numbers are on disk if there are many."""
-    common, rows, made = dict[str, Any](), 0, dict[Any, Any]()
-    for piece in pieces:
-        if not rows:
-            common, made = piece.common, {key: _empty(key, column) for key, column in piece.columns.items()}
-        require(piece.common == common, piece.columns.keys() == made.keys())
-        rows += piece.n
-        for key, column in piece.columns.items():
-            made[key].add(column)
-    require(rows == n)
-    return common, {key: column.joined() for key, column in made.items()}
-
-
-class _Arrays(ArrayWriter):
-    joined = ArrayWriter.array
-
-
-class _Texts(DiskList):
-    add = DiskList.extend
-
-    def joined(self) -> Any:
-        return settled(self)
-
-
-class _Parts(list[Any]):
-    add = list.append
-
-    def joined(self) -> Any:
-        are_arrays = isinstance(self[0], np.ndarray)
-        return np.concatenate(self) if are_arrays else [*chain.from_iterable(self)]
-
-
-def _empty(key: Any, column: Any) -> Any:
-    """What collects a column piece by piece."""
-    if isinstance(column, np.ndarray) and (column.dtype.kind in "if" or key == "splits"):
-        return _Arrays()
-    is_text = key in ("ids", "targets", "inputs") and isinstance(column[0], str)
-    return _Texts() if is_text else _Parts()
-
-
-def _task(head: ExamplesHead, common: dict[str, Any], columns: dict[Any, Any]) -> Task:
-    def sets(kind: str) -> dict[str, Any]:
-        return {key[1]: column for key, column in columns.items() if isinstance(key, tuple) and key[0] == kind}
-
-    return Task(  # which checks that its fields fit together
-        name=head.name,
-        inputs=columns["inputs"],
-        labels=sets("labels"),
-        label_names=head.label_names,
-        splits=columns["splits"],
-        target=head.target,
-        position=columns.get("position", common["position"]),
-        ids=columns["ids"],
-        groups=columns.get("groups"),
-        info=head.info,
-        spans=columns.get("spans"),
-        targets=columns.get("targets"),
-        token_labels=sets("token_labels"),
-        chats=columns.get("chats"),
-        regions=columns.get("regions"),
-        token_ids=columns.get("token_ids"),
-        generated=columns.get("generated"),
-        columns=sets("columns"),
-    )
-
-
-def _piece(body: dict[str, Any], label_names: dict[str, list[str]]) -> Piece:
-    """The content of a piece, or of examples.json without pieces."""
-    require(matches(body, _ROWS))
-    n, of_tokens, form = len(body["ids"]), body.get("token_labels") or {}, body["layout"]
-    require(n > 0, len(body["splits"]) == n, body["labels"].keys() | of_tokens.keys() == label_names.keys())
-    layout = _layout(body, n)
-    inputs, spans = _inputs(body, n)
-    given = {"position": body["position"], **dict(enumerate(body["positions"]))}
-    indices = {key: one for key, one in given.items() if isinstance(one, list)}
-    require(all(matches(one, [int]) for one in indices.values()))
-    groups, targets = body.get("groups"), body.get("targets")
-    columns: dict[Any, Any] = {
-        "ids": body["ids"],
-        "splits": _splits(body["splits"]),
-        "inputs": inputs,
-        "lengths": layout.lengths,
-        "tokens": layout.tokens,
-        "spans": spans,
-        "groups": None if groups is None else np.array(groups),
-        "targets": targets,
-        "chats": body.get("chats"),
-        "regions": _regions(body.get("regions")),
-        "token_ids": body.get("token_ids"),
-        "generated": None if body.get("generated") is None else _array(body["generated"], np.int64, n),
-        **{name: getattr(layout, name) for name in ("picked", "token_index", "characters")},
-        **{key: _array(one, np.int64, n) for key, one in indices.items()},
-        **{("labels", name): _labels(one, bool(label_names[name]), n) for name, one in body["labels"].items()},
-        **{("columns", name): _side_column(one, n) for name, one in (body.get("columns") or {}).items()},
-        **{
-            ("token_labels", name): _token_labels(one, bool(label_names[name]), inputs, layout)
-            for name, one in of_tokens.items()
-        },
-    }
-    words = {key: "" if isinstance(one, list) else one for key, one in given.items()}
-    common = {
-        "layout": {"positions": form["positions"], "n_bos": layout.n_bos, "n_end": layout.n_end},
-        "position": words.pop("position"),
-        "positions": list(words.values()),
-        "are texts": isinstance(inputs[0], str),
-    }
-    return Piece(n, {key: column for key, column in columns.items() if column is not None}, common)
-
-
-def _splits(names: list[str]) -> np.ndarray:
-    require(set(names) <= set(SPLITS))
-    return np.array(names, dtype="<U10")
-
-
-def _layout(body: dict[str, Any], n: int) -> Layout:
-    form, tokens = body["layout"], body.get("tokens")
-    n_bos, n_end = form["n_bos"], form.get("n_end") or 0
-    lengths = _array(form["lengths"], np.int64, n)
-    require(len(form["positions"]) == len(body["positions"]) > 0, n_bos in (0, 1), n_end in (0, 1))
-    require(lengths.min() >= n_bos + n_end, (lengths.astype(float) ** 2).sum() < 2**60)
-    picked = None if body.get("picked") is None else _array(body["picked"], np.int64, n)
-    require(picked is None or (len(form["positions"]) == 1 and bool((picked > 0).all())))
-    rows = int(Layout(form["positions"], lengths, n_bos, n_end=n_end, picked=picked).counts(("", None)).sum())
-    tokens, index = (
-        None if given is None else _array(given, np.int64, rows) for given in (tokens, body.get("token_index"))
-    )
-    characters = None
-    if body.get("characters") is not None:
-        characters = _array(body["characters"], np.int64, 2 * rows).reshape(-1, 2)
-        require(bool(((characters[:, 0] >= 0) & (characters[:, 0] <= characters[:, 1])).all()))
-    return Layout(form["positions"], lengths, n_bos, tokens, n_end, picked, index, characters)
-
-
-def _regions(given: list[list[Any]] | None) -> list[list[Region]] | None:
-    if given is None:
-        return None
-    require(all(matches(one, [str | int]) and len(one) == 3 for own in given for one in own))
-    return [[Region(*one) for one in own] for own in given]
-
-
-def _inputs(body: dict[str, Any], n: int) -> tuple[list[Any], np.ndarray | None]:
-    """The input of each example, and its span [n, 2] where examples are words."""
-    inputs = body["inputs"]
-    require(matches(inputs, [str]) or matches(inputs, [[int]]))
-    if body.get("input_of") is not None:
-        input_of = _array(body["input_of"], np.int64, n)
-        require(bool(((input_of >= 0) & (input_of < len(inputs))).all()))
-        inputs = [inputs[i] for i in input_of.tolist()]
-    require(len(inputs) == n)
-    if body.get("spans") is None:
-        return inputs, None
-    spans = np.array(body["spans"], dtype=np.int64)
-    require(isinstance(inputs[0], str), spans.shape == (n, 2))
-    ends = np.array([len(text) for text in inputs])
-    require(bool(((spans[:, 0] >= 0) & (spans[:, 0] < spans[:, 1]) & (spans[:, 1] <= ends)).all()))
-    return inputs, spans
-
-
-def _labels(labels: list[Any], are_classes: bool, n: int) -> np.ndarray:
-    if labels and isinstance(labels[0], list):  # several numbers for each example
-        require(not are_classes, matches(labels, [[float]]), len(labels[0]) > 0)
-        require(all(len(one) == len(labels[0]) for one in labels))
-        return _array(labels, np.float64, n)
-    require(matches(labels, [int if are_classes else float]))
-    return _array(labels, np.int64 if are_classes else np.float64, n)
-
-
-def _side_column(body: dict[str, Any], n: int) -> np.ndarray:
-    """Numbers float64 [n], or categories [n]; None is a missing one."""
-    values = body["values"]
-    require(len(values) == n, matches(values, [int | float | NoneType] if body["numbers"] else [str | NoneType]))
-    if body["numbers"]:
-        return np.array([math.nan if one is None else one for one in values], dtype=np.float64)
-    column = np.empty(n, dtype=object)
-    column[:] = values
-    return column
-
-
-def _token_labels(body: dict[str, Any], are_classes: bool, inputs: list[Any], layout: Layout) -> list[np.ndarray]:
-    lengths, width, values = body["lengths"], body["width"], body["values"]
-    are_texts = isinstance(inputs[0], str)
-    require(lengths == (layout.own_lengths.tolist() if are_texts else [len(one) for one in inputs]))
-    require(bool(lengths), width is None or (width > 0 and not are_classes))
-    if not are_classes:  # a token without a label
-        values = [math.nan if one is None else one for one in values]
-    flat = _labels(values, are_classes, sum(lengths) * (1 if width is None else width))
-    require(flat.ndim == 1)
-    return np.split(flat if width is None else flat.reshape(-1, width), np.cumsum(lengths)[:-1])
-
-
-def _array(values: list[Any], dtype: Any, n: int) -> np.ndarray:
-    require(len(values) == n)
-    return np.array(values, dtype=dtype)
+    file = path / "examples.json"
+    with storage_errors(file, _WHAT, AGAIN):
+        columns = joined_columns([head.own] if head.own else pieces)
+        require(len(columns["ids", ""]) == plan.rows)
+        layout = _layout(columns, head)
+        positions = [columns["positions", str(k)] if one is None else one for k, one in enumerate(head.positions)]
+        fields = fields_of({key: values for key, values in columns.items() if key[0] in FIELDS})
+        if head.position is not None:
+            fields["position"] = head.position
+        task = Task(head.name, label_names=head.label_names, target=head.target, info=head.info, **fields)
+        return StoredExamples(task, layout, positions, head.seal)

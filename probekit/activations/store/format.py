@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from probekit.activations.digest import FORMAT_VERSION
+from probekit.activations.digest import FORMAT_VERSION, OLD_VERSION
 from probekit.activations.layout import Layout
 from probekit.activations.store.shard import Record, load_record, repair_advice
 from probekit.errors import DataError, StorageError
@@ -21,7 +21,7 @@ from probekit.machine.devices import DTYPES
 from probekit.points import Place, place_name
 
 FORMAT = "probekit-activations"
-MAX_EXAMPLES_BYTES = 512 << 20  # of examples.json, or a piece of it: older stores hold a few million texts in one file
+MAX_EXAMPLES_BYTES = 512 << 20  # of examples.json, or a piece of the examples
 MAX_ROWS = 32 << 20  # examples of a store
 MAX_RECORDS = MAX_JSON_BYTES // 72  # the manifest holds a checksum of each: 68 bytes, and room for the rest
 MAX_WIDTH = 1 << 40
@@ -140,7 +140,7 @@ def read_plan(path: AnyPath) -> PlanFile:
     body, seal = unseal(file, advice=AGAIN)
     with storage_errors(file, "plan", AGAIN):
         version = body["identity"].get("version") if body.get("format") == FORMAT else None
-    if version != FORMAT_VERSION:
+    if version not in (FORMAT_VERSION, OLD_VERSION):
         raise StorageError(
             f"{str(path)!a} has format {version!a}, and this probekit reads format {FORMAT_VERSION}; extract again"
         )
@@ -173,9 +173,9 @@ def read_manifest(path: AnyPath) -> dict[str, Any]:
     return body
 
 
-def piece_path(path: AnyPath, checksum: str) -> AnyPath:
+def piece_path(path: AnyPath, name: str) -> AnyPath:
     """The file of a piece of the examples, which is named by its content."""
-    return path / "examples" / f"{checksum}.json"
+    return path / "examples" / name
 
 
 def record_path(path: AnyPath, number: int) -> AnyPath:

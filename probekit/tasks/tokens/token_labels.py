@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError
+from probekit.tasks.fields import changed_columns
 from probekit.tasks.info import UNLABELLED
 from probekit.tasks.task_checks import check_class_names
 from probekit.tasks.tokens.stretches import Stretches, no_label
@@ -106,24 +107,19 @@ def token_rows(task: Task, lengths: np.ndarray | None = None, index: np.ndarray 
     text = np.repeat(np.arange(len(task)), lengths)
     if index is None:
         index = np.arange(len(text)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    labels = {label_set: labels[text] for label_set, labels in task.labels.items()}
-    of_tokens = _labels_of_rows(task, text, index)
-    repeated = {name: getattr(task, name) for name in ("chats", "regions", "token_ids")}
-    made = replace(
-        task,
-        inputs=_repeated(task.inputs, lengths),
-        labels=labels | of_tokens,
-        token_labels={},
-        splits=task.splits[text],
-        position=index,
-        ids=[f"{one}:{k}" for one, k in zip(_repeated(task.ids, lengths), index.tolist(), strict=True)],
-        groups=None if task.groups is None else task.groups[text],
-        generated=None if task.generated is None else task.generated[text],
-        info=_info_of_rows(task, of_tokens),
-        columns={name: values[text] for name, values in task.columns.items()},
-        text_of=text,
-        **{name: None if given is None else _repeated(given, lengths) for name, given in repeated.items()},
+    repeated = changed_columns(
+        task, lambda values: values[text] if isinstance(values, np.ndarray) else _repeated(values, lengths)
     )
+    of_tokens = _labels_of_rows(task, text, index)
+    repeated |= {
+        "labels": repeated.get("labels", {}) | of_tokens,
+        "token_labels": {},
+        "position": index,
+        "ids": [f"{one}:{k}" for one, k in zip(repeated["ids"], index.tolist(), strict=True)],
+        "info": _info_of_rows(task, of_tokens),
+        "text_of": text,
+    }
+    made = replace(task, **repeated)
     object.__setattr__(task, "rows_made", (key, made))  # in the task: weak references can swallow a Ctrl-C
     return made
 

@@ -1,8 +1,11 @@
 """The token that is read at each row is kept with the activations, in memory and on disk."""
 
-import json
+import hashlib
+from io import BytesIO
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from store_cases import plan_of
 
@@ -48,18 +51,24 @@ def test_the_tokens_are_those_at_the_position(model, abc, path, bos):
 
 
 def rewritten(path, change):
-    """The store with other examples, as an older program would have left it: no manifest names them."""
-    body, _ = unseal(path / "examples.json", 1 << 29)
-    change(body)
-    (path / "examples.json").write_bytes(seal(body)[0])
+    """The store with other examples, as an older program would have left it."""
+    head, _ = unseal(path / "examples.json")
+    (piece,) = head["pieces"]
+    file = path / "examples" / f"{piece}.parquet"
+    out = BytesIO()
+    pq.write_table(change(pq.read_table(file)), out)
+    file.unlink()
+    head["pieces"] = [hashlib.sha256(out.getvalue()).hexdigest()]
+    (path / "examples" / f"{head['pieces'][0]}.parquet").write_bytes(out.getvalue())
+    data, checksum = seal(head)
+    (path / "examples.json").write_bytes(data)
     manifest, _ = unseal(path / "manifest.json", 1 << 29)
-    manifest["examples"] = json.loads((path / "examples.json").read_text())["seal"]
-    (path / "manifest.json").write_bytes(seal(manifest)[0])
+    (path / "manifest.json").write_bytes(seal(manifest | {"examples": checksum})[0])
 
 
-def test_a_store_from_before_reads_and_knows_no_tokens(model, abc, path):
+def test_a_store_that_knows_no_tokens_is_read(model, abc, path):
     made = extract(model, abc, out=path, **POINTS)
-    rewritten(path, lambda body: body.pop("tokens"))
+    rewritten(path, lambda table: table.drop_columns(["tokens"]))
     acts = load_activations(path)
     assert acts.layout.tokens is None
     assert (acts["resid_pre", 0] == made["resid_pre", 0]).all()
@@ -68,9 +77,9 @@ def test_a_store_from_before_reads_and_knows_no_tokens(model, abc, path):
     assert read_plan(path).identity == identity_of(plan_of(model, abc, **POINTS))
 
 
-@pytest.mark.parametrize("tokens", [[1], [1] * 7, ["a"] * 6, [0.5] * 6, 3])
+@pytest.mark.parametrize("tokens", [[[1]] * 5 + [[]], [[1, 2]] * 6, [["a"]] * 6, [[0.5]] * 6, [3] * 6, [None] * 6])
 def test_tokens_that_cannot_be_are_refused(model, abc, path, tokens):
     extract(model, abc, out=path, **POINTS)
-    rewritten(path, lambda body: body.update(tokens=tokens))
+    rewritten(path, lambda table: table.drop_columns(["tokens"]).append_column("tokens", pa.array(tokens)))
     with pytest.raises(StorageError, match="not a list of the examples"):
         load_activations(path)

@@ -1,0 +1,346 @@
+"""The columns of a task, each once: what there is one of for each example, and how it is cut, fingerprinted and stored.
+
+`FIELDS` names the columns and the kind of their cells. A kind decides the form in a file (Arrow, `packed` and
+`unpacked`) and in a fingerprint; whatever treats all columns alike walks over `columns_of` or `changed_columns`.
+
+Axes: N examples, K numbers of a cell.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from probekit.files.scratch import ArrayWriter, DiskList, on_disk, pieces, settled, take
+from probekit.tasks.regions import Region
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Task = Any  # `tasks.base.Task`, which imports this module
+Key = tuple[str, str]  # a field, and the name of one of its columns; "" where a field is one column
+
+NUMBERS = "numbers"  # an array [N] or [N, K]
+TEXTS = "texts"  # texts, or whole numbers as names
+INPUTS = "inputs"  # texts, or lists of token ids
+LISTS = "lists"  # a list, or an array [L] or [L, K], for each example
+JSON = "json"  # whatever JSON can hold
+ROWS = "rows"  # `Rows`: how many numbers each example has differs, and one array holds those of all
+_REPEATING = (INPUTS, LISTS, JSON)  # an empty cell is the same as the one above, which the words of a text share
+_BATCH = 4096  # rows that a fingerprint takes at once
+
+
+class Field(NamedTuple):
+    """One column of a task, or several by name.
+
+    Attributes:
+        kind: of its cells.
+        several: whether it is a dict of columns.
+        made: what makes the column of a piece from the cells that were read; None leaves them.
+        is_stored: False for what follows from how the task was made.
+    """
+
+    kind: str
+    several: bool = False
+    made: Callable[[Any], Any] | None = None
+    is_stored: bool = True
+
+
+class Rows(NamedTuple):
+    """Numbers [R] or [R, K], those of example i from offsets[i] to offsets[i + 1]."""
+
+    numbers: np.ndarray
+    offsets: np.ndarray
+
+
+def _split_names(cells: Sequence[Any]) -> np.ndarray:
+    return np.array(cells, dtype="<U10")
+
+
+def _regions(cells: Sequence[Any]) -> list[list[Region]]:
+    return [[Region(*one) for one in own] for own in cells]
+
+
+def _side_column(cells: Any) -> np.ndarray:
+    if isinstance(cells, np.ndarray):
+        return cells
+    column = np.empty(len(cells), dtype=object)
+    column[:] = cells
+    return column
+
+
+FIELDS = {
+    "ids": Field(TEXTS),
+    "inputs": Field(INPUTS),
+    "splits": Field(TEXTS, made=_split_names),
+    "labels": Field(NUMBERS, several=True),
+    "groups": Field(TEXTS, made=np.array),
+    "position": Field(NUMBERS),
+    "spans": Field(NUMBERS),
+    "targets": Field(INPUTS),
+    "token_labels": Field(LISTS, several=True),
+    "text_of": Field(NUMBERS, is_stored=False),
+    "chats": Field(JSON),
+    "regions": Field(JSON, made=_regions),
+    "token_ids": Field(LISTS, made=lambda cells: [one.tolist() for one in cells]),
+    "generated": Field(NUMBERS),
+    "columns": Field(TEXTS, several=True, made=_side_column),
+}
+
+
+def columns_of(task: Task) -> Iterator[tuple[Key, Any]]:
+    """The columns that a task has: arrays [N] or [N, K], and lists [N]."""
+    for field, how in FIELDS.items():
+        given = getattr(task, field)
+        if how.several:
+            yield from (((field, name), values) for name, values in given.items())
+        elif not isinstance(given, str | None):
+            yield (field, ""), given
+
+
+def fields_of(columns: Mapping[Key, Any]) -> dict[str, Any]:
+    """Columns as the fields of a `Task`."""
+    found: dict[str, Any] = {}
+    for (field, name), values in columns.items():
+        if FIELDS[field].several:
+            found.setdefault(field, {})[name] = values
+        else:
+            found[field] = values
+    return found
+
+
+def changed_columns(task: Task, change: Callable[[Any], Any]) -> dict[str, Any]:
+    """The fields of a task whose columns are what `change` makes of each."""
+    return fields_of({key: change(values) for key, values in columns_of(task)})
+
+
+def rows_of(values: Any, rows: np.ndarray) -> Any:
+    """These rows of a column."""
+    return on_disk(values[rows]) if isinstance(values, np.ndarray) else take(values, rows)
+
+
+# fingerprint ----------------------------------------------------------------------------------------------------------
+
+
+def fingerprint(task: Task) -> str:
+    """Hex sha256 of a `tasks.base.Task`: equal for tasks whose columns, class names and target are equal.
+
+    Lists, arrays and tensors of equal numbers are equal; so are whole numbers of any type.
+    """
+    names = {name: task.label_names[name] for name in sorted([*task.labels, *task.token_labels])}
+    position = task.position if isinstance(task.position, str) else None
+    digest = hashlib.sha256(_json([task.target, position, names]))
+    for (field, name), values in sorted(columns_of(task), key=itemgetter(0)):
+        if not FIELDS[field].is_stored:
+            continue
+        digest.update(_json([field, name]))
+        for rows in pieces(len(values), _BATCH):
+            for part in _parts(FIELDS[field].kind, values[rows]):
+                digest.update(part)
+    return digest.hexdigest()
+
+
+def _parts(kind: str, values: Any) -> Iterator[bytes]:
+    """The bytes of some rows of a column."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+        yield from _number_parts(values)
+    elif _are_lists(kind, values):
+        if any(hasattr(one, "spans") for one in values):  # labels by character, `tokens.stretches.Stretches`
+            yield from _list_parts([one.spans for one in values])
+            values = [one.values for one in values]
+        yield from _list_parts(values)
+    else:
+        yield _json(values)
+
+
+def _list_parts(values: Sequence[Any]) -> Iterator[bytes]:
+    yield np.fromiter(map(len, values), "<i8", len(values)).tobytes()
+    flat = _flat(values)
+    yield from [_json(values)] if flat is None else _number_parts(flat)
+
+
+def _number_parts(values: np.ndarray) -> Iterator[bytes]:
+    kind = "<f8" if values.dtype.kind == "f" else "<i8"
+    yield f"{kind}{values.shape[1:]}".encode()
+    yield values.astype(kind).tobytes()
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value.tolist() if hasattr(value, "tolist") else value, default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist()  # of NumPy and torch
+
+
+def _are_lists(kind: str, values: Sequence[Any]) -> bool:
+    if kind != INPUTS:
+        return kind == LISTS
+    return not isinstance(next((one for one in values if one is not None), ""), str)
+
+
+def _flat(rows: Sequence[Any]) -> np.ndarray | None:
+    """The numbers of all rows one after the other, [R] or [R, K]; None where int64 and float64 cannot hold them."""
+    if rows and all(isinstance(one, np.ndarray) for one in rows):
+        return np.concatenate(rows)
+    plain = [one.tolist() if hasattr(one, "tolist") else one for one in rows]
+    try:
+        return np.fromiter(chain.from_iterable(plain), np.int64)
+    except OverflowError:
+        return None
+
+
+# Arrow ----------------------------------------------------------------------------------------------------------------
+
+
+def column_name(key: Key) -> str:
+    """What a column is called in a file: "inputs", "labels.sentiment"."""
+    field, name = key
+    return f"{field}.{json.dumps(name)[1:-1]}" if name else field
+
+
+def column_key(name: str) -> Key:
+    """The key of `column_name`. Raises ValueError for no such name."""
+    field, _, own = name.partition(".")
+    return field, json.loads(f'"{own}"')
+
+
+def packed(kind: str, values: Any) -> "pa.Array":
+    """Some rows of a column as Arrow holds them, N cells.
+
+    Texts are strings, or JSON where one is no Unicode (a lone surrogate); names that are whole numbers are int64.
+    """
+    import pyarrow as pa
+
+    if isinstance(values, Rows):
+        return pa.ListArray.from_arrays(values.offsets.astype(np.int32), _packed_numbers(values.numbers))
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+        return _packed_numbers(values)
+    cells = _once(values) if kind in _REPEATING else values.tolist() if hasattr(values, "tolist") else values
+    if _are_lists(kind, cells):
+        there = [one for one in cells if one is not None]
+        lengths = np.fromiter((0 if one is None else len(one) for one in cells), np.int64, len(cells))
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        if (flat := _flat(there)) is None:
+            raise OverflowError("token ids are whole numbers of at most 64 bits")
+        mask = pa.array([one is None for one in cells])
+        return pa.ListArray.from_arrays(pa.array(offsets), _packed_numbers(flat), mask=mask)
+    kinds = {type(one) for one in cells if one is not None}
+    try:
+        if kind != JSON and all(issubclass(one, str) for one in kinds):
+            return pa.array(cells, pa.string())
+        if kind != JSON and all(issubclass(one, int | np.integer) for one in kinds):
+            return pa.array(cells, pa.int64())
+    except (UnicodeEncodeError, OverflowError):
+        pass
+    return pa.array([None if one is None else _json(one) for one in cells], pa.binary())
+
+
+def _packed_numbers(values: np.ndarray) -> "pa.Array":
+    import pyarrow as pa
+
+    flat = pa.array(values.reshape(-1).astype(np.float64 if values.dtype.kind == "f" else np.int64))
+    return flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+
+
+def _once(values: Sequence[Any]) -> list[Any]:
+    """The cells with None in place of each that equals the one above: the same text, or the same object."""
+    found, last = [], None
+    for one in values:
+        is_same = one is last or (isinstance(one, str) and isinstance(last, str) and one == last)
+        found.append(None if is_same else one)
+        last = one
+    return found
+
+
+def unpacked(field: Field, array: "pa.Array") -> Any:
+    """The column of a piece from the array that `packed` made: an array, a list of N cells, or of `ROWS` the array [R].
+
+    Raises:
+        ValueError: cells of a type that no column has, or without a value.
+    """
+    import pyarrow as pa
+
+    kind, cells = array.type, None
+    if pa.types.is_list(kind) and field.kind in (INPUTS, LISTS, ROWS):
+        rows, numbers = array.offsets.to_numpy(), _unpacked_numbers(array.values)
+        if field.kind == ROWS:
+            return numbers
+        numbers = numbers.tolist() if field.kind == INPUTS else numbers
+        cells = [numbers[a:b] for a, b in pairwise(rows.tolist())]
+    elif pa.types.is_string(kind):
+        cells = array.to_pylist()
+    elif pa.types.is_binary(kind):
+        cells = [None if one is None else json.loads(one) for one in array.to_pylist()]
+    if cells is None:
+        cells = _unpacked_numbers(array)
+        cells = cells.tolist() if field.kind == TEXTS and field is not FIELDS["columns"] else cells
+    is_number = isinstance(cells, np.ndarray)
+    if field.kind == ROWS or (is_number != (field.kind == NUMBERS) and field is not FIELDS["columns"]):
+        raise ValueError("expected numbers, and no others")
+    if field.kind in _REPEATING:
+        empty = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist()
+        for row in empty:
+            cells[row] = cells[row - 1]
+        if empty and empty[0] == 0:
+            raise ValueError("the first cell is empty")
+    return cells if field.made is None else field.made(cells)
+
+
+def _unpacked_numbers(array: "pa.Array") -> np.ndarray:
+    import pyarrow as pa
+
+    width = None
+    if pa.types.is_fixed_size_list(array.type):
+        width, array = array.type.list_size, array.flatten()
+    if array.null_count or array.type not in (pa.int64(), pa.float64()):
+        raise ValueError("expected whole or decimal numbers without gaps")
+    numbers = array.to_numpy()
+    return numbers if width is None else numbers.reshape(-1, width)
+
+
+# join -----------------------------------------------------------------------------------------------------------------
+
+
+def joined_columns(some: Iterable[Mapping[Any, Any]]) -> dict[Any, Any]:
+    """Columns that come in pieces, as one; texts and numbers are in a file without a name if they are many.
+
+    Raises:
+        ValueError: the pieces do not have the same columns, or those of one name are of several types.
+    """
+    made: dict[Any, list[Any] | ArrayWriter | DiskList] = {}
+    forms: dict[Any, Any] = {}
+    for piece in some:
+        if made and piece.keys() != made.keys():
+            raise ValueError("pieces with other columns")
+        for key, values in piece.items():
+            is_array = isinstance(values, np.ndarray) and (values.dtype.kind in "if" or values.dtype == "<U10")
+            form = (values.dtype.kind, values.shape[1:]) if isinstance(values, np.ndarray) else list
+            if forms.setdefault(key, form) != form:
+                raise ValueError("pieces with columns of other types")
+            if key not in made:
+                made[key] = ArrayWriter() if is_array else DiskList() if _are_texts(values) else []
+            column = made[key]
+            if isinstance(column, ArrayWriter):
+                column.add(values)
+            elif isinstance(column, DiskList):
+                column.extend(values)
+            else:
+                column.append(values)
+    return {key: _joined(column) for key, column in made.items()}
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, list) and isinstance(values[0], str)
+
+
+def _joined(column: Any) -> Any:
+    if isinstance(column, ArrayWriter):
+        return column.array()
+    if isinstance(column, DiskList):
+        return settled(column)
+    return np.concatenate(column) if isinstance(column[0], np.ndarray) else [*chain.from_iterable(column)]
