@@ -1,8 +1,8 @@
 """Activations on disk: immutable shards, one small record each, the manifest last.
 
 STORE/plan.json                    the settings that decide the bits, and the source of the model
-      examples.json                inputs (spans, targets), labels, splits, ids, positions, lengths, or the names of
-      examples/<sha256>.json       pieces that hold these, where there are many
+      examples.json                what all examples have in common, and the names of the pieces
+      examples/<sha256>.parquet    pieces: inputs (spans, targets), labels, splits, ids, positions, lengths
       shards/<sha256>.safetensors  rows of every place, named by their content
       records/00000.json           a shard's rows and file, and the checksum of each tensor
       labels/<name's checksum>.json  labels that were joined later, and labels/splits.json, the splits made with them
