@@ -1,6 +1,6 @@
 """Config fields: their names in config.json, their ranges and their defaults, each said once. Nothing here needs torch.
 
-A family's config is a frozen dataclass whose fields are made by `size`, `number`, `flag`, `choice`, `token_id`,
+A family's config is a frozen dataclass whose fields are made by `size`, `real`, `flag`, `one_of`, `token_id`,
 `token_ids` and `unchecked`: `d_model: int = size(4096, hf="hidden_size")`. From these follow the checks
 (`check_fields`), what is read from a config.json (`read_fields`) and written to one (`written_fields`), and the names
 in errors (`named`): "d_model (hidden_size)".
@@ -63,7 +63,7 @@ def size(default: int | None, hf: HfName = None, formula: str = "", optional: bo
     )
 
 
-def number(
+def real(
     default: float | None, hf: HfName = None, formula: str = "", optional: bool = False, later: bool = False
 ) -> Any:
     """A field that is a positive number; arguments as in `size`, and `later` as in `unchecked`."""
@@ -76,7 +76,7 @@ def flag(default: bool, hf: HfName = None, later: bool = False) -> Any:
     return _made(default, lambda value, name, _: check_flag(value, name), hf, later=later)
 
 
-def choice(default: str, choices: Collection[str], hf: HfName = None) -> Any:
+def one_of(default: str, choices: Collection[str], hf: HfName = None) -> Any:
     """A field that is one of the choices."""
     return _made(default, lambda value, name, _: check_choice(value, choices, name), hf)
 

@@ -10,7 +10,7 @@ from probekit.errors import UsageError, nearest
 from probekit.files.scratch import scratch_list
 from probekit.selections import as_position
 from probekit.tasks.chats.messages import checked_chats
-from probekit.tasks.fields import changed_columns, columns_of, fingerprint, rows_of
+from probekit.tasks.fields import changed_columns, column_rows, fingerprint, task_columns
 from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS, UNLABELLED, VALIDATION_CARVED
 from probekit.tasks.regions import Region, check_regions
 from probekit.tasks.side_columns import side_columns
@@ -229,7 +229,7 @@ class Task:
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
         if ((rows < -len(self)) | (rows >= len(self))).any():
             raise UsageError(f"rows are indices of the {len(self)} examples, got {rows.min()} to {rows.max()}")
-        return replace(self, **changed_columns(self, lambda values: rows_of(values, rows)))
+        return replace(self, **changed_columns(self, lambda values: column_rows(values, rows)))
 
     @property
     def words(self) -> list[str] | None:
@@ -330,7 +330,7 @@ class Task:
         check_token_labels(self)
         check_position(self.position)
         check_lengths(
-            len(self), {f"{field}[{name!r}]" if name else field: own for (field, name), own in columns_of(self)}
+            len(self), {f"{field}[{name!r}]" if name else field: own for (field, name), own in task_columns(self)}
         )
         check_example_ids(self.ids)
         check_splits(self.splits)

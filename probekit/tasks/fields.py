@@ -1,7 +1,7 @@
 """The columns of a task, each once: what there is one of for each example, and how it is cut, fingerprinted and stored.
 
-`FIELDS` names the columns and the kind of their cells. A kind decides the form in a file (Arrow, `packed` and
-`unpacked`) and in a fingerprint; whatever treats all columns alike walks over `columns_of` or `changed_columns`.
+`FIELDS` names the columns and the kind of their cells. A kind decides the form in a file (Arrow, `to_arrow` and
+`from_arrow`) and in a fingerprint; whatever treats all columns alike walks over `task_columns` or `changed_columns`.
 
 Axes: N examples, K numbers of a cell.
 """
@@ -29,7 +29,7 @@ TEXTS = "texts"  # texts, or whole numbers as names
 INPUTS = "inputs"  # texts, or lists of token ids
 LISTS = "lists"  # a list, or an array [L] or [L, K], for each example
 JSON = "json"  # whatever JSON can hold
-ROWS = "rows"  # `Rows`: how many numbers each example has differs, and one array holds those of all
+ROWS = "rows"  # `RaggedRows`: how many numbers each example has differs, and one array holds those of all
 _REPEATING = (INPUTS, LISTS, JSON)  # an empty cell is the same as the one above, which the words of a text share
 _BATCH = 4096  # rows that a fingerprint takes at once
 
@@ -50,7 +50,7 @@ class Field(NamedTuple):
     is_stored: bool = True
 
 
-class Rows(NamedTuple):
+class RaggedRows(NamedTuple):
     """Numbers [R] or [R, K], those of example i from offsets[i] to offsets[i + 1]."""
 
     numbers: np.ndarray
@@ -92,7 +92,7 @@ FIELDS = {
 }
 
 
-def columns_of(task: Task) -> Iterator[tuple[Key, Any]]:
+def task_columns(task: Task) -> Iterator[tuple[Key, Any]]:
     """The columns that a task has: arrays [N] or [N, K], and lists [N]."""
     for field, how in FIELDS.items():
         given = getattr(task, field)
@@ -115,10 +115,10 @@ def fields_of(columns: Mapping[Key, Any]) -> dict[str, Any]:
 
 def changed_columns(task: Task, change: Callable[[Any], Any]) -> dict[str, Any]:
     """The fields of a task whose columns are what `change` makes of each."""
-    return fields_of({key: change(values) for key, values in columns_of(task)})
+    return fields_of({key: change(values) for key, values in task_columns(task)})
 
 
-def rows_of(values: Any, rows: np.ndarray) -> Any:
+def column_rows(values: Any, rows: np.ndarray) -> Any:
     """These rows of a column."""
     return on_disk(values[rows]) if isinstance(values, np.ndarray) else take(values, rows)
 
@@ -134,7 +134,7 @@ def fingerprint(task: Task) -> str:
     names = {name: task.label_names[name] for name in sorted([*task.labels, *task.token_labels])}
     position = task.position if isinstance(task.position, str) else None
     digest = hashlib.sha256(_json([task.target, position, names]))
-    for (field, name), values in sorted(columns_of(task), key=itemgetter(0)):
+    for (field, name), values in sorted(task_columns(task), key=itemgetter(0)):
         if not FIELDS[field].is_stored:
             continue
         digest.update(_json([field, name]))
@@ -209,14 +209,14 @@ def column_key(name: str) -> Key:
     return field, json.loads(f'"{own}"')
 
 
-def packed(kind: str, values: Any) -> "pa.Array":
+def to_arrow(kind: str, values: Any) -> "pa.Array":
     """Some rows of a column as Arrow holds them, N cells.
 
     Texts are strings, or JSON where one is no Unicode (a lone surrogate); names that are whole numbers are int64.
     """
     import pyarrow as pa
 
-    if isinstance(values, Rows):
+    if isinstance(values, RaggedRows):
         return pa.ListArray.from_arrays(values.offsets.astype(np.int32), _packed_numbers(values.numbers))
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         return _packed_numbers(values)
@@ -257,8 +257,8 @@ def _once(values: Sequence[Any]) -> list[Any]:
     return found
 
 
-def unpacked(field: Field, array: "pa.Array") -> Any:
-    """The column of a piece from the array that `packed` made: an array, a list of N cells, or of `ROWS` the array [R].
+def from_arrow(field: Field, array: "pa.Array") -> Any:
+    """The column of a piece from what `to_arrow` made: an array, a list of N cells, or of `ROWS` the array [R].
 
     Raises:
         ValueError: cells of a type that no column has, or without a value.

@@ -23,7 +23,7 @@ from probekit.errors import StorageError
 from probekit.files.durable import seal, unseal
 from probekit.tasks import Task
 from probekit.tasks.examples_table import examples_table
-from probekit.tasks.fields import FIELDS, columns_of, fields_of, joined_columns, rows_of
+from probekit.tasks.fields import FIELDS, column_rows, fields_of, joined_columns, task_columns
 from probekit.tasks.regions import Region
 
 ODD = ["it's", 'a "b"', "tab\t", "é\u0301 漢字 \U0001f600", "\ud800 alone", "\x00\x7f\xa0", "\u2028", "x" * 300, "NA"]
@@ -103,9 +103,11 @@ def plain(values: Any) -> Any:
 
 def content(task: Task) -> dict[Any, Any]:
     about: dict[Any, Any] = {name: getattr(task, name) for name in ("name", "label_names", "target", "info")}
-    kinds = {key: (values.dtype.kind if isinstance(values, np.ndarray) else "list") for key, values in columns_of(task)}
+    kinds = {
+        key: (values.dtype.kind if isinstance(values, np.ndarray) else "list") for key, values in task_columns(task)
+    }
     position = task.position if isinstance(task.position, str) else None
-    return about | {"position": position, "kinds": kinds} | {key: plain(one) for key, one in columns_of(task)}
+    return about | {"position": position, "kinds": kinds} | {key: plain(one) for key, one in task_columns(task)}
 
 
 def layout_of(task: Task) -> Layout:
@@ -139,13 +141,13 @@ def test_any_task_is_stored_cut_and_joined(tmp_path_factory: Any, task: Task, da
     assert shown[0] == shown[1]
     rows = np.array(data.draw(st.lists(st.integers(0, n - 1), min_size=1, unique=True)))
     own = task.subset(rows)
-    assert {key: plain(values) for key, values in columns_of(own)} == {
-        key: [plain(values)[row] for row in rows.tolist()] for key, values in columns_of(task)
+    assert {key: plain(values) for key, values in task_columns(own)} == {
+        key: [plain(values)[row] for row in rows.tolist()] for key, values in task_columns(task)
     }
     assert stored(tmp_path_factory.mktemp("task") / "own", own, n).fingerprint() == read.subset(rows).fingerprint()
     cuts = [0, *sorted(data.draw(st.lists(st.integers(1, n), max_size=3, unique=True))), n]
     parts = [np.arange(a, b) for a, b in pairwise(cuts) if a < b]
-    pieces = ({key: rows_of(values, part) for key, values in columns_of(task)} for part in parts)
+    pieces = ({key: column_rows(values, part) for key, values in task_columns(task)} for part in parts)
     whole = dataclasses.replace(task, **fields_of(joined_columns(pieces)))
     assert content(whole) == content(task)
 
@@ -153,7 +155,7 @@ def test_any_task_is_stored_cut_and_joined(tmp_path_factory: Any, task: Task, da
 @settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(task=tasks(), data=st.data())
 def test_any_change_of_a_cell_changes_the_fingerprint(task: Task, data: Any):
-    key, values = data.draw(st.sampled_from([one for one in columns_of(task) if one[0][0] not in ("token_labels",)]))
+    key, values = data.draw(st.sampled_from([one for one in task_columns(task) if one[0][0] not in ("token_labels",)]))
     row, cells = data.draw(st.integers(0, len(task) - 1)), plain(values)
     before = cells[row]
     other = [cell for cell in cells if cell != before] or [

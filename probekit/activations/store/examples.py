@@ -29,14 +29,14 @@ from probekit.tasks.fields import (
     NUMBERS,
     ROWS,
     Field,
-    Rows,
+    RaggedRows,
     column_key,
     column_name,
-    columns_of,
     fields_of,
+    from_arrow,
     joined_columns,
-    packed,
-    unpacked,
+    task_columns,
+    to_arrow,
 )
 
 PIECE_BYTES = 4 << 20  # roughly; parsing a piece takes several times as much memory for a moment
@@ -144,12 +144,12 @@ def write_examples(path: AnyPath, task: Task, layout: Layout, positions: Positio
 
 
 def _columns_to_write(task: Task, layout: Layout, positions: Positions) -> Columns:
-    columns: Columns = {key: values for key, values in columns_of(task) if key[0] in _COLUMNS}
+    columns: Columns = {key: values for key, values in task_columns(task) if key[0] in _COLUMNS}
     columns["lengths", ""] = layout.lengths
     columns |= {("positions", str(k)): one for k, one in enumerate(positions) if isinstance(one, np.ndarray)}
     for field in ("tokens", "token_index", "characters"):
         if (numbers := getattr(layout, field)) is not None:
-            columns[field, ""] = Rows(numbers, layout.offsets(("", None)))
+            columns[field, ""] = RaggedRows(numbers, layout.offsets(("", None)))
     return columns if layout.picked is None else columns | {("picked", ""): layout.picked}
 
 
@@ -166,7 +166,7 @@ def _cuts(columns: Columns, n: int) -> Iterator[slice]:
 
 def _row_bytes(values: Any, n: int) -> np.ndarray:
     """Bytes of each of N cells, roughly; an input that repeats the one above takes none."""
-    if isinstance(values, Rows):
+    if isinstance(values, RaggedRows):
         return np.diff(values.offsets) * _NUMBER_BYTES * (values.numbers.size // max(1, len(values.numbers)))
     if isinstance(values, np.ndarray) and values.dtype != object:
         return np.full(n, values.nbytes // max(1, n))
@@ -189,12 +189,12 @@ def _write_piece(path: AnyPath, columns: Columns, rows: slice) -> str:
 
     arrays = {}
     for key, values in columns.items():
-        if isinstance(values, Rows):
+        if isinstance(values, RaggedRows):
             offsets = values.offsets[rows.start : rows.stop + 1]
-            own = Rows(values.numbers[offsets[0] : offsets[-1]], offsets - offsets[0])
+            own = RaggedRows(values.numbers[offsets[0] : offsets[-1]], offsets - offsets[0])
         else:
             own = values[rows]
-        arrays[column_name(key)] = packed(_COLUMNS[key[0]].kind, own)
+        arrays[column_name(key)] = to_arrow(_COLUMNS[key[0]].kind, own)
     out = io.BytesIO()
     pq.write_table(pa.table(arrays), out, compression="zstd", write_statistics=False)
     data = out.getvalue()
@@ -239,7 +239,7 @@ def read_head(path: AnyPath) -> ExamplesHead:
     body, checksum = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
     with storage_errors(file, _WHAT, AGAIN):
         is_old = old_examples.is_old(body)
-        body = old_examples.head_of(path, body) if is_old else body
+        body = old_examples.old_head(path, body) if is_old else body
         require(matches(body, _HEAD), body["target"] in (body["label_names"] or [""]))
         form, positions, pieces = body["layout"], body["positions"], body["pieces"]
         require(len(form["positions"]) == len(positions) > 0, form["n_bos"] in (0, 1), form["n_end"] in (0, 1))
@@ -269,7 +269,7 @@ def read_piece(path: AnyPath, head: ExamplesHead, name: str) -> Columns:
     """
     file, checksum = piece_path(path, name), name.partition(".")[0]
     if name.endswith(".json"):
-        columns = old_examples.read_piece(file, checksum, head.label_names)
+        columns = old_examples.read_old_piece(file, checksum, head.label_names)
         with storage_errors(file, _WHAT, AGAIN):
             _check_piece(columns, head)
         return columns
@@ -306,7 +306,7 @@ def _columns_of_file(data: bytes) -> Columns:
     for name, column in zip(table.column_names, table.columns, strict=True):
         key = column_key(name)
         require(key[0] in _COLUMNS, key not in columns, bool(key[1]) == _COLUMNS[key[0]].several)
-        columns[key] = unpacked(_COLUMNS[key[0]], column.chunk(0))
+        columns[key] = from_arrow(_COLUMNS[key[0]], column.chunk(0))
     return columns
 
 

@@ -47,7 +47,7 @@ def is_old(body: dict[str, Any]) -> bool:
     return "lengths" in (body.get("layout") or {"lengths": None})
 
 
-def head_of(path: AnyPath, body: dict[str, Any]) -> dict[str, Any]:
+def old_head(path: AnyPath, body: dict[str, Any]) -> dict[str, Any]:
     """What today's examples.json would say, and the rows of a small store as "own"; raises ValueError."""
     require(matches(body, _HEAD))
     pieces, rows = body.get("pieces") or [], body
@@ -65,7 +65,7 @@ def head_of(path: AnyPath, body: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_piece(file: AnyPath, checksum: str, label_names: dict[str, list[str]]) -> Columns:
+def read_old_piece(file: AnyPath, checksum: str, label_names: dict[str, list[str]]) -> Columns:
     """The columns of a piece. Raises a StorageError for one that is missing, damaged, or not the one that is named."""
     body, found = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
     if found != checksum:

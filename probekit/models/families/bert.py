@@ -24,10 +24,10 @@ from probekit.models.config_fields import (
     SharedWidth,
     check_fields,
     check_implemented,
-    choice,
     flag,
-    number,
+    one_of,
     read_fields,
+    real,
     size,
     unchecked,
     written_fields,
@@ -66,9 +66,9 @@ class BertConfig(SharedWidth):
     n_ctx: int = size(512, hf="max_position_embeddings")
     d_vocab: int = size(30522, hf="vocab_size")
     n_segments: int = size(2, hf="type_vocab_size")
-    activation: str = choice("gelu", ACTIVATIONS, hf="hidden_act")
-    ln_eps: float = number(1e-12, hf="layer_norm_eps")
-    init_std: float = number(0.02, hf="initializer_range")
+    activation: str = one_of("gelu", ACTIVATIONS, hf="hidden_act")
+    ln_eps: float = real(1e-12, hf="layer_norm_eps")
+    init_std: float = real(0.02, hf="initializer_range")
     tie_embeddings: bool = flag(True, hf="tie_word_embeddings")
     pooler: bool = flag(True)
     mlm_head: bool = flag(True)

@@ -22,10 +22,10 @@ from probekit.models.config_fields import (
     SharedWidth,
     check_fields,
     check_implemented,
-    choice,
     flag,
-    number,
+    one_of,
     read_fields,
+    real,
     size,
     unchecked,
     written_fields,
@@ -64,8 +64,8 @@ class DistilBertConfig(SharedWidth):
     n_layers: int = size(6, hf="n_layers")
     n_ctx: int = size(512, hf="max_position_embeddings")
     d_vocab: int = size(30522, hf="vocab_size")
-    activation: str = choice("gelu", ACTIVATIONS, hf="activation")
-    init_std: float = number(0.02, hf="initializer_range")
+    activation: str = one_of("gelu", ACTIVATIONS, hf="activation")
+    init_std: float = real(0.02, hf="initializer_range")
     sinusoidal_init: bool = flag(False, hf="sinusoidal_pos_embds")
     tie_embeddings: bool = flag(True, hf="tie_word_embeddings")
     mlm_head: bool = flag(True)

@@ -42,11 +42,11 @@ from probekit.models.config_fields import (
     check_multiple,
     check_pairs,
     check_positive_number,
-    choice,
     flag,
     named,
-    number,
+    one_of,
     read_fields,
+    real,
     size,
     token_id,
     token_ids,
@@ -175,21 +175,21 @@ class GemmaConfig:
     n_layers: int = size(26, hf="num_hidden_layers")
     n_ctx: int = size(8192, hf="max_position_embeddings")
     d_vocab: int = size(256000, hf="vocab_size")
-    activation: str = choice("gelu_pytorch_tanh", ACTIVATIONS, hf="hidden_activation")
-    norm_eps: float = number(1e-6, hf="rms_norm_eps")
-    rope_theta: float = number(10000.0)
+    activation: str = one_of("gelu_pytorch_tanh", ACTIVATIONS, hf="hidden_activation")
+    norm_eps: float = real(1e-6, hf="rms_norm_eps")
+    rope_theta: float = real(10000.0)
     rope_scaling: RopeScaling | None = None
-    local_rope_theta: float | None = number(None, formula="rope_local_base_freq", optional=True)
-    query_pre_attn_scalar: float = number(256, hf="query_pre_attn_scalar")
-    attn_scores_soft_cap: float | None = number(50.0, hf="attn_logit_softcapping", optional=True)
-    output_logits_soft_cap: float | None = number(30.0, hf="final_logit_softcapping", optional=True)
+    local_rope_theta: float | None = real(None, formula="rope_local_base_freq", optional=True)
+    query_pre_attn_scalar: float = real(256, hf="query_pre_attn_scalar")
+    attn_scores_soft_cap: float | None = real(50.0, hf="attn_logit_softcapping", optional=True)
+    output_logits_soft_cap: float | None = real(30.0, hf="final_logit_softcapping", optional=True)
     sliding_window: int | None = size(4096, hf="sliding_window", optional=True)
     layer_types: tuple[str, ...] = unchecked(13 * (SLIDING, FULL), hf="layer_types")
     tie_embeddings: bool = flag(True, hf="tie_word_embeddings")
-    init_std: float = number(0.02, hf="initializer_range")
+    init_std: float = real(0.02, hf="initializer_range")
     bos_token_id: int | None = token_id(2, hf="bos_token_id")
     eos_token_id: int | tuple[int, ...] | None = token_ids(1, hf="eos_token_id")
-    model_type: str = choice("gemma2", VARIANTS)
+    model_type: str = one_of("gemma2", VARIANTS)
 
     def __post_init__(self):
         check_fields(self)

@@ -23,10 +23,10 @@ from probekit.models.config_fields import (
     SharedWidth,
     check_fields,
     check_implemented,
-    choice,
     flag,
-    number,
+    one_of,
     read_fields,
+    real,
     size,
     token_id,
     token_ids,
@@ -80,10 +80,10 @@ class GPT2Config(SharedWidth):
     n_layers: int = size(12, hf="n_layer")
     n_ctx: int = size(1024, hf="n_positions")
     d_vocab: int = size(50257, hf="vocab_size")
-    activation: str = choice("gelu_new", ACTIVATIONS, hf="activation_function")
-    ln_eps: float = number(1e-5, hf="layer_norm_epsilon")
+    activation: str = one_of("gelu_new", ACTIVATIONS, hf="activation_function")
+    ln_eps: float = real(1e-5, hf="layer_norm_epsilon")
     tie_embeddings: bool = flag(True, hf="tie_word_embeddings")
-    init_std: float = number(0.02, hf="initializer_range")
+    init_std: float = real(0.02, hf="initializer_range")
     scale_by_layer: bool = flag(False, hf="scale_attn_by_inverse_layer_idx")
     upcast_attention: bool = flag(False, hf="reorder_and_upcast_attn")
     bos_token_id: int | None = token_id(50256, hf="bos_token_id")

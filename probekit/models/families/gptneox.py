@@ -29,11 +29,11 @@ from probekit.models.config_fields import (
     check_implemented,
     check_multiple,
     check_positive_number,
-    choice,
     flag,
     named,
-    number,
+    one_of,
     read_fields,
+    real,
     size,
     token_id,
     token_ids,
@@ -86,15 +86,15 @@ class GPTNeoXConfig:
     n_layers: int = size(12, hf="num_hidden_layers")
     n_ctx: int = size(2048, hf="max_position_embeddings")
     d_vocab: int = size(50304, hf="vocab_size")
-    activation: str = choice("gelu", ACTIVATIONS, hf="hidden_act")
-    ln_eps: float = number(1e-5, hf="layer_norm_eps")
+    activation: str = one_of("gelu", ACTIVATIONS, hf="hidden_act")
+    ln_eps: float = real(1e-5, hf="layer_norm_eps")
     parallel_residual: bool = flag(True, hf="use_parallel_residual")
-    rotary_pct: float = number(0.25, hf="rotary_pct")
-    rope_theta: float = number(10000.0, hf="rotary_emb_base")
+    rotary_pct: float = real(0.25, hf="rotary_pct")
+    rope_theta: float = real(10000.0, hf="rotary_emb_base")
     rope_scaling: RopeScaling | None = None
     attention_bias: bool = flag(True, hf="attention_bias")
     tie_embeddings: bool = flag(False, hf="tie_word_embeddings")
-    init_std: float = number(0.02, hf="initializer_range")
+    init_std: float = real(0.02, hf="initializer_range")
     bos_token_id: int | None = token_id(0, hf="bos_token_id")
     eos_token_id: int | tuple[int, ...] | None = token_ids(0, hf="eos_token_id")
 

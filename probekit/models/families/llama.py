@@ -36,12 +36,12 @@ from probekit.models.config_fields import (
     check_only_layer_types,
     check_pairs,
     check_positive_number,
-    choice,
     flag,
     grouped_heads,
     named,
-    number,
+    one_of,
     read_fields,
+    real,
     size,
     token_id,
     token_ids,
@@ -104,9 +104,9 @@ class LlamaConfig:
     n_layers: int = size(32, hf="num_hidden_layers")
     n_ctx: int = size(4096, hf="max_position_embeddings")
     d_vocab: int = size(32000, hf="vocab_size")
-    activation: str = choice("silu", ACTIVATIONS, hf="hidden_act")
-    norm_eps: float = number(1e-5, hf="rms_norm_eps")
-    rope_theta: float = number(10000.0)
+    activation: str = one_of("silu", ACTIVATIONS, hf="hidden_act")
+    norm_eps: float = real(1e-5, hf="rms_norm_eps")
+    rope_theta: float = real(10000.0)
     rope_scaling: RopeScaling | None = None
     qkv_bias: bool = flag(False)
     out_bias: bool = flag(False)
@@ -114,12 +114,12 @@ class LlamaConfig:
     sliding_window: int | None = size(None, optional=True)
     n_full_layers: int = 0
     tie_embeddings: bool = flag(False, hf="tie_word_embeddings")
-    init_std: float | None = number(None, hf="initializer_range", optional=True)
+    init_std: float | None = real(None, hf="initializer_range", optional=True)
     bos_token_id: int | None = token_id(1, hf="bos_token_id")
     eos_token_id: int | tuple[int, ...] | None = token_ids(2, hf="eos_token_id")
     head_bias: bool = flag(False, hf="head_bias", later=True)
-    rotary_factor: float = number(1.0, formula="partial_rotary_factor", later=True)
-    model_type: str = choice("llama", CLASSES)
+    rotary_factor: float = real(1.0, formula="partial_rotary_factor", later=True)
+    model_type: str = one_of("llama", CLASSES)
 
     def __post_init__(self):
         check_fields(self)

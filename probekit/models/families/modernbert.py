@@ -33,10 +33,10 @@ from probekit.models.config_fields import (
     check_layer_types,
     check_pairs,
     check_positive_number,
-    choice,
     flag,
-    number,
+    one_of,
     read_fields,
+    real,
     size,
     token_id,
     unchecked,
@@ -98,11 +98,11 @@ class ModernBertConfig(SharedWidth):
     n_layers: int = size(22, hf="num_hidden_layers")
     n_ctx: int = size(8192, hf="max_position_embeddings")
     d_vocab: int = size(50368, hf="vocab_size")
-    activation: str = choice("gelu", ACTIVATIONS, hf="hidden_activation")
-    head_activation: str = choice("gelu", ACTIVATIONS, hf="classifier_activation")
-    norm_eps: float = number(1e-5, hf="norm_eps")
-    rope_theta: float = number(160_000.0)
-    local_rope_theta: float = number(10_000.0)
+    activation: str = one_of("gelu", ACTIVATIONS, hf="hidden_activation")
+    head_activation: str = one_of("gelu", ACTIVATIONS, hf="classifier_activation")
+    norm_eps: float = real(1e-5, hf="norm_eps")
+    rope_theta: float = real(160_000.0)
+    local_rope_theta: float = real(10_000.0)
     sliding_window: int = size(65, formula="local_attention // 2 + 1")
     layer_types: tuple[str, ...] = unchecked(tuple((FULL, SLIDING)[i % 3 > 0] for i in range(22)), hf="layer_types")
     attn_bias: bool = flag(False, hf="attention_bias")
@@ -111,8 +111,8 @@ class ModernBertConfig(SharedWidth):
     head_bias: bool = flag(False, hf="classifier_bias")
     unembed_bias: bool = flag(True, hf="decoder_bias")
     tie_embeddings: bool = flag(True, hf="tie_word_embeddings")
-    init_std: float = number(0.02, hf="initializer_range")
-    init_cutoff: float = number(2.0, hf="initializer_cutoff_factor")
+    init_std: float = real(0.02, hf="initializer_range")
+    init_cutoff: float = real(2.0, hf="initializer_cutoff_factor")
     pad_token_id: int | None = token_id(50283, hf="pad_token_id")
     mlm_head: bool = flag(True)
     head_dim: int | None = unchecked(None, hf="head_dim", later=True)

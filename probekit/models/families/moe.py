@@ -43,12 +43,12 @@ from probekit.models.config_fields import (
     check_multiple,
     check_only_layer_types,
     check_pairs,
-    choice,
     flag,
     grouped_heads,
     named,
-    number,
+    one_of,
     read_fields,
+    real,
     size,
     token_id,
     token_ids,
@@ -116,18 +116,18 @@ class MoeConfig:
     norm_top_k: bool = flag(True, hf={"qwen3_moe": "norm_topk_prob", "olmoe": "norm_topk_prob"})
     dense_layers: tuple[int, ...] = unchecked((), hf={"qwen3_moe": "mlp_only_layers"})
     d_dense_mlp: int | None = size(None, hf={"qwen3_moe": "intermediate_size"}, optional=True)
-    activation: str = choice("silu", ACTIVATIONS, hf="hidden_act")
-    norm_eps: float = number(1e-5, hf="rms_norm_eps")
-    rope_theta: float = number(1000000.0)
+    activation: str = one_of("silu", ACTIVATIONS, hf="hidden_act")
+    norm_eps: float = real(1e-5, hf="rms_norm_eps")
+    rope_theta: float = real(1000000.0)
     rope_scaling: RopeScaling | None = None
     attention_bias: bool = flag(False, hf={"qwen3_moe": "attention_bias", "olmoe": "attention_bias"})
-    clip_qkv: float | None = number(None, hf={"olmoe": "clip_qkv"}, optional=True)
+    clip_qkv: float | None = real(None, hf={"olmoe": "clip_qkv"}, optional=True)
     sliding_window: int | None = size(None, optional=True)
     tie_embeddings: bool = flag(False, hf="tie_word_embeddings")
-    init_std: float = number(0.02, hf="initializer_range")
+    init_std: float = real(0.02, hf="initializer_range")
     bos_token_id: int | None = token_id(1, hf="bos_token_id")
     eos_token_id: int | tuple[int, ...] | None = token_ids(2, hf="eos_token_id")
-    model_type: str = choice("mixtral", CLASSES)
+    model_type: str = one_of("mixtral", CLASSES)
 
     def __post_init__(self):
         check_fields(self)

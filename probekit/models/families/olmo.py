@@ -34,11 +34,11 @@ from probekit.models.config_fields import (
     check_implemented,
     check_multiple,
     check_pairs,
-    choice,
     flag,
     grouped_heads,
-    number,
+    one_of,
     read_fields,
+    real,
     size,
     token_id,
     token_ids,
@@ -97,19 +97,19 @@ class OlmoConfig:
     n_layers: int = size(32, hf="num_hidden_layers")
     n_ctx: int = size(4096, hf="max_position_embeddings")
     d_vocab: int = size(100352, hf="vocab_size")
-    activation: str = choice("silu", ACTIVATIONS, hf="hidden_act")
-    norm_eps: float = number(1e-6, hf="rms_norm_eps")
-    rope_theta: float = number(500000.0)
+    activation: str = one_of("silu", ACTIVATIONS, hf="hidden_act")
+    norm_eps: float = real(1e-6, hf="rms_norm_eps")
+    rope_theta: float = real(500000.0)
     rope_scaling: RopeScaling | None = None
-    local_rope_theta: float = number(500000.0)
+    local_rope_theta: float = real(500000.0)
     attention_bias: bool = flag(False, hf="attention_bias")
     sliding_window: int | None = None
     layer_types: tuple[str, ...] = ()
     tie_embeddings: bool = flag(False, hf="tie_word_embeddings")
-    init_std: float = number(0.02, hf="initializer_range")
+    init_std: float = real(0.02, hf="initializer_range")
     bos_token_id: int | None = token_id(None, hf="bos_token_id")
     eos_token_id: int | tuple[int, ...] | None = token_ids(100257, hf="eos_token_id")
-    model_type: str = choice("olmo2", CLASSES)
+    model_type: str = one_of("olmo2", CLASSES)
 
     def __post_init__(self):
         check_fields(self)

@@ -25,11 +25,11 @@ from probekit.models.config_fields import (
     check_dimension,
     check_fields,
     check_implemented,
-    choice,
     flag,
     named,
-    number,
+    one_of,
     read_fields,
+    real,
     size,
     unchecked,
     written_fields,
@@ -73,13 +73,13 @@ class RobertaConfig(SharedWidth):
     d_vocab: int = size(50265, hf="vocab_size")
     first_position: int = size(2, formula="pad_token_id + 1")
     n_segments: int = size(1, hf="type_vocab_size")
-    activation: str = choice("gelu", ACTIVATIONS, hf="hidden_act")
-    ln_eps: float = number(1e-5, hf="layer_norm_eps")
-    init_std: float = number(0.02, hf="initializer_range")
+    activation: str = one_of("gelu", ACTIVATIONS, hf="hidden_act")
+    ln_eps: float = real(1e-5, hf="layer_norm_eps")
+    init_std: float = real(0.02, hf="initializer_range")
     tie_embeddings: bool = flag(True, hf="tie_word_embeddings")
     pooler: bool = flag(False)
     mlm_head: bool = flag(True)
-    model_type: str = choice("roberta", CLASSES)
+    model_type: str = one_of("roberta", CLASSES)
     head_dim: int | None = unchecked(None, hf="head_dim", later=True)
 
     def __post_init__(self):

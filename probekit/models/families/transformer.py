@@ -36,10 +36,10 @@ from probekit.models.config_fields import (
     check_flag,
     check_implemented,
     check_multiple,
-    choice,
     flag,
-    number,
+    one_of,
     read_fields,
+    real,
     size,
     token_id,
     written_fields,
@@ -103,12 +103,12 @@ class TransformerConfig:
     n_decoder_layers: int = size(6, hf="decoder_layers")
     n_ctx: int = size(512, hf="max_position_embeddings")
     d_vocab: int = size(37000, hf="vocab_size")
-    activation: str = choice("relu", ACTIVATIONS, hf="activation_function")
-    positions: str = choice("sinusoidal", POSITIONS)
+    activation: str = one_of("relu", ACTIVATIONS, hf="activation_function")
+    positions: str = one_of("sinusoidal", POSITIONS)
     scale_embedding: bool = flag(True, hf="scale_embedding")
     tie_embeddings: bool = flag(True, hf="tie_word_embeddings")
     logits_bias: bool = flag(True)
-    init_std: float = number(0.02, hf="init_std")
+    init_std: float = real(0.02, hf="init_std")
     pad_token_id: int | None = token_id(None, hf="pad_token_id")
     eos_token_id: int | None = token_id(None, hf="eos_token_id")
     bos_token_id: int | None = token_id(None, hf="bos_token_id")
