@@ -262,7 +262,7 @@ def test_what_cannot_be_continued_is_refused(model):
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ({"generate": 0}, "at least 1"),
+        ({"generate": 0}, "1 or more"),
         ({"generate": 2.5}, "generate"),
         ({"temperature": 0.5}, "give generate"),
         ({"stop_tokens": [3]}, "give generate"),
