@@ -31,7 +31,7 @@ LISTS = "lists"  # a list, or an array [L] or [L, K], for each example
 JSON = "json"  # whatever JSON can hold
 ROWS = "rows"  # `Rows`: how many numbers each example has differs, and one array holds those of all
 _REPEATING = (INPUTS, LISTS, JSON)  # an empty cell is the same as the one above, which the words of a text share
-_BATCH = 4096  # rows that a fingerprint takes at once
+_BATCH = 512  # rows that a fingerprint takes at once
 
 
 class Field(NamedTuple):
