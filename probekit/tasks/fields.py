@@ -31,7 +31,7 @@ LISTS = "lists"  # a list, or an array [L] or [L, K], for each example
 JSON = "json"  # whatever JSON can hold
 ROWS = "rows"  # `RaggedRows`: how many numbers each example has differs, and one array holds those of all
 _REPEATING = (INPUTS, LISTS, JSON)  # an empty cell is the same as the one above, which the words of a text share
-_BATCH = 4096  # rows that a fingerprint takes at once
+_BATCH = 512  # rows that a fingerprint takes at once
 
 
 class Field(NamedTuple):
@@ -157,7 +157,7 @@ def _parts(kind: str, values: Any) -> Iterator[bytes]:
         yield _json(values)
 
 
-def _list_parts(values: Sequence[Any]) -> Iterator[bytes]:
+def _list_parts(values: Any) -> Iterator[bytes]:
     yield np.fromiter(map(len, values), "<i8", len(values)).tobytes()
     flat = _flat(values)
     yield from [_json(values)] if flat is None else _number_parts(flat)
@@ -177,7 +177,7 @@ def _plain(value: Any) -> Any:
     return value.tolist()  # of NumPy and torch
 
 
-def _are_lists(kind: str, values: Sequence[Any]) -> bool:
+def _are_lists(kind: str, values: Any) -> bool:
     if kind != INPUTS:
         return kind == LISTS
     return not isinstance(next((one for one in values if one is not None), ""), str)
@@ -247,7 +247,7 @@ def _packed_numbers(values: np.ndarray) -> "pa.Array":
     return flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
 
 
-def _once(values: Sequence[Any]) -> list[Any]:
+def _once(values: Any) -> list[Any]:
     """The cells with None in place of each that equals the one above: the same text, or the same object."""
     found, last = [], None
     for one in values:
@@ -318,7 +318,9 @@ def joined_columns(some: Iterable[Mapping[Any, Any]]) -> dict[Any, Any]:
         if made and piece.keys() != made.keys():
             raise ValueError("pieces with other columns")
         for key, values in piece.items():
-            is_array = isinstance(values, np.ndarray) and (values.dtype.kind in "if" or values.dtype == "<U10")
+            is_array = isinstance(values, np.ndarray) and (
+                values.dtype.kind in "if" or values.dtype == np.dtype("<U10")
+            )
             form = (values.dtype.kind, values.shape[1:]) if isinstance(values, np.ndarray) else list
             if forms.setdefault(key, form) != form:
                 raise ValueError("pieces with columns of other types")

@@ -248,5 +248,5 @@ def test_a_store_of_another_format_says_so(model, task, path):
     run(model, task, path)
     body, _ = unseal(path / "plan.json")
     (path / "plan.json").write_bytes(seal({**body, "identity": {**body["identity"], "version": 1}})[0])
-    with pytest.raises(StorageError, match="format 1, and this probekit reads format 2; extract again"):
+    with pytest.raises(StorageError, match="format 1, and this probekit reads formats 2 and 3; extract again"):
         load_activations(path)

@@ -26,6 +26,7 @@ from probekit.tasks.examples_table import examples_table
 from probekit.tasks.fields import FIELDS, column_rows, fields_of, joined_columns, task_columns
 from probekit.tasks.regions import Region
 
+task_of: Any = Task  # takes lists where it is given none of its own types
 ODD = ["it's", 'a "b"', "tab\t", "é\u0301 漢字 \U0001f600", "\ud800 alone", "\x00\x7f\xa0", "\u2028", "x" * 300, "NA"]
 ALONE = {"name", "label_names", "target", "info", "rows_made"}  # what there is one of for the task
 TEXTS = st.one_of(st.sampled_from(ODD), st.text(st.characters(codec=None), min_size=1, max_size=9))
@@ -184,15 +185,17 @@ def test_lists_arrays_and_tensors_of_equal_numbers_have_one_fingerprint():
     ids = [[k, k + 1, 2] for k in range(5000)]  # more than one batch
     forms = [ids, [tuple(one) for one in ids], [np.array(one) for one in ids], [torch.tensor(one) for one in ids]]
     forms.append([[np.int32(x) for x in one] for one in ids])
-    assert len({Task("t", own).fingerprint() for own in forms}) == 1
-    whole = Task("t", ids, np.arange(5000) % 2, ["a", "b"], groups=np.arange(5000))
-    narrow = Task("t", ids, (np.arange(5000) % 2).astype(np.int8), ["a", "b"], groups=np.arange(5000, dtype=np.int32))
-    assert whole.fingerprint() == narrow.fingerprint() != Task("t", ids).fingerprint()
-    assert Task("t", [[2**70], [1]]).fingerprint() != Task("t", [[2**70 + 1], [1]]).fingerprint()
-    assert Task("t", [[1, 2], [3]]).fingerprint() != Task("t", [[1], [2, 3]]).fingerprint()
+    assert len({task_of("t", own).fingerprint() for own in forms}) == 1
+    whole = task_of("t", ids, np.arange(5000) % 2, ["a", "b"], groups=np.arange(5000))
+    narrow = task_of(
+        "t", ids, (np.arange(5000) % 2).astype(np.int8), ["a", "b"], groups=np.arange(5000, dtype=np.int32)
+    )
+    assert whole.fingerprint() == narrow.fingerprint() != task_of("t", ids).fingerprint()
+    assert task_of("t", [[2**70], [1]]).fingerprint() != task_of("t", [[2**70 + 1], [1]]).fingerprint()
+    assert task_of("t", [[1, 2], [3]]).fingerprint() != task_of("t", [[1], [2, 3]]).fingerprint()
 
 
-TASK = Task(
+TASK = task_of(
     "t",
     [f"text {k}" for k in range(8)],
     {"a": np.arange(8) % 2, "x": np.arange(8) / 3},

@@ -22,7 +22,7 @@ from probekit.activations.store.format import AGAIN, MAX_EXAMPLES_BYTES, PlanFil
 from probekit.errors import StorageError
 from probekit.files.durable import each_of, matches, read_plain, seal, unseal, write_first, write_named
 from probekit.files.remote.path import AnyPath
-from probekit.files.scratch import give_back_memory
+from probekit.files.scratch import give_back_memory, pieces
 from probekit.tasks.base import Task
 from probekit.tasks.fields import (
     FIELDS,
@@ -128,8 +128,8 @@ def write_examples(path: AnyPath, task: Task, layout: Layout, positions: Positio
         StorageError: the disk refused, or a text is larger than what is read again.
     """
     columns = _columns_to_write(task, layout, positions)
-    pieces = [_write_piece(path, columns, rows) for rows in _cuts(columns, len(task))]
-    give_back_memory()
+    checksums = [_write_piece(path, columns, rows) for rows in _cuts(columns, len(task))]
+    _give_back_memory()
     body = {
         "name": task.name,
         "target": task.target,
@@ -138,7 +138,7 @@ def write_examples(path: AnyPath, task: Task, layout: Layout, positions: Positio
         "position": task.position if isinstance(task.position, str) else None,
         "positions": [None if isinstance(one, np.ndarray) else one for one in positions],
         "layout": {"positions": layout.positions, "n_bos": layout.n_bos, "n_end": layout.n_end},
-        "pieces": pieces,
+        "pieces": checksums,
     }
     write_first(path / "examples.json", seal(body, MAX_EXAMPLES_BYTES)[0])
 
@@ -155,22 +155,31 @@ def _columns_to_write(task: Task, layout: Layout, positions: Positions) -> Colum
 
 def _cuts(columns: Columns, n: int) -> Iterator[slice]:
     """The rows of each piece."""
-    ends = np.cumsum(sum(_row_bytes(values, n) for values in columns.values()))
-    start = 0
-    while start < n:
-        most = PIECE_BYTES + (ends[start - 1] if start else 0)
-        stop = min(start + PIECE_ROWS, max(start + 1, int(np.searchsorted(ends, most, side="right"))))
-        yield slice(start, min(stop, n))
-        start = min(stop, n)
+    for block in pieces(n, PIECE_ROWS):
+        ends = np.cumsum(sum(_row_bytes(_part(values, block)) for values in columns.values()))
+        start = 0
+        while start < len(ends):
+            most = PIECE_BYTES + (ends[start - 1] if start else 0)
+            stop = max(start + 1, int(np.searchsorted(ends, most, side="right")))
+            yield slice(block.start + start, block.start + stop)
+            start = stop
 
 
-def _row_bytes(values: Any, n: int) -> np.ndarray:
-    """Bytes of each of N cells, roughly; an input that repeats the one above takes none."""
+def _part(values: Any, rows: slice) -> Any:
+    """Some rows of a column."""
+    if not isinstance(values, RaggedRows):
+        return values[rows]
+    offsets = values.offsets[rows.start : rows.stop + 1]
+    return RaggedRows(values.numbers[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+
+def _row_bytes(values: Any) -> np.ndarray:
+    """Bytes of each cell, roughly; an input that repeats the one above takes none."""
     if isinstance(values, RaggedRows):
         return np.diff(values.offsets) * _NUMBER_BYTES * (values.numbers.size // max(1, len(values.numbers)))
     if isinstance(values, np.ndarray) and values.dtype != object:
-        return np.full(n, values.nbytes // max(1, n))
-    sizes, last = np.zeros(n, dtype=np.int64), None
+        return np.full(len(values), values.nbytes // max(1, len(values)))
+    sizes, last = np.zeros(len(values), dtype=np.int64), None
     for row, one in enumerate(values):
         is_text = isinstance(one, str)
         if one is not last and not (is_text and one == last) and one is not None:
@@ -187,14 +196,7 @@ def _write_piece(path: AnyPath, columns: Columns, rows: slice) -> str:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    arrays = {}
-    for key, values in columns.items():
-        if isinstance(values, RaggedRows):
-            offsets = values.offsets[rows.start : rows.stop + 1]
-            own = RaggedRows(values.numbers[offsets[0] : offsets[-1]], offsets - offsets[0])
-        else:
-            own = values[rows]
-        arrays[column_name(key)] = to_arrow(_COLUMNS[key[0]].kind, own)
+    arrays = {column_name(key): to_arrow(_COLUMNS[key[0]].kind, _part(values, rows)) for key, values in columns.items()}
     out = io.BytesIO()
     pq.write_table(pa.table(arrays), out, compression="zstd", write_statistics=False)
     data = out.getvalue()
@@ -208,6 +210,14 @@ def _write_piece(path: AnyPath, columns: Columns, rows: slice) -> str:
     return checksum
 
 
+def _give_back_memory() -> None:
+    """Give back what Arrow keeps of the pieces for later use, and then the C library."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+    give_back_memory()
+
+
 # read -----------------------------------------------------------------------------------------------------------------
 
 
@@ -218,15 +228,18 @@ def read_examples(path: AnyPath, plan: PlanFile) -> StoredExamples:
         StorageError: missing, damaged, or not those of the plan.
     """
     head = read_head(path)
-    return joined(path, plan, head, each_of(path, lambda one: read_piece(path, head, one), head.pieces, AHEAD))
+    found = joined(path, plan, head, each_of(path, lambda one: read_piece(path, head, one), head.pieces, AHEAD))
+    if len(head.pieces) > 1:
+        _give_back_memory()
+    return found
 
 
 def check_examples(path: AnyPath, plan: PlanFile) -> None:
     """Read the examples of the store at `path`, a piece at a time; errors as `read_examples`."""
     head = read_head(path)
-    pieces = [head.own] if head.own else each_of(path, lambda one: read_piece(path, head, one), head.pieces, AHEAD)
+    some = [head.own] if head.own else each_of(path, lambda one: read_piece(path, head, one), head.pieces, AHEAD)
     with storage_errors(path / "examples.json", _WHAT, AGAIN):
-        require(sum(len(one["ids", ""]) for one in pieces) == plan.rows)
+        require(sum(len(one["ids", ""]) for one in some) == plan.rows)
 
 
 def read_head(path: AnyPath) -> ExamplesHead:
@@ -241,9 +254,9 @@ def read_head(path: AnyPath) -> ExamplesHead:
         is_old = old_examples.is_old(body)
         body = old_examples.old_head(path, body) if is_old else body
         require(matches(body, _HEAD), body["target"] in (body["label_names"] or [""]))
-        form, positions, pieces = body["layout"], body["positions"], body["pieces"]
+        form, positions, checksums = body["layout"], body["positions"], body["pieces"]
         require(len(form["positions"]) == len(positions) > 0, form["n_bos"] in (0, 1), form["n_end"] in (0, 1))
-        require(all(map(_CHECKSUM.fullmatch, pieces)), bool(pieces) or is_old)
+        require(all(map(_CHECKSUM.fullmatch, checksums)), bool(checksums) or is_old)
         head = ExamplesHead(
             name=body["name"],
             target=body["target"],
@@ -252,7 +265,7 @@ def read_head(path: AnyPath) -> ExamplesHead:
             position=body.get("position"),
             positions=positions,
             form=form,
-            pieces=[f"{one}.{'json' if is_old else 'parquet'}" for one in pieces],
+            pieces=[f"{one}.{'json' if is_old else 'parquet'}" for one in checksums],
             seal=checksum,
             own=body.get("own") if is_old else None,
         )
@@ -353,7 +366,7 @@ def _layout(columns: Mapping[Any, Any], head: ExamplesHead) -> Layout:
     )
 
 
-def joined(path: AnyPath, plan: PlanFile, head: ExamplesHead, pieces: Iterable[Columns]) -> StoredExamples:
+def joined(path: AnyPath, plan: PlanFile, head: ExamplesHead, some: Iterable[Columns]) -> StoredExamples:
     """All examples in order.
 
     Raises:
@@ -361,7 +374,7 @@ def joined(path: AnyPath, plan: PlanFile, head: ExamplesHead, pieces: Iterable[C
     """
     file = path / "examples.json"
     with storage_errors(file, _WHAT, AGAIN):
-        columns = joined_columns([head.own] if head.own else pieces)
+        columns = joined_columns([head.own] if head.own else some)
         require(len(columns["ids", ""]) == plan.rows)
         layout = _layout(columns, head)
         positions = [columns["positions", str(k)] if one is None else one for k, one in enumerate(head.positions)]

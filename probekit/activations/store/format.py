@@ -142,7 +142,8 @@ def read_plan(path: AnyPath) -> PlanFile:
         version = body["identity"].get("version") if body.get("format") == FORMAT else None
     if version not in (FORMAT_VERSION, OLD_VERSION):
         raise StorageError(
-            f"{str(path)!a} has format {version!a}, and this probekit reads format {FORMAT_VERSION}; extract again"
+            f"{str(path)!a} has format {version!a}, and this probekit reads formats {OLD_VERSION} and {FORMAT_VERSION}"
+            "; extract again"
         )
     with storage_errors(file, "plan", AGAIN):
         return _plan(body, seal)
