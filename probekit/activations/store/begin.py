@@ -141,7 +141,7 @@ def check_same(path: AnyPath, plan: PlanFile, wanted: dict[str, Any], advice: st
 
 def refuse_old(path: AnyPath, plan: PlanFile, version: int = FORMAT_VERSION) -> None:
     """Raise a ResumeMismatch if a store that is to be written to has another format than `version`."""
-    if (there := plan.identity["version"]) != version:
+    if (there := plan.identity.get("version")) != version:
         raise ResumeMismatch(
             f"{str(path)!a} has format {there}, which this probekit reads and does not write (format {version}): it "
             "can still be loaded; to go on, extract to another folder"
