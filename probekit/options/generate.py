@@ -116,7 +116,7 @@ class TrainingSettings(Options, heading=CHOSEN):
     steps: int = option(1500, "Number of batches.", whole(1))
     batch_size: int = option(128, "Examples in a batch.", whole(1))
     learning_rate: float = option(2e-3, "Learning rate at its peak.", POSITIVE, metavar="RATE")
-    warm_up_steps: int = option(100, "Steps until the peak.", whole(1))
+    warm_up_steps: int = option(100, "Steps until the peak.", whole(0))
     weight_decay: float = option(
         0.01,
         "Weight decay of AdamW, on every weight.",

@@ -194,7 +194,7 @@ def test_a_model_that_computes_in_bfloat16(tiny, task):
         ({"device": None}, "None"),
         ({"batch_tokens": 0}, "batch_tokens"),
         ({"batch_tokens": 1.5}, "batch_tokens"),
-        ({"on_long": "drop"}, "cut or error"),
+        ({"on_long": "drop"}, "cut, error"),
     ],
 )
 def test_impossible_arguments(model, task, changes, message):

@@ -91,8 +91,8 @@ def test_an_interrupted_push_is_resumed(own_hub: HubServer, make_store: MakeStor
     before = len(own_hub.requests)
     pk.push_to_hub(store, "me/acts")
     sent = [one for one in own_hub.requests[before:] if one.startswith("PUT")]
-    large = [*(store / "shards").iterdir(), *(store / "examples").iterdir()]
-    assert len(sent) == len(large) - 1
+    files = [*(store / "shards").iterdir(), *(store / "examples").iterdir()]
+    assert len(sent) == len(files) - 1
     assert without_card(own_hub.repos["datasets/me/acts"]) == contents(store)
 
 
@@ -205,8 +205,8 @@ def test_refusals_of_the_hub_are_one_line(own_hub: HubServer, make_store: MakeSt
     refused(UsageError, "does not name a repository", store, "me/../acts")
     refused(UsageError, "does not name a repository", store, "acts")
     refused(UsageError, "expected a dataset", store, "hf://models/me/acts")
-    refused(UsageError, "is the name of a branch", store, revision="a b")
-    refused(UsageError, "is the name of a branch", store, "me/acts@a b")
+    refused(UsageError, "the name of a branch", store, revision="a b")
+    refused(UsageError, "the name of a branch", store, "me/acts@a b")
     refused(UsageError, "names the branch 'x' and revision .* 'y'; leave one out", store, "me/acts@x", revision="y")
     refused(UsageError, "Hub's list", store, license="My License")
     monkeypatch.setenv("HF_TOKEN", READ_TOKEN)
