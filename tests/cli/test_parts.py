@@ -70,7 +70,7 @@ def test_the_next_command_can_be_pasted():
         (["--part", "1/2", "--devices", "cpu"], 2, "exclude each other"),
         (["--part", "1/2", "--generate", "3"], 2, "cuts texts that are there"),
         (["--stats-only", "--devices", "cpu"], 2, "--stats-only --part 1/4"),
-        (["--check", "all"], 2, "hash or size"),
+        (["--check", "all"], 2, "hash, size"),
         (["--workers", "2"], 2, "--engine ray"),
         (["--engine", "ray", "--workers", "3:2"], 2, "MIN:MAX"),
         (["--engine", "ray", "--gpus-per-worker", "1.5"], 2, "a share such as 0.5"),
