@@ -22,7 +22,7 @@ def test_a_sound_store_is_one_line(copy: Path, capsys: Capture) -> None:
     out, err = capsys.readouterr()
     assert err == ""
     n_bytes = sum(p.stat().st_size for p in copy.rglob("*.*") if p.is_file())
-    assert out == f"sound: 5 files, {n_bytes:,} bytes, 90 rows\n"
+    assert out == f"sound: 6 files, {n_bytes:,} bytes, 90 rows\n"
     assert run(["repair", str(copy)]) == 0
     assert capsys.readouterr().out == "nothing is broken\n"
     assert run(["verify", "nothing"]) == 3
@@ -38,7 +38,7 @@ def test_broken_files_are_named_and_repaired_from_the_recorded_source(copy: Path
     assert [one["file"] for one in json.loads(out)["broken"]] == [f"shards/{shard.name}"]
     first, last = err.splitlines()
     assert first.startswith(f"shards/{shard.name}: ")
-    assert last == f"probekit: error: 1 of 4 files is broken; run: probekit repair {str(copy)!a}"
+    assert last == f"probekit: error: 1 of 5 files is broken; run: probekit repair {str(copy)!a}"
     assert run(["repair", str(copy), "--quiet"]) == 0
     assert capsys.readouterr().out == "computed 1 shard again and wrote the manifest again\n"
     assert shard.read_bytes() == good
@@ -48,7 +48,7 @@ def test_broken_files_are_named_and_repaired_from_the_recorded_source(copy: Path
 def test_a_path_may_be_relative(copy: Path, here: Path, capsys: Capture) -> None:
     assert Path.cwd() == here
     assert run(["verify", copy.name]) == 0
-    assert capsys.readouterr().out.startswith("sound: 5 files, ")
+    assert capsys.readouterr().out.startswith("sound: 6 files, ")
     (copy / "records" / "00000.json").unlink()
     assert run(["verify", copy.name, "--json"]) == 4
     assert [one["file"] for one in json.loads(capsys.readouterr().out)["broken"]] == ["records/00000.json"]
@@ -61,7 +61,7 @@ def test_a_run_that_was_killed_before_its_manifest_is_unfinished_and_not_broken(
     assert run(["verify", str(copy)]) == 0
     out, err = capsys.readouterr()
     advice = f"unfinished: run the same extract command again, or probekit repair {str(copy)!a}"
-    assert (out.startswith("sound so far: 4 files, "), err) == (True, "")
+    assert (out.startswith("sound so far: 5 files, "), err) == (True, "")
     assert out.endswith(f" 90 of 90 rows; {advice}\n")
     assert run(["repair", str(copy)]) == 0
     assert capsys.readouterr().out == "wrote the manifest again\n"
