@@ -15,7 +15,7 @@ from reported_curves import curve
 from probekit.options import ReportOptions
 from probekit.report.build import report_html
 from probekit.report.render import json_block
-from probekit.report.runs import Run
+from probekit.report.runs import ReportRun
 from probekit.report.sections.audit import audit_section
 from probekit.report.svg.element import element
 from probekit.tasks.base import Task
@@ -68,7 +68,7 @@ def page(text: str) -> str:
     asked = {"probe": text, "layers": text}
     results = curve((text, f"other {text}"), **names, audit=audit, asked=asked, versions={text: text}, lead=None)
     results.baselines[0] = type(results.baselines[0])(**{**vars(results.baselines[0]), "name": text})
-    return report_html([Run(Path("runs") / "x", results)], ReportOptions(tokens=False, title=text))
+    return report_html([ReportRun(Path("runs") / "x", results)], ReportOptions(tokens=False, title=text))
 
 
 def test_no_text_becomes_a_tag_an_attribute_or_a_script():

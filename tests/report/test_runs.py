@@ -13,7 +13,7 @@ from probekit.cli.main import run
 from probekit.errors import DataError, StorageError
 from probekit.evaluation import ProbeResults
 from probekit.report.build import check_report_file, write_report
-from probekit.report.runs import Run, load_runs, names_of_causal
+from probekit.report.runs import ReportRun, load_runs, names_of_causal
 from probekit.report.sections.provenance import commands_of, provenance_section
 
 Capture = pytest.CaptureFixture[str]
@@ -47,7 +47,7 @@ def test_the_data_has_its_whole_path_in_commands_where_it_is_found(store: Path):
         patch.chdir(store.parent)
         path.touch()
         patch.setitem(about.meta["task_info"], "source", "texts.csv")
-        made = Run(store, ProbeResults.load(next(store.glob("results/*ridge*"))), store=about, asked={})
+        made = ReportRun(store, ProbeResults.load(next(store.glob("results/*ridge*"))), store=about, asked={})
         assert f"--dataset {path.resolve()}" in commands_of(made)[0]
         assert "is a path from the folder" not in provenance_section([made]).html
         path.unlink()
@@ -101,10 +101,10 @@ def test_causal_runs_of_one_curve_are_named_by_what_sets_them_apart():
         return SimpleNamespace(meta={"asked": {"answers": ["is", "are"], "at": "read", **asked}})
 
     several = [of(methods=["erase"]), of(methods=["steer"], scales=[-1.0, 1.0]), of(methods=["erase"], rows=50)]
-    one = Run(Path("a"), None, {Path(str(i)): causal for i, causal in enumerate(several)})
+    one = ReportRun(Path("a"), None, {Path(str(i)): causal for i, causal in enumerate(several)})
     names = names_of_causal(one)
     assert names == ["--method erase", "--method steer --scale -1,1", "--method erase --rows 50"]
-    assert names_of_causal(Run(Path("a"), None, {Path("0"): several[0]})) == [""]
+    assert names_of_causal(ReportRun(Path("a"), None, {Path("0"): several[0]})) == [""]
 
 
 def test_the_newest_store_is_taken_and_the_file_is_in_it(store: Path, tmp_path: Path, monkeypatch, capsys: Capture):
