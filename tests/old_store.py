@@ -1,14 +1,20 @@
 """A store as format 2 had it, which has its examples in JSON: made of one of today's, as its writer did it."""
 
+import hashlib
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.torch
+import torch
 
+from probekit.activations import load_statistics
 from probekit.activations.layout import Layout
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import read_plan
 from probekit.files.durable import seal, unseal
+from probekit.points import place_name
 from probekit.tasks import Task
 
 
@@ -42,6 +48,33 @@ def as_format_2(path: Path, piece_rows: int | None = None) -> None:
         seals["records"].append(rewritten(record, unseal(record)[0] | {"plan": seals["plan"]}))
     if (path / "manifest.json").exists():
         rewritten(path / "manifest.json", unseal(path / "manifest.json")[0] | seals | {"version": 2})
+
+
+def as_old_sums(path: Path, of_plan: str = "") -> None:
+    """Write the complete sums at `path` again as they were: a file for each place, and a record that names them."""
+    found, folder = load_statistics(path), path / "statistics"
+    shutil.rmtree(folder)
+    folder.mkdir()
+    files = {}
+    for place in found.places:
+        tensors = {"shift": found[place, found.splits[0]].shift}
+        for split in found.splits:
+            one = found[place, split]
+            tensors |= {f"{split}.count": torch.tensor(one.count), f"{split}.sum": one.shifted_sum}
+            tensors[f"{split}.gram"] = one.shifted_gram
+            for i, name in enumerate(found.label_names):
+                tensors[f"{split}.class_counts.{i}"] = one.class_counts[name]
+                tensors[f"{split}.class_sums.{i}"] = one.shifted_class_sums[name]
+        data = safetensors.torch.save({name: x.contiguous() for name, x in tensors.items()})
+        file = f"{hashlib.sha256(data).hexdigest()}.safetensors"
+        (folder / file).write_bytes(data)
+        files[place_name(place)] = {"file": file, "n_bytes": len(data)}
+    texts = sum(found[found.places[0], split].count for split in found.splits)
+    progress = {"plan": of_plan, "shards": 4, "texts": texts, "shards_done": 4, "texts_done": texts, "order": ""}
+    body = {"format": "probekit-statistics", "version": 1, "progress": progress, "files": files, "meta": found.meta}
+    widths = [len(found[place, found.splits[0]].shift) for place in found.places]
+    body |= {"places": [list(place) for place in found.places], "widths": widths, "splits": found.splits}
+    rewritten(folder / "00004.json", body | {"label_names": [list(one) for one in found.label_names.items()]})
 
 
 def rewritten(file: Path, body: dict[str, Any]) -> str:

@@ -17,7 +17,8 @@ from tiny_configs import LIKE_ANOTHER, new_model, tiny_configs, tiny_model
 
 from probekit import Monitor, extract, extract_statistics, logit_lens, train_probes
 from probekit.activations.activations import ActivationSet
-from probekit.activations.run.memory import refuse_large_sums
+from probekit.activations.plan.build import plan_extraction
+from probekit.activations.run.memory import check_sums
 from probekit.causal.patching.patching import patch_grid
 from probekit.interventions import add, project_out, swap
 from probekit.machine.devices import find_device, free_bytes
@@ -178,7 +179,7 @@ def test_grouped_heads_take_a_fused_kernel(cuda, dtype):
 
 def test_memory_is_asked_of_the_device_that_is_named(cuda):
     assert free_bytes(find_device(GPU)) == (60 << 30) + (1 << 20)
-    refuse_large_sums(task(), [1024], find_device(GPU))
+    check_sums(plan_extraction(new_model("llama"), task(), ExtractOptions(device=GPU)))
 
 
 @pytest.mark.parametrize("name", ["llama", "bert"])

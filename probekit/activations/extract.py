@@ -18,17 +18,17 @@ from probekit.activations.continuations.write import write_continuations
 from probekit.activations.parts.run import PartDone, run_part
 from probekit.activations.parts.work import missing_shards, open_writer
 from probekit.activations.plan.build import plan_extraction, position_of_rows
-from probekit.activations.plan.identity import digest_of, record_of_run
+from probekit.activations.plan.identity import record_of_run
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.summary import plan_as_dict
-from probekit.activations.run.device_copy import on_host
-from probekit.activations.run.loop import refuse_hooks, run_shards
-from probekit.activations.run.memory import compute_in_memory, refuse_large_sums
+from probekit.activations.run.loop import refuse_hooks, run_shards, write_missing
+from probekit.activations.run.memory import check_sums, compute_in_memory
 from probekit.activations.store.reader import Store
 from probekit.activations.store.tensors import SIZE
-from probekit.activations.sums.files import FOLDER, CountProgress
+from probekit.activations.store.writer import StoreWriter
+from probekit.activations.sums.files import sums_at
 from probekit.activations.sums.statistics import Statistics
-from probekit.activations.sums.tally import Tally, check_countable
+from probekit.activations.sums.tally import Tally
 from probekit.errors import UsageError
 from probekit.files.remote.path import AnyPath
 from probekit.models.base import LanguageModel
@@ -192,9 +192,9 @@ def run_plan(
 def run_statistics(plan: ExtractionPlan, out: str | AnyPath | None = None, progress: bool | None = None) -> Statistics:
     """Carry out a plan, as `extract_statistics` does; `out`, `progress` and errors as there."""
     path = None if out is None else check_any_path("out", out)
-    _check_statistics(plan)
+    check_sums(plan)
     writer = None if path is None else open_writer(plan, path)
-    tally = _tally(plan, path)
+    tally = _tally(plan, writer)
     if not tally.is_complete:
         with closing(run_shards(plan, progress, writer, tally, keep=False)) as shards:
             for _ in shards:  # counted by the loop
@@ -219,32 +219,19 @@ def _check_spreadable(plan: ExtractionPlan) -> None:
 
 def _to_store(plan: ExtractionPlan, path: AnyPath, progress: bool | None, stats: bool, check: str = SIZE) -> Store:
     if stats:
-        _check_statistics(plan)
+        check_sums(plan)
     writer = open_writer(plan, path, check)
-    tally = _tally(plan, path) if stats else None
+    tally = _tally(plan, writer) if stats else None
     if writer.is_complete and (tally is None or tally.is_complete):
         if check != SIZE:
             missing_shards(plan, writer)
         store = Store(path)
         writer.mark_newest()
         return store
-    with writer, closing(run_shards(plan, progress, writer, tally)) as shards:
-        for number, rows, tensors in on_host(shards):
-            writer.write(number, rows, tensors)
-            del tensors  # so that memory does not hold it while the next one is computed
-    if tally is not None:
-        tally.finish(record_of_run(plan))
+    write_missing(plan, progress, writer, tally)
     writer.finish(record_of_run(plan))
     return Store(path)
 
 
-def _tally(plan: ExtractionPlan, path: AnyPath | None) -> Tally:
-    start = CountProgress(digest_of(plan), len(plan.shards), len(plan.task))
-    folder = None if path is None else path / FOLDER
-    return Tally(plan.task, plan.layout, plan.places, plan.device, start, folder)
-
-
-def _check_statistics(plan: ExtractionPlan) -> None:
-    """Check, before anything is written, that statistics can be made and fit in memory."""
-    check_countable(plan.task, plan.layout, plan.places)
-    refuse_large_sums(plan.task, plan.widths, plan.device)
+def _tally(plan: ExtractionPlan, writer: StoreWriter | None) -> Tally:
+    return Tally(plan, range(len(plan.shards)), None if writer is None else sums_at(writer.path, writer.plan))

@@ -197,7 +197,7 @@ class _ReplacingWriter(StoreWriter):
         else:
             is_same = record.file == known.file and np.array_equal(record.rows, known.rows)
         if not is_same:
-            versions = self._plan.meta.get("versions")
+            versions = self.plan.meta.get("versions")
             version = versions.get("torch") if isinstance(versions, dict) else None
             raise StorageError(
                 f"shard {number} of {str(self.path)!a} came out with other bits than were recorded (torch {version!a} "

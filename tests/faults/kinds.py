@@ -7,15 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from small import HOW, N, given, named, plan_of, read, run, unsound
 from training_runs import SETTINGS, draw, new_model
 
 from probekit.activations import Store, label_store, load_statistics
 from probekit.activations.extract import run_statistics
 from probekit.activations.parts.run import run_part
+from probekit.activations.store.shard import bytes_of
 from probekit.activations.sums import tally
-from probekit.activations.sums.files import place_tensors
+from probekit.activations.sums.files import tensors_of
 from probekit.models.training import train
 from probekit.verbs.extract import extract
 
@@ -68,11 +68,9 @@ def _sums(path: Path, **how: Any) -> None:
 
 def _digests_of_sums(path: Path) -> dict[str, str]:
     contents = load_statistics(path)._contents
-    return {
-        f"{place} {name}": hashlib.sha256(x.contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
-        for place in contents.places
-        for name, x in place_tensors(contents, place).items()
-    }
+    counts = {str(key): str([one.count, one.class_counts]) for key, one in contents.moments.items()}
+    sums = {name: hashlib.sha256(bytes_of(x)).hexdigest() for name, x in tensors_of(contents).items()}
+    return counts | sums
 
 
 def _parts(path: Path, **how: Any) -> None:

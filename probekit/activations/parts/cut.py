@@ -15,7 +15,7 @@ import numpy as np
 from probekit.activations.plan.packing import ATTENTION_COST, Packing
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.store.format import PlanFile, has_manifest, record_numbers
-from probekit.activations.sums.join import part_folder, read_part_sums
+from probekit.activations.sums.files import read_sums, sums_at
 from probekit.errors import StorageError
 from probekit.files.durable import make_folder, matches
 from probekit.files.remote.path import AnyPath
@@ -122,8 +122,8 @@ def missing_parts(path: AnyPath, plan: PlanFile, counted: bool = False) -> list[
     def done(numbers: list[int], part: tuple[int, int]) -> int:
         if not counted or not numbers:
             return len(there.intersection(numbers))
-        sums = read_part_sums(part_folder(path, *part))
-        return 0 if sums is None else sums.progress.shards_done
+        sums = read_sums(sums_at(path, plan), [part]).get(part)
+        return 0 if sums is None else len(sums.record.rows)
 
     found = [
         [PartProgress(i, len(parts), len(own), done(own, (i, len(parts)))) for i, own in enumerate(parts, 1)]

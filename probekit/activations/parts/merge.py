@@ -1,15 +1,13 @@
 """Merge the folders that parts of one extraction were written to into one store."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from probekit.activations.digest import identity_digest
 from probekit.activations.parts.cut import (
     PartProgress,
     agree_on_cut,
     missing_parts,
-    parts_in_words,
     read_cuts,
 )
 from probekit.activations.parts.work import finish_store
@@ -27,8 +25,7 @@ from probekit.activations.store.format import (
 )
 from probekit.activations.store.shard import record_body
 from probekit.activations.store.tensors import SIZE, check_shard
-from probekit.activations.sums.files import FOLDER, CountProgress
-from probekit.activations.sums.join import check_sums, join_sums, part_folders, read_part_sums, sums_are_complete
+from probekit.activations.sums.files import WHOLE, is_whole, join_sums, list_sums, read_sums, sums_at
 from probekit.errors import StorageError, UsageError
 from probekit.files.durable import (
     TEMPORARY,
@@ -41,6 +38,7 @@ from probekit.files.durable import (
     write_first,
 )
 from probekit.files.remote.path import AnyPath
+from probekit.files.run import Run
 from probekit.options.check import check_any_path, check_reading
 
 Advance = Callable[[int, int], object] | None  # called with (shards done, shards in all)
@@ -106,10 +104,13 @@ def merge_stores(
     for one, own in others:
         _take_cuts(path, plan, one, own)
     taken = _take_shards(path, plan, others, check, advance)
-    for one, _ in others:
-        _take_sums(path, one)
-    cuts = read_cuts(path, plan).values()
-    counted = _join(path, plan, cuts) if any(_has_sums(one) for one in (path, *given)) else None
+    run, counted = sums_at(path, plan), None
+    for one, own in others:
+        _take_sums(run, sums_at(one, own))
+    if any(list_sums(sums_at(one, own)) for one, own in [(path, plan), *others]):
+        for parts in read_cuts(path, plan).values():
+            join_sums(run, plan, [(i, len(parts)) for i, numbers in enumerate(parts, 1) if numbers])
+        counted = is_whole(run)
     complete = finish_store(path)
     rows = plan.rows if complete else stored_rows(path, plan)
     missing = [] if complete or not rows else missing_parts(path, plan)
@@ -153,7 +154,7 @@ def _is_same(one: AnyPath, other: AnyPath) -> bool:
 def _take_cuts(path: AnyPath, plan: PlanFile, store: AnyPath, own: PlanFile) -> None:
     """Bring the cuts of a store; raise a StorageError if one differs and the store has sums of its parts."""
     for parts in read_cuts(store, own).values():
-        if agree_on_cut(path, plan, parts) != parts and part_folders(store):
+        if agree_on_cut(path, plan, parts) != parts and list_sums(sums_at(store, own)).keys() - {WHOLE}:
             raise StorageError(
                 f"{str(store)!a} was cut into {len(parts)} parts by another version of probekit than {str(path)!a}, so "
                 "their statistics cannot be joined; run all parts again with one version"
@@ -181,39 +182,11 @@ def _take_shards(
     return len(found)
 
 
-def _take_sums(path: AnyPath, store: AnyPath) -> None:
-    """Bring the sums of a store and of its parts, each file before its record."""
-    if sums_are_complete(path):
-        return
-    for folder in [store / FOLDER, *part_folders(store)]:
-        sums = read_part_sums(folder)
-        if sums is None or not sums.progress.is_complete:
-            continue
-        check_sums(sums)  # a damaged file would hide the sound one that the part writes when it is run again
-        target = path / FOLDER if folder.name == FOLDER else path / FOLDER / folder.parent.name / folder.name
-        make_folder(target)
-        for entry in sums.body["files"].values():
-            link_or_copy(folder / entry["file"], target)
-        _copy_first(sums.record, target)
-
-
-def _has_sums(store: AnyPath) -> bool:
-    return sums_are_complete(store) or bool(part_folders(store))
-
-
-def _join(path: AnyPath, plan: PlanFile, cuts: Iterable[list[list[int]]]) -> bool:
-    """Join the sums of the parts of any cut that has all of them; True if the store has all sums."""
-    run = CountProgress(identity_digest(plan.identity), plan.shards or 0, plan.rows)
-    for parts in cuts:
-        join_sums(path, run, [(i + 1, len(parts)) for i, own in enumerate(parts) if own])
-    return sums_are_complete(path)
-
-
-def missing_in_words(merged: Merged) -> str:
-    """What a merged store lacks, and what to do."""
-    only_sums = merged.counted is not None and not merged.rows
-    state = "the statistics of some texts" if only_sums else f"{merged.rows:,} of {merged.total:,} rows"
-    state = f"{str(merged.path)!a} is unfinished, with {state}"
-    if not merged.missing:
-        return f"{state}: run the same extract command on it (--out), or merge the store with the rest"
-    return f"{state}: missing in {parts_in_words(merged.missing)}; run these parts, then merge again with their folders"
+def _take_sums(run: Run, store: Run) -> None:
+    """Bring the complete sums of a store and of its parts, each shard before its record."""
+    for sums in [] if is_whole(run) else read_sums(store).values():
+        if sums.is_complete:
+            sums.contents()  # a damaged file would hide the sound one that the part writes when it is run again
+            make_folder(run.folder)
+            link_or_copy(store.folder / sums.record.file, run.folder)
+            run.write(sums.file.stem, {key: value for key, value in sums.body.items() if key != "plan"})

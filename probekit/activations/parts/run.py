@@ -1,23 +1,16 @@
 """Do one part of an extraction; the part that finds everything there completes the store."""
 
-from concurrent.futures import Future
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from probekit.activations.parts.cut import PartProgress, agree_on_cut, cut_parts, missing_parts, shard_costs
 from probekit.activations.parts.work import finish_store, open_writer
-from probekit.activations.plan.identity import digest_of, record_of_run
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.activations.run.device_copy import on_host
-from probekit.activations.run.loop import run_shards, shard_rows
-from probekit.activations.run.memory import refuse_large_sums
-from probekit.activations.store.format import read_plan
+from probekit.activations.run.loop import write_missing
+from probekit.activations.run.memory import check_sums
 from probekit.activations.store.tensors import SIZE
-from probekit.activations.store.writer import StoreWriter
-from probekit.activations.sums.files import CountProgress
-from probekit.activations.sums.join import join_sums, part_folder, sums_are_complete
-from probekit.activations.sums.tally import Tally, check_countable
+from probekit.activations.sums.files import is_whole, join_sums, sums_at
+from probekit.activations.sums.tally import Tally
 from probekit.errors import StorageError
 from probekit.files.remote.path import AnyPath
 from probekit.options.engine import Sums
@@ -78,63 +71,27 @@ def run_part(
         StorageError: the parts were cut differently by other versions of probekit.
     """
     if sums:
-        check_countable(plan.task, plan.layout, plan.places)
-        refuse_large_sums(plan.task, plan.widths, plan.device)
+        check_sums(plan)
     writer = open_writer(plan, path, check)
-    file = read_plan(path)
-    cut = agree_on_cut(path, file, cut_parts(shard_costs(plan), part[1]))
-    own = cut[part[0] - 1]
-    rows = sum(len(shard_rows(plan, number)) for number in own)
-    counted = None if sums is None else sums_are_complete(path)
+    cut = agree_on_cut(path, writer.plan, cut_parts(shard_costs(plan), part[1]))
+    own, keep = cut[part[0] - 1], sums != "only"
+    run = sums_at(path, writer.plan)
+    counted = None if sums is None else is_whole(run)
     computed = 0
-    if not counted or sums == "also":
-        start = None if counted or sums is None else CountProgress(digest_of(plan), len(own), rows)
+    if own and (keep or counted is False):
         try:
-            computed = _run(plan, writer, part, own, progress, start, keep=sums != "only")
+            tally = Tally(plan, own, run, part) if counted is False else None
+            computed = write_missing(plan, progress, writer, tally, keep, own)
         except StorageError:
             # another run of this part may have been faster: the files of its sums go once all are joined
-            if start is None or not sums_are_complete(path):
+            if counted is not False or not is_whole(run):
                 raise
-            computed = _run(plan, writer, part, own, progress, None, keep=sums != "only")
-    if sums and not counted:
-        run = CountProgress(digest_of(plan), len(plan.shards), len(plan.task))
-        counted = join_sums(path, run, [(i + 1, len(cut)) for i, numbers in enumerate(cut) if numbers])
-    complete = sums != "only" and finish_store(path)
-    missing = [] if complete or sums == "only" else missing_parts(path, file)
+            computed = write_missing(plan, progress, writer, None, keep, own)
+    if counted is False:
+        counted = join_sums(run, writer.plan, [(i, len(cut)) for i, numbers in enumerate(cut, 1) if numbers])
+    complete = keep and finish_store(path)
+    missing = missing_parts(path, writer.plan) if keep and not complete else []
     if not missing and counted is False:
-        missing = missing_parts(path, file, counted=True)
+        missing = missing_parts(path, writer.plan, counted=True)
+    rows = sum(len(plan.shard_rows(number)) for number in own)
     return PartDone(path, *part, len(own), rows, computed, complete, missing, counted)
-
-
-def _run(
-    plan: ExtractionPlan,
-    writer: StoreWriter,
-    part: tuple[int, int],
-    own: list[int],
-    progress: bool | None,
-    start: CountProgress | None,
-    keep: bool,
-) -> int:
-    """Write, and count from `start`, the shards of a part; the number of shards that this run was the first to write.
-
-    Args:
-        plan: of the complete extraction.
-        writer: of the store.
-        part: (i, n).
-        own: the shards of the part.
-        progress: as for `run_part`.
-        start: the progress of the sums before the first shard; None counts nothing.
-        keep: whether shards are written; without it and without sums there is nothing to do.
-    """
-    if not own or not (keep or start):
-        return 0
-    tally = None
-    if start is not None:
-        folder = part_folder(writer.path, *part)
-        tally = Tally(plan.task, plan.layout, plan.places, plan.device, start, folder)
-    written: list[Future[bool]] = []
-    with writer, closing(run_shards(plan, progress, writer, tally, keep, own)) as shards:
-        written.extend(writer.write(number, rows, tensors) for number, rows, tensors in on_host(shards))
-    if tally is not None:
-        tally.finish(record_of_run(plan))
-    return sum(one.result() for one in written)

@@ -19,7 +19,7 @@ from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.replan import check_extracted, load_again, same_plan
 from probekit.activations.run.device_copy import Shard, on_host
 from probekit.activations.run.forward import running
-from probekit.activations.run.loop import compute_shard, refuse_hooks, shard_rows
+from probekit.activations.run.loop import compute_shard, refuse_hooks
 from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import has_manifest, read_plan, record_numbers, stored_rows
@@ -80,7 +80,7 @@ def begin_work(plan: ExtractionPlan, path: str | AnyPath, check: str = SIZE) -> 
 def missing_shards(plan: ExtractionPlan, writer: StoreWriter) -> list[int]:
     """The numbers of the shards of a plan that a store lacks; raises a StorageError if one that is there is damaged."""
     numbers = range(len(plan.shards))
-    there = each_of(writer.path, lambda number: writer.has(number, shard_rows(plan, number)), numbers)
+    there = each_of(writer.path, lambda number: writer.has(number, plan.shard_rows(number)), numbers)
     return [number for number, is_there in zip(numbers, there, strict=True) if not is_there]
 
 
@@ -168,7 +168,7 @@ def _missing(
 ) -> Iterator[Shard]:
     """Compute the shards without a record; `there` gets the others, `seconds` the time that each took."""
     for number in numbers:
-        start, rows = time.monotonic(), shard_rows(plan, number)
+        start, rows = time.monotonic(), plan.shard_rows(number)
         if writer.has(number, rows):
             there.append(_there(plan, number, rows))
             continue

@@ -83,3 +83,7 @@ class ExtractionPlan:
     def batches(self) -> list[np.ndarray]:
         """The blocks of each batch, in the order of work."""
         return [batch for shard in self.shards for batch in shard]
+
+    def shard_rows(self, number: int) -> np.ndarray:
+        """The examples of a shard, in its order."""
+        return self.packing.rows_of(np.concatenate(self.shards[number]))

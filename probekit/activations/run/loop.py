@@ -5,16 +5,18 @@ Axes: N examples, R rows of a place, D their width.
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.activations.plan.identity import record_of_run
 from probekit.activations.plan.packing import cut_batches, pack
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.activations.run.device_copy import Shard
+from probekit.activations.run.device_copy import Shard, on_host
 from probekit.activations.run.forward import compute_batch, running
 from probekit.activations.run.soundness import sound_rows, unsound_error
 from probekit.activations.store.writer import StoreWriter
@@ -56,10 +58,10 @@ def run_shards(
         DataError: NaN, infinity, or a value that the kept type cannot hold.
     """
     own = range(len(plan.shards)) if numbers is None else numbers
-    n_texts = len(plan.task) if numbers is None else sum(len(shard_rows(plan, number)) for number in own)
+    n_texts = len(plan.task) if numbers is None else sum(len(plan.shard_rows(number)) for number in own)
     with running(plan.model, plan.device), extract_bar(plan, n_texts, progress) as advance:
         for at, number in enumerate(own):
-            rows = shard_rows(plan, number)
+            rows = plan.shard_rows(number)
             uncounted = tally is not None and tally.wants(at)
             on_disk = writer is not None and (keep or uncounted) and writer.has(number, rows)
             values: dict[Place, Tensor] = {}
@@ -74,9 +76,27 @@ def run_shards(
                 yield number, rows, values
 
 
-def shard_rows(plan: ExtractionPlan, number: int) -> np.ndarray:
-    """The examples of a shard, in its order."""
-    return plan.packing.rows_of(np.concatenate(plan.shards[number]))
+def write_missing(
+    plan: ExtractionPlan,
+    progress: bool | None,
+    writer: StoreWriter,
+    tally: Tally | None = None,
+    keep: bool = True,
+    numbers: Sequence[int] | None = None,
+) -> int:
+    """Write every shard that is missing on disk, and finish the tally; arguments and errors as of `run_shards`.
+
+    Returns:
+        How many shards this run computed and was the first to write.
+    """
+    written: list[Future[bool]] = []
+    with writer, closing(run_shards(plan, progress, writer, tally, keep, numbers)) as shards:
+        for number, rows, tensors in on_host(shards):
+            written.append(writer.write(number, rows, tensors))
+            del tensors  # so that memory does not hold it while the next one is computed
+    if tally is not None:
+        tally.finish(record_of_run(plan))
+    return sum(one.result() for one in written)
 
 
 @torch.inference_mode()
@@ -95,7 +115,7 @@ def compute_shard(
     Raises:
         DataError: NaN, infinity, or a value that the kept type cannot hold.
     """
-    filled, sound = FilledShard(plan, shard_rows(plan, number)), []
+    filled, sound = FilledShard(plan, plan.shard_rows(number)), []
     for blocks in plan.shards[number]:
         batch = plan.packing.batch(blocks)
         kept = {place: x.to(DTYPES[plan.dtype]) for place, x in compute_batch(plan, batch).items()}
@@ -106,7 +126,7 @@ def compute_shard(
             advance(batch.rows, sum(x.nbytes for x in kept.values()))
     if not torch.stack(sound).all():  # looked at once per shard: each look makes a GPU wait
         others = range(number, len(plan.shards)) if later is None else later
-        raise unsound_error(plan, np.concatenate([shard_rows(plan, other) for other in others]))
+        raise unsound_error(plan, np.concatenate([plan.shard_rows(other) for other in others]))
     return filled.values
 
 

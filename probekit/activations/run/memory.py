@@ -12,10 +12,10 @@ from probekit.activations.layout import Layout, row_bytes
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.loop import hooked_points, run_shards, unpacked
 from probekit.activations.sums.statistics import statistics_bytes, used_splits
+from probekit.activations.sums.tally import check_countable
 from probekit.errors import UsageError
 from probekit.machine.devices import DTYPES, free_bytes
 from probekit.points import Place
-from probekit.tasks.base import Task
 from probekit.text import counted
 
 
@@ -56,19 +56,21 @@ def _refuse_large(layout: Layout, places: list[Place], widths: list[int], dtype:
         )
 
 
-def refuse_large_sums(task: Task, widths: list[int], device: torch.device) -> None:
-    """Raise UsageError, with the arithmetic, if the sums do not fit in memory.
+def check_sums(plan: ExtractionPlan) -> None:
+    """Check, before anything is written, that statistics can be made of a plan and fit in memory.
 
-    Writing holds the file of one place in host memory twice.
+    Raises:
+        UsageError: several positions, attention, or a regression; more than fits, with the arithmetic.
+        DataError: labels out of range.
     """
-    device = device if device.type == "cuda" else torch.device("cpu")
-    free, need = free_bytes(device), statistics_bytes(task, widths)
-    files = 0 if device.type == "cuda" else 2 * statistics_bytes(task, [max(widths)])
-    if free is not None and need + files > free:
+    check_countable(plan)
+    device = plan.device if plan.device.type == "cuda" else torch.device("cpu")
+    free, need = free_bytes(device), statistics_bytes(plan.task, plan.widths)
+    if free is not None and need > free:
         raise UsageError(
-            f"{need / 1e9:,.1f} GB of statistics ({len(widths)} places x {len(used_splits(task))} splits x "
-            f"{_distinct(widths)} squared, float64) and {files / 1e9:,.1f} GB to write them do not fit the "
-            f"{free / 1e9:,.1f} GB that are free on {device}; take fewer layers or narrower points"
+            f"{need / 1e9:,.1f} GB of statistics ({len(plan.widths)} places x {len(used_splits(plan.task))} splits x "
+            f"{_distinct(plan.widths)} squared, float64) do not fit the {free / 1e9:,.1f} GB that are free on {device};"
+            " take fewer layers or narrower points"
         )
 
 

@@ -26,7 +26,7 @@ from probekit.activations.store.labels import FOLDER as LABELS
 from probekit.activations.store.labels import SPLITS_FILE, label_files, read_label_file, read_splits
 from probekit.activations.store.shard import Record, load_record, repair_advice
 from probekit.activations.store.tensors import check_shard
-from probekit.activations.sums.statistics import FOLDER as STATISTICS
+from probekit.activations.sums.files import FOLDER as STATISTICS
 from probekit.activations.sums.statistics import check_statistics
 from probekit.errors import StorageError
 from probekit.files.durable import each_of, entries

@@ -22,11 +22,13 @@ from probekit.files.durable import Buffer, matches, unseal
 from probekit.files.remote.path import AnyPath
 from probekit.machine.devices import DTYPES
 
+SHARDS = "shards"
 CHUNK = 1 << 19  # bytes that are read, hashed and copied while they are in the processor's cache
-_SAFETENSORS_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+TYPES = {**DTYPES, "float64": torch.float64}  # the last one is that of sums
+_SAFETENSORS_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MAX_SIZE = 1 << 40  # of one size of a tensor; larger ones would overflow sums of bytes
-_RECORD = {
+RECORD = {
     "plan": str,
     "file": str,
     "n_bytes": int,
@@ -40,6 +42,11 @@ def repair_advice(path: AnyPath) -> str:
     return f"run: probekit repair {str(path)!a}"
 
 
+def count_again(folder: AnyPath) -> str:
+    """What to do about broken sums in a folder."""
+    return f"remove the folder {str(folder)!a} and run the same command again"
+
+
 @dataclass(frozen=True)
 class TensorRecord:
     """One tensor of a shard."""
@@ -51,7 +58,7 @@ class TensorRecord:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row."""
-        return self.shape[1] * DTYPES[self.dtype].itemsize
+        return self.shape[1] * TYPES[self.dtype].itemsize
 
     @property
     def n_bytes(self) -> int:
@@ -61,10 +68,14 @@ class TensorRecord:
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """The content of one shard: rows of the task, and a tensor for each place, by `place_name`, in file order."""
+    """The content of one shard: rows of the task, and a tensor for each place, by `place_name`, in file order.
+
+    The shard is in `folder` of the store.
+    """
 
     rows: np.ndarray
     tensors: dict[str, TensorRecord]
+    folder: str = SHARDS
 
     @cached_property
     def header(self) -> bytes:
@@ -103,15 +114,21 @@ def load_record(path: AnyPath, plan_seal: str | None) -> tuple[Record, str]:
     """
     advice = repair_advice(path.parent.parent)
     body, seal = unseal(path, advice=advice)
-    if matches(body, _RECORD) and plan_seal in (None, body["plan"]):
-        tensors = {
-            name: TensorRecord(x["dtype"], tuple(x["shape"]), x["sha256"]) for name, x in body["tensors"].items()
-        }
-        if all(map(_is_possible, tensors.values())) and _are_distinct(body["rows"]):
-            record = Record(np.array(body["rows"], dtype=np.int64), tensors)
-            if tensors and (record.file, record.n_bytes) == (body["file"], body["n_bytes"]):
-                return record, seal
+    if matches(body, RECORD) and plan_seal in (None, body["plan"]):
+        record = record_in(body)
+        if record is not None:
+            return record, seal
     raise StorageError(f"{str(path)!a} is not a record of this store; {advice}")
+
+
+def record_in(body: dict[str, Any], folder: str = SHARDS) -> Record | None:
+    """The record that a body of the form `RECORD` holds, of a shard in `folder`; None if it is inconsistent."""
+    tensors = {name: TensorRecord(x["dtype"], tuple(x["shape"]), x["sha256"]) for name, x in body["tensors"].items()}
+    if all(map(_is_possible, tensors.values())) and _are_distinct(body["rows"]):
+        record = Record(np.array(body["rows"], dtype=np.int64), tensors, folder)
+        if tensors and (record.file, record.n_bytes) == (body["file"], body["n_bytes"]):
+            return record
+    return None
 
 
 def _is_possible(x: TensorRecord) -> bool:
@@ -156,5 +173,5 @@ def _described(x: Tensor, sha256: str) -> TensorRecord:
 
 
 def bytes_of(x: Tensor) -> memoryview:
-    """The memory of a contiguous tensor."""
-    return x.detach().flatten().view(torch.uint8).numpy().data
+    """The memory of a contiguous tensor, or of its copy in host memory."""
+    return x.detach().cpu().flatten().view(torch.uint8).numpy().data

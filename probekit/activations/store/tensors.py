@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.store.shard import Record, repair_advice
+from probekit.activations.store.shard import SHARDS, TYPES, Record, count_again, repair_advice
 from probekit.errors import StorageError
 from probekit.files.durable import open_plain, sizes_of
 from probekit.files.remote.path import AnyPath
-from probekit.machine.devices import DTYPES
 
 ALWAYS, ONCE, SIZE = "always", "hash", "size"  # hash whenever bytes are read; once in a process; only compare sizes
 _MOST_KNOWN = 1 << 20  # tensors to remember, some 200 MB
@@ -27,9 +26,8 @@ _intact: set[tuple[int | str, ...]] = set()
 @contextmanager
 def _open_shard(path: AnyPath, record: Record) -> Iterator[Any]:
     """The shard of the store at `path`, open for reading; raises StorageError."""
-    shard = path / "shards" / record.file
     try:
-        with open_plain(shard) as file:
+        with open_plain(path / record.folder / record.file) as file:
             _check_size(path, record, record.n_bytes if file.size is None else file.size)
             yield file
     except FileNotFoundError:
@@ -37,11 +35,17 @@ def _open_shard(path: AnyPath, record: Record) -> Iterator[Any]:
 
 
 def _missing(path: AnyPath, record: Record) -> StorageError:
-    return StorageError(f"shard {str(path / 'shards' / record.file)!a} is missing; {repair_advice(path)}")
+    return StorageError(f"shard {str(path / record.folder / record.file)!a} is missing; {_advice(path, record)}")
 
 
 def _damaged(path: AnyPath, record: Record, why: str) -> StorageError:
-    return StorageError(f"shard {str(path / 'shards' / record.file)!a} is damaged: {why}; {repair_advice(path)}")
+    file = path / record.folder / record.file
+    return StorageError(f"shard {str(file)!a} is damaged: {why}; {_advice(path, record)}")
+
+
+def _advice(path: AnyPath, record: Record) -> str:
+    """What to do about a broken shard; one beside those of the store is of sums, which are counted again."""
+    return repair_advice(path) if record.folder == SHARDS else count_again(path / record.folder)
 
 
 def _check_size(path: AnyPath, record: Record, size: int | None) -> None:
@@ -54,7 +58,7 @@ def _check_size(path: AnyPath, record: Record, size: int | None) -> None:
 def check_shard_sizes(path: AnyPath, records: Iterable[Record]) -> None:
     """Raise a StorageError unless each shard is a regular file, or an object, of the recorded size."""
     records = list(records)
-    for record, size in zip(records, sizes_of([path / "shards" / one.file for one in records]), strict=True):
+    for record, size in zip(records, sizes_of([path / one.folder / one.file for one in records]), strict=True):
         _check_size(path, record, size)
 
 
@@ -121,4 +125,4 @@ def read_tensor(path: AnyPath, record: Record, name: str, check: str = ALWAYS) -
     values = np.empty((x.shape[0], x.row_bytes), dtype=np.uint8)
     for first, part in chunks(path, record, name, check):  # faster than reading into memory that is new
         values[first : first + len(part)] = part
-    return torch.from_numpy(values.reshape(-1)).view(DTYPES[x.dtype]).view(x.shape)
+    return torch.from_numpy(values.reshape(-1)).view(TYPES[x.dtype]).view(x.shape)

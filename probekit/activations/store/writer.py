@@ -49,8 +49,7 @@ class StoreWriter:
     """
 
     def __init__(self, path: AnyPath, plan: PlanFile, check: str = SIZE):
-        self.path = path
-        self._plan = plan
+        self.path, self.plan = path, plan
         self._check = check
         self._records = records_of(path, plan)
         self._pool: ThreadPoolExecutor | None = None
@@ -84,7 +83,7 @@ class StoreWriter:
         file = record_path(self.path, number)
         if not is_there(file):
             return False
-        record, _ = read_record(self.path, self._plan, number)
+        record, _ = read_record(self.path, self.plan, number)
         if not np.array_equal(record.rows, rows):
             raise StorageError(f"{str(file)!a} holds rows of another run; name another folder, or remove it")
         check_shard(self.path, record, self._check)
@@ -96,7 +95,7 @@ class StoreWriter:
         Raises:
             StorageError: it is missing or damaged.
         """
-        record, _ = read_record(self.path, self._plan, number)
+        record, _ = read_record(self.path, self.plan, number)
         return {split_point(name): read_tensor(self.path, record, name) for name in record.tensors}
 
     def write(self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor]) -> Future[bool]:
@@ -170,7 +169,7 @@ class StoreWriter:
             self.flush()
         finally:
             self.close()
-        write_manifest(self.path, self._plan, meta)
+        write_manifest(self.path, self.plan, meta)
 
 
 def write_manifest(path: AnyPath, plan: PlanFile, meta: dict[str, Any] | None = None) -> None:

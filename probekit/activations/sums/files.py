@@ -1,44 +1,60 @@
-"""Statistics on disk: how they are written, checked and resumed.
+"""Sums on disk: a shard for each part of a run, and a record that says how far the part is counted.
 
-    STORE/statistics/<sha256>.safetensors   the moments of one place, named by their content
-                     00012.json             after 12 shards: which files, of which plan; it carries its own checksum
+    STORE/statistics/<sha256>.safetensors   a shard (`store.shard`) with the sums of every place and split in float64
+                     2-of-4-00012.json      its record: part 2 of 4 after 12 of its shards; 1-of-1 is the whole run
 
-The files of all places are on disk before the JSON record that names them, and older ones are removed afterwards.
+The records are a `Run` of the store's plan. A shard is on disk before its record, and older ones go afterwards.
+
+Each part sums its shards in their order around a shift of its own. The parts are joined in the order of their numbers,
+whichever finished first, so that the result is the same bits in any order of finishing. It equals the sums of one
+process up to rounding: a relative error of at most 1e-12 in test (float64; the shifts are means of rows, so that moving
+to another shift loses little).
 
 Axes: D width of a place, C classes.
 """
 
 import contextlib
 import hashlib
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
-from probekit.activations.digest import identity_digest
+from probekit.activations.store.format import PlanFile, read_plan
+from probekit.activations.store.shard import RECORD, Record, count_again, hashed_parts, record_body, record_in
+from probekit.activations.store.tensors import SIZE, check_shard, read_tensor
 from probekit.activations.sums.moments import SplitMoments
 from probekit.errors import StorageError
-from probekit.files.durable import is_there, read_plain, refused, remove_old, seal, unseal, write_as, write_first
+from probekit.files.durable import each_of, is_there, matches, remove, remove_old, write_named
 from probekit.files.remote.path import AnyPath
-from probekit.points import Place, place_name, split_point
+from probekit.files.run import Run
+from probekit.points import Place, UnknownPoint, place_name, split_point
 from probekit.tasks.base import SPLITS
 
-FORMAT = "probekit-statistics"
-FORMAT_VERSION = 1
+FORMAT = "probekit sums 2"
 FOLDER = "statistics"
-_MAX_HEADER = 1_000_000  # bytes of a safetensors file's header
-_FILE_NAME = re.compile(r"[0-9a-f]{64}\.safetensors")
-_RECORD_NAME = re.compile(r"\d+\.json")
+_PIECE = re.compile(r"(\d+)-of-(\d+)-(\d+)")
+_FORM = RECORD | {
+    "format": str,
+    "part": (int, int),
+    "shards": int,
+    "texts": (int, int),
+    "order": str,
+    "places": [(str, int | None)],
+    "splits": [str],
+    "label_names": [(str, [str])],
+    "counts": {str: (int, [[int]])},
+    "meta": dict,
+}
+_SAME = ("places", "splits", "label_names")  # fields that are equal in all parts
 
 Key = tuple[Place, str]
-T = TypeVar("T")
+Part = tuple[int, int]  # number from 1, and number of parts
+WHOLE: Part = (1, 1)
 
 
 class Contents(NamedTuple):
@@ -60,289 +76,283 @@ class Contents(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CountProgress:
-    """How far a run has counted.
+class Counted:
+    """How far a part is counted.
 
     Attributes:
-        plan: digest of the identity of the run.
-        shards: of the run.
-        texts: of the run.
-        shards_done: shards that are counted.
-        texts_done: texts that are counted.
+        numbers: the shards that are counted, in their order.
+        shards: number of the part's shards.
+        texts: examples that are counted, and all of the part.
         order: sha256 over the counted examples in their order.
     """
 
-    plan: str = ""
-    shards: int = 0
-    texts: int = 0
-    shards_done: int = 0
-    texts_done: int = 0
-    order: str = ""
+    numbers: Sequence[int]
+    shards: int
+    texts: tuple[int, int]
+    order: str
+
+
+@dataclass(frozen=True, eq=False)
+class PartSums:
+    """The newest sums of a part on disk.
+
+    Attributes:
+        path: the store.
+        file: their record.
+        part: which one.
+        record: of their shard; its rows are the numbers of the store's shards that are counted.
+        body: of the record.
+    """
+
+    path: AnyPath
+    file: AnyPath
+    part: Part
+    record: Record
+    body: dict[str, Any]
+
+    @property
+    def texts(self) -> tuple[int, int]:
+        """Examples that are counted, and all of the part."""
+        return tuple(self.body["texts"])
 
     @property
     def is_complete(self) -> bool:
-        """True if every shard is counted."""
-        return self.shards_done == self.shards
+        """True if every shard of the part is counted."""
+        return len(self.record.rows) == self.body["shards"]
+
+    @property
+    def places(self) -> list[Place]:
+        """In the order of the curve."""
+        return [(point, layer) for point, layer in self.body["places"]]
+
+    @property
+    def label_names(self) -> dict[str, list[str]]:
+        """Label set -> class names."""
+        return dict(self.body["label_names"])
+
+    def contents(self) -> Contents:
+        """The sums, with every byte checked.
+
+        Raises:
+            StorageError: the shard is missing or damaged.
+        """
+        check_shard(self.path, self.record)
+        found: dict[Key, SplitMoments] = {}
+        for place in self.places:
+            found |= self.moments(place)
+        return Contents(found, self.label_names, self.body["meta"])
+
+    def moments(self, place: Place) -> dict[Key, SplitMoments]:
+        """The moments of one place in every split, of a shard that is sound.
+
+        Raises:
+            StorageError: it holds NaN or infinity, or cannot be read.
+        """
+        start = f"{place_name(place)}."
+        names = [name for name in self.record.tensors if name.startswith(start)]
+        read = each_of(self.path, lambda name: read_tensor(self.path, self.record, name, SIZE), names)
+        tensors = dict(zip(names, read, strict=True))
+        if not all(x.isfinite().all() for x in tensors.values()):
+            raise StorageError(f"{str(self.file)!a} names NaN or infinity; {count_again(self.file.parent)}")
+        shift = tensors[f"{start}shift"][0]
+        found = {}
+        for split in self.body["splits"]:
+            count, class_counts = self.body["counts"][start + split]
+            sums = {name: tensors[f"{start}{split}.class_sums.{i}"] for i, name in enumerate(self.label_names)}
+            counts = {name: torch.tensor(one) for name, one in zip(sums, class_counts, strict=True)}
+            total, gram = tensors[f"{start}{split}.sum"][0], tensors[f"{start}{split}.gram"]
+            found[place, split] = SplitMoments(count, shift, total, gram, counts, sums)
+        return found
 
 
-def progress_after(progress: CountProgress, rows: np.ndarray, digest: Any) -> CountProgress:
-    """The progress after one more shard with these rows; updates the running sha256 `digest` of the order."""
-    digest.update(rows.astype("<i8").tobytes() + b"|")
-    done = (progress.shards_done + 1, progress.texts_done + len(rows), digest.hexdigest())
-    return CountProgress(progress.plan, progress.shards, progress.texts, *done)
+def tensors_of(contents: Contents) -> dict[str, Tensor]:
+    """The tensors by name, with two axes each. Label sets are numbered: their names may be any text."""
+    tensors: dict[str, Tensor] = {}
+    for place in contents.places:
+        start = f"{place_name(place)}."
+        tensors[f"{start}shift"] = contents.moments[place, contents.splits[0]].shift[None]
+        for split in contents.splits:
+            moments = contents.moments[place, split]
+            tensors |= {
+                f"{start}{split}.sum": moments.shifted_sum[None],
+                f"{start}{split}.gram": moments.shifted_gram,
+                **{f"{start}{split}.class_sums.{i}": x for i, x in enumerate(moments.shifted_class_sums.values())},
+            }
+    return {name: x.contiguous() for name, x in tensors.items()}
 
 
-def read_progress(record: AnyPath, body: dict[str, Any]) -> CountProgress:
-    """The progress in a record.
+def sums_at(path: AnyPath, plan: PlanFile | None = None) -> Run:
+    """The records of the sums in the store at `path`, or of sums that were saved there without a store.
 
     Raises:
-        StorageError: it is not a record of statistics, or has another format.
+        StorageError: the plan of the store is damaged.
     """
-    try:
-        found = CountProgress(**body["progress"])
-    except (KeyError, TypeError):
-        raise damaged(record, "is not a record of statistics") from None
-    numbers = (found.shards_done, found.shards, found.texts_done, found.texts)
-    sound = all(type(n) is int and n >= 0 for n in numbers) and found.shards_done <= found.shards
-    if body.get("format") != FORMAT or not sound:
-        raise damaged(record, "is not a record of statistics")
-    if body.get("version") != FORMAT_VERSION:
-        raise StorageError(
-            f"{str(record)!a} has format {body.get('version')!a}, and this probekit reads format {FORMAT_VERSION}; "
-            "extract again"
-        )
+    if plan is None and is_there(path / "plan.json"):
+        plan = read_plan(path)
+    folder, other = path / FOLDER, "is of another run than the store, or not a record of statistics"
+    return Run(folder, "" if plan is None else plan.seal, other=other, advice=count_again(folder))
+
+
+def list_sums(run: Run) -> dict[Part, list[tuple[int, str]]]:
+    """Part -> (how many shards are counted, name) of its records, the newest last."""
+    found: dict[Part, list[tuple[int, str]]] = {}
+    for piece in run.done():
+        if match := _PIECE.fullmatch(piece):
+            i, n, done = map(int, match.groups())
+            found.setdefault((i, n), []).append((done, piece))
+    return {part: sorted(records) for part, records in sorted(found.items())}
+
+
+def read_sums(run: Run, parts: Iterable[Part] | None = None) -> dict[Part, PartSums]:
+    """The newest sums of each of these parts that has some; of all parts for None.
+
+    A run that is still counting removes a record once a newer one is there. If that happens meanwhile, the newer one is
+    read.
+
+    Raises:
+        StorageError: a record is damaged, or of another run than the store.
+    """
+    listed, found = list_sums(run), {}
+    for part in listed if parts is None else parts:
+        if part in listed:
+            _, piece = listed[part][-1]
+            try:
+                body = run.read(piece, _FORM, _fits)
+            except StorageError:
+                if run.has(piece):
+                    raise
+                return read_sums(run, parts)
+            record = record_in(body, FOLDER)
+            assert record is not None
+            found[part] = PartSums(run.folder.parent, run.file(piece), part, record, body)
     return found
 
 
-def write_checkpoint(folder: AnyPath, contents: Contents, progress: CountProgress) -> None:
-    """Write the files of all places, then their record, then remove older ones.
+def _fits(body: dict[str, Any]) -> bool:
+    """True if a record of the right form agrees with itself."""
+    record, (i, n), splits = record_in(body), body["part"], body["splits"]
+    if record is None or body["format"] != FORMAT or not 1 <= i <= n or len(record.rows) > body["shards"]:
+        return False
+    if not (splits and body["places"]) or len(set(splits) & set(SPLITS)) != len(splits):
+        return False
+    classes = [len(names) for _, names in body["label_names"]]
+    shapes: dict[str, tuple[int, int]] = {}
+    for point, layer in body["places"]:
+        try:
+            start = f"{place_name(split_point((point, layer)))}."
+            D = record.tensors[f"{start}shift"].shape[1]
+        except (UnknownPoint, KeyError):
+            return False
+        shapes[f"{start}shift"] = (1, D)
+        for split in splits:
+            _, counts = body["counts"].get(start + split) or (0, [])
+            if [len(one) for one in counts] != classes:
+                return False
+            shapes |= {f"{start}{split}.sum": (1, D), f"{start}{split}.gram": (D, D)}
+            shapes |= {f"{start}{split}.class_sums.{k}": (C, D) for k, C in enumerate(classes)}
+    return {name: (x.shape, x.dtype) for name, x in record.tensors.items()} == {
+        name: (shape, "float64") for name, shape in shapes.items()
+    }
+
+
+def is_whole(run: Run) -> bool:
+    """True if the sums of every text are there, counted by one process or joined."""
+    whole = read_sums(run, [WHOLE]).get(WHOLE)
+    return whole is not None and whole.is_complete
+
+
+def write_sums(run: Run, part: Part, contents: Contents, counted: Counted) -> None:
+    """Write the sums of a part, then their record, then remove its older ones.
 
     Raises:
         StorageError: the disk refused.
     """
-    body = {**_about(contents, progress), "files": write_files(folder, contents)}
-    record = checkpoint_path(folder, progress.shards_done)
-    write_first(record, seal(body)[0])
-    remove_older(record, body)
-
-
-def write_files(folder: AnyPath, contents: Contents) -> dict[str, Any]:
-    """Write a file for each place, with at most one place in memory twice; returns the record's entry for them."""
-    return {place_name(place): write_place(folder, contents, place) for place in contents.places}
-
-
-def write_place(folder: AnyPath, contents: Contents, place: Place) -> dict[str, Any]:
-    """Write the file of one place; returns the record's entry for it."""
-    data = safetensors.torch.save({name: x.cpu() for name, x in place_tensors(contents, place).items()})
-    file = f"{hashlib.sha256(data).hexdigest()}.safetensors"
-    write_as(folder / file, data)
-    return {"file": file, "n_bytes": len(data)}
-
-
-def place_tensors(contents: Contents, place: Place) -> dict[str, Tensor]:
-    """All tensors of a place by their names in its file. Label sets are numbered there: their names can be any text."""
-    tensors = {"shift": contents.moments[place, contents.splits[0]].shift}
-    for split in contents.splits:
-        moments = contents.moments[place, split]
-        tensors[f"{split}.count"] = torch.tensor(moments.count)
-        tensors |= {f"{split}.sum": moments.shifted_sum, f"{split}.gram": moments.shifted_gram}
-        for i, name in enumerate(contents.label_names):
-            tensors[f"{split}.class_counts.{i}"] = moments.class_counts[name]
-            tensors[f"{split}.class_sums.{i}"] = moments.shifted_class_sums[name]
-    return {name: x.contiguous() for name, x in tensors.items()}
-
-
-def _about(contents: Contents, progress: CountProgress) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "version": FORMAT_VERSION,
-        "progress": vars(progress),
-        "places": [list(place) for place in contents.places],
-        "widths": [len(contents.moments[place, contents.splits[0]].shift) for place in contents.places],
-        "splits": contents.splits,
-        "label_names": [[name, names] for name, names in contents.label_names.items()],
-        "meta": contents.meta,
+    made = list[Record]()
+    numbers = np.array(counted.numbers, dtype=np.int64)
+    write_named(run.folder, hashed_parts(numbers, tensors_of(contents), made), lambda: made[0].file)
+    counts = {
+        f"{place_name(place)}.{split}": [one.count, [x.tolist() for x in one.class_counts.values()]]
+        for (place, split), one in contents.moments.items()
     }
+    body = {"format": FORMAT, "part": part, "shards": counted.shards, "texts": counted.texts, "order": counted.order}
+    body |= {"places": contents.places, "splits": contents.splits, "counts": counts, "meta": contents.meta}
+    body |= {"label_names": [[name, names] for name, names in contents.label_names.items()]}
+    run.write(f"{part[0]}-of-{part[1]}-{len(numbers):05d}", {**record_body(made[0]), **body})
+    remove_older(run, part, len(numbers))
 
 
-def checkpoint_path(folder: AnyPath, shards_done: int) -> AnyPath:
-    """The record of a checkpoint after this many shards."""
-    return folder / f"{shards_done:05d}.json"
+def remove_older(run: Run, part: Part, done: int) -> None:
+    """Remove what a part had before so many of its shards were counted."""
+    _remove(run, [piece for before, piece in list_sums(run).get(part, []) if before < done])
 
 
-def list_records(folder: AnyPath) -> list[AnyPath]:
-    """All records, oldest first."""
-    try:
-        found = [path for path in folder.iterdir() if _RECORD_NAME.fullmatch(path.name)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise refused(folder, error) from error
-    return sorted(found, key=lambda path: int(path.stem))
+def _remove(run: Run, pieces: Iterable[str]) -> None:
+    """Remove records, and then the shards that they alone name; what cannot be removed only takes room."""
+    gone = set[str]()
+    for piece in pieces:
+        with contextlib.suppress(StorageError):
+            record = record_in(run.read(piece, RECORD))
+            run.remove(piece)
+            gone |= set() if record is None else {record.file}
+    for file in gone and gone - _files(run):
+        with contextlib.suppress(StorageError):
+            remove(run.folder / file)
 
 
-def read_newest(folder: AnyPath, read: Callable[[AnyPath, dict[str, Any]], T]) -> T | None:
-    """Call `read` with the newest record and its content; None if there is no record.
-
-    A run that is still counting removes a record, and then its files, once a newer one is there. If that happens
-    meanwhile, the newer one is read.
-    """
-    while records := list_records(folder):
-        try:
-            return read(records[-1], _unsealed(records[-1]))
-        except StorageError:
-            if is_there(records[-1]):
-                raise
-    return None
+def remove_orphans(run: Run) -> None:
+    """Remove the shards of a run that died before it wrote their record; a young one may belong to a live run."""
+    files = _files(run)
+    remove_old(run.folder, lambda name: name.endswith(".safetensors") and name not in files)
 
 
-def check_same_run(store: AnyPath, progress: CountProgress, record: AnyPath) -> None:
-    """Check that the statistics within a store belong to its plan.
+def _files(run: Run) -> set[str]:
+    """The shards that sound records name."""
+    return {body["file"] for _, body in run.sound() if matches(body, RECORD)}
+
+
+def join_sums(run: Run, plan: PlanFile, parts: Sequence[Part]) -> bool:
+    """Add up the sums of these parts if all of them are complete, and remove theirs; True if that is done.
+
+    Args:
+        run: the records of the sums.
+        plan: of the store.
+        parts: all that have shards.
 
     Raises:
-        StorageError: they belong to another run.
+        StorageError: the disk refused, a file is damaged, or the parts do not have the shards of the run.
     """
-    plan = store / "plan.json"
-    if plan.exists() and identity_digest(unseal(plan)[0].get("identity", {})) != progress.plan:
-        raise damaged(record, "is of another run than the store")
-
-
-def damaged(path: AnyPath, why: str) -> StorageError:
-    """The error for a file that is missing or altered."""
-    folder = str(path.parent)
-    return StorageError(f"{str(path)!a} {why}; remove the folder {folder!a} and run the same command again")
-
-
-def _unsealed(path: AnyPath) -> dict[str, Any]:
     try:
-        return unseal(path)[0]
+        if not is_whole(run):
+            own = [one for one in read_sums(run, parts).values() if one.is_complete]
+            if len(own) == len(parts):
+                _join(run, plan, own)
     except StorageError:
-        raise damaged(path, "is damaged: its content does not match its checksum, or cannot be read") from None
+        if not is_whole(run):  # another process may have joined and removed them meanwhile
+            raise
+    if not is_whole(run):
+        return False
+    _remove(run, [piece for part, records in list_sums(run).items() if part != WHOLE for _, piece in records])
+    return True
 
 
-def remove_older(record: AnyPath, body: dict[str, Any]) -> None:
-    """Remove the records older than this one, and the files that only they name."""
-    folder = record.parent
-    kept = {at["file"] for at in body["files"].values()}
-    for old in list_records(folder):
-        if int(old.stem) < int(record.stem):
-            with contextlib.suppress(StorageError, OSError, KeyError, TypeError, AttributeError):
-                files = {at["file"] for at in _unsealed(old)["files"].values()}
-                old.unlink()
-                for file in files - kept:
-                    if _FILE_NAME.fullmatch(file):
-                        (folder / file).unlink()
-
-
-def remove_orphans(folder: AnyPath, body: dict[str, Any]) -> None:
-    """Remove files of a run that died before it wrote their record; a young file may belong to a live run."""
-    kept = {at["file"] for at in body["files"].values()}
-    remove_old(folder, lambda name: name.endswith(".safetensors") and name not in kept)
-
-
-def read_contents(record: AnyPath, body: dict[str, Any]) -> Contents:
-    """The statistics that a record names, with every byte, name, type and shape checked.
-
-    Raises:
-        StorageError: a file is missing or damaged, or the record is incomplete.
-    """
-    moments: dict[Key, SplitMoments] = {}
-    for place in recorded_places(record, body):
-        moments |= read_place(record, body, place)
-    with _record_errors(record):
-        return Contents(moments, read_label_names(record, body), dict(body["meta"]))
-
-
-def recorded_places(record: AnyPath, body: dict[str, Any]) -> list[Place]:
-    """The places of a record, one or more; errors as in `read_contents`."""
-    with _record_errors(record):
-        places = [split_point((point, layer)) for point, layer in body["places"]]
-        if not places:
-            raise ValueError
-        return places
-
-
-def read_place(record: AnyPath, body: dict[str, Any], place: Place) -> dict[Key, SplitMoments]:
-    """The moments of one place in every split; errors as in `read_contents`."""
-    with _record_errors(record):
-        return _read_place(record, body, place)
-
-
-def read_label_names(record: AnyPath, body: dict[str, Any]) -> dict[str, list[str]]:
-    """Label set -> class names, of a record; errors as in `read_contents`."""
-    with _record_errors(record):
-        return _label_names(body)
-
-
-@contextlib.contextmanager
-def _record_errors(record: AnyPath) -> Iterator[None]:
-    """Turn what a record without its form raises into a StorageError."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise damaged(record, "is not a record of statistics") from None
-
-
-def _read_place(record: AnyPath, body: dict[str, Any], place: Place) -> dict[Key, SplitMoments]:
-    splits, widths, label_names = body["splits"], body["widths"], _label_names(body)
-    if not splits or len(set(splits) & set(SPLITS)) != len(splits) or len(widths) != len(body["places"]):
-        raise ValueError
-    D = widths[body["places"].index(list(place))]
-    if not (type(D) is int and D > 0):
-        raise ValueError
-    at = body["files"][place_name(place)]
-    shapes = _shapes(splits, D, [len(names) for names in label_names.values()])
-    tensors = _read_file(record.parent, at["file"], at["n_bytes"], shapes)
-    return {(place, split): _moments(tensors, split, list(label_names)) for split in splits}
-
-
-def _label_names(body: dict[str, Any]) -> dict[str, list[str]]:
-    return {name: [str(one) for one in names] for name, names in body["label_names"]}
-
-
-def _shapes(splits: list[str], D: int, classes: list[int]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-    """Type and shape of each tensor of a place's file."""
-    shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {"shift": (torch.float64, (D,))}
-    for split in splits:
-        shapes[f"{split}.count"] = (torch.int64, ())
-        shapes |= {f"{split}.sum": (torch.float64, (D,)), f"{split}.gram": (torch.float64, (D, D))}
-        for i, C in enumerate(classes):
-            shapes[f"{split}.class_counts.{i}"] = (torch.int64, (C,))
-            shapes[f"{split}.class_sums.{i}"] = (torch.float64, (C, D))
-    return shapes
-
-
-def _read_file(folder: AnyPath, file: Any, n_bytes: Any, shapes: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors of a place's file; no more is read than these can take."""
-    if not (isinstance(file, str) and _FILE_NAME.fullmatch(file) and type(n_bytes) is int):
-        raise ValueError
-    path = folder / file
-    content = sum(dtype.itemsize * math.prod(shape) for dtype, shape in shapes.values())
-    try:
-        data = read_plain(path, content + _MAX_HEADER)
-    except FileNotFoundError:
-        raise damaged(path, "is missing") from None
-    if len(data) != n_bytes:
-        raise damaged(path, f"is damaged: it has {len(data)} bytes, not those of its record")
-    if hashlib.sha256(data).hexdigest() != path.stem:
-        raise damaged(path, "is damaged: its content does not match its checksum")
-    try:
-        tensors = safetensors.torch.load(data)
-    except SafetensorError:
-        raise damaged(path, "is not a safetensors file") from None
-    if {name: (x.dtype, tuple(x.shape)) for name, x in tensors.items()} != dict(shapes):
-        raise damaged(path, "does not hold the tensors of its record")
-    if not all(x.isfinite().all() for x in tensors.values()):
-        raise damaged(path, "holds NaN or infinity")
-    return tensors
-
-
-def _moments(tensors: Mapping[str, Tensor], split: str, label_sets: list[str]) -> SplitMoments:
-    return SplitMoments(
-        int(tensors[f"{split}.count"]),
-        tensors["shift"],
-        tensors[f"{split}.sum"],
-        tensors[f"{split}.gram"],
-        {name: tensors[f"{split}.class_counts.{i}"] for i, name in enumerate(label_sets)},
-        {name: tensors[f"{split}.class_sums.{i}"] for i, name in enumerate(label_sets)},
-    )
+def _join(run: Run, plan: PlanFile, parts: list[PartSums]) -> None:
+    first, folder = parts[0], str(run.folder)
+    for part in parts:
+        if any(part.body[field] != first.body[field] for field in _SAME):
+            raise StorageError(f"{str(part.file)!a} is of another run than the other parts; {count_again(run.folder)}")
+        check_shard(part.path, part.record)
+    numbers = sorted(np.concatenate([part.record.rows for part in parts]).tolist())
+    texts = sum(part.texts[1] for part in parts)
+    if numbers != list(range(plan.shards or 0)):
+        raise StorageError(
+            f"the parts in {folder!a} count {texts:,} texts, and the run has {plan.rows:,}: they were cut differently, "
+            "by other versions of probekit; remove the folder and run all parts again with one version"
+        )
+    total: dict[Key, SplitMoments] = {}
+    for place in first.places:
+        for part in parts:
+            own = part.moments(place)
+            total |= {key: total[key] + own[key] for key in own} if part is not first else own
+    order = hashlib.sha256("|".join(part.body["order"] for part in parts).encode()).hexdigest()
+    contents = Contents(total, first.label_names, {**first.body["meta"], "parts": len(parts)})
+    write_sums(run, WHOLE, contents, Counted(numbers, len(numbers), (texts, texts), order))

@@ -3,26 +3,26 @@
 Axes: D width of a place, C classes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from probekit.activations.store.format import read_plan
 from probekit.activations.sums.files import (
-    FOLDER,
+    WHOLE,
     Contents,
-    CountProgress,
+    Counted,
     Key,
-    check_same_run,
-    list_records,
-    place_tensors,
-    read_contents,
-    read_newest,
-    read_progress,
-    write_checkpoint,
+    Part,
+    PartSums,
+    list_sums,
+    read_sums,
+    sums_at,
+    write_sums,
 )
-from probekit.activations.sums.join import part_folders
 from probekit.activations.sums.moments import SplitMoments
+from probekit.activations.sums.old_files import OldSums, read_old_sums
 from probekit.errors import DataError, StorageError
-from probekit.files.durable import make_folder, unseal
+from probekit.files.durable import make_folder
 from probekit.files.remote.path import AnyPath
 from probekit.options.check import check_any_path
 from probekit.points import Place, PointSpec, UnknownPoint, as_extracted, place_name, split_point
@@ -87,7 +87,8 @@ class Statistics(Mapping[Key, SplitMoments]):
     @property
     def n_bytes(self) -> int:
         """Bytes of all sums in memory; on disk a few kB more."""
-        return sum(x.nbytes for place in self.places for x in place_tensors(self._contents, place).values())
+        widths = [len(self._contents.moments[place, self.splits[0]].shift) for place in self.places]
+        return _n_bytes(widths, len(self.splits), sum(map(len, self.label_names.values())))
 
     def save(self, path: str | AnyPath) -> AnyPath:
         """Write them to `path`, completely or not at all; `load_statistics` reads them.
@@ -96,11 +97,11 @@ class Statistics(Mapping[Key, SplitMoments]):
             StorageError: the disk refused, or `path` already holds statistics or a store.
         """
         path = check_any_path("path", path)
-        folder = path / FOLDER
-        if list_records(folder) or (path / "plan.json").exists():
+        run = sums_at(path)
+        if list_sums(run) or read_old_sums(path) or (path / "plan.json").exists():
             raise StorageError(f"{str(path)!a} already holds statistics or a store; name another folder")
-        make_folder(folder)
-        write_checkpoint(folder, self._contents, CountProgress())
+        make_folder(run.folder)
+        write_sums(run, WHOLE, self._contents, Counted([0], 1, (0, 0), ""))
         return path
 
     def __repr__(self) -> str:
@@ -117,19 +118,13 @@ def load_statistics(path: str | AnyPath) -> Statistics:
         UsageError: no path.
     """
     path = check_any_path("path", path)
-
-    def read(record: AnyPath, body: dict[str, Any]) -> Statistics:
-        progress = read_progress(record, body)
-        if not progress.is_complete:
-            state = f"{progress.texts_done} of {progress.texts} texts are counted"
-            raise StorageError(f"the statistics at {str(path)!a} are unfinished, {state}; run the same command again")
-        check_same_run(path, progress, record)
-        return Statistics(*read_contents(record, body))
-
-    found = read_newest(path / FOLDER, read)
+    found = read_sums(sums_at(path), [WHOLE]).get(WHOLE) or read_old_sums(path)
     if found is None:
         raise DataError(f"no statistics at {str(path)!a}; make them with probekit extract --stats")
-    return found
+    if not found.is_complete:
+        state = f"{found.texts[0]} of {found.texts[1]} texts are counted"
+        raise StorageError(f"the statistics at {str(path)!a} are unfinished, {state}; run the same command again")
+    return Statistics(*found.contents())
 
 
 def check_statistics(path: str | AnyPath) -> tuple[int, int] | None:
@@ -138,15 +133,7 @@ def check_statistics(path: str | AnyPath) -> tuple[int, int] | None:
     Raises:
         StorageError: they are damaged, or do not belong to the store at `path`; the message names the file.
     """
-    place = check_any_path("path", path)
-
-    def check(record: AnyPath, body: dict[str, Any]) -> tuple[int, int]:
-        progress = read_progress(record, body)
-        check_same_run(place, progress, record)
-        read_contents(record, body)
-        return progress.texts_done, progress.texts
-
-    return _read_all(place, check)
+    return _progress(check_any_path("path", path), check=True)
 
 
 def statistics_progress(path: str | AnyPath) -> tuple[int, int] | None:
@@ -157,32 +144,31 @@ def statistics_progress(path: str | AnyPath) -> tuple[int, int] | None:
     Raises:
         StorageError: they are damaged.
     """
-
-    def count(record: AnyPath, body: dict[str, Any]) -> tuple[int, int]:
-        progress = read_progress(record, body)
-        return progress.texts_done, progress.texts
-
-    return _read_all(check_any_path("path", path), count)
+    return _progress(check_any_path("path", path), check=False)
 
 
-def _read_all(path: AnyPath, read: Callable[[AnyPath, dict[str, Any]], tuple[int, int]]) -> tuple[int, int] | None:
-    """What `read` says of the newest record, or of the newest ones of all parts by the cut that counted most."""
-    joined = read_newest(path / FOLDER, read)
-    if joined is not None and joined[0] == joined[1]:
-        return joined
-    by_cut: dict[str, int] = {}
-    for folder in part_folders(path):
-        cut = folder.name.rpartition("-")[2]
-        by_cut[cut] = by_cut.get(cut, 0) + (read_newest(folder, read) or (0, 0))[0]
-    if not any(by_cut.values()):
-        return joined
-    total = joined[1] if joined else int(unseal(path / "plan.json")[0]["identity"]["rows"])
-    return max([*by_cut.values(), joined[0] if joined else 0]), total
+def _progress(path: AnyPath, check: bool) -> tuple[int, int] | None:
+    """The progress of the whole, or of the parts by the cut that counted most; `check` reads every byte of them."""
+    parts: dict[Part, PartSums | OldSums] = {**read_sums(sums_at(path))}
+    whole = parts.get(WHOLE) or read_old_sums(path)
+    if whole is not None:
+        parts = {WHOLE: whole} if whole.is_complete else {**parts, WHOLE: whole}
+    by_cut: dict[int, int] = {}
+    for (_, of), one in parts.items():
+        by_cut[of] = by_cut.get(of, 0) + one.texts[0]
+        if check:
+            one.contents()
+    if not parts:
+        return None
+    return max(by_cut.values()), whole.texts[1] if whole else read_plan(path).rows
 
 
 def statistics_bytes(task: Task, widths: Iterable[int]) -> int:
     """Bytes of the statistics of this task at places of these widths D: O(places x splits x D^2) in float64."""
-    classes, splits = sum(len(names) for names in task.label_names.values()), len(used_splits(task))
+    return _n_bytes(list(widths), len(used_splits(task)), sum(map(len, task.label_names.values())))
+
+
+def _n_bytes(widths: list[int], splits: int, classes: int) -> int:
     return sum(8 * (D + splits * (1 + D + D * D + classes * (D + 1))) for D in widths)
 
 

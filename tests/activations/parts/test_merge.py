@@ -19,7 +19,7 @@ from probekit.activations import (
     run_plan,
     verify,
 )
-from probekit.activations.sums.join import part_folders
+from probekit.activations.sums.files import list_sums, sums_at
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.files.remote.path import as_path
 from probekit.options import ExtractOptions
@@ -177,4 +177,4 @@ def test_parts_in_an_object_store_are_merged_as_on_disk(plan, single, parts, tmp
     for i in (3, 1, 2):
         done = run_part(plan, as_path(f"{remote}/same"), (i, 3), progress=False, sums="also")
     assert (done.complete, done.counted) == (True, True)
-    assert not part_folders(as_path(f"{remote}/same"))
+    assert list(list_sums(sums_at(as_path(f"{remote}/same")))) == [(1, 1)]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from old_store import as_format_2, as_old_sums
 from store_cases import plan_of
 
 from probekit.activations import (
@@ -21,15 +22,19 @@ from probekit.activations import (
     statistics_bytes,
     statistics_progress,
 )
+from probekit.activations.digest import identity_digest
 from probekit.activations.plan import build as planning
 from probekit.activations.run import loop
 from probekit.activations.store.writer import StoreWriter
 from probekit.activations.sums import files as sum_files
-from probekit.activations.sums.files import place_tensors
+from probekit.activations.sums import tally
+from probekit.activations.sums.files import tensors_of
+from probekit.activations.sums.statistics import check_statistics
 from probekit.activations.sums.tally import Tally
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.files import durable
 from probekit.files.durable import seal, unseal
+from probekit.files.run import Run
 from probekit.options import ExtractOptions
 from probekit.points import UnknownPoint
 from probekit.tasks.base import SPLITS
@@ -68,10 +73,12 @@ def sums_only(model, task, path=None, progress=None, **changes):
 def assert_same_bits(one: Statistics, other: Statistics):
     assert list(one) == list(other)
     assert one.label_names == other.label_names
-    for place in one.places:
-        ours, theirs = place_tensors(one._contents, place), place_tensors(other._contents, place)
-        assert ours.keys() == theirs.keys()
-        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    ours, theirs = tensors_of(one._contents), tensors_of(other._contents)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    for key, moments in one.items():
+        assert moments.count == other[key].count
+        assert str(moments.class_counts) == str(other[key].class_counts)
 
 
 def assert_closed_form(moments, X, labels, n_classes, tolerance=1e-12):
@@ -209,8 +216,7 @@ def test_stopped_at_any_shard_it_ends_in_the_same_bits(model, task, tmp_path, mo
 
 def assert_nothing_old(path):
     (record,) = (path / "statistics").glob("*.json")
-    named = {at["file"] for at in unseal(record)[0]["files"].values()}
-    assert {p.name for p in (path / "statistics").iterdir()} == named | {record.name}
+    assert {p.name for p in (path / "statistics").iterdir()} == {unseal(record)[0]["file"], record.name}
 
 
 def test_a_complete_store_gets_its_statistics_without_the_model(model, task, path, monkeypatch):
@@ -239,14 +245,14 @@ def test_statistics_without_activations_can_become_a_store(model, task, path):
 def test_a_crash_between_a_file_and_its_record_is_repaired(model, task, path, often, monkeypatch):
     written = []
 
-    def failing(to, data):
-        written.append(to)
-        if to.parent.name == "statistics" and len([p for p in written if p.parent.name == "statistics"]) == 3:
+    def failing(run, piece, body):
+        written.append(piece)
+        if len(written) == 3:
             raise Stopped
-        return durable.write_first(to, data)
+        return Run.write(run, piece, body)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sum_files, "write_first", failing)
+        patch.setattr(sum_files, "Run", type("Failing", (Run,), {"write": failing}))
         with pytest.raises(Stopped):
             sums_only(model, task, path)
     assert statistics_progress(path) not in (None, (0, 23))
@@ -258,17 +264,17 @@ def test_a_crash_between_a_file_and_its_record_is_repaired(model, task, path, of
 def test_checkpoints_are_seldom(model, task, path, monkeypatch):
     times, writes = iter(range(0, 10_000, 10)), []
     monkeypatch.setattr(time, "monotonic", lambda: next(times))
-    write = sum_files.write_files
-    monkeypatch.setattr(sum_files, "write_files", lambda *args: (writes.append(1), write(*args))[1])
+    write = tally.write_sums
+    monkeypatch.setattr(tally, "write_sums", lambda *args: (writes.append(1), write(*args))[1])
     sums_only(model, task, path, progress=False)
     assert 2 <= len(writes) < len(plan_of(model, task, **HOW).shards)
 
 
 def test_a_checkpoint_that_a_newer_one_replaces_while_it_is_read_is_no_damage(model, task, path, monkeypatch):
-    folder = half_done(model, task, path, monkeypatch, sums_only)
-    counted, list_them = statistics_progress(path), sum_files.list_records
-    stale = [[folder / "00001.json"]]  # listed, and gone when it is opened
-    monkeypatch.setattr(sum_files, "list_records", lambda folder: stale.pop() if stale else list_them(folder))
+    half_done(model, task, path, monkeypatch, sums_only)
+    counted, list_them = statistics_progress(path), sum_files.list_sums
+    stale = [{(1, 1): [(1, "1-of-1-00001")]}]  # listed, and gone when it is opened
+    monkeypatch.setattr(sum_files, "list_sums", lambda run: stale.pop() if stale else list_them(run))
     assert counted is not None
     assert statistics_progress(path) == counted
     assert stale == []
@@ -326,39 +332,38 @@ def test_a_checkpoint_of_other_shards_is_noticed(model, task, path, monkeypatch)
     folder = half_done(model, task, path, monkeypatch, sums_only)
     (record,) = folder.glob("*.json")
     body, _ = unseal(record)
-    body["progress"]["order"] = "0" * 64
-    record.write_bytes(seal(body)[0])
-    with pytest.raises(StorageError, match="counted other shards than this run has"):
-        sums_only(model, task, path)
-    body["progress"]["plan"] = "0" * 64
-    record.write_bytes(seal(body)[0])
-    with pytest.raises(StorageError, match="is of another run"):
-        sums_only(model, task, path)
+    changes = ({"order": "0" * 64}, {"rows": [0, 1, 3]}, {"shards": 99}, {"plan": "0" * 64})
+    for change, said in zip(
+        changes, [*["counted other shards than this run has"] * 3, "is of another run"], strict=True
+    ):
+        record.write_bytes(seal(body | change)[0])
+        with pytest.raises(StorageError, match=said):
+            sums_only(model, task, path)
 
 
 HOSTILE = [
-    lambda body: body["files"]["resid_pre.0"].update(file="../../plan.json"),
-    lambda body: body["files"]["resid_pre.0"].update(file=None),
-    lambda body: body["files"].pop("resid_pre.0"),
-    lambda body: body.update(files=[]),
+    lambda body: body.update(file="../../plan.json"),
+    lambda body: body.update(file=None),
+    lambda body: body["tensors"].pop("resid_pre.0.train.gram"),
+    lambda body: body["tensors"]["resid_pre.0.train.gram"].update(shape=[10**9, 10**9]),
+    lambda body: body["tensors"]["resid_pre.0.shift"].update(dtype="float32"),
     lambda body: body.update(places=[["resid_pre", 10**30]] * 7),
+    lambda body: body.update(places=[["resid_mad", 1]]),
     lambda body: body.update(places=[]),
-    lambda body: body.update(widths=[10**9] * 7),
-    lambda body: body.update(widths=[-1] * 7),
-    lambda body: body.update(widths=[True] * 7),
     lambda body: body.update(splits=["train", "tset"]),
     lambda body: body.update(splits=[["train"]]),
     lambda body: body.update(splits=["train", "train", "validation", "test"]),
     lambda body: body.update(label_names=[["odd", ["no", "yes", "more"]], ["third", ["0", "1", "2"]]]),
     lambda body: body.update(label_names="odd"),
+    lambda body: body["counts"].pop("resid_pre.0.train"),
+    lambda body: body["counts"].update({"resid_pre.0.train": [3, [[1, 2]]]}),
     lambda body: body.update(meta=None),
-    lambda body: body["progress"].update(shards_done=-1),
-    lambda body: body["progress"].update(shards_done=10**9),
-    lambda body: body["progress"].update(shards_done="1"),
-    lambda body: body["progress"].update(more=1),
-    lambda body: body.update(progress=None),
-    lambda body: body.update(format="probekit-activations"),
-    lambda body: body.update(version=2),
+    lambda body: body.update(part=[2, 1]),
+    lambda body: body.update(rows=[]),
+    lambda body: body.update(rows=[0, 0]),
+    lambda body: body.update(shards=1),
+    lambda body: body.update(texts=["1", 2]),
+    lambda body: body.update(format="probekit sums 3"),
 ]
 
 
@@ -374,29 +379,38 @@ def test_a_false_record_is_refused(model, task, path):
         record.write_bytes(whole)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"\xff" * 8 + b"{}", (2**40).to_bytes(8, "little"), b"\x02\x00\x00\x00\x00\x00\x00\x00{}", "nan"],
-    ids=["empty", "header", "header length", "no tensors", "nan"],
-)
-def test_a_false_file_is_refused(model, task, path, content):
-    """Even where its name and its record agree with it."""
-    import hashlib
-
-    import safetensors.torch
-
-    made = sums_only(model, task, path)
-    (record,) = (path / "statistics").glob("*.json")
-    body, _ = unseal(record)
-    if content == "nan":
-        tensors = place_tensors(made._contents, ("resid_pre", 0))
-        content = safetensors.torch.save({name: x / 0 if x.is_floating_point() else x for name, x in tensors.items()})
-    file = f"{hashlib.sha256(content).hexdigest()}.safetensors"
-    (path / "statistics" / file).write_bytes(content)
-    body["files"]["resid_pre.0"] = {"file": file, "n_bytes": len(content)}
-    record.write_bytes(seal(body)[0])
-    with pytest.raises(StorageError, match=rf"{file}' (is|does not hold|holds)"):
+def test_nan_is_refused_even_where_the_record_agrees(model, task, path, tmp_path):
+    moments = {key: one.around(one.shift / 0) for key, one in sums_only(model, task).items()}
+    Statistics(moments, task.label_names, {}).save(path)
+    with pytest.raises(StorageError, match=r"1-of-1-00001.json' names NaN or infinity; remove the folder"):
         load_statistics(path)
+
+
+def test_sums_of_older_versions_are_read(model, task, path, tmp_path):
+    """Those of a store of format 2, and saved ones, whatever happens to a file."""
+    made = with_store(model, task, path)
+    as_old_sums(path, identity_digest(unseal(path / "plan.json")[0]["identity"] | {"version": 2}))
+    as_format_2(path)
+    made.save(tmp_path / "saved")
+    as_old_sums(tmp_path / "saved")
+    for place in (path, tmp_path / "saved"):
+        assert_same_bits(load_statistics(place), made)
+        assert check_statistics(place) == statistics_progress(place) == (23, 23)
+    with pytest.raises(StorageError, match="already holds statistics"):
+        made.save(tmp_path / "saved")
+    for file in sorted((path / "statistics").iterdir()):
+        whole = file.read_bytes()
+        for damaged in (whole[: len(whole) // 2], whole[:-9] + b"~" + whole[-8:]):
+            file.write_bytes(damaged)
+            with pytest.raises(StorageError, match=rf"{file.name}.*remove the folder .*statistics'"):
+                load_statistics(path)
+        file.write_bytes(whole)
+    body = unseal(record := path / "statistics" / "00004.json")[0]
+    lies = [{"widths": [-1] * 7}, {"places": [["resid_mad", 1]] * 7}, {"splits": ["tset"]}, {"files": {}}]
+    for lie in [*lies, {"progress": body["progress"] | {"plan": ""}}, {"splits": ["train"]}]:
+        record.write_bytes(seal(body | lie)[0])
+        with pytest.raises(StorageError):
+            load_statistics(path)
 
 
 def test_statistics_of_another_store_are_noticed(model, tiny, task, path, tmp_path):
@@ -417,7 +431,7 @@ def test_what_cannot_be_counted_is_refused_before_anything_runs(model, task, pat
         extract(model, task, stats=True, **HOW)
     with pytest.raises(DataError, match=r"labels of 'odd' must be 0\.\.1 to be counted, example 'train:100' has -1"):
         sums_only(model, replace(task, labels={**task.labels, "odd": task.labels["odd"] - 1}))
-    monkeypatch.setattr("probekit.activations.run.memory.free_bytes", lambda device: 100_000)
+    monkeypatch.setattr("probekit.activations.run.memory.free_bytes", lambda device: 50_000)
     with pytest.raises(UsageError, match=r"\(7 places x 3 splits x 16/24 squared, float64\) .* take fewer layers"):
         sums_only(model, task, path)
     assert computed == []
@@ -451,4 +465,4 @@ def test_the_record_is_plain_json(model, task, path):
     sums_only(model, task, path)
     (record,) = (path / "statistics").glob("*.json")
     body = json.loads(record.read_text())
-    assert body["progress"]["texts_done"] == body["progress"]["texts"] == len(task)
+    assert body["texts"] == [len(task)] * 2
