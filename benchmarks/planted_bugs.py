@@ -210,12 +210,16 @@ BUGS = [
         "tests/test_durable.py tests/faults",
         "            os.fsync(file.fileno())\n        path = target()",
         "        path = target()",
+        "                os.fsync(file.fileno())\n            path = target()",
+        "            path = target()",
     ),
     bug(
         "folder-not-synced",
         "tests/test_durable.py tests/faults",
         "        put(temporary, path)\n        _fsync_folder(folder)",
         "        put(temporary, path)",
+        "            put(temporary, path)\n            _fsync_folder(folder)",
+        "            put(temporary, path)",
     ),
     bug(
         "last-writer-wins",
@@ -241,6 +245,8 @@ BUGS = [
         STORE,
         'if matches(body, _RECORD) and plan_seal in (None, body["plan"]):',
         "if matches(body, _RECORD):",
+        'if matches(body, RECORD) and plan_seal in (None, body["plan"]):',
+        "if matches(body, RECORD):",
     ),
     bug(
         "rows-may-repeat",
@@ -259,6 +265,8 @@ BUGS = [
         f"{STORE} tests/activations/test_extract.py",
         "differing = [key for key in {**stored, **ours} if stored.get(key) != ours.get(key)]",
         "differing = list[str]()",
+        "return [key for key in {**stored, **ours} if stored.get(key) != ours.get(key)]",
+        "return list[str]()",
     ),
     bug(
         "foreign-folder-taken",
@@ -295,12 +303,16 @@ BUGS = [
         "tests/activations/parts",
         "if numbers == list(range(plan.shards or 0)):",
         "if numbers:",
+        "if sorted(number for part in parts for number in part) == every}",
+        "if parts}",
     ),
     bug(
         "unfinished-part-counts",
         "tests/activations/parts",
         "return [part for part in parts if part.done < part.shards]",
         "return [part for part in parts if part.done + 1 < part.shards]",
+        "return [part for part in best if part.done < part.shards]",
+        "return [part for part in best if part.done + 1 < part.shards]",
     ),
     # sums
     bug(

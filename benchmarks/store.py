@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.digest import FORMAT_VERSION
 from probekit.activations.layout import Layout
 from probekit.activations.store.begin import NewStore, begin_store
+from probekit.activations.store.format import FORMAT_VERSION
 from probekit.activations.store.reader import Store
 from probekit.activations.store.writer import StoreWriter
 from probekit.files.remote.path import AnyPath

@@ -10,7 +10,7 @@ from tiny_configs import tiny_configs
 from torch.nn import Identity
 
 import probekit as pk
-from probekit.activations.plan.identity import digest_of
+from probekit.activations.plan.identity import identity_of
 from probekit.activations.plan.places import find_places
 from probekit.activations.repair import plan_again
 from probekit.activations.store.examples import read_examples
@@ -102,7 +102,7 @@ def test_a_store_plans_the_same_places_again(uneven, tmp_path, points, layers):
     plan = read_plan(tmp_path)
     again = plan_again(plan, read_examples(tmp_path, plan), uneven)
     assert list(acts) == again.places == find_places(uneven, points, layers)
-    assert digest_of(again) == digest_of(plan_of(uneven, TASK, points=points, layers=layers))
+    assert identity_of(again) == identity_of(plan_of(uneven, TASK, points=points, layers=layers))
 
 
 def test_a_selftest_checks_the_points_that_there_are(uneven):

@@ -1,18 +1,17 @@
 """Activations of a model at named points on the inputs of a task, in memory or in a store on disk."""
 
 from probekit.activations.activations import Activations, ActivationSet
-from probekit.activations.default_path import checkpoints_path, default_path
 from probekit.activations.estimate import Estimate, describe_estimate, estimate
 from probekit.activations.extract import extract_statistics, run_plan, run_statistics
-from probekit.activations.imports.plan import ImportPlan, plan_import
-from probekit.activations.imports.run import import_activations, run_import
-from probekit.activations.imports.summary import describe_import, import_as_dict
+from probekit.activations.imports.plan import ImportPlan, describe_import, import_as_dict
+from probekit.activations.imports.run import import_activations, plan_import, run_import
 from probekit.activations.label_store import LabelledStore, label_store
 from probekit.activations.labelled import label, record_of_labels, with_label_columns
 from probekit.activations.parts.cut import PartProgress
 from probekit.activations.parts.merge import Merged, merge_stores
 from probekit.activations.parts.run import PartDone, run_part
 from probekit.activations.plan.build import plan_extraction
+from probekit.activations.plan.identity import checkpoints_path, default_path
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.summary import describe_plan, plan_as_dict
 from probekit.activations.random_init import random_init_of

@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import Any, cast, overload
 
 from probekit.activations.activations import ActivationSet
-from probekit.activations.continuations.files import folder_of
 from probekit.activations.continuations.plan import of_continued, plan_continuations
-from probekit.activations.continuations.write import write_continuations
+from probekit.activations.continuations.write import folder_of, write_continuations
 from probekit.activations.parts.run import PartDone, run_part
 from probekit.activations.parts.work import missing_shards, open_writer
 from probekit.activations.plan.build import plan_extraction, position_of_rows

@@ -28,10 +28,9 @@ def stops_of(given: Sequence[int | str] | None, no_stop: bool) -> Sequence[int |
 def continued_plan(model: "LanguageModel", task: "Task", options: ExtractArguments, quiet: bool) -> "ExtractionPlan":
     """The plan of an extraction of texts that the model continues now, or has continued in an earlier run."""
     from probekit.activations import plan_extraction
-    from probekit.activations.continuations.files import folder_of
     from probekit.activations.continuations.plan import of_continued, plan_continuations
     from probekit.activations.continuations.summary import describe_continuations
-    from probekit.activations.continuations.write import write_continuations
+    from probekit.activations.continuations.write import folder_of, write_continuations
 
     plan = plan_continuations(model, task, options)
     folder = folder_of(plan, options.out)
@@ -46,8 +45,12 @@ def sketched_plan(
     """The plan if every text is continued as far as it can be, and the continuations in words and in numbers."""
     from probekit.activations import plan_extraction
     from probekit.activations.continuations.plan import of_continued, plan_continuations
-    from probekit.activations.continuations.sketch import sketched_task, writing_seconds
-    from probekit.activations.continuations.summary import continuations_as_dict, describe_continuations
+    from probekit.activations.continuations.summary import (
+        continuations_as_dict,
+        describe_continuations,
+        sketched_task,
+        writing_seconds,
+    )
 
     plan = plan_continuations(model, task, options)
     seconds = writing_seconds(plan)
@@ -57,7 +60,7 @@ def sketched_plan(
 
 def _saved(folder: AnyPath, total: int) -> str:
     """How many texts were written and saved, and how to resume."""
-    from probekit.activations.continuations.files import texts_written
+    from probekit.activations.continuations.write import texts_written
 
     try:
         saved = texts_written(folder)

@@ -1,10 +1,8 @@
 """`probekit import`: activations that another program took, as a store on disk."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from probekit.cli import console
 from probekit.cli.derive import command
@@ -14,9 +12,6 @@ from probekit.files.remote.path import AnyPath
 from probekit.options import ImportArguments
 from probekit.options.check import check_there
 from probekit.options.option import option
-
-if TYPE_CHECKING:
-    from probekit.activations import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +46,12 @@ def import_(job: ImportJob, options: ImportArguments) -> None:
     """
     check_there(job.source.expanduser())
     check_store_out(options.out)
-    from probekit.activations import Store
+    from probekit.activations import Store, describe_import, import_as_dict, plan_import, run_import
 
-    plan, run, described, as_dict = _planned(job, options)
+    plan = plan_import(job.source, options)
+    as_dict = import_as_dict(plan)
     if job.dry_run:
-        console.result_json(as_dict) if job.json else console.result(described(True))
+        console.result_json(as_dict) if job.json else console.result(describe_import(plan))
         return
     begun: list[AnyPath] = []
 
@@ -64,28 +60,9 @@ def import_(job: ImportJob, options: ImportArguments) -> None:
             return "nothing was written; run the same command again"
         return saved_rows(partial(Store.progress, begun[0]), len(plan.task), "rows", begun[0])
 
-    write = partial(run, plan, options.out, progress=console.bars(job.quiet), on_begin=begun.append)
-    path = make_store(described(False), write, saved, job.quiet).path
+    write = partial(run_import, plan, options.out, progress=console.bars(job.quiet), on_begin=begun.append)
+    path = make_store(describe_import(plan, arrays=False), write, saved, job.quiet).path
     if job.json:
         console.result_json({"store": str(path), **as_dict})
     else:
         console.result(path)
-
-
-def _planned(
-    job: ImportJob, options: ImportArguments
-) -> tuple[Any, Callable[..., "Store"], Callable[[bool], str], dict[str, Any]]:
-    """The plan, what carries it out, the plan in words (with all arrays or without), and in JSON."""
-    if options.format == "vllm":
-        from probekit.activations.imports.vllm.plan import plan_requests
-        from probekit.activations.imports.vllm.run import run_requests
-        from probekit.activations.imports.vllm.summary import describe_requests, requests_as_dict
-
-        requests = plan_requests(job.source, options)
-        return requests, run_requests, lambda arrays: describe_requests(requests), requests_as_dict(requests)
-    from probekit.activations.imports.plan import plan_import
-    from probekit.activations.imports.run import run_import
-    from probekit.activations.imports.summary import describe_import, import_as_dict
-
-    plan = plan_import(job.source, options)
-    return plan, run_import, partial(describe_import, plan), import_as_dict(plan)

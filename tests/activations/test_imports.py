@@ -19,11 +19,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import probekit as pk
-from probekit.activations import ActivationSet, Store, import_activations, plan_import, repair
-from probekit.activations.imports import plan as import_plan
+from probekit.activations import ActivationSet, ImportPlan, Store, import_activations, plan_import, repair
+from probekit.activations.imports import arrays as import_plan
 from probekit.activations.imports import run as imports
 from probekit.activations.imports.array_files import arrays_in, read_rows, scan
-from probekit.activations.imports.check import read_checksums
 from probekit.activations.imports.place_names import place_of
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, StorageError, UsageError
 from probekit.files.safetensors_header import MAX_HEADER
@@ -50,6 +49,10 @@ def write_labels(path: Path, n: int = N, texts: bool = True, splits: bool = True
         row |= {"split": str(SPLITS[i % N])} if splits else {}
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def checksums(plan: ImportPlan) -> dict[str, str]:
+    return plan.source.checked(plan, lambda n: None)["sources"]
 
 
 def write_npy(folder: Path, made: Tensors, name: Callable[[Place], str] = place_name) -> Path:
@@ -321,7 +324,7 @@ def test_broken_shards_are_taken_out_and_the_same_import_makes_them_again(
 
 def test_a_file_that_is_written_meanwhile_is_noticed(tmp_path: Path, acts: Path, labels: Path) -> None:
     plan = plan_import(acts, ImportOptions(labels))
-    assert read_checksums(plan)
+    assert checksums(plan)
     np.save(acts / "resid_pre.1.npy", np.zeros((N, D), dtype=np.float32))
     with pytest.raises(DataError, match=r"resid_pre\.1\.npy' was written while it was imported"):
         imports.run_import(plan, tmp_path / "store")
@@ -637,7 +640,7 @@ def test_checksums_are_those_of_the_files(tmp_path: Path, acts: Path, labels: Pa
     save_file({f"resid_mid.{i}": torch.randn(N, D + i) for i in range(3)}, acts / "x.safetensors")
     path = acts / "x.safetensors"
     expected = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in acts.iterdir()}
-    assert read_checksums(plan_import(acts, ImportOptions(labels))) == expected
+    assert checksums(plan_import(acts, ImportOptions(labels))) == expected
     assert scan(path, arrays_in(path), lambda *_: None, lambda _: None) == expected["x.safetensors"]
 
 

@@ -20,7 +20,7 @@ from transformers import GPT2Model
 
 import probekit as pk
 from probekit.activations.imports import run as array_imports
-from probekit.activations.imports.vllm import plan as planning
+from probekit.activations.imports import vllm as planning
 from probekit.activations.store.writer import StoreWriter
 from probekit.cli.main import run as cli_run
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from probekit.activations import load_activations
-from probekit.activations.imports import plan as import_plan
+from probekit.activations.imports import arrays as import_plan
 from probekit.activations.imports import run as imports
 from probekit.cli.main import run
 from probekit.errors import UsageError
@@ -149,7 +149,7 @@ def test_ctrl_c_says_what_is_kept(acts: Path, capsys: Capture, monkeypatch: pyte
     monkeypatch.setattr(imports.StoreWriter, "write", write)
     assert run([*JOB, "--out", "there", "--quiet"]) == 0
     assert load_activations("there").n_examples == N
-    monkeypatch.setattr("probekit.activations.imports.check.scan", interrupt)
+    monkeypatch.setattr("probekit.activations.imports.arrays.scan", interrupt)
     assert run([*JOB, "--out", "other", "--quiet"]) == 130
     assert "nothing was written" in capsys.readouterr().err
 

@@ -1,17 +1,23 @@
 """Every kind of run that the contract is tried on: how it is done, what it answers, and another question."""
 
+import atexit
+import functools
 import hashlib
+import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from small import HOW, N, given, named, plan_of, read, run, unsound
 from training_runs import SETTINGS, draw, new_model
 
-from probekit.activations import Store, label_store, load_statistics
+from probekit.activations import Store, import_activations, label_store, load_statistics
 from probekit.activations.extract import run_statistics
+from probekit.activations.imports import arrays
 from probekit.activations.parts.run import run_part
 from probekit.activations.store.shard import bytes_of
 from probekit.activations.sums import tally
@@ -105,6 +111,23 @@ def _answer_of_continuations(path: Path) -> Any:
     return read(path)
 
 
+@functools.cache
+def _arrays() -> Path:
+    """Files of arrays, and labels, that outlive every campaign of this process."""
+    folder = Path(tempfile.mkdtemp(prefix="probekit-arrays-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    rng = np.random.default_rng(0)
+    for layer in range(3):
+        np.save(folder / f"resid_pre.{layer}.npy", rng.normal(size=(N, 16)).astype(np.float32))
+    np.save(folder / "labels.npy", np.arange(N) % 2)
+    return folder
+
+
+def _imported(path: Path, **how: Any) -> None:
+    arrays.SHARD_BYTES = 3 * 16 * 4 * 12  # five shards of 12 rows, and one of the rest
+    import_activations(_arrays(), out=path, progress=False, **how)
+
+
 def _trained(path: Path, **change: Any) -> Any:
     model = new_model()
     settings = type(SETTINGS)(**{**vars(SETTINGS), "steps": 8, **change})
@@ -122,6 +145,7 @@ KINDS = {
     "parts": Kind(_parts, _answer_of_parts, partial(_parts, dtype="float16"), keeps=False),
     "sums": Kind(_sums, _digests_of_sums, partial(_sums, dtype="float16"), keeps=False),
     "labels": Kind(_labels, _answer_of_labels, partial(_labels, labels=OTHER)),
+    "imports": Kind(_imported, read, partial(_imported, dtype="float16")),
     "continuations": Kind(_continued, _answer_of_continuations, partial(_continued, temperature=0.5)),
     "training": Kind(_trained, _trained, partial(_trained, seed=4), keeps=False),
 }

@@ -1,7 +1,7 @@
 """The contract of every kind of run: whatever befalls it, the same question again ends in the same answer.
 
-Stores, parts with their statistics, statistics alone, labels, continuations and training (`kinds.py`). Of stores, which
-promise more, `test_faults.py` tries the rest.
+Stores, parts with their statistics, statistics alone, imports, labels, continuations and training (`kinds.py`). Of
+stores, which promise more, `test_faults.py` tries the rest.
 """
 
 import os
@@ -9,7 +9,7 @@ import os
 import pytest
 
 NIGHTLY = os.environ.get("PROBEKIT_FAULTS") == "nightly"
-OTHERS = ["parts", "sums", "labels", "continuations", "training"]
+OTHERS = ["parts", "sums", "imports", "labels", "continuations", "training"]
 
 
 @pytest.mark.parametrize("kind", OTHERS)

@@ -233,3 +233,9 @@ def _fingerprint(sequences: Sequences) -> str:
     digest = hashlib.sha256(sequences.offsets.astype("<i8").tobytes())
     digest.update(sequences.flat.astype("<i4").tobytes())
     return f"sha256:{digest.hexdigest()}"
+
+
+def stop_names(plan: ContinuationPlan) -> str:
+    """The tokens that end a continuation; "" for none."""
+    tokenizer, stops = plan.model.tokenizer, sorted(plan.stops)
+    return " or ".join(map(ascii, stops if tokenizer is None else tokenizer.tokens(stops)))

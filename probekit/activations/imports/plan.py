@@ -1,37 +1,65 @@
-"""The plan of an import: which file gives which place. Only headers and labels are read for it.
+"""The plan of an import: which examples, which places, and the source that gives their rows; in words and in JSON too.
 
-`summary.py` describes a plan, `check.py` reads its files, and `run.py` carries it out.
+A source is arrays (`arrays.py`) or the requests of vLLM (`vllm.py`). `run.py` carries a plan out.
 
-Axes: N examples, S layers stacked in one array, D width of a place.
+Axes: N examples, R rows of a place in a shard, D width of a place.
 """
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
-import torch
+from torch import Tensor
 
-from probekit.activations.imports.array_files import (
-    LABELS,
-    FileArray,
-    arrays_in,
-    file_state,
-    find_array_files,
-    read_labels,
-)
-from probekit.activations.imports.sources import NamingOptions, Source, find_sources
-from probekit.activations.plan.build import SHARD_BYTES
-from probekit.errors import DataError, UsageError
-from probekit.machine.devices import DTYPES
-from probekit.machine.dtypes import dtype_name
-from probekit.options import ImportOptions
-from probekit.options.check import check_path
-from probekit.points import FOLLOWED_BY_OUTPUT, POINTS, Place, place_name
-from probekit.tasks.base import Task
-from probekit.tasks.labelled import labelled_task, labels_task
+from probekit.activations.layout import Layout, row_bytes
+from probekit.points import Place, spans_of
+from probekit.tasks.base import SPLITS, Task
+from probekit.tasks.info import origin_of_splits
+from probekit.tasks.splitting.look_alikes import look_alike_words
+from probekit.text import counted, listed, printable
 
-NOT_RECORDED = "not recorded"
 STORED_AS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float64": "float32"}
+
+
+class Source(Protocol):
+    """Where the rows of an import come from."""
+
+    @property
+    def format(self) -> str:
+        """What the files are, as the options name it."""
+        ...
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that are read to check the files."""
+        ...
+
+    def checked(self, plan: "ImportPlan", advance: Callable[[int], object]) -> dict[str, Any]:
+        """Read every file once; what of it decides the bits of the store, checksums of the files included.
+
+        Args:
+            plan: the import.
+            advance: called with bytes that were read.
+
+        Raises:
+            DataError: NaN, infinity or a value that the type on disk cannot hold; a file that cannot be read, or was
+                written meanwhile.
+        """
+        ...
+
+    def rows(self, shard: np.ndarray) -> dict[Place, Tensor]:
+        """The rows of these examples at each place, [R, D]; errors as in `checked`."""
+        ...
+
+    def as_dict(self) -> dict[str, Any]:
+        """What it says of itself, JSON-able."""
+        ...
+
+    def lines(self, plan: "ImportPlan", in_full: bool) -> Iterator[tuple[str, str]]:
+        """The same in words, as (key, text); `in_full` with each array."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +67,8 @@ class ImportPlan:
     """One import, ready to run with `run_import`.
 
     Attributes:
-        source: the folder or file.
-        sources: every array with its places.
+        path: the folder or file.
+        source: gives the rows.
         task: the N examples.
         model: name of the model in titles.
         points: short names, the one that is probed by default first.
@@ -48,144 +76,76 @@ class ImportPlan:
         widths: D of each place.
         n_layers: number of the model's blocks.
         position: the token that the activations belong to, in words, or "not recorded".
+        positions: the same, as a store keeps them.
+        layout: how many rows each example has.
         dtype: name of the type on disk.
-        shard_rows: rows of each shard but the last.
-        left_aside: names of files in the folder that are no arrays.
-        states: each file with its state when the plan was made, to notice later changes.
+        shards: row indices of each shard.
+        left_aside: names of files in the folder that give nothing.
     """
 
-    source: Path
-    sources: list[Source] = field(repr=False)
+    path: Path
+    source: Source = field(repr=False)
     task: Task = field(repr=False)
     model: str
     points: list[str]
     places: list[Place]
     widths: list[int]
     n_layers: int
-    position: str | int
+    position: Any
+    positions: list[Any]
+    layout: Layout = field(repr=False)
     dtype: str
-    shard_rows: int
+    shards: list[np.ndarray] = field(repr=False)
     left_aside: list[str]
-    states: dict[Path, tuple[int, int, int]] = field(repr=False)
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes of one example on disk."""
-        return sum(self.widths) * DTYPES[self.dtype].itemsize
-
-    @property
-    def shards(self) -> list[np.ndarray]:
-        """Row indices of each shard."""
-        n, size = len(self.task), self.shard_rows
-        return [np.arange(start, min(start + size, n)) for start in range(0, n, size)]
+    def row_bytes(self) -> np.ndarray:
+        """Bytes of each example on disk, int64 [N]."""
+        return row_bytes(self.layout, self.places, self.widths, self.dtype)
 
 
-def plan_import(source: str | Path, options: ImportOptions) -> ImportPlan:
-    """The plan of `import_activations` with the same arguments; headers and labels are read, activations are not.
-
-    Raises:
-        UsageError: an unknown option, or one that is missing: point, stack_axis, n_layers, labels.
-        DataError: a file, name, shape, type or label that cannot be used.
-    """
-    for name in ("model", "dataset"):
-        if getattr(options, name) is not None:
-            raise UsageError(f"--{name} is for --format vllm; of arrays, name the model with --model-name")
-    source = check_path("source", source).expanduser()
-    labels = None if options.labels is None else check_path("labels (--labels)", options.labels).expanduser()
-    layers = None if options.layers is None else list(options.layers)
-    naming = NamingOptions(options.point, options.stack_axis, layers, options.n_layers)
-    files, left_aside = find_array_files(source, labels)
-    arrays = [array for file in files for array in arrays_in(file)]
-    states = {file: file_state(file) for file in files if file.name != f"{LABELS}.npy"}
-    task = _task(source, labels, arrays, options)
-    sources = find_sources([array for array in arrays if array.name != LABELS], naming)
-    places, points, n_layers = _ordered(sources, options.n_layers)
-    width_of = {place: _checked_width(one, len(task)) for one in sources for place in one.places}
-    widths, dtype = [width_of[place] for place in places], _dtype(sources, options.dtype)
-    return ImportPlan(
-        source=source,
-        sources=sources,
-        task=_with_position(task, options.position),
-        model=options.model_name,
-        points=points,
-        places=places,
-        widths=widths,
-        n_layers=n_layers,
-        position=NOT_RECORDED if options.position is None else options.position,
-        dtype=dtype,
-        shard_rows=max(1, SHARD_BYTES // (sum(widths) * DTYPES[dtype].itemsize)),
-        left_aside=left_aside,
-        states=states,
-    )
+def import_as_dict(plan: ImportPlan) -> dict[str, Any]:
+    """The plan as JSON-able numbers and names."""
+    return {
+        "kind": "import",
+        "source": str(plan.path),
+        "model": plan.model,
+        "task": plan.task.name,
+        "texts": len(plan.task),
+        "splits": {split: int((plan.task.splits == split).sum()) for split in SPLITS},
+        "points": plan.points,
+        "n_layers": plan.n_layers,
+        "places": [list(place) for place in plan.places],
+        "widths": plan.widths,
+        "position": plan.position,
+        "dtype": plan.dtype,
+        "bytes": int(plan.row_bytes.sum()),
+        "shards": len(plan.shards),
+        "left_aside": [ascii(name)[1:-1] for name in plan.left_aside],
+        "has_texts": plan.task.has_texts,
+        **plan.source.as_dict(),
+    }
 
 
-def _task(source: Path, labels: Path | None, arrays: list[FileArray], options: ImportOptions) -> Task:
-    columns = {name: getattr(options, name) for name in ("text_column", "label_column", "group_column")}
-    name = options.task_name or _task_name(source, labels)
-    if labels is not None and labels.suffix != ".npy":
-        return labelled_task(labels, options, name)
-    found = arrays_in(labels) if labels is not None else [array for array in arrays if array.name == LABELS]
-    if not found:
-        raise UsageError(f"no labels: name their file with --labels, or put labels.npy [N] into {str(source)!a}")
-    if given := [option for option, value in columns.items() if value is not None]:
-        raise UsageError(
-            f"--{given[0].replace('_', '-')} needs a table of labels, and {found[0].where} has no columns; leave it out"
-        )
-    if len(found) > 1:
-        raise DataError(f"both {found[0].where} and {found[1].where} hold labels; keep one")
-    return labels_task(read_labels(found[0]).tolist(), found[0].where, options, name)
-
-
-def _task_name(source: Path, labels: Path | None) -> str:
-    """The name of the labels file, or that of the source where the labels file has a general name."""
-    return source.resolve().stem if labels is None or labels.stem in (LABELS, "label") else labels.stem
-
-
-def _ordered(sources: list[Source], n_layers: int | None) -> tuple[list[Place], list[str], int]:
-    """Places in curve order, the points with the one that is probed by default first, and the number of blocks."""
-    order = list(POINTS)
-    places = [place for source in sources for place in source.places]
-    places.sort(key=lambda place: (place[1] is None, order.index(place[0]), place[1] or 0))
-    layers = [layer for _, layer in places if layer is not None]
-    points = list(dict.fromkeys(point for point, _ in places))
-    residual = [point for point in points if point in FOLLOWED_BY_OUTPUT]
-    last = ("resid_post", max(layers, default=-1))
-    if residual and last in places and n_layers is None:
-        raise UsageError(
-            f"{place_name(last)} is drawn as the end of {residual[0]} only if it is of the model's last block; "
-            "say how many blocks there are with --n-layers"
-        )
-    n_layers = max(layers, default=-1) + 1 if n_layers is None else n_layers
-    n_outputs = sum(point == "resid_post" for point, _ in places)
-    if residual and n_outputs == 1 and ("resid_post", n_layers - 1) in places:
-        points.remove("resid_post")
-    return places, points, n_layers
-
-
-def _checked_width(source: Source, n: int) -> int:
-    """The width of an array whose type and shape can be used."""
-    array = source.array
-    if array.type_name not in STORED_AS:
-        hint = "save bfloat16 in a .safetensors file" if array.type_name == "void16" else "save them as float32"
-        raise DataError(f"{array.where} is {array.type_name}, expected activations in floating point; {hint}")
-    rows, width = array.shape[source.rows_axis], array.shape[-1]
-    if rows != n:
-        shape = list(array.shape)
-        raise DataError(f"{array.where} has {rows:,} rows (shape {shape}), expected {n:,}, one for each label")
-    if not width:
-        raise DataError(f"{array.where} has the shape {list(array.shape)} and holds no numbers; save it again")
-    return width
-
-
-def _dtype(sources: list[Source], wanted: str | torch.dtype | None) -> str:
-    if wanted is not None:
-        return dtype_name(wanted)
-    types = {STORED_AS[source.array.type_name] for source in sources}
-    return types.pop() if len(types) == 1 else "float32"
-
-
-def _with_position(task: Task, position: str | int | None) -> Task:
-    """The task with the position that titles show; an index is not set, since no model reads there again."""
-    if position is None or isinstance(position, int):
-        return task
-    return replace(task, position=position)
+def describe_import(plan: ImportPlan, arrays: bool = True) -> str:
+    """The plan as short aligned lines for the terminal; with `arrays` also the places of each array."""
+    task = plan.task
+    splits = ", ".join(f"{(task.splits == split).sum():,} {split}" for split in SPLITS)
+    widths = "/".join(str(width) for width in dict.fromkeys(plan.widths))
+    rows = int(plan.layout.counts(plan.places[0]).sum())
+    size = f"{plan.row_bytes.sum() / 1e6:,.1f} MB"
+    lines = [
+        ("model", f"{plan.model}: {counted(plan.n_layers, 'layer')}"),
+        ("task", f"{task.name}: {counted(len(task), 'example')} ({splits})"),
+        ("read", f"{spans_of(plan.places)}; token {listed(plan.layout.positions)}"),
+        ("size", f"{size}: {rows:,} x {counted(len(plan.places), 'place')} x {widths} {plan.dtype}"),
+    ]
+    if origin := origin_of_splits(task.info):
+        lines.append(("splits", origin))
+    if alike := look_alike_words(task.label_names[task.target]):
+        lines.append(("alike", alike))
+    if not task.n_classes():
+        labels = task.labels[task.target]
+        lines.append(("labels", f"numbers, {labels.min():g} to {labels.max():g}: a regression"))
+    lines += plan.source.lines(plan, arrays)
+    return "\n".join(f"{key:<8}{printable(value)}" for key, value in lines)

@@ -11,22 +11,20 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from probekit.activations.digest import FORMAT_VERSION, identity_digest
-from probekit.activations.imports.check import check_unchanged, read_checksums
-from probekit.activations.imports.plan import ImportPlan, plan_import
-from probekit.activations.imports.sources import source_as_json, source_rows
-from probekit.activations.imports.vllm.plan import plan_requests
-from probekit.activations.imports.vllm.run import run_requests
-from probekit.activations.layout import Layout
+from probekit.activations.imports.arrays import plan_arrays
+from probekit.activations.imports.plan import ImportPlan
+from probekit.activations.imports.vllm import plan_requests
 from probekit.activations.store.begin import NewStore, begin_store
+from probekit.activations.store.format import FORMAT_VERSION
 from probekit.activations.store.reader import Store
 from probekit.activations.store.writer import StoreWriter
+from probekit.errors import DataError
 from probekit.files.remote.path import AnyPath
 from probekit.files.run import folder_name
 from probekit.machine.devices import DTYPES
 from probekit.machine.progress import progress_bar
 from probekit.machine.versions import versions_of
-from probekit.options import ImportArguments
+from probekit.options import ImportArguments, ImportOptions
 from probekit.options.check import check_any_path
 from probekit.options.option import keywords
 from probekit.points import Place
@@ -47,9 +45,18 @@ def import_activations(source: str | Path, options: ImportArguments) -> Store:
         StorageError: the disk refused, or the store at `out` is damaged.
         ResumeMismatch: `out` holds a store of another import.
     """
-    if options.format == "vllm":
-        return run_requests(plan_requests(source, options), options.out, options.progress)
     return run_import(plan_import(source, options), options.out, options.progress)
+
+
+def plan_import(source: str | Path, options: ImportOptions) -> ImportPlan:
+    """The plan of `import_activations` with the same arguments; headers and labels are read, activations are not.
+
+    Raises:
+        UsageError: an unknown option, or one that is missing: point, stack_axis, n_layers, labels; of vLLM: model and
+            dataset.
+        DataError: a file, name, shape, type or label that cannot be used.
+    """
+    return (plan_requests if options.format == "vllm" else plan_arrays)(source, options)
 
 
 def run_import(
@@ -69,23 +76,33 @@ def run_import(
     Raises:
         As `import_activations`.
     """
-    total = len(plan.task) * plan.row_bytes + sum(source.array.n_bytes for source in plan.sources)
-    with progress_bar("import", "B", total, progress) as bar:
-        identity = import_identity(plan, read_checksums(plan, bar.advance))
-        path = default_import_path(plan, identity) if out is None else check_any_path("out", out)
+    n_bytes = plan.row_bytes
+    with progress_bar("import", "B", int(n_bytes.sum()) + plan.source.n_bytes, progress) as bar:
+        identity = _identity(plan, plan.source.checked(plan, bar.advance))
+        path = _default_path(plan, identity) if out is None else check_any_path("out", out)
         if on_begin:
             on_begin(path)
-        return _write(plan, identity, path, bar.advance)
+        new = NewStore(identity, plan.model, plan.task, plan.layout, plan.positions, None, _meta(plan, identity))
+        writer = StoreWriter(path, begin_store(path, new))
+        if writer.is_complete:
+            store = Store(path)
+            writer.mark_newest()
+            return store
+        with writer:
+            for number, rows in enumerate(plan.shards):
+                if not writer.has(number, rows):
+                    writer.write(number, rows, _kept(plan, rows))
+                bar.advance(int(n_bytes[rows].sum()))
+        writer.finish(_meta(plan, identity))
+    return Store(path)
 
 
-def import_identity(plan: ImportPlan, checksums: dict[str, str]) -> dict[str, Any]:
-    """Everything that decides the bits of the result, JSON-able; `checksums` are those of the files."""
+def _identity(plan: ImportPlan, of_source: dict[str, Any]) -> dict[str, Any]:
+    """Everything that decides the bits of the result, JSON-able."""
     return {
         "version": FORMAT_VERSION,
         "kind": "import",
-        "sources": checksums,
-        "source_fingerprint": identity_digest(checksums),
-        "arrays": {ascii(source.array.where): source_as_json(source) for source in plan.sources},
+        **of_source,
         "task_fingerprint": plan.task.fingerprint(),
         "model_name": plan.model,
         "task_name": plan.task.name,
@@ -96,44 +113,30 @@ def import_identity(plan: ImportPlan, checksums: dict[str, str]) -> dict[str, An
         "widths": plan.widths,
         "position": plan.position,
         "dtype": plan.dtype,
-        "shard_rows": plan.shard_rows,
         "shards": len(plan.shards),
     }
 
 
-def default_import_path(plan: ImportPlan, identity: dict[str, Any]) -> Path:
+def _default_path(plan: ImportPlan, identity: dict[str, Any]) -> Path:
     """The store of this import under runs/; equal imports get the same path."""
-    return Path("runs", folder_name([plan.model, plan.task.name, "-".join(plan.points), "import"], identity))
+    what = "-".join(plan.points) if plan.source.format == "arrays" else plan.source.format
+    return Path("runs", folder_name([plan.model, plan.task.name, what, "import"], identity))
 
 
-def _write(plan: ImportPlan, identity: dict[str, Any], path: AnyPath, advance: Callable[[int], object]) -> Store:
-    layout, meta = Layout([str(plan.position)], np.ones(len(plan.task), dtype=np.int64), 0), _meta(plan, identity)
-    new = NewStore(identity, plan.model, plan.task, layout, [plan.position], source=None, meta=meta)
-    writer = StoreWriter(path, begin_store(path, new))
-    if writer.is_complete:
-        store = Store(path)
-        writer.mark_newest()
-        return store
-    with writer:
-        for number, rows in enumerate(plan.shards):
-            if not writer.has(number, rows):
-                writer.write(number, rows, _shard(plan, rows))
-            advance(len(rows) * plan.row_bytes)
-    writer.finish(_meta(plan, identity))
-    return Store(path)
-
-
-def _shard(plan: ImportPlan, rows: np.ndarray) -> dict[Place, Tensor]:
-    values: dict[Place, Tensor] = {}
-    for source in plan.sources:
-        for place, x in source_rows(source, int(rows[0]), int(rows[-1]) + 1).items():
-            values[place] = x.to(DTYPES[plan.dtype]).contiguous()
-    check_unchanged(plan)
-    return {place: values[place] for place in plan.places}
+def _kept(plan: ImportPlan, rows: np.ndarray) -> dict[Place, Tensor]:
+    """The rows of a shard at each place, [R, D] of the type on disk."""
+    values = plan.source.rows(rows)
+    kept = {place: values[place].to(DTYPES[plan.dtype]).contiguous() for place in plan.places}
+    if not all(bool(end.isfinite()) for x in kept.values() for end in x.aminmax()):
+        raise DataError(
+            f"values of {str(plan.path)!a} are larger than {plan.dtype} holds; choose a wider type (--store-dtype)"
+        )
+    return kept
 
 
 def _meta(plan: ImportPlan, identity: dict[str, Any]) -> dict[str, Any]:
     """Provenance of the values: most of the store's manifest."""
+    packages = ["torch", "numpy", "safetensors", *(["tokenizers"] if plan.source.format == "vllm" else [])]
     return {
         **identity,
         "model": plan.model,
@@ -141,7 +144,7 @@ def _meta(plan: ImportPlan, identity: dict[str, Any]) -> dict[str, Any]:
         "task_info": plan.task.info,
         "target": plan.task.target,
         "seed": plan.task.info.get("seed"),
-        "source": str(plan.source),
-        "versions": versions_of("torch", "numpy", "safetensors"),
+        "source": str(plan.path),
+        "versions": versions_of(*packages),
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }

@@ -3,8 +3,9 @@
     STORE/parts/00004.json    the shard numbers of each of 4 parts
 
 A cut is a pure function of the plan: every process that makes the same plan gets the same parts, so that n processes
-share the work without speaking to each other. The first part to run writes its cut, and the others do what it says:
-should another version of probekit cut differently, no shard is left out or counted twice. Reading a cut needs no model.
+share the work without speaking to each other. The first part to run writes the cut down, to say without a model which
+parts lack shards. Should another version of probekit cut differently, shards that are left out are named so, and sums
+are joined only if they count each shard once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,6 @@ from probekit.activations.plan.packing import ATTENTION_COST, Packing
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.store.format import PlanFile, has_manifest, record_numbers
 from probekit.activations.sums.files import read_sums, sums_at
-from probekit.errors import StorageError
 from probekit.files.durable import make_folder, matches
 from probekit.files.remote.path import AnyPath
 from probekit.files.run import Run
@@ -77,25 +77,17 @@ class PartProgress:
     done: int
 
 
-def agree_on_cut(path: AnyPath, plan: PlanFile, parts: Iterable[Iterable[int]]) -> list[list[int]]:
-    """The cut into as many parts that the store at `path` has; this one is written there if it has none.
+def write_cut(path: AnyPath, plan: PlanFile, parts: Iterable[Iterable[int]]) -> None:
+    """Write a cut into the store at `path`, for those who read it without a model, unless it has one of as many parts.
 
     Raises:
-        StorageError: the disk refused, or the cut there is damaged.
+        StorageError: the disk refused.
     """
-    cut = [[int(number) for number in part] for part in parts]
-    if (known := read_cuts(path, plan).get(len(cut))) is not None:
-        return known
-    run, piece = Run(path / FOLDER, plan.seal), f"{len(cut):05d}"
-    if not has_manifest(path):  # a complete store may be read-only, and its parts have nothing to write
+    if not has_manifest(path):  # a complete store may be read-only, and lacks no part
+        cut = [[int(number) for number in part] for part in parts]
+        run = Run(path / FOLDER, plan.seal)
         make_folder(run.folder)
-        run.write(piece, {"parts": cut})
-    elif not run.has(piece):
-        return cut
-    if (known := read_cuts(path, plan).get(len(cut))) is None:
-        file = run.file(piece)
-        raise StorageError(f"{str(file)!a} is damaged, or of another store; remove it and run the same command again")
-    return known
+        run.write(f"{len(cut):05d}", {"parts": cut})
 
 
 def read_cuts(path: AnyPath, plan: PlanFile) -> dict[int, list[list[int]]]:

@@ -6,9 +6,9 @@ from typing import Any
 
 from probekit.activations.parts.cut import (
     PartProgress,
-    agree_on_cut,
     missing_parts,
     read_cuts,
+    write_cut,
 )
 from probekit.activations.parts.work import finish_store
 from probekit.activations.store.begin import check_free, check_same
@@ -25,8 +25,8 @@ from probekit.activations.store.format import (
 )
 from probekit.activations.store.shard import record_body
 from probekit.activations.store.tensors import SIZE, check_shard
-from probekit.activations.sums.files import WHOLE, is_whole, join_sums, list_sums, read_sums, sums_at
-from probekit.errors import StorageError, UsageError
+from probekit.activations.sums.files import is_whole, join_sums, list_sums, read_sums, sums_at
+from probekit.errors import UsageError
 from probekit.files.durable import (
     TEMPORARY,
     entries,
@@ -102,7 +102,8 @@ def merge_stores(
     plan = _begin(path, given[0], plans[0])
     others = [(one, own) for one, own in zip(given, plans, strict=True) if not _is_same(one, path)]
     for one, own in others:
-        _take_cuts(path, plan, one, own)
+        for parts in read_cuts(one, own).values():
+            write_cut(path, plan, parts)
     taken = _take_shards(path, plan, others, check, advance)
     run, counted = sums_at(path, plan), None
     for one, own in others:
@@ -149,16 +150,6 @@ def _copy_first(file: AnyPath, folder: AnyPath) -> None:
 
 def _is_same(one: AnyPath, other: AnyPath) -> bool:
     return one.resolve() == other.resolve()
-
-
-def _take_cuts(path: AnyPath, plan: PlanFile, store: AnyPath, own: PlanFile) -> None:
-    """Bring the cuts of a store; raise a StorageError if one differs and the store has sums of its parts."""
-    for parts in read_cuts(store, own).values():
-        if agree_on_cut(path, plan, parts) != parts and list_sums(sums_at(store, own)).keys() - {WHOLE}:
-            raise StorageError(
-                f"{str(store)!a} was cut into {len(parts)} parts by another version of probekit than {str(path)!a}, so "
-                "their statistics cannot be joined; run all parts again with one version"
-            )
 
 
 def _take_shards(

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from probekit.activations.parts.cut import PartProgress, agree_on_cut, cut_parts, missing_parts, shard_costs
+from probekit.activations.parts.cut import PartProgress, cut_parts, missing_parts, shard_costs, write_cut
 from probekit.activations.parts.work import finish_store, open_writer
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.loop import write_missing
@@ -68,13 +68,14 @@ def run_part(
 
     Raises:
         As `extract` with `out`, and
-        StorageError: the parts were cut differently by other versions of probekit.
+        StorageError: the sums of parts were cut differently by other versions of probekit.
     """
     if sums:
         check_sums(plan)
     writer = open_writer(plan, path, check)
-    cut = agree_on_cut(path, writer.plan, cut_parts(shard_costs(plan), part[1]))
-    own, keep = cut[part[0] - 1], sums != "only"
+    cut, keep = [one.tolist() for one in cut_parts(shard_costs(plan), part[1])], sums != "only"
+    write_cut(path, writer.plan, cut)
+    own = cut[part[0] - 1]
     run = sums_at(path, writer.plan)
     counted = None if sums is None else is_whole(run)
     computed = 0

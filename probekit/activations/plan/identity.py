@@ -1,20 +1,22 @@
-"""What decides the bits of an extraction, and the record of a run.
+"""What decides the bits of an extraction, the folder that is named after it, and the record of a run.
 
 Two plans with equal identities end in equal tensors, so that an interrupted run can be resumed. They are equal bit for
 bit on one machine with one version of torch and one number of threads; elsewhere they are equal up to rounding.
 """
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from probekit.activations.digest import FORMAT_VERSION, identity_digest
 from probekit.activations.layout import fingerprint_of
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.reading.read_positions import OnePosition, Reading
 from probekit.activations.plan.summary import plan_as_dict
 from probekit.activations.plan.token_ids import has_texts
+from probekit.activations.store.format import FORMAT_VERSION
+from probekit.files.run import folder_name
 from probekit.interventions import record_of_edits
 from probekit.machine.versions import versions_of
 from probekit.models.base import LanguageModel
@@ -35,9 +37,19 @@ def identity_of(plan: ExtractionPlan) -> dict[str, Any]:
     return plan.identity
 
 
-def digest_of(plan: ExtractionPlan) -> str:
-    """Hex sha256 of the plan's identity."""
-    return identity_digest(identity_of(plan))
+def default_path(plan: ExtractionPlan, root: str | Path = "runs") -> Path:
+    """The store of this plan under `root`; equal plans get the same path, so that the same command resumes it."""
+    return Path(root) / folder_name(_parts(plan), identity_of(plan))
+
+
+def checkpoints_path(plan: ExtractionPlan, root: str | Path = "runs") -> Path:
+    """The folder under `root` for the stores of several checkpoints: the same for every checkpoint of a model."""
+    identity = {key: value for key, value in identity_of(plan).items() if key != "model_fingerprint"}
+    return Path(root) / folder_name([*_parts(plan), "checkpoints"], identity)
+
+
+def _parts(plan: ExtractionPlan) -> list[str]:
+    return [plan.model.name, plan.task.name, "-".join(plan.points), "+".join(plan.reading.names)]
 
 
 def _identity(plan: ExtractionPlan) -> dict[str, Any]:

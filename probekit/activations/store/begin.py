@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.digest import FORMAT_VERSION
 from probekit.activations.layout import Layout
 from probekit.activations.store.examples import check_examples, write_examples
-from probekit.activations.store.format import AGAIN, FORMAT, MAX_RECORDS, MAX_ROWS, PlanFile, read_plan
+from probekit.activations.store.format import AGAIN, FORMAT, FORMAT_VERSION, MAX_RECORDS, MAX_ROWS, PlanFile, read_plan
 from probekit.errors import ResumeMismatch, StorageError, UsageError
 from probekit.files.durable import TEMPORARY, entries, is_there, make_folders, remove_stale
 from probekit.files.remote.path import AnyPath

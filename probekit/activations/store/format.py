@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from probekit.activations.digest import FORMAT_VERSION, OLD_VERSION
 from probekit.activations.layout import Layout
 from probekit.activations.store.shard import Record, load_record, repair_advice
 from probekit.errors import DataError, StorageError
@@ -21,6 +20,8 @@ from probekit.machine.devices import DTYPES
 from probekit.points import Place, place_name
 
 FORMAT = "probekit-activations"
+FORMAT_VERSION = 3
+OLD_VERSION = 2  # is read, and not written to: its examples are JSON (`store.old_examples`)
 MAX_EXAMPLES_BYTES = 512 << 20  # of examples.json, or a piece of the examples
 MAX_ROWS = 32 << 20  # examples of a store
 MAX_RECORDS = MAX_JSON_BYTES // 72  # the manifest holds a checksum of each: 68 bytes, and room for the rest

@@ -14,13 +14,13 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from probekit.activations.digest import identity_digest
 from probekit.activations.store.shard import count_again
 from probekit.activations.sums.files import FOLDER, Contents, Key
 from probekit.activations.sums.moments import SplitMoments
 from probekit.errors import StorageError
 from probekit.files.durable import is_there, matches, read_plain, unseal
 from probekit.files.remote.path import AnyPath
+from probekit.files.run import question_digest
 from probekit.points import POINTS, Place, place_name, split_point
 from probekit.tasks.base import SPLITS
 
@@ -104,7 +104,7 @@ def read_old_sums(path: AnyPath) -> OldSums | None:
     if not (matches(body, _FORM) and _fits(**{key: body[key] for key in ("places", "widths", "splits")})):
         raise _damaged(file)
     plan = path / "plan.json"
-    if is_there(plan) and identity_digest(unseal(plan)[0].get("identity", {})) != body["progress"]["plan"]:
+    if is_there(plan) and question_digest(unseal(plan)[0].get("identity", {})) != body["progress"]["plan"]:
         raise StorageError(f"{str(file)!a} is of another run than the store; {count_again(file.parent)}")
     return OldSums(file, body)
 

@@ -9,7 +9,7 @@ from store_cases import Stopped, assert_equal, files
 
 from probekit.activations import load_activations
 from probekit.activations.continuations import write
-from probekit.activations.continuations.files import texts_written
+from probekit.activations.continuations.write import texts_written
 from probekit.errors import DataError, ResumeMismatch, StorageError
 from probekit.verbs.extract import extract
 

@@ -115,36 +115,30 @@ def test_parts_without_statistics_are_named(plan, tmp_path):
     assert (again.complete, again.counted, [one.part for one in again.missing]) == (True, False, [2, 3])
 
 
-def test_a_part_takes_the_cut_that_the_store_has(plan, single, tmp_path, monkeypatch):
-    """Other versions may cut differently: still every text is counted once."""
-    path = tmp_path / "store"
+def test_sums_of_parts_that_were_cut_differently_are_refused_and_counted_again(plan, single, tmp_path, monkeypatch):
+    """Other versions may cut differently: no text is counted twice or left out."""
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    run_part(plan, mine, (2, 2), progress=False, sums="also")
     with monkeypatch.context() as patch:
         patch.setattr(run, "cut_parts", lambda costs, n: [np.arange(len(costs))[i::n] for i in range(n)])
-        other = run_part(plan, path, (1, 2), progress=False, sums="also")
-    assert other.shards != len(cut_parts(shard_costs(plan), 2)[0])
-    done = run_part(plan, path, (2, 2), progress=False, sums="also")
-    assert (done.complete, done.counted) == (True, True)
-    assert worst(load_statistics(path), load_activations(single)) <= 1e-12
-
-
-def test_sums_of_parts_that_were_cut_differently_are_refused(plan, tmp_path, monkeypatch):
-    mine, other = tmp_path / "mine", tmp_path / "other"
-    run_part(plan, mine, (2, 2), progress=False, sums="only")
-    monkeypatch.setattr(run, "cut_parts", lambda costs, n: [np.arange(len(costs))[i::n] for i in range(n)])
-    run_part(plan, other, (1, 2), progress=False, sums="only")
-    with pytest.raises(StorageError, match=r"other' was cut into 2 parts by another version.*with one version"):
-        merge_stores([mine, other], tmp_path / "all")
-    shutil.copytree(other / "statistics", mine / "statistics", dirs_exist_ok=True)
+        run_part(plan, other, (1, 2), progress=False, sums="also")
     with pytest.raises(StorageError, match=r"count \d+ texts, and the run has 60.*remove the folder"):
-        run_part(plan, mine, (2, 2), progress=False, sums="only")
+        merge_stores([mine, other], tmp_path / "all")
+    with pytest.raises(StorageError, match=r"counted other shards than this run has; remove the folder"):
+        run_part(plan, other, (1, 2), progress=False, sums="also")
+    shutil.rmtree(other / "statistics")
+    run_part(plan, other, (1, 2), progress=False, sums="also")
+    merged = merge_stores([mine, other], tmp_path / "whole")
+    assert (merged.complete, merged.counted) == (True, True)
+    assert worst(load_statistics(merged.path), load_activations(single)) <= 1e-12
 
 
-def test_a_damaged_cut_is_named(plan, tmp_path):
+def test_a_damaged_cut_says_nothing_and_costs_nothing(plan, tmp_path):
     path = tmp_path / "store"
-    run_part(plan, path, (1, 2), progress=False)
+    assert [one.part for one in run_part(plan, path, (1, 2), progress=False).missing] == [2]
     flip(path / "parts" / "00002.json")
-    with pytest.raises(StorageError, match=r"00002.json' is damaged, or of another store; remove it"):
-        run_part(plan, path, (2, 2), progress=False)
+    assert run_part(plan, path, (1, 2), progress=False).missing == []
+    assert run_part(plan, path, (2, 2), progress=False).complete
 
 
 def test_damaged_sums_are_not_merged_and_those_that_are_made_again_are(plan, tmp_path):

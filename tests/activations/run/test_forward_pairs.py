@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
 from probekit.activations import Store, extract_statistics, random_init_of, repair
-from probekit.activations.plan.identity import digest_of
+from probekit.activations.plan.identity import identity_of
 from probekit.activations.plan.summary import describe_plan, plan_as_dict
 from probekit.activations.repair import plan_again
 from probekit.activations.store.examples import read_examples
@@ -224,14 +224,14 @@ def test_the_context_of_the_sources_is_in_the_plan_and_a_store_made_again_has_it
     task = replace(pairs, targets=[[*target[1:], 5] for target in pairs.targets])
     plain, with_bos = (plan_of(model, task, points="decoder.resid_pre", bos=bos) for bos in (False, True))
     assert (plan_as_dict(plain)["bos"], plan_as_dict(with_bos)["bos"]) == (False, True)
-    assert digest_of(plain) != digest_of(with_bos)
+    assert identity_of(plain) != identity_of(with_bos)
     for made in (plain, with_bos):
         path = tmp_path / str(plan_as_dict(made)["bos"])
         extract(model, task, points="decoder.resid_pre", out=path, bos=plan_as_dict(made)["bos"])
         again = plan_again(read_plan(path), read_examples(path, read_plan(path)), model)
         assert again.sources is not None
         assert again.sources[0].tolist() == [22] * plan_as_dict(made)["bos"] + task.inputs[0]
-        assert digest_of(again) == digest_of(made)
+        assert identity_of(again) == identity_of(made)
 
 
 def test_cut_sources_are_counted(pair_model, pairs):

@@ -22,7 +22,6 @@ from probekit.activations import (
     statistics_bytes,
     statistics_progress,
 )
-from probekit.activations.digest import identity_digest
 from probekit.activations.plan import build as planning
 from probekit.activations.run import loop
 from probekit.activations.store.writer import StoreWriter
@@ -34,7 +33,7 @@ from probekit.activations.sums.tally import Tally
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.files import durable
 from probekit.files.durable import seal, unseal
-from probekit.files.run import Run
+from probekit.files.run import Run, question_digest
 from probekit.options import ExtractOptions
 from probekit.points import UnknownPoint
 from probekit.tasks.base import SPLITS
@@ -389,7 +388,7 @@ def test_nan_is_refused_even_where_the_record_agrees(model, task, path, tmp_path
 def test_sums_of_older_versions_are_read(model, task, path, tmp_path):
     """Those of a store of format 2, and saved ones, whatever happens to a file."""
     made = with_store(model, task, path)
-    as_old_sums(path, identity_digest(unseal(path / "plan.json")[0]["identity"] | {"version": 2}))
+    as_old_sums(path, question_digest(unseal(path / "plan.json")[0]["identity"] | {"version": 2}))
     as_format_2(path)
     made.save(tmp_path / "saved")
     as_old_sums(tmp_path / "saved")

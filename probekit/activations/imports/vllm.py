@@ -1,20 +1,38 @@
-"""The plan of an import from vLLM: which file holds the states of which text. Headers and tokens are read for it.
+"""Hidden states that vLLM extracted, a safetensors file for each request, as the source of an import.
 
-Axes: N examples, T tokens of one of them, D width of the model.
+Each file holds `token_ids` [T] and `hidden_states`. Layer id i is the input of block i, and the number of blocks the
+output of the last one before the final norm. The files do not say which layers they hold, nor which text a request was
+of: layers are an option, in ascending order, as vLLM's models collect them in the loop over their blocks; texts are
+found by their tokens.
+https://docs.vllm.ai/en/latest/features/speculative_decoding/extract_hidden_states/
+
+Axes: N examples, T tokens of one of them, S layers, D width of the model, R rows that are kept.
 """
 
+import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from probekit.activations.imports.plan import STORED_AS
-from probekit.activations.imports.vllm.requests import VllmRequest, find_stack_axis, read_requests
+from probekit.activations.imports.array_files import FileArray, scan
+from probekit.activations.imports.plan import STORED_AS, ImportPlan
+from probekit.activations.imports.vllm_requests import (
+    STATES,
+    VllmRequest,
+    find_stack_axis,
+    read_requests,
+    read_states,
+)
 from probekit.activations.layout import row_bytes
 from probekit.activations.plan.build import SHARD_BYTES, plan_extraction
 from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.plan.reading.read_positions import ReadTokens
 from probekit.errors import DataError, UsageError
 from probekit.machine.dtypes import dtype_name
 from probekit.models.base import LanguageModel
@@ -28,54 +46,94 @@ from probekit.text import counted, listed
 
 OF_ARRAYS = ("labels", "point", "n_layers")  # options that say what a file of vLLM says
 _OF_TASK = ("text_column", "label_column", "group_column", "columns", "header", "regression", "max_classes", "seed")
+_AXES = {None: "[tokens, width]", 0: "[layers, tokens, width]", 1: "[tokens, layers, width]"}
 
 
 @dataclass(frozen=True, eq=False)
-class RequestsPlan:
-    """One import, ready to run.
+class VllmFiles:
+    """The requests of vLLM as the source of an import.
 
     Attributes:
-        source: the folder.
         requests: the file of each example, [N]; equal texts may share one.
         stack_axis: the axis of the layers; None where there is none.
         reading: how `extract` would read the same texts: tokens, positions and rows.
         places: of the layers in the files, in their order, which is ascending.
         width: D.
         bos: whether vLLM put a BOS before the texts, which their tokens show.
-        dtype: name of the type on disk.
-        model: the model without its weights.
-        left_aside: names of files whose tokens are those of no text.
     """
 
-    source: Path
     requests: list[VllmRequest] = field(repr=False)
     stack_axis: int | None
     reading: ExtractionPlan = field(repr=False)
     places: list[Place]
     width: int
     bos: bool
-    dtype: str
-    model: LanguageModel = field(repr=False)
-    left_aside: list[str]
+    format = "vllm"
 
     @property
-    def task(self) -> Task:
-        """The examples."""
-        return self.reading.task
+    def files(self) -> list[VllmRequest]:
+        """Each file once."""
+        return list({request.file: request for request in self.requests}.values())
 
     @property
-    def n_bytes(self) -> np.ndarray:
-        """Bytes of each example on disk, int64 [N]."""
-        return row_bytes(self.reading.layout, self.places, [self.width] * len(self.places), self.dtype)
+    def n_bytes(self) -> int:
+        """Bytes that are read to check the files."""
+        return sum(request.file.stat().st_size for request in self.files)
 
-    @property
-    def shards(self) -> list[np.ndarray]:
-        """Row indices of each shard, of about `SHARD_BYTES`."""
-        number = (np.cumsum(self.n_bytes) - self.n_bytes) // SHARD_BYTES
-        return np.split(np.arange(len(number)), np.flatnonzero(np.diff(number)) + 1)
+    def checked(self, plan: ImportPlan, advance: Callable[[int], object]) -> dict[str, Any]:
+        """A checksum of all files and how they are read, after every value was checked; errors as in `Source`."""
+        digest = hashlib.sha256()
+        for request in self.files:
+
+            def check(array: FileArray, values: Tensor, request: VllmRequest = request) -> None:
+                if array.key == STATES and not all(bool(end.isfinite()) for end in values.aminmax()):
+                    raise DataError(f"{request.states.where} holds NaN or infinity; run vLLM again on this text")
+
+            found = scan(request.file, request.arrays, check, advance)
+            digest.update(f"{request.file.name!a} {found}\n".encode())
+        return {
+            "files": "vllm",
+            "source_fingerprint": digest.hexdigest(),
+            "requests": len(self.files),
+            "stack_axis": self.stack_axis,
+            "tokenizer_fingerprint": getattr(self.reading.model.tokenizer, "fingerprint", None),
+            "bos": self.bos,
+        }
+
+    def rows(self, shard: np.ndarray) -> dict[Place, Tensor]:
+        """The rows of these examples at each place, [R, D]; errors as in `Source`."""
+        parts = []
+        for row in shard.tolist():
+            x_STD = read_states(self.requests[row], self.stack_axis)
+            parts += [self._kept(x_STD, read, row) for read in self.reading.reading.reads]
+        return dict(zip(self.places, torch.cat(parts, 1), strict=True))
+
+    def _kept(self, x_STD: Tensor, read: ReadTokens, row: int) -> Tensor:
+        """The tokens of one position, or their mean."""
+        layout = self.reading.layout
+        if read.index is None:
+            own = x_STD[:, layout.n_bos : x_STD.shape[1] - layout.n_end]
+        else:
+            where, _ = read.of_rows(np.array([row]))
+            own = x_STD[:, torch.from_numpy(read.index[where])]
+        if not read.is_mean:
+            return own
+        return own.to(torch.promote_types(own.dtype, torch.float32)).mean(1, keepdim=True)
+
+    def as_dict(self) -> dict[str, Any]:
+        """How the files are read, JSON-able."""
+        about = {"format": "vllm", "width": self.width, "positions": self.reading.reading.names, "bos": self.bos}
+        return {**about, "stack_axis": self.stack_axis, "files": len(self.files)}
+
+    def lines(self, plan: ImportPlan, in_full: bool) -> Iterator[tuple[str, str]]:
+        """How many files there are, how they are read, and how many are ignored."""
+        bos = " after a BOS" if self.bos else ""
+        yield "files", f"{len(self.files):,}, {_AXES[self.stack_axis]}; their tokens are those of the texts{bos}"
+        if plan.left_aside:
+            yield "ignored", f"{counted(len(plan.left_aside), 'file')} of no text: {listed(plan.left_aside, most=4)}"
 
 
-def plan_requests(source: str | Path, options: ImportOptions) -> RequestsPlan:
+def plan_requests(source: str | Path, options: ImportOptions) -> ImportPlan:
     """The plan of `import_activations(source, format="vllm", ...)`; states are not read.
 
     Raises:
@@ -96,7 +154,25 @@ def plan_requests(source: str | Path, options: ImportOptions) -> RequestsPlan:
     if "" in types:
         raise DataError(f"{found[0].states.where} is {found[0].states.type_name}, expected numbers in floating point")
     dtype = dtype_name(options.dtype) if options.dtype is not None else types.pop() if len(types) == 1 else "float32"
-    return RequestsPlan(source, found, axis, reading, places, width, bos, dtype, model, left_aside)
+    n_bytes = row_bytes(reading.layout, places, [width] * len(places), dtype)
+    number, names = (np.cumsum(n_bytes) - n_bytes) // SHARD_BYTES, reading.reading.names
+    return ImportPlan(
+        path=source,
+        source=VllmFiles(found, axis, reading, places, width, bos),
+        task=reading.task,
+        model=model.name,
+        # the one that is probed by default; the last output ends the curve of the inputs
+        points=["resid_pre"] if any(point == "resid_pre" for point, _ in places) else ["resid_post"],
+        places=places,
+        widths=[width] * len(places),
+        n_layers=model.n_layers,
+        position=names[0] if len(names) == 1 else names,
+        positions=reading.reading.positions,
+        layout=reading.layout,
+        dtype=dtype,
+        shards=np.split(np.arange(len(number)), np.flatnonzero(np.diff(number)) + 1),
+        left_aside=left_aside,
+    )
 
 
 def _layer_ids(options: ImportOptions) -> list[int] | None:
