@@ -21,7 +21,6 @@ from transformers import GPT2Model
 import probekit as pk
 from probekit.activations.imports import run as array_imports
 from probekit.activations.imports import vllm as planning
-from probekit.activations.store.writer import StoreWriter
 from probekit.cli.main import run as cli_run
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError
 
@@ -95,8 +94,16 @@ def imported(source: Path, model: Path, table: Path, out: Path, **options: Any) 
     ("order", "position"), [("TSD", "last"), ("STD", "mean"), ("TSD", "all"), ("STD", "all"), ("TSD", 1)]
 )
 def test_the_rows_are_those_of_extract(
-    states: Any, write: Folder, model_folder: Path, table: Path, tmp_path: Path, order: str, position: Any
+    states: Any,
+    write: Folder,
+    model_folder: Path,
+    table: Path,
+    tmp_path: Path,
+    order: str,
+    position: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.setattr(planning, "SHARD_BYTES", 2000)
     store = imported(write(states, order), model_folder, table, tmp_path / "store", position=position)
     model, task = pk.load_model(model_folder), pk.load_task(str(table))
     wanted = pk.extract(model, task, points=["resid_pre", "resid_post"], position=position)
@@ -108,6 +115,9 @@ def test_the_rows_are_those_of_extract(
     assert store.layout.tokens is not None
     assert np.array_equal(store.layout.tokens, wanted.layout.tokens if wanted.layout.tokens is not None else [])
     store.verify()
+    assert len(list((tmp_path / "store" / "shards").iterdir())) > 1
+    with pytest.raises(ResumeMismatch, match="position"):
+        imported(write(states, order), model_folder, table, tmp_path / "store", position="first")
 
 
 def test_all_layers_need_no_list(states: Any, write: Folder, model_folder: Path, table: Path, tmp_path: Path):
@@ -216,32 +226,6 @@ def test_what_does_not_fit_is_one_line(states: Any, write: Folder, model_folder:
     refused(DataError, "holds NaN or infinity", write(bad), model_folder, table)
     with pytest.raises(UsageError, match="--dataset is for --format vllm"):
         pk.import_activations(folder, dataset=str(table))
-
-
-def test_an_interrupted_import_resumes_and_another_one_is_refused(
-    states: Any, write: Folder, model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(planning, "SHARD_BYTES", 2000)
-    folder, out = write(states), tmp_path / "store"
-    whole = imported(folder, model_folder, table, tmp_path / "whole")
-    put, done = StoreWriter.write, []
-
-    def stop(self: StoreWriter, number: int, *rest: Any) -> None:
-        if len(done) == 2:
-            raise KeyboardInterrupt
-        done.append(number)
-        put(self, number, *rest)
-
-    monkeypatch.setattr(StoreWriter, "write", stop)
-    with pytest.raises(KeyboardInterrupt):
-        imported(folder, model_folder, table, out)
-    monkeypatch.setattr(StoreWriter, "write", lambda self, n, *rest: (done.append(n), put(self, n, *rest))[1])
-    store = imported(folder, model_folder, table, out)
-    assert sorted(done) == sorted(set(done))
-    for place in whole:
-        assert torch.equal(store[place], whole[place])
-    with pytest.raises(ResumeMismatch, match="position"):
-        imported(folder, model_folder, table, out, position="mean")
 
 
 def test_half_precision_is_stored_as_it_came(

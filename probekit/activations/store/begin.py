@@ -8,7 +8,7 @@ import numpy as np
 
 from probekit.activations.layout import Layout
 from probekit.activations.store.examples import check_examples, write_examples
-from probekit.activations.store.format import AGAIN, FORMAT, FORMAT_VERSION, MAX_RECORDS, MAX_ROWS, PlanFile, read_plan
+from probekit.activations.store.format import AGAIN, FORMAT, FORMAT_VERSION, MAX_RECORDS, MAX_ROWS, PlanFile, plan_in
 from probekit.errors import ResumeMismatch, StorageError, UsageError
 from probekit.files.durable import TEMPORARY, entries, is_there, make_folders, remove_stale
 from probekit.files.remote.path import AnyPath
@@ -64,8 +64,14 @@ def begin_store(path: AnyPath, new: NewStore) -> PlanFile:
     about = {key: value for key, value in new.meta.items() if key != "created"}
     body = {"format": FORMAT, "model": new.model, "task": new.task.name, "identity": new.identity}
     body |= {"source": new.source, "meta": about}
-    begin_run(path, body, "is of another store", lambda _, ours: check_same(path, read_plan(path), ours), AGAIN)
-    plan = read_plan(path)
+    stored: dict[str, Any] = {}
+
+    def same(found: dict[str, Any], ours: dict[str, Any]) -> None:
+        stored.update(found)
+        check_same(path, plan_in(path, found, ""), ours)
+
+    run = begin_run(path, body, "is of another store", same, AGAIN)
+    plan = plan_in(path, stored, run.seal)
     if not is_there(path / "examples.json"):
         remove_stale(path / "examples")
         write_examples(path, new.task, new.layout, new.positions)

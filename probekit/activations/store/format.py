@@ -138,7 +138,12 @@ def read_plan(path: AnyPath) -> PlanFile:
         if has_manifest(path):
             raise StorageError(f"{str(file)!a} is missing; {AGAIN}")
         raise DataError(f"no store at {str(path)!a}; make one with probekit extract")
-    body, seal = unseal(file, advice=AGAIN)
+    return plan_in(path, *unseal(file, advice=AGAIN))
+
+
+def plan_in(path: AnyPath, body: dict[str, Any], seal: str) -> PlanFile:
+    """The plan that plan.json at `path` holds; raises a StorageError if it has not the form of one."""
+    file = path / "plan.json"
     with storage_errors(file, "plan", AGAIN):
         version = body["identity"].get("version") if body.get("format") == FORMAT else None
     if version not in (FORMAT_VERSION, OLD_VERSION):
