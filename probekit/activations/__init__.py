@@ -5,8 +5,13 @@ from probekit.activations.estimate import Estimate, describe_estimate, estimate
 from probekit.activations.extract import extract_statistics, run_plan, run_statistics
 from probekit.activations.imports.plan import ImportPlan, describe_import, import_as_dict
 from probekit.activations.imports.run import import_activations, plan_import, run_import
-from probekit.activations.label_store import LabelledStore, label_store
-from probekit.activations.labelled import label, record_of_labels, with_label_columns
+from probekit.activations.labelled import (
+    LabelledStore,
+    label,
+    label_store,
+    record_of_labels,
+    with_label_columns,
+)
 from probekit.activations.parts.cut import PartProgress
 from probekit.activations.parts.merge import Merged, merge_stores
 from probekit.activations.parts.run import PartDone, run_part

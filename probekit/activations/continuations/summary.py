@@ -16,8 +16,8 @@ from probekit.activations.continuations.write import (
     written_text,
 )
 from probekit.activations.estimate import duration
+from probekit.activations.plan.summary import how_in_words
 from probekit.activations.plan.token_ids import has_texts
-from probekit.activations.plan.written import how_in_words
 from probekit.models.generation import Among, Continuation, continuations
 from probekit.tasks.base import Task
 from probekit.tasks.info import GENERATE

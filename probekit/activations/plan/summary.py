@@ -1,5 +1,6 @@
 """A plan in numbers (`plan_as_dict`) and in words for the terminal (`describe_plan`)."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,6 @@ from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.reading.formatting import formatting_note
 from probekit.activations.plan.token_ids import Sequences
 from probekit.activations.plan.token_labels import token_label_lines
-from probekit.activations.plan.written import written_in_words
 from probekit.files.scratch import IN_MEMORY, give_back_memory
 from probekit.interventions import edits_in_words, record_of_edits
 from probekit.models.placement import describe_placement
@@ -239,3 +239,22 @@ def _remarks(n: dict[str, Any], task: Task, names: list[str], n_ctx: int) -> dic
     if len(task) > IN_MEMORY:
         give_back_memory()  # what the audit freed
     return lines
+
+
+def how_in_words(n: Mapping[str, Any]) -> str:
+    """How the next token was chosen."""
+    if not n.get("temperature"):
+        return "greedily"
+    of = "".join(f", {name} {n[name]}" for name in ("top_k", "top_p") if n.get(name) is not None)
+    return f"drawn at temperature {n['temperature']:g}{of}, seed {n.get('generate_seed')}"
+
+
+def written_in_words(task: Task) -> str:
+    """What the model wrote, and where it ended; "" where it wrote nothing."""
+    done = task.info.get(GENERATE)
+    if task.generated is None or not isinstance(done, dict):
+        return ""
+    why = {"stop token": "at a stop token", "context": "where the context was full", "stopped": "by a monitor"}
+    why["max_new_tokens"] = f"after {done.get('generate')} tokens"
+    ends = [f"{n:,} {why.get(name, name)}" for name, n in done.get("ended", {}).items() if n]
+    return f"{counted(int(task.generated.sum()), 'token')}, {how_in_words(done)}; ended {', '.join(ends)}"
