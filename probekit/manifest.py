@@ -13,6 +13,7 @@ from probekit.files.durable import MAX_JSON_BYTES, is_there, matches, unseal
 from probekit.files.remote.path import AnyPath, local_path
 from probekit.files.run import question_digest
 from probekit.places import NamedPlaces
+from probekit.selections import Selection
 from probekit.text import by_numbers
 
 _FORM = {"places": [(str, int | None)], "points": [str], "n_layers": int, "output?": str}
@@ -22,10 +23,10 @@ class StoredPlaces(NamedPlaces):
     """The places of a store, and the positions that were kept of each text."""
 
     @property
-    def positions(self) -> list[str]:
+    def positions(self) -> list[Selection]:
         """Their names: ["last"], ["first", "last"], ["all"]."""
         kept = self.meta["position"]
-        return [str(one) for one in (kept if isinstance(kept, list) else [kept])]
+        return [Selection.named(one) for one in (kept if isinstance(kept, list) else [kept])]
 
 
 def check_is_store(path: AnyPath) -> None:

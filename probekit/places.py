@@ -18,10 +18,8 @@ from probekit.points import (
     spans_of,
     split_point,
 )
-from probekit.selections import as_position, names_several
+from probekit.selections import ALL, Selection
 from probekit.text import listed
-
-ALL = "all"  # the position that keeps every token
 
 
 class NamedPlaces:
@@ -76,43 +74,39 @@ class NamedPlaces:
         return [*places, output] if short in FOLLOWED_BY_OUTPUT and output in self._places else places
 
 
-def check_kept(kept: Sequence[str], position: str | int | None) -> None:
+def check_kept(kept: Sequence[Selection], position: Selection | None) -> None:
     """Check that a probe can read one position of those that were kept.
 
     Raises:
         UsageError: several were kept and none is named, or one that was not kept is.
     """
-    is_ragged = len(kept) == 1 and names_several(kept[0])
+    is_ragged = len(kept) == 1 and kept[0].several
     if position is None and (is_ragged or len(kept) > 1):
         choice = "last, first, mean, a token's index, last@assistant, ... or all" if is_ragged else listed(kept)
         raise UsageError(
             f"a probe reads one position of each text; name it with --position (in Python, position=): {choice}"
         )
-    if position not in (None, ALL) and is_ragged:
-        as_position(str(position))  # raises
-    elif position not in (None, ALL) and str(position) not in kept:
+    if position not in (None, ALL) and not is_ragged and position not in kept:
         known = f"take {listed(kept)}" if len(kept) > 1 else f"the only one is {kept[0]!a}: leave it out"
         raise UsageError(f"position {position!a} was not extracted; {known}, or extract again")
 
 
-def check_several_kept(kept: Sequence[str], position: str | int | None) -> None:
+def check_several_kept(kept: Sequence[Selection], position: Selection | None) -> None:
     """Check that a probe over a sequence can read several tokens of each text.
 
     Raises:
         UsageError: one token of each text was kept, or each of several positions; a position that names one token.
     """
-    if len(kept) != 1 or not names_several(kept[0]):
+    if len(kept) != 1 or not kept[0].several:
         raise UsageError(
             f"a probe over a sequence reads several tokens of each text, and these activations are of {listed(kept)}; "
             "extract again with position all (--position all)"
         )
-    if position is not None and str(position) not in (ALL, *kept):
-        as_position(str(position))  # raises
-        if not names_several(str(position)):
-            raise UsageError(
-                f"a probe over a sequence reads several tokens of each text, and position {position} is one; leave "
-                "position (--position) out, or name several, such as -5: or all@assistant"
-            )
+    if position is not None and position not in kept and not position.several:
+        raise UsageError(
+            f"a probe over a sequence reads several tokens of each text, and position {position} is one; leave "
+            "position (--position) out, or name several, such as -5: or all@assistant"
+        )
 
 
 def has_layers(acts: NamedPlaces, point: str) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.layout import ALL, PER_EXAMPLE, Layout
+from probekit.activations.layout import Layout
 from probekit.activations.plan.reading.select_tokens import UNREAD
 from probekit.activations.select_rows import chosen_tokens, labelled_rows, select_rows, selected_values
 from probekit.errors import DataError, UsageError
@@ -32,6 +32,7 @@ from probekit.points import (
     place_name,
     spans_of,
 )
+from probekit.selections import ALL, PER_EXAMPLE, Selection
 from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
 from probekit.tasks.examples_table import examples_table
@@ -93,7 +94,8 @@ class Activations(NamedPlaces, Mapping[Place, Tensor]):
             DataError: a text without such a token; the message names it.
         """
         check_among("on_bad_row", on_bad_row, get_args(OnBadRow))
-        return _EachToken(self) if position == ALL else _At(self, position, on_bad_row)
+        read = Selection.of(position)
+        return _EachToken(self) if read == ALL else _At(self, read, on_bad_row)
 
     def concatenated(self, places: Iterable[PointSpec]) -> "Activations":
         """One place whose rows are those of several places side by side, [N, D of all]; named "resid_pre_0_to_3".
@@ -202,7 +204,7 @@ class ActivationSet(Activations):
         meta: dict[str, Any] | None = None,
         layout: Layout | None = None,
     ):
-        layout = layout or Layout(["last"], np.ones(len(task), dtype=np.int64), 0)
+        layout = layout or Layout([Selection("last")], np.ones(len(task), dtype=np.int64), 0)
         for place, x in tensors.items():
             rows = int(layout.counts(place).sum())
             if x.dim() != 2 or len(x) != rows:
@@ -225,7 +227,7 @@ class ActivationSet(Activations):
 class _At(Activations):
     """One position of activations that have several, selected on access."""
 
-    def __init__(self, source: Activations, position: str | int, on_bad_row: OnBadRow = "error"):
+    def __init__(self, source: Activations, position: Selection, on_bad_row: OnBadRow = "error"):
         self._source = source
         layout, of_targets = source.layout, source.points[0].startswith("decoder.")
         chosen, bad = select_rows(layout, source.task, position, of_targets, bool(source.meta.get("cut")))
@@ -237,15 +239,15 @@ class _At(Activations):
         tokens, index = chosen_tokens(layout, chosen, starts)
         own = replace(
             layout,
-            positions=[str(position)],
+            positions=[position],
             lengths=layout.lengths[left],
             tokens=tokens,
             picked=chosen.counts if chosen.is_ragged else None,
             token_index=index,
             characters=layout.characters[chosen.index] if chosen.is_ragged and layout.characters is not None else None,
         )
-        meta = {**source.meta, "points": points, "position": position}
-        labelled = labelled_rows(layout, task, source.meta, str(position), chosen, index)
+        meta = {**source.meta, "points": points, "position": position.plain}
+        labelled = labelled_rows(layout, task, source.meta, position, chosen, index)
         super().__init__(places, labelled, meta, own)
 
     def __repr__(self) -> str:
@@ -282,7 +284,7 @@ class _EachToken(Activations):
         own = replace(layout, positions=[PER_EXAMPLE], lengths=np.repeat(layout.lengths, rows), picked=None)
         points = [point for point in source.points if point not in PAIR_POINTS]
         places = [place for place in source if place[0] not in PAIR_POINTS]
-        meta = {**source.meta, "points": points, "position": ALL, "selection": layout.positions[0]}
+        meta = {**source.meta, "points": points, "position": str(ALL), "selection": str(layout.positions[0])}
         super().__init__(places, task, meta, own)
 
     def __repr__(self) -> str:

@@ -11,11 +11,10 @@ from probekit.interventions import record_of_edits
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions, ScoreOptions
 from probekit.options.check import is_whole
-from probekit.places import ALL
 from probekit.points import Place, place_name, split_point
 from probekit.scoring.calibrate import Calibration, calibration_of
 from probekit.scoring.threshold import ChosenThreshold, choose_threshold
-from probekit.selections import PER_EXAMPLE
+from probekit.selections import ALL, PER_EXAMPLE
 from probekit.tasks.base import Task
 from probekit.tasks.info import CHAT
 from probekit.text import listed, printable

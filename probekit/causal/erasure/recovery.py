@@ -7,7 +7,6 @@ import torch
 
 from probekit.activations import Activations, ActivationSet
 from probekit.activations.extract import extract_task
-from probekit.activations.layout import PER_EXAMPLE
 from probekit.causal.erasure.completeness import FreshProbes, FreshReading, fresh_probes
 from probekit.causal.erasure.erase import one_row_each
 from probekit.errors import UsageError
@@ -15,6 +14,7 @@ from probekit.interventions import Edit
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractArguments
 from probekit.points import Place, PointSpec, place_name
+from probekit.selections import PER_EXAMPLE
 from probekit.tasks import Task
 
 
