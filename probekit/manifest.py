@@ -13,6 +13,7 @@ from probekit.files.durable import MAX_JSON_BYTES, is_there, matches, unseal
 from probekit.files.remote.path import AnyPath, local_path
 from probekit.files.run import question_digest
 from probekit.places import NamedPlaces
+from probekit.points import Place
 from probekit.selections import Selection
 from probekit.text import by_numbers
 
@@ -72,7 +73,7 @@ def stored_places(path: AnyPath) -> StoredPlaces | None:
         return None
     if not matches(body, _FORM) or "position" not in body or not body["points"]:
         return None
-    return StoredPlaces([(point, layer) for point, layer in body["places"]], body)
+    return StoredPlaces([Place(point, layer) for point, layer in body["places"]], body)
 
 
 def dated_manifests(root: AnyPath) -> Iterator[tuple[int, AnyPath]]:

@@ -16,7 +16,6 @@ from probekit.points import (
     as_extracted,
     parse_layers,
     spans_of,
-    split_point,
 )
 from probekit.selections import ALL, Selection
 from probekit.text import listed
@@ -30,16 +29,16 @@ class NamedPlaces:
     """
 
     def __init__(self, places: Iterable[Place], meta: dict[str, Any]):
-        self._places = list(places)
+        self._places = [Place(*place) for place in places]
         self.meta = meta
 
     def point_of(self, key: PointSpec) -> Place:
         """The short name of a point, and its layer where the key names one; places side by side have their own name."""
         own = (key, None) if isinstance(key, str) else key
         if own in self._places:
-            return own
-        short, layer = split_point(key)
-        return self.in_stack(short), layer
+            return Place(*own)
+        short, layer = Place.of(key)
+        return Place(self.in_stack(short), layer)
 
     @property
     def points(self) -> list[str]:
@@ -70,7 +69,7 @@ class NamedPlaces:
         places = sorted((p for p in self._places if p[0] == short), key=lambda p: p[1] or 0)
         if not places:
             raise UnknownPoint(f"no activations of {short} here; there are {spans_of(self._places)}")
-        output = (self.output, self.n_layers - 1)
+        output = Place(self.output, self.n_layers - 1)
         return [*places, output] if short in FOLLOWED_BY_OUTPUT and output in self._places else places
 
 
@@ -137,7 +136,7 @@ def places_of(acts: NamedPlaces, point: str | None, layers: str | int | Iterable
     if missing := [layer for layer in wanted if layer not in extracted]:
         known = listed(extracted)
         raise UsageError(f"layer {missing[0]} of {short} was not extracted; there are {known}")
-    return short, [(short, layer) for layer in wanted]
+    return short, [Place(short, layer) for layer in wanted]
 
 
 def short_name(acts: NamedPlaces, point: str | None) -> str:

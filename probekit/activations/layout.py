@@ -21,6 +21,8 @@ from probekit.points import PAIR_POINTS, Place
 from probekit.ragged import ranges
 from probekit.selections import ALL, Selection
 
+ROWS = Place("", None)  # stands for any place but attention, as they have the same rows
+
 
 @dataclass(frozen=True, eq=False)
 class Layout:
@@ -62,11 +64,11 @@ class Layout:
         """True if all tokens are kept, or those of a selection, so that texts differ in their number of rows."""
         return self.positions == [ALL] or self.picked is not None
 
-    def counts(self, place: Place) -> np.ndarray:
+    def counts(self, place: Place = ROWS) -> np.ndarray:
         """Rows of each example at this place, int64 [N]."""
         return self._pair_counts if place[0] in PAIR_POINTS else self._token_counts
 
-    def offsets(self, place: Place) -> np.ndarray:
+    def offsets(self, place: Place = ROWS) -> np.ndarray:
         """Where the rows of each example begin, and where the last ones end, int64 [N + 1]."""
         return self._pair_offsets if place[0] in PAIR_POINTS else self._token_offsets
 

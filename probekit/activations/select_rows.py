@@ -62,8 +62,8 @@ def select_rows(
         check_kept(layout.positions, position)
         return SelectedRows(np.arange(N) * P + layout.positions.index(position), np.ones(N, dtype=np.int64)), {}
     chosen, bad = select_tokens(position, _kept_tokens(layout, task, of_targets, some_cut))
-    starts = layout.offsets(("", None))[:-1]
-    index = np.arange(starts[-1] + layout.counts(("", None))[-1]) if chosen.index is None else chosen.index
+    starts = layout.offsets()[:-1]
+    index = np.arange(starts[-1] + layout.counts()[-1]) if chosen.index is None else chosen.index
     index = index if chosen.index is None else np.repeat(starts, chosen.counts) + index
     return SelectedRows(index, chosen.counts, is_mean=position.pick == "mean", is_ragged=position.several), bad
 
@@ -143,7 +143,7 @@ def selected_values(rows: Tensor, chosen: SelectedRows) -> Tensor:
 
 def _kept_tokens(layout: Layout, task: Task, of_targets: bool, some_cut: bool) -> ReadableTokens:
     """The kept tokens of each text, as a selection takes them."""
-    counts = layout.counts(("", None))
+    counts = layout.counts()
     texts: Any = task.targets if of_targets else task.inputs
     characters = layout.characters
     generated = None

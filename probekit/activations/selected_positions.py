@@ -33,7 +33,7 @@ class SelectedPositions(Activations):
     def __init__(self, source: Activations, positions: Sequence[Selection]):
         self._source = source
         layout, of_targets = source.layout, source.points[0].startswith("decoder.")
-        cut, starts = bool(source.meta.get("cut")), layout.offsets(("", None))[:-1]
+        cut, starts = bool(source.meta.get("cut")), layout.offsets()[:-1]
         self._chosen: list[SelectedRows] = []
         for position in positions:
             chosen, bad = select_rows(layout, source.task, position, of_targets, cut)

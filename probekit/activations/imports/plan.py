@@ -27,7 +27,7 @@ from probekit.machine.devices import DTYPES
 from probekit.machine.dtypes import dtype_name
 from probekit.options import ImportOptions
 from probekit.options.check import check_path
-from probekit.points import FOLLOWED_BY_OUTPUT, POINTS, Place, place_name
+from probekit.points import FOLLOWED_BY_OUTPUT, POINTS, Place
 from probekit.selections import Selection
 from probekit.tasks.base import Task
 from probekit.tasks.labelled import labelled_task, labels_task
@@ -154,7 +154,7 @@ def _ordered(sources: list[Source], n_layers: int | None) -> tuple[list[Place], 
     last = ("resid_post", max(layers, default=-1))
     if residual and last in places and n_layers is None:
         raise UsageError(
-            f"{place_name(last)} is drawn as the end of {residual[0]} only if it is of the model's last block; "
+            f"{last} is drawn as the end of {residual[0]} only if it is of the model's last block; "
             "say how many blocks there are with --n-layers"
         )
     n_layers = max(layers, default=-1) + 1 if n_layers is None else n_layers

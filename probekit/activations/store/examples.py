@@ -149,7 +149,7 @@ def _columns_to_write(task: Task, layout: Layout, positions: Sequence[Selection]
     columns |= {("positions", str(k)): one.each for k, one in enumerate(positions) if one.each is not None}
     for field in ("tokens", "token_index", "characters"):
         if (numbers := getattr(layout, field)) is not None:
-            columns[field, ""] = RaggedRows(numbers, layout.offsets(("", None)))
+            columns[field, ""] = RaggedRows(numbers, layout.offsets())
     return columns if layout.picked is None else columns | {("picked", ""): layout.picked}
 
 
@@ -337,7 +337,7 @@ def _check_piece(columns: Columns, head: ExamplesHead) -> None:
                 values.dtype.kind == ("i" if is_whole else "f"), values.ndim == 1 or field in ("labels", "characters")
             )
     layout = _layout(columns, head)
-    rows = int(layout.counts(("", None)).sum())
+    rows = int(layout.counts().sum())
     for numbers in (layout.tokens, layout.token_index, layout.characters):
         require(numbers is None or len(numbers) == rows)
     if layout.characters is not None:

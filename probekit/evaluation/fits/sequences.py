@@ -17,7 +17,7 @@ from probekit.errors import DataError, UsageError
 from probekit.machine.devices import free_bytes, where_float64
 from probekit.options.task import OnBadRow
 from probekit.places import check_several_kept
-from probekit.points import Place, place_name
+from probekit.points import Place
 from probekit.probes.base import check_size
 from probekit.probes.sequence.ragged import Ragged, in_memory, pooled_rows
 from probekit.selections import ALL, Selection
@@ -102,7 +102,7 @@ def _sound(acts: Activations, place: Place, texts: np.ndarray, rows: Tensor) -> 
         example = acts.ids[int(texts[np.searchsorted(ends, first, side="right")])]
         what = "NaN" if bool(X[first].isnan().any()) else "infinity"
         raise DataError(
-            f"activations of {place_name(place)} hold {what}, first in example {example!a} ({int(bad.sum())} tokens in "
+            f"activations of {place} hold {what}, first in example {example!a} ({int(bad.sum())} tokens in "
             "all); extract again, in float32 if they were kept in less"
         )
     if X.dtype == torch.float64:
