@@ -14,7 +14,6 @@ from probekit.activations.layout import Layout
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import read_plan
 from probekit.files.durable import seal, unseal
-from probekit.points import place_name
 from probekit.tasks import Task
 
 
@@ -68,7 +67,7 @@ def as_old_sums(path: Path, of_plan: str = "") -> None:
         data = safetensors.torch.save({name: x.contiguous() for name, x in tensors.items()})
         file = f"{hashlib.sha256(data).hexdigest()}.safetensors"
         (folder / file).write_bytes(data)
-        files[place_name(place)] = {"file": file, "n_bytes": len(data)}
+        files[str(place)] = {"file": file, "n_bytes": len(data)}
     texts = sum(found[found.places[0], split].count for split in found.splits)
     progress = {"plan": of_plan, "shards": 4, "texts": texts, "shards_done": 4, "texts_done": texts, "order": ""}
     body = {"format": "probekit-statistics", "version": 1, "progress": progress, "files": files, "meta": found.meta}
@@ -93,7 +92,10 @@ def rows_in_json(task: Task, layout: Layout, positions: Any, rows: slice) -> dic
         "n_bos": layout.n_bos,
         "n_end": layout.n_end,
     }
-    body: dict[str, Any] = {"position": part(task.position, rows), "positions": [part(one, rows) for one in positions]}
+    body: dict[str, Any] = {
+        "position": part(task.position, rows),
+        "positions": [one.plain if one.each is None else part(one.each, rows) for one in positions],
+    }
     body |= {"layout": form, "ids": task.ids[rows], "splits": task.splits[rows]}
     body["labels"] = {name: labels[rows] for name, labels in task.labels.items()}
     optional = {

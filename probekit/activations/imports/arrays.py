@@ -35,12 +35,13 @@ from probekit.machine.devices import DTYPES
 from probekit.machine.dtypes import dtype_name
 from probekit.options import ImportOptions
 from probekit.options.check import check_path
-from probekit.points import FOLLOWED_BY_OUTPUT, POINTS, Place, place_name, spans_of, split_point
+from probekit.points import FOLLOWED_BY_OUTPUT, POINTS, Place, spans_of
+from probekit.selections import Selection
 from probekit.tasks.base import Task
 from probekit.tasks.labelled import labelled_task, labels_task
 from probekit.text import listed
 
-NOT_RECORDED = "not recorded"
+NOT_RECORDED = Selection.named("not recorded")
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def _not_finite(plan: ImportPlan, one: PlacedArray) -> DataError:
 
 
 def _why(plan: ImportPlan, one: PlacedArray, place: Place, row: int, x: Tensor) -> DataError:
-    where = f"{one.array.where} ({place_name(place)}), first in row {row} (example {plan.task.ids[row]!a})"
+    where = f"{one.array.where} ({place}), first in row {row} (example {plan.task.ids[row]!a})"
     if x.isfinite().all():
         most = torch.finfo(DTYPES[plan.dtype]).max
         return DataError(
@@ -191,7 +192,7 @@ def plan_arrays(source: str | Path, options: ImportOptions) -> ImportPlan:
     width_of = {place: _checked_width(one, len(task)) for one in sources for place in one.places}
     widths, dtype = [width_of[place] for place in places], _dtype(sources, options.dtype)
     shard_rows = max(1, SHARD_BYTES // (sum(widths) * DTYPES[dtype].itemsize))
-    position = NOT_RECORDED if options.position is None else options.position
+    position = NOT_RECORDED if options.position is None else Selection.of(options.position)
     return ImportPlan(
         path=source,
         source=ArrayFiles(sources, states, shard_rows),
@@ -201,9 +202,8 @@ def plan_arrays(source: str | Path, options: ImportOptions) -> ImportPlan:
         places=places,
         widths=widths,
         n_layers=n_layers,
-        position=position,
         positions=[position],
-        layout=Layout([str(position)], np.ones(len(task), dtype=np.int64), 0),
+        layout=Layout([position], np.ones(len(task), dtype=np.int64), 0),
         dtype=dtype,
         shards=[np.arange(start, min(start + shard_rows, len(task))) for start in range(0, len(task), shard_rows)],
         left_aside=left_aside,
@@ -240,10 +240,10 @@ def _ordered(sources: list[PlacedArray], n_layers: int | None) -> tuple[list[Pla
     layers = [layer for _, layer in places if layer is not None]
     points = list(dict.fromkeys(point for point, _ in places))
     residual = [point for point in points if point in FOLLOWED_BY_OUTPUT]
-    last = ("resid_post", max(layers, default=-1))
+    last = Place("resid_post", max(layers, default=-1))
     if residual and last in places and n_layers is None:
         raise UsageError(
-            f"{place_name(last)} is drawn as the end of {residual[0]} only if it is of the model's last block; "
+            f"{last} is drawn as the end of {residual[0]} only if it is of the model's last block; "
             "say how many blocks there are with --n-layers"
         )
     n_layers = max(layers, default=-1) + 1 if n_layers is None else n_layers
@@ -275,11 +275,9 @@ def _dtype(sources: list[PlacedArray], wanted: str | torch.dtype | None) -> str:
     return types.pop() if len(types) == 1 else "float32"
 
 
-def _with_position(task: Task, position: str | int | None) -> Task:
+def _with_position(task: Task, position: Any) -> Task:
     """The task with the position that titles show; an index is not set, since no model reads there again."""
-    if position is None or isinstance(position, int):
-        return task
-    return replace(task, position=position)
+    return task if position is None or isinstance(position.plain, int) else replace(task, position=position)
 
 
 @dataclass(frozen=True)
@@ -306,7 +304,7 @@ def find_sources(arrays: list[FileArray], naming: NamingOptions) -> list[PlacedA
         for place in source.places:
             if place in seen:
                 both = f"{seen[place].where} and {source.array.where}"
-                raise DataError(f"two arrays hold {place_name(place)}: {both}; keep one, or rename one")
+                raise DataError(f"two arrays hold {place}: {both}; keep one, or rename one")
             seen[place] = source.array
     return sources
 
@@ -342,7 +340,7 @@ def _stacked(array: FileArray, naming: NamingOptions) -> PlacedArray:
     if point == HIDDEN:
         places = [hidden_place(layer, array.where, n_layers) for layer in layers]
     else:
-        places = [check_place((point, layer), array.where, n_layers) for layer in layers]
+        places = [check_place(Place(point, layer), array.where, n_layers) for layer in layers]
     return PlacedArray(array, places, axis)
 
 
@@ -351,7 +349,7 @@ def _stacked_point(array: FileArray, given: str | None) -> str:
     if array.name.removesuffix("s") == HIDDEN.removesuffix("s"):
         return HIDDEN
     try:
-        point, layer = split_point(array.name)
+        point, layer = Place.of(array.name)
     except UsageError:
         if given is None:
             raise UsageError(f"the name of {array.where} gives no point; name it with --point") from None

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from probekit.activations.layout import Layout, row_bytes
 from probekit.points import Place, spans_of
+from probekit.selections import Selection
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.info import origin_of_splits
 from probekit.tasks.splitting.look_alikes import look_alike_words
@@ -75,8 +76,7 @@ class ImportPlan:
         places: every place, in curve order.
         widths: D of each place.
         n_layers: number of the model's blocks.
-        position: the token that the activations belong to, in words, or "not recorded".
-        positions: the same, as a store keeps them.
+        positions: the tokens that the activations belong to, or "not recorded".
         layout: how many rows each example has.
         dtype: name of the type on disk.
         shards: row indices of each shard.
@@ -91,12 +91,16 @@ class ImportPlan:
     places: list[Place]
     widths: list[int]
     n_layers: int
-    position: Any
-    positions: list[Any]
+    positions: list[Selection]
     layout: Layout = field(repr=False)
     dtype: str
     shards: list[np.ndarray] = field(repr=False)
     left_aside: list[str]
+
+    @property
+    def position(self) -> Any:
+        """The positions for people, JSON-able: one as it was given, several by name."""
+        return self.positions[0].plain if len(self.positions) == 1 else [str(one) for one in self.positions]
 
     @property
     def row_bytes(self) -> np.ndarray:

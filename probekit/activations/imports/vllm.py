@@ -122,7 +122,7 @@ class VllmFiles:
 
     def as_dict(self) -> dict[str, Any]:
         """How the files are read, JSON-able."""
-        about = {"format": "vllm", "width": self.width, "positions": self.reading.reading.names, "bos": self.bos}
+        about = {"format": "vllm", "width": self.width, "positions": self.reading.reading.positions, "bos": self.bos}
         return {**about, "stack_axis": self.stack_axis, "files": len(self.files)}
 
     def lines(self, plan: ImportPlan, in_full: bool) -> Iterator[tuple[str, str]]:
@@ -155,7 +155,7 @@ def plan_requests(source: str | Path, options: ImportOptions) -> ImportPlan:
         raise DataError(f"{found[0].states.where} is {found[0].states.type_name}, expected numbers in floating point")
     dtype = dtype_name(options.dtype) if options.dtype is not None else types.pop() if len(types) == 1 else "float32"
     n_bytes = row_bytes(reading.layout, places, [width] * len(places), dtype)
-    number, names = (np.cumsum(n_bytes) - n_bytes) // SHARD_BYTES, reading.reading.names
+    number = (np.cumsum(n_bytes) - n_bytes) // SHARD_BYTES
     return ImportPlan(
         path=source,
         source=VllmFiles(found, axis, reading, places, width, bos),
@@ -166,7 +166,6 @@ def plan_requests(source: str | Path, options: ImportOptions) -> ImportPlan:
         places=places,
         widths=[width] * len(places),
         n_layers=model.n_layers,
-        position=names[0] if len(names) == 1 else names,
         positions=reading.reading.positions,
         layout=reading.layout,
         dtype=dtype,
@@ -201,7 +200,7 @@ def _places(ids: Sequence[int], n_layers: int, options: ImportOptions) -> list[P
             f"--layers {wrong[0]} is out of range: {options.model!a:.60} has {counted(n_layers, 'block')}, and vLLM "
             f"counts their inputs as 0..{n_layers - 1} and the last output as {n_layers}"
         )
-    return [("resid_pre", i) if i < n_layers else ("resid_post", n_layers - 1) for i in ids]
+    return [Place("resid_pre", i) if i < n_layers else Place("resid_post", n_layers - 1) for i in ids]
 
 
 def _reading(

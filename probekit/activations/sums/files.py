@@ -32,7 +32,7 @@ from probekit.errors import StorageError
 from probekit.files.durable import each_of, is_there, matches, remove, remove_old, write_named
 from probekit.files.remote.path import AnyPath
 from probekit.files.run import Run
-from probekit.points import Place, UnknownPoint, place_name, split_point
+from probekit.points import Place, UnknownPoint
 from probekit.tasks.base import SPLITS
 
 FORMAT = "probekit sums 2"
@@ -123,7 +123,7 @@ class PartSums:
     @property
     def places(self) -> list[Place]:
         """In the order of the curve."""
-        return [(point, layer) for point, layer in self.body["places"]]
+        return [Place(point, layer) for point, layer in self.body["places"]]
 
     @property
     def label_names(self) -> dict[str, list[str]]:
@@ -148,7 +148,7 @@ class PartSums:
         Raises:
             StorageError: it holds NaN or infinity, or cannot be read.
         """
-        start = f"{place_name(place)}."
+        start = f"{place}."
         names = [name for name in self.record.tensors if name.startswith(start)]
         read = each_of(self.path, lambda name: read_tensor(self.path, self.record, name, SIZE), names)
         tensors = dict(zip(names, read, strict=True))
@@ -169,7 +169,7 @@ def tensors_of(contents: Contents) -> dict[str, Tensor]:
     """The tensors by name, with two axes each. Label sets are numbered: their names may be any text."""
     tensors: dict[str, Tensor] = {}
     for place in contents.places:
-        start = f"{place_name(place)}."
+        start = f"{place}."
         tensors[f"{start}shift"] = contents.moments[place, contents.splits[0]].shift[None]
         for split in contents.splits:
             moments = contents.moments[place, split]
@@ -239,7 +239,7 @@ def _fits(body: dict[str, Any]) -> bool:
     shapes: dict[str, tuple[int, int]] = {}
     for point, layer in body["places"]:
         try:
-            start = f"{place_name(split_point((point, layer)))}."
+            start = f"{Place.of((point, layer))}."
             D = record.tensors[f"{start}shift"].shape[1]
         except (UnknownPoint, KeyError):
             return False
@@ -271,7 +271,7 @@ def write_sums(run: Run, part: Part, contents: Contents, counted: Counted) -> No
     numbers = np.array(counted.numbers, dtype=np.int64)
     write_named(run.folder, hashed_parts(numbers, tensors_of(contents), made), lambda: made[0].file)
     counts = {
-        f"{place_name(place)}.{split}": [one.count, [x.tolist() for x in one.class_counts.values()]]
+        f"{place}.{split}": [one.count, [x.tolist() for x in one.class_counts.values()]]
         for (place, split), one in contents.moments.items()
     }
     body = {"format": FORMAT, "part": part, "shards": counted.shards, "texts": counted.texts, "order": counted.order}

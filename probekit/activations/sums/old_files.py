@@ -21,7 +21,7 @@ from probekit.errors import StorageError
 from probekit.files.durable import is_there, matches, read_plain, unseal
 from probekit.files.remote.path import AnyPath
 from probekit.files.run import question_digest
-from probekit.points import POINTS, Place, place_name, split_point
+from probekit.points import POINTS, Place
 from probekit.tasks.base import SPLITS
 
 _RECORD_NAME = re.compile(r"\d+\.json")
@@ -63,7 +63,7 @@ class OldSums:
         """
         names, found = dict(self.body["label_names"]), dict[Key, SplitMoments]()
         for (point, layer), D in zip(self.body["places"], self.body["widths"], strict=True):
-            place = split_point((point, layer))
+            place = Place.of((point, layer))
             tensors = self._tensors(place, _shapes(self.body["splits"], D, list(map(len, names.values()))))
             for split in self.body["splits"]:
                 one = {name.removeprefix(f"{split}."): x for name, x in tensors.items()}
@@ -75,7 +75,7 @@ class OldSums:
 
     def _tensors(self, place: Place, shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]]) -> dict[str, Tensor]:
         """The tensors of a place's file; no more is read than these can take."""
-        at = self.body["files"].get(place_name(place), {"file": "", "n_bytes": 0})
+        at = self.body["files"].get(str(place), {"file": "", "n_bytes": 0})
         file = self.file.parent / at["file"]
         content = sum(dtype.itemsize * math.prod(shape) for dtype, shape in shapes.values())
         try:

@@ -33,7 +33,7 @@ from probekit.activations.sums.statistics import Statistics, used_splits
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.files.durable import make_folder, remove_stale
 from probekit.files.run import Run
-from probekit.points import PAIR_POINTS, Place, place_name
+from probekit.points import PAIR_POINTS, Place
 from probekit.text import listed
 
 SECONDS_BETWEEN = 30  # checkpoints
@@ -170,7 +170,7 @@ def check_countable(plan: ExtractionPlan) -> None:
         DataError: labels out of range.
     """
     task, layout, places = plan.task, plan.layout, plan.places
-    if pairs := [place_name(place) for place in places if place[0] in PAIR_POINTS]:
+    if pairs := [str(place) for place in places if place[0] in PAIR_POINTS]:
         raise UsageError(f"statistics are of tokens, and {pairs[0]} belongs to pairs of tokens; leave it out")
     if len(layout.positions) > 1:
         raise UsageError(f"statistics need one position, or all; got {listed(layout.positions)}")
