@@ -7,7 +7,7 @@ from gpt2_points import GPT2_POINTS
 from probekit.errors import ProbekitError, UsageError
 from probekit.hooks import ActivationCache
 from probekit.models.families.gpt2 import GPT2, GPT2Config
-from probekit.points import POINTS, UnknownPoint, parse_layers, resolve_point, split_point
+from probekit.points import POINTS, Place, UnknownPoint, parse_layers, resolve_point
 
 TOKENS = torch.arange(10).reshape(2, 5)
 
@@ -215,7 +215,7 @@ def test_cache(model):
     ],
 )
 def test_points_of_stacks_are_split_as_others_are(typed, short, layer):
-    assert split_point(typed) == (short, layer)
+    assert Place.of(typed) == (short, layer)
 
 
 def test_a_point_of_another_family_is_unknown(model):

@@ -10,7 +10,7 @@ from probekit.cli.fields import JsonOutput, required
 from probekit.options import ModelOptions
 from probekit.options.load import Via
 from probekit.options.option import like
-from probekit.points import POINTS, split_point
+from probekit.points import POINTS, Place
 from probekit.tables import text_table
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def point_rows(model: "LanguageModel") -> list[dict[str, Any]]:
     """Short name, full name and shape of every point; one row for all layers, with their range in the full name."""
     rows: dict[str, dict[str, Any]] = {}
     for full, point in model.points.items():
-        short, layer = split_point(full)
+        short, layer = Place.of(full)
         if short not in rows:
             rows[short] = {
                 "short": short,
