@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from probekit.activations import plan_extraction
+from probekit.activations.plan.plan import shard_rows
 from probekit.activations.store.format import read_plan, read_record
 from probekit.activations.store.writer import StoreWriter
 from probekit.files.durable import TEMPORARY
@@ -68,7 +69,7 @@ def stop_after(monkeypatch: Any, n: int | None, error: type[BaseException] = Sto
 
 def rows_of(made: Any, numbers: Any) -> int:
     """Examples of these shards of a plan."""
-    return sum(len(made.shard_rows(number)) for number in numbers)
+    return sum(len(shard_rows(made, number)) for number in numbers)
 
 
 def shard_of(path: Any, number: int) -> Path:

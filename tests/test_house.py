@@ -73,7 +73,7 @@ def test_importing_a_data_class_brings_no_verbs():
         if not re.search(r"(options/|plan/plan\.py|imports/plan\.py|evaluation/request\.py)", short(path)):
             continue
         for cls in (node for node in tree.body if isinstance(node, ast.ClassDef)):
-            for node in cls.body:
+            for node in cls.body if "Protocol" not in map(ast.unparse, cls.bases) else []:
                 if isinstance(node, Function) and not node.name.startswith("__"):
                     decorators = {ast.unparse(each) for each in node.decorator_list}
                     assert decorators & {"property", "cached_property"}, f"{short(path)}: {cls.name}.{node.name}"

@@ -94,6 +94,7 @@ def describe_part(done: "PartDone") -> str:
 def share_as_dict(plan: "ExtractionPlan", part: Part) -> dict[str, Any]:
     """The share of the work of each part, and the shards and texts of this one."""
     from probekit.activations.parts.cut import cut_parts, shard_costs
+    from probekit.activations.plan.plan import shard_rows
 
     costs = shard_costs(plan)
     cut = cut_parts(costs, part[1])
@@ -102,7 +103,7 @@ def share_as_dict(plan: "ExtractionPlan", part: Part) -> dict[str, Any]:
         "part": part[0],
         "of": part[1],
         "shards": len(own),
-        "rows": sum(len(plan.shard_rows(number)) for number in own),
+        "rows": sum(len(shard_rows(plan, number)) for number in own),
         "shares": [float(costs[numbers].sum() / costs.sum()) for numbers in cut],
     }
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
 from probekit.activations.parts.work import ShardDone
-from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.plan.plan import ExtractionPlan, shard_rows
 from probekit.activations.run.loop import extract_bar
 from probekit.activations.store.format import record_numbers
 from probekit.engines.answers import OF_ALL, Answer, error_of
@@ -221,5 +221,5 @@ def shards_bar(
     there = set(range(len(plan.shards))) - set(missing)
     with extract_bar(plan, len(plan.task), show) as advance:
         for number in there:
-            advance(plan.shard_rows(number), 0)
-        yield lambda done: advance(plan.shard_rows(done.number), done.n_bytes * done.computed)
+            advance(shard_rows(plan, number), 0)
+        yield lambda done: advance(shard_rows(plan, done.number), done.n_bytes * done.computed)

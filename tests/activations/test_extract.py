@@ -10,6 +10,7 @@ from gpt2_points import GPT2_POINTS
 from store_cases import plan_of
 
 from probekit.activations import ActivationSet, describe_plan, extract_statistics, plan_as_dict
+from probekit.activations.plan.plan import shard_rows
 from probekit.errors import DataError, UsageError
 from probekit.points import POINTS
 from probekit.verbs.extract import extract
@@ -315,7 +316,7 @@ def test_the_first_row_is_the_first_of_the_task_whichever_batch_comes_first(
     task.inputs[4], task.inputs[9], task.inputs[20] = "abz", "az", "abcdefghijkz"
     how = {"batch_tokens": batch_tokens, "block_nodes": 3}
     planned = plan_of(model, task, **how)
-    of = {row: next(i for i in range(len(planned.shards)) if row in planned.shard_rows(i)) for row in (4, 9, 20)}
+    of = {row: next(i for i in range(len(planned.shards)) if row in shard_rows(planned, i)) for row in (4, 9, 20)}
     assert batch_tokens > 1000 or of[20] < of[4]
     with pytest.raises(DataError, match=r"NaN in the activations at resid_pre\.0, first in example 'train:104'"):
         extract(model, task, **how, out=where and tmp_path / where)

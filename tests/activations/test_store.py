@@ -14,6 +14,7 @@ from store_cases import HOW, Stopped, assert_equal, files, lasting, plan_of, row
 
 from probekit.activations import Store, load_activations
 from probekit.activations.plan import identity
+from probekit.activations.plan.plan import shard_rows
 from probekit.activations.store import begin
 from probekit.errors import DataError, ResumeMismatch, StorageError
 from probekit.files.durable import seal, unseal
@@ -76,7 +77,7 @@ def test_the_files_of_a_store(model, task, path):
     shards = {f"shards/{unseal(path / f'records/{k:05d}.json')[0]['file']}" for k in range(n)}
     assert found - names == shards | set(pieces)
     record = json.loads((path / "records" / "00000.json").read_text())
-    assert record["rows"] == made.shard_rows(0).tolist()
+    assert record["rows"] == shard_rows(made, 0).tolist()
     assert list(record["tensors"]) == [f"{point}.{layer}" for point, layer in made.places]
     assert examples["layout"] == {"positions": ["last"], "n_bos": 0, "n_end": 0}
     table = pq.read_table(path / pieces[0]).to_pydict()

@@ -25,7 +25,7 @@ from probekit.activations.store.format import (
 )
 from probekit.activations.store.shard import record_body
 from probekit.activations.store.tensors import SIZE, check_shard
-from probekit.activations.sums.files import is_whole, join_sums, list_sums, read_sums, sums_at
+from probekit.activations.sums.files import join_sums, list_sums, read_sums, sums_are_whole, sums_at
 from probekit.errors import UsageError
 from probekit.files.durable import (
     TEMPORARY,
@@ -111,7 +111,7 @@ def merge_stores(
     if any(list_sums(sums_at(one, own)) for one, own in [(path, plan), *others]):
         for parts in read_cuts(path, plan).values():
             join_sums(run, plan, [(i, len(parts)) for i, numbers in enumerate(parts, 1) if numbers])
-        counted = is_whole(run)
+        counted = sums_are_whole(run)
     complete = finish_store(path)
     rows = plan.rows if complete else stored_rows(path, plan)
     missing = [] if complete or not rows else missing_parts(path, plan)
@@ -175,7 +175,7 @@ def _take_shards(
 
 def _take_sums(run: Run, store: Run) -> None:
     """Bring the complete sums of a store and of its parts, each shard before its record."""
-    for sums in [] if is_whole(run) else read_sums(store).values():
+    for sums in [] if sums_are_whole(run) else read_sums(store).values():
         if sums.is_complete:
             sums.contents()  # a damaged file would hide the sound one that the part writes when it is run again
             make_folder(run.folder)

@@ -5,11 +5,11 @@ from typing import Any
 
 from probekit.activations.parts.cut import PartProgress, cut_parts, missing_parts, shard_costs, write_cut
 from probekit.activations.parts.work import finish_store, open_writer
-from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.plan.plan import ExtractionPlan, shard_rows
 from probekit.activations.run.loop import write_missing
 from probekit.activations.run.memory import check_sums
 from probekit.activations.store.tensors import SIZE
-from probekit.activations.sums.files import is_whole, join_sums, sums_at
+from probekit.activations.sums.files import join_sums, sums_are_whole, sums_at
 from probekit.activations.sums.tally import Tally
 from probekit.errors import StorageError
 from probekit.files.remote.path import AnyPath
@@ -77,7 +77,7 @@ def run_part(
     write_cut(path, writer.plan, cut)
     own = cut[part[0] - 1]
     run = sums_at(path, writer.plan)
-    counted = None if sums is None else is_whole(run)
+    counted = None if sums is None else sums_are_whole(run)
     computed = 0
     if own and (keep or counted is False):
         try:
@@ -85,7 +85,7 @@ def run_part(
             computed = write_missing(plan, progress, writer, tally, keep, own)
         except StorageError:
             # another run of this part may have been faster: the files of its sums go once all are joined
-            if counted is not False or not is_whole(run):
+            if counted is not False or not sums_are_whole(run):
                 raise
             computed = write_missing(plan, progress, writer, None, keep, own)
     if counted is False:
@@ -94,5 +94,5 @@ def run_part(
     missing = missing_parts(path, writer.plan) if keep and not complete else []
     if not missing and counted is False:
         missing = missing_parts(path, writer.plan, counted=True)
-    rows = sum(len(plan.shard_rows(number)) for number in own)
+    rows = sum(len(shard_rows(plan, number)) for number in own)
     return PartDone(path, *part, len(own), rows, computed, complete, missing, counted)

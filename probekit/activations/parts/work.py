@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from probekit.activations.plan.identity import identity_of, record_of_run
-from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.plan.plan import ExtractionPlan, shard_rows
 from probekit.activations.replan import check_extracted, load_again, same_plan
 from probekit.activations.run.device_copy import Shard, on_host
 from probekit.activations.run.forward import running
@@ -80,7 +80,7 @@ def begin_work(plan: ExtractionPlan, path: str | AnyPath, check: str = SIZE) -> 
 def missing_shards(plan: ExtractionPlan, writer: StoreWriter) -> list[int]:
     """The numbers of the shards of a plan that a store lacks; raises a StorageError if one that is there is damaged."""
     numbers = range(len(plan.shards))
-    there = each_of(writer.path, lambda number: writer.has(number, plan.shard_rows(number)), numbers)
+    there = each_of(writer.path, lambda number: writer.has(number, shard_rows(plan, number)), numbers)
     return [number for number, is_there in zip(numbers, there, strict=True) if not is_there]
 
 
@@ -168,7 +168,7 @@ def _missing(
 ) -> Iterator[Shard]:
     """Compute the shards without a record; `there` gets the others, `seconds` the time that each took."""
     for number in numbers:
-        start, rows = time.monotonic(), plan.shard_rows(number)
+        start, rows = time.monotonic(), shard_rows(plan, number)
         if writer.has(number, rows):
             there.append(_there(plan, number, rows))
             continue

@@ -84,6 +84,7 @@ class ExtractionPlan:
         """The blocks of each batch, in the order of work."""
         return [batch for shard in self.shards for batch in shard]
 
-    def shard_rows(self, number: int) -> np.ndarray:
-        """The examples of a shard, in its order."""
-        return self.packing.rows_of(np.concatenate(self.shards[number]))
+
+def shard_rows(plan: ExtractionPlan, number: int) -> np.ndarray:
+    """The examples of a shard, in its order."""
+    return plan.packing.rows_of(np.concatenate(plan.shards[number]))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from probekit.activations.plan.identity import record_of_run
 from probekit.activations.plan.packing import cut_batches, pack
-from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.plan.plan import ExtractionPlan, shard_rows
 from probekit.activations.run.device_copy import Shard, on_host
 from probekit.activations.run.forward import compute_batch, running
 from probekit.activations.run.soundness import sound_rows, unsound_error
@@ -58,10 +58,10 @@ def run_shards(
         DataError: NaN, infinity, or a value that the kept type cannot hold.
     """
     own = range(len(plan.shards)) if numbers is None else numbers
-    n_texts = len(plan.task) if numbers is None else sum(len(plan.shard_rows(number)) for number in own)
+    n_texts = len(plan.task) if numbers is None else sum(len(shard_rows(plan, number)) for number in own)
     with running(plan.model, plan.device), extract_bar(plan, n_texts, progress) as advance:
         for at, number in enumerate(own):
-            rows = plan.shard_rows(number)
+            rows = shard_rows(plan, number)
             uncounted = tally is not None and tally.wants(at)
             on_disk = writer is not None and (keep or uncounted) and writer.has(number, rows)
             values: dict[Place, Tensor] = {}
@@ -115,7 +115,7 @@ def compute_shard(
     Raises:
         DataError: NaN, infinity, or a value that the kept type cannot hold.
     """
-    filled, sound = FilledShard(plan, plan.shard_rows(number)), []
+    filled, sound = FilledShard(plan, shard_rows(plan, number)), []
     for blocks in plan.shards[number]:
         batch = plan.packing.batch(blocks)
         kept = {place: x.to(DTYPES[plan.dtype]) for place, x in compute_batch(plan, batch).items()}
@@ -126,7 +126,7 @@ def compute_shard(
             advance(batch.rows, sum(x.nbytes for x in kept.values()))
     if not torch.stack(sound).all():  # looked at once per shard: each look makes a GPU wait
         others = range(number, len(plan.shards)) if later is None else later
-        raise unsound_error(plan, np.concatenate([plan.shard_rows(other) for other in others]))
+        raise unsound_error(plan, np.concatenate([shard_rows(plan, other) for other in others]))
     return filled.values
 
 

@@ -165,7 +165,7 @@ class PartSums:
         return found
 
 
-def tensors_of(contents: Contents) -> dict[str, Tensor]:
+def sum_tensors(contents: Contents) -> dict[str, Tensor]:
     """The tensors by name, with two axes each. Label sets are numbered: their names may be any text."""
     tensors: dict[str, Tensor] = {}
     for place in contents.places:
@@ -255,7 +255,7 @@ def _fits(body: dict[str, Any]) -> bool:
     }
 
 
-def is_whole(run: Run) -> bool:
+def sums_are_whole(run: Run) -> bool:
     """True if the sums of every text are there, counted by one process or joined."""
     whole = read_sums(run, [WHOLE]).get(WHOLE)
     return whole is not None and whole.is_complete
@@ -269,7 +269,7 @@ def write_sums(run: Run, part: Part, contents: Contents, counted: Counted) -> No
     """
     made = list[Record]()
     numbers = np.array(counted.numbers, dtype=np.int64)
-    write_named(run.folder, hashed_parts(numbers, tensors_of(contents), made), lambda: made[0].file)
+    write_named(run.folder, hashed_parts(numbers, sum_tensors(contents), made), lambda: made[0].file)
     counts = {
         f"{place}.{split}": [one.count, [x.tolist() for x in one.class_counts.values()]]
         for (place, split), one in contents.moments.items()
@@ -322,14 +322,14 @@ def join_sums(run: Run, plan: PlanFile, parts: Sequence[Part]) -> bool:
         StorageError: the disk refused, a file is damaged, or the parts do not have the shards of the run.
     """
     try:
-        if not is_whole(run):
+        if not sums_are_whole(run):
             own = [one for one in read_sums(run, parts).values() if one.is_complete]
             if len(own) == len(parts):
                 _join(run, plan, own)
     except StorageError:
-        if not is_whole(run):  # another process may have joined and removed them meanwhile
+        if not sums_are_whole(run):  # another process may have joined and removed them meanwhile
             raise
-    if not is_whole(run):
+    if not sums_are_whole(run):
         return False
     _remove(run, [piece for part, records in list_sums(run).items() if part != WHOLE for _, piece in records])
     return True

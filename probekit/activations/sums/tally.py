@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.plan.plan import ExtractionPlan, shard_rows
 from probekit.activations.store.shard import count_again
 from probekit.activations.sums.files import (
     WHOLE,
@@ -56,7 +56,7 @@ class Tally:
     def __init__(self, plan: ExtractionPlan, numbers: Sequence[int], run: Run | None = None, part: Part = WHOLE):
         self._plan, self._run, self._part = plan, run, part
         self._numbers = list(numbers)
-        self._texts = sum(len(plan.shard_rows(number)) for number in numbers)
+        self._texts = sum(len(shard_rows(plan, number)) for number in numbers)
         self._device = plan.device if plan.device.type == "cuda" else torch.device("cpu")
         self._splits = used_splits(plan.task)
         self._moments: dict[Key, SplitMoments] = {}

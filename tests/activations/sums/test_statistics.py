@@ -24,7 +24,7 @@ from probekit.activations.run import loop
 from probekit.activations.store.writer import StoreWriter
 from probekit.activations.sums import files as sum_files
 from probekit.activations.sums import tally
-from probekit.activations.sums.files import tensors_of
+from probekit.activations.sums.files import sum_tensors
 from probekit.activations.sums.statistics import check_statistics
 from probekit.activations.sums.tally import Tally
 from probekit.errors import DataError, StorageError, UsageError
@@ -62,7 +62,7 @@ def sums_only(model, task, path=None, progress=None, **changes):
 def assert_same_bits(one: Statistics, other: Statistics):
     assert list(one) == list(other)
     assert one.label_names == other.label_names
-    ours, theirs = tensors_of(one._contents), tensors_of(other._contents)
+    ours, theirs = sum_tensors(one._contents), sum_tensors(other._contents)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     for key, moments in one.items():
