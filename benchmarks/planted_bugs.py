@@ -210,12 +210,16 @@ BUGS = [
         "tests/test_durable.py tests/faults",
         "            os.fsync(file.fileno())\n        path = target()",
         "        path = target()",
+        "                os.fsync(file.fileno())\n            path = target()",
+        "            path = target()",
     ),
     bug(
         "folder-not-synced",
         "tests/test_durable.py tests/faults",
         "        put(temporary, path)\n        _fsync_folder(folder)",
         "        put(temporary, path)",
+        "            put(temporary, path)\n            _fsync_folder(folder)",
+        "            put(temporary, path)",
     ),
     bug(
         "last-writer-wins",
