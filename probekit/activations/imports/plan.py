@@ -151,7 +151,7 @@ def _ordered(sources: list[Source], n_layers: int | None) -> tuple[list[Place], 
     layers = [layer for _, layer in places if layer is not None]
     points = list(dict.fromkeys(point for point, _ in places))
     residual = [point for point in points if point in FOLLOWED_BY_OUTPUT]
-    last = ("resid_post", max(layers, default=-1))
+    last = Place("resid_post", max(layers, default=-1))
     if residual and last in places and n_layers is None:
         raise UsageError(
             f"{last} is drawn as the end of {residual[0]} only if it is of the model's last block; "
