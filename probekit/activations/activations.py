@@ -190,7 +190,7 @@ class ActivationSet(Activations):
 
     def __init__(
         self,
-        tensors: Mapping[Place, Tensor],
+        tensors: Mapping[Any, Tensor],
         task: Task,
         meta: dict[str, Any] | None = None,
         layout: Layout | None = None,

@@ -35,7 +35,7 @@ from probekit.verbs.train_probes import train_probes
 
 N, D = 40, 6
 SPLITS = np.array(["train", "train", "validation", "test"])[np.arange(N) % 4]
-Tensors = dict[Place, Tensor]
+Tensors = dict[Any, Tensor]
 
 
 def tensors(n_layers: int = 3, dtype: torch.dtype = torch.float32) -> Tensors:
