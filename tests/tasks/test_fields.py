@@ -114,7 +114,7 @@ def content(task: Task) -> dict[Any, Any]:
 
 def layout_of(task: Task) -> Layout:
     lengths = np.array([len(one) for one in task.inputs])
-    return Layout(["last"], lengths, 0, np.arange(len(task)))
+    return Layout([Selection("last")], lengths, 0, np.arange(len(task)))
 
 
 def stored(path: Path, task: Task, rows: int) -> Task:
