@@ -32,9 +32,7 @@ from probekit.points import (
     place_name,
     spans_of,
 )
-from probekit.tasks.bad_rows import without_bad_rows
-from probekit.tasks.base import Task
-from probekit.tasks.examples_table import examples_table
+from probekit.tasks.base import Task, examples_table, without_bad_rows
 from probekit.tasks.tokens.token_labels import token_rows
 from probekit.text import counted, listed, printable
 

@@ -26,14 +26,12 @@ from probekit.tasks.labels import (
     label_flaw,
     refuse_unlabelled,
 )
-from probekit.tasks.splitting.look_alikes import warn_of_look_alikes
-from probekit.tasks.splitting.rare import check_number_of_classes
+from probekit.tasks.splitting.classes import check_number_of_classes, warn_of_look_alikes
 from probekit.tasks.splitting.same_text import text_numbers
-from probekit.tasks.splitting.split_names import split_of_cell
-from probekit.tasks.splitting.splits import carve_missing, components, kept_together
+from probekit.tasks.splitting.splits import carve_missing, components, kept_together, split_of_cell
 from probekit.tasks.tables.columns import ID_COLUMNS, LABEL_COLUMNS, check_one_use, split_column_of, split_flaw
-from probekit.tasks.tables.data_table import DataTable, choose_column, flaw_of, quote
-from probekit.tasks.tables.label_tables import label_table
+from probekit.tasks.tables.data_table import DataTable, Flaw, choose_column, flaw_of, quote
+from probekit.tasks.tables.objects import label_table
 from probekit.tasks.task_checks import is_sequence
 from probekit.text import counted, listed
 
@@ -323,7 +321,7 @@ def _join(task: Task, table: DataTable, columns: _Named, skip: bool) -> _Joined:
     return joined
 
 
-def _id_flaw(task: Task, joined: _Joined, own: Any, row_of: Mapping[str, int]) -> tuple[str, str] | None:
+def _id_flaw(task: Task, joined: _Joined, own: Any, row_of: Mapping[str, int]) -> Flaw | None:
     """What is wrong with an id: no text has it, or another row of the table."""
     row = row_of.get(group_name(own))
     if row is None:
@@ -337,13 +335,13 @@ def _id_flaw(task: Task, joined: _Joined, own: Any, row_of: Mapping[str, int]) -
     return None
 
 
-def _row_flaws(table: DataTable, columns: _Named) -> Callable[[int], tuple[str, str] | None]:
+def _row_flaws(table: DataTable, columns: _Named) -> Callable[[int], Flaw | None]:
     """A function of a row's number: what is wrong with its label, group or split."""
     labels, names = table.column(columns.label), table.class_names.get(columns.label, ())
     groups = None if columns.group is None else table.column(columns.group)
     splits = None if columns.split is None else table.column(columns.split)
 
-    def flaw(i: int) -> tuple[str, str] | None:
+    def flaw(i: int) -> Flaw | None:
         if isinstance(labels[i], list):
             return "label_type", f"expected one label for the text, got {quote(labels[i])}; {TOKENS_HINT}"
         found = label_flaw(labels[i], table.typed, names) or flaw_of([labels[i]])

@@ -12,12 +12,9 @@ from probekit.options import ImportOptions
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS
 from probekit.tasks.labels import as_labels, encode, group_flaw, group_name, label_flaw, refuse_unlabelled
-from probekit.tasks.splitting.look_alikes import warn_of_look_alikes
-from probekit.tasks.splitting.overlap import shared_by_splits
-from probekit.tasks.splitting.rare import check_number_of_classes
-from probekit.tasks.splitting.same_text import text_numbers
-from probekit.tasks.splitting.split_names import split_of_cell
-from probekit.tasks.splitting.splits import carve_missing, kept_together
+from probekit.tasks.splitting.classes import check_number_of_classes, warn_of_look_alikes
+from probekit.tasks.splitting.same_text import shared_by_splits, text_numbers
+from probekit.tasks.splitting.splits import carve_missing, kept_together, split_of_cell
 from probekit.tasks.tables.columns import LABEL_COLUMNS, TEXT_COLUMNS, split_column_of, split_flaw
 from probekit.tasks.tables.data_table import DataTable, choose_column, flaw_of
 from probekit.tasks.tables.readers import TableFormat, read_table

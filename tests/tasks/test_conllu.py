@@ -12,7 +12,7 @@ from probekit.tasks import load_task
 from probekit.tasks.base import SPLITS
 from probekit.tasks.tables.conllu import WordRows, read_sentences
 from probekit.tasks.tables.readers import read_table
-from probekit.tasks.words import unfolded
+from probekit.tasks.tables.sources import unfolded
 
 SAMPLE = """\
 # newdoc id = d

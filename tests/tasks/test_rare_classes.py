@@ -11,8 +11,7 @@ from probekit.options.task import RareClasses
 from probekit.tasks import Task, load_task
 from probekit.tasks.base import SPLITS
 from probekit.tasks.quality.audit import audit, audit_lines
-from probekit.tasks.splitting.rare import OTHER
-from probekit.tasks.trainable import count_line
+from probekit.tasks.splitting.classes import OTHER, count_line
 
 COMMON = {"a": 40, "b": 30}
 RARE = {"x": 2, "y": 1, "z": 2}  # three in all of train, validation and test would be the least

@@ -11,7 +11,7 @@ from tiny_configs import new_model
 import probekit as pk
 from probekit.errors import DataError, UsageError
 from probekit.tasks import Task, load_task
-from probekit.tasks.side_columns import column_of
+from probekit.tasks.labels import column_of
 from probekit.tasks.tokens.token_labels import token_rows
 
 N = 40

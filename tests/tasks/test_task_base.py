@@ -11,7 +11,7 @@ import probekit
 from probekit.errors import DataError, UsageError
 from probekit.tasks import Task, load_task
 from probekit.tasks.base import SPLITS
-from probekit.tasks.trainable import count_line
+from probekit.tasks.splitting.classes import count_line
 
 
 def small(**changes) -> Task:

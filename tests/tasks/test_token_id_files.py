@@ -16,7 +16,7 @@ from probekit.cli.main import run
 from probekit.errors import DataError, UsageError
 from probekit.models.weights import save_hf
 from probekit.options import TaskOptions
-from probekit.tasks.load_texts import load_texts
+from probekit.tasks.load import load_texts
 
 RANDOM = random.Random(0)
 ROWS = [(ids, ("even", "odd")[ids[-1] % 2]) for ids in (RANDOM.choices(range(20), k=n % 3 + 1) for n in range(300))]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from probekit.errors import UsageError
 from probekit.options.check import check_names
 from probekit.tasks.chats.messages import is_chat
-from probekit.tasks.splitting.split_names import SPLITS, split_of_cell
-from probekit.tasks.tables.data_table import DataTable, choose_column, quote
+from probekit.tasks.splitting.splits import SPLITS, split_of_cell
+from probekit.tasks.tables.data_table import DataTable, Flaw, choose_column, quote
 from probekit.text import listed
 
 TEXT_COLUMNS = ("text", "sentence", "statement", "prompt")
@@ -172,7 +172,7 @@ def split_column_of(table: DataTable, taken: Iterable[str | None], named: str | 
     return None
 
 
-def split_flaw(cell: Any, column: str) -> tuple[str, str] | None:
+def split_flaw(cell: Any, column: str) -> Flaw | None:
     """What is wrong with a cell of a split column, as (kind, description); None if nothing is."""
     if split_of_cell(cell, column) is not None:
         return None

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from probekit.errors import DataError, UsageError
 from probekit.tasks import load_task
 from probekit.tasks.base import Task
-from probekit.tasks.chats.contents import as_compared, compared_inputs
-from probekit.tasks.chats.messages import chat_flaw, checked_chats
+from probekit.tasks.chats.messages import as_compared, chat_flaw, checked_chats, compared_inputs
+from probekit.tasks.fields import Region
 from probekit.tasks.info import CHAT
 from probekit.tasks.quality.audit import audit, compare_texts
-from probekit.tasks.regions import Region
 from probekit.tasks.tokens.token_labels import token_rows
 
 SYSTEM = {"role": "system", "content": "You are a careful helper who answers every question with one word."}
