@@ -29,7 +29,7 @@ from probekit.tasks.splitting.classes import (
 )
 from probekit.tasks.splitting.same_text import shared_by_splits, text_numbers
 from probekit.tasks.splitting.splits import WHOLE, carve_missing, kept_together, sample, split_array
-from probekit.tasks.tables.columns import LABEL_COLUMNS, Columns, NamedColumns, columns_of, split_column_of
+from probekit.tasks.tables.columns import LABEL_COLUMNS, Columns, columns_of, split_column_of
 from probekit.tasks.tables.data_table import DataTable
 from probekit.tasks.tables.objects import task_of
 from probekit.tasks.tables.rows import SKIP_HINT, Rows, collect, keep_rows
@@ -65,23 +65,12 @@ def load_task(source: Any, options: TaskOptions) -> Task:
         UsageError: an unknown name, column or option.
         DataError: a file, row or label that cannot be used.
     """
-    named = NamedColumns(
-        options.text_column,
-        options.label_column,
-        options.group_column,
-        options.span_column,
-        options.split_column,
-        options.id_column,
-        options.messages_column,
-        options.token_label_column,
-        tuple(options.keep_columns or ()),
-    )
     if isinstance(source, str | Path) and source in registries.TASKS:
-        check_builtin(str(source), named, options)
+        check_builtin(str(source), options)
         task = registries.TASKS[str(source)](seed=options.seed)
     else:
-        name, tables, info = open_tables(source, named, options)
-        task = _assemble(name, tables, info, named, options)
+        name, tables, info = open_tables(source, options)
+        task = _assemble(name, tables, info, options)
     task = task if options.position is None else replace(task, position=options.position)
     if task.target:
         task = without_rare_classes(task, options.rare_classes)
@@ -121,11 +110,9 @@ def _with_train(name: str, tables: dict[str, DataTable], on_hub: bool) -> tuple[
     return {"train": tables["validation"], **rest}, f"no train: fitted on {tables['validation'].name}"
 
 
-def _assemble(
-    name: str, tables: dict[str, DataTable], info: dict[str, Any], named: NamedColumns, options: TaskOptions
-) -> Task:
+def _assemble(name: str, tables: dict[str, DataTable], info: dict[str, Any], options: TaskOptions) -> Task:
     tables, origin = _with_train(name, tables, "sha256" not in info)
-    rows, columns = _collected(name, tables, named, options)
+    rows, columns = _collected(name, tables, options)
     skip = options.on_bad_row == "skip"
     if columns.label is None:
         _warn_unlabelled(tables["train"], columns, options)
@@ -170,18 +157,16 @@ def _with_more_labels(task: Task, rows: Rows, train: DataTable, columns: Columns
     return replace(task, labels=labels, label_names=names, info=info)
 
 
-def _collected(
-    name: str, tables: dict[str, DataTable], named: NamedColumns, options: TaskOptions
-) -> tuple[Rows, Columns]:
+def _collected(name: str, tables: dict[str, DataTable], options: TaskOptions) -> tuple[Rows, Columns]:
     """The rows of all splits, and the columns that they were read from."""
-    rows, columns = Rows(), columns_of(tables["train"], named)
+    rows, columns = Rows(), columns_of(tables["train"], options)
     if len(tables) == 1:
         taken = (columns.text, columns.label, columns.group, columns.id, columns.token_label, *(columns.span or ()))
-        columns = columns._replace(split=split_column_of(tables["train"], taken, named.split))
-    elif named.split is not None:
+        columns = columns._replace(split=split_column_of(tables["train"], taken, options.split_column))
+    elif options.split_column is not None:
         raise UsageError(f"{name!a} has a table for each split; leave --split-column out")
     for split in [split for split in SPLITS if split in tables]:
-        own = columns_of(tables[split], named, labelled=columns.label is not None)
+        own = columns_of(tables[split], options, labelled=columns.label is not None)
         if own.has_chats != columns.has_chats:
             raise DataError(f"{tables[split].name} and {tables['train'].name} hold texts and chats; give one kind")
         if own.has_tokens != columns.has_tokens:
@@ -407,18 +392,17 @@ def load_texts(source: Any, options: TaskOptions) -> Task:
         UsageError: an unknown name, column or option.
         DataError: a file or text that cannot be used.
     """
-    named = NamedColumns(
-        text=options.text_column, span=options.span_column, id=options.id_column, messages=options.messages_column
-    )
+    unread = ("label_column", "group_column", "split_column", "token_label_column", "keep_columns")
+    options = replace(options, **dict.fromkeys(unread))
     if isinstance(source, str | Path) and source in registries.TASKS:
-        check_builtin(str(source), named, options)
+        check_builtin(str(source), options)
         task = registries.TASKS[str(source)](seed=options.seed)
         return replace(task, labels={}, label_names={}, token_labels={}, target="", groups=None)
-    name, tables, info = open_tables(source, named, options)
+    name, tables, info = open_tables(source, options)
     rows, of_spans = Rows(), False
     for table in tables.values():
         is_words = table.span is not None  # the words of CoNLL-U need some label to be read
-        columns = columns_of(table, replace(named, label="upos") if is_words else named)
+        columns = columns_of(table, replace(options, label_column="upos") if is_words else options)
         columns = columns._replace(label=columns.label if is_words else None, group=None, token_label=None)
         collect(rows, "train", table, columns, options.keep_blanks, options.on_bad_row == "skip")
         of_spans = columns.span is not None

@@ -16,7 +16,7 @@ from probekit.options.task import RareClasses
 from probekit.tasks.info import CARVED_FROM_TRAIN
 from probekit.tasks.labels import are_whole_numbers
 from probekit.tasks.splitting.same_text import folded
-from probekit.tasks.splitting.split_names import SPLITS
+from probekit.tasks.splitting.splits import SPLITS
 from probekit.tasks.tokens.stretches import Stretches
 from probekit.tasks.tokens.token_labels import label_rows
 from probekit.text import counted, listed

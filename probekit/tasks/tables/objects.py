@@ -231,21 +231,17 @@ def label_table(source: Any, options: LabelOptions) -> DataTable:
         UsageError: something else, or no such file.
         DataError: no rows, or a damaged file.
     """
+    how = TableFormat.of(options)
     if isinstance(source, str | Path):
-        return _file(Path(source), options)
-    if options.columns is not None or not options.header or options.data_format is not None:
-        raise UsageError("columns, header and data_format are for files; Python objects name their own columns")
+        path = Path(source).expanduser()
+        if not path.is_file():
+            raise UsageError(f"no file {str(source)!a}; name a CSV, TSV, JSONL or Parquet file of ids and labels")
+        return read_table(path, how)
+    how.refuse_for_objects()
     tables = object_tables(_with_columns(source, options.id_column))[1]
     if len(tables) != 1:
         raise UsageError(f"expected one table of labels, got splits ({listed(tables)}); join them into one")
     return replace(next(iter(tables.values())), name=type(source).__name__)
-
-
-def _file(path: Path, options: LabelOptions) -> DataTable:
-    if not path.expanduser().is_file():
-        raise UsageError(f"no file {str(path)!a}; name a CSV, TSV, JSONL or Parquet file of ids and labels")
-    columns = None if options.columns is None else tuple(options.columns)
-    return read_table(path.expanduser(), TableFormat(columns, options.header, options.data_format))
 
 
 def _with_columns(source: Any, named: str | None) -> Any:

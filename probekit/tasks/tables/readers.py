@@ -22,6 +22,7 @@ from typing import IO, Any
 from probekit.errors import DataError, UsageError
 from probekit.files.plain_files import MAX_TABLE, open_regular, parse_json
 from probekit.files.scratch import DiskList, ScratchFile
+from probekit.options import ImportOptions, LabelOptions, TaskOptions
 from probekit.tasks.splitting.splits import split_of_cell
 from probekit.tasks.tables import conllu
 from probekit.tasks.tables.columns import LABEL_COLUMNS, TEXT_COLUMNS
@@ -49,6 +50,17 @@ class TableFormat:
     columns: tuple[str, ...] | None = None
     header: bool = True
     name: str | None = None
+
+    @classmethod
+    def of(cls, options: TaskOptions | LabelOptions | ImportOptions) -> "TableFormat":
+        """That which the options name."""
+        columns = None if options.columns is None else tuple(options.columns)
+        return cls(columns, options.header, getattr(options, "data_format", None))
+
+    def refuse_for_objects(self) -> None:
+        """Raise a UsageError if this says anything: the tables are no files."""
+        if self != TableFormat():
+            raise UsageError("columns, header and data_format are for files; Python objects name their own columns")
 
     @property
     def has_header(self) -> bool:

@@ -7,7 +7,7 @@ A folder holds a table for each split (train.csv, dev.csv, test.csv). Or it hold
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from probekit.files.hub import ALIASES, REPO_ID, warn_of_local
 from probekit.options import TaskOptions
 from probekit.tasks.labels import is_unlabelled
 from probekit.tasks.splitting.splits import WHOLE, splits_of_names
-from probekit.tasks.tables.columns import NamedColumns, columns_of
+from probekit.tasks.tables.columns import columns_of
 from probekit.tasks.tables.data_table import DataTable, quote
 from probekit.tasks.tables.hub import hub_tables
 from probekit.tasks.tables.objects import is_dataset_dict, object_tables
@@ -34,14 +34,14 @@ from probekit.tasks.tables.readers import (
 from probekit.text import listed
 
 HUB_ALIASES = ALIASES["dataset"]
-
-
 STDIN = "-"
+ABOUT = ("readme", "license", "licence", "copying")  # text files that hold no texts of a class
 
 
-def check_builtin(name: str, named: NamedColumns, options: TaskOptions) -> None:
+def check_builtin(name: str, options: TaskOptions) -> None:
     """Refuse options of files for a built-in task. Raises UsageError."""
-    if named != NamedColumns() or options.columns is not None:
+    named = [option.name for option in fields(options) if option.name.endswith("_column")]
+    if any(getattr(options, option) is not None for option in (*named, "keep_columns", "columns")):
         raise UsageError(
             f"{name!r} is built in and has no columns; name none of its texts, labels, groups, spans or splits, and "
             "none to keep"
@@ -52,31 +52,29 @@ def check_builtin(name: str, named: NamedColumns, options: TaskOptions) -> None:
         raise UsageError(f"{name!r} has classes, not numbers; leave regression out")
 
 
-def open_tables(
-    source: Any, named: NamedColumns, options: TaskOptions
-) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
+def open_tables(source: Any, options: TaskOptions) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
     """The task's name, its tables by split, its source. A path wins over a name of the Hub, as for models."""
+    how, path = TableFormat.of(options), None
     if not isinstance(source, str | Path):
-        if options.columns is not None or not options.header or options.data_format is not None:
-            raise UsageError("columns, header and data_format are for files; Python objects name their own columns")
-        return _open_object(source, named)
-    path = _path_of(source)
-    columns = None if options.columns is None else tuple(options.columns)
-    how = TableFormat(columns, options.header, options.data_format)
-    if source == STDIN:
+        how.refuse_for_objects()
+        name, tables, info = object_tables(source)
+    elif source == STDIN:
         if not hasattr(sys.stdin, "buffer"):
             raise UsageError("'-' reads standard input, which is closed; give a file or a folder")
         table = read_stream(sys.stdin.buffer, how)
-        tables, name, origin = {WHOLE: table}, table.stem, "stdin"
-    elif path is not None:
+        name, tables, info = table.stem, {WHOLE: table}, {"source": "stdin", "sha256": table.checksums()}
+    elif (path := _path_of(source)) is not None:
         warn_of_local(source, "dataset")
-        files = split_files(path, how.name)
-        tables = {split: _read(file, how) for split, file in files.items()}
-        name, origin = path.resolve().name if path.is_dir() else path.stem, str(source)
+        tables = {split: _read(file, how) for split, file in split_files(path, how.name).items()}
+        name = path.resolve().name if path.is_dir() else path.stem
+        digests = {file: digest for table in tables.values() for file, digest in table.checksums().items()}
+        info = {"source": str(source), "sha256": digests}
     else:
-        return _open_hub(str(source), named, how)
-    info = {"source": origin, "sha256": {k: v for table in tables.values() for k, v in table.checksums().items()}}
-    return name, {split: unfolded(table, named.span) for split, table in tables.items()}, info
+        name, tables, info = _open_hub(str(source), how)
+    tables = {split: unfolded(table, options.span_column) for split, table in tables.items()}
+    if is_dataset_dict(source) or "revision" in info:
+        tables = _with_labelled_test(tables, options)
+    return name, tables, info
 
 
 def _path_of(source: str | Path) -> Path | None:
@@ -97,29 +95,21 @@ def _read(path: Path, how: TableFormat) -> DataTable:
     return read_classes(path, class_files(path))
 
 
-def _open_hub(source: str, named: NamedColumns, how: TableFormat) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
+def _open_hub(source: str, how: TableFormat) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
     is_file = Path(source).suffix.lower() in READERS
     if is_file or not (source in HUB_ALIASES or REPO_ID.fullmatch(source)):
         near = nearest(source, [*registries.TASKS, *HUB_ALIASES])
         raise UsageError(f"no dataset {source!a}: not a file, a folder or an owner/name on the Hub; {near}")
     if how != TableFormat():
         raise UsageError(f"{source!a} is on the Hub and names its columns; leave --columns and --data-format out")
-    tables, info = hub_tables(source)
-    tables = {split: unfolded(table, named.span) for split, table in tables.items()}
-    return source.rsplit("/", 1)[-1], _with_labelled_test(tables, named), info
+    return source.rsplit("/", 1)[-1], *hub_tables(source)
 
 
-def _open_object(source: Any, named: NamedColumns) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
-    name, tables, info = object_tables(source)
-    tables = {split: unfolded(table, named.span) for split, table in tables.items()}
-    return name, _with_labelled_test(tables, named) if is_dataset_dict(source) else tables, info
-
-
-def _with_labelled_test(tables: dict[str, DataTable], named: NamedColumns) -> dict[str, DataTable]:
+def _with_labelled_test(tables: dict[str, DataTable], options: TaskOptions) -> dict[str, DataTable]:
     """Replace a test split without labels (as in GLUE, which keeps them secret) by the validation split."""
     if "validation" not in tables or "train" not in tables:
         return tables
-    label = columns_of(tables["train"], named).label
+    label = columns_of(tables["train"], options).label
     test = tables.get("test")
     if label is None:
         return tables
@@ -160,9 +150,6 @@ def unfolded(table: DataTable, column: str | None) -> DataTable:
 
 def _are_spans(cell: Any) -> bool:
     return isinstance(cell, list) and all(isinstance(one, dict) for one in cell)
-
-
-ABOUT = ("readme", "license", "licence", "copying")  # text files that hold no texts of a class
 
 
 def split_files(path: Path, data_format: str | None = None) -> dict[str, Path]:
