@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,22 @@ import numpy as np
 from probekit import registries
 from probekit.errors import DataError, UsageError
 from probekit.files.scratch import IN_MEMORY, give_back_memory, settled
-from probekit.options import LabelOptions, TaskOptions
+from probekit.options import ImportOptions, LabelOptions, TaskOptions
 from probekit.options.option import keywords
 from probekit.options.typed import changed
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.info import ASKED, CARVED_FROM_TRAIN, READ_AS, UNLABELLED
+from probekit.tasks.info import ASKED, CARVED_FROM_TRAIN, NO_TEXTS, READ_AS, UNLABELLED
 from probekit.tasks.join_labels import label_set_of_column
-from probekit.tasks.labels import as_labels, column_of, encode, is_unlabelled, refuse_unlabelled
+from probekit.tasks.labels import (
+    as_labels,
+    column_of,
+    encode,
+    group_flaw,
+    group_name,
+    is_unlabelled,
+    label_flaw,
+    refuse_unlabelled,
+)
 from probekit.tasks.splitting.classes import (
     check_number_of_classes,
     rare_info,
@@ -28,11 +37,12 @@ from probekit.tasks.splitting.classes import (
     without_rare_classes,
 )
 from probekit.tasks.splitting.same_text import shared_by_splits, text_numbers
-from probekit.tasks.splitting.splits import WHOLE, carve_missing, kept_together, sample, split_array
-from probekit.tasks.tables.columns import LABEL_COLUMNS, Columns, columns_of, split_column_of
-from probekit.tasks.tables.data_table import DataTable
+from probekit.tasks.splitting.splits import WHOLE, carve_missing, kept_together, sample, split_array, split_of_cell
+from probekit.tasks.tables.columns import LABEL_COLUMNS, TEXT_COLUMNS, Columns, columns_of, split_column_of, split_flaw
+from probekit.tasks.tables.data_table import DataTable, Flaw, choose_column, flaw_of
 from probekit.tasks.tables.objects import task_of
-from probekit.tasks.tables.rows import SKIP_HINT, Rows, collect, keep_rows
+from probekit.tasks.tables.readers import TableFormat, read_table
+from probekit.tasks.tables.rows import SKIP_HINT, Rows, collect, keep_rows, refuse_numbers, text_flaw
 from probekit.tasks.tables.sources import check_builtin, open_tables
 from probekit.tasks.tokens.token_labels import text_strata
 from probekit.text import counted, listed
@@ -417,3 +427,88 @@ def load_texts(source: Any, options: TaskOptions) -> Task:
         spans=np.array(rows.spans, dtype=np.int64).reshape(-1, 2) if of_spans else None,
         chats=rows.chats or None,
     )
+
+
+def labelled_task(path: Path, options: ImportOptions, name: str) -> Task:
+    """A checked task of examples that were run elsewhere, from a CSV, TSV, JSONL or Parquet file.
+
+    Row i of the file is example i. No row may be left out, since the activations have it too. A column `split` that
+    names splits is kept to; missing splits are carved from train as `load_task` does. Without a text column, the rows'
+    names serve as texts and `info["no_texts"]` is True.
+
+    Raises:
+        UsageError: a column that is not there.
+        DataError: a row, label, split or text that cannot be used.
+    """
+    table = read_table(path, TableFormat.of(options))
+    task, origin = _task_of_all_rows(table, options, name)
+    task.info.update(source=str(path), sha256=table.checksums(), label_column=task.target, splits_from=origin)
+    return task
+
+
+def labels_task(cells: Sequence[Any], where: str, options: ImportOptions, name: str) -> Task:
+    """A checked task from the labels [N] alone; errors call them `where`.
+
+    Raises:
+        DataError: a label that cannot be used, or too few of a class.
+    """
+    table = DataTable(where, "row", ["label"], lambda _: cells, range(len(cells)), typed=True, unit="row")
+    return _task_of_all_rows(table, options, name)[0]
+
+
+def _task_of_all_rows(table: DataTable, options: ImportOptions, name: str) -> tuple[Task, str]:
+    """A task in which no row of the table is left out, and where its splits come from, in words."""
+
+    def sound(column: str, flaw: Callable[[Any], Flaw | None]) -> Sequence[Any]:
+        """The cells of a column, all of them sound."""
+        cells = table.column(column)
+        for i, cell in enumerate(cells):
+            if found := table.bad.get(i) or flaw(cell):
+                raise DataError(f"{table.where(i)}: {found[1]}")
+        return cells
+
+    label, names = choose_column(table, options.label_column, LABEL_COLUMNS, "label"), None
+    texts = groups = None
+    usual = {one.strip().lower() for one in table.columns}
+    if options.text_column is not None or not usual.isdisjoint(TEXT_COLUMNS):
+        column = choose_column(table, options.text_column, TEXT_COLUMNS, "text")
+        refuse_numbers(table, column, table.column(column))
+        texts = sound(column, lambda cell: text_flaw(cell, table.typed) or flaw_of([cell]))
+    names = table.class_names.get(label)
+    cells = sound(label, lambda cell: label_flaw(cell, table.typed, names or ()) or flaw_of([cell]))
+    if not len(cells):
+        raise DataError(f"{name!a} has no labels; write one for each example")
+    if options.group_column is not None:
+        column = choose_column(table, options.group_column, (), "group")
+        groups = [group_name(cell) for cell in sound(column, group_flaw)]
+    splits, origin = ["train"] * len(cells), ""
+    if (own := split_column_of(table, (options.text_column, label, options.group_column))) is not None:
+        splits, origin = (
+            [str(split_of_cell(cell, own)) for cell in sound(own, lambda cell: split_flaw(cell, own))],
+            f"by column {own!a}",
+        )
+        if "train" not in splits:
+            raise DataError(f"{table.name}: no row is in the split train by column {own!a}; put some there to fit on")
+    places = [table.where(i) for i in range(len(cells))]
+    classes = as_labels(cells, places, label, options.regression)
+    refuse_unlabelled(classes, places, label, "remove the row from the labels and from the activations, or correct it")
+    labels, names = encode(classes, names)
+    check_number_of_classes(names, label, places[0].rpartition(",")[0], options.max_classes)
+    missing = [split for split in SPLITS if split not in splits]
+    ids = [f"{table.stem}:{i}" for i in range(len(cells))]
+    keys, groups = kept_together(np.arange(len(ids)) if texts is None else text_numbers(texts), groups)
+    info = {"seed": options.seed, CARVED_FROM_TRAIN: missing, NO_TEXTS: texts is None}
+    task = Task(
+        name,
+        ids if texts is None else texts,  # pyright: ignore[reportArgumentType]  Task makes a list of it
+        {label: labels},
+        {label: names},
+        carve_missing(labels, splits, keys, missing, options.seed),
+        ids=ids,
+        groups=groups,
+        info=info,
+    )
+    task.check()
+    task.info.update(shared_by_splits(task))
+    warn_of_look_alikes(task)
+    return task, origin

@@ -28,7 +28,7 @@ from probekit.options import ImportOptions
 from probekit.options.check import check_path
 from probekit.points import FOLLOWED_BY_OUTPUT, POINTS, Place, place_name
 from probekit.tasks.base import Task
-from probekit.tasks.labelled import labelled_task, labels_task
+from probekit.tasks.load import labelled_task, labels_task
 
 NOT_RECORDED = "not recorded"
 STORED_AS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float64": "float32"}

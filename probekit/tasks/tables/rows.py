@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
@@ -94,12 +94,17 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
             table.bad.get(i)
             or chat_flaws.get(i)
             or _row_flaw(table, columns, text, label, sound)
-            or _side_flaw(columns, kept, group, span, own_split, token_labels)
-            or _id_flaw(rows, columns.id, own_id)
-            or _others_flaw(others, i)
+            or (None if columns.group is None else group_flaw(group))
+            or (None if columns.span is None else _span_flaw(kept, span))
+            or (None if columns.split is None else split_flaw(own_split, columns.split))
+            or token_flaw(token_labels, kept)
+            or (None if columns.id is None else _id_flaw(rows, columns.id, own_id))
+            or next((found for name, column in others.items() if (found := cell_flaw(column[i], name))), None)
         )
         if flaw is not None:
-            _skip(rows, table.where(i), flaw, skip)
+            if not skip:
+                raise DataError(f"{table.where(i)}: {flaw[1]}, {SKIP_HINT}")
+            rows.skipped[flaw[0]] += 1
             continue
         rows.dropped_blanks += kept != text
         rows.texts.append(kept)
@@ -111,9 +116,14 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
         rows.splits.append(split if columns.split is None else str(split_of_cell(own_split, columns.split)))
         rows.ids.append(f"{table.stem}:{i}" if columns.id is None else group_name(own_id))
         rows.places.append(table.where(i))
-        _keep_others(rows, others, i)
+        for name, column in others.items():
+            rows.kept.setdefault(name, []).append(column[i])
         rows.of_id |= {} if columns.id is None else {rows.ids[-1]: rows.places[-1]}
-    _check_left(rows, n_before, table, columns)
+    if len(rows.texts) == n_before:
+        n = f"{len(table.lines)} of {counted(len(table.lines), 'row')}"
+        raise DataError(f"{table.name}: skipped {n}, none is left; correct the file")
+    if "train" not in rows.splits:
+        raise DataError(f"{table.name}: no row is in the split train by column {columns.split!a}; add some to fit on")
 
 
 def _cells(table: DataTable, columns: Columns, n: int) -> Iterator[tuple[Any, ...]]:
@@ -123,32 +133,6 @@ def _cells(table: DataTable, columns: Columns, n: int) -> Iterator[tuple[Any, ..
     found.append(repeat(None, n) if columns.span is None else spans_in(table, columns.span))
     found.append(repeat(None, n) if columns.token_label is None else token_cells(table, columns.token_label))
     return zip(*found, strict=True)
-
-
-def _skip(rows: Rows, place: str, flaw: tuple[str, str], skip: bool) -> None:
-    """Count a row that is left out; raises a DataError unless such rows are skipped."""
-    if not skip:
-        raise DataError(f"{place}: {flaw[1]}, {SKIP_HINT}")
-    rows.skipped[flaw[0]] += 1
-
-
-def _others_flaw(others: Mapping[str, Sequence[Any]], row: int) -> Flaw | None:
-    """What is wrong with the row's cells in the columns that are kept."""
-    return next((flaw for name, cells in others.items() if (flaw := cell_flaw(cells[row], name))), None)
-
-
-def _keep_others(rows: Rows, others: Mapping[str, Sequence[Any]], row: int) -> None:
-    for name, cells in others.items():
-        rows.kept.setdefault(name, []).append(cells[row])
-
-
-def _check_left(rows: Rows, n_before: int, table: DataTable, columns: Columns) -> None:
-    """Check that rows of the table are left, and that some are in train. Raises DataError."""
-    if len(rows.texts) == n_before:
-        n = f"{len(table.lines)} of {counted(len(table.lines), 'row')}"
-        raise DataError(f"{table.name}: skipped {n}, none is left; correct the file")
-    if "train" not in rows.splits:
-        raise DataError(f"{table.name}: no row is in the split train by column {columns.split!a}; add some to fit on")
 
 
 def _chats(cells: Sequence[Any], are_chats: bool) -> tuple[dict[int, Flaw], list[list[dict[str, Any]]], Sequence[Any]]:
@@ -179,19 +163,8 @@ def _row_flaw(table: DataTable, columns: Columns, text: Any, label: Any, sound: 
     return flaw
 
 
-def _side_flaw(columns: Columns, text: str, *cells: Any) -> Flaw | None:
-    """What is wrong with a row's group, span, split or labels of tokens, where the table has such columns."""
-    group, span, split, of_tokens = cells
-    flaw = None if columns.group is None else group_flaw(group)
-    flaw = flaw or (None if columns.span is None else _span_flaw(text, span))
-    flaw = flaw or (None if columns.split is None else split_flaw(split, columns.split))
-    return flaw or token_flaw(of_tokens, text)
-
-
-def _id_flaw(rows: Rows, column: str | None, cell: Any) -> Flaw | None:
-    """What is wrong with a row's id, where the table has a column of ids: it is missing, or another row has it."""
-    if column is None:
-        return None
+def _id_flaw(rows: Rows, column: str, cell: Any) -> Flaw | None:
+    """What is wrong with a row's id: it is missing, or another row has it."""
     flaw = id_flaw(cell)
     if flaw is None and (place := rows.of_id.get(group_name(cell))):
         flaw = "twice", f"the id {quote(cell)} in {column!a} is that of {place} too; give each row its own"
