@@ -73,26 +73,6 @@ def test_texts_come_before_ids(tmp_path):
     assert pk.load_task(written(tmp_path / "both.jsonl", rows)).inputs[0] == "t0"
 
 
-@pytest.mark.parametrize(
-    ("cell", "why"),
-    [
-        (None, "expected token ids, got a missing value"),
-        ([], "got an empty list"),
-        ("1 2 3", "expected a list of token ids, got '1 2 3'"),
-        ([1, 2.5], "token ids are whole numbers from 0, got 2.5"),
-        ([1, True], "got True"),
-        ([1, -1], "got -1"),
-        ([[1], [2]], r"got \[1\]"),
-    ],
-)
-def test_a_row_that_is_no_list_of_ids_is_named(cell, why, tmp_path):
-    rows = [*of_rows(ROWS[:40]), {"ids": cell, "label": "odd"}]
-    path = written(tmp_path / "bad.jsonl", rows)
-    with pytest.raises(DataError, match=rf"bad\.jsonl, line 41: .*{why}"):
-        pk.load_task(path)
-    assert len(pk.load_task(path, on_bad_row="skip")) == 40
-
-
 def test_words_and_other_kinds_are_refused(file, tmp_path):
     rows = [{"ids": [1, 2], "start": 0, "end": 1, "label": i % 2} for i in range(30)]
     with pytest.raises(UsageError, match="a span is in a text, and these rows are token ids"):
