@@ -211,14 +211,6 @@ def test_what_also_stands_in_train_is_counted_in_the_task_that_is_given(tmp_path
     assert both < 40
 
 
-def test_the_seed_decides_the_carving_and_nothing_else(tmp_path):
-    path = write(tmp_path / "data.csv", [(f"text {i}", i % 2) for i in range(100)])
-    first, again, other = load_task(path), load_task(path), load_task(path, seed=1)
-    assert first.fingerprint() == again.fingerprint()
-    assert (first.splits != other.splits).any()
-    assert (first.inputs, first.ids) == (other.inputs, other.ids)
-
-
 def test_limit_is_stratified_seeded_and_for_each_split(tmp_path):
     path = write(tmp_path / "data.csv", [(f"text {i}", "no" if i % 4 else "yes") for i in range(1000)])
     task = load_task(path, limit=40)

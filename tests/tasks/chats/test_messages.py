@@ -137,25 +137,6 @@ def test_chats_that_cannot_be_used_are_named_by_row_or_left_out(messages, words,
         Task("chats", ["x"], chats=[messages], ids=["a"])
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"messages_column": "messages", "text_column": "text"}, "name --text-column or --messages-column, not both"),
-        ({"messages_column": "talks"}, "has no column 'talks', only 'messages', 'label', 'text'"),
-        ({"span_column": "label"}, "these rows are chats; leave --span-column out"),
-    ],
-)
-def test_columns_that_contradict_chats_are_refused(options, words):
-    with pytest.raises(UsageError, match=words):
-        load_task([{**row, "text": "x"} for row in ROWS], **options)
-
-
-def test_csv_has_no_chats(tmp_path):
-    (tmp_path / "a.csv").write_text("messages,label\n" + "[],1\n" * 4)
-    with pytest.raises(UsageError, match=r"a.csv has no lists of messages; write chats as JSONL or Parquet"):
-        load_task(tmp_path / "a.csv", messages_column="messages")
-
-
 def test_a_task_holds_texts_or_chats(tmp_path):
     write(tmp_path / "train.jsonl", ROWS)
     write(tmp_path / "test.jsonl", [{"text": "x", "label": 0}, {"text": "y", "label": 1}])
