@@ -109,7 +109,7 @@ class Task:
         if not isinstance(self.name, str):
             raise UsageError(f"a task begins with its name, got {kind_of(self.name)}; write Task('mine', inputs, ...)")
         self._set(inputs=listed_inputs(self.inputs))
-        check_inputs(self.inputs if self.text_of is None else self._of_texts())
+        check_inputs(self.inputs if self.text_of is None else [self.inputs[i] for i in self.texts()[0].tolist()])
         ids = listed_inputs(self.ids, "ids")
         self._set(ids=ids if len(ids) else scratch_list(map(str, range(len(self)))))
         if not isinstance(self.info, Mapping):
@@ -156,9 +156,6 @@ class Task:
 
     def _label_sets(self) -> list[str]:
         return [*self.labels, *self.token_labels]
-
-    def _of_texts(self) -> list[Any]:
-        return [self.inputs[i] for i in self.texts()[0].tolist()]
 
     def _carve_splits(self) -> None:
         """Carve validation and test from train, with the defaults of `load_task`."""

@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -147,7 +147,8 @@ def _assemble(name: str, tables: dict[str, DataTable], info: dict[str, Any], opt
         chats=rows.chats if columns.has_chats else None,
         columns={name: column_of(rows.kept[name], name, rows.places) for name in columns.kept},
     )
-    return _with_token_cells(_with_more_labels(task, rows, tables["train"], columns, options), rows, columns, options)
+    task = _with_more_labels(task, rows, tables["train"], columns, options)
+    return task if columns.token_label is None else _with_token_labels(task, rows, columns, options)
 
 
 def _with_more_labels(task: Task, rows: Rows, train: DataTable, columns: Columns, options: TaskOptions) -> Task:
@@ -167,6 +168,21 @@ def _with_more_labels(task: Task, rows: Rows, train: DataTable, columns: Columns
     return replace(task, labels=labels, label_names=names, info=info)
 
 
+def _with_token_labels(task: Task, rows: Rows, columns: Columns, options: TaskOptions) -> Task:
+    """The task with labels of tokens as its target; without labels of texts, missing splits are carved by them."""
+    column, is_carved = str(columns.token_label), bool(task.labels)
+    names = {**task.label_names, **({column: []} if options.regression else {})}
+    task = replace(task, token_labels={column: list(rows.token_cells)}, label_names=names, target=column)
+    check_number_of_classes(task.label_names[column], column, task.name, options.max_classes)
+    if is_carved:
+        return task
+    wanted = [split for split in SPLITS if options.validation or split != "validation"]
+    missing = [split for split in wanted if not (task.splits == split).any()]
+    keys = _groups(rows, columns)[0]
+    splits = carve_missing(text_strata(task, column), task.splits, keys, missing, options.seed)
+    return replace(task, splits=splits, info={**task.info, CARVED_FROM_TRAIN: missing})
+
+
 def _collected(name: str, tables: dict[str, DataTable], options: TaskOptions) -> tuple[Rows, Columns]:
     """The rows of all splits, and the columns that they were read from."""
     rows, columns = Rows(), columns_of(tables["train"], options)
@@ -184,13 +200,6 @@ def _collected(name: str, tables: dict[str, DataTable], options: TaskOptions) ->
         columns = own._replace(split=columns.split, label=columns.label and own.label)
         collect(rows, split, tables[split], columns, options.keep_blanks, options.on_bad_row == "skip")
     return rows, columns
-
-
-def _with_token_cells(task: Task, rows: Rows, columns: Columns, options: TaskOptions) -> Task:
-    """The task with the labels of its tokens, where there is a column of them."""
-    if columns.token_label is None:
-        return task
-    return with_token_cells(task, columns.token_label, rows.token_cells, _groups(rows, columns)[0], options)
 
 
 def _warn_unlabelled(table: DataTable, columns: Columns, options: TaskOptions) -> None:
@@ -352,34 +361,6 @@ def _with_each_class(task: Task, of: np.ndarray, drawn: np.ndarray) -> np.ndarra
         if not np.isin(there, chosen).any():
             chosen.append(int(there.min()))
     return drawn[np.array(chosen, dtype=np.int64)]
-
-
-def with_token_cells(
-    task: Task, column: str, cells: Sequence[Any], keys: Sequence[Hashable] | np.ndarray, options: TaskOptions
-) -> Task:
-    """The task with these labels of tokens as its target; without labels of texts, missing splits are carved by them.
-
-    Args:
-        task: of N texts, all in the splits that were given.
-        column: the name of the labels of tokens.
-        cells: N.
-        keys: N, equal for rows that must share a split.
-        options: of the task.
-
-    Raises:
-        DataError: labels that do not fit together.
-        UsageError: too many classes.
-    """
-    is_carved = bool(task.labels)
-    names = {**task.label_names, **({column: []} if options.regression else {})}
-    task = replace(task, token_labels={column: list(cells)}, label_names=names, target=column)
-    check_number_of_classes(task.label_names[column], column, task.name, options.max_classes)
-    if is_carved:
-        return task
-    wanted = [split for split in SPLITS if options.validation or split != "validation"]
-    missing = [split for split in wanted if not (task.splits == split).any()]
-    splits = carve_missing(text_strata(task, column), task.splits, keys, missing, options.seed)
-    return replace(task, splits=splits, info={**task.info, CARVED_FROM_TRAIN: missing})
 
 
 def typed_texts(texts: Sequence[str], as_chats: bool = False) -> Task:

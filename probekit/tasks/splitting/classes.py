@@ -23,6 +23,7 @@ from probekit.text import counted, listed
 
 Task = Any  # `tasks.base.Task`, which imports this module
 IMBALANCED = 0.8  # share of the training labels above which one class makes accuracy uninformative
+OTHER = "other"
 MANY_CLASSES = 20  # of whole numbers: they may be values to predict
 
 
@@ -137,9 +138,6 @@ def _values_of(labels: np.ndarray) -> str:
     return f"{len(labels)} of {labels.min():g} to {labels.max():g}" if len(labels) else "nothing"
 
 
-OTHER = "other"
-
-
 @dataclass(frozen=True, eq=False)
 class SettledClasses:
     """Labels after rare classes were dropped or merged.
@@ -227,7 +225,13 @@ def without_rare_classes(task: Task, how: RareClasses) -> Task:
     if (merged := task.info.get("merged_classes")) in names:
         rare = np.union1d(rare, names.index(merged))
     made = settle_classes(labels, names, rare, how)
-    settled = _with_classes(task.subset(made.kept), made, how)
+    left = task.subset(made.kept)
+    settled = replace(
+        left,
+        labels={**left.labels, task.target: made.labels},
+        label_names={**task.label_names, task.target: made.names},
+        info={**task.info, **rare_info(made, how, task.info)},
+    )
     if how == "merge":
         is_merged = settled.labels[task.target] == len(made.names) - 1
         for split in there:
@@ -237,17 +241,6 @@ def without_rare_classes(task: Task, how: RareClasses) -> Task:
                     "none of it; leave them out with --rare-classes drop"
                 )
     return settled
-
-
-def _with_classes(task: Task, made: SettledClasses, how: RareClasses) -> Task:
-    """The task with these classes of its target, and what was dropped or merged in its info."""
-    info = {**task.info, **rare_info(made, how, task.info)}
-    return replace(
-        task,
-        labels={**task.labels, task.target: made.labels},
-        label_names={**task.label_names, task.target: made.names},
-        info=info,
-    )
 
 
 def _without_rare_of_tokens(task: Task, how: RareClasses) -> Task:

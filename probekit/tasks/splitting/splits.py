@@ -72,7 +72,8 @@ def carve(labels: np.ndarray, keys: Sequence[Hashable] | np.ndarray, n: int, see
     """
     labels = strata(labels)
     missing: dict[int, float] = dict(share(labels, n))
-    rates = {k: missing[k] / rows for k, rows in _counted(labels)}
+    classes, sizes = np.unique(labels, return_counts=True)
+    rates = {k: missing[k] / rows for k, rows in zip(classes.tolist(), sizes.tolist(), strict=True)}
     owed = dict.fromkeys(missing, 0.0)
     chosen = np.zeros(len(labels), dtype=bool)
     single, groups = _in_random_order(keys, seed)
@@ -97,12 +98,6 @@ def carve(labels: np.ndarray, keys: Sequence[Hashable] | np.ndarray, n: int, see
     for rows in [rows for rows in groups if not chosen[rows[0]]]:
         take(rows, missing, Counter(labels[rows].tolist()), least=0)
     return chosen
-
-
-def _counted(labels: np.ndarray) -> list[tuple[int, int]]:
-    """Each class that occurs, and its number of rows."""
-    classes, rows = np.unique(labels, return_counts=True)
-    return list(zip(classes.tolist(), rows.tolist(), strict=True))
 
 
 def _in_random_order(
@@ -250,11 +245,8 @@ def name_groups(numbers: np.ndarray, groups: Sequence[str]) -> np.ndarray:
         groups: the name of each row's group, one of the columns of the components; a long one is replaced by its hash.
     """
     names = [groups[int(row)] for row in np.unique(numbers, return_index=True)[1]]
-    return np.array([_short(name) for name in names])[numbers]
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= MAX_NAME else hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+    hashes = (hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest() for name in names)
+    return np.array([one if len(one) <= MAX_NAME else own for one, own in zip(names, hashes, strict=True)])[numbers]
 
 
 def sample(labels: np.ndarray, n: int, seed: int) -> np.ndarray:

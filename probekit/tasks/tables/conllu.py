@@ -147,11 +147,8 @@ def _parsed(number: int, line: str) -> Row:
 
 def _spelled(lines: _Lines) -> str:
     """The text of a sentence without a text line: a blank after each token except where SpaceAfter=No."""
-    return "".join(row["form"] + " " * _space_after(row) for _, _, row, _ in lines.surface).rstrip(" ")
-
-
-def _space_after(row: Row) -> bool:
-    return (row["misc"] or {}).get("SpaceAfter") != "No"
+    blanks = [" " * ((row["misc"] or {}).get("SpaceAfter") != "No") for _, _, row, _ in lines.surface]
+    return "".join(row["form"] + blank for (_, _, row, _), blank in zip(lines.surface, blanks, strict=True)).rstrip(" ")
 
 
 def _spans(lines: _Lines, text: str) -> list[tuple[int, int]]:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import IO, Any
@@ -247,14 +248,6 @@ def _empty(path: Path) -> DataError:
     return DataError(f"{path.name} is empty; expected a table of texts and labels")
 
 
-def _read_csv(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
-    return _read_separated(path, data, how, ",")
-
-
-def _read_tsv(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
-    return _read_separated(path, data, how, "\t")
-
-
 def _read_separated(path: Path, data: TableBytes, how: TableFormat, usual: str) -> DataTable:
     """A table whose cells are separated as its first line shows, or else as the format has it."""
     lines, line = _first_line(_lines(path, data, ends=""))
@@ -308,7 +301,8 @@ def _read_delimited(
             f"{path.name}, line {begins}: expected the {counted(len(header), 'column')} of --columns "
             f"({listed(header)}), got {len(first)}; name each of them"
         )
-    cells, begin = _cells_of(header), LineNumbers()
+    file, begin = ScratchFile(), LineNumbers()  # one file for all columns, once they are many
+    cells = [DiskList(file=file) for _ in header]
     bad: dict[int, Flaw] = {}
     for line, row in chain([] if how.has_header else [(begins, first)], rows):
         if len(row) != len(header):
@@ -327,12 +321,6 @@ def _read_delimited(
         return cells[header.index(name)]
 
     return DataTable(path.name, path.stem, header, column, begin, typed=False, bad=bad, sha256=data.sha256)
-
-
-def _cells_of(columns: Sequence[str]) -> list[DiskList]:
-    """A list for the cells of each column, in one file once they are many."""
-    file = ScratchFile()
-    return [DiskList(file=file) for _ in columns]
 
 
 def _csv_rows(name: str, text: Iterable[str], separator: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
@@ -355,7 +343,11 @@ def _csv_rows(name: str, text: Iterable[str], separator: str, quoted: bool) -> I
 
 
 def _read_jsonl(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
-    numbered = enumerate(_lines(path, data), start=1)
+    return _of_json_lines(path, data, _lines(path, data))
+
+
+def _of_json_lines(path: Path, data: TableBytes, lines: Iterable[str]) -> DataTable:
+    numbered = enumerate(lines, start=1)
     rows = ((line, *_json_row(text.removesuffix("\n"))) for line, text in numbered if text.strip())
     return _typed_table(path, data, rows, "line")
 
@@ -364,9 +356,7 @@ def _read_json(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
     """A list of objects; or an object in each line, as in JSONL."""
     lines, first = _first_line(_lines(path, data))
     if not first.lstrip().startswith("["):
-        numbered = enumerate(lines, start=1)
-        rows = ((line, *_json_row(text.removesuffix("\n"))) for line, text in numbered if text.strip())
-        return _typed_table(path, data, rows, "line")
+        return _of_json_lines(path, data, lines)
     pieces, n = [], 0
     for line in lines:
         pieces.append(line)
@@ -450,8 +440,8 @@ def _read_conllu(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
 
 
 READERS: dict[str, Reader] = {
-    ".csv": _read_csv,
-    ".tsv": _read_tsv,
+    ".csv": partial(_read_separated, usual=","),
+    ".tsv": partial(_read_separated, usual="\t"),
     ".jsonl": _read_jsonl,
     JSON: _read_json,
     ".parquet": _read_parquet,
