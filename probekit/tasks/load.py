@@ -392,6 +392,7 @@ def load_texts(source: Any, options: TaskOptions) -> Task:
     name, tables, info = open_tables(source, options)
     rows, of_spans = Rows(), False
     for table in tables.values():
+        table = table if options.span_column is None else replace(table, span=None)  # whose rows would need labels
         is_words = table.span is not None  # the words of CoNLL-U need some label to be read
         columns = columns_of(table, replace(options, label_column="upos") if is_words else options)
         columns = columns._replace(label=columns.label if is_words else None, group=None, token_label=None)

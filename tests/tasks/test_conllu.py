@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probekit.errors import DataError, UsageError
+from probekit.options import TaskOptions
 from probekit.tasks import load_task
 from probekit.tasks.base import SPLITS
+from probekit.tasks.load import load_texts
 from probekit.tasks.tables.conllu import WordRows, read_sentences
 from probekit.tasks.tables.readers import read_table
 from probekit.tasks.tables.sources import unfolded
@@ -297,3 +299,11 @@ def test_many_spans_in_a_row_are_as_many_rows(tmp_path):
     table = unfolded(read_table(one), "spans")
     starts_and_ends = zip(table.column("text"), table.column("spans"), strict=True)
     assert table.column("spans.text") == [text[start:end] for text, (start, end) in starts_and_ends]
+
+
+@pytest.mark.parametrize("more", [{}, {"label": "x"}])
+def test_spans_are_scored_with_and_without_labels(more):
+    rows = [{"text": f"alpha{i} beta", "spans": [{"start": 0, "end": 6, **more}] * (i % 3)} for i in range(10)]
+    task = load_texts(rows, TaskOptions(span_column="spans"))
+    assert task.words == [str(row["text"])[:6] for row in rows for _ in row["spans"]]
+    assert task.target == ""

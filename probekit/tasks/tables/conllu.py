@@ -23,6 +23,8 @@ from typing import Any
 from conllu.exceptions import ParseException
 from conllu.parser import DEFAULT_FIELD_PARSERS, DEFAULT_FIELDS, parse_comment_line, parse_line
 
+from probekit.tasks.tables.data_table import Flaw as RowFlaw
+
 PLAIN = ("form", "lemma", "upos", "xpos", "deprel")
 SPAN, GROUP = "span", "sentence"
 MEASURED = ("head_distance", "depth")
@@ -213,7 +215,7 @@ class WordRows:
     def __init__(self, stem: str, text: str):
         self._rows: list[tuple[AnnotatedSentence, str, int]] = []
         self.lines: list[int] = []
-        self.bad: dict[int, tuple[str, str]] = {}
+        self.bad: dict[int, RowFlaw] = {}
         self.counts = {"sentences": 0, "multiword_tokens": 0, "empty_nodes": 0}
         for line, one in read_sentences(text):
             if isinstance(one, str):

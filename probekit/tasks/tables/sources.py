@@ -18,7 +18,7 @@ from probekit.options import TaskOptions
 from probekit.tasks.labels import is_unlabelled
 from probekit.tasks.splitting.splits import WHOLE, splits_of_names
 from probekit.tasks.tables.columns import columns_of
-from probekit.tasks.tables.data_table import DataTable, quote
+from probekit.tasks.tables.data_table import DataTable, Flaw, quote
 from probekit.tasks.tables.hub import hub_tables
 from probekit.tasks.tables.objects import is_dataset_dict, object_tables
 from probekit.tasks.tables.readers import (
@@ -127,7 +127,7 @@ def unfolded(table: DataTable, column: str | None) -> DataTable:
     if not any(_are_spans(cell) and cell for cell in cells):
         return table
     rows: list[tuple[int, dict[str, Any]]] = []
-    bad: dict[int, tuple[str, str]] = {}
+    bad: dict[int, Flaw] = {}
     for i, cell in enumerate(cells):
         if i in table.bad or not _are_spans(cell):
             bad[len(rows)] = table.bad.get(i) or ("span", f"expected a list of spans, got {quote(cell)}; correct it")
