@@ -245,8 +245,8 @@ def name_groups(numbers: np.ndarray, groups: Sequence[str]) -> np.ndarray:
         groups: the name of each row's group, one of the columns of the components; a long one is replaced by its hash.
     """
     names = [groups[int(row)] for row in np.unique(numbers, return_index=True)[1]]
-    hashes = (hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest() for name in names)
-    return np.array([one if len(one) <= MAX_NAME else own for one, own in zip(names, hashes, strict=True)])[numbers]
+    long = {name: name.encode("utf-8", "surrogatepass") for name in names if len(name) > MAX_NAME}
+    return np.array([hashlib.sha256(long[name]).hexdigest() if name in long else name for name in names])[numbers]
 
 
 def sample(labels: np.ndarray, n: int, seed: int) -> np.ndarray:

@@ -149,8 +149,10 @@ def _parsed(number: int, line: str) -> Row:
 
 def _spelled(lines: _Lines) -> str:
     """The text of a sentence without a text line: a blank after each token except where SpaceAfter=No."""
-    blanks = [" " * ((row["misc"] or {}).get("SpaceAfter") != "No") for _, _, row, _ in lines.surface]
-    return "".join(row["form"] + blank for (_, _, row, _), blank in zip(lines.surface, blanks, strict=True)).rstrip(" ")
+    ends = {True: "", False: " "}
+    return "".join(
+        row["form"] + ends[(row["misc"] or {}).get("SpaceAfter") == "No"] for _, _, row, _ in lines.surface
+    ).rstrip(" ")
 
 
 def _spans(lines: _Lines, text: str) -> list[tuple[int, int]]:
