@@ -19,7 +19,7 @@ from probekit.tasks.splitting.splits import carve, carve_missing, components, sp
 from probekit.tasks.task_checks import (
     SPLITS,
     array_of,
-    check_fields,
+    check_columns,
     check_inputs,
     check_not_empty,
     coded,
@@ -324,7 +324,7 @@ class Task:
         if self._label_sets() or self.target:
             self.label_set()
         check_token_labels(self)
-        check_fields(self)
+        check_columns(self)
 
 
 def without_bad_rows(task: Task, bad: Mapping[int, str], flaw: str, on_bad_row: OnBadRow) -> tuple[Task, np.ndarray]:

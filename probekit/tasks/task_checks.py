@@ -217,7 +217,7 @@ def side_columns(given: Any, ids: Sequence[Any]) -> dict[str, np.ndarray]:
     return found
 
 
-def check_fields(task: Task) -> None:
+def check_columns(task: Task) -> None:
     """Check that the columns of a task fit together.
 
     An empty input, and a label outside 0..C-1, are refused only by `Task.check`: the label -1 means "not labelled".
