@@ -295,11 +295,11 @@ def test_a_built_in_task_takes_no_option_of_files(options):
     assert "is built in" in refused("agreement", 2, **options)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_label_that_was_seen_before_hides_nothing_in_its_text(tmp_path):
-    rows = [json_row(text=f"text {i}", label="ab"[i % 2]) for i in range(20)]
-    rows[7] = json_row(text="a\0", label="b")
-    (tmp_path / "data.jsonl").write_bytes(b"\n".join(rows))
-    assert "line 8: expected a text, got a NUL byte" in refused(tmp_path / "data.jsonl")
+def test_a_label_that_was_seen_before_hides_nothing_in_its_text():
+    rows = [{"text": f"text {i}", "label": "ab"[i % 2]} for i in range(20)]
+    rows[7]["text"] = "a\0"
+    with pytest.raises(DataError, match="^list, row 7: expected a text, got a NUL byte"):
+        load_task(rows)
 
 
 def test_lines_are_counted_through_cells_with_line_breaks(tmp_path):
