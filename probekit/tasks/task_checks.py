@@ -12,7 +12,6 @@ import numpy as np
 
 from probekit.errors import DataError, UsageError
 from probekit.files.scratch import DiskList, pieces, settled
-from probekit.selections import parse_selection
 from probekit.tasks.fields import task_columns
 from probekit.tasks.info import UNLABELLED
 from probekit.tasks.labels import as_labels, column_of, encode, group_flaw, group_name, is_unlabelled, label_flaw
@@ -225,11 +224,9 @@ def check_columns(task: Task) -> None:
     Raises:
         DataError: columns of several lengths, ids that are no texts or not all different, unknown splits, labels of
             another form, NaN or infinity, a span or region outside its text.
-        UsageError: a position that is no selection, nor an index for each example.
+        UsageError: a position that is not an index for each example.
     """
-    if isinstance(task.position, str):
-        parse_selection(task.position)
-    elif task.position.ndim != 1 or task.position.dtype.kind not in "iu":
+    if not isinstance(task.position, str) and (task.position.ndim != 1 or task.position.dtype.kind not in "iu"):
         raise UsageError(
             f"a task's position is a selection such as last or mean@user, or a token's index for each example, got "
             f"{quote(task.position.tolist())}; one index for all is given to extract: position=3"

@@ -298,7 +298,7 @@ def test_a_built_in_task_takes_no_option_of_files(options):
 def test_a_label_that_was_seen_before_hides_nothing_in_its_text():
     rows = [{"text": f"text {i}", "label": "ab"[i % 2]} for i in range(20)]
     rows[7]["text"] = "a\0"
-    with pytest.raises(DataError, match="^list, row 7: expected a text, got a NUL byte"):
+    with pytest.raises(DataError, match=r"^list, row 7: expected a text, got a NUL byte"):
         load_task(rows)
 
 
