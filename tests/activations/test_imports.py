@@ -29,7 +29,7 @@ from probekit.errors import DataError, ProbekitError, ResumeMismatch, StorageErr
 from probekit.files.safetensors_header import MAX_HEADER
 from probekit.options import ImportOptions
 from probekit.points import Place
-from probekit.tasks.labelled import labelled_task
+from probekit.tasks.load import labelled_task
 from probekit.verbs.extract import extract
 from probekit.verbs.train_probes import train_probes
 

@@ -30,7 +30,7 @@ from probekit.options.check import check_path
 from probekit.points import FOLLOWED_BY_OUTPUT, POINTS, Place
 from probekit.selections import Selection
 from probekit.tasks.base import Task
-from probekit.tasks.labelled import labelled_task, labels_task
+from probekit.tasks.load import labelled_task, labels_task
 
 NOT_RECORDED = Selection.named("not recorded")
 STORED_AS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float64": "float32"}
