@@ -67,30 +67,6 @@ def test_random_weights_are_a_baseline(here: Path, store: Path, gpt2_folder: Pat
     assert len(results.meta["random_init"]["fingerprint"]) > 9
 
 
-def test_invalid_options_are_one_line(here: Path, store: Path, refused: Callable[..., str]) -> None:
-    job = ["train-probe", store, "--layer", "0"]
-    assert "unknown baseline 'randm'; give --baseline random-init" in refused(2, *job, "--baseline", "randm")
-    assert "3" in refused(2, *job, "--folds", "2")
-    assert "folds keep repeated and nearly repeated" in refused(2, *job, "--folds", "3", "--drop-leaks")
-    assert "greater than or equal to 0" in refused(2, *job, "--controls", "-1")
-    assert "did you mean logistic" in refused(2, *job, "--probe", "logistc")
-    assert "unknown metric 'acuracy'; did you mean accuracy" in refused(2, *job, "--metric", "acuracy")
-    assert "r2 is not for labels that are classes; take accuracy" in refused(2, *job, "--metric", "r2")
-
-
-def test_a_folder_with_something_else_is_left_alone(here: Path, store: Path, refused: Callable[..., str]) -> None:
-    for foreign in ("notes.txt", "probes/mine.pt", "data/x", "results.json/x"):
-        folder = Path("out") / foreign.split("/")[0].split(".")[0]
-        (folder / foreign).parent.mkdir(parents=True)
-        (folder / foreign).write_text("mine")
-        line = refused(4, "train-probe", store, *FAST, "--out", folder)
-        assert "which is not a file of results; give a new or empty folder" in line
-        assert [path for path in folder.rglob("*") if path.is_file()] == [folder / foreign]
-    Path("file").write_text("mine")
-    assert "is a file" in refused(4, "train-probe", store, *FAST, "--out", "file")
-    assert Path("file").read_text() == "mine"
-
-
 def test_a_run_that_fails_leaves_no_mixture(here: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def files() -> dict[str, bytes]:
         return {str(path): path.read_bytes() for path in Path("o").rglob("*") if path.is_file()}
@@ -161,27 +137,6 @@ def test_numbers_are_a_regression(here: Path, gpt2_folder: Path, capsys: Capture
     assert "test R2" in capsys.readouterr().out
     assert Path("s/results/label-resid_pre-ridge-layers-0-C-0.01-1/results.json").exists()
     assert "holds a number for each example; take ridge" in refused(2, "train-probe", "s", "--probe", "logistic")
-
-
-def test_more_folds_or_classes_than_rows(
-    here: Path, gpt2_folder: Path, capsys: Capture, refused: Callable[..., str]
-) -> None:
-    make_store(gpt2_folder, ["yes", "no"] * 15)
-    capsys.readouterr()
-    assert "31 folds need at least 31 rows" in refused(3, "train-probe", "s", *FAST, "--folds", "31")
-    rows = "\n".join(["text,label", *(f"text {i},class {i}" for i in range(40))])
-    Path("t.csv").write_text(rows + "\n")
-    line = refused(3, "extract", "--model", gpt2_folder, "--dataset", "t.csv", "--out", "s")
-    assert "class 0" in line
-
-
-def test_activations_that_are_no_numbers(here: Path, gpt2_folder: Path, refused: Callable[..., str]) -> None:
-    X = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
-    X[7, 2] = np.nan
-    np.save("resid_pre.0.npy", X)
-    Path("labels.csv").write_text("label\n" + "\n".join("ab"[i % 2] for i in range(40)) + "\n")
-    line = refused(3, "import", "resid_pre.0.npy", "--labels", "labels.csv", "--out", "s")
-    assert "NaN" in line
 
 
 @pytest.mark.usefixtures("blank_pictures")
