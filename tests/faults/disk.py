@@ -123,7 +123,7 @@ class Shim:
                 done += self._os_write(fd, data[done:])
             return done
 
-        with self._lock:  # until the fault: another thread's call would take it, and all would follow the half
+        with self._lock:  # another thread's call must not take the number, and the fault, after half has been written
             if self.count == self.at and self._sees(path) and "write" in self.operations:
                 self._os_write(fd, data[: len(data) // 2])
                 self._record("write", path, "", data[: len(data) // 2])
