@@ -17,7 +17,7 @@ FAST = ["--layer", "0", "--C", "1", "--quick"]
 @pytest.fixture(name="store")
 def copied(here: Path, columns: Path) -> Path:
     shutil.copy(columns.parent / "t.csv", "t.csv")
-    return shutil.copytree(columns, "s")
+    return Path(shutil.copytree(columns, "s"))
 
 
 @pytest.mark.usefixtures("blank_pictures")
