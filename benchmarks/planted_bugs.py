@@ -581,6 +581,80 @@ BUGS = [
         "pointwise = max(level, float(2 * norm.cdf(quantile) - 1))",
         "pointwise = level",
     ),
+    # the command line, and what it makes
+    bug(
+        "typed-value-not-parsed",
+        "tests/cli/test_derive.py",
+        "return parse(value) if parse is not None and isinstance(value, str) else value",
+        "return value",
+    ),
+    bug(
+        "set-of-another-command",
+        "tests/cli/test_refused.py tests/cli/test_config.py",
+        'if section != ctx.info_name:\n            raise UsageError(f"--set',
+        'if False:\n            raise UsageError(f"--set',
+    ),
+    bug(
+        "skipped-rows-not-passed-on",
+        "tests/cli/test_continuations.py",
+        "options = replace(options, on_bad_row=task.on_bad_row, stop_tokens=",
+        "options = replace(options, stop_tokens=",
+    ),
+    bug(
+        "exit-codes-swapped",
+        "tests/cli/test_refused.py tests/cli/test_refused_early.py tests/cli/test_bad_input.py",
+        'labels, activations."""\n\n    exit_code = 3',
+        'labels, activations."""\n\n    exit_code = 4',
+    ),
+    bug(
+        "out-not-checked-first",
+        "tests/cli/test_refused.py tests/cli/test_data_options.py",
+        "    check_store_out(options.out)\n    check_via(options.out, model.via)\n",
+        "    check_via(options.out, model.via)\n",
+    ),
+    bug(
+        "json-on-stderr",
+        "tests/cli/test_console.py tests/cli/test_import.py",
+        "print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False))",
+        "print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False), file=sys.stderr)",
+    ),
+    bug("quiet-ignored", "tests/cli/test_train_model.py", "return False if quiet else None", "return None"),
+    bug(
+        "verify-skips-the-last-shard",
+        "tests/activations/test_store_repair.py tests/cli/test_verify.py",
+        '        if error:\n            check.add(f"shards/{record.file}", error)',
+        '        if error and number + 1 < len(records):\n            check.add(f"shards/{record.file}", error)',
+    ),
+    bug(
+        "repair-takes-other-bits",
+        "tests/activations/test_store_repair.py",
+        "        if not is_same:\n            versions",
+        "        if False:\n            versions",
+    ),
+    bug(
+        "repair-of-the-sound-shards",
+        "tests/activations/test_store_repair.py tests/cli/test_verify.py",
+        "return number not in self._expected",
+        "return number in self._expected",
+    ),
+    bug(
+        "last-batch-dropped",
+        "tests/activations/test_extract.py tests/activations/run/test_forward.py",
+        "    for blocks in plan.shards[number]:\n",
+        "    for blocks in plan.shards[number][: max(1, len(plan.shards[number]) - 1)]:\n",
+    ),
+    bug(
+        "mean-as-sum",
+        "tests/activations/test_extract.py tests/activations/run/test_forward.py",
+        'torch.segment_reduce(wide, "mean"',
+        'torch.segment_reduce(wide, "sum"',
+    ),
+    bug(
+        "oldest-store-taken",
+        "tests/activations/test_listing.py tests/cli/test_train.py",
+        "for _, path in sorted(dated_manifests(root), reverse=True):",
+        "for _, path in sorted(dated_manifests(root)):",
+    ),
 ]
 
 
