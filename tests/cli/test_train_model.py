@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -131,11 +132,11 @@ def test_an_interrupted_run_resumes_and_ends_in_the_same_weights(here, capsys, m
 
 def test_what_cannot_be_overwritten(here, capsys, refused):
     folder = Path(train(capsys)["folder"])
-    assert "seed was 3, now 4" in refused(5, *ARGS[:-1], "4")
-    good = (folder / CHECKPOINT).read_bytes()
-    (folder / CHECKPOINT).write_bytes(good[:-1])
-    assert "is damaged or not a checkpoint" in refused(4, *ARGS)
-    (folder / CHECKPOINT).unlink()
+    assert "seed: 3 there, 4 here" in refused(5, *ARGS[:-1], "4")
+    (tensors,) = (folder / CHECKPOINT).glob("*.safetensors")
+    tensors.write_bytes(tensors.read_bytes()[:-1])
+    assert "is damaged or missing; remove" in refused(4, *ARGS)
+    shutil.rmtree(folder / CHECKPOINT)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     assert "holds a model that train-model did not make" in refused(5, *ARGS)
 
