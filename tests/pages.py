@@ -314,6 +314,7 @@ def main() -> None:
     import probekit.plots.style as style
     import probekit.report  # noqa: F401
     import probekit.worlds as registry
+    from probekit.worlds.definition import with_config
 
     os.environ["PAGES_FILES"] = str(folder / "files")
     torch.set_num_threads(1)
@@ -321,11 +322,14 @@ def main() -> None:
     style.DPI = 25  # pictures that nobody sees: small, and not laid out
     style._lay_out = lambda figure: figure.set_layout_engine(None)
     use_small_worlds(pytest.MonkeyPatch(), folder / "cache")
+    honesty = importlib.import_module("probekit.worlds.honesty")
+    honesty.WORLD = with_config(honesty.WORLD, n_layers=2)  # chat.ipynb names a row for each, and probes token by token
     for task in registry.TASKS:
         make = registry._module(next(file for file, names in registry.WORLDS.items() if task in names.tasks)).TASKS[
             task
         ]
-        make.__defaults__ = ((160, 48, 48), *make.__defaults__[1:])
+        few = (320, 120, 120) if task == "honesty" else (160, 48, 48)
+        make.__defaults__ = (few, *make.__defaults__[1:])
     make_files(folder / "files")
     program = WarmProgram(folder / "page", served)
     (folder / "ready").touch()
