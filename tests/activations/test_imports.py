@@ -28,13 +28,13 @@ from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError
 from probekit.files.safetensors_header import MAX_HEADER
 from probekit.options import ImportOptions
 from probekit.points import Place
-from probekit.tasks.labelled import labelled_task
+from probekit.tasks.load import labelled_task
 from probekit.verbs.extract import extract
 from probekit.verbs.train_probes import train_probes
 
 N, D = 40, 6
 SPLITS = np.array(["train", "train", "validation", "test"])[np.arange(N) % 4]
-Tensors = dict[Place, Tensor]
+Tensors = dict[Any, Tensor]
 
 
 def tensors(n_layers: int = 3, dtype: torch.dtype = torch.float32) -> Tensors:
@@ -55,7 +55,7 @@ def checksums(plan: ImportPlan) -> dict[str, str]:
     return plan.source.checked(plan, lambda n: None)["sources"]
 
 
-def write_npy(folder: Path, made: Tensors, name: Callable[[Place], str] = str) -> Path:
+def write_npy(folder: Path, made: Tensors, name: Callable[[Place], str] = lambda place: str(Place(*place))) -> Path:
     folder.mkdir(exist_ok=True)
     for place, x in made.items():
         np.save(folder / f"{name(place)}.npy", x.numpy())
@@ -108,7 +108,7 @@ def test_a_tensor_of_a_file_and_a_file_of_its_own_give_the_same_store(tmp_path: 
 def test_types_are_kept_bit_for_bit(tmp_path: Path, labels: Path, dtype: torch.dtype) -> None:
     made = tensors(dtype=dtype)
     made["resid_pre", 0][0, :3] = torch.tensor([-0.0, 1e-40, 6e-8], dtype=dtype)
-    save_file({str(place): x for place, x in made.items()}, tmp_path / "all.safetensors")
+    save_file({str(Place(*place)): x for place, x in made.items()}, tmp_path / "all.safetensors")
     store = import_activations(tmp_path / "all.safetensors", labels, out=tmp_path / "store")
     assert_same(store, made)
     bits = store["resid_pre", 0][0].contiguous().view(torch.uint8)

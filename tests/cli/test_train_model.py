@@ -153,25 +153,6 @@ def test_help_names_every_world(capsys):
     assert all(name in said for name in MODELS)
 
 
-@pytest.mark.parametrize(
-    ("args", "code", "what"),
-    [
-        ([], 2, "no model is named; give a name"),
-        (["counting-gtp"], 2, "did you mean counting-gpt"),
-        (["counting-gpt", "--steps", "0"], 2, "'--steps': Input should be greater than or equal to 1"),
-        (["counting-gpt", "--learning-rate", "nan"], 2, "learning_rate must be a positive, finite number; got nan"),
-        (["counting-gpt", "--steps", "x"], 2, "--steps"),
-        (["counting-gpt", "--positions", "learned"], 2, "the config of counting-gpt has no field 'positions'"),
-        (["ranking", "--positions", "rotary"], 2, "positions"),
-        (["counting-gpt", "--steps", "12", "--warm-up-steps", "13"], 2, "warm_up_steps is at most steps, 12; got 13"),
-        (["counting", "--warm-up-steps", "401"], 2, "warm_up_steps is at most steps, 400; got 401"),
-    ],
-)
-def test_impossible_requests(here, refused, args, code, what):
-    assert what in refused(code, "train-model", *args)
-    assert not list(here.iterdir())
-
-
 def test_fewer_steps_than_the_warm_up_shorten_it(here, capsys):
     assert run(["train-model", "counting-gpt", "--steps", "3", "--batch-size", "2", "--json"]) == 0
     settings = json.loads(capsys.readouterr().out)["settings"]

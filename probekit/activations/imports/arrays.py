@@ -38,7 +38,7 @@ from probekit.options.check import check_path
 from probekit.points import FOLLOWED_BY_OUTPUT, POINTS, Place, spans_of
 from probekit.selections import Selection
 from probekit.tasks.base import Task
-from probekit.tasks.labelled import labelled_task, labels_task
+from probekit.tasks.load import labelled_task, labels_task
 from probekit.text import listed
 
 NOT_RECORDED = Selection.named("not recorded")

@@ -18,7 +18,7 @@ from probekit.points import Place, spans_of
 from probekit.selections import Selection
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.info import origin_of_splits
-from probekit.tasks.splitting.look_alikes import look_alike_words
+from probekit.tasks.splitting.classes import look_alike_words
 from probekit.text import counted, listed, printable
 
 STORED_AS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float64": "float32"}
