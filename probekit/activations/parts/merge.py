@@ -7,6 +7,7 @@ from typing import Any
 from probekit.activations.parts.cut import (
     PartProgress,
     missing_parts,
+    parts_in_words,
     read_cuts,
     write_cut,
 )
@@ -181,3 +182,13 @@ def _take_sums(run: Run, store: Run) -> None:
             make_folder(run.folder)
             link_or_copy(store.folder / sums.record.file, run.folder)
             run.write(sums.file.stem, {key: value for key, value in sums.body.items() if key != "plan"})
+
+
+def missing_in_words(merged: Merged) -> str:
+    """What a merged store lacks, and what to do."""
+    only_sums = merged.counted is not None and not merged.rows
+    state = "the statistics of some texts" if only_sums else f"{merged.rows:,} of {merged.total:,} rows"
+    state = f"{str(merged.path)!a} is unfinished, with {state}"
+    if not merged.missing:
+        return f"{state}: run the same extract command on it (--out), or merge the store with the rest"
+    return f"{state}: missing in {parts_in_words(merged.missing)}; run these parts, then merge again with their folders"
