@@ -589,6 +589,8 @@ BUGS = [
         "tests/cli/test_derive.py",
         "return parse(value) if parse is not None and isinstance(value, str) else value",
         "return value",
+        "return one.help.parse(value) if one.help.parse is not None and isinstance(value, str) else value",
+        "return value",
     ),
     bug(
         "set-of-another-command",
@@ -632,6 +634,8 @@ BUGS = [
         "tests/activations/test_store_repair.py",
         "        if not is_same:\n            versions",
         "        if False:\n            versions",
+        "        if not _agrees(record, sealed, expected):",
+        "        if False:",
     ),
     bug(
         "repair-of-the-sound-shards",
