@@ -463,6 +463,121 @@ BUGS = [
         "pointwise = max(level, float(2 * norm.cdf(quantile) - 1))",
         "pointwise = level",
     ),
+    bug(
+        "gap-of-a-tenth",
+        "tests/probes/logistic/test_solver.py tests/probes/logistic/test_logistic.py",
+        "return 0.5 * self.g[..., :-1].square().sum(dim=(1, 2))",
+        "return 0.05 * self.g[..., :-1].square().sum(dim=(1, 2))",
+    ),
+    bug(
+        "multinomial-residual-of-the-own-class",
+        "tests/probes/logistic/test_multinomial.py tests/probes/logistic/test_logistic.py",
+        "first.scatter_(2, _index(z, y), -first.sum(dim=2, keepdim=True))",
+        "first.scatter_(2, _index(z, y), -0.99 * first.sum(dim=2, keepdim=True))",
+    ),
+    bug(
+        "weights-of-rows-are-roots",
+        "tests/probes/logistic/test_solver.py tests/probes/logistic/test_logistic.py",
+        "return x if weights is None else x * weights\n",
+        "return x if weights is None else x * weights.sqrt()\n",
+    ),
+    bug(
+        "attention-slope-not-centred",
+        "tests/probes/sequence/test_attention_probe.py",
+        "scores -= np.repeat(pooled, part.lengths, axis=0)",
+        "scores -= 0 * np.repeat(pooled, part.lengths, axis=0)",
+    ),
+    bug(
+        "tokens-count-instead-of-texts",
+        "tests/probes/sequence/test_aggregate_probe.py",
+        "return np.repeat(weights[part.texts] / part.lengths, part.lengths)",
+        "return np.repeat(weights[part.texts], part.lengths)",
+    ),
+    bug(
+        "softmax-of-the-other-side",
+        "tests/probes/sequence/test_aggregate_probe.py",
+        "sharpness = side / (self.temperature * self.spread_)",
+        "sharpness = 1 / (self.temperature * self.spread_)",
+    ),
+    bug(
+        "calibration-forgets-its-prior-rows",
+        "tests/probes/test_calibration.py",
+        "self._weight = 1 + PRIOR_ROWS / N",
+        "self._weight = 1.0",
+    ),
+    bug(
+        "stream-in-the-order-of-the-labels",
+        "tests/probes/test_stream.py",
+        "yield np.arange(start, stop) if X.order is None else X.order[start:stop], block",
+        "yield np.arange(start, stop), block",
+    ),
+    bug(
+        "worst-neurons-first",
+        "tests/probes/test_sparse.py",
+        'order = np.argsort(-differences, kind="stable")',
+        'order = np.argsort(differences, kind="stable")',
+    ),
+    # options, engines, sharing
+    bug(
+        "layers-without-the-last",
+        "tests/test_points.py tests/options",
+        "layers += range(int(first), int(last or first) + 1)",
+        "layers += range(int(first), max(int(last or first), int(first) + 1))",
+    ),
+    bug(
+        "one-part-too-many",
+        "tests/options tests/cli/test_parts.py",
+        "if 1 <= i <= n <= MAX_PARTS:",
+        "if 1 <= i <= n + 1 <= MAX_PARTS:",
+    ),
+    bug(
+        "two-folds-are-enough",
+        "tests/options",
+        "if not is_whole(folds) or folds < LEAST_FOLDS:",
+        "if not is_whole(folds) or folds < LEAST_FOLDS - 1:",
+    ),
+    bug(
+        "megabytes-of-1024",
+        "tests/options tests/cli/test_params.py",
+        "unit = (1024 if found[3] else 1000) **",
+        "unit = (1000 if found[3] else 1024) **",
+    ),
+    bug(
+        "two-workers-take-one-piece",
+        "tests/engines/test_shares.py",
+        "again = [number for number in numbers if number in self.left and number not in waiting]",
+        "again = [number for number in numbers if number in self.left]",
+    ),
+    bug(
+        "a-shard-counts-twice",
+        "tests/engines/test_schedule.py",
+        "if self._shares.finish([one.number]):",
+        "if self._shares.finish([one.number]) is not None:",
+    ),
+    bug(
+        "lost-shards-stay-lost",
+        "tests/engines/test_schedule.py tests/engines/test_shares.py",
+        "self._queue.extendleft(reversed(again))",
+        "self._queue.extendleft(reversed(again[1:]))",
+    ),
+    bug(
+        "equal-size-is-equal-content",
+        "tests/sharing/test_push.py",
+        "if file.named_by_content:\n        return True",
+        "if file.size:\n        return True",
+    ),
+    bug(
+        "manifest-before-the-shards",
+        "tests/sharing/test_push.py",
+        "bulk = [file for file in sorted(files, key=_order) if not file.is_last]\n",
+        "bulk = sorted(files, key=lambda file: not file.is_last)\n",
+    ),
+    bug(
+        "earlier-results-stay",
+        "tests/sharing/test_push.py",
+        "removed = [CommitOperationDelete(_remote_name(where, name)) for name in stale]",
+        "removed = [CommitOperationDelete(_remote_name(where, name)) for name in stale[1:]]",
+    ),
 ]
 
 
