@@ -116,9 +116,6 @@ class Shim:
     def put(self, fd: int, data: bytes) -> int:
         """Write all, or half and then the fault."""
         path = _path_of(fd)
-        if self.count == self.at and self._sees(path) and "write" in self.operations:
-            self._os_write(fd, data[: len(data) // 2])
-            self._record("write", path, "", data[: len(data) // 2])
 
         def do() -> int:
             done = 0
@@ -126,7 +123,11 @@ class Shim:
                 done += self._os_write(fd, data[done:])
             return done
 
-        return self.call("write", do, path, data=data)
+        with self._lock:  # another thread's call must not take the number, and the fault, after half has been written
+            if self.count == self.at and self._sees(path) and "write" in self.operations:
+                self._os_write(fd, data[: len(data) // 2])
+                self._record("write", path, "", data[: len(data) // 2])
+            return self.call("write", do, path, data=data)
 
     def _file(self, file: Any, mode: str = "r", *args: Any, **kw: Any) -> Any:
         if not set(mode) & set("wxa+") or not (isinstance(file, int) or self._sees(str(Path(file).absolute()))):
