@@ -541,6 +541,8 @@ BUGS = [
         "tests/options tests/cli/test_params.py",
         "unit = (1024 if found[3] else 1000) **",
         "unit = (1000 if found[3] else 1024) **",
+        "return (1024 if binary else 1000) **",
+        "return (1000 if binary else 1024) **",
     ),
     bug(
         "two-workers-take-one-piece",

@@ -284,7 +284,7 @@ def _solve_many(probes: Sequence[Any], X: Tensor | Stream, problems: ProblemSet)
         columns = [problems.labels[number] for number in numbers]
         rows, *_ = [probes[0]._rows(labels, problems.weightings[weighting]) for labels in columns]  # checks each
         targets = [_targets(labels, rows) for labels in columns]
-        path = RidgePath(_some(X, rows), torch.cat(targets, dim=1), probes[0].standardise)
+        path = RidgePath(take_some(X, rows), torch.cat(targets, dim=1), probes[0].standardise)
         ends = np.cumsum([part.shape[1] for part in targets]).tolist()
         own = {
             number: slice(end - part.shape[1], end) for number, part, end in zip(numbers, targets, ends, strict=True)
@@ -294,15 +294,8 @@ def _solve_many(probes: Sequence[Any], X: Tensor | Stream, problems: ProblemSet)
     return [solved[i] for i in range(len(problems.problems))]
 
 
-def _some(X: Tensor | Stream, rows: np.ndarray | None) -> Tensor | Stream:
-    if rows is None:
-        return X
-    return take_some(X, rows) if isinstance(X, Stream) else X[torch.from_numpy(rows).to(X.device)]
-
-
 def _targets(labels: Labels, rows: np.ndarray | None) -> Tensor:
-    values = labels.values if rows is None else labels.values[rows]
-    return signs(values, labels.n_classes) if labels.n_classes else _columns(values)
+    return signs(labels.of(rows), labels.n_classes) if labels.n_classes else _columns(labels.of(rows))
 
 
 def _columns(y: np.ndarray) -> Tensor:

@@ -152,4 +152,4 @@ def _check(problems: ProblemSet) -> None:
         check_strength("C", C, without_penalty=False)
     for label, weighting in dict.fromkeys((problem.label, problem.weighting) for problem in problems.problems):
         labels, weights = problems.labels[label], problems.weightings[weighting]
-        check_classes(labels.values if weights is None else labels.values[weights > 0], labels.n_classes)
+        check_classes(labels.of(None if weights is None else weights > 0), labels.n_classes)
