@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -211,7 +213,8 @@ def test_fewer_rows_than_features_and_one_row_a_class(name):
 
 @pytest.mark.parametrize("make", [LogisticProbe, RidgeProbe, RidgeRegressionProbe, KSparseProbe])
 def test_regularisation_is_positive_and_finite(make):
-    for C in (0, -1, np.nan, np.inf, "1", None, True):
+    bad: list[Any] = [0, -1, np.nan, np.inf, "1", None, True]
+    for C in bad:
         if np.inf != C or make not in (RidgeProbe, RidgeRegressionProbe):  # least squares
             with pytest.raises(UsageError, match="C must be a positive"):
                 make(C=C).fit(*problem())

@@ -20,7 +20,7 @@ from probekit.activations import verify
 from probekit.cli.main import run as cli_run
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, StorageError, UsageError
 from probekit.sharing import push
-from probekit.sharing.contents import find_shared
+from probekit.sharing.contents import SharedFolder, find_shared
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the Hub's client
 MakeStore = Callable[..., Path]
@@ -249,7 +249,7 @@ def test_somebody_faster_is_noticed(own_hub: HubServer, make_store: MakeStore, m
     own_hub.repos["datasets/me/acts"] = {}
     own_hub.private.add("datasets/me/acts")
 
-    def meanwhile(shared: object) -> None:
+    def meanwhile(shared: SharedFolder) -> None:
         check(shared)
         own_hub.repos["datasets/me/acts"] = {"README.md": b"faster"}
 

@@ -110,7 +110,7 @@ class AggregateProbe(SequenceProbe):
         """Whether the fits of the token probe have a certificate."""
         return self._token_probe().certified
 
-    direction = LinearProbe.direction  # the token probe's
+    direction = LinearProbe.direction  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def token_scores(self, X: Any) -> list[np.ndarray]:
         """The score of each token before it is aggregated: N arrays [L] for two classes, [L, C] for more."""
