@@ -2,13 +2,15 @@
 
     python benchmarks/house.py [CHECKOUT ...]
 
-Lines of a function include its docstring. A circle is a strongly connected set of modules inside one room, counting
-lazy imports and those for type checkers. `tests/test_house.py` holds the limits.
+Lines of a function include its docstring. A circle is a strongly connected set of modules. A file has one importer if
+one other module imports it. Both count lazy imports and those for type checkers, over the whole package.
+The lower half is every room below `evaluation`. `tests/test_house.py` and `tests/test_architecture.py` hold the limits.
 """
 
 import ast
 import statistics
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,8 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+UPPER = {"evaluation", "causal", "scoring", "export", "side_by_side", "sweeps", "plots", "logging_to", "report", "cli"}
+SHORT = 60  # lines; a shorter file needs a reason
 
 
 def parameters(node: Function) -> int:
@@ -34,21 +38,26 @@ def module_of(path: Path, root: Path) -> str:
     return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
 
 
+def edges_of(trees: dict[str, ast.Module]) -> list[tuple[str, str]]:
+    """(importing, imported) for each pair of different modules."""
+    return [(name, other) for name, tree in trees.items() for other in imported(tree, trees) if other != name]
+
+
 def circles(trees: dict[str, ast.Module]) -> list[list[str]]:
-    """Modules that import one another in a circle, each circle within one room."""
+    """Modules that import one another in a circle."""
     names = sorted(trees)
     index = {name: i for i, name in enumerate(names)}
-    edges = [
-        (index[name], index[other])
-        for name, tree in trees.items()
-        for other in imported(tree, trees)
-        if other != name and name.split(".")[:2] == other.split(".")[:2]
-    ]
-    rows, columns = (np.array(side, dtype=int) for side in zip(*edges, strict=True))
-    graph = csr_matrix((np.ones(len(edges)), (rows, columns)), shape=(len(names), len(names)))
+    rows, columns = np.array([(index[a], index[b]) for a, b in edges_of(trees)], dtype=int).reshape(-1, 2).T
+    graph = csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(len(names), len(names)))
     n, member = connected_components(graph, connection="strong")
     groups = [[names[i] for i in np.flatnonzero(member == group)] for group in range(n)]
     return [group for group in groups if len(group) > 1]
+
+
+def with_one_importer(trees: dict[str, ast.Module], packages: set[str]) -> list[str]:
+    """Modules that one other module imports; a package's own `__init__` counts as an importer, and is not counted."""
+    importers = Counter(other for _, other in edges_of(trees))
+    return sorted(name for name, n in importers.items() if n == 1 and name not in packages)
 
 
 def imported(tree: ast.Module, trees: dict[str, ast.Module]) -> set[str]:
@@ -72,11 +81,23 @@ def report(checkout: Path) -> str:
     lengths = [len(path.read_text(encoding="utf-8").splitlines()) for path in paths]
     long_lists = [node.name for node in functions if parameters(node) > 8]
     found = circles(trees)
+    packages = {module_of(path, checkout) for path in paths if path.name == "__init__.py"}
+    alone = with_one_importer(trees, packages)
+    room = {path: path.relative_to(checkout / "probekit").parts[0] for path in paths}
+    lower = sum(length for path, length in zip(paths, lengths, strict=True) if room[path] not in UPPER)
+    short = sum(length < SHORT for path, length in zip(paths, lengths, strict=True) if path.name != "__init__.py")
+    tests: Counter[str] = Counter()
+    for path in (checkout / "tests").rglob("*.py"):
+        tests[path.relative_to(checkout / "tests").parts[0]] += len(path.read_text(encoding="utf-8").splitlines())
     return "\n".join(
         (
             (
                 f"{checkout}: {len(paths)} files, {sum(lengths):,} lines, longest file {max(lengths)}, "
                 f"{sum(length > 400 for length in lengths)} over 400"
+            ),
+            (
+                f"  lower half {lower:,} lines; {len(alone)} files with one importer, {short} under {SHORT} lines; "
+                f"tests {sum(tests.values()):,} lines, {sum(tests[room] for room in UPPER):,} of the upper half"
             ),
             (
                 f"  {len(functions):,} functions; median {statistics.median(sizes):g}, 90th percentile "
