@@ -193,7 +193,7 @@ def test_probabilities_sum_to_one_and_agree_with_the_predictions(name, n_classes
 
 @pytest.mark.parametrize("name", ALL)
 def test_features_that_are_all_equal_give_every_row_the_same_class(name):
-    probe = brief(name).fit(np.full((20, 4), 0.1), np.arange(20) % 5 // 4)  # 16 of class 0
+    probe = PROBES[name]().fit(np.full((20, 4), 0.1), np.arange(20) % 5 // 4)  # 16 of class 0
     surprise = np.random.default_rng(0).normal(size=(9, 4))
     decision = probe.decision_function(surprise)
     np.testing.assert_allclose(decision, decision[0], atol=1e-12)
