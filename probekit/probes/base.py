@@ -19,7 +19,7 @@ from probekit.errors import DataError, UsageError, nearest
 from probekit.machine.devices import DTYPES, find_device, has_float64
 from probekit.options.kinds import DTYPES as SHORT
 from probekit.probes.files import write_probe
-from probekit.probes.problem import LARGEST, SMALLEST, Labels, ProblemSet
+from probekit.probes.problem import LARGEST, SMALLEST, Labels, ProblemSet, every_problem
 from probekit.probes.stream import take_some
 
 OTHER_NAMES = "The feature names should match"  # how scikit-learn's own list of wrong columns begins
@@ -294,6 +294,16 @@ def probabilities(decision: np.ndarray) -> np.ndarray:
     if decision.ndim == 2:
         return softmax(decision, axis=1)
     return np.stack([expit(-decision), expit(decision)], axis=1)
+
+
+def fit_path(first: Probe, X: torch.Tensor, labels: Labels, strengths: Sequence[float]) -> Sequence[Any]:
+    """A probe for each C, like an unfitted one that has looked at the features, whose classes and names they have."""
+    probes = first.fit_many(X, every_problem([labels], strengths))
+    for probe in probes:
+        for name in ("classes_", "feature_names_in_"):
+            if hasattr(first, name):
+                setattr(probe, name, getattr(first, name))
+    return probes
 
 
 def rows_of(weights: np.ndarray | None) -> np.ndarray | None:
