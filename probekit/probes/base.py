@@ -296,7 +296,7 @@ def probabilities(decision: np.ndarray) -> np.ndarray:
     return np.stack([expit(-decision), expit(decision)], axis=1)
 
 
-def fit_path(first: Probe, X: torch.Tensor, labels: Labels, strengths: Sequence[float]) -> Sequence[Any]:
+def fit_strengths(first: Probe, X: torch.Tensor, labels: Labels, strengths: Sequence[float]) -> Sequence[Any]:
     """A probe for each C, like an unfitted one that has looked at the features, whose classes and names they have."""
     probes = first.fit_many(X, every_problem([labels], strengths))
     for probe in probes:

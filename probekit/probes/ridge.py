@@ -23,7 +23,7 @@ from torch import Tensor
 from probekit.errors import DataError, UsageError
 from probekit.machine.devices import where_float64
 from probekit.options.check import check_strength
-from probekit.probes.base import Probe, checked, fit_path, rows_of, scale_of, unstandardise
+from probekit.probes.base import Probe, checked, fit_strengths, rows_of, scale_of, unstandardise
 from probekit.probes.moments import MomentsProbe, RowMoments, standardised_sums, triangle_of
 from probekit.probes.problem import Labels, ProblemSet, by_weighting
 from probekit.probes.stream import Stream, take_some
@@ -168,7 +168,7 @@ def fit_ridge_path(
     first = kind(standardise=standardise)
     X, labels = first._checked(X, y)
     n_classes = 0 if isinstance(first, RidgeRegressionProbe) else len(first.classes_)
-    return [*fit_path(first, torch.from_numpy(X), Labels(labels, n_classes), C)]
+    return [*fit_strengths(first, torch.from_numpy(X), Labels(labels, n_classes), C)]
 
 
 class RidgePath:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from probekit.machine.devices import has_float64, where_float64
 from probekit.options.check import check_positive, check_strength, check_whole
-from probekit.probes.base import LinearProbe, WithProbabilities, check_classes, fit_path
+from probekit.probes.base import LinearProbe, WithProbabilities, check_classes, fit_strengths
 from probekit.probes.logistic.certificate import Solutions
 from probekit.probes.logistic.solver import MAX_ITER, TOLERANCE, solve_logistic
 from probekit.probes.problem import Labels, ProblemSet, every_problem, subset
@@ -135,7 +135,7 @@ def fit_logistic_path(
     """
     first = LogisticProbe(**parameters)
     X, labels = first._validated(X, y)
-    probes = fit_path(first, X, Labels(labels, len(first.classes_)), C)
+    probes = fit_strengths(first, X, Labels(labels, len(first.classes_)), C)
     for probe in probes:
         probe._warn()
     return [*probes]
