@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 import probekit
+from probekit.selections import Selection
 
 PACKAGE = Path(probekit.__file__).parent
 TOOLS = {"errors", "text", "versions", "progress", "tables", "devices", "durable", "points", "options"}
@@ -165,9 +166,14 @@ def main() -> None:
     how: dict[str, Any] = {"layers": layers, "position": position, "progress": False}
     acts = pk.extract(model, task, **how)  # also imports everything
     places = list(map(repr, acts))
+
+    def is_position(x: Any) -> bool:
+        index = x.each if isinstance(x, Selection) else x
+        return isinstance(index, np.ndarray) and np.array_equal(index, position)
+
     values: dict[str, Carries] = {
         "layers": lambda x: x is layers or (isinstance(x, list) and len(x) < LONG and list(map(repr, x)) == places),
-        "position": lambda x: isinstance(x, np.ndarray) and x.shape == position.shape and bool((x == position).all()),
+        "position": is_position,
         "acts": lambda x: x is acts,
     }
     if args.verb == "train_probes":

@@ -28,6 +28,7 @@ from probekit.activations.store.reader import Store
 from probekit.activations.store.writer import StoreWriter
 from probekit.files.remote.path import AnyPath
 from probekit.points import Place
+from probekit.selections import Selection
 from probekit.tasks import Task
 
 PLACES: list[Place] = [*(("resid_pre", i) for i in range(12)), ("resid_post", 11)]
@@ -56,7 +57,7 @@ def write_store(folder: AnyPath, data: Data, size: int) -> None:
     identity: dict[str, Any] = {"version": FORMAT_VERSION, "rows": len(data.task), "places": places, "widths": widths}
     identity |= {"dtype": "float16", "position": "last", "points": ["resid_pre"]}
     layout = Layout(["last"], np.ones(len(data.task), dtype=np.int64), 0)
-    new = NewStore(identity, "random", data.task, layout, ["last"], source=None, meta={})
+    new = NewStore(identity, "random", data.task, layout, [Selection("last")], source=None, meta={})
     writer = StoreWriter(folder / "store", begin_store(folder / "store", new))
     for number, rows in enumerate(data.shards(size)):
         writer.write(number, data.examples[rows], {place: x[rows] for place, x in data.tensors.items()})

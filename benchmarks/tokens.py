@@ -19,7 +19,6 @@ import torch.nn.functional as F
 
 import probekit as pk
 from probekit.models.families.gpt2 import GPT2, GPT2Config
-from probekit.points import place_name
 
 LENGTH, VOCAB, D, LAYERS, HEADS, BOARD, RUNS = 60, 64, 128, 4, 4, 8, 3
 CLOCKS = ("wall", "processor")
@@ -149,7 +148,7 @@ def main() -> None:
     for _ in range(RUNS):
         hand, there = timed(by_hand, model, task)
         ours, (acts, found) = timed(in_one_call, model, task)
-        same = least_squares({place_name(place): x for place, x in acts.items()}, task)
+        same = least_squares({str(place): x for place, x in acts.items()}, task)
         apart, forwards = (max(abs(found[key] - other[key]) for key in other) for other in (same, there))
         assert found.keys() == there.keys()
         assert apart < 1e-6

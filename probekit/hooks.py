@@ -13,17 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from probekit.errors import UsageError, nearest
-from probekit.points import (
-    POINTS,
-    PointSpec,
-    UnknownPoint,
-    base_name,
-    in_stack,
-    place_name,
-    resolve_point,
-    spans_of,
-    split_point,
-)
+from probekit.points import POINTS, Place, PointSpec, UnknownPoint, base_name, in_stack, resolve_point, spans_of
 from probekit.text import counted
 
 PointsSpec = PointSpec | Callable[[str], bool] | Iterable[PointSpec]
@@ -136,7 +126,7 @@ class HookedModule(nn.Module):
     def _resolve_one(self, spec: PointSpec) -> list[str]:
         if isinstance(spec, str) and spec in self.points:
             return [spec]
-        short, layer = split_point(spec)
+        short, layer = Place.of(spec)
         short = self.in_stack(short)
         in_layer = "{layer}" in POINTS[short]
         if in_layer == (layer is not None) and (name := POINTS[short].format(layer=layer)) in self.points:
@@ -150,15 +140,15 @@ class HookedModule(nn.Module):
 
     def _why_absent(self, short: str, layer: int | None = None) -> str:
         """Why there is no such point here, as far as the model knows, and which there are."""
-        text = f"this model has no point {place_name((short, layer))}"
+        text = f"this model has no point {Place(short, layer)}"
         text += f": {why}" if (why := self.absent.get(base_name(short))) else ""
         if others := self.layers_of(short):
-            return f"{text}; there are {spans_of((short, i) for i in others)}"
+            return f"{text}; there are {spans_of(Place(short, i) for i in others)}"
         return text if why else f"{text}; {self._nearest(short)}"
 
     def _nearest(self, short: str) -> str:
         """A hint for a point that only other families have."""
-        here = list(dict.fromkeys(split_point(name)[0] for name in self.points))
+        here = list(dict.fromkeys(Place.of(name)[0] for name in self.points))
         return nearest(base_name(short) if base_name(short) in here else short, here)
 
     @contextmanager
@@ -280,7 +270,7 @@ class ActivationCache(Mapping[str, Tensor]):
         return self._tensors[name]
 
     def _full_name(self, key: PointSpec) -> str:
-        short, layer = split_point(key)
+        short, layer = Place.of(key)
         short = in_stack(short, self._stack)
         if layer is None and "{layer}" in POINTS[short]:
             raise UnknownPoint(f"{short} exists in every layer; write cache[{short!r}, 0] or cache.stack({short!r})")
@@ -298,9 +288,9 @@ class ActivationCache(Mapping[str, Tensor]):
         Raises:
             UnknownPoint: no layer of it is in this cache.
         """
-        short = in_stack(split_point(point)[0], self._stack)
+        short = in_stack(Place.of(point)[0], self._stack)
         found = sorted(
-            (layer, name) for name in self for s, layer in [split_point(name)] if s == short and layer is not None
+            (layer, name) for name in self for s, layer in [Place.of(name)] if s == short and layer is not None
         )
         if not found:
             raise UnknownPoint(f"no layer of {short} is in this cache; {nearest(short, self._tensors)}")

@@ -13,6 +13,8 @@ from probekit.files.durable import MAX_JSON_BYTES, is_there, matches, unseal
 from probekit.files.remote.path import AnyPath, local_path
 from probekit.files.run import question_digest
 from probekit.places import NamedPlaces
+from probekit.points import Place
+from probekit.selections import Selection
 from probekit.text import by_numbers
 
 _FORM = {"places": [(str, int | None)], "points": [str], "n_layers": int, "output?": str}
@@ -22,10 +24,10 @@ class StoredPlaces(NamedPlaces):
     """The places of a store, and the positions that were kept of each text."""
 
     @property
-    def positions(self) -> list[str]:
+    def positions(self) -> list[Selection]:
         """Their names: ["last"], ["first", "last"], ["all"]."""
         kept = self.meta["position"]
-        return [str(one) for one in (kept if isinstance(kept, list) else [kept])]
+        return [Selection.named(one) for one in (kept if isinstance(kept, list) else [kept])]
 
 
 def check_is_store(path: AnyPath) -> None:
@@ -71,7 +73,7 @@ def stored_places(path: AnyPath) -> StoredPlaces | None:
         return None
     if not matches(body, _FORM) or "position" not in body or not body["points"]:
         return None
-    return StoredPlaces([(point, layer) for point, layer in body["places"]], body)
+    return StoredPlaces([Place(point, layer) for point, layer in body["places"]], body)
 
 
 def dated_manifests(root: AnyPath) -> Iterator[tuple[int, AnyPath]]:

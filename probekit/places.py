@@ -16,12 +16,9 @@ from probekit.points import (
     as_extracted,
     parse_layers,
     spans_of,
-    split_point,
 )
-from probekit.selections import as_position, names_several
+from probekit.selections import ALL, Selection
 from probekit.text import listed
-
-ALL = "all"  # the position that keeps every token
 
 
 class NamedPlaces:
@@ -32,16 +29,16 @@ class NamedPlaces:
     """
 
     def __init__(self, places: Iterable[Place], meta: dict[str, Any]):
-        self._places = list(places)
+        self._places = [Place(*place) for place in places]
         self.meta = meta
 
     def point_of(self, key: PointSpec) -> Place:
         """The short name of a point, and its layer where the key names one; places side by side have their own name."""
         own = (key, None) if isinstance(key, str) else key
         if own in self._places:
-            return own
-        short, layer = split_point(key)
-        return self.in_stack(short), layer
+            return Place(*own)
+        short, layer = Place.of(key)
+        return Place(self.in_stack(short), layer)
 
     @property
     def points(self) -> list[str]:
@@ -72,47 +69,43 @@ class NamedPlaces:
         places = sorted((p for p in self._places if p[0] == short), key=lambda p: p[1] or 0)
         if not places:
             raise UnknownPoint(f"no activations of {short} here; there are {spans_of(self._places)}")
-        output = (self.output, self.n_layers - 1)
+        output = Place(self.output, self.n_layers - 1)
         return [*places, output] if short in FOLLOWED_BY_OUTPUT and output in self._places else places
 
 
-def check_kept(kept: Sequence[str], position: str | int | None) -> None:
+def check_kept(kept: Sequence[Selection], position: Selection | None) -> None:
     """Check that a probe can read one position of those that were kept.
 
     Raises:
         UsageError: several were kept and none is named, or one that was not kept is.
     """
-    is_ragged = len(kept) == 1 and names_several(kept[0])
+    is_ragged = len(kept) == 1 and kept[0].several
     if position is None and (is_ragged or len(kept) > 1):
         choice = "last, first, mean, a token's index, last@assistant, ... or all" if is_ragged else listed(kept)
         raise UsageError(
             f"a probe reads one position of each text; name it with --position (in Python, position=): {choice}"
         )
-    if position not in (None, ALL) and is_ragged:
-        as_position(str(position))  # raises
-    elif position not in (None, ALL) and str(position) not in kept:
+    if position not in (None, ALL) and not is_ragged and position not in kept:
         known = f"take {listed(kept)}" if len(kept) > 1 else f"the only one is {kept[0]!a}: leave it out"
         raise UsageError(f"position {position!a} was not extracted; {known}, or extract again")
 
 
-def check_several_kept(kept: Sequence[str], position: str | int | None) -> None:
+def check_several_kept(kept: Sequence[Selection], position: Selection | None) -> None:
     """Check that a probe over a sequence can read several tokens of each text.
 
     Raises:
         UsageError: one token of each text was kept, or each of several positions; a position that names one token.
     """
-    if len(kept) != 1 or not names_several(kept[0]):
+    if len(kept) != 1 or not kept[0].several:
         raise UsageError(
             f"a probe over a sequence reads several tokens of each text, and these activations are of {listed(kept)}; "
             "extract again with position all (--position all)"
         )
-    if position is not None and str(position) not in (ALL, *kept):
-        as_position(str(position))  # raises
-        if not names_several(str(position)):
-            raise UsageError(
-                f"a probe over a sequence reads several tokens of each text, and position {position} is one; leave "
-                "position (--position) out, or name several, such as -5: or all@assistant"
-            )
+    if position is not None and position not in kept and not position.several:
+        raise UsageError(
+            f"a probe over a sequence reads several tokens of each text, and position {position} is one; leave "
+            "position (--position) out, or name several, such as -5: or all@assistant"
+        )
 
 
 def has_layers(acts: NamedPlaces, point: str) -> bool:
@@ -143,7 +136,7 @@ def places_of(acts: NamedPlaces, point: str | None, layers: str | int | Iterable
     if missing := [layer for layer in wanted if layer not in extracted]:
         known = listed(extracted)
         raise UsageError(f"layer {missing[0]} of {short} was not extracted; there are {known}")
-    return short, [(short, layer) for layer in wanted]
+    return short, [Place(short, layer) for layer in wanted]
 
 
 def short_name(acts: NamedPlaces, point: str | None) -> str:

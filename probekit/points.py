@@ -9,6 +9,7 @@ its `HookPoint` in `named_modules()`. A short name and a layer are enough: `("re
 import operator
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from probekit.errors import ProbekitError, UsageError, nearest
 
@@ -85,7 +86,6 @@ ALIASES = {"pattern": "attn_pattern"}  # TransformerLens's short name
 _FULL = re.compile(r"(blocks|encoder\.blocks|decoder\.blocks)\.([0-9]{1,100})\.(.+)")
 _SHORT = re.compile(r"(.+)\.([0-9]{1,100})")
 
-Place = tuple[str, int | None]
 PointSpec = str | tuple[str, int | None]
 
 
@@ -93,6 +93,41 @@ class UnknownPoint(UsageError, KeyError):
     """No such point; a KeyError too, so that `in` and `.get` of a cache behave."""
 
     __str__ = ProbekitError.__str__
+
+
+class Place(NamedTuple):
+    """A point and a layer, `("resid_pre", 5)`; its text is "resid_pre.5". Points such as "embed" have no layer."""
+
+    point: str
+    layer: int | None
+
+    def __str__(self) -> str:
+        return self.point if self.layer is None else f"{self.point}.{self.layer}"
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    @classmethod
+    def of(cls, spec: PointSpec) -> "Place":
+        """`"resid_pre.5"`, `("resid_pre", 5)` or a full name, as a place; without a layer where none is given.
+
+        Raises:
+            UnknownPoint: the short name is not in `POINTS`; the message names the nearest.
+        """
+        if isinstance(spec, str):
+            if match := _FULL.fullmatch(spec):
+                return cls(_short(f"{match[1]}.{{layer}}.{match[3]}", spec), int(match[2]))
+            if match := _SHORT.fullmatch(spec):
+                return cls(_short(match[1], spec), int(match[2]))
+            return cls(_short(spec, spec), None)
+        if not (isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[0], str)):
+            raise UsageError(f'a point is "resid_pre.5" or ("resid_pre", 5); got {spec!r}')
+        name, layer = spec
+        if layer is None:
+            return cls(_short(name, name), None)
+        if isinstance(layer, bool) or not hasattr(layer, "__index__"):
+            raise UsageError(f"the layer of a point is a whole number; got {layer!r}")
+        return cls(_short(name, name), operator.index(layer))
 
 
 def base_name(short: str) -> str:
@@ -126,28 +161,6 @@ def as_extracted(short: str, places: Iterable[Place]) -> str:
     return in_stack(short, "encoder." if any(point.startswith("encoder.") for point, _ in places) else "")
 
 
-def split_point(spec: PointSpec) -> tuple[str, int | None]:
-    """`"resid_pre.5"`, `("resid_pre", 5)` or a full name, as (short name, layer or None).
-
-    Raises:
-        UnknownPoint: the short name is not in `POINTS`; the message names the nearest.
-    """
-    if isinstance(spec, str):
-        if match := _FULL.fullmatch(spec):
-            return _short(f"{match[1]}.{{layer}}.{match[3]}", spec), int(match[2])
-        if match := _SHORT.fullmatch(spec):
-            return _short(match[1], spec), int(match[2])
-        return _short(spec, spec), None
-    if not (isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[0], str)):
-        raise UsageError(f'a point is "resid_pre.5" or ("resid_pre", 5); got {spec!r}')
-    name, layer = spec
-    if layer is None:
-        return _short(name, name), None
-    if isinstance(layer, bool) or not hasattr(layer, "__index__"):
-        raise UsageError(f"the layer of a point is a whole number; got {layer!r}")
-    return _short(name, name), operator.index(layer)
-
-
 def _short(name: str, typed: str) -> str:
     name = ALIASES.get(name, name)
     if name in POINTS:
@@ -166,7 +179,7 @@ def resolve_point(spec: PointSpec, n_layers: int) -> str:
     Raises:
         UsageError: an unknown name, a layer out of range, a missing layer, or a layer for a point that has none.
     """
-    short, layer = split_point(spec)
+    short, layer = Place.of(spec)
     per_layer = "{layer}" in POINTS[short]
     if per_layer and layer is None:
         raise UnknownPoint(f"{short} exists in every layer; name one of them, such as ({short!r}, 0)")
@@ -229,12 +242,6 @@ def is_point_name(name: str) -> bool:
     return len(name) <= LONGEST_NAME and all(part.isidentifier() for part in name.split("."))
 
 
-def place_name(place: Place) -> str:
-    """`("resid_pre", 5)` -> `"resid_pre.5"`; `("embed", None)` -> `"embed"`."""
-    point, layer = place
-    return point if layer is None else f"{point}.{layer}"
-
-
 def joined_name(places: Iterable[Place]) -> str:
     """The name of places side by side, which can be a file's: "resid_pre_0_to_3", "resid_pre_0_2_and_resid_post_3"."""
     parts = spans_of(places).split(", ")
@@ -269,7 +276,7 @@ def parse_points(points: str | Iterable[str]) -> list[str]:
     """
     names = []
     for spec in [part.strip() for part in points.split(",")] if isinstance(points, str) else points:
-        short, layer = split_point(spec)
+        short, layer = Place.of(spec)
         if layer is not None:
             raise UsageError(f"give points without a layer, such as {short!r}, and layers separately; got {spec!r}")
         names.append(short)

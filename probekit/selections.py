@@ -12,13 +12,15 @@ before it, and `after:"TEXT"` the first token after it.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from probekit.errors import UsageError, nearest
 
+if TYPE_CHECKING:
+    import numpy as np
+
 PICKS = ("last", "first", "mean", "all")
 MODEL_PARTS = ("prompt", "generated")  # of a text that the model continued
-PER_EXAMPLE = "per example"  # the name of a position with an index of its own in each text
 EXAMPLES = 'last, first, mean, all, 3, -5:, last@assistant, mean@user, in:"TEXT", before:"TEXT" or after:"TEXT"'
 SEVERAL = "give several selections as a list, such as ['last', 'last@assistant']"
 _SLICE = re.compile(r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?")
@@ -30,13 +32,15 @@ _BARE = re.compile(r"""(?:.*@\s*)?(?:in|before|after):\s*[^"'\s].*""", re.DOTALL
 _ONE = re.compile(
     r"""(?:(?:in|before|after):\s*(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|[^,])+""", re.DOTALL
 )  # a quote anywhere else, as in after:don't, is a letter
+_OF_TEXT = {"in": "all", "before": "last", "after": "first"}  # the pick where none is written
 
+Pick = str | int | tuple[int | None, int | None]
 Kind = Literal["role", "prompt", "generated", "in", "before", "after"]
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of each text.
+    """A part of each text; `str` gives it as the language writes it.
 
     Attributes:
         kind: "role" (messages of a chat), "prompt" and "generated" (of a text that the model continued), or "in",
@@ -49,134 +53,169 @@ class Part:
     name: str = ""
     turn: int | None = None
 
+    def __str__(self) -> str:
+        if self.kind in _OF_TEXT:
+            quoted = re.sub(r'(["\\])', r"\\\1", self.name)
+            return f'{self.kind}:"{quoted}"'
+        return (self.name or self.kind) + ("" if self.turn is None else f"[{self.turn}]")
 
-@dataclass(frozen=True)
-class Selection:
-    """Which tokens of each text are read.
+
+def _written(pick: Pick, part: Part | None) -> str:
+    """The text of a selection in the language."""
+    name = ":".join("" if end is None else str(end) for end in pick) if isinstance(pick, tuple) else str(pick)
+    return name if part is None else str(part) if pick == _OF_TEXT.get(part.kind) else f"{name}@{part}"
+
+
+class Selection(str):
+    """Which tokens of each text are read: what a text of the language says, and the text, one for each selection.
+
+    It is that text, so files, tables and messages name it as it is, and `selection == "last@user"` holds.
 
     Attributes:
-        pick: "last", "first", "mean" or "all" of the part's tokens, the index of one, or a slice (start, stop).
+        pick: "last", "first", "mean" or "all" of the part's tokens, the index of one, or a slice (start, stop); None
+            for tokens that the language has no words for: those of `each`, or of a store that has a name alone.
         part: None is the complete text.
+        each: the index of one token in each text, int64 [N]; None where every text is read alike.
     """
 
-    pick: str | int | tuple[int | None, int | None]
-    part: Part | None = None
+    __slots__ = ("each", "part", "pick")
+    pick: Pick | None
+    part: Part | None
+    each: "np.ndarray | None"
+
+    def __new__(
+        cls, pick: Pick | None, part: Part | None = None, each: "np.ndarray | None" = None, name: str = ""
+    ) -> "Selection":
+        """A selection from what its text says; without a pick, `name` is the text."""
+        self = super().__new__(cls, name if pick is None else _written(pick, part))
+        self.pick, self.part, self.each = pick, part, each
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Selection, (self.pick, self.part, self.each, str(self))
+
+    def __repr__(self) -> str:
+        return repr(self.plain)
+
+    @classmethod
+    def parse(cls, text: str) -> "Selection":
+        """A selection as it is written.
+
+        Raises:
+            UsageError: text outside the language.
+        """
+        if isinstance(text, Selection):
+            return text
+        text = text.strip()
+        if text.startswith(("in:", "before:", "after:")):
+            part = _parse_part(text, text)
+            return cls(_OF_TEXT[part.kind], part)
+        pick, at, part = text.partition("@")
+        return cls(_parse_pick(pick.strip(), text), _parse_part(part.strip(), text) if at else None)
+
+    @classmethod
+    def of(cls, given: Any) -> "Selection":
+        """A position as options take it: a selection, the index of a token, or an array of an index for each text.
+
+        Raises:
+            UsageError: text outside the language, or anything else.
+        """
+        if isinstance(given, str):
+            return PER_EXAMPLE if given == PER_EXAMPLE and type(given) is str else cls.parse(given)
+        import numpy as np
+
+        index = np.asarray(given)
+        if index.dtype.kind not in "iu":
+            raise not_a_selection(given, ", an int or an int for each example")
+        return cls(None, each=index.astype(np.int64), name=PER_EXAMPLE) if index.ndim else cls(int(index))
+
+    @classmethod
+    def named(cls, name: object) -> "Selection":
+        """The position that a store or results have under this name, which may be outside the language."""
+        try:
+            return cls.parse(str(name)) if not isinstance(name, Selection) else name
+        except UsageError:
+            return cls(None, name=str(name))
+
+    @property
+    def several(self) -> bool:
+        """Whether it keeps a row for each of several tokens of a text, rather than one row."""
+        return self.pick == "all" or isinstance(self.pick, tuple)
+
+    @property
+    def plain(self) -> str | int:
+        """As JSON has it: the number of one token of the complete text as a number, others as text."""
+        return self.pick if self.part is None and isinstance(self.pick, int) else str(self)
+
+    @property
+    def in_words(self) -> str:
+        """For people: "last@assistant" -> "last token of assistant"."""
+        pick, part = self.pick, self.part
+        if pick is None:
+            return "one given token in each text" if self == PER_EXAMPLE else str(self)
+        words = {"mean": "mean over the tokens", "all": "all tokens", "last": "last token", "first": "first token"}
+        name = _written(pick, None)
+        said = words.get(name, f"token {name}" if isinstance(pick, int) else f"tokens [{name}]")
+        if part is None:
+            return said
+        if part.kind == "role":
+            return f"{said} of {part}"
+        if part.kind in MODEL_PARTS:
+            return f"{said} of the {part.kind} text"
+        place = {"in": "of", "before": "before", "after": "after"}[part.kind]
+        return f'{said} {place} "{part.name}"'
 
 
-def parse_selection(text: str) -> Selection:
-    """A selection as it is written.
-
-    Raises:
-        UsageError: text outside the language.
-    """
-    text = text.strip()
-    if text.startswith(("in:", "before:", "after:")):
-        part = _parse_part(text, text)
-        return Selection({"in": "all", "before": "last", "after": "first"}[part.kind], part)
-    pick, at, part = text.partition("@")
-    return Selection(_parse_pick(pick.strip(), text), _parse_part(part.strip(), text) if at else None)
+ALL = Selection("all")  # every token of a text
+PER_EXAMPLE = Selection(None, name="per example")  # with an index of its own in each text
 
 
-def selection_text(selection: Selection) -> str:
-    """A selection as the language writes it, one text for each: what stores and tables name it."""
-    pick, part = selection.pick, selection.part
-    if isinstance(pick, tuple):
-        pick = ":".join("" if end is None else str(end) for end in pick)
-    if part is None:
-        return str(pick)
-    if part.kind in ("in", "before", "after"):
-        quoted = re.sub(r'(["\\])', r"\\\1", part.name)
-        where = f'{part.kind}:"{quoted}"'
-        return where if pick == {"in": "all", "before": "last", "after": "first"}[part.kind] else f"{pick}@{where}"
-    return f"{pick}@{part.name or part.kind}" + ("" if part.turn is None else f"[{part.turn}]")
+def not_a_selection(given: Any, other: str) -> UsageError:
+    """The error for a position that is none; `other` is what else it may be."""
+    return UsageError(f"a position is a selection such as {EXAMPLES}{other}; got {given!r:.80}")
 
 
-def in_words(position: str) -> str:
-    """A position for people: "last@assistant" -> "last token of assistant".
-
-    Raises:
-        UsageError: text outside the language.
-    """
-    if position == PER_EXAMPLE:
-        return "one given token in each text"
-    selection = parse_selection(position)
-    pick, part = selection.pick, selection.part
-    words = {"mean": "mean over the tokens", "all": "all tokens", "last": "last token", "first": "first token"}
-    name = selection_text(Selection(pick))
-    said = words.get(name, f"token {name}" if isinstance(pick, int) else f"tokens [{name}]")
-    if part is None:
-        return said
-    if part.kind == "role":
-        return f"{said} of {selection_text(selection).partition('@')[2]}"
-    if part.kind in MODEL_PARTS:
-        return f"{said} of the {part.kind} text"
-    place = {"in": "of", "before": "before", "after": "after"}[part.kind]
-    return f'{said} {place} "{part.name}"'
-
-
-def as_position(text: str) -> str | int:
-    """A selection as options and stores hold it: the number of one token of the text as an int, others as one text.
-
-    Raises:
-        UsageError: text outside the language.
-    """
-    selection = parse_selection(text)
-    is_index = selection.part is None and isinstance(selection.pick, int)
-    return int(text) if is_index else selection_text(selection)
-
-
-def check_together(names: Sequence[str]) -> None:
+def check_together(selections: Sequence[Selection]) -> None:
     """Check that selections can be read at once: all differ, and one that keeps several tokens is by itself.
 
     Raises:
         UsageError: they cannot.
     """
-    if not names:
+    if not selections:
         raise UsageError(f"expected the tokens to read, got none; write {EXAMPLES}")
-    for name in names if len(names) > 1 else []:
-        if name != PER_EXAMPLE and keeps_several(parse_selection(name)):
-            raise UsageError(f"{name!a:.80} keeps several tokens of a text; give it alone")
-        if names.count(name) > 1:
-            raise UsageError(f"several positions must all differ, and {name!a:.80} is given twice; leave one out")
+    for one in selections if len(selections) > 1 else []:
+        if one.several:
+            raise UsageError(f"{str(one)!a:.80} keeps several tokens of a text; give it alone")
+        if selections.count(one) > 1:
+            raise UsageError(f"several positions must all differ, and {str(one)!a:.80} is given twice; leave one out")
 
 
-def keeps_several(selection: Selection) -> bool:
-    """Whether it keeps a row for each of several tokens of a text, rather than one row."""
-    return selection.pick == "all" or isinstance(selection.pick, tuple)
-
-
-def names_several(name: str) -> bool:
-    """Whether the name of an extracted position is a selection that keeps several tokens; others are in no language."""
-    try:
-        return keeps_several(parse_selection(name))
-    except UsageError:
-        return False
-
-
-def split_selections(text: str) -> list[str]:
+def parse_selections(text: str) -> list[Selection]:
     """Selections with commas between them; a comma in quotes belongs to its text.
 
     Raises:
-        UsageError: a text with a comma that has no quotes, which is what a shell makes of in:"Hello, world"; or nothing
-            between two commas.
+        UsageError: a text outside the language; one with a comma that has no quotes, which is what a shell makes of
+            in:"Hello, world"; or nothing between two commas.
     """
     found = _ONE.findall(text)
     parts = [part.strip() for part in found]
     if text.strip() and (",".join(found) != text or not all(parts)):
         raise UsageError(f"expected a selection on either side of each comma, got {text!a:.80}; leave the comma out")
+    selections = []
     for before, part in zip(["", *parts], parts, strict=False):
         try:
-            parse_selection(part)
+            selections.append(Selection.of(part))
         except UsageError:
-            if part != PER_EXAMPLE and _BARE.fullmatch(before):
-                raise UsageError(
-                    f"expected the tokens to read, got {part!a:.80} after {before!a:.80} and a comma; a text with a "
-                    "comma needs quotes that the shell leaves, as in --position 'in:\"Hello, world\"'"
-                ) from None
-    return parts
+            if not _BARE.fullmatch(before):
+                raise
+            raise UsageError(
+                f"expected the tokens to read, got {part!a:.80} after {before!a:.80} and a comma; a text with a "
+                "comma needs quotes that the shell leaves, as in --position 'in:\"Hello, world\"'"
+            ) from None
+    return selections
 
 
-def _parse_pick(pick: str, text: str) -> str | int | tuple[int | None, int | None]:
+def _parse_pick(pick: str, text: str) -> Pick:
     if pick in PICKS:
         return pick
     if _NUMBER.fullmatch(pick):

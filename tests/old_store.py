@@ -60,7 +60,10 @@ def rows_in_json(task: Task, layout: Layout, positions: Any, rows: slice) -> dic
         "n_bos": layout.n_bos,
         "n_end": layout.n_end,
     }
-    body: dict[str, Any] = {"position": part(task.position, rows), "positions": [part(one, rows) for one in positions]}
+    body: dict[str, Any] = {
+        "position": part(task.position, rows),
+        "positions": [one.plain if one.each is None else part(one.each, rows) for one in positions],
+    }
     body |= {"layout": form, "ids": task.ids[rows], "splits": task.splits[rows]}
     body["labels"] = {name: labels[rows] for name, labels in task.labels.items()}
     optional = {

@@ -19,7 +19,7 @@ from probekit.errors import UsageError
 from probekit.models.families import family_of
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.point_rows import point_rows
-from probekit.points import POINTS, UnknownPoint, place_name
+from probekit.points import POINTS, UnknownPoint
 from probekit.tasks.base import Task
 from probekit.verbs.extract import extract
 
@@ -89,7 +89,7 @@ def test_layers_choose_among_those_that_have_a_point(uneven, points, layers, pla
         with pytest.raises(UnknownPoint, match=places):
             find_places(uneven, points, layers)
     else:
-        assert [place_name(place) for place in find_places(uneven, points, layers)] == places
+        assert [str(place) for place in find_places(uneven, points, layers)] == places
 
 
 TASK = Task("ids", [[1, 2, 3], [4, 5]])

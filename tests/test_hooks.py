@@ -13,7 +13,7 @@ from probekit.errors import ProbekitError, UsageError
 from probekit.hooks import ActivationCache
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.point_rows import point_rows
-from probekit.points import POINTS, UnknownPoint, parse_layers, place_name, resolve_point, split_point
+from probekit.points import POINTS, Place, UnknownPoint, parse_layers, resolve_point
 
 TOKENS = torch.arange(10).reshape(2, 5)
 
@@ -130,7 +130,7 @@ def test_layers_choose_among_those_that_have_a_point(uneven, points, layers, pla
         with pytest.raises(UnknownPoint, match=places):
             find_places(uneven, points, layers)
     else:
-        assert [place_name(place) for place in find_places(uneven, points, layers)] == places
+        assert [str(place) for place in find_places(uneven, points, layers)] == places
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_cache(model):
     ],
 )
 def test_points_of_stacks_are_split_as_others_are(typed, short, layer):
-    assert split_point(typed) == (short, layer)
+    assert Place.of(typed) == (short, layer)
 
 
 def test_a_point_of_another_family_is_unknown(model):

@@ -29,7 +29,7 @@ from probekit.interventions import (
     tokens_at,
 )
 from probekit.models.generation import prompt_tokens
-from probekit.points import UnknownPoint, split_point
+from probekit.points import Place, UnknownPoint
 
 D, TOKENS = 32, [[5, 6, 7, 8, 9, 10], [11, 12, 13], [14, 15, 16, 17]]
 POSITIONS: dict[str, Any] = {
@@ -300,7 +300,7 @@ def run_of(model: Any, tokens: torch.Tensor) -> torch.Tensor:
 
 def widths(model: Any) -> dict[str, int]:
     """The width of each point that can be edited: those of one layer, and those outside the layers."""
-    names = [name for name in model.points if split_point(name)[1] in (None, 1)]
+    names = [name for name in model.points if Place.of(name)[1] in (None, 1)]
     editable = [name for name in names if model.points[name].axes.split()[:2] == ["B", "L"]]
     assert len(editable) > len(names) / 2
     _, cache = model.run_with_cache(

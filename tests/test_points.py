@@ -5,7 +5,7 @@ import pytest
 from probekit.activations.imports.place_names import check_place, place_of
 from probekit.errors import DataError, UsageError
 from probekit.options.kinds import stacked_layers
-from probekit.points import POINTS, base_name, depth_of, parse_layers, split_point
+from probekit.points import POINTS, Place, base_name, depth_of, parse_layers
 
 LONG = "9" * 5000
 
@@ -37,7 +37,7 @@ def test_a_name_with_a_layer_that_no_model_has_is_refused_by_name(layer: str) ->
 
 def test_a_point_with_thousands_of_digits_is_unknown() -> None:
     with pytest.raises(UsageError, match=r"unknown point") as caught:
-        split_point(f"resid_pre.{LONG}")
+        Place.of(f"resid_pre.{LONG}")
     assert len(str(caught.value)) < 300
 
 

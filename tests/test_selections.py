@@ -1,11 +1,15 @@
 """The language of selections: what is written comes back, and what is outside it is refused in one line."""
 
+import json
+import pickle
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from probekit.errors import UsageError
-from probekit.selections import Part, Selection, keeps_several, parse_selection, selection_text, split_selections
+from probekit.selections import ALL, PER_EXAMPLE, Part, Selection, parse_selections
 
 numbers = st.integers(-999, 999)
 ends = st.one_of(st.none(), numbers)
@@ -21,25 +25,29 @@ parts = st.one_of(
 selections = st.builds(Selection, picks, parts)
 
 
+def said(selection):
+    return str(selection), selection.pick, selection.part
+
+
 @given(selections)
 def test_what_is_written_is_read_again(selection):
-    assert parse_selection(selection_text(selection)) == selection
+    assert said(Selection.parse(str(selection))) == said(selection)
 
 
 @given(st.lists(selections, min_size=1, max_size=4))
 def test_commas_inside_quotes_separate_nothing(several):
-    texts = [selection_text(one) for one in several]
-    assert [parse_selection(text) for text in split_selections(",".join(texts))] == several
+    texts = [str(one) for one in several]
+    assert list(map(said, parse_selections(",".join(texts)))) == list(map(said, several))
 
 
 def test_a_quote_inside_a_text_is_a_letter():
-    assert split_selections("in:don't,before:can't") == ["in:don't", "before:can't"]
+    assert parse_selections("in:don't,before:can't") == [Selection.parse(one) for one in ("in:don't", "before:can't")]
 
 
 @pytest.mark.parametrize("text", ["in:Hello, world", "last@before:Hello, world", "last,in: Hello,world,mean"])
 def test_a_text_with_a_comma_needs_quotes_that_the_shell_leaves(text):
     with pytest.raises(UsageError, match=r"'world' after '.*Hello' and a comma; .*--position 'in:.Hello, world.'$"):
-        split_selections(text)
+        parse_selections(text)
 
 
 @pytest.mark.parametrize(
@@ -60,33 +68,55 @@ def test_a_text_with_a_comma_needs_quotes_that_the_shell_leaves(text):
     ],
 )
 def test_examples(text, expected):
-    assert parse_selection(text) == expected
+    assert said(Selection.parse(text)) == said(expected)
 
 
 @pytest.mark.parametrize("text", ["", "lst", "last@", "@user", "5:2", "-2:-5", "in:", 'in:""', "1.5", "a b"])
 def test_other_texts_are_refused_in_one_line(text):
     with pytest.raises(UsageError) as error:
-        parse_selection(text)
+        Selection.parse(text)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["last,,mean", ",last", "last,", "last, ,mean", ","])
 def test_nothing_between_two_commas_is_refused(text):
     with pytest.raises(UsageError, match="expected a selection on either side of each comma"):
-        split_selections(text)
+        parse_selections(text)
 
 
 @pytest.mark.parametrize("text", ["last,mean", "last,last@user", "last@user,last", 'in:"x",last'])
 def test_several_in_one_text_are_to_be_given_as_a_list(text):
     with pytest.raises(UsageError, match=r"give several selections as a list, such as \['last', 'last@assistant'\]$"):
-        parse_selection(text)
+        Selection.parse(text)
 
 
 def test_a_part_without_a_pick_is_refused_with_the_picks():
     with pytest.raises(UsageError, match=r"got 'user'; write last@user, mean@user or all@user$"):
-        parse_selection("user")
+        Selection.parse("user")
 
 
 def test_several_rows_for_a_text():
     several = {"all": True, "-5:": True, 'in:"x"': True, "last": False, "mean@user": False, "3": False}
-    assert {text: keeps_several(parse_selection(text)) for text in several} == several
+    assert {text: Selection.parse(text).several for text in several} == several
+
+
+@pytest.mark.parametrize("one", [Selection.parse("last@user[-1]"), Selection(-2), Selection.of([3, 1]), ALL])
+def test_a_selection_is_its_text_and_travels_with_what_it_says(one):
+    again = pickle.loads(pickle.dumps(one))
+    assert one == str(one) == again
+    assert said(again) == said(one)
+    np.testing.assert_array_equal(again.each, one.each)
+    assert json.loads(json.dumps(one.plain)) == one.plain
+
+
+def test_a_position_is_a_selection_a_number_or_a_number_for_each_text():
+    assert Selection.of(3) == Selection.of(np.int64(3)) == Selection.of("3") == "3"
+    assert Selection.of(np.arange(4)) == PER_EXAMPLE == Selection.of("per example")
+    for other in (1.5, True, {"last": 1}, None, np.array(["last"])):
+        with pytest.raises(UsageError, match="a position is a selection such as last"):
+            Selection.of(other)
+
+
+def test_a_store_may_name_a_position_outside_of_the_language():
+    assert (Selection.named("not recorded"), Selection.named("not recorded").several) == ("not recorded", False)
+    assert said(Selection.named("all@user")) == said(Selection.parse("all@user"))

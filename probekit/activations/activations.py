@@ -15,23 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.layout import ALL, PER_EXAMPLE, Layout
+from probekit.activations.layout import ROWS, Layout
 from probekit.activations.plan.reading.select_tokens import UNREAD
 from probekit.activations.select_rows import chosen_tokens, labelled_rows, select_rows, selected_values
 from probekit.errors import DataError, UsageError
 from probekit.options.check import check_among
 from probekit.options.task import OnBadRow
 from probekit.places import NamedPlaces
-from probekit.points import (
-    FOLLOWED_BY_OUTPUT,
-    PAIR_POINTS,
-    Place,
-    PointSpec,
-    UnknownPoint,
-    joined_name,
-    place_name,
-    spans_of,
-)
+from probekit.points import FOLLOWED_BY_OUTPUT, PAIR_POINTS, Place, PointSpec, UnknownPoint, joined_name, spans_of
+from probekit.selections import ALL, PER_EXAMPLE, Selection
 from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
 from probekit.tasks.examples_table import examples_table
@@ -66,7 +58,7 @@ class Activations(NamedPlaces, Mapping[Place, Tensor]):
     def __getitem__(self, key: PointSpec) -> Tensor:
         place = self._known(key)
         if place[0] in PAIR_POINTS:
-            raise UsageError(f"{place_name(place)} is an array [H, L, L] for each text; read it with per_text({key!r})")
+            raise UsageError(f"{place} is an array [H, L, L] for each text; read it with per_text({key!r})")
         return self.layout.shaped(place, self._rows(place))
 
     def per_text(self, key: PointSpec) -> list[Tensor]:
@@ -93,7 +85,8 @@ class Activations(NamedPlaces, Mapping[Place, Tensor]):
             DataError: a text without such a token; the message names it.
         """
         check_among("on_bad_row", on_bad_row, get_args(OnBadRow))
-        return _EachToken(self) if position == ALL else _At(self, position, on_bad_row)
+        read = Selection.of(position)
+        return _EachToken(self) if read == ALL else _At(self, read, on_bad_row)
 
     def concatenated(self, places: Iterable[PointSpec]) -> "Activations":
         """One place whose rows are those of several places side by side, [N, D of all]; named "resid_pre_0_to_3".
@@ -121,7 +114,7 @@ class Activations(NamedPlaces, Mapping[Place, Tensor]):
     def _known(self, key: PointSpec) -> Place:
         place = self.point_of(key)
         if place not in self._places:
-            raise UnknownPoint(f"no activations of {place_name(place)} here; there are {spans_of(self._places)}")
+            raise UnknownPoint(f"no activations of {place} here; there are {spans_of(self._places)}")
         return place
 
     @property
@@ -202,13 +195,14 @@ class ActivationSet(Activations):
         meta: dict[str, Any] | None = None,
         layout: Layout | None = None,
     ):
-        layout = layout or Layout(["last"], np.ones(len(task), dtype=np.int64), 0)
+        layout = layout or Layout([Selection("last")], np.ones(len(task), dtype=np.int64), 0)
+        tensors = {Place(*place): x for place, x in tensors.items()}
         for place, x in tensors.items():
             rows = int(layout.counts(place).sum())
             if x.dim() != 2 or len(x) != rows:
-                raise DataError(f"{place_name(place)} must be [{rows}, width]; got {list(x.shape)}")
+                raise DataError(f"{place} must be [{rows}, width]; got {list(x.shape)}")
         super().__init__(tensors, task, _meta_of(tensors, task) if meta is None else meta, layout)
-        self._tensors = dict(tensors)
+        self._tensors = tensors
 
     def _rows(self, place: Place) -> Tensor:
         return self._tensors[place]
@@ -225,27 +219,27 @@ class ActivationSet(Activations):
 class _At(Activations):
     """One position of activations that have several, selected on access."""
 
-    def __init__(self, source: Activations, position: str | int, on_bad_row: OnBadRow = "error"):
+    def __init__(self, source: Activations, position: Selection, on_bad_row: OnBadRow = "error"):
         self._source = source
         layout, of_targets = source.layout, source.points[0].startswith("decoder.")
         chosen, bad = select_rows(layout, source.task, position, of_targets, bool(source.meta.get("cut")))
         task, left = without_bad_rows(source.task, bad, UNREAD, on_bad_row)
-        starts = layout.offsets(("", None))[left]
+        starts = layout.offsets()[left]
         self._chosen = chosen = replace(chosen, counts=chosen.counts[left])
         places = [place for place in source if place[0] not in PAIR_POINTS]
         points = [point for point in source.points if point not in PAIR_POINTS]
         tokens, index = chosen_tokens(layout, chosen, starts)
         own = replace(
             layout,
-            positions=[str(position)],
+            positions=[position],
             lengths=layout.lengths[left],
             tokens=tokens,
             picked=chosen.counts if chosen.is_ragged else None,
             token_index=index,
             characters=layout.characters[chosen.index] if chosen.is_ragged and layout.characters is not None else None,
         )
-        meta = {**source.meta, "points": points, "position": position}
-        labelled = labelled_rows(layout, task, source.meta, str(position), chosen, index)
+        meta = {**source.meta, "points": points, "position": position.plain}
+        labelled = labelled_rows(layout, task, source.meta, position, chosen, index)
         super().__init__(places, labelled, meta, own)
 
     def __repr__(self) -> str:
@@ -276,13 +270,13 @@ class _EachToken(Activations):
                 f"{listed(layout.positions)}; extract again with position all (--position all)"
             )
         self._source = source
-        rows = layout.counts(("", None))
+        rows = layout.counts()
         index = None if layout.picked is None else layout.token_index
         task = token_rows(source.task, rows, index)
         own = replace(layout, positions=[PER_EXAMPLE], lengths=np.repeat(layout.lengths, rows), picked=None)
         points = [point for point in source.points if point not in PAIR_POINTS]
         places = [place for place in source if place[0] not in PAIR_POINTS]
-        meta = {**source.meta, "points": points, "position": ALL, "selection": layout.positions[0]}
+        meta = {**source.meta, "points": points, "position": str(ALL), "selection": str(layout.positions[0])}
         super().__init__(places, task, meta, own)
 
     def __repr__(self) -> str:
@@ -306,7 +300,7 @@ class RowsOf(Activations):
     def __init__(self, source: Activations, rows: np.ndarray):
         self.source = source
         self._index = rows
-        layout, every = source.layout, source.layout.index(("", None), rows)
+        layout, every = source.layout, source.layout.index(ROWS, rows)
         own = replace(
             layout,
             lengths=layout.lengths[rows],
@@ -344,7 +338,7 @@ class SideBySide(Activations):
                     f"only points with one row for each token can be put side by side; got {found}; name others"
                 )
         self._source = source
-        self._groups: dict[Place, Sequence[Place]] = {(joined_name(places), None): places for places in groups}
+        self._groups = {Place(joined_name(places), None): places for places in groups}
         points = [name for name, _ in self._groups]
         super().__init__(self._groups, source.task, {**source.meta, "points": points}, source.layout)
 

@@ -19,4 +19,4 @@ def checkpoints_path(plan: ExtractionPlan, root: str | Path = "runs") -> Path:
 
 
 def _parts(plan: ExtractionPlan) -> list[str]:
-    return [plan.model.name, plan.task.name, "-".join(plan.points), "+".join(plan.reading.names)]
+    return [plan.model.name, plan.task.name, "-".join(plan.points), "+".join(plan.reading.positions)]

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from probekit.files.scratch import on_disk
 from probekit.machine.devices import DTYPES
-from probekit.places import ALL
 from probekit.points import PAIR_POINTS, Place
 from probekit.ragged import ranges
-from probekit.selections import PER_EXAMPLE
+from probekit.selections import ALL, Selection
+
+ROWS = Place("", None)  # stands for any place but attention, as they have the same rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +29,7 @@ class Layout:
     """Rows of each example at each place.
 
     Attributes:
-        positions: names of the positions: ["last"], ["first", "last"], ["all"].
+        positions: what is kept of each: ["last"], ["first", "last"], ["all"].
         lengths: tokens of each example, context included, int64 [N].
         n_bos: context tokens before each text, 0 or 1; only attention has rows for them.
         tokens: id of the token at each row except those of attention, int64 [R], -1 for a mean; None if unknown.
@@ -41,7 +42,7 @@ class Layout:
             several are kept; None otherwise, or if unknown.
     """
 
-    positions: list[str]
+    positions: list[Selection]
     lengths: np.ndarray
     n_bos: int
     tokens: np.ndarray | None = None
@@ -49,6 +50,9 @@ class Layout:
     picked: np.ndarray | None = None
     token_index: np.ndarray | None = None
     characters: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "positions", [Selection.named(name) for name in self.positions])
 
     @property
     def own_lengths(self) -> np.ndarray:
@@ -60,11 +64,11 @@ class Layout:
         """True if all tokens are kept, or those of a selection, so that texts differ in their number of rows."""
         return self.positions == [ALL] or self.picked is not None
 
-    def counts(self, place: Place) -> np.ndarray:
+    def counts(self, place: Place = ROWS) -> np.ndarray:
         """Rows of each example at this place, int64 [N]."""
         return self._pair_counts if place[0] in PAIR_POINTS else self._token_counts
 
-    def offsets(self, place: Place) -> np.ndarray:
+    def offsets(self, place: Place = ROWS) -> np.ndarray:
         """Where the rows of each example begin, and where the last ones end, int64 [N + 1]."""
         return self._pair_offsets if place[0] in PAIR_POINTS else self._token_offsets
 
@@ -102,11 +106,6 @@ class Layout:
         if place[0] in PAIR_POINTS:
             return [rows.unflatten(0, (n, n)).permute(2, 0, 1) for rows, n in zip(own, self.lengths, strict=True)]
         return list(own) if self.is_ragged or len(self.positions) > 1 else [rows[0] for rows in own]
-
-
-def position_text(position: str | int | np.ndarray) -> str:
-    """One position in words; an array has an index for each example."""
-    return PER_EXAMPLE if isinstance(position, np.ndarray) else str(position)
 
 
 def fingerprint_of(index: np.ndarray) -> str:

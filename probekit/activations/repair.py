@@ -42,7 +42,7 @@ from probekit.files.durable import remove, write_named
 from probekit.files.remote.path import AnyPath
 from probekit.interventions import Edits
 from probekit.models.base import LanguageModel
-from probekit.points import Place, place_name
+from probekit.points import Place
 
 __all__ = ["Repaired", "plan_again", "repair"]
 
@@ -190,7 +190,7 @@ class _ReplacingWriter(StoreWriter):
     ) -> bool:
         if before is not None:
             before.result()
-        named = {place_name(place): x.contiguous() for place, x in tensors.items()}
+        named = {str(place): x.contiguous() for place, x in tensors.items()}
         record, (known, checksum) = record_of(rows, named), self._expected[number]
         if known is None:
             is_same = checksum in (None, self._records.sealed(record_body(record))[1])

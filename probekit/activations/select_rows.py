@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.layout import PER_EXAMPLE, Layout, fingerprint_of
+from probekit.activations.layout import Layout, fingerprint_of
 from probekit.activations.plan.reading.select_tokens import Bad, ReadableTokens, select_tokens
 from probekit.errors import UsageError
-from probekit.places import ALL, check_kept
-from probekit.selections import EXAMPLES, as_position, keeps_several, parse_selection
+from probekit.places import check_kept
+from probekit.selections import ALL, PER_EXAMPLE, Selection, not_a_selection
 from probekit.tasks.base import Task
 from probekit.tasks.tokens.token_labels import labels_at
 
@@ -41,7 +41,7 @@ class SelectedRows:
 
 
 def select_rows(
-    layout: Layout, task: Task, position: Any, of_targets: bool = False, some_cut: bool = False
+    layout: Layout, task: Task, position: Selection, of_targets: bool = False, some_cut: bool = False
 ) -> tuple[SelectedRows, Bad]:
     """The rows of a position, and the texts without such a token, with why.
 
@@ -55,20 +55,17 @@ def select_rows(
     Raises:
         UsageError: a position that was not extracted, or that the texts cannot have.
     """
-    position = int(position) if isinstance(position, np.integer) else position
-    if not isinstance(position, str | int) or isinstance(position, bool):
-        raise UsageError(f"a position is a selection such as {EXAMPLES}, or a token's index; got {position!r:.80}")
+    if position.each is not None:
+        raise not_a_selection(position.each, ", or a token's index")
     N, P = len(layout.lengths), len(layout.positions)
     if not layout.is_ragged:
         check_kept(layout.positions, position)
-        return SelectedRows(np.arange(N) * P + layout.positions.index(str(position)), np.ones(N, dtype=np.int64)), {}
-    selection = parse_selection(str(as_position(str(position))))
-    chosen, bad = select_tokens(selection, _kept_tokens(layout, task, of_targets, some_cut))
-    starts = layout.offsets(("", None))[:-1]
-    index = np.arange(starts[-1] + layout.counts(("", None))[-1]) if chosen.index is None else chosen.index
+        return SelectedRows(np.arange(N) * P + layout.positions.index(position), np.ones(N, dtype=np.int64)), {}
+    chosen, bad = select_tokens(position, _kept_tokens(layout, task, of_targets, some_cut))
+    starts = layout.offsets()[:-1]
+    index = np.arange(starts[-1] + layout.counts()[-1]) if chosen.index is None else chosen.index
     index = index if chosen.index is None else np.repeat(starts, chosen.counts) + index
-    several = keeps_several(selection)
-    return SelectedRows(index, chosen.counts, is_mean=selection.pick == "mean", is_ragged=several), bad
+    return SelectedRows(index, chosen.counts, is_mean=position.pick == "mean", is_ragged=position.several), bad
 
 
 def chosen_tokens(
@@ -89,7 +86,12 @@ def chosen_tokens(
 
 
 def labelled_rows(
-    layout: Layout, task: Task, meta: Mapping[str, Any], name: str, chosen: SelectedRows, index: np.ndarray | None
+    layout: Layout,
+    task: Task,
+    meta: Mapping[str, Any],
+    position: Selection,
+    chosen: SelectedRows,
+    index: np.ndarray | None,
 ) -> Task:
     """The task with the labels of the tokens that are read.
 
@@ -97,7 +99,7 @@ def labelled_rows(
         layout: of all that was kept.
         task: with the examples of the rows.
         meta: of the activations.
-        name: of the position.
+        position: what is read.
         chosen: its rows.
         index: the token of each row in its text, int64 [N]; None if unknown.
 
@@ -110,7 +112,7 @@ def labelled_rows(
         return task
     if index is not None and (index >= 0).all():
         return labels_at(task, index)
-    if name == PER_EXAMPLE:
+    if position == PER_EXAMPLE:
         given = fingerprint_of(task.position) if isinstance(task.position, np.ndarray) else None
         if given is None or meta.get("position_fingerprint", given) != given:
             raise UsageError(
@@ -118,12 +120,13 @@ def labelled_rows(
                 "Task(position=...), or extract again with position all (--position all)"
             )
         return labels_at(task, np.asarray(task.position))
-    if name not in ("first", "last") and not name.lstrip("-").isdigit():
+    own = {"first": 0, "last": -1}.get(position, position.plain)
+    if not isinstance(own, int):
         raise UsageError(
-            f"each label belongs to one token, and position {name} reads several; take --position last, first, a "
+            f"each label belongs to one token, and position {position} reads several; take --position last, first, a "
             "token's index or all"
         )
-    index = np.full(len(task), {"first": 0, "last": -1}[name] if name in ("first", "last") else int(name))
+    index = np.full(len(task), own)
     return labels_at(task, np.where(index < 0, index + layout.own_lengths, index))
 
 
@@ -140,7 +143,7 @@ def selected_values(rows: Tensor, chosen: SelectedRows) -> Tensor:
 
 def _kept_tokens(layout: Layout, task: Task, of_targets: bool, some_cut: bool) -> ReadableTokens:
     """The kept tokens of each text, as a selection takes them."""
-    counts = layout.counts(("", None))
+    counts = layout.counts()
     texts: Any = task.targets if of_targets else task.inputs
     characters = layout.characters
     generated = None

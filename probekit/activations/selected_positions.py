@@ -14,6 +14,7 @@ from probekit.activations.activations import Activations
 from probekit.activations.plan.reading.select_tokens import UNREAD
 from probekit.activations.select_rows import SelectedRows, chosen_tokens, select_rows, selected_values
 from probekit.points import PAIR_POINTS, Place
+from probekit.selections import Selection
 from probekit.tasks.bad_rows import without_bad_rows
 
 
@@ -29,10 +30,10 @@ class SelectedPositions(Activations):
         DataError: a text without such a token.
     """
 
-    def __init__(self, source: Activations, positions: Sequence[str | int]):
+    def __init__(self, source: Activations, positions: Sequence[Selection]):
         self._source = source
         layout, of_targets = source.layout, source.points[0].startswith("decoder.")
-        cut, starts = bool(source.meta.get("cut")), layout.offsets(("", None))[:-1]
+        cut, starts = bool(source.meta.get("cut")), layout.offsets()[:-1]
         self._chosen: list[SelectedRows] = []
         for position in positions:
             chosen, bad = select_rows(layout, source.task, position, of_targets, cut)
@@ -42,7 +43,7 @@ class SelectedPositions(Activations):
         unknown = np.full(len(layout.lengths), -1)
         own = replace(
             layout,
-            positions=[str(position) for position in positions],
+            positions=[*positions],
             tokens=None if layout.tokens is None else _interleaved([unknown if t is None else t for t in tokens]),
             picked=None,
             token_index=_interleaved(index),
@@ -50,7 +51,8 @@ class SelectedPositions(Activations):
         )
         places = [place for place in source if place[0] not in PAIR_POINTS]
         points = [point for point in source.points if point not in PAIR_POINTS]
-        super().__init__(places, source.task, {**source.meta, "points": points, "position": [*positions]}, own)
+        meta = {**source.meta, "points": points, "position": [one.plain for one in positions]}
+        super().__init__(places, source.task, meta, own)
 
     def _characters(self, known: np.ndarray) -> np.ndarray:
         """The characters of each token that is read, int64 [N * P, 2]; none for a mean."""

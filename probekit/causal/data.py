@@ -7,7 +7,7 @@ import numpy as np
 
 from probekit.evaluation.results.meta import ActivationsRecord, Headline, LayerCount, RunMeta
 from probekit.files.records import As, Count, Ends, Must, Share
-from probekit.points import place_name
+from probekit.points import Place
 
 Method = Literal["interchange", "erase", "steer"]
 Quadrant = Literal["read and used", "read, not shown to be used", "used, not read", "neither"]
@@ -157,7 +157,7 @@ class Effect:
     @property
     def place(self) -> str:
         """Point and layer in one word: "resid_pre.5"."""
-        return place_name((self.point, self.layer))
+        return str(Place(self.point, self.layer))
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class CausalLayer:
     @property
     def place(self) -> str:
         """Point and layer in one word: "resid_pre.5"."""
-        return place_name((self.point, self.layer))
+        return str(Place(self.point, self.layer))
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from probekit.models.adapter.proof import bound_of, relative
 from probekit.models.base import LanguageModel
 from probekit.models.masked_lm import MaskedLM
 from probekit.options.check import check_whole, is_whole
-from probekit.points import POINTS, place_name
+from probekit.points import POINTS
 from probekit.tables import html_table, text_table
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def _streams(model: LanguageModel, ids: list[int], target: Text | None) -> tuple
         inputs.append(torch.tensor([_target_ids(model, target)], device=model.device))
     output_BLD, cache = model.run_with_cache(*inputs, points=places, return_logits=False)
     output_LD = output_BLD[0]
-    return [place_name(place) for place in places], torch.stack([cache[x][0].to(output_LD) for x in places]), output_LD
+    return [str(place) for place in places], torch.stack([cache[x][0].to(output_LD) for x in places]), output_LD
 
 
 def _final_norm(model: LanguageModel) -> Callable[[Tensor], Tensor]:
@@ -405,7 +405,7 @@ def _written(model: LanguageModel, ids: list[int], at: int) -> tuple[dict[str, T
     tokens = torch.tensor([ids[: at + 1]], device=model.device)
     with torch.no_grad():
         output_BLD, cache = model.run_with_cache(tokens, points=places, positions=at, return_logits=False)
-    names = [place if isinstance(place, str) else place_name(place) for place in places]
+    names = [place if isinstance(place, str) else str(place) for place in places]
     return {name: cache[place][0].double() for name, place in zip(names, places, strict=True)}, output_BLD[0, at]
 
 

@@ -34,6 +34,7 @@ from probekit.options.check import check_there
 from probekit.options.kinds import READING
 from probekit.options.option import CHECKS, RUNS, help_of, option
 from probekit.options.picture import PictureOptions
+from probekit.options.typed import json_value
 from probekit.places import places_of
 from probekit.text import listed
 
@@ -306,7 +307,7 @@ def _check_record(store: AnyPath, results: Path, options: CausalOptions) -> None
 def question_of_causal(options: CausalOptions, results: Path | None) -> dict[str, Any]:
     """What the results answer, as JSON: the options, and the folder of the probes."""
     shown = [field.name for field in dataclasses.fields(options) if help_of(field).flag is not None]
-    asked = {name: getattr(options, name) for name in shown}
+    asked = {name: json_value(getattr(options, name)) for name in shown}
     files = {name: _digest(path) for name, path in asked.items() if isinstance(path, Path)}
     return json.loads(json.dumps({**asked, **files, "probes": results.name if results else None}))
 

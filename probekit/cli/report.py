@@ -8,7 +8,7 @@ from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.cli.results import RESULT_FILES
-from probekit.files.remote.path import is_remote
+from probekit.files.remote.path import as_path, local_path
 from probekit.machine.progress import parts_line
 from probekit.manifest import newest_with_results
 from probekit.options import ReportOptions
@@ -51,7 +51,8 @@ def report(job: ReportJob, options: ReportOptions) -> None:
     runs = job.runs or [str(newest_with_results(Path("runs"), [*RESULT_FILES.values(), "causal.json"]))]
     if job.runs is None and not job.quiet:
         console.note(f"results: {runs[0]} (the newest store that holds some)")
-    out = job.out or Path(runs[0] if len(runs) == 1 and not is_remote(runs[0]) else "") / DEFAULT
+    home = local_path(as_path(runs[0])) if len(runs) == 1 else None
+    out = job.out or (home or Path()) / DEFAULT
     make_report(runs, out, options, job)
 
 

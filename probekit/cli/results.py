@@ -17,6 +17,7 @@ from probekit.files.remote.path import AnyPath
 from probekit.manifest import results_home
 from probekit.options import CurveOptions, ProbeOptions
 from probekit.options.option import help_of
+from probekit.options.typed import json_value
 from probekit.text import listed
 
 NAME_ORDER = (
@@ -70,7 +71,7 @@ class _Answered(TypedDict):
 def question_of(options: CurveOptions) -> dict[str, Any]:
     """The question that results answer, as JSON: every option that the command line has."""
     shown = [field.name for field in dataclasses.fields(options) if help_of(field).flag is not None]
-    return json.loads(json.dumps({name: getattr(options, name) for name in shown}))
+    return json.loads(json.dumps({name: json_value(getattr(options, name)) for name in shown}))
 
 
 def results_folder(store: AnyPath, meta: Mapping[str, Any], question: Mapping[str, Any]) -> Path:

@@ -30,7 +30,7 @@ from probekit.evaluation.results.files import as_entry
 from probekit.evaluation.scores.predictions import Predictions
 from probekit.files.records import read_as
 from probekit.options import ClusterOptions, CurvesArguments
-from probekit.points import Place, place_name
+from probekit.points import Place
 from probekit.probes.base import Probe
 from probekit.probes.files import probe_bytes, probe_from
 from probekit.probes.find import SAVED
@@ -64,7 +64,7 @@ def fit_places_on_ray(
     found: dict[Place, list[Any]] = {}
     with closing(run_tasks(fit_place_task, [{**shared, "place": list(place)} for place in places], options)) as answers:
         for number, answer in answers:
-            raise_error(answer, f"the fits of {place_name(places[number])}")
+            raise_error(answer, f"the fits of {places[number]}")
             found[places[number]] = [from_bytes(each) for each in answer["found"]]
             done()
     return [{place: found[place][number] for place in places} for number in range(len(sets))]
@@ -144,7 +144,7 @@ def _fit_place(payload: Payload) -> Payload:
     point, layer = payload["place"]
     sets = _planned(*(payload[name] for name in ("run", "store", "check", "task", "options")))
     features, plans = [each.requests[0].features for each in sets], [each.plan for each in sets]
-    place = (point, layer)
+    place = Place(point, layer)
     found = fit_places(features, plans, [place], lambda: None)
     return {"found": [as_bytes(each[place]) for each in found]}
 

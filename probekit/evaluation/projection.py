@@ -20,6 +20,7 @@ from probekit.evaluation.fits.stream import features_held
 from probekit.evaluation.reading import checked_activations, one_position
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.points import PointSpec
+from probekit.selections import Selection
 from probekit.tasks.tokens.token_labels import unlabelled_rows
 from probekit.text import listed
 
@@ -105,7 +106,7 @@ def _weights(layer: LayerResult) -> np.ndarray:
 
 def _rows_probed(results: ProbeData, acts: Activations) -> Activations:
     """One row for each example, at the position that was probed."""
-    position = results.meta["position"]
+    position = Selection.named(results.meta["position"])
     several = acts.layout.is_ragged or len(acts.layout.positions) > 1
     return one_position(acts, position if several else None)
 

@@ -10,7 +10,8 @@ from probekit.errors import UsageError
 from probekit.evaluation.fits.sequences import all_tokens
 from probekit.options import CurveOptions, CurvesArguments
 from probekit.options.task import OnBadRow
-from probekit.places import ALL, check_kept
+from probekit.places import check_kept
+from probekit.selections import ALL, Selection
 
 
 def checked_activations(acts: Any, what: str = "") -> Activations:
@@ -29,12 +30,12 @@ def positions_read(acts: Activations, options: CurvesArguments) -> Activations:
     Raises:
         UsageError: a selection of one token; one that was not extracted.
     """
-    acts, position = checked_activations(acts), options.position
+    acts, position = checked_activations(acts), cast("Selection | list[Selection] | None", options.position)
     if position is None or (position == ALL and acts.layout.is_ragged):
         return acts
     if isinstance(position, list):
         return SelectedPositions(acts, position)
-    found = acts.at(cast("str | int", position), options.on_bad_row) if acts.layout.is_ragged else acts
+    found = acts.at(position, options.on_bad_row) if acts.layout.is_ragged else acts
     if not found.layout.is_ragged:
         raise UsageError(
             f"by={options.by!r} (--by) reads several positions, and position {position!r:.80} is one; leave position "
@@ -53,7 +54,7 @@ def rows_read(acts: Activations, options: CurvesArguments) -> Activations:
     return read(acts, position_of(options), options.on_bad_row)
 
 
-def one_position(acts: Activations, position: str | int | None, on_bad_row: OnBadRow = "error") -> Activations:
+def one_position(acts: Activations, position: Selection | None, on_bad_row: OnBadRow = "error") -> Activations:
     """One row for each example; with position "all", tokens are examples; `on_bad_row` as for `Activations.at`.
 
     Raises:
@@ -67,9 +68,9 @@ def one_position(acts: Activations, position: str | int | None, on_bad_row: OnBa
     return acts.at(kept[0]) if acts.task.token_labels else acts  # `at` finds the labels of the tokens that were read
 
 
-def position_of(options: CurveOptions) -> str | int | None:
+def position_of(options: CurveOptions) -> Selection | None:
     """The position of a curve that reads one selection; the options refuse several without `by`."""
-    return cast("str | int | None", options.position)
+    return cast("Selection | None", options.position)
 
 
 def of_rows(acts: Activations, rows: np.ndarray | None) -> Activations:

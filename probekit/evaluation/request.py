@@ -21,10 +21,11 @@ from probekit.evaluation.fits.stream import check_room
 from probekit.evaluation.reading import checked_activations, one_position, position_of, rows_read
 from probekit.options import CurveOptions, CurvesArguments
 from probekit.options.curve import SEQUENCE_NAMES
-from probekit.places import ALL, has_layers, places_of, short_name
-from probekit.points import PAIR_POINTS, Place, place_name
+from probekit.places import has_layers, places_of, short_name
+from probekit.points import PAIR_POINTS, Place
 from probekit.probes import Probe
 from probekit.probes.find import find_probe, probe_name
+from probekit.selections import ALL
 from probekit.tasks.base import Task
 from probekit.tasks.info import VALIDATION_CARVED
 from probekit.tasks.splitting.splits import CARVED_SHARE, carve_missing
@@ -179,7 +180,7 @@ def _most_varied(acts: Activations, label: str) -> Activations:
 def _side_by_side(acts: Activations, curves: Curves) -> tuple[Activations, Curves]:
     """Activations in which the places of each curve are one, and their curves of that one place."""
     joined = SideBySide(acts, [places for _, places in curves])
-    return joined, [(name, [(name, layer)]) for name, layer in joined]
+    return joined, [(place.point, [place]) for place in joined]
 
 
 def _of_label(acts: Activations, options: CurveOptions, label: str) -> Request:
@@ -325,5 +326,5 @@ def random_init_activations(
     joined = source if isinstance(source, SideBySide) else None
     wanted = places if joined is None else joined.joined
     if missing := [place for place in wanted if place not in other]:
-        raise UsageError(f"random_init= has no activations of {place_name(missing[0])}; make it with the same points")
+        raise UsageError(f"random_init= has no activations of {missing[0]}; make it with the same points")
     return other if joined is None else joined.same_of(other)

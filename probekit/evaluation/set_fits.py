@@ -13,7 +13,7 @@ from probekit.evaluation.reading import of_rows
 from probekit.evaluation.request import random_init_activations
 from probekit.evaluation.surface.nuisance import fit_residual
 from probekit.options import CurvesArguments
-from probekit.points import Place, place_name
+from probekit.points import Place
 
 FITTING = "fitting probes"
 
@@ -38,7 +38,7 @@ class SetFits:
 def _on_pass(options: CurvesArguments) -> OnPass:
     """Says that a place is read from disk, at each pass."""
     begin = announcer(options.on_part)
-    return lambda place, number: begin(f"{FITTING}, {place_name(place)} from disk (pass {number})")
+    return lambda place, number: begin(f"{FITTING}, {place} from disk (pass {number})")
 
 
 FitPlaces = Callable[

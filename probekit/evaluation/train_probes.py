@@ -51,7 +51,7 @@ from probekit.machine.progress import shown_parts
 from probekit.machine.threads import one_thread
 from probekit.options import CurvesArguments
 from probekit.options.probe import BY_HEAD
-from probekit.points import Place, place_name
+from probekit.points import Place
 from probekit.probes.base import as_numpy
 from probekit.probes.sequence.ragged import pooled_rows
 
@@ -75,7 +75,7 @@ def training_spread(acts: Activations, place: Place, protocol: Protocol, seed: i
         most = MOST_ROWS if X.shape[1] <= WIDE else WIDE
         some = rows if len(rows) <= most else np.sort(rng.choice(rows, most, replace=False))
         parts.append(np.asarray(as_numpy(rows_held(X, some)), dtype=np.float64))
-    made = spread_of(parts[0], place_name(place))
+    made = spread_of(parts[0], str(place))
     return replace(made, held_out=np.sort(distances(made, parts[1])))
 
 
@@ -204,7 +204,7 @@ def _spread(
     best = ProbeData(layers, [], {"headline": plan.headline}).selected
     if best is None:
         return None
-    return training_spread(request.features, (best.point, best.layer), plan.grid.protocol, options.seed)
+    return training_spread(request.features, Place(best.point, best.layer), plan.grid.protocol, options.seed)
 
 
 def _embedding(fitted: list[FittedPlace]) -> list[Baseline]:

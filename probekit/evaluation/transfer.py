@@ -35,7 +35,6 @@ from probekit.machine.progress import shown_parts
 from probekit.machine.threads import one_thread
 from probekit.options import TransferArguments
 from probekit.options.option import keywords
-from probekit.points import place_name
 from probekit.tasks.chats.contents import compared_inputs
 from probekit.tasks.quality.audit import Audit
 from probekit.tasks.quality.duplicates import duplicates_in
@@ -142,7 +141,7 @@ def _check_same(requests: Sequence[Request], names: Sequence[str]) -> None:
     for other, name in zip(requests[1:], names[1:], strict=True):
         _check_model(first.acts.meta, other.acts.meta, f"{name!a} is of {{}} than {names[0]!a} ({{}})")
         if unshared := set(other.places) ^ set(first.places):
-            place = min(place_name(place) for place in unshared)
+            place = min(str(place) for place in unshared)
             raise UsageError(f"{names[0]!a} and {name!a} do not both hold {place}; name layers that all of them have")
     examples = [(request.acts.task.fingerprint(), request.label) for request in requests]
     for (one, a), (other, b) in itertools.combinations(zip(names, examples, strict=True), 2):

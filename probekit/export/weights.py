@@ -11,7 +11,7 @@ from probekit.causal.directions.export import control_vector, vectors_by_block
 from probekit.errors import UsageError
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.export.about import about_probe, fitted, probe_arrays
-from probekit.points import place_name
+from probekit.points import Place
 from probekit.text import printable
 
 
@@ -70,6 +70,6 @@ def gguf_bytes(data: ProbeData, layer: LayerResult) -> bytes:
         raise UsageError(f"a control vector is one direction, and the probe of {layer.place} has one for each class")
     length = float(np.linalg.norm(direction))
     if not length:
-        raise UsageError(f"all weights of the probe of {place_name((layer.point, layer.layer))} are 0; take another")
-    vectors = {(layer.point, layer.layer): direction / length}
+        raise UsageError(f"all weights of the probe of {layer.place} are 0; take another")
+    vectors = {Place(layer.point, layer.layer): direction / length}
     return control_vector(vectors_by_block(vectors), printable(data.meta["model"]))

@@ -16,7 +16,7 @@ from probekit.errors import UsageError
 from probekit.hooks import HookedModule, HookPoint
 from probekit.interventions.edits import Edit, Edits, apply_edit, check_edit, check_width, edit_rows, is_identity
 from probekit.interventions.where import TextTokens, check_positions, tokens_at
-from probekit.points import PAIR_POINTS, split_point
+from probekit.points import PAIR_POINTS, Place
 from probekit.text import kind_of
 
 Placed = tuple[Tensor | None, Tensor | None]  # which tokens an edit is done at, and the row of each token: [B, L]
@@ -50,7 +50,7 @@ def _editable(model: HookedModule, name: str) -> str:
     axes = model.points[name].axes
     if axes.split()[:2] == ["B", "L"]:
         return name
-    short = split_point(name)[0]
+    short = Place.of(name)[0]
     instead = "edit q, k, v or z" if short in PAIR_POINTS or "attn_" in short else "edit the encoder's output"
     raise UsageError(
         f"an edit changes one row for each token, and {name} has the axes {axes}; {instead}, or write a hook "

@@ -11,7 +11,7 @@ from probekit.hooks import HookedModule
 from probekit.interventions.attach import check_edits
 from probekit.interventions.edits import Edit, Edits
 from probekit.interventions.where import check_positions
-from probekit.points import place_name, split_point
+from probekit.points import Place
 
 _NAMES = {"Replace": "replace", "Add": "add", "ProjectOut": "project_out", "Affine": "affine", "Swap": "swap"}
 
@@ -20,7 +20,7 @@ def record_of_edits(model: HookedModule, edits: Edits) -> dict[str, list[dict[st
     """Place -> its edits in order, JSON-able: kind, scale, and shape and sha256 of each tensor."""
     found: dict[str, list[dict[str, Any]]] = {}
     for name, edit in check_edits(model, edits):
-        found.setdefault(place_name(split_point(name)), []).append(_record(edit))
+        found.setdefault(str(Place.of(name)), []).append(_record(edit))
     return found
 
 

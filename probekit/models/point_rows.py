@@ -3,14 +3,14 @@
 from typing import Any
 
 from probekit.models.base import LanguageModel
-from probekit.points import POINTS, split_point
+from probekit.points import POINTS, Place
 
 
 def point_rows(model: LanguageModel) -> list[dict[str, Any]]:
     """Short name, full name and shape of every point; one row for all layers, with their range in the full name."""
     rows: dict[str, dict[str, Any]] = {}
     for full, point in model.points.items():
-        short, layer = split_point(full)
+        short, layer = Place.of(full)
         if short not in rows:
             rows[short] = {
                 "short": short,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from probekit.errors import UsageError, nearest
 from probekit.options.check import is_real, is_whole
 from probekit.options.engine import PartsOptions
-from probekit.options.kinds import LAYERS, Kind, choice, names, position, whole
+from probekit.options.kinds import LAYERS, Kind, choice, names, whole
 from probekit.options.option import CHECKS, EDITED, READ, Options, option
-from probekit.selections import as_position, keeps_several, parse_selection
+from probekit.selections import Selection
 from probekit.text import listed
 
 if TYPE_CHECKING:
@@ -48,18 +48,18 @@ def _readout(_: str, given: Any) -> tuple[float, ...]:
     return tuple(map(float, each))
 
 
-def _answer_at(_: str, given: Any) -> str | int | tuple[int, ...]:
+def _answer_at(_: str, given: Any) -> Selection | tuple[int, ...]:
     """One token of each text: a selection, an index, or an index for each example."""
     if is_whole(given):
-        return int(given)
+        return Selection(int(given))
     if isinstance(given, str):
-        selection = parse_selection(given)
-        if selection.pick == "mean" or keeps_several(selection):
+        selection = Selection.parse(given)
+        if selection.pick == "mean" or selection.several:
             raise UsageError(
                 f"a model answers after one token of each text, and --answer-at {given!a:.60} names several; write "
                 "last, 3, before:TEXT, ..."
             )
-        return as_position(given)
+        return selection
     each = given.tolist() if hasattr(given, "tolist") else given
     if not isinstance(each, list | tuple) or not each or not all(map(is_whole, each)):
         raise UsageError(
@@ -122,7 +122,7 @@ class CausalOptions(Options, heading=READ):
         "last; of a masked language model its MASK]",
         notes="In Python also the index of one token of each example, an int array [N]. With it, --answers are words "
         "by themselves, tried after a blank first.",
-        kind=Kind(_answer_at, position, "TOKEN"),
+        kind=Kind(_answer_at, Selection.parse, "TOKEN"),
     )
     answers_label: str | None = option(
         None,

@@ -8,9 +8,8 @@ from typing import Any
 from probekit.errors import UsageError
 from probekit.options.check import check_strength
 from probekit.options.engine import PartsOptions
-from probekit.options.kinds import POSITION, Kind, layers, name_of, positions, positive_numbers, whole
+from probekit.options.kinds import POSITION, POSITIONS, Kind, layers, name_of, positive_numbers, whole
 from probekit.options.option import CHOSEN, READ, Options, like, option
-from probekit.selections import as_position, check_together
 
 # the keys of `probekit.probes.PROBES`, and of `SEQUENCE_PROBES`, which take all tokens of a text
 PROBE_NAMES = ("logistic", "ridge", "lda", "mean-diff", "mlp", "k-sparse", "attention")
@@ -18,19 +17,6 @@ SEQUENCE_NAMES = ("attention",)
 AGGREGATES = ("mean", "max", "softmax", "last")
 WITHOUT_C = ("lda", "mean-diff", "mlp")  # those whose `has_C` is False
 _NAME = name_of("probe", PROBE_NAMES)
-
-
-def _selections(_: str, position: Any) -> Any:
-    """One position as it is; several as a list of selections.
-
-    Raises:
-        UsageError: text outside the language, the same selection twice, or one that keeps several tokens.
-    """
-    if not isinstance(position, list | tuple):
-        return position
-    found = [as_position(one) if isinstance(one, str) else one for one in position]
-    check_together([str(one) for one in found])
-    return found
 
 
 def _rising(_: str, C: float | Iterable[float]) -> tuple[float, ...]:
@@ -92,7 +78,8 @@ class CurveOptions(Options, heading=READ):
         None,
         "Token to read, if the store keeps several: last, first, mean or 3; all makes each token an example; with --by "
         "also several, such as last@user,mean@assistant.",
-        kind=Kind(_selections, positions, "TOKEN"),
+        kind=POSITIONS,
+        metavar="TOKEN",
         tag="",
     )
     C: float | Iterable[float] | None = option(

@@ -9,11 +9,11 @@ from probekit.errors import UsageError
 from probekit.files.remote.path import RemotePath
 from probekit.options.engine import EngineOptions, ProgressOptions
 from probekit.options.generate import ContinuationOptions
-from probekit.options.kinds import DTYPE, LAYERS, Kind, choice, names, positions, whole
+from probekit.options.kinds import DTYPE, LAYERS, POSITIONS, Kind, choice, names, whole
 from probekit.options.option import CHECKS, OUTPUT, READ, RUNS, Options, like, option
 from probekit.options.task import OnBadRow, TaskOptions
 from probekit.points import parse_points
-from probekit.selections import PER_EXAMPLE, as_position, check_together
+from probekit.selections import EXAMPLES
 from probekit.text import kind_of
 
 if TYPE_CHECKING:
@@ -24,18 +24,12 @@ OnLong = Literal["cut", "error"]
 EditPositions = Literal["all", "read"]
 
 
-def _selections(_: str, position: Any) -> Any:
-    """The selections as the language writes them; numbers and arrays of indices stay.
-
-    Raises:
-        UsageError: text outside the language, or selections that cannot be read at once.
-    """
-    if not isinstance(position, str | list | tuple):
-        return position
-    several = [position] if isinstance(position, str) else position
-    found = [as_position(one) if isinstance(one, str) else one for one in several]
-    check_together([str(one) if isinstance(one, str | int) else PER_EXAMPLE for one in found])
-    return found[0] if isinstance(position, str) else found
+def _positions(name: str, given: Any) -> Any:
+    found = POSITIONS.check(name, given)
+    for one in found if isinstance(found, list) else [found]:
+        if one.pick is None and one.each is None:
+            raise UsageError(f"expected the tokens to read, got {one!a}; write {EXAMPLES}")
+    return found
 
 
 def _points(_: str, points: Any) -> Any:
@@ -75,7 +69,7 @@ class ExtractOptions(Options, heading=READ):
         notes="Several selections of one row each have commas between them; in Python also a list, or an int array "
         "[N], one token for each example. A negative number counts from the end. BOS and other context tokens are not "
         "counted. Attention is kept for every pair of tokens, BOS included.",
-        kind=Kind(_selections, positions, "TOKENS"),
+        kind=Kind(_positions, POSITIONS.parse, "TOKENS"),
     )
     skip_special: bool = option(
         False,

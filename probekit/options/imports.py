@@ -12,7 +12,7 @@ from probekit.options.engine import ProgressOptions
 from probekit.options.kinds import DTYPE, POSITION, Kind, choice, stacked_layers, whole
 from probekit.options.option import OUTPUT, READ, Options, like, option
 from probekit.options.task import TaskOptions
-from probekit.points import HIDDEN, MAX_LAYERS, split_point
+from probekit.points import HIDDEN, MAX_LAYERS, Place
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +34,7 @@ def _point(_: str, value: Any) -> str:
     """A point without its layer, by its short name."""
     if value == HIDDEN:
         return value
-    short, layer = split_point(value)
+    short, layer = Place.of(value)
     if layer is not None:
         raise UsageError(f"--point takes a point without its layer, such as {short}; got {value!a}")
     return short

@@ -15,7 +15,7 @@ from probekit.errors import UsageError, nearest
 from probekit.files.remote.path import RemotePath
 from probekit.options.check import check_among, check_names, check_whole, is_real, is_whole
 from probekit.points import check_layers
-from probekit.selections import PER_EXAMPLE, as_position, split_selections
+from probekit.selections import Selection, check_together, parse_selections
 from probekit.text import kind_of
 
 MAX_STACKED = 10_000
@@ -168,18 +168,27 @@ def stacked_layers(text: str) -> list[int]:
     return layers
 
 
-def position(text: str) -> str | int:
-    """One selection of tokens as the language writes it, a token's number, or `"per example"`."""
-    return text if text == PER_EXAMPLE else as_position(text)
-
-
-def positions(text: str) -> str | int | list[str | int] | None:
+def _several(text: str) -> Selection | list[Selection] | None:
     """One selection of tokens, or several with commas between them."""
-    several = [position(part) for part in split_selections(text)]
+    several = parse_selections(text)
     return several if len(several) > 1 else several[0] if several else None
 
 
-POSITION = Kind(parse=position, metavar="TOKEN")
+def _position(_: str, given: Any) -> Selection | list[Selection]:
+    """One position, or a list of those that are read together.
+
+    Raises:
+        UsageError: text outside the language, or selections that cannot be read at once.
+    """
+    if not isinstance(given, list | tuple):
+        return Selection.of(given)
+    several = [Selection.of(one) for one in given]
+    check_together(several)
+    return several
+
+
+POSITION = Kind(lambda _, given: Selection.of(given), Selection.of, "TOKEN")
+POSITIONS = Kind(_position, _several, "TOKENS")
 
 
 def positive_numbers(text: str) -> list[float]:

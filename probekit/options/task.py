@@ -6,7 +6,7 @@ from typing import Literal
 
 from probekit.options.kinds import DIFFERENT_NAMES, Kind, choice, not_blank, whole
 from probekit.options.option import CHECKS, READ, Options, like, option
-from probekit.selections import as_position
+from probekit.selections import Selection
 
 OnBadRow = Literal["error", "skip"]
 RareClasses = Literal["error", "drop", "merge"]
@@ -81,7 +81,7 @@ class TaskOptions(Options, heading=READ):
     position: str | None = option(
         None,
         "Tokens that are read: last, first, mean, last@assistant, ...; None is the task's own.",
-        Kind(lambda _, value: str(as_position(value))),
+        Kind(lambda _, value: Selection.parse(value)),
         notes='That is "last", except for some built-in tasks.',
         flag=None,
     )

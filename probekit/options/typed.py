@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from probekit.options.option import help_of
+from probekit.selections import Selection
 from probekit.text import printable
 
 
@@ -23,7 +24,7 @@ def changed(options: Any, *kinds: type) -> dict[str, Any]:
     usual, found = type(options)(), {}
     of = [kind for kind in kinds or (type(options),) if isinstance(options, kind)]
     for field in (field for kind in of for field in dataclasses.fields(kind)):
-        value = getattr(options, field.name)
+        value = json_value(getattr(options, field.name))
         if help_of(field).flag is None or _same(value, getattr(usual, field.name)):
             continue
         try:
@@ -31,6 +32,15 @@ def changed(options: Any, *kinds: type) -> dict[str, Any]:
         except TypeError:
             continue
     return found
+
+
+def json_value(value: Any) -> Any:
+    """The value of an option, selections as JSON has them; an array of positions as it is."""
+    if isinstance(value, list):
+        return [json_value(each) for each in value]
+    if isinstance(value, Selection):
+        return value.plain if value.each is None else value.each
+    return value
 
 
 def typed(kind: type, values: Mapping[str, Any], command: str = "", forms: Iterable[str] = ()) -> list[str]:
@@ -42,12 +52,12 @@ def typed(kind: type, values: Mapping[str, Any], command: str = "", forms: Itera
         command: the section of `--set`, for values that have parameters.
         forms: the fields that decide the defaults of others.
     """
-    plain = vars(kind())
+    own = vars(kind())
     usual = vars(kind(**{name: values[name] for name in forms if values.get(name) is not None}))
     words: list[str] = []
     for field in dataclasses.fields(kind):
         flag, value = help_of(field).flag, values.get(field.name)
-        default = (plain if field.name in forms else usual)[field.name]
+        default = (own if field.name in forms else usual)[field.name]
         if flag and field.name in values and not _same(value, default):
             words += _words(flag, value, help_of(field).repeats, command)
     return words

@@ -14,7 +14,6 @@ from probekit.plots.style import (
     shown_figure,
     write_headings,
 )
-from probekit.points import place_name
 from probekit.scoring.watched import WatchedProbe, WatchedText
 from probekit.text import counted
 
@@ -81,7 +80,7 @@ def _shown(piece: str) -> str:
 
 def _title(probes: Sequence[WatchedProbe]) -> str:
     first = probes[0]
-    return f"Score of each token at {place_name(first.place)}" if len(probes) == 1 else "Scores of each token"
+    return f"Score of each token at {first.place}" if len(probes) == 1 else "Scores of each token"
 
 
 def _says(text: WatchedText, probes: Sequence[WatchedProbe], n: int) -> str:

@@ -9,10 +9,10 @@ from probekit.errors import DataError, UsageError
 from probekit.files.hub import Sought, fetch_folder, is_address, parse_address
 from probekit.files.plain_files import MAX_RESULTS, read_bytes
 from probekit.files.records import Must, describing, read_as, read_json_file
-from probekit.files.remote.path import is_remote, local_path
+from probekit.files.remote.path import as_path, local_path
 from probekit.manifest import results_home
 from probekit.options.check import check_any_path
-from probekit.points import is_point_name, place_name
+from probekit.points import Place, is_point_name
 from probekit.text import listed
 
 RESULTS = Sought(("results.json", "curves.json"), "give a local folder of results")
@@ -71,7 +71,7 @@ def results_folder(name: str | Path) -> Path:
 
 def split_place(name: str) -> tuple[str, str | None]:
     """FOLDER[:PLACE] or hf://owner/name[:PLACE] -> the folder and the place; a folder with a colon is taken whole."""
-    start = name.index(":") + 1 if is_remote(name) else 0
+    start = name.index(":") + 1 if local_path(as_path(name)) is None else 0
     folder, _, place = name[start:].rpartition(":")
     if not folder or (not start and Path(name).is_dir()):
         return name, None
@@ -90,7 +90,7 @@ def probe_in(folder: Path, place: str | None) -> Path:
     if (folder / "curves.json").is_file():
         folder, place = _curve(folder, place)
     body = _read(folder / "results.json", _Results)
-    known = {place_name((layer["point"], layer["layer"])): layer["probe"] for layer in body["layers"]}
+    known = {str(Place(layer["point"], layer["layer"])): layer["probe"] for layer in body["layers"]}
     wanted = body.get("best") if place is None else place
     if wanted is None:
         raise UsageError(f"no layer was selected in {str(folder)!a}; name one: {listed(known, most=4)}")

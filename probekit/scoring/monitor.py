@@ -22,7 +22,6 @@ from probekit.interventions import TextTokens
 from probekit.models.base import LanguageModel
 from probekit.options import MonitorOptions
 from probekit.options.option import keywords
-from probekit.points import place_name
 from probekit.scoring.running import Fold
 from probekit.scoring.stations import Station, probabilities_of, read_tokens, stations_of, watched_probes
 from probekit.scoring.watched import Alarm, Running, WatchedProbe, WatchedText
@@ -135,7 +134,7 @@ class Monitor:
         )
 
     def __repr__(self) -> str:
-        places = listed([f"{printable(one.name)} at {place_name(one.place)}" for one in self.probes])
+        places = listed([f"{printable(one.name)} at {one.place}" for one in self.probes])
         return f"Monitor({places}; {counted(len(self.texts), 'text')}, {counted(len(self.alarms), 'alarm')})"
 
     def _forget(self) -> None:
@@ -147,7 +146,7 @@ class Monitor:
         edited = next((one for one in self.probes if one.edited is not None), None)
         if edited is not None and not any(point.hooked for point in self.model.points.values()):
             raise ResumeMismatch(
-                f"the probe at {place_name(edited.place)} was trained under edits ({printable(edited.edited)}); enter "
+                f"the probe at {edited.place} was trained under edits ({printable(edited.edited)}); enter "
                 "model.edited(...) before the monitor, or watch without them (any_model=True)"
             )
 
@@ -219,7 +218,7 @@ class Monitor:
 
     def _add(self, text: WatchedText, watched: WatchedProbe, scores_T: np.ndarray, here: TextTokens) -> None:
         if not np.isfinite(scores_T).all():  # a comparison with NaN is false: no alarm would ever be raised
-            raise DataError(f"the activations at {place_name(watched.place)} hold NaN or infinity; load in float32")
+            raise DataError(f"the activations at {watched.place} hold NaN or infinity; load in float32")
         known, running = text.scores[watched.name], text.running[watched.name]
         for score in scores_T.tolist():
             index = len(known)

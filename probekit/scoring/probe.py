@@ -11,11 +11,10 @@ from probekit.interventions import record_of_edits
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions, ScoreOptions
 from probekit.options.check import is_whole
-from probekit.places import ALL
-from probekit.points import Place, place_name, split_point
+from probekit.points import Place
 from probekit.scoring.calibrate import Calibration, calibration_of
 from probekit.scoring.threshold import ChosenThreshold, choose_threshold
-from probekit.selections import PER_EXAMPLE
+from probekit.selections import ALL, PER_EXAMPLE
 from probekit.tasks.base import Task
 from probekit.tasks.info import CHAT
 from probekit.text import listed, printable
@@ -84,7 +83,9 @@ def probe_of(results: ProbeData, place: str | None, fpr: float | None = None) ->
     return ScoringProbe(
         probe=layer.probe,
         place=layer.place,
-        places=[(layer.point, layer.layer)] if joined is None else [(point, number) for point, number in joined],
+        places=[Place(layer.point, layer.layer)]
+        if joined is None
+        else [Place(point, number) for point, number in joined],
         selection=selection,
         each_token=bool(reading.get("each_token", selection == ALL and not layer.probe.of_sequences)),
         classes=list(meta["classes"]),
@@ -103,7 +104,7 @@ def result_at(results: ProbeData, place: Any) -> LayerResult:
         UsageError: no such place.
     """
     if not isinstance(place, str):
-        place = str(place) if is_whole(place) else place_name(split_point(place))
+        place = str(place) if is_whole(place) else str(Place.of(place))
     known = {layer.place: layer for layer in results.layers}
     short = {name.removeprefix("encoder."): layer for name, layer in known.items()}
     of_point = {str(layer.layer): layer for layer in results.layers if layer.point == results.meta["point"]}

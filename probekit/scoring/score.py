@@ -27,7 +27,6 @@ from probekit.machine.progress import progress_bar
 from probekit.models.base import LanguageModel
 from probekit.options import ScoreOptions
 from probekit.options.option import keywords
-from probekit.points import Place
 from probekit.probes.base import as_numpy, predicted_labels
 from probekit.probes.sequence.ragged import Ragged, in_memory
 from probekit.scoring.calibrate import calibrated
@@ -38,8 +37,6 @@ from probekit.scoring.rows import ScoreRows, joined_rows
 from probekit.tasks.base import Task
 from probekit.tasks.tables.objects import task_of
 
-_ROWS: Place = ("", None)  # any place but attention has the same rows
-
 
 def token_columns(plan: ExtractionPlan, probe: ScoringProbe, every: bool) -> dict[str, np.ndarray]:
     """Index and text of each token that is a row, and whether the probe was trained on such tokens: [R] each.
@@ -47,7 +44,7 @@ def token_columns(plan: ExtractionPlan, probe: ScoringProbe, every: bool) -> dic
     Without `every`, the rows are the tokens that the probe was trained on.
     """
     layout = plan.layout
-    counts = layout.counts(_ROWS)
+    counts = layout.counts()
     index = layout.token_index
     if index is None:
         index = np.concatenate([np.arange(n) for n in counts])
@@ -72,7 +69,7 @@ def _trained_tokens(plan: ExtractionPlan, probe: ScoringProbe) -> Iterator[np.nd
     if len(good):
         reading, _ = read_positions(plan.model, task, sequences, probe.selection, skip) if bad else (reading, bad)
         layout = layout_of(reading, sequences)
-        counts = layout.counts(_ROWS)
+        counts = layout.counts()
         index = layout.token_index
         parts = [np.arange(n) for n in counts] if index is None else np.split(index, np.cumsum(counts)[:-1])
         found = dict(zip(good.tolist(), parts, strict=True))

@@ -22,7 +22,7 @@ from probekit.machine.devices import has_float64
 from probekit.models.base import LanguageModel
 from probekit.options import MonitorOptions
 from probekit.options.check import is_whole
-from probekit.points import place_name, split_point
+from probekit.points import Place
 from probekit.probes import Probe
 from probekit.scoring.calibrate import calibrated, calibration_of
 from probekit.scoring.probe import model_differences, result_at
@@ -73,7 +73,7 @@ def _watched(model: LanguageModel, name: str | None, given: Any, options: Monito
         _check_model(model, results, options)
         if (results.meta.get("reading") or {}).get("places"):
             raise UsageError("a monitor reads one place, and this probe was trained on several side by side")
-        at = place if place is None or is_whole(place) else place_name(split_point(place))
+        at = place if place is None or is_whole(place) else str(Place.of(place))
         given = results.best if at is None else result_at(results, at)
     if isinstance(given, Probe) and place is None:
         raise UsageError('a fitted probe needs its place, such as place="resid_pre.5"; results know theirs')
@@ -85,9 +85,9 @@ def _watched(model: LanguageModel, name: str | None, given: Any, options: Monito
             "ProbeResults.load or load_probe"
         )
     check_is_fitted(given)
-    at = split_point(place)
-    name = place_name(at) if name is None else name
-    rows, own = (None, place_name(at)) if results is None else (results.rows, place_name(at))
+    at = Place.of(place)
+    name = str(at) if name is None else name
+    rows, own = (None, str(at)) if results is None else (results.rows, str(at))
     rule = token_rule(given, options.target)
     calibration = calibration_of(rows, own, given.log_odds) if rule.sign else None
     edited = None if results is None or options.any_model else results.meta.get("activations", {}).get("edited")
@@ -171,7 +171,7 @@ def _station(probes: list[WatchedProbe], device: torch.device) -> Station:
 
 def _point_of(model: LanguageModel, watched: WatchedProbe) -> str:
     """The full name of the point, which has a row for each token, as wide as the probe expects."""
-    place = place_name(watched.place)
+    place = str(watched.place)
     (name, *more) = model.resolve(watched.place)
     axes = model.points[name].axes.split()
     if more or axes[:2] != ["B", "L"]:

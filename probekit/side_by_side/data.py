@@ -8,7 +8,7 @@ import numpy as np
 from probekit.errors import DataError
 from probekit.evaluation.results.meta import MOST_LAYERS, Headline, Layer, LayerCount, PointName
 from probekit.files.records import As, Count, Ends, Must, Share
-from probekit.points import place_name
+from probekit.points import Place
 
 PAIRED, UNPAIRED = "paired", "unpaired"
 MCNEMAR, BOOTSTRAP, INDEPENDENT = "McNemar", "bootstrap", "independent"
@@ -57,7 +57,7 @@ class ComparedPlace:
     @property
     def place(self) -> str:
         """Point and layer in one word: "resid_pre.5"."""
-        return place_name((self.point, self.layer))
+        return str(Place(self.point, self.layer))
 
 
 @dataclass(frozen=True)

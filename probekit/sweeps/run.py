@@ -29,6 +29,7 @@ from probekit.options.sweep import (
     model_options_of,
     task_options_of,
 )
+from probekit.options.typed import json_value
 from probekit.points import depth_of
 from probekit.sweeps.data import SweepData, SweepRow, SweepRun
 from probekit.sweeps.files import begin, read_body, read_runs, run_file_name, write_run, write_table
@@ -152,7 +153,9 @@ def _check_regression(names: Iterable[str], sources: Sequence[SweepSource]) -> N
 
 def sweep_settings(options: SweepOptions) -> dict[str, Any]:
     """The options that decide the numbers, as JSON."""
-    known = {one.name: getattr(options, one.name) for one in fields(SweepOptions) if one.name not in NOT_SETTINGS}
+    known = {
+        one.name: json_value(getattr(options, one.name)) for one in fields(SweepOptions) if one.name not in NOT_SETTINGS
+    }
     return json.loads(json.dumps(known, default=lambda value: list(value) if _is_list(value) else repr(value)))
 
 

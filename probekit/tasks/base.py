@@ -8,7 +8,7 @@ import numpy as np
 
 from probekit.errors import UsageError, nearest
 from probekit.files.scratch import scratch_list
-from probekit.selections import as_position
+from probekit.selections import Selection
 from probekit.tasks.chats.messages import checked_chats
 from probekit.tasks.fields import changed_columns, column_rows, fingerprint, task_columns
 from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS, UNLABELLED, VALIDATION_CARVED
@@ -120,7 +120,7 @@ class Task:
             if not isinstance(given := getattr(self, name), str | None):
                 self._set(**{name: array_of(given, name)})
         if isinstance(self.position, str):
-            self._set(position=str(as_position(self.position)))
+            self._set(position=Selection.parse(self.position))
         if self.groups is not None:
             self._set(groups=grouped(self.groups, self.ids))
         if self.targets is not None:

@@ -12,7 +12,6 @@ import numpy as np
 
 from probekit.errors import DataError, UsageError
 from probekit.files.scratch import DiskList, pieces
-from probekit.selections import parse_selection
 from probekit.tasks.splitting.split_names import SPLITS
 from probekit.tasks.tables.data_table import quote
 from probekit.text import kind_of, listed
@@ -132,9 +131,7 @@ def check_position(position: Any) -> None:
     Raises:
         UsageError: no word, nor an index for each example.
     """
-    if isinstance(position, str):
-        parse_selection(position)
-    elif position.ndim != 1 or position.dtype.kind not in "iu":
+    if not isinstance(position, str) and (position.ndim != 1 or position.dtype.kind not in "iu"):
         raise UsageError(
             f"a task's position is a selection such as last or mean@user, or a token's index for each example, got "
             f"{quote(position.tolist())}; one index for all is given to extract: position=3"

@@ -26,7 +26,7 @@ from probekit.models.base import LanguageModel
 from probekit.models.family import LOGITS
 from probekit.options import ExtractArguments
 from probekit.options.check import check_whole
-from probekit.points import OF_SOURCES, PAIR_POINTS, POINTS, base_name, place_name, split_point
+from probekit.points import OF_SOURCES, PAIR_POINTS, POINTS, Place, base_name
 from probekit.tasks import Task
 from probekit.verification.compared_runs import ROUTED, ComparedRuns, Errors, LeftOut, TextActivations
 from probekit.verification.inputs import inputs_for
@@ -134,7 +134,7 @@ def _unchecked(model: LanguageModel, errors: Errors) -> str | None:
     """The first point and check, in forward order, at which no token of any text could be compared."""
     places = ((name, check) for name in [*model.points, LOGITS] for check in CHECKS)
     found = next(((name, check) for name, check in places if errors.is_unchecked(check, name)), None)
-    return found and f"{found[0] if found[0] == LOGITS else place_name(split_point(found[0]))}, {CHECKS[found[1]]}"
+    return found and f"{found[0] if found[0] == LOGITS else str(Place.of(found[0]))}, {CHECKS[found[1]]}"
 
 
 def _references(model: LanguageModel, text: TextIds) -> tuple[list[Reference], str, bool]:
@@ -170,7 +170,7 @@ def _parts(model: LanguageModel, texts: Sequence[TextIds]) -> Iterator[_Part]:
     lengths = [max(map(len, text)) for text in texts]
     per_layer = max(1, _bytes_per_token(model, max(lengths))) * sum(lengths)
     at_once = max(1, int(MEMORY / per_layer))
-    places = {name: split_point(name) for name in model.points}
+    places = {name: Place.of(name) for name in model.points}
     n_layers = max(model.n_layers_of(point) for point, _ in places.values())
     for step_by_step in (False, True):
         for first in range(0, n_layers, at_once):
@@ -187,7 +187,7 @@ def _parts(model: LanguageModel, texts: Sequence[TextIds]) -> Iterator[_Part]:
 
 def _bytes_per_token(model: LanguageModel, longest: int) -> int:
     """Bytes per token of all points of one layer."""
-    in_layer = [(split_point(name), point.axes.split()) for name, point in model.points.items()]
+    in_layer = [(Place.of(name), point.axes.split()) for name, point in model.points.items()]
     sizes = [
         [longest if axis in "MS" else model.size_of(axis, short) or 1 for axis in axes]
         for (short, layer), axes in in_layer
@@ -240,7 +240,7 @@ def _reference_of(point: str, references: list[Reference]) -> Reference:
 
 
 def _point(name: str) -> str:
-    return name if name == LOGITS else split_point(name)[0]
+    return name if name == LOGITS else Place.of(name)[0]
 
 
 def _check_padded(
@@ -337,7 +337,7 @@ def _figures(model: LanguageModel, errors: Errors) -> list[Figure]:
     bounds = bounds_of(model.dtype)
     figures = []
     for name in [*model.points, LOGITS]:
-        point, layer = (LOGITS, None) if name == LOGITS else split_point(name)
+        point, layer = (LOGITS, None) if name == LOGITS else Place.of(name)
         for check, bound in bounds.items():
             error = errors.relative(check, name)
             factor = _softmax(errors, name) if base_name(point).removeprefix("cross_") in SOFTMAX else 1

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from probekit.models.base import LanguageModel
 from probekit.models.family import LOGITS
-from probekit.points import split_point
+from probekit.points import Place
 
 TextActivations = Mapping[str, Tensor]  # full name of a point -> one text's activations there
 ROUTED = ("router_logits", "expert_weights")
@@ -79,7 +79,7 @@ class NearTies:
             wanted: the other run's activations by point, of the same tokens or of more before them.
             first: the text's token that the first row belongs to.
         """
-        point = name if name == LOGITS else split_point(name)[0]
+        point = name if name == LOGITS else Place.of(name)[0]
         if point == ROUTED[0]:
             self._logits[text] = got
         elif point == ROUTED[1]:
@@ -103,7 +103,7 @@ class NearTies:
 
     def first_layer(self) -> int | None:
         """The first layer where rounding chose an expert; None if it chose none."""
-        layers = [split_point(name)[1] for tokens in self._first.values() for name in tokens]
+        layers = [Place.of(name)[1] for tokens in self._first.values() for name in tokens]
         return min((layer for layer in layers if layer is not None), default=None)
 
 

@@ -30,7 +30,7 @@ from probekit.models.families import families
 from probekit.models.family import LOGITS, Family, HfModel, HfPoint
 from probekit.models.held_weights import widen
 from probekit.models.weights import as_stored
-from probekit.points import split_point
+from probekit.points import Place
 
 TextIds = tuple[list[int], ...]  # the token ids of a text; for an encoder-decoder, of a source and of a target
 Run = Callable[[TextIds, Sequence[str]], dict[str, Tensor]]
@@ -94,7 +94,7 @@ def float64_reference(model: LanguageModel) -> Reference:
         twin: Any = type(model)(model.cfg)
     twin.load_state_dict(model.state_dict(), assign=True)
     in_float64(twin.eval(), room_for(model))
-    points = frozenset(split_point(name)[0] for name in model.points) | {LOGITS}
+    points = frozenset(Place.of(name)[0] for name in model.points) | {LOGITS}
     return Reference("float64", points, lambda text, names: run_single(twin, text, names))
 
 
@@ -247,7 +247,7 @@ def _rows(x: Tensor, point: HookPoint) -> Tensor:
 
 def _hook(hf: nn.Module, name: str, points: Mapping[str, HfPoint], kept: dict[str, Tensor]) -> Any:
     """Keep the tensor at a point of the transformers model under `name`; the handle removes the hook."""
-    point, layer = (LOGITS, None) if name == LOGITS else split_point(name)
+    point, layer = (LOGITS, None) if name == LOGITS else Place.of(name)
     path, take = points[point]
 
     def keep(_: nn.Module, args: tuple, output: Any) -> None:
@@ -293,7 +293,7 @@ def adapter_reference(model: AdaptedModel) -> tuple[Reference, str]:
         with quiet(), scores:
             return _activations(hf, model, text[0], names, device)
 
-    points = frozenset(split_point(name)[0] for name in model.points) | ({LOGITS} if model.has_logits else set())
+    points = frozenset(Place.of(name)[0] for name in model.points) | ({LOGITS} if model.has_logits else set())
     bits = f" ({model.cfg.quantize})" if model.cfg.quantize else ""
     weights = "with random weights of the same seed" if source.folder is None else f"read from the model's folder{bits}"
     oracle = f"{model.cfg.model_class} of {__version__}{precision}, {weights}"
@@ -335,7 +335,7 @@ def _activations(
         pre = hidden[:-1]
     found: dict[str, Tensor] = {}
     for name in names:
-        point, of_layer = (LOGITS, None) if name == LOGITS else split_point(name)
+        point, of_layer = (LOGITS, None) if name == LOGITS else Place.of(name)
         layer = of_layer or 0  # only points of a layer use it
         found[name] = {
             LOGITS: lambda: hf(torch.tensor([ids], device=device), **positions, **accepted(hf, NO_CACHE)).logits,

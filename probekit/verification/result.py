@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from probekit.points import place_name
+from probekit.points import Place
 from probekit.tables import text_table
 from probekit.text import printable
 from probekit.verification.compared_runs import LeftOut
@@ -51,7 +51,7 @@ class Figure:
         return self.error <= self.bound
 
     def __str__(self) -> str:
-        place = place_name((self.point, self.layer))
+        place = str(Place(self.point, self.layer))
         return f"{place}, {CHECKS[self.check]}: {self.error:.1e} (bound {self.bound:.1e})"
 
     def as_dict(self) -> dict[str, Any]:

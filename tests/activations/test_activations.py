@@ -6,7 +6,7 @@ import torch
 
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError, UsageError
-from probekit.points import place_name, spans_of
+from probekit.points import Place, spans_of
 from probekit.tasks.base import Task
 
 N = 6
@@ -96,7 +96,7 @@ def test_only_matrices_with_a_row_for_each_example(shape):
 
 
 def test_names_and_spans():
-    assert place_name(("resid_pre", 5)) == "resid_pre.5"
-    assert place_name(("embed", None)) == "embed"
+    assert str(Place("resid_pre", 5)) == "resid_pre.5"
+    assert str(Place("embed", None)) == "embed"
     assert spans_of([("resid_pre", layer) for layer in (5, 0, 2, 1)]) == "resid_pre 0-2,5"
     assert spans_of([("embed", None)]) == "embed"

@@ -12,7 +12,6 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from probekit.activations import import_activations
 from probekit.models.load import load_model
-from probekit.points import place_name
 
 GUIDE = Path(__file__).parents[2] / "docs/how-to/import-activations.md"
 N, N_LAYERS = 12, 3
@@ -54,7 +53,7 @@ def test_the_guide_puts_hidden_states_where_they_belong(oracle, states, tied, tm
     store = import_activations("acts.safetensors", "labels.jsonl", n_layers=N_LAYERS, out="store")
     indices = range(N_LAYERS + 1) if states is True else sorted(i % (N_LAYERS + 1) for i in states)
     output = f"resid_post.{N_LAYERS - 1}" if tied is False else "ln_final"
-    assert [place_name(place) for place in store] == [f"resid_pre.{i}" if i < N_LAYERS else output for i in indices]
+    assert [str(place) for place in store] == [f"resid_pre.{i}" if i < N_LAYERS else output for i in indices]
     with torch.no_grad():
         _, cache = load_model("model", device="cpu").run_with_cache(tokens)
     for place in store:

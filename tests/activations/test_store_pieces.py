@@ -18,6 +18,7 @@ from probekit.activations.store import examples as writing
 from probekit.activations.store.examples import check_examples, read_examples
 from probekit.errors import ResumeMismatch, StorageError
 from probekit.files.durable import seal
+from probekit.selections import ALL, Selection
 from probekit.tasks import Task
 
 RNG = np.random.default_rng(0)
@@ -56,7 +57,11 @@ TASKS = {
 }
 ONE = Layout(["last"], np.arange(N) % 4 + 2, 1, np.arange(N), 1)
 EACH = Layout(["all"], np.arange(N) % 4 + 2, 1, np.arange((np.arange(N) % 4 + 1).sum()))
-LAYOUTS = {"one": (ONE, ["last"]), "each": (EACH, ["all"]), "two": (Layout(["a", "per example"], ONE.lengths, 0), None)}
+LAYOUTS = {
+    "one": (ONE, [Selection("last")]),
+    "each": (EACH, [ALL]),
+    "two": (Layout(["a", "per example"], ONE.lengths, 0), [Selection.named("a"), Selection.of(np.arange(N) - 3)]),
+}
 PLAN: Any = SimpleNamespace(rows=N)
 
 
@@ -71,6 +76,8 @@ def round_trip(path, monkeypatch, rows, task, layout, positions):
 def same(one, other):
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, Selection):
+        return one == other and same(one.each, other.each)
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, np.ndarray):
@@ -82,7 +89,6 @@ def same(one, other):
 @pytest.mark.parametrize("name", TASKS)
 def test_pieces_read_as_one_file_does(tmp_path, monkeypatch, name, layout):
     task, (layout, positions) = TASKS[name], LAYOUTS[layout]
-    positions = positions or ["a", np.arange(N) - 3]
     whole = round_trip(tmp_path / "whole", monkeypatch, N, task, layout, positions)
     assert len(list((tmp_path / "whole" / "examples").iterdir())) == 1
     for rows in (7, N - 1):
@@ -99,7 +105,6 @@ def test_pieces_read_as_one_file_does(tmp_path, monkeypatch, name, layout):
 @pytest.mark.parametrize("name", TASKS)
 def test_examples_of_format_2_read_as_todays_do(tmp_path, monkeypatch, name, layout):
     task, (layout, positions) = TASKS[name], LAYOUTS[layout]
-    positions = positions or ["a", np.arange(N) - 3]
     today = round_trip(tmp_path / "today", monkeypatch, N, task, layout, positions)
     head = {"name": task.name, "target": task.target, "info": task.info, "label_names": task.label_names}
     for rows in (7, N):
@@ -122,7 +127,7 @@ def test_a_piece_holds_a_text_once_and_is_not_much_larger_than_it_should_be(tmp_
     monkeypatch.setattr(writing, "PIECE_BYTES", 1000)
     texts = [letter * 900 for letter in "abc" for _ in range(5)]
     task = Task("t", texts, {"a": np.arange(15) % 2}, {"a": ["x", "y"]}, spans=np.array([[0, 3]] * 15))
-    writing.write_examples(tmp_path, task, Layout(["last"], np.ones(15, dtype=np.int64), 0), ["last"])
+    writing.write_examples(tmp_path, task, Layout(["last"], np.ones(15, dtype=np.int64), 0), [Selection("last")])
     tables = [pq.read_table(p) for p in (tmp_path / "examples").iterdir()]
     assert len(tables) > 3
     for table in tables:
@@ -136,7 +141,7 @@ def test_memory_of_writing_is_that_of_a_piece(tmp_path, monkeypatch):
     texts = [f"{k} " + "word " * 200 for k in range(3000)]
     task = Task("t", texts)
     tracemalloc.start()
-    writing.write_examples(tmp_path, task, Layout(["last"], np.ones(3000, dtype=np.int64), 0), ["last"])
+    writing.write_examples(tmp_path, task, Layout(["last"], np.ones(3000, dtype=np.int64), 0), [Selection("last")])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < sum(map(len, texts)) / 3

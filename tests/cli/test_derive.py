@@ -21,14 +21,16 @@ from probekit.cli.reference import FUNCTIONS, PAGES
 from probekit.options import kinds
 from probekit.options.option import OptionHelp, help_of, keywords, like, option
 from probekit.options.probe import _probes
+from probekit.selections import Selection
 
 CLASSES = [getattr(options, name) for name in options.__all__]
 OPTIONS = [(name, one) for name, command in COMMANDS.items() for one in command.options.values()]
 TYPED: dict[Any, tuple[str, Any]] = {
     kinds.names: ("resid_pre, attn_out", ["resid_pre", "attn_out"]),
     kinds.dtype: ("bf16", "bfloat16"),
-    kinds.position: ("-2", -2),
-    kinds.positions: ("first,2", ["first", 2]),
+    Selection.of: ("-2", Selection(-2)),
+    Selection.parse: ("last@user", Selection.parse("last@user")),
+    kinds.POSITIONS.parse: ("first,2", [Selection("first"), Selection(2)]),
     kinds.positive_numbers: ("2,0.5", (0.5, 2.0)),
     kinds.n_bytes: ("2.5MB", 2_500_000),
     kinds.stacked_layers: ("4,2-3", [4, 2, 3]),

@@ -22,7 +22,6 @@ from probekit.activations.store import examples as stored_examples
 from probekit.errors import DataError, StorageError
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.options import ExtractOptions
-from probekit.points import place_name
 from probekit.tasks.base import SPLITS, Task
 from probekit.verbs.extract import extract
 
@@ -90,7 +89,7 @@ def run_as_typed(args: list[str]) -> int:
 
 def digests(acts: Activations) -> dict[str, str]:
     """A hash of the bytes, type and shape of every place, and of the task; every byte is read."""
-    found = {place_name(place): _digest(acts[place]) for place in acts}
+    found = {str(place): _digest(acts[place]) for place in acts}
     return {**found, "task": acts.task.fingerprint()}
 
 

@@ -34,7 +34,7 @@ from probekit.models.cache import KeyValueCache
 from probekit.models.families import families, family_of, named_shape, shape_of
 from probekit.models.families.gpt2 import GPT2Config
 from probekit.models.shapes import StackShape, decoder_shape
-from probekit.points import POINTS, split_point
+from probekit.points import POINTS, Place
 
 B, L = 2, 12
 CONFIGS = tiny_configs()
@@ -170,7 +170,7 @@ def test_points_are_as_large_as_a_cache_of_all_of_them(cfg: Any) -> None:
 
 
 def short(name: str) -> str:
-    return split_point(name)[0]
+    return Place.of(name)[0]
 
 
 class Living(TorchDispatchMode):

@@ -24,7 +24,7 @@ from probekit.models.families import family_of, shape_of
 from probekit.models.generation import generate
 from probekit.models.layers import ACTIVATIONS
 from probekit.models.weights import save_hf
-from probekit.points import POINTS, split_point
+from probekit.points import POINTS, Place
 from probekit.tasks.base import Task
 from probekit.verbs.extract import extract
 
@@ -37,7 +37,7 @@ UNSEEN = {"attn_scores", "result", "rot_q", "rot_k"}  # by transformers, and so 
 
 def of_pairs(full: str) -> bool:
     """Whether a point has a value for each pair of tokens."""
-    return split_point(full)[0] in PAIRS
+    return Place.of(full)[0] in PAIRS
 
 
 def is_pair(name: str) -> bool:
@@ -86,7 +86,7 @@ def test_every_point_has_a_short_name_and_the_axes_that_it_declares(name: str) -
     assert set(cache) == set(model.points)
     sizes: dict[str, int] = {"B": B, "L": L, "M": L, "S": L}
     for full, x in cache.items():
-        short, layer = split_point(full)
+        short, layer = Place.of(full)
         assert POINTS[short].format(layer=layer) == full
         named = model.points[full].axes.split()
         assert list(x.shape) == [sizes.get(axis) or model.size_of(axis, short) for axis in named], full
@@ -229,9 +229,9 @@ def test_packed_texts_equal_each_text_alone(name: str) -> None:
     texts = [[*stem[:k], *rng.integers(8, 50, size=n).tolist()] for k, n in ((9, 0), (5, 3), (5, 2), (4, 0), (1, 6))]
     with torch.no_grad():
         alone = [model.run_with_cache(torch.tensor([ids]), return_logits=model.has_logits)[1] for ids in texts]
-    points = list(dict.fromkeys(split_point(point)[0] for point in model.points))
+    points = list(dict.fromkeys(Place.of(point)[0] for point in model.points))
     rows = {full: [own[full][0].flatten(1) for own in alone] for full in model.points if not of_pairs(full)}
-    wanted = {split_point(full): torch.cat(each) for full, each in rows.items()}
+    wanted = {Place.of(full): torch.cat(each) for full, each in rows.items()}
     for share in (True, False):
         how: dict[str, Any] = {"position": "all", "block_nodes": 14, "share": share, "progress": False}
         acts = extract(model, ids_task(texts), points=points, **how)
@@ -253,7 +253,7 @@ def ids_task(texts: list[list[int]]) -> Task:
 def test_the_last_block_computes_what_is_read(name: str) -> None:
     model = tiny_model(name)
     texts = [row.tolist()[: 3 + i] for i, row in enumerate(tokens_of(name, 6)[0])]
-    has = {split_point(full)[0] for full in model.points}
+    has = {Place.of(full)[0] for full in model.points}
     points = [x for x in ("resid_pre", "attn_out", "mlp_post", "expert_weights", "mlp_out", "q", "z") if x in has]
     how: dict[str, Any] = {"points": points, "block_nodes": 24, "progress": False}
     every, last = (extract(model, ids_task(texts), position=position, **how) for position in ("all", "last"))
@@ -374,7 +374,7 @@ def test_a_correct_model_passes_its_self_test_at_every_point(name: str, folders:
     found = pk.selftest(pk.load_model(folders(name), device="cpu"))
     assert found.passed, found.describe()
     shown = {row.point for row in found.rows}
-    assert shown == {split_point(full)[0] for full in model.points} | ({"logits"} if model.has_logits else set())
+    assert shown == {Place.of(full)[0] for full in model.points} | ({"logits"} if model.has_logits else set())
     if name in IN_TRANSFORMERS:
         assert "read from the model's folder" in found.oracle
         own = {row.point.rpartition(".")[2].removeprefix("cross_") for row in found.rows if row.against == "float64"}

@@ -8,7 +8,7 @@ import pytest
 from probekit.errors import StorageError, UsageError
 from probekit.files.remote import attempts
 from probekit.files.remote.attempts import attempt
-from probekit.files.remote.path import RemotePath, as_path, is_remote
+from probekit.files.remote.path import RemotePath, as_path
 from probekit.options.check import check_any_path, check_path
 
 
@@ -23,13 +23,11 @@ def test_an_address_is_taken_apart_as_pathlib_does(address):
     assert (place / "a" / "b.c").key == str(pure / "a" / "b.c")
     assert (place / "a" / "b").relative_to(place) == Path("a/b")
     assert as_path(Path(address)) == place
-    assert is_remote(address)
 
 
 def test_all_else_is_on_disk():
     for given in ("runs/a", "/tmp/s3", "s3", "C:/x", "s3:x", Path("runs")):
         assert as_path(given) == Path(given)
-        assert not is_remote(given)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from probekit.activations.store import examples as stored_examples
 from probekit.activations.store.examples import read_examples, write_examples
 from probekit.errors import StorageError
 from probekit.files.durable import seal, unseal
+from probekit.selections import Selection
 from probekit.tasks import Task
 from probekit.tasks.examples_table import examples_table
 from probekit.tasks.fields import FIELDS, column_rows, fields_of, joined_columns, task_columns
@@ -120,7 +121,7 @@ def stored(path: Path, task: Task, rows: int) -> Task:
     path.mkdir()
     before, stored_examples.PIECE_ROWS = stored_examples.PIECE_ROWS, rows
     try:
-        write_examples(path, task, layout_of(task), ["last"])
+        write_examples(path, task, layout_of(task), [Selection("last")])
     finally:
         stored_examples.PIECE_ROWS = before
     plan: Any = SimpleNamespace(rows=len(task))

@@ -27,7 +27,7 @@ from probekit.models.shapes import equal_blocks
 from probekit.options import ExtractArguments, Sampling
 from probekit.options.generate import sampling_of
 from probekit.options.task import OnBadRow
-from probekit.selections import parse_selection
+from probekit.selections import Selection
 from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
 
@@ -179,11 +179,9 @@ def _check_task(model: LanguageModel, task: Task, options: ExtractArguments) -> 
 
 def _check_selections(task: Task, options: ExtractArguments) -> None:
     """Refuse, before the model writes, selections that no text can have."""
-    position = task.position if options.position is None else options.position
-    several = position if isinstance(position, list | tuple) else [position]
-    for one in several:
-        if isinstance(one, str):
-            check_characters(parse_selection(one), has_texts(task), task.regions)
+    position: Any = Selection.of(task.position) if options.position is None else options.position
+    for one in position if isinstance(position, list) else [position]:
+        check_characters(one, has_texts(task), task.regions)
 
 
 def _full(model: LanguageModel, task: Task, sequences: Sequences, options: ExtractArguments) -> dict[int, str]:

@@ -13,7 +13,7 @@ from probekit.activations.imports.plan import ImportPlan
 from probekit.activations.imports.sources import Source, source_rows
 from probekit.errors import DataError
 from probekit.machine.devices import DTYPES
-from probekit.points import Place, place_name
+from probekit.points import Place
 
 
 def read_checksums(plan: ImportPlan, advance: Callable[[int], object] = lambda n: None) -> dict[str, str]:
@@ -63,7 +63,7 @@ def _not_finite(plan: ImportPlan, source: Source) -> DataError:
 
 
 def _why(plan: ImportPlan, source: Source, place: Place, row: int, x: Tensor) -> DataError:
-    where = f"{source.array.where} ({place_name(place)}), first in row {row} (example {plan.task.ids[row]!a})"
+    where = f"{source.array.where} ({place}), first in row {row} (example {plan.task.ids[row]!a})"
     if x.isfinite().all():
         most = torch.finfo(DTYPES[plan.dtype]).max
         return DataError(

@@ -10,7 +10,7 @@ the final norm, which is the point ln_final, not the output of the last block
 import re
 
 from probekit.errors import DataError, UsageError
-from probekit.points import HIDDEN, MAX_LAYERS, POINTS, Place, UnknownPoint, check_layer, place_name, split_point
+from probekit.points import HIDDEN, MAX_LAYERS, POINTS, Place, UnknownPoint, check_layer
 
 FORMS = (
     "resid_pre.3, resid_post_11, layer_3_resid_pre, blocks.3.hook_resid_pre, embed; "
@@ -22,7 +22,7 @@ _AFTER = re.compile(r"(.+?)[._-](?:layer[._-]?)?(\d{1,4})")
 _BEFORE = re.compile(r"(?:layer|block)s?[._-]?(\d{1,4})[._-](.+)")
 
 
-def place_of(name: str, where: str, point: str | None, n_layers: int | None) -> tuple[str, int | None]:
+def place_of(name: str, where: str, point: str | None, n_layers: int | None) -> Place:
     """The place that a name gives; `point` completes names that give only a layer.
 
     Args:
@@ -43,7 +43,7 @@ def place_of(name: str, where: str, point: str | None, n_layers: int | None) -> 
                 f"{where} names a layer and no point; name it with --point: resid_post for the output of block "
                 f"{int(match[1])}, resid_pre for its input, or hidden_states for Hugging Face's list"
             )
-        return hidden_place(int(match[1]), where, n_layers) if point == HIDDEN else (point, int(match[1]))
+        return hidden_place(int(match[1]), where, n_layers) if point == HIDDEN else Place(point, int(match[1]))
     place = _named(name)
     if place is None:
         raise DataError(f"the name of {where} gives no place; rename it to one of these forms: {FORMS}")
@@ -71,10 +71,10 @@ def hidden_place(index: int, where: str, n_layers: int | None) -> Place:
         raise DataError(
             f"{where} is hidden state {index}, and a model of {n_layers} blocks has 0..{n_layers}; check --n-layers"
         )
-    return ("ln_final", None) if index == n_layers else ("resid_pre", index)
+    return Place("ln_final", None) if index == n_layers else Place("resid_pre", index)
 
 
-def check_place(place: tuple[str, int | None], where: str, n_layers: int | None) -> Place:
+def check_place(place: Place, where: str, n_layers: int | None) -> Place:
     """The place, if it exists.
 
     Raises:
@@ -91,7 +91,7 @@ def check_place(place: tuple[str, int | None], where: str, n_layers: int | None)
         try:
             check_layer(layer, n_layers)
         except UsageError as error:
-            raise DataError(f"{where} is {place_name(place)}, and {error}; check --n-layers") from None
+            raise DataError(f"{where} is {place}, and {error}; check --n-layers") from None
     return place
 
 
@@ -104,7 +104,7 @@ def _named(name: str) -> tuple[str, int | None] | None:
         tries.append((match[1], int(match[2])))
     for spec in (name, *tries):
         try:
-            return split_point(spec)
+            return Place.of(spec)
         except UnknownPoint:
             continue
     return None

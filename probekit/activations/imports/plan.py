@@ -7,6 +7,7 @@ Axes: N examples, S layers stacked in one array, D width of a place.
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,11 +27,12 @@ from probekit.machine.devices import DTYPES
 from probekit.machine.dtypes import dtype_name
 from probekit.options import ImportOptions
 from probekit.options.check import check_path
-from probekit.points import FOLLOWED_BY_OUTPUT, POINTS, Place, place_name
+from probekit.points import FOLLOWED_BY_OUTPUT, POINTS, Place
+from probekit.selections import Selection
 from probekit.tasks.base import Task
 from probekit.tasks.labelled import labelled_task, labels_task
 
-NOT_RECORDED = "not recorded"
+NOT_RECORDED = Selection.named("not recorded")
 STORED_AS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float64": "float32"}
 
 
@@ -47,7 +49,7 @@ class ImportPlan:
         places: every place, in curve order.
         widths: D of each place.
         n_layers: number of the model's blocks.
-        position: the token that the activations belong to, in words, or "not recorded".
+        position: the token that the activations belong to, or "not recorded".
         dtype: name of the type on disk.
         shard_rows: rows of each shard but the last.
         left_aside: names of files in the folder that are no arrays.
@@ -62,7 +64,7 @@ class ImportPlan:
     places: list[Place]
     widths: list[int]
     n_layers: int
-    position: str | int
+    position: Selection
     dtype: str
     shard_rows: int
     left_aside: list[str]
@@ -111,7 +113,7 @@ def plan_import(source: str | Path, options: ImportOptions) -> ImportPlan:
         places=places,
         widths=widths,
         n_layers=n_layers,
-        position=NOT_RECORDED if options.position is None else options.position,
+        position=NOT_RECORDED if options.position is None else Selection.of(options.position),
         dtype=dtype,
         shard_rows=max(1, SHARD_BYTES // (sum(widths) * DTYPES[dtype].itemsize)),
         left_aside=left_aside,
@@ -152,7 +154,7 @@ def _ordered(sources: list[Source], n_layers: int | None) -> tuple[list[Place], 
     last = ("resid_post", max(layers, default=-1))
     if residual and last in places and n_layers is None:
         raise UsageError(
-            f"{place_name(last)} is drawn as the end of {residual[0]} only if it is of the model's last block; "
+            f"{last} is drawn as the end of {residual[0]} only if it is of the model's last block; "
             "say how many blocks there are with --n-layers"
         )
     n_layers = max(layers, default=-1) + 1 if n_layers is None else n_layers
@@ -184,8 +186,6 @@ def _dtype(sources: list[Source], wanted: str | torch.dtype | None) -> str:
     return types.pop() if len(types) == 1 else "float32"
 
 
-def _with_position(task: Task, position: str | int | None) -> Task:
+def _with_position(task: Task, position: Any) -> Task:
     """The task with the position that titles show; an index is not set, since no model reads there again."""
-    if position is None or isinstance(position, int):
-        return task
-    return replace(task, position=position)
+    return task if position is None or isinstance(position.plain, int) else replace(task, position=position)

@@ -94,7 +94,7 @@ def import_identity(plan: ImportPlan, checksums: dict[str, str]) -> dict[str, An
         "points": plan.points,
         "places": [list(place) for place in plan.places],
         "widths": plan.widths,
-        "position": plan.position,
+        "position": plan.position.plain,
         "dtype": plan.dtype,
         "shard_rows": plan.shard_rows,
         "shards": len(plan.shards),
@@ -107,7 +107,7 @@ def default_import_path(plan: ImportPlan, identity: dict[str, Any]) -> Path:
 
 
 def _write(plan: ImportPlan, identity: dict[str, Any], path: AnyPath, advance: Callable[[int], object]) -> Store:
-    layout, meta = Layout([str(plan.position)], np.ones(len(plan.task), dtype=np.int64), 0), _meta(plan, identity)
+    layout, meta = Layout([plan.position], np.ones(len(plan.task), dtype=np.int64), 0), _meta(plan, identity)
     new = NewStore(identity, plan.model, plan.task, layout, [plan.position], source=None, meta=meta)
     writer = StoreWriter(path, begin_store(path, new))
     if writer.is_complete:

@@ -11,7 +11,7 @@ from torch import Tensor
 from probekit.activations.imports.array_files import FileArray, read_rows
 from probekit.activations.imports.place_names import HIDDEN, check_place, hidden_place, is_bare, place_of
 from probekit.errors import DataError, UsageError
-from probekit.points import Place, place_name, spans_of, split_point
+from probekit.points import Place, spans_of
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def find_sources(arrays: list[FileArray], naming: NamingOptions) -> list[Source]
         for place in source.places:
             if place in seen:
                 both = f"{seen[place].where} and {source.array.where}"
-                raise DataError(f"two arrays hold {place_name(place)}: {both}; keep one, or rename one")
+                raise DataError(f"two arrays hold {place}: {both}; keep one, or rename one")
             seen[place] = source.array
     return sources
 
@@ -121,7 +121,7 @@ def _stacked_point(array: FileArray, given: str | None) -> str:
     if array.name.removesuffix("s") == HIDDEN.removesuffix("s"):
         return HIDDEN
     try:
-        point, layer = split_point(array.name)
+        point, layer = Place.of(array.name)
     except UsageError:
         if given is None:
             raise UsageError(f"the name of {array.where} gives no point; name it with --point") from None

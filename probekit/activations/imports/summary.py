@@ -28,7 +28,7 @@ def import_as_dict(plan: ImportPlan) -> dict[str, Any]:
         "n_layers": plan.n_layers,
         "places": [list(place) for place in plan.places],
         "widths": plan.widths,
-        "position": plan.position,
+        "position": plan.position.plain,
         "dtype": plan.dtype,
         "bytes": len(plan.task) * plan.row_bytes,
         "shards": len(plan.shards),

@@ -32,6 +32,7 @@ from probekit.options import ExtractOptions
 from probekit.options.generate import ContinuationOptions
 from probekit.options.typed import changed
 from probekit.points import PAIR_POINTS, Place, parse_points
+from probekit.selections import Selection
 from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
 
@@ -116,15 +117,19 @@ def position_of_rows(position: Any, given: Task, left: Task) -> Any:
     """A position of `extract`, arrays of one index for each example shortened to the examples that are left.
 
     Args:
-        position: as for `extract`.
+        position: of the options of `extract`.
         given: all examples.
         left: those of them that could be read.
     """
-    several = position if isinstance(position, list | tuple) else [position]
-    if len(left) == len(given) or not any(isinstance(one, np.ndarray) for one in several):
+    several = position if isinstance(position, list) else [position]
+    own = [None if one is None else one.each for one in several]
+    if len(left) == len(given) or all(each is None for each in own):
         return position
     rows = np.flatnonzero(np.isin(given.ids, left.ids))
-    some = [one[rows] if isinstance(one, np.ndarray) and len(one) == len(given) else one for one in several]
+    some = [
+        one if each is None or len(each) != len(given) else Selection.of(each[rows])
+        for one, each in zip(several, own, strict=True)
+    ]
     return some if several is position else some[0]
 
 

@@ -21,7 +21,7 @@ from probekit.interventions import (
 )
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
-from probekit.points import Place, place_name, split_point
+from probekit.points import Place
 from probekit.text import counted
 
 
@@ -49,22 +49,22 @@ def check_planned_edits(
     if not pairs:
         return replace(options, edits=None)
     for name, edit in pairs:
-        place = split_point(name)
+        place = Place.of(name)
         check_width(edit, name, width_of(model, place))
         if (n := edit_rows(edit)) not in (None, n_examples):
             raise UsageError(
-                f"the edit at {place_name(place)} has tensors for {counted(n or 0, 'example')}, and the task has "
+                f"the edit at {place} has tensors for {counted(n or 0, 'example')}, and the task has "
                 f"{n_examples:,}; give one row for each example"
             )
         of_source = stack == "decoder" and place[0].startswith("encoder.")
         if of_source and options.edit_positions == "read" and edit.positions is None:
             raise UsageError(
-                f"the tokens that are read are the decoder's, and {place_name(place)} is the encoder's; edit all its "
+                f"the tokens that are read are the decoder's, and {place} is the encoder's; edit all its "
                 'tokens (edit_positions="all")'
             )
         if not of_source and not is_reached(place, stack, places):
             raise UsageError(
-                f"the edit at {place_name(place)} comes after everything that is kept, and changes nothing; keep later "
+                f"the edit at {place} comes after everything that is kept, and changes nothing; keep later "
                 "layers, or leave it out"
             )
     each = [edit for _, edit in pairs if not is_identity(edit)]
@@ -92,7 +92,7 @@ def check_edited_tokens(
         positions = check_positions(edit.positions)
         if isinstance(positions, str) and positions == "generated":
             raise UsageError(
-                f"the edit at {place_name(split_point(name))} is for generated tokens, and extract writes none; "
+                f"the edit at {Place.of(name)} is for generated tokens, and extract writes none; "
                 "give the whole texts, and the positions in them"
             )
         if not isinstance(positions, slice):

@@ -7,12 +7,10 @@ bit on one machine with one version of torch and one number of threads; elsewher
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
-
 from probekit.activations.digest import FORMAT_VERSION, identity_digest
 from probekit.activations.layout import fingerprint_of
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.activations.plan.reading.read_positions import OnePosition, Reading
+from probekit.activations.plan.reading.read_positions import Reading
 from probekit.activations.plan.summary import plan_as_dict
 from probekit.activations.plan.token_ids import has_texts
 from probekit.interventions import record_of_edits
@@ -53,7 +51,7 @@ def _identity(plan: ExtractionPlan) -> dict[str, Any]:
         "points": plan.points,
         "places": counts["places"],
         "widths": plan.widths,
-        "position": _json_position(plan.reading.positions),
+        "position": _json_position(plan.reading),
         "dtype": plan.dtype,
         "device": plan.device.type,
         "bos": counts["bos"],
@@ -118,17 +116,12 @@ def record_of_run(plan: ExtractionPlan) -> dict[str, Any]:
     }
 
 
-def _json_position(positions: list[OnePosition]) -> str | int | list[str | int]:
+def _json_position(reading: Reading) -> str | int | list[str | int]:
     """The positions, JSON-able; an array of indices as its fingerprint."""
-    names = [fingerprint_of(one) if isinstance(one, np.ndarray) else one for one in positions]
-    return _one_or_all(names)
+    names = [one.plain if one.each is None else fingerprint_of(one.each) for one in reading.positions]
+    return names[0] if len(names) == 1 else names
 
 
 def _plain_position(reading: Reading) -> str | int | list[str]:
-    """The positions for people, JSON-able: one as it was given, several by name."""
-    only = reading.positions[0]
-    return only if len(reading.positions) == 1 and not isinstance(only, np.ndarray) else _one_or_all(reading.names)
-
-
-def _one_or_all(names: list[Any]) -> Any:
-    return names[0] if len(names) == 1 else names
+    """The positions for people, JSON-able."""
+    return reading.positions[0].plain if len(reading.positions) == 1 else [str(one) for one in reading.positions]

@@ -23,11 +23,11 @@ def find_places(model: LanguageModel, points: list[str], layers: str | int | Ite
     places: list[Place] = []
     for point in points:
         if point not in having:
-            places.append((point, None))
+            places.append(Place(point, None))
             continue
-        places += [(point, layer) for layer in wanted if layer in having[point]]
+        places += [Place(point, layer) for layer in wanted if layer in having[point]]
         if point in FOLLOWED_BY_OUTPUT and every:
-            places.append((model.output_of(point), n_layers - 1))
+            places.append(Place(model.output_of(point), n_layers - 1))
     return list(dict.fromkeys(places))
 
 

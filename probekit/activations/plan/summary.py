@@ -1,5 +1,6 @@
 """A plan in numbers (`plan_as_dict`) and in words for the terminal (`describe_plan`)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from probekit.files.scratch import IN_MEMORY, give_back_memory
 from probekit.interventions import edits_in_words, record_of_edits
 from probekit.models.placement import describe_placement
 from probekit.points import PAIR_POINTS, Place, spans_of
-from probekit.selections import in_words
+from probekit.selections import Selection
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.info import CHAT, GENERATE, READ_AS, origin_of_splits
 from probekit.tasks.quality.audit import audit, audit_findings
@@ -60,7 +61,7 @@ def plan_as_dict(plan: ExtractionPlan) -> dict[str, Any]:
         "layers": sorted({layer for point, layer in plan.places if point in plan.points and layer is not None}),
         "places": [list(place) for place in plan.places],
         "widths": plan.widths,
-        "position": "+".join(plan.reading.names),
+        "position": "+".join(plan.reading.positions),
         "dtype": plan.dtype,
         "device": str(plan.device),
         "bytes": int(row_bytes(plan.layout, plan.places, plan.widths, plan.dtype).sum()),
@@ -97,7 +98,7 @@ def describe_plan(plan: ExtractionPlan) -> str:
         "model": f"{n['model']}: {counted(cfg.n_layers, 'layer')}, d_model {cfg.d_model}, {compute} on {_where(plan)}",
         "task": f"{n['task']}: {_examples(n)}",
         "tokens": _tokens(n["tokens"], plan.sequences, plan.sources),
-        "read": f"{spans_of(plan.places)}; {_tokens_read(plan.places, plan.points, plan.reading.names, task)}",
+        "read": f"{spans_of(plan.places)}; {_tokens_read(plan.places, plan.points, plan.reading.positions, task)}",
         "work": f"{n['nodes']:,} nodes{_sharing(n, plan.share and plan.sources is None, plan.packing.causal)}",
         "padding": f"{PADDING[plan.model.batching]}; padded batches of {PADDED_BATCH} in this order would compute "
         f"{n['padded_tokens']:,} tokens",
@@ -106,7 +107,7 @@ def describe_plan(plan: ExtractionPlan) -> str:
         **({} if plan.edits is None else {"edits": n["edits"]}),
         **({"note": note} if (note := formatting_note(plan)) else {}),
         **token_label_lines(plan.model, task, plan.sequences),
-        **_remarks(n, task, plan.reading.names, cfg.n_ctx),
+        **_remarks(n, task, plan.reading.positions, cfg.n_ctx),
     }
     return "\n".join(f"{key:<9}{printable(value)}" for key, value in lines.items())
 
@@ -138,11 +139,12 @@ def _tokens(n_tokens: int, sequences: Sequences, sources: Sequences | None) -> s
     return f"{n_tokens:,} of targets{start}; {of_sources}"
 
 
-def _tokens_read(places: list[Place], points: list[str], names: list[str], task: Task) -> str:
+def _tokens_read(places: list[Place], points: list[str], positions: list[Selection], task: Task) -> str:
     pairs = {point for point, _ in places if point in PAIR_POINTS}
     if pairs == set(points):
         return "every pair of tokens"
-    tokens = ", ".join(map(in_words, names)) + ("" if task.spans is None or "@" in "".join(names) else " of each word")
+    of_words = task.spans is not None and not any(one.part for one in positions)
+    tokens = ", ".join(one.in_words for one in positions) + (" of each word" if of_words else "")
     return f"{tokens}; attention of every pair" if pairs else tokens
 
 
@@ -202,7 +204,7 @@ def _template(chat: dict[str, Any]) -> str:
     return f"by the template of {chat['from']} (sha256 {chat['template'][:12]}), {prompt}{date}"
 
 
-def _remarks(n: dict[str, Any], task: Task, names: list[str], n_ctx: int) -> dict[str, str]:
+def _remarks(n: dict[str, Any], task: Task, names: Sequence[str], n_ctx: int) -> dict[str, str]:
     """What was changed in the data or left out of it, where there is something to say."""
     lines = {"chats": _template(n[CHAT])} if CHAT in n else {}
     if wrote := written_in_words(task):

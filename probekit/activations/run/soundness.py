@@ -17,7 +17,7 @@ from probekit.activations.run.gather import masked_pairs
 from probekit.errors import DataError
 from probekit.machine.devices import DTYPES
 from probekit.models.base import LanguageModel
-from probekit.points import Place, base_name, place_name
+from probekit.points import Place, base_name
 
 
 def sound_rows(
@@ -28,10 +28,10 @@ def sound_rows(
     Attention scores that the mask hides are -inf and count as sound.
     """
     sound = {place: x.isfinite().all(1) for place, x in kept.items()}
-    for (point, layer), x in kept.items():
-        if base_name(point) == "attn_scores" and layer is not None:
-            masked = masked_pairs(batch, causal, model.window_of(layer), x.device)
-            sound[point, layer] |= masked & (x == -torch.inf).all(1)
+    for place, x in kept.items():
+        if base_name(place.point) == "attn_scores" and place.layer is not None:
+            masked = masked_pairs(batch, causal, model.window_of(place.layer), x.device)
+            sound[place] |= masked & (x == -torch.inf).all(1)
     return sound
 
 
@@ -73,7 +73,7 @@ def _first_error(plan: ExtractionPlan, batch: PackedBatch) -> DataError | None:
 
 def _error(place: Place, example: str, bad: Tensor, plan: ExtractionPlan) -> DataError:
     """The error for an example at a place; `bad` are its unsound rows there, [R, D]."""
-    name, dtype = place_name(place), plan.dtype
+    name, dtype = str(place), plan.dtype
     if bad.isfinite().all():
         return DataError(
             f"{name} of example {example!a} is {bad.abs().max():.3g}, more than {dtype} holds "

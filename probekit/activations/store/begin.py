@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from probekit.activations.digest import FORMAT_VERSION
 from probekit.activations.layout import Layout
 from probekit.activations.store.examples import check_examples, write_examples
@@ -15,6 +13,7 @@ from probekit.files.durable import TEMPORARY, entries, is_there, make_folders, r
 from probekit.files.remote.path import AnyPath
 from probekit.files.run import ELSEWHERE, begin_run, differing, refuse_others, value_shown
 from probekit.interventions import one_place_in_words
+from probekit.selections import Selection
 from probekit.tasks.base import Task
 
 CONTINUATIONS = "continuations"  # the folder of what the model wrote, before there is a plan
@@ -37,7 +36,7 @@ class NewStore:
         model: name of the model, for people; the identity holds the fingerprint.
         task: the examples.
         layout: how many rows each has at a place.
-        positions: the positions that were requested, arrays as they are.
+        positions: those that were requested.
         source: arguments with which `load_model` loads the model again, JSON-able.
         meta: provenance for the manifest, JSON-able; it is kept in the plan, so that a lost manifest can be rewritten.
     """
@@ -46,7 +45,7 @@ class NewStore:
     model: str
     task: Task
     layout: Layout
-    positions: Sequence[str | int | np.ndarray]
+    positions: Sequence[Selection]
     source: dict[str, Any] | None
     meta: dict[str, Any]
 

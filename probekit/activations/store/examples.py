@@ -23,6 +23,7 @@ from probekit.errors import StorageError
 from probekit.files.durable import each_of, matches, read_plain, seal, unseal, write_first, write_named
 from probekit.files.remote.path import AnyPath
 from probekit.files.scratch import give_back_memory, pieces
+from probekit.selections import Selection
 from probekit.tasks.base import Task
 from probekit.tasks.fields import (
     FIELDS,
@@ -46,7 +47,6 @@ _NUMBER_BYTES = 8
 _BATCH_ROWS = 1024  # rows of a piece that are unfolded before their bytes are counted
 _MOST_BYTES, _MOST_FACTOR = 256 << 20, 50  # what a piece may unfold to: this, or this many times its size
 
-Positions = Sequence[str | int | np.ndarray]
 Columns = dict[tuple[str, str], Any]
 
 LAYOUT = {
@@ -108,20 +108,20 @@ class StoredExamples:
     Attributes:
         task: the N examples.
         layout: how many rows each has at a place.
-        positions: the positions that were requested: words, ints, int64 [N].
+        positions: those that were requested.
         seal: checksum of examples.json.
     """
 
     task: Task
     layout: Layout
-    positions: list[str | int | np.ndarray]
+    positions: list[Selection]
     seal: str
 
 
 # write ----------------------------------------------------------------------------------------------------------------
 
 
-def write_examples(path: AnyPath, task: Task, layout: Layout, positions: Positions) -> None:
+def write_examples(path: AnyPath, task: Task, layout: Layout, positions: Sequence[Selection]) -> None:
     """Write the examples of the store at `path`: the pieces first, and examples.json last.
 
     Raises:
@@ -136,20 +136,20 @@ def write_examples(path: AnyPath, task: Task, layout: Layout, positions: Positio
         "info": task.info,
         "label_names": task.label_names,
         "position": task.position if isinstance(task.position, str) else None,
-        "positions": [None if isinstance(one, np.ndarray) else one for one in positions],
+        "positions": [one.plain if one.each is None else None for one in positions],
         "layout": {"positions": layout.positions, "n_bos": layout.n_bos, "n_end": layout.n_end},
         "pieces": checksums,
     }
     write_first(path / "examples.json", seal(body, MAX_EXAMPLES_BYTES)[0])
 
 
-def _columns_to_write(task: Task, layout: Layout, positions: Positions) -> Columns:
+def _columns_to_write(task: Task, layout: Layout, positions: Sequence[Selection]) -> Columns:
     columns: Columns = {key: values for key, values in task_columns(task) if key[0] in _COLUMNS}
     columns["lengths", ""] = layout.lengths
-    columns |= {("positions", str(k)): one for k, one in enumerate(positions) if isinstance(one, np.ndarray)}
+    columns |= {("positions", str(k)): one.each for k, one in enumerate(positions) if one.each is not None}
     for field in ("tokens", "token_index", "characters"):
         if (numbers := getattr(layout, field)) is not None:
-            columns[field, ""] = RaggedRows(numbers, layout.offsets(("", None)))
+            columns[field, ""] = RaggedRows(numbers, layout.offsets())
     return columns if layout.picked is None else columns | {("picked", ""): layout.picked}
 
 
@@ -337,7 +337,7 @@ def _check_piece(columns: Columns, head: ExamplesHead) -> None:
                 values.dtype.kind == ("i" if is_whole else "f"), values.ndim == 1 or field in ("labels", "characters")
             )
     layout = _layout(columns, head)
-    rows = int(layout.counts(("", None)).sum())
+    rows = int(layout.counts().sum())
     for numbers in (layout.tokens, layout.token_index, layout.characters):
         require(numbers is None or len(numbers) == rows)
     if layout.characters is not None:
@@ -377,7 +377,10 @@ def joined(path: AnyPath, plan: PlanFile, head: ExamplesHead, some: Iterable[Col
         columns = joined_columns([head.own] if head.own else some)
         require(len(columns["ids", ""]) == plan.rows)
         layout = _layout(columns, head)
-        positions = [columns["positions", str(k)] if one is None else one for k, one in enumerate(head.positions)]
+        positions = [
+            Selection.named(one) if one is not None else Selection.of(columns["positions", str(k)])
+            for k, one in enumerate(head.positions)
+        ]
         fields = fields_of({key: values for key, values in columns.items() if key[0] in FIELDS})
         if head.position is not None:
             fields["position"] = head.position

@@ -18,7 +18,7 @@ from probekit.files.remote.path import AnyPath
 from probekit.files.run import Run
 from probekit.interventions import edits_in_words
 from probekit.machine.devices import DTYPES
-from probekit.points import Place, place_name
+from probekit.points import Place
 
 FORMAT = "probekit-activations"
 MAX_EXAMPLES_BYTES = 512 << 20  # of examples.json, or a piece of the examples
@@ -153,8 +153,8 @@ def _plan(body: dict[str, Any], seal: str) -> PlanFile:
     require(matches(body, _PLAN))
     identity = body["identity"]
     rows, widths, shards = identity["rows"], identity["widths"], identity.get("shards")
-    places = [(point, layer) for point, layer in identity["places"]]
-    require(len(set(map(place_name, places))) == len(places) == len(widths) > 0)
+    places = [Place(point, layer) for point, layer in identity["places"]]
+    require(len(set(map(str, places))) == len(places) == len(widths) > 0)
     require(all(0 < width < MAX_WIDTH for width in widths), 0 < rows < MAX_ROWS, identity["dtype"] in DTYPES)
     require(shards is None or 0 < shards <= min(rows, MAX_RECORDS))
     source, meta = body.get("source"), body["meta"]
@@ -218,7 +218,7 @@ def read_record(path: AnyPath, plan: PlanFile, number: int) -> tuple[Record, str
     file = record_path(path, number)
     record, seal = load_record(file, plan.seal)
     held = {name: (x.dtype, x.shape[1]) for name, x in record.tensors.items()}
-    wanted = {place_name(p): (plan.dtype, width) for p, width in zip(plan.places, plan.widths, strict=True)}
+    wanted = {str(p): (plan.dtype, width) for p, width in zip(plan.places, plan.widths, strict=True)}
     if held != wanted or record.rows.max() >= plan.rows or (plan.shards is not None and number >= plan.shards):
         raise StorageError(f"{str(file)!a} does not hold the rows and places of the plan; {repair_advice(path)}")
     return record, seal
@@ -237,7 +237,7 @@ def read_records(path: AnyPath, plan: PlanFile) -> dict[int, tuple[Record, str]]
 def check_layout(path: AnyPath, plan: PlanFile, layout: Layout, records: dict[int, Record]) -> None:
     """Raise a StorageError unless each tensor has as many rows as its examples."""
     for place in plan.places:
-        counts, name = layout.counts(place), place_name(place)
+        counts, name = layout.counts(place), str(place)
         for number, record in records.items():
             if record.tensors[name].shape[0] != counts[record.rows].sum():
                 file = record_path(path, number)

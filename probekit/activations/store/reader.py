@@ -37,7 +37,7 @@ from probekit.files.durable import readers_of
 from probekit.files.remote.path import AnyPath
 from probekit.machine.devices import DTYPES
 from probekit.options.check import check_any_path, check_reading
-from probekit.points import Place, PointSpec, place_name
+from probekit.points import Place, PointSpec
 from probekit.tasks.join_labels import labels_record
 from probekit.text import listed
 
@@ -81,14 +81,14 @@ class Store(Activations):
         check_shard_sizes(self.path, self._records)
 
     def _rows(self, place: Place) -> Tensor:
-        every = [np.arange(record.tensors[place_name(place)].shape[0]) for record in self._records]
+        every = [np.arange(record.tensors[str(place)].shape[0]) for record in self._records]
         counts = self.layout.counts(place)
         targets = [_spread(self.layout.offsets(place)[:-1], counts, record.rows) for record in self._records]
         return self._gather(place, list(zip(self._records, every, targets, strict=True)), int(counts.sum()))
 
     def _gather(self, place: Place, parts: list[tuple[Record, np.ndarray, np.ndarray]], n_rows: int) -> Tensor:
         """Rows from shards, [n_rows, D]; parts are (record, rows of its tensor, ascending, and the target of each)."""
-        name, width = place_name(place), self._plan.widths[self._places.index(place)]
+        name, width = str(place), self._plan.widths[self._places.index(place)]
         dtype = DTYPES[self._plan.dtype]
         values = np.empty((n_rows, width * dtype.itemsize), dtype=np.uint8)  # numpy allocates large pages
 
@@ -157,7 +157,7 @@ class Store(Activations):
             UnknownPoint: the store does not have this place.
             StorageError: a shard is missing or damaged.
         """
-        return self._shards(place_name(self._known(key)))
+        return self._shards(str(self._known(key)))
 
     def _shards(self, name: str) -> Iterator[tuple[np.ndarray, Tensor]]:
         waiting: deque[tuple[np.ndarray, Future[Tensor]]] = deque()

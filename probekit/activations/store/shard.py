@@ -61,7 +61,7 @@ class TensorRecord:
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """The content of one shard: rows of the task, and a tensor for each place, by `place_name`, in file order."""
+    """The content of one shard: rows of the task, and a tensor for each place, by its text, in file order."""
 
     rows: np.ndarray
     tensors: dict[str, TensorRecord]

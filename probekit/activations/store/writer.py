@@ -30,7 +30,7 @@ from probekit.errors import StorageError
 from probekit.files.durable import is_there, seal, sync_names, touch, write_first, write_named
 from probekit.files.remote.path import AnyPath
 from probekit.files.scratch import give_back_memory
-from probekit.points import Place, place_name, split_point
+from probekit.points import Place
 
 IN_FLIGHT = 3  # shards on their way to the disk at once: one is hashed and written while others wait for their fsync
 IN_FLIGHT_BYTES = 256 << 20  # of larger shards fewer are
@@ -97,7 +97,7 @@ class StoreWriter:
             StorageError: it is missing or damaged.
         """
         record, _ = read_record(self.path, self._plan, number)
-        return {split_point(name): read_tensor(self.path, record, name) for name in record.tensors}
+        return {Place.of(name): read_tensor(self.path, record, name) for name in record.tensors}
 
     def write(self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor]) -> Future[bool]:
         """Put one shard on disk: the file first, then its record, unless another writer was faster.
@@ -128,7 +128,7 @@ class StoreWriter:
         self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor], before: Future[bool] | None = None
     ) -> bool:
         """Write a shard, and then its record when that of the shard before is on disk."""
-        named, record = {place_name(place): x.contiguous() for place, x in tensors.items()}, list[Record]()
+        named, record = {str(place): x.contiguous() for place, x in tensors.items()}, list[Record]()
         write_named(self.path / "shards", hashed_parts(rows, named, record), lambda: record[0].file)
         if before is not None:
             before.result()  # it began sooner, so that its thread is not waiting for this one

@@ -27,7 +27,7 @@ from probekit.activations.sums.moments import SplitMoments
 from probekit.errors import StorageError
 from probekit.files.durable import is_there, read_plain, refused, remove_old, seal, unseal, write_as, write_first
 from probekit.files.remote.path import AnyPath
-from probekit.points import Place, place_name, split_point
+from probekit.points import Place
 from probekit.tasks.base import SPLITS
 
 FORMAT = "probekit-statistics"
@@ -128,7 +128,7 @@ def write_checkpoint(folder: AnyPath, contents: Contents, progress: CountProgres
 
 def write_files(folder: AnyPath, contents: Contents) -> dict[str, Any]:
     """Write a file for each place, with at most one place in memory twice; returns the record's entry for them."""
-    return {place_name(place): write_place(folder, contents, place) for place in contents.places}
+    return {str(place): write_place(folder, contents, place) for place in contents.places}
 
 
 def write_place(folder: AnyPath, contents: Contents, place: Place) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def read_contents(record: AnyPath, body: dict[str, Any]) -> Contents:
 def recorded_places(record: AnyPath, body: dict[str, Any]) -> list[Place]:
     """The places of a record, one or more; errors as in `read_contents`."""
     with _record_errors(record):
-        places = [split_point((point, layer)) for point, layer in body["places"]]
+        places = [Place.of((point, layer)) for point, layer in body["places"]]
         if not places:
             raise ValueError
         return places
@@ -290,7 +290,7 @@ def _read_place(record: AnyPath, body: dict[str, Any], place: Place) -> dict[Key
     D = widths[body["places"].index(list(place))]
     if not (type(D) is int and D > 0):
         raise ValueError
-    at = body["files"][place_name(place)]
+    at = body["files"][str(place)]
     shapes = _shapes(splits, D, [len(names) for names in label_names.values()])
     tensors = _read_file(record.parent, at["file"], at["n_bytes"], shapes)
     return {(place, split): _moments(tensors, split, list(label_names)) for split in splits}

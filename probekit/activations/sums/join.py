@@ -33,7 +33,7 @@ from probekit.activations.sums.moments import SplitMoments
 from probekit.errors import StorageError
 from probekit.files.durable import remove_folder, seal, write_first
 from probekit.files.remote.path import AnyPath
-from probekit.points import Place, place_name
+from probekit.points import Place
 
 PARTS = "parts"
 _SAME = ("format", "version", "places", "widths", "splits", "label_names")  # fields that are equal in all parts
@@ -138,7 +138,7 @@ def _joined_places(parts: list[PartSums]) -> Iterator[tuple[str, tuple[Contents,
         for part in parts:
             own = read_place(part.record, part.body, place)
             total = {key: total[key] + own[key] for key in own} if total else own
-        yield place_name(place), (Contents(total, label_names, {}), place)
+        yield str(place), (Contents(total, label_names, {}), place)
 
 
 def _joined_progress(parts: list[CountProgress]) -> CountProgress:

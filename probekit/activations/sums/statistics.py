@@ -25,7 +25,7 @@ from probekit.errors import DataError, StorageError
 from probekit.files.durable import make_folder, unseal
 from probekit.files.remote.path import AnyPath
 from probekit.options.check import check_any_path
-from probekit.points import Place, PointSpec, UnknownPoint, as_extracted, place_name, split_point
+from probekit.points import Place, PointSpec, UnknownPoint, as_extracted
 from probekit.tasks.base import SPLITS, Task
 from probekit.text import listed, printable
 
@@ -50,11 +50,11 @@ class Statistics(Mapping[Key, SplitMoments]):
         """
         if not (isinstance(key, tuple) and len(key) == 2):
             raise UnknownPoint(f"the key is a place and a split, such as ('resid_pre.5', 'train'); got {key!r}")
-        short, layer = split_point(key[0])
-        place = (as_extracted(short, self.places), layer)
+        short, layer = Place.of(key[0])
+        place = Place(as_extracted(short, self.places), layer)
         if (place, key[1]) not in self._contents.moments:
-            there = f"{listed([place_name(one) for one in self.places])}; {', '.join(self.splits)}"
-            raise UnknownPoint(f"no statistics of {place_name(place)}, {key[1]!a} here; there are {there}")
+            there = f"{listed([str(one) for one in self.places])}; {', '.join(self.splits)}"
+            raise UnknownPoint(f"no statistics of {place}, {key[1]!a} here; there are {there}")
         return self._contents.moments[place, key[1]]
 
     def __iter__(self) -> Iterator[Key]:

@@ -34,7 +34,7 @@ from probekit.activations.sums.statistics import Statistics, used_splits
 from probekit.errors import DataError, UsageError
 from probekit.files.durable import make_folder, remove_stale
 from probekit.files.remote.path import AnyPath
-from probekit.points import PAIR_POINTS, Place, place_name
+from probekit.points import PAIR_POINTS, Place
 from probekit.tasks.base import Task
 from probekit.text import listed
 
@@ -178,7 +178,7 @@ def check_countable(task: Task, layout: Layout, places: list[Place]) -> None:
         UsageError: several positions, attention, or a regression.
         DataError: labels out of range.
     """
-    if pairs := [place_name(place) for place in places if place[0] in PAIR_POINTS]:
+    if pairs := [str(place) for place in places if place[0] in PAIR_POINTS]:
         raise UsageError(f"statistics are of tokens, and {pairs[0]} belongs to pairs of tokens; leave it out")
     if len(layout.positions) > 1:
         raise UsageError(f"statistics need one position, or all; got {listed(layout.positions)}")

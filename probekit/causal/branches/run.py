@@ -23,7 +23,7 @@ from probekit.hooks import HookPoint
 from probekit.interventions import Edit, Edits, editing
 from probekit.models.base import LanguageModel
 from probekit.models.cache import KeyValueCache, SharedPrefix
-from probekit.points import split_point
+from probekit.points import Place
 
 TOKENS = {"cpu": 2048}  # in one forward, as in extraction; not measured here
 TOKENS_ELSEWHERE = 16_384  # not measured
@@ -329,5 +329,5 @@ def _forward(
 
 def _edits_after_reading(model: LanguageModel, branches: Branches) -> bool:
     """Whether a point is edited where the last block has left out all tokens but the answer tokens."""
-    names = [split_point(name) for name in model.resolve(list(branches.edits))]
+    names = [Place.of(name) for name in model.resolve(list(branches.edits))]
     return any(short != "resid_pre" and layer in (None, model.n_layers - 1) for short, layer in names)

@@ -37,7 +37,7 @@ from probekit.errors import DataError, UsageError
 from probekit.files.plain_files import MAX_TABLE, read_bytes
 from probekit.interventions import Edit
 from probekit.models.base import LanguageModel
-from probekit.points import Place, place_name
+from probekit.points import Place
 from probekit.tasks.base import Task
 from probekit.tasks.tables.columns import TOKEN_COLUMNS
 from probekit.tasks.tables.readers import TXT, read_table
@@ -95,9 +95,7 @@ def read_exchange(
     if label not in reading.scores:
         raise UsageError(reading.left_out.get(label, f"no fresh probes of {label!a}; read them first: read_afresh"))
     places = list(after)
-    if missing := [
-        place_name(place) for place in places if place not in before or place not in reading.scores[label].probes
-    ]:
+    if missing := [str(place) for place in places if place not in before or place not in reading.scores[label].probes]:
         raise UsageError(
             f"no unedited activations or probes of {listed(missing)}; read the same places without the edit"
         )
@@ -224,7 +222,7 @@ def prepare_aftermath(question: CausalQuestion) -> Aftermath:
     task, reading = question.acts.task.subset(rows), None
     if question.options.completeness:
         index = torch.from_numpy(rows)
-        places = [(layer.point, layer.layer) for layer in question.layers]
+        places = [Place(layer.point, layer.layer) for layer in question.layers]
         own = ActivationSet({place: question.acts[place][index] for place in places}, task)
         try:
             reading = read_afresh(own, seed=question.options.seed)
@@ -258,7 +256,7 @@ def after_edits(
         "collateral"; and, where fresh probes could read the label, "completeness" (a list: at the place, then at later
         ones, up to the first where nothing was read before), "completeness_interval", "selectivity", "reliability".
     """
-    place = effects[0].point, effects[0].layer
+    place = Place(effects[0].point, effects[0].layer)
     found = {}
     for method, (direction, scale) in _chosen(effects).items():
         if method == "erase" and eraser is not None:
@@ -359,7 +357,7 @@ def _shares(completeness: list[float], selectivity: float) -> dict[str, Any]:
 
 def _edited(question: CausalQuestion, task: Task, place: Place, edits: dict[Place, Any]) -> ActivationSet:
     """Activations of the rows with the edit, at its place and at later ones of the curve."""
-    every = [(layer.point, layer.layer) for layer in question.layers]
+    every = [Place(layer.point, layer.layer) for layer in question.layers]
     return extract_edited(question.model, question.acts, task, every[every.index(place) :], edits, question.options.at)
 
 

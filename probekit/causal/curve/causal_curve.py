@@ -31,7 +31,7 @@ from probekit.machine.versions import versions_of
 from probekit.models.base import LanguageModel
 from probekit.options import CausalArguments
 from probekit.options.option import keywords
-from probekit.selections import PER_EXAMPLE, in_words
+from probekit.selections import PER_EXAMPLE, Selection
 
 Selected = dict[str, dict[str, Any]]
 Directions = dict[str, dict[str, str]]
@@ -378,7 +378,7 @@ def _answer_token(question: CausalQuestion) -> str:
     at = question.options.answer_at
     if at is None:
         return "last token" if question.model.causal else "[MASK]"
-    return in_words(PER_EXAMPLE if isinstance(at, tuple) else str(at))
+    return (PER_EXAMPLE if isinstance(at, tuple) else Selection.of(at)).in_words
 
 
 @torch.no_grad()

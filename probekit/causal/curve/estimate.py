@@ -15,6 +15,7 @@ from probekit.causal.curve.sides import Side, find_side
 from probekit.evaluation.results.data import ProbeData
 from probekit.models.base import LanguageModel
 from probekit.options import CausalOptions
+from probekit.points import Place
 from probekit.text import counted
 
 FEW_PLACEBOS = 5  # of the edits that are timed: enough that they are joined, as those of a run are
@@ -51,7 +52,7 @@ def _seconds(question: CausalQuestion, acts: Activations, sides: Mapping[str, Si
         found["preparing"] = time.perf_counter() - began
         found["edits"] = _of_edits(question, acts)
         if known.texts is not None:
-            place = (layer.point, layer.layer)
+            place = Place(layer.point, layer.layer)
             least, most = (_timed(partial(search_at, question, known.texts, place, steps)) for steps in TIMED_STEPS)
             step = max(0.0, most - least) / (TIMED_STEPS[1] - TIMED_STEPS[0])
             found["search"] = n * (least + (STEPS - TIMED_STEPS[0]) * step)

@@ -28,7 +28,7 @@ from probekit.errors import DataError
 from probekit.evaluation.results.data import LayerResult
 from probekit.interventions import Edit, apply_edit
 from probekit.models.base import LanguageModel
-from probekit.points import Place, place_name
+from probekit.points import Place
 
 MOST_RUNS = 4096  # edited runs at once
 
@@ -71,7 +71,7 @@ def _run(model: LanguageModel, place: Place, side: Side, edit: Edit, arms: list[
     n, layer = len(side.index), place[1]
     assert layer is not None
     text_V = torch.arange(n).repeat(len(arms))
-    branches = Branches(layer, text_V, side.at_NL[text_V], {place_name(place): edit})
+    branches = Branches(layer, text_V, side.at_NL[text_V], {str(place): edit})
     hidden_VD = run_branches(model, side.trunk, branches)
     own_V, other_V = side.own_N[text_V], side.other_N[text_V]
     columns = [_sizes(edit, side.x_ND[text_V])]
@@ -103,7 +103,7 @@ def effect_of(run: ArmRun, side: Side, place: Place) -> Effect:
     if not np.isfinite(run.difference).all():
         scale = "" if run.arm.scale is None else f" at scale {run.arm.scale:g}"
         raise DataError(
-            f"{run.arm.method} along {run.arm.direction!a}{scale} at {place_name(place)} gives logits that are not "
+            f"{run.arm.method} along {run.arm.direction!a}{scale} at {place} gives logits that are not "
             "finite; take smaller scales (--scale), or load the model in float32"
         )
     part_N = side.difference - run.difference
@@ -191,7 +191,7 @@ def measure_place(
     done: Callable[[int], None],
 ) -> PlaceFound:
     """Fit the directions of a place to train rows, edit, and measure; `known` is the same for every place."""
-    place, options = (layer.point, layer.layer), question.options
+    place, options = Place(layer.point, layer.layer), question.options
     every_ND = question.acts[place]
     train = question.acts.task.subset(question.train)
     x_ND = every_ND[torch.from_numpy(question.train)]

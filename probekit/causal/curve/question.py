@@ -13,7 +13,6 @@ from torch import Tensor
 
 from probekit.activations.activations import Activations
 from probekit.activations.labelled import record_of_labels, with_task
-from probekit.activations.layout import PER_EXAMPLE
 from probekit.activations.plan.reading.read_positions import read_positions
 from probekit.activations.plan.token_ids import Sequences, tokenise_inputs
 from probekit.causal.behaviour.answers import answer_ids, answer_tokens
@@ -28,6 +27,7 @@ from probekit.models.base import LanguageModel
 from probekit.options import CausalOptions, CurveOptions
 from probekit.places import places_of
 from probekit.points import PAIR_POINTS
+from probekit.selections import PER_EXAMPLE
 from probekit.tasks.base import Task
 from probekit.tasks.join_labels import FINGERPRINTS
 

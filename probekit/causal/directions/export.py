@@ -19,7 +19,7 @@ from probekit.causal.directions.directions import Direction
 from probekit.errors import DataError, UsageError
 from probekit.files.durable import write_as
 from probekit.options.check import check_path, is_whole
-from probekit.points import Place, place_name, split_point
+from probekit.points import Place
 from probekit.text import kind_of
 
 ALIGNMENT = 32  # bytes; GGUF's default
@@ -50,7 +50,7 @@ def export_directions(
     target = check_path("path", path)
     vectors = _vectors(directions, point)
     if target.suffix == ".safetensors":
-        data = save({place_name(at): torch.from_numpy(x) for at, x in vectors.items()}, {"model": model})
+        data = save({str(at): torch.from_numpy(x) for at, x in vectors.items()}, {"model": model})
     elif target.suffix == ".gguf":
         data = control_vector(vectors_by_block(vectors), model)
     else:
@@ -103,10 +103,10 @@ def _vectors(directions: Mapping[Any, Any], point: str) -> dict[Place, np.ndarra
 
 
 def _place(key: Any, point: str) -> Place:
-    short, layer = split_point((point, int(key)) if is_whole(key) else key)
-    if layer is None or layer < 0:
+    place = Place.of((point, int(key)) if is_whole(key) else key)
+    if place.layer is None or place.layer < 0:
         raise UsageError(f'expected a layer, such as 5, or a place, such as "resid_post.5"; got {key!a:.60}')
-    return short, layer
+    return place
 
 
 def _vector(given: Any) -> np.ndarray:
@@ -138,11 +138,11 @@ def vectors_by_block(vectors: Mapping[Place, np.ndarray]) -> dict[int, np.ndarra
         block = layer if point == "resid_post" else layer - 1
         if block < 1:
             raise UsageError(
-                f"llama.cpp adds nothing before the output of block 1, so it cannot steer {place_name(place)}; leave "
+                f"llama.cpp adds nothing before the output of block 1, so it cannot steer {place}; leave "
                 "it out (the first are resid_pre.2 and resid_post.1)"
             )
         if block in blocks:
-            same = place_name(("resid_pre", block + 1)), place_name(("resid_post", block))
+            same = str(Place("resid_pre", block + 1)), str(Place("resid_post", block))
             raise UsageError(f"{same[0]} and {same[1]} are the same place; give one of them")
         blocks[block] = vector
     return blocks

@@ -26,7 +26,8 @@ from probekit.evaluation.results.data import ProbeData
 from probekit.interventions import Edits
 from probekit.options.check import check_among, is_whole
 from probekit.places import NamedPlaces, places_of
-from probekit.points import Place, PointSpec, place_name, spans_of
+from probekit.points import Place, PointSpec, spans_of
+from probekit.selections import Selection
 from probekit.tasks.tokens.token_labels import unlabelled_rows
 from probekit.text import kind_of, listed
 
@@ -52,7 +53,7 @@ class SteeringVectors(NamedPlaces, Mapping[Place, Direction]):
     def __getitem__(self, key: PointSpec) -> Direction:
         place = self.point_of(key)
         if place not in self._found:
-            raise UsageError(f"no steering vector of {place_name(place)}; there are {spans_of(self._found)}")
+            raise UsageError(f"no steering vector of {place}; there are {spans_of(self._found)}")
         return self._found[place]
 
     def __iter__(self) -> Iterator[Place]:
@@ -82,7 +83,7 @@ class SteeringVectors(NamedPlaces, Mapping[Place, Direction]):
         try:
             places = places_of(self, self.points[0], layers)[1]
         except UsageError as error:
-            last = place_name([*self._found][-1])
+            last = str([*self._found][-1])
             raise UsageError(
                 f'{error}; the last place is {last}: edit it with {{"{last}": vectors["{last}"].steering(scale)}}'
             ) from None
@@ -135,7 +136,8 @@ def steering_vectors(
     label = _label(acts, label)
     names = acts.label_names[label]
     pair = _pair(names, classes, label)
-    source = one_position(acts, position) if isinstance(acts, Activations) else acts
+    read = None if position is None else Selection.of(position)
+    source = one_position(acts, read) if isinstance(acts, Activations) else acts
     if isinstance(acts, Statistics) and position is not None:
         raise UsageError(f"statistics are of one position; leave position={position!a:.40} out")
     places = places_of(named, point, "all")[1]
@@ -159,7 +161,7 @@ def _direction(
 def _probes(results: ProbeData, label: str) -> dict[Place, Any]:
     if results.meta["label"] != label:
         raise UsageError(f"the results are of {results.meta['label']!a}, expected {label!a}; give those of one label")
-    return {(one.point, one.layer): one.probe for one in results.layers if one.probe is not None}
+    return {Place(one.point, one.layer): one.probe for one in results.layers if one.probe is not None}
 
 
 def _named(acts: Any) -> NamedPlaces:

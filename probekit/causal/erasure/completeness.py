@@ -21,7 +21,7 @@ from probekit.errors import DataError, UsageError
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.train_probes import train_curves
 from probekit.options import CurvesArguments
-from probekit.points import Place, place_name
+from probekit.points import Place
 from probekit.text import listed
 
 UNKNOWN = (-math.inf, math.inf)  # the interval of a score that has none
@@ -161,7 +161,7 @@ def fresh_probes(
     """
     label, places = after.task.label_set(label), list(after)
     known = _places_of(before)
-    if missing := [place_name(place) for place in places if place not in known]:
+    if missing := [str(place) for place in places if place not in known]:
         raise UsageError(f"no activations of {listed(missing)} without the edit; extract the same places twice")
     read_after = read_afresh(after, probe=probe, seed=seed)
     read_before = before if isinstance(before, FreshReading) else read_afresh(before, places, probe=probe, seed=seed)
@@ -233,8 +233,8 @@ def _of_labels(acts: ActivationSet, names: list[str], metric: str, options: dict
     for name in names:
         C = acts.task.n_classes(name)
         results = [layer for (label, _), curve in curves.items() if label == name for layer in curve.layers]
-        values = {(each.point, each.layer): each.metrics["test"][metric] for each in results}
-        intervals = {(each.point, each.layer): each.intervals.get(metric, UNKNOWN) for each in results}
-        probes = {(each.point, each.layer): each.probe for each in results}
+        values = {Place(each.point, each.layer): each.metrics["test"][metric] for each in results}
+        intervals = {Place(each.point, each.layer): each.intervals.get(metric, UNKNOWN) for each in results}
+        probes = {Place(each.point, each.layer): each.probe for each in results}
         scores[name] = FreshScores(metric, 1 / C if C else 0.0, values, intervals, probes)
     return scores

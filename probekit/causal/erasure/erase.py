@@ -27,7 +27,7 @@ from probekit.activations import Activations, SplitMoments, Statistics
 from probekit.errors import DataError, UsageError
 from probekit.interventions import Affine
 from probekit.machine.devices import where_float64
-from probekit.points import PointSpec, place_name, split_point
+from probekit.points import Place, PointSpec
 from probekit.probes.base import as_numpy, scale_of
 from probekit.tasks.tokens.token_labels import unlabelled_rows
 from probekit.text import listed
@@ -191,7 +191,7 @@ def one_row_each(acts: Activations, place: PointSpec, rows: Tensor) -> Tensor:
     x = acts[place]
     if x.dim() != 2 or acts.layout.is_ragged or acts.task.token_labels:
         raise UsageError(
-            f"{place_name(split_point(place))} has several tokens of each text; choose one with acts.at(position), "
+            f"{Place.of(place)} has several tokens of each text; choose one with acts.at(position), "
             "where 'all' makes each token an example"
         )
     return x[rows.to(x.device)]

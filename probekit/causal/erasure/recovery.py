@@ -7,14 +7,14 @@ import torch
 
 from probekit.activations import Activations, ActivationSet
 from probekit.activations.extract import extract_task
-from probekit.activations.layout import PER_EXAMPLE
 from probekit.causal.erasure.completeness import FreshProbes, FreshReading, fresh_probes
 from probekit.causal.erasure.erase import one_row_each
 from probekit.errors import UsageError
 from probekit.interventions import Edit
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractArguments
-from probekit.points import Place, PointSpec, place_name
+from probekit.points import Place, PointSpec
+from probekit.selections import PER_EXAMPLE
 from probekit.tasks import Task
 
 
@@ -56,7 +56,7 @@ def read_after_edit(
     curve = acts.curve(edited[0])
     later = curve[curve.index(edited) :]
     if acts.meta.get("position") == "mean" and at == "read":
-        raise UsageError(f"{place_name(edited)} is the mean over all tokens, so no one token is read; give at='all'")
+        raise UsageError(f"{edited} is the mean over all tokens, so no one token is read; give at='all'")
     if acts.task.text_of is not None:
         raise UsageError("each token is an example here, and an edit needs texts; choose one token: acts.at(position)")
     after = extract_edited(model, acts, acts.task.subset(acts.task.splits != "train"), later, {edited: edit}, at)

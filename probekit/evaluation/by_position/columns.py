@@ -48,7 +48,7 @@ def position_columns(layout: Layout, from_end: bool) -> list[Column]:
     if not layout.is_ragged:
         every = np.arange(N)
         return [Column(name, every, every * P + i) for i, name in enumerate(layout.positions)]
-    counts = layout.counts(("", None))
+    counts = layout.counts()
     starts = np.cumsum(counts) - counts
     found = []
     for index in range(int(counts.max(initial=0))):

@@ -49,8 +49,8 @@ from probekit.machine.devices import free_bytes
 from probekit.machine.threads import in_threads, one_thread
 from probekit.options import CurvesArguments
 from probekit.options.probe import BY_HEAD, FROM_END
-from probekit.places import ALL
 from probekit.points import Place
+from probekit.selections import ALL, Selection
 from probekit.tasks.base import Task
 from probekit.tasks.tokens.stretches import no_label
 
@@ -298,7 +298,7 @@ def planned_column(
         labels, n_classes = np.searchsorted(column.classes, labels), len(column.classes)
     task = _task_of(rows, column, labels)
     tokens = None if layout.tokens is None else layout.tokens[column.rows]
-    own = Layout([column.name], layout.lengths[column.texts], layout.n_bos, tokens, layout.n_end)
+    own = Layout([Selection.named(column.name)], layout.lengths[column.texts], layout.n_bos, tokens, layout.n_end)
     acts = ActivationSet({}, task, rows.acts.meta, own)
     request = replace(request, acts=acts, features=acts, labels=labels, n_classes=n_classes)
     protocol = split_protocol(task.splits, np.ones(len(labels), dtype=bool))

@@ -34,7 +34,7 @@ from probekit.points import Place, base_name
 Fits = Callable[[np.ndarray, Sequence[float]], list[Guess]]
 """Training rows and values of C -> a guess for each."""
 
-EMBEDDINGS: tuple[Place, ...] = (("resid_pre", 0), ("embed", None))  # of any stack
+EMBEDDINGS: tuple[Place, ...] = (Place("resid_pre", 0), Place("embed", None))  # of any stack
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.activations import Activations
-from probekit.activations.layout import PER_EXAMPLE
 from probekit.evaluation.compare.guesses import word_type
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.request import Request
@@ -25,6 +24,7 @@ from probekit.evaluation.results.data import LEAST_SEEN
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import value_of
 from probekit.options import ProbeOptions
+from probekit.selections import PER_EXAMPLE
 from probekit.tasks.chats.contents import compared_inputs
 from probekit.tasks.splitting.same_text import normalised_words, text_numbers
 

@@ -17,7 +17,7 @@ from probekit.errors import DataError
 from probekit.evaluation.fits.fit_grid import FitGrid, Key, problems_at
 from probekit.evaluation.fits.predict import Features, take_rows
 from probekit.machine.devices import where_float64
-from probekit.points import Place, place_name
+from probekit.points import Place
 from probekit.probes.base import check_size
 from probekit.probes.problem import concatenated
 
@@ -70,7 +70,7 @@ def checked_features(X: Tensor, place: Place, id_of: Callable[[int], str], rows:
         what = "NaN" if bool(X[row].isnan().any()) else "infinity"
         number, where = (row, "all") if rows is None else (int(rows[row]), "its shard")
         raise DataError(
-            f"activations of {place_name(place)} hold {what}, first in row {number} (example {id_of(number)!a}; "
+            f"activations of {place} hold {what}, first in row {number} (example {id_of(number)!a}; "
             f"{int(bad.sum())} rows in {where}); extract again, in float32 if they were kept in less"
         )
     if X.dtype == torch.float64:  # every number of another type can be squared in float64

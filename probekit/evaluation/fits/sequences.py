@@ -16,15 +16,16 @@ from probekit.activations.store.reader import Store
 from probekit.errors import DataError, UsageError
 from probekit.machine.devices import free_bytes, where_float64
 from probekit.options.task import OnBadRow
-from probekit.places import ALL, check_several_kept
-from probekit.points import Place, place_name
+from probekit.places import check_several_kept
+from probekit.points import Place
 from probekit.probes.base import check_size
 from probekit.probes.sequence.ragged import Ragged, in_memory, pooled_rows
+from probekit.selections import ALL, Selection
 
 SHARE = 8  # a place is streamed unless its rows take less than this part of the free memory
 
 
-def all_tokens(acts: Activations, position: str | int | None, on_bad_row: OnBadRow = "error") -> Activations:
+def all_tokens(acts: Activations, position: Selection | None, on_bad_row: OnBadRow = "error") -> Activations:
     """The tokens of each text.
 
     Args:
@@ -101,7 +102,7 @@ def _sound(acts: Activations, place: Place, texts: np.ndarray, rows: Tensor) -> 
         example = acts.ids[int(texts[np.searchsorted(ends, first, side="right")])]
         what = "NaN" if bool(X[first].isnan().any()) else "infinity"
         raise DataError(
-            f"activations of {place_name(place)} hold {what}, first in example {example!a} ({int(bad.sum())} tokens in "
+            f"activations of {place} hold {what}, first in example {example!a} ({int(bad.sum())} tokens in "
             "all); extract again, in float32 if they were kept in less"
         )
     if X.dtype == torch.float64:
@@ -115,7 +116,7 @@ class PooledTokens(Activations):
 
     def __init__(self, source: Activations, how: str):
         self._source, self._how = source, how
-        layout = replace(source.layout, positions=[how], tokens=None, picked=None, token_index=None)
+        layout = replace(source.layout, positions=[Selection.named(how)], tokens=None, picked=None, token_index=None)
         super().__init__(list(source), source.task, {**source.meta, "position": how}, layout)
 
     def _rows(self, place: Place) -> Tensor:

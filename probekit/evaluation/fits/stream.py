@@ -19,7 +19,7 @@ from probekit.errors import DataError
 from probekit.evaluation.fits.layer import checked_features, features_of
 from probekit.evaluation.fits.predict import take_rows
 from probekit.machine.devices import free_bytes
-from probekit.points import Place, PointSpec, place_name
+from probekit.points import Place, PointSpec
 from probekit.probes.stream import NUMBER, Stream, bytes_to_fit, held, some_of
 
 OnPass = Callable[[Place, int], None]
@@ -96,7 +96,7 @@ def _least(stream: Stream) -> int:
 def _too_large(stream: Stream, place: Place, room: int) -> str:
     n, d = stream.shape
     return (
-        f"the {n:,} rows x {d:,} of {place_name(place)} take {_least(stream) / 1e9:,.1f} GB in memory (float32, "
+        f"the {n:,} rows x {d:,} of {place} take {_least(stream) / 1e9:,.1f} GB in memory (float32, "
         f"{LEAST} copies), and {room / 1e9:,.1f} GB are free: give more memory (--memory, memory=), fewer rows "
         "(extract --limit), or a probe that reads them from disk (--probe logistic, ridge, lda or mean-diff)"
     )

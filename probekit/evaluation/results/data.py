@@ -23,7 +23,7 @@ from probekit.evaluation.results.row_scores import RowScores
 from probekit.evaluation.results.spread import TrainingSpread
 from probekit.evaluation.scores.selection import selection_key
 from probekit.files.records import As, Ends, Share
-from probekit.points import place_name
+from probekit.points import Place
 
 # Selectivity needs at least this share of test rows whose type also occurs in train: a probe that memorised every type
 # is at chance on the others, so the control task would measure nothing there.
@@ -118,7 +118,7 @@ class LayerResult:
     @property
     def place(self) -> str:
         """Point and layer in one word: "resid_pre.5"."""
-        return place_name((self.point, self.layer))
+        return str(Place(self.point, self.layer))
 
     @property
     def is_at_edge(self) -> bool:
@@ -255,7 +255,7 @@ class TransferCell:
     @property
     def place(self) -> str:
         """Point and layer in one word: "resid_pre.5"."""
-        return place_name((self.point, self.layer))
+        return str(Place(self.point, self.layer))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from probekit.selections import in_words
+from probekit.selections import Selection
 from probekit.text import printable
 
 _METRICS = {"auroc": "AUROC", "r2": "R2", "f1": "F1", "spearman": "Spearman correlation"}
@@ -47,7 +47,7 @@ def probed(label: str, task: str | None) -> tuple[str, str]:
 def position_name(position: object) -> str:
     """The token that is read: "last" -> "last token"."""
     name = str(position)
-    words = printable(in_words(name)) if "@" in name or ":" in name else f"token {printable(position)}"
+    words = printable(Selection.named(name).in_words) if "@" in name or ":" in name else f"token {printable(position)}"
     return _POSITIONS.get(name, words)
 
 

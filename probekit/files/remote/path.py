@@ -319,14 +319,6 @@ def is_private(path: AnyPath) -> bool:
     return isinstance(path, RemotePath) and path.scheme == "memory"
 
 
-def is_remote(value: object) -> bool:
-    """True for a place in an object store, or its address."""
-    if isinstance(value, str | Path):
-        found = _ADDRESS.fullmatch(str(value))
-        return found is not None and _ALIASES.get(found[1].lower(), found[1].lower()) in SCHEMES
-    return isinstance(value, RemotePath)
-
-
 def _joined(names: str) -> str:
     """Names with one slash between them."""
     parts = [part for part in names.split("/") if part not in ("", ".")]

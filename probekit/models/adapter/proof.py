@@ -29,7 +29,7 @@ from probekit.models.adapter.layouts import (
     find_embedding,
     is_mlp,
 )
-from probekit.points import place_name
+from probekit.points import Place
 
 FLOAT32_BOUND = 1e-5  # relative to the largest value
 NARROW = 8  # machine epsilons of bfloat16 and float16
@@ -194,8 +194,8 @@ def _prove_stream(seen: Seen, cfg: AdapterConfig, name: str, bound: float) -> st
     for layer in range(cfg.n_layers - 1):
         if (error := relative(seen.resid_post[layer], seen.resid_pre[layer + 1])) > bound:
             raise DataError(
-                f"{name} fails its proof: {place_name(('resid_post', layer))} and "
-                f"{place_name(('resid_pre', layer + 1))} differ by {error:.1e} "
+                f"{name} fails its proof: {Place('resid_post', layer)} and "
+                f"{Place('resid_pre', layer + 1)} differ by {error:.1e} "
                 f"(bound {bound:.1e}); the model changes the stream between its blocks"
             )
     norm = next((path for path, x, y in seen.outside[::-1] if _is_norm(seen, x, y, bound)), None)

@@ -91,7 +91,7 @@ def solve_binary(
         for problem, C in zip(problems.problems, objective.C.tolist(), strict=True)
     ]
     system: System = Kernel(n, columns) if n <= d else primal()
-    places: dict[int, Place] = {}
+    places: dict[int, Iterate] = {}
     n_iter = torch.zeros(len(tasks), dtype=torch.int64)
     for which in by_rising_C(problems):
         task = tasks[which[0]]
@@ -128,7 +128,7 @@ class BinaryProblem:
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class Iterate:
     """Unknowns u, their scores s [N] without the intercept b, the objective f, residuals r and curvatures h [N]."""
 
     u: Tensor
@@ -185,22 +185,22 @@ def _derivatives(task: BinaryProblem, z: Tensor) -> tuple[Tensor, Tensor, Tensor
     return r, r * (task.wrong - signed), size
 
 
-def place(task: BinaryProblem, u: Tensor, s: Tensor, b: float, square: float) -> Place:
+def place(task: BinaryProblem, u: Tensor, s: Tensor, b: float, square: float) -> Iterate:
     """The place of unknowns u with scores s, from a guess of the intercept."""
     b, r, h = balance(task, s, b)
     loss = F.softplus(task.wrong * (s + b), threshold=50)
     if task.weights is not None:
         loss = loss * task.weights
-    return Place(u, s, b, 0.5 * square + task.C * float(loss.sum()), r, h, square)
+    return Iterate(u, s, b, 0.5 * square + task.C * float(loss.sum()), r, h, square)
 
 
-def slope_at(system: System, task: BinaryProblem, at: Place, exact: bool) -> Slope:
+def slope_at(system: System, task: BinaryProblem, at: Iterate, exact: bool) -> Slope:
     """The gradient at a place."""
     g, v = system.gradient(at.u, task.C * at.r, exact)
     return Slope(g, v, 0.5 * float((g @ v).clamp_min(0).nan_to_num(math.inf)))
 
 
-def stretched(system: System, task: BinaryProblem, at: Place) -> Place:
+def stretched(system: System, task: BinaryProblem, at: Iterate) -> Iterate:
     """The best multiple of a place's weights: where a smaller C's optimum leads at a larger one."""
     along = task.C * float(at.r @ at.s)
     if not at.square + along < 0:
@@ -209,7 +209,7 @@ def stretched(system: System, task: BinaryProblem, at: Place) -> Place:
     return place(task, (1 + t) * at.u, (1 + t) * at.s, at.b, (1 + t) ** 2 * at.square)
 
 
-def search(task: BinaryProblem, at: Place, ds: Tensor, ud: float, dd: float) -> float:
+def search(task: BinaryProblem, at: Iterate, ds: Tensor, ud: float, dd: float) -> float:
     """About the step t that minimises the objective along a direction with scores ds, inner products ud and dd."""
     low, high, t, b = 0.0, math.inf, 1.0, at.b
     first = abs(ud + task.C * float(at.r @ ds))
@@ -238,13 +238,13 @@ class _Factor:
         self._logs: list[float] = []  # of the contraction of the gradient, step by step
         self._failed, self._precise = False, precise
 
-    def begin(self, at: Place, C: float) -> None:
+    def begin(self, at: Iterate, C: float) -> None:
         if at.square == 0:
             self.system.begin(at.h, C)
         elif self._precise or not self.system.refactor(C):
             self.renew(at, C)
 
-    def renew(self, at: Place, C: float) -> None:
+    def renew(self, at: Iterate, C: float) -> None:
         self.system.factor(at.h, C, self._precise)
         self.pairs, self._logs, self._failed = [], [], False
 
@@ -286,8 +286,8 @@ def _inner(step: Tensor, gradient: Tensor) -> Tensor:
 
 
 def descend(
-    system: System, task: BinaryProblem, at: Place, tol: float, max_iter: int, precise: bool = False
-) -> tuple[Place, int]:
+    system: System, task: BinaryProblem, at: Iterate, tol: float, max_iter: int, precise: bool = False
+) -> tuple[Iterate, int]:
     """Descend from a place until the relative bound is `tol` or only rounding is left; returns place and steps.
 
     All products are in float64 if `precise`.
@@ -321,8 +321,8 @@ def descend(
 
 
 def _step(
-    system: System, task: BinaryProblem, at: Place, slope: Slope, d: Tensor, exact: bool
-) -> tuple[Place, Tensor, float]:
+    system: System, task: BinaryProblem, at: Iterate, slope: Slope, d: Tensor, exact: bool
+) -> tuple[Iterate, Tensor, float]:
     """The next place, the step to it, and its share t of the full one d: 1 if that is good enough, else the best."""
     ds = system.scores(d, exact)
     fall = float(slope.v @ d)

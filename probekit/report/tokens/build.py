@@ -287,7 +287,7 @@ def pieces_of(acts: Activations, tokenizer: Tokenizer | None = None) -> list[str
     if layout.characters is None or not isinstance(texts[0], str):
         ids = [] if layout.tokens is None else layout.tokens.tolist()
         return tokenizer.tokens(ids) if tokenizer is not None else [str(i) for i in ids]
-    found, offsets = [], layout.offsets(("", None)).tolist()
+    found, offsets = [], layout.offsets().tolist()
     for text, first, last in zip(texts, offsets, offsets[1:], strict=False):
         end = 0
         for start, stop in layout.characters[first:last].tolist():

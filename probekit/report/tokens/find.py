@@ -23,12 +23,12 @@ from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError
 from probekit.evaluation.results.data import ProbeData
 from probekit.machine.progress import SILENT, Steps
 from probekit.models.base import LanguageModel
-from probekit.places import ALL
 from probekit.report.tokens.build import token_scores
 from probekit.report.tokens.data import Attention, Lens, TokenScores
 from probekit.report.tokens.read import TokenRows, rows_from_model, rows_from_store, selection_of
 from probekit.scoring.probe import differences
 from probekit.scoring.threshold import choose_threshold
+from probekit.selections import ALL
 from probekit.tasks.base import Task
 from probekit.text import listed, printable
 

@@ -18,10 +18,9 @@ from probekit.errors import ProbekitError, ResumeMismatch, UsageError
 from probekit.evaluation.results.data import ProbeData, is_output
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractArguments, ExtractOptions
-from probekit.places import ALL
 from probekit.points import POINTS
 from probekit.scoring.probe import options_as_trained, template_difference
-from probekit.selections import PER_EXAMPLE, Selection, parse_selection, selection_text
+from probekit.selections import ALL, PER_EXAMPLE, Selection
 from probekit.tasks.base import Task
 from probekit.tasks.info import CHAT
 from probekit.text import counted
@@ -149,14 +148,13 @@ def _read_by_selection(acts: Activations, position: Any) -> tuple[np.ndarray, li
         mask[np.cumsum(lengths) - lengths + np.where(index < 0, index + lengths, index)] = True
         return mask, []
     try:
-        selection = parse_selection(str(position))
+        selection = Selection.parse(str(position))
         if selection.pick == "mean":
             selection = Selection("all", selection.part)
-        name = selection_text(selection)
-        if name == ALL:
+        if selection == ALL:
             return np.ones(n, dtype=bool), []
-        chosen = acts.at(name, "skip")
-        _, rows = selected_from(chosen, np.arange(int(chosen.layout.counts(("", None)).sum())))
+        chosen = acts.at(selection, "skip")
+        _, rows = selected_from(chosen, np.arange(int(chosen.layout.counts().sum())))
     except ProbekitError:
         return np.zeros(n, dtype=bool), [UNKNOWN_READ]
     mask = np.zeros(n, dtype=bool)

@@ -18,7 +18,7 @@ from probekit.report.page import policy_of
 from probekit.report.render import asset, json_block, rendered
 from probekit.report.section import Section
 from probekit.report.tokens.data import Attention, Lens, TokenScores
-from probekit.selections import in_words
+from probekit.selections import PER_EXAMPLE, Selection
 from probekit.text import counted, printable
 
 LEVELS = 127  # of a signed byte; -128 is "no score"
@@ -184,10 +184,9 @@ def _calibrated(meta: dict[str, Any]) -> str:
 
 
 def _read(meta: dict[str, Any]) -> str:
-    try:
-        return f"the {in_words(meta['position'])}"
-    except Exception:  # a position that the language does not name
-        return "the tokens marked"
+    read = Selection.named(meta["position"])
+    is_known = read.pick is not None or read == PER_EXAMPLE
+    return f"the {read.in_words}" if is_known else "the tokens marked"
 
 
 def _notes(view: TokenScores) -> list[str]:

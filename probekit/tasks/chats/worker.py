@@ -32,7 +32,7 @@ THOUGHT = "</think>"  # templates look for it in contents, and treat what comes 
 
 WARM_UP = r"""{{ "\n\u00e9" ~ strftime_now("%d %B %Y %Z") ~ lipsum() ~ ("a" | wordwrap | urlize | pprint) }}"""
 
-Place = tuple[int, int, int]  # start, end, number of the message
+Stretch = tuple[int, int, int]  # start, end, number of the message
 
 
 class TooLongError(Exception):
@@ -117,7 +117,7 @@ class Renderer:
             parts.append(part)
         return "".join(parts)
 
-    def places(self, text: str, messages: list[dict[str, Any]]) -> list[Place]:
+    def places(self, text: str, messages: list[dict[str, Any]]) -> list[Stretch]:
         """Where the content of each message is in the text, in order.
 
         The chat is rendered again with a mark in the place of each content. What is between the marks is the
@@ -150,7 +150,7 @@ class Renderer:
         except Exception:
             return None
 
-    def _alone(self, text: str, messages: list[dict[str, Any]], i: int, mark: str) -> list[Place]:
+    def _alone(self, text: str, messages: list[dict[str, Any]], i: int, mark: str) -> list[Stretch]:
         """Where the content of message i is: what changes when it is marked; nothing if the template leaves it out."""
         content = messages[i]["content"]
         thought = content[: content.rindex(THOUGHT) + len(THOUGHT)] if THOUGHT in content else ""
@@ -183,7 +183,7 @@ def _frames(text: str, before: str, after: str) -> bool:
     return len(before) + len(after) <= len(text) and text.startswith(before) and text.endswith(after)
 
 
-def _between(text: str, marked: str, mark: str, contents: dict[int, str]) -> list[Place] | None:
+def _between(text: str, marked: str, mark: str, contents: dict[int, str]) -> list[Stretch] | None:
     """The places of the contents, where the text is the marked one with its marks replaced; otherwise None."""
     first, *rest = re.split(f"{mark}([0-9]+){mark}", marked)
     numbers = [int(number) for number in rest[::2]]

@@ -14,7 +14,7 @@ from probekit.activations.plan.summary import describe_plan, plan_as_dict
 from probekit.errors import DataError, UsageError
 from probekit.models.families.bert import Bert, BertConfig
 from probekit.models.tokenizer_files import load_tokenizer
-from probekit.points import POINTS, split_point
+from probekit.points import POINTS, Place
 from probekit.verbs.extract import extract
 
 PAIRS = ("attn_scores", "attn_pattern")
@@ -58,7 +58,7 @@ def family(texts):
 
 
 def points_of(bert: Bert) -> list[str]:
-    return list(dict.fromkeys(split_point(name)[0] for name in bert.points))
+    return list(dict.fromkeys(Place.of(name)[0] for name in bert.points))
 
 
 def alone(model, task, points, bos=True):

@@ -24,7 +24,7 @@ from probekit.models.families.transformer import Transformer, TransformerConfig
 from probekit.models.tokenizer import Tokenizer
 from probekit.models.weights import save_hf
 from probekit.options import ExtractOptions
-from probekit.points import split_point
+from probekit.points import Place
 from probekit.tasks import Task
 from probekit.verbs.extract import extract
 
@@ -105,7 +105,7 @@ def near(x: Tensor, wanted: Tensor) -> bool:
 
 
 def points_of(model: Transformer, stack: str) -> list[str]:
-    points = dict.fromkeys(split_point(name)[0] for name in model.points if name.startswith(stack))
+    points = dict.fromkeys(Place.of(name)[0] for name in model.points if name.startswith(stack))
     return [point for point in points if point not in OF_SOURCES]
 
 

@@ -23,7 +23,7 @@ from probekit.models.families import FILES, families, family_of, shape_of
 from probekit.models.family import LOGITS
 from probekit.models.load import load_model
 from probekit.models.weights import our_part, save_hf
-from probekit.points import split_point
+from probekit.points import Place
 
 
 def offered(what: str) -> list[Any]:
@@ -41,7 +41,7 @@ ONE_OF_EACH_TYPE = list({hf["model_type"]: name for name, hf in reversed(VARIANT
 def test_every_point_that_transformers_computes_equals_it(name):
     oracle, model = twins(VARIANTS[name])
     tokens, kept = tokens_for(model, 1, 11), {}
-    places = {full: split_point(full) for full in model.points}
+    places = {full: Place.of(full) for full in model.points}
     found: Any = family_of(model.cfg).hf_model(model.cfg)
     points = found.points
     handles = []

@@ -18,7 +18,7 @@ from probekit.errors import DataError, UsageError
 from probekit.models.families.moe import Moe, MoeConfig, SparseMLP, hf_names, slots
 from probekit.models.load import load_model
 from probekit.models.weights import save_hf
-from probekit.points import split_point
+from probekit.points import Place
 
 MOE_SIZES: dict[str, Any] = SIZES | {"d_mlp": 24, "n_kv_heads": 2, "d_head": 8, "n_experts": 6}
 QWEN3: dict[str, Any] = {"model_type": "qwen3_moe", "norm_top_k": False, "dense_layers": (1,), "d_dense_mlp": 40}
@@ -202,7 +202,7 @@ def test_the_router_computes_in_float32_under_bfloat16(each):
 
 def test_sparse_layers_have_a_router_and_dense_ones_an_mlp():
     _, model = twins(VARIANTS["qwen3_moe with one dense layer and a window"])
-    having = {point: {split_point(name)[1] for name in model.points if split_point(name)[0] == point}
+    having = {point: {Place.of(name)[1] for name in model.points if Place.of(name)[0] == point}
               for point in ("router_logits", "expert_weights", "mlp_pre", "mlp_pre_linear", "mlp_post")}  # fmt: skip
     sparse, dense = {0, 2}, {1}
     assert list(having.values()) == [sparse, sparse, dense, dense, dense]

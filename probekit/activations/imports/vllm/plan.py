@@ -125,7 +125,7 @@ def _places(ids: Sequence[int], n_layers: int, options: ImportOptions) -> list[P
             f"--layers {wrong[0]} is out of range: {options.model!a:.60} has {counted(n_layers, 'block')}, and vLLM "
             f"counts their inputs as 0..{n_layers - 1} and the last output as {n_layers}"
         )
-    return [("resid_pre", i) if i < n_layers else ("resid_post", n_layers - 1) for i in ids]
+    return [Place("resid_pre", i) if i < n_layers else Place("resid_post", n_layers - 1) for i in ids]
 
 
 def _reading(

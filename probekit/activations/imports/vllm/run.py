@@ -82,7 +82,7 @@ def _identity(plan: RequestsPlan, checksum: str) -> dict[str, Any]:
         "points": _points(plan),
         "places": [list(place) for place in plan.places],
         "widths": [plan.width] * len(plan.places),
-        "position": _plain(reading.reading.names),
+        "position": _plain(list(map(str, reading.reading.positions))),
         "dtype": plan.dtype,
         "shards": len(plan.shards),
     }

@@ -24,7 +24,7 @@ def requests_as_dict(plan: RequestsPlan) -> dict[str, Any]:
         "n_layers": plan.model.n_layers,
         "places": [list(place) for place in plan.places],
         "width": plan.width,
-        "positions": plan.reading.reading.names,
+        "positions": plan.reading.reading.positions,
         "bos": plan.bos,
         "stack_axis": plan.stack_axis,
         "dtype": plan.dtype,
@@ -44,7 +44,7 @@ def describe_requests(plan: RequestsPlan) -> str:
         ("model", f"{plan.model.name}: {counted(plan.model.n_layers, 'layer')}"),
         ("task", f"{task.name}: {counted(len(task), 'example')} ({splits})"),
         ("files", f"{n_files:,}, {_AXES[plan.stack_axis]}; their tokens are those of the texts{bos}"),
-        ("read", f"{spans_of(plan.places)}; token {listed(plan.reading.reading.names)}"),
+        ("read", f"{spans_of(plan.places)}; token {listed(plan.reading.reading.positions)}"),
         (
             "size",
             f"{plan.n_bytes.sum() / 1e6:,.1f} MB: {counted(len(plan.places), 'place')} x {plan.width} {plan.dtype}",

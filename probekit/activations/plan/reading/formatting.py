@@ -8,7 +8,6 @@ import numpy as np
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.reading.offsets import offsets_of
 from probekit.activations.plan.token_ids import has_texts, targets_task
-from probekit.selections import in_words
 from probekit.tasks.base import Task
 from probekit.tasks.info import CHAT
 
@@ -43,7 +42,7 @@ def formatting_note(plan: ExtractionPlan) -> str:
     """How often a position that reads one token of each text reads no content, in words; empty if it never does."""
     singles = [
         (name, read.index)
-        for name, read in zip(plan.reading.names, plan.reading.reads, strict=True)
+        for name, read in zip(plan.reading.positions, plan.reading.reads, strict=True)
         if read.counts is None and read.index is not None
     ]
     found = formatting_tokens(plan, MOST_ROWS) if singles else []
@@ -53,7 +52,7 @@ def formatting_note(plan: ExtractionPlan) -> str:
         n = sum(bool(own[index[row]]) for row, own in enumerate(found))
         rows = f"the first {len(found):,} rows" if len(found) < len(plan.task) else f"{len(found):,} rows"
         if n:
-            notes.append(f"{in_words(name)} is a {kind} token, not content, in {n:,} of {rows}")
+            notes.append(f"{name.in_words} is a {kind} token, not content, in {n:,} of {rows}")
         if n and name == "last":
             notes += _last_content(plan.task)
     return "; ".join(notes)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.layout import Layout, position_text
+from probekit.activations.layout import Layout
 from probekit.activations.plan.reading.offsets import offsets_of
 from probekit.activations.plan.reading.select_tokens import Bad, ReadableTokens, TokenSet, needs_offsets, select_tokens
 from probekit.activations.plan.reading.word_tokens import word_tokens
@@ -23,11 +23,8 @@ from probekit.errors import DataError, UsageError
 from probekit.files.scratch import on_disk
 from probekit.models.base import LanguageModel
 from probekit.ragged import ranges
-from probekit.selections import EXAMPLES, Selection, as_position, check_together, keeps_several, parse_selection
+from probekit.selections import Selection, check_together, not_a_selection
 from probekit.tasks.base import Task
-
-OnePosition = str | int | np.ndarray  # a selection, one index for every text, an array of one each
-Position = OnePosition | Sequence[OnePosition] | None  # or several at once; None is the task's own
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,23 +59,21 @@ class Reading:
     """The tokens to read in each example.
 
     Attributes:
-        positions: one or several of: a selection of the language, an int, an int64 [N].
-        names: each position in words, for files and people.
+        positions: one, or several with a row of each text.
         reads: the tokens of each position.
         characters: the characters of each kept token, int64 [R, 2], where all tokens of texts or several are kept; None
             otherwise.
         skip_special: whether special tokens are never read.
     """
 
-    positions: list[OnePosition]
-    names: list[str]
+    positions: list[Selection]
     reads: list[ReadTokens]
     characters: np.ndarray | None = None
     skip_special: bool = False
 
 
 def read_positions(
-    model: LanguageModel, task: Task, sequences: Sequences, position: Position = None, skip_special: bool = False
+    model: LanguageModel, task: Task, sequences: Sequences, position: Any = None, skip_special: bool = False
 ) -> tuple[Reading, Bad]:
     """Find the tokens at `position` in each example.
 
@@ -86,7 +81,7 @@ def read_positions(
         model: with the tokenizer of texts.
         task: with the texts of these sequences as its inputs.
         sequences: the token ids.
-        position: None is the task's own.
+        position: as `Selection.of` takes it, or a list of several; None is the task's own.
         skip_special: whether special tokens of the texts are left out.
 
     Returns:
@@ -97,23 +92,24 @@ def read_positions(
         DataError: an array without exactly one index for each example.
     """
     given: Any = task.position if position is None else position
-    several = [_checked(one, task) for one in (given if isinstance(given, list | tuple) else [given])]
-    names = [position_text(one) for one in several]
-    check_together(names)
+    several = [Selection.of(one) for one in (given if isinstance(given, list | tuple) else [given])]
+    check_together(several)
+    for one in several:
+        _check_each(one, task)
     tokens, bad = _text_tokens(model, task, sequences, several, skip_special)
-    found = [select_tokens(one if isinstance(one, np.ndarray) else _parsed(one), tokens) for one in several]
+    found = [select_tokens(one, tokens) for one in several]
     reads = [_as_read(one, chosen, sequences.n_bos) for one, (chosen, _) in zip(several, found, strict=True)]
     for _, unread in found:
         bad = unread | bad
-    keeps_rows, characters = any(map(_keeps_several, several)), None
-    if keeps_rows and tokens.offsets is not None and not bad:
+    characters = None
+    if several[0].several and tokens.offsets is not None and not bad:
         characters = _characters(found[0][0], tokens.offsets)
-    return Reading(several, names, reads, characters, skip_special), bad
+    return Reading(several, reads, characters, skip_special), bad
 
 
 def layout_of(reading: Reading, sequences: Sequences) -> Layout:
     """How many rows each example has, and of which tokens."""
-    first, keeps_rows = reading.reads[0], _keeps_several(reading.positions[0])
+    first, keeps_rows = reading.reads[0], reading.positions[0].several
     picked = first.counts if keeps_rows and first.index is not None else None
     flat = [_flat(read, sequences) for read in reading.reads]
     if keeps_rows:
@@ -125,7 +121,7 @@ def layout_of(reading: Reading, sequences: Sequences) -> Layout:
         starts = sequences.offsets[:-1] + sequences.n_bos
         own = _stacked([none if one is None else one - starts for one in flat])
     return Layout(
-        positions=reading.names,
+        positions=reading.positions,
         lengths=sequences.lengths,
         n_bos=sequences.n_bos,
         tokens=on_disk(ids.astype(np.int64, copy=False)),
@@ -159,49 +155,34 @@ def _flat(read: ReadTokens, sequences: Sequences) -> np.ndarray | None:
     return (starts if read.counts is None else np.repeat(starts, read.counts)) + read.index
 
 
-def _parsed(position: str | int) -> Selection:
-    return parse_selection(str(position))
-
-
-def _keeps_several(position: OnePosition) -> bool:
-    return not isinstance(position, np.ndarray) and keeps_several(_parsed(position))
-
-
-def _as_read(position: OnePosition, chosen: TokenSet, n_bos: int) -> ReadTokens:
+def _as_read(position: Selection, chosen: TokenSet, n_bos: int) -> ReadTokens:
     """The tokens of a position, context tokens counted."""
     index = None if chosen.index is None else on_disk(chosen.index + n_bos)
-    if isinstance(position, np.ndarray) or not (_parsed(position).pick == "mean" or _keeps_several(position)):
-        return ReadTokens(index, None)
-    return ReadTokens(index, chosen.counts, is_mean=not _keeps_several(position))
+    is_mean = position.pick == "mean"
+    return ReadTokens(index, chosen.counts if is_mean or position.several else None, is_mean)
 
 
-def _checked(position: Any, task: Task) -> OnePosition:
-    """One position: a selection, an int, or an int64 [N].
+def _check_each(position: Selection, task: Task) -> None:
+    """Check that a position with an index for each example has one for each, and that they are no words.
 
     Raises:
-        UsageError: anything else.
-        DataError: an array without exactly one index for each example.
+        UsageError: words, which have no tokens of their own number.
+        DataError: another number of indices.
     """
-    if isinstance(position, str):
-        return as_position(position)
-    index = np.asarray(position)
-    if index.dtype.kind not in "iu" or (index.ndim and task.spans is not None):
-        of = " or an int" if task.spans is not None else ", an int or an int for each example"
-        raise UsageError(f"a position is a selection such as {EXAMPLES}{of}; got {position!r:.80}")
-    if not index.ndim:
-        return int(index)
-    if index.shape != (len(task),):
-        raise DataError(f"expected one position for each of the {len(task)} examples, got {list(index.shape)}")
-    return index.astype(np.int64)
+    if position.each is None:
+        return
+    if task.spans is not None:
+        raise not_a_selection(position.each, " or an int")
+    if position.each.shape != (len(task),):
+        raise DataError(f"expected one position for each of the {len(task)} examples, got {list(position.each.shape)}")
 
 
 def _text_tokens(
-    model: LanguageModel, task: Task, sequences: Sequences, positions: Iterable[OnePosition], skip_special: bool
+    model: LanguageModel, task: Task, sequences: Sequences, positions: Iterable[Selection], skip_special: bool
 ) -> tuple[ReadableTokens, Bad]:
     """What the selections choose among; the characters of tokens only if they are needed."""
-    selections = [_parsed(one) for one in positions if not isinstance(one, np.ndarray)]
     with_texts = has_texts(task) and model.tokenizer is not None
-    wanted = task.spans is not None or any(needs_offsets(one) or keeps_several(one) for one in selections)
+    wanted = task.spans is not None or any(needs_offsets(one) or one.several for one in positions)
     offsets = offsets_of(model, task, sequences) if with_texts and wanted else None
     lengths = sequences.own_lengths
     spans, bad = None, {}

@@ -14,7 +14,7 @@ import numpy as np
 
 from probekit.errors import UsageError
 from probekit.ragged import ranges
-from probekit.selections import Part, Selection, selection_text
+from probekit.selections import Part, Selection
 from probekit.tasks.regions import Region
 from probekit.text import counted, listed
 
@@ -76,11 +76,11 @@ UNREAD = "no such token"  # under which rows without the tokens to read are coun
 Bad = dict[int, str]  # row -> why its tokens cannot be read, and what to do
 
 
-def select_tokens(selection: Selection | np.ndarray, tokens: ReadableTokens) -> tuple[TokenSet, Bad]:
+def select_tokens(selection: Selection, tokens: ReadableTokens) -> tuple[TokenSet, Bad]:
     """The tokens of a selection in each text; for "mean" those that are averaged.
 
     Args:
-        selection: or the index of one token of each text, int64 [N].
+        selection: of a task or of options; not the name that a store has alone.
         tokens: of the texts.
 
     Returns:
@@ -89,9 +89,9 @@ def select_tokens(selection: Selection | np.ndarray, tokens: ReadableTokens) -> 
     Raises:
         UsageError: a part that none of the texts can have, such as a role where there are no chats.
     """
-    if isinstance(selection, np.ndarray):
+    if (each := selection.each) is not None:
         chosen, bad = tokens.usable or TokenSet(tokens.lengths), {}
-        return _picked(selection, chosen, bad, lambda row: Selection(int(selection[row])))
+        return _picked(each, chosen, bad, lambda row: Selection(int(each[row])))
     chosen, bad = _of_part(selection, tokens)
     return _picked(selection.pick, chosen, bad, lambda _: selection)
 
@@ -141,7 +141,7 @@ def _check_part(part: Part, tokens: ReadableTokens, selection: Selection) -> Non
     """Raise a UsageError for a part that no text can have."""
     if part.kind in ("prompt", "generated"):
         if tokens.generated is None:
-            name = ascii(selection_text(selection))
+            name = ascii(str(selection))
             raise UsageError(f"{name:.80} needs texts that the model continued; extract with --generate N")
         return
     check_characters(selection, tokens.texts is not None and tokens.offsets is not None, tokens.regions)
@@ -149,7 +149,7 @@ def _check_part(part: Part, tokens: ReadableTokens, selection: Selection) -> Non
 
 def check_characters(selection: Selection, has_texts: bool, regions: Sequence[Sequence[Region]] | None) -> None:
     """Raise a UsageError for a part that is found by characters or by roles where there are none of these."""
-    part, name = selection.part, ascii(selection_text(selection))
+    part, name = selection.part, ascii(str(selection))
     if part is None or not needs_offsets(selection):
         return
     if not has_texts:
@@ -289,9 +289,9 @@ def _from_start(end: int | np.ndarray | None, n: np.ndarray) -> np.ndarray:
 
 def _outside(selection: Selection, n: int) -> str:
     pick = selection.pick
-    of = "" if selection.part is None else f" of {selection_text(selection).partition('@')[2]}"
+    of = "" if selection.part is None else f" of {selection.part}"
     if not n:
         return f"it has no token{of} to read; read other tokens, or leave the row out"
     what = "slice" if isinstance(pick, tuple) else "token"
-    name = selection_text(Selection(pick))
+    name = Selection(pick)
     return f"it has {counted(n, 'token')}{of}, and {what} {name} is to be read; read another, or leave the row out"

@@ -21,7 +21,6 @@ from probekit.activations.plan.token_ids import has_texts
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
 from probekit.options.check import check_whole
-from probekit.selections import in_words
 from probekit.tasks.base import Task
 from probekit.tasks.tables.objects import task_of
 from probekit.text import counted, printable
@@ -155,7 +154,7 @@ def _token_texts(plan: ExtractionPlan, rows: np.ndarray) -> list[list[str]]:
 def _shown(plan: ExtractionPlan, row: int, texts: list[str], formatting: np.ndarray) -> ShownRow:
     """One example; `formatting` is which of its tokens are no content, bool [L]."""
     is_read, is_printed, reads = np.zeros(len(texts), dtype=bool), np.zeros(len(texts), dtype=bool), []
-    for name, read in zip(plan.reading.names, plan.reading.reads, strict=True):
+    for name, read in zip(plan.reading.positions, plan.reading.reads, strict=True):
         if read.index is None:
             index = np.arange(plan.sequences.n_bos, len(texts) - plan.sequences.n_end)
         else:
@@ -163,7 +162,7 @@ def _shown(plan: ExtractionPlan, row: int, texts: list[str], formatting: np.ndar
         is_read[index] = True
         stretches = _stretches(index)
         is_printed[np.concatenate([*stretches[:MOST_RUNS], stretches[-1]])] = True
-        reads.append(f"{in_words(name)}: {_read_in_words(index, texts, formatting, plan)}")
+        reads.append(f"{name.in_words}: {_read_in_words(index, texts, formatting, plan)}")
     flags = is_read.tolist(), formatting.tolist(), is_printed.tolist()
     tokens = [ShownToken(*one) for one in zip(texts, *flags, strict=True)]
     return ShownRow(str(plan.task.ids[row]), tokens, reads)
