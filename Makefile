@@ -12,11 +12,11 @@ demo: .venv/installed
 	$(BIN)/probekit demo
 
 test: .venv/installed-dev
-	$(PYTEST) --nbmake experiments tests
+	$(PYTEST) --nbmake experiments/own_model_and_data.ipynb tests
 
 # The same with the long fault campaigns.
 test-all: .venv/installed-dev
-	PROBEKIT_FAULTS=nightly $(PYTEST) --nbmake experiments tests
+	PROBEKIT_FAULTS=nightly $(PYTEST) --nbmake experiments/own_model_and_data.ipynb tests
 
 # The numeric tests under the kernels of other processors, with 1 and 2 threads. The plain kernels of torch and MKL's
 # compatible ones reproduce on AMD what processors without bf16 do.

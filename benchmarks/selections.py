@@ -17,7 +17,7 @@ from probekit.activations import plan_extraction
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.tokenizer import Tokenizer
 from probekit.options import ExtractOptions
-from probekit.tasks.regions import Region
+from probekit.tasks.fields import Region
 
 WORDS = ["the", "cats", "do", "not", "see", "dogs", "yes", "no", "she", "who", "asked", "about", "answers", "again"]
 LENGTH, RUNS = 40, 3

@@ -56,7 +56,7 @@ def write_store(folder: AnyPath, data: Data, size: int) -> None:
     places, widths = [list(place) for place in PLACES], [WIDTH] * len(PLACES)
     identity: dict[str, Any] = {"version": FORMAT_VERSION, "rows": len(data.task), "places": places, "widths": widths}
     identity |= {"dtype": "float16", "position": "last", "points": ["resid_pre"]}
-    layout = Layout(["last"], np.ones(len(data.task), dtype=np.int64), 0)
+    layout = Layout([Selection("last")], np.ones(len(data.task), dtype=np.int64), 0)
     new = NewStore(identity, "random", data.task, layout, [Selection("last")], source=None, meta={})
     writer = StoreWriter(folder / "store", begin_store(folder / "store", new))
     for number, rows in enumerate(data.shards(size)):

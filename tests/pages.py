@@ -1,4 +1,4 @@
-"""The pages of the documents, run as a reader would: every block of Python and of commands, from top to bottom.
+"""Pages of the documents and notebooks, run as a reader would: Python and commands, from top to bottom.
 
     <!-- not run: needs an object store -->
 
@@ -11,6 +11,7 @@ As a program, `pages.py FOLDER` makes the files that pages name in FOLDER/files,
 serves it until stdin ends: `page PAGE.md EMPTY_FOLDER` runs one page there, in a process of its own.
 """
 
+import ast
 import csv
 import gzip
 import importlib
@@ -62,7 +63,12 @@ class Block:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """The blocks of a page in order."""
+    """The blocks of a page in order, or the cells of a notebook."""
+    if page.suffix == ".ipynb":
+        for number, cell in enumerate(json.loads(page.read_text(encoding="utf-8"))["cells"], start=1):
+            if cell["cell_type"] == "code":
+                yield Block("python", "".join(cell["source"]), number, "", "")
+        return
     lines = page.read_text(encoding="utf-8").splitlines()
     at, before = 0, ""  # the last line with text, where only a mark counts
     while at < len(lines):
@@ -117,8 +123,18 @@ def run_page(page: Path, folder: Path, check: str) -> None:
             elif block.file:
                 _write(block, folder, page)
             else:
-                exec(compile("\n" * block.line + block.code, str(page), "exec"), scope)
+                show(block, page, scope)
     exec(check, scope)
+
+
+def show(block: Block, page: Path, scope: dict[str, Any]) -> None:
+    """Run a block, and make what a notebook would show of its last line."""
+    tree = ast.parse("\n" * block.line + block.code)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, str(page), "exec"), scope)
+    if isinstance(last, ast.Expr):
+        value = eval(compile(ast.Expression(last.value), str(page), "eval"), scope)
+        getattr(value, "_repr_html_", value.__repr__)()
 
 
 def _bash(block: Block, bin_folder: Path, where: str) -> None:
@@ -298,6 +314,7 @@ def main() -> None:
     import probekit.plots.style as style
     import probekit.report  # noqa: F401
     import probekit.worlds as registry
+    from probekit.worlds.definition import with_config
 
     os.environ["PAGES_FILES"] = str(folder / "files")
     torch.set_num_threads(1)
@@ -305,11 +322,14 @@ def main() -> None:
     style.DPI = 25  # pictures that nobody sees: small, and not laid out
     style._lay_out = lambda figure: figure.set_layout_engine(None)
     use_small_worlds(pytest.MonkeyPatch(), folder / "cache")
+    honesty = importlib.import_module("probekit.worlds.honesty")
+    honesty.WORLD = with_config(honesty.WORLD, n_layers=2)  # chat.ipynb names a row for each, and probes token by token
     for task in registry.TASKS:
         make = registry._module(next(file for file, names in registry.WORLDS.items() if task in names.tasks)).TASKS[
             task
         ]
-        make.__defaults__ = ((160, 48, 48), *make.__defaults__[1:])
+        few = (320, 120, 120) if task == "honesty" else (160, 48, 48)
+        make.__defaults__ = (few, *make.__defaults__[1:])
     make_files(folder / "files")
     program = WarmProgram(folder / "page", served)
     (folder / "ready").touch()

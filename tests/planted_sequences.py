@@ -6,6 +6,7 @@ import torch
 from probekit.activations.activations import ActivationSet
 from probekit.activations.layout import Layout
 from probekit.points import Place
+from probekit.selections import ALL
 from probekit.tasks.base import Task
 
 Sequences = tuple[list[np.ndarray], np.ndarray]
@@ -57,4 +58,4 @@ def activations_of(layers: list[list[np.ndarray]], y: np.ndarray, **changes) -> 
     tensors: dict[Place, torch.Tensor] = {
         ("resid_pre", i): torch.from_numpy(np.concatenate(texts)) for i, texts in enumerate(layers)
     }
-    return ActivationSet(tensors, task, None, Layout(["all"], lengths, 0))
+    return ActivationSet(tensors, task, None, Layout([ALL], lengths, 0))

@@ -9,7 +9,7 @@ from probekit.models.families.bert import Bert, BertConfig
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.tokenizer import BLANK, Tokenizer
 from probekit.tasks.base import Task
-from probekit.tasks.regions import Region
+from probekit.tasks.fields import Region
 
 START, END = "<|im_start|>", "<|im_end|>"
 CORPUS = ["user assistant system the cats don't see café, naïve dogs\n", "yes no: 1,000 (cats) re-do; café!\n"] * 5

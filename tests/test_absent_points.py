@@ -15,10 +15,10 @@ from probekit.activations.plan.places import find_places
 from probekit.activations.repair import plan_again
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import read_plan
+from probekit.cli.points import point_rows
 from probekit.errors import UsageError
 from probekit.models.families import family_of
 from probekit.models.families.gpt2 import GPT2, GPT2Config
-from probekit.models.point_rows import point_rows
 from probekit.points import POINTS, UnknownPoint
 from probekit.tasks.base import Task
 from probekit.verbs.extract import extract

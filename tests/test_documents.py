@@ -22,6 +22,8 @@ from probekit.models.families import families
 REPO = Path(__file__).parents[1]
 DOCUMENTS = [REPO / name for name in ("README.md", "CONTRIBUTING.md", "experiments/README.md", "benchmarks/RESULTS.md")]
 PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md")), *sorted((REPO / "docs/how-to").glob("*.md"))]
+IN_A_KERNEL = "own_model_and_data.ipynb"  # `make test` runs it in Jupyter, which has the same to do for the others
+NOTEBOOKS = [path for path in sorted((REPO / "experiments").glob("*.ipynb")) if path.name != IN_A_KERNEL]
 CHECKS = {  # page -> what holds after its last block
     "add-a-family.md": "import probekit as pk; assert pk.selftest(model).passed",
     "erase-a-concept.md": "assert eraser.rank == 1 and len(found.places) == 5",
@@ -97,7 +99,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dic
     hub.close()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda page: page.name)
 def test_the_code_of_each_page_runs_from_top_to_bottom(page, served, tmp_path):
     program, env = served
     done = subprocess.run(
@@ -124,6 +126,11 @@ def test_a_page_with_a_fault_is_found(page, said, served, tmp_path):
     )
     assert done.returncode == 1
     assert said in done.stderr
+
+
+def test_one_notebook_runs_in_a_kernel():
+    assert (REPO / "experiments" / IN_A_KERNEL).is_file()
+    assert (REPO / "Makefile").read_text().count(f"--nbmake experiments/{IN_A_KERNEL} tests") == 2
 
 
 def test_what_is_not_run_is_known():

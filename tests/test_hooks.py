@@ -1,18 +1,12 @@
 """Naming, listening, replacing, removing: on a tiny GPT-2."""
 
-import re
-from typing import Any
-
 import pytest
 import torch
 from gpt2_points import GPT2_POINTS
-from torch.nn import Identity
 
-from probekit.activations.plan.places import find_places
 from probekit.errors import ProbekitError, UsageError
 from probekit.hooks import ActivationCache
 from probekit.models.families.gpt2 import GPT2, GPT2Config
-from probekit.models.point_rows import point_rows
 from probekit.points import POINTS, Place, UnknownPoint, parse_layers, resolve_point
 
 TOKENS = torch.arange(10).reshape(2, 5)
@@ -46,22 +40,14 @@ def test_every_short_name_resolves_to_a_path_of_named_modules(model):
             assert model.points[name].name == name
 
 
-def test_transformer_lens_alias(model):
-    assert (
-        model.resolve("pattern") == model.resolve("attn_pattern") == [f"blocks.{i}.attn.hook_pattern" for i in range(3)]
-    )
-
-
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
         ("resid_per", "resid_pre"),
         (("resid_pre", 3), r"layer 3 is not in 0\.\.2"),
-        ("resid_pre.12", r"layer 12 is not in 0\.\.2"),
         ("blocks.12.hook_resid_pre", r"layer 12 is not in 0\.\.2"),
         ("blocks.1.hook_resid", "hook_resid_pre"),
         (("embed", 0), "no layer"),
-        (("resid_pre", "0"), "int"),
         (("resid_pre", True), "int"),
         (7, "a point is"),
     ],
@@ -69,68 +55,6 @@ def test_transformer_lens_alias(model):
 def test_unknown_points_name_the_nearest(model, spec, message):
     with pytest.raises(ProbekitError, match=message):
         model.resolve([spec])
-
-
-@pytest.fixture(scope="module")
-def uneven() -> GPT2:
-    """A model whose first block has no mid point and no ln1, and says why for one of these."""
-    cfg = GPT2Config(d_model=16, n_heads=2, d_mlp=24, n_layers=3, n_ctx=8, d_vocab=11)
-    model = GPT2(cfg).init_weights(0)
-    block: Any = model.blocks[0]
-    block.hook_resid_mid = block.ln1.hook_scale = block.ln1.hook_normalized = Identity()
-    model.absent = {"ln1_normalized": "the first block has no norm", "mlp_pre_linear": "it has no gate"}
-    return model
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("resid_mid.0", "this model has no point resid_mid.0; there are resid_mid 1-2"),
-        ("blocks.0.hook_resid_mid", "this model has no point resid_mid.0; there are resid_mid 1-2"),
-        (
-            "ln1_normalized.0",
-            "this model has no point ln1_normalized.0: the first block has no norm; there are ln1_normalized 1-2",
-        ),
-        ("mlp_pre_linear", "this model has no point mlp_pre_linear: it has no gate"),
-        ("mlp_pre_linear.7", "this model has no point mlp_pre_linear: it has no gate"),
-        ("resid_mid.3", "layer 3 is not in 0..2"),
-        ("rot_q", "this model has no point rot_q; known are: embed"),
-        ("token_type_embed", "this model has no point token_type_embed; did you mean pos_embed?"),
-        ("token_type_embed.0", "token_type_embed belongs to no layer"),
-    ],
-)
-def test_a_point_that_is_absent_says_why_or_where_it_is(uneven, spec, message):
-    with pytest.raises(UsageError, match=f"^{re.escape(message)}"):
-        uneven.resolve(["resid_pre", spec])
-
-
-def test_a_name_without_a_layer_means_the_layers_that_have_the_point(uneven):
-    assert uneven.resolve("resid_mid") == [f"blocks.{i}.hook_resid_mid" for i in (1, 2)]
-    assert uneven.layers_of("resid_mid") == uneven.layers_of("ln1_scale") == [1, 2]
-    assert uneven.layers_of("resid_pre") == [0, 1, 2]
-    assert uneven.layers_of("embed") == uneven.layers_of("rot_q") == []
-    assert {row["short"]: row["full"] for row in point_rows(uneven)}["resid_mid"] == "blocks.{1..2}.hook_resid_mid"
-
-
-@pytest.mark.parametrize(
-    ("points", "layers", "places"),
-    [
-        (["resid_mid"], "all", ["resid_mid.1", "resid_mid.2", "resid_post.2"]),
-        (["attn_out", "ln1_scale"], "0-1", ["attn_out.0", "attn_out.1", "ln1_scale.1"]),
-        (["embed", "resid_mid"], "1", ["embed", "resid_mid.1"]),
-        (["embed", "resid_mid"], [0], "no point resid_mid.0; there are"),
-        (["resid_mid", "ln1_scale"], "0,2", "no point resid_mid.0; there are"),
-        (["attn_out", "resid_mid"], [0], "no point resid_mid.0; there are"),
-        (["attn_out", "mlp_pre_linear"], "all", "no point mlp_pre_linear: it has no gate"),
-        (["mlp_pre_linear"], "2", "no point mlp_pre_linear: it has no gate"),
-    ],
-)
-def test_layers_choose_among_those_that_have_a_point(uneven, points, layers, places):
-    if isinstance(places, str):
-        with pytest.raises(UnknownPoint, match=places):
-            find_places(uneven, points, layers)
-    else:
-        assert [str(place) for place in find_places(uneven, points, layers)] == places
 
 
 @pytest.mark.parametrize(
@@ -153,11 +77,6 @@ def test_layers(spec, layers):
 def test_impossible_layers(spec):
     with pytest.raises(UsageError):
         parse_layers(spec, 6)
-
-
-def test_layer_out_of_range_says_which_there_are():
-    with pytest.raises(UsageError, match=r"^layer 12 is not in 0\.\.11$"):
-        parse_layers("12", 12)
 
 
 def test_hooks_replace_and_leave_no_trace(model):
@@ -225,7 +144,7 @@ def test_a_replacement_keeps_the_shape(model):
         model.run_with_hooks(TOKENS, fwd_hooks=[("resid_mid.0", lambda x, hook: x[..., 0])])
 
 
-@pytest.mark.parametrize("point", [p for p in GPT2_POINTS if p not in {"attn_scores", "attn_pattern"}])
+@pytest.mark.parametrize("point", ["embed", "ln1_scale", "q", "z", "resid_mid", "mlp_post", "ln_final"])
 def test_gradients_flow_through_points(model, point):
     """The gradient at a point is that of a replacement put there: against a finite difference in float64."""
     m = GPT2(model.cfg).init_weights(0).double()
@@ -242,12 +161,6 @@ def test_gradients_flow_through_points(model, point):
     with torch.no_grad():
         numeric = (loss(x + step * direction) - loss(x - step * direction)) / (2 * step)
     assert torch.isclose((grad * direction).sum(), numeric, rtol=1e-5)
-
-
-def test_gradients_reach_cached_tensors(model):
-    out, cache = model.run_with_cache(TOKENS, points=["attn_pattern", "resid_pre"])
-    grads = torch.autograd.grad(out.square().sum(), list(cache.values()))
-    assert all(g.abs().sum() > 0 for g in grads)
 
 
 def test_positions(model):
@@ -329,12 +242,10 @@ def test_one_pair_needs_no_list(model):
 @pytest.mark.parametrize(
     ("given", "got"),
     [
-        ({"resid_pre.1": abs}, "{'resid_pre.1': <built-in"),
         ("resid_pre.1", r"'resid_pre\.1'"),
         ([("resid_pre", 1, abs)], r"\('resid_pre', 1, <built-in function abs>\)"),
         (("resid_pre", 1), "'resid_pre'"),
         ([("resid_pre.1", 3)], r"\('resid_pre\.1', 3\)"),
-        (abs, "<built-in function abs>"),
         (None, "None"),
     ],
 )

@@ -326,7 +326,7 @@ def test_every_family_is_edited_at_every_editable_point_and_at_the_given_token_a
         assert (left[point][:, -1] == 7).all(), point
 
 
-@pytest.mark.parametrize("name", sorted(tiny_configs().keys() - LIKE_ANOTHER))
+@pytest.mark.parametrize("name", ["gpt2", "gptneox", "gemma2", "qwen3-moe", "modernbert", "marian"])
 def test_an_edit_reaches_the_output_and_a_row_of_scale_0_is_the_unedited_run(name):
     """In the residual stream bit for bit; elsewhere a hook may bring other kernels, and an expert more tokens."""
     model, tokens = tiny_model(name), torch.tensor([TOKENS[2]] * 2)

@@ -51,5 +51,5 @@ def test_every_point_has_a_depth(point: str) -> None:
     layers = range(4) if "{layer}" in POINTS[point] else [None]
     start = 0.0 if base_name(point) in INPUTS else 1.0 if base_name(point) in OUTPUTS else 0.5
     expected = [start if i is None else (i + start) / 4 for i in layers]
-    assert [depth_of((point, i), 4) for i in layers] == expected
-    assert depth_of(("resid_pre.0+resid_pre.1", None), 4) is None
+    assert [depth_of(Place(point, i), 4) for i in layers] == expected
+    assert depth_of(Place("resid_pre.0+resid_pre.1", None), 4) is None

@@ -24,9 +24,7 @@ from probekit.options.task import OnBadRow
 from probekit.places import NamedPlaces
 from probekit.points import FOLLOWED_BY_OUTPUT, PAIR_POINTS, Place, PointSpec, UnknownPoint, joined_name, spans_of
 from probekit.selections import ALL, PER_EXAMPLE, Selection
-from probekit.tasks.bad_rows import without_bad_rows
-from probekit.tasks.base import Task
-from probekit.tasks.examples_table import examples_table
+from probekit.tasks.base import Task, examples_table, without_bad_rows
 from probekit.tasks.tokens.token_labels import token_rows
 from probekit.text import counted, listed, printable
 
@@ -190,7 +188,7 @@ class ActivationSet(Activations):
 
     def __init__(
         self,
-        tensors: Mapping[Place, Tensor],
+        tensors: Mapping[Any, Tensor],
         task: Task,
         meta: dict[str, Any] | None = None,
         layout: Layout | None = None,

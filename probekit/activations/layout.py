@@ -51,9 +51,6 @@ class Layout:
     token_index: np.ndarray | None = None
     characters: np.ndarray | None = None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "positions", [Selection.named(name) for name in self.positions])
-
     @property
     def own_lengths(self) -> np.ndarray:
         """Tokens of each text without its context, int64 [N]."""

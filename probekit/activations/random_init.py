@@ -17,11 +17,12 @@ from probekit.activations.store.reader import Store
 from probekit.errors import UsageError
 from probekit.files.durable import matches
 from probekit.files.remote.path import AnyPath
+from probekit.files.run import differing
 from probekit.options.check import check_any_path
 
 BY_HAND = "make such a baseline yourself: extract(load_model(..., random_init=True), task, ...)"
 _SOURCE = {"name_or_path": str, "revision?": str}
-_MAY_DIFFER = ("model_fingerprint", "quantize", "arithmetic", "shards")  # the weights, rounding, and of no value
+_MAY_DIFFER = {"model_fingerprint", "quantize", "arithmetic", "shards"}  # the weights, rounding, and of no value
 
 
 def random_init_of(
@@ -84,8 +85,7 @@ def _is_done(baseline: AnyPath, plan: PlanFile, source: dict[str, Any]) -> bool:
     if not has_manifest(baseline):
         return False
     found = read_plan(baseline)
-    same = (set(plan.identity) | set(found.identity)) - set(_MAY_DIFFER)
-    return found.source == source and all(found.identity.get(key) == plan.identity.get(key) for key in same)
+    return found.source == source and set(differing(found.identity, plan.identity)) <= _MAY_DIFFER
 
 
 def _random_plan(path: AnyPath, plan: PlanFile, source: dict[str, Any]) -> ExtractionPlan:

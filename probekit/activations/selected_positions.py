@@ -15,7 +15,7 @@ from probekit.activations.plan.reading.select_tokens import UNREAD
 from probekit.activations.select_rows import SelectedRows, chosen_tokens, select_rows, selected_values
 from probekit.points import PAIR_POINTS, Place
 from probekit.selections import Selection
-from probekit.tasks.bad_rows import without_bad_rows
+from probekit.tasks.base import without_bad_rows
 
 
 class SelectedPositions(Activations):

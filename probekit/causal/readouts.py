@@ -24,7 +24,7 @@ from probekit.models.adapter.proof import bound_of, relative
 from probekit.models.base import LanguageModel
 from probekit.models.masked_lm import MaskedLM
 from probekit.options.check import check_whole, is_whole
-from probekit.points import POINTS
+from probekit.points import POINTS, Place
 from probekit.tables import html_table, text_table
 
 if TYPE_CHECKING:
@@ -229,8 +229,8 @@ def _streams(model: LanguageModel, ids: list[int], target: Text | None) -> tuple
         needs = "a source and a target; give target=..." if two else "one text; leave out target"
         raise UsageError(f"{model.name} reads {needs}")
     first = "decoder.resid_pre" if two else "resid_pre"
-    places = [(first, layer) for layer in model.layers_of(first)]
-    places.append((model.output_of(first), places[-1][1]))
+    places = [Place(first, layer) for layer in model.layers_of(first)]
+    places.append(Place(model.output_of(first), places[-1].layer))
     inputs = [torch.tensor([ids], device=model.device)]
     if target is not None:
         inputs.append(torch.tensor([_target_ids(model, target)], device=model.device))
@@ -399,14 +399,14 @@ def direct_logit_attribution(
 
 def _written(model: LanguageModel, ids: list[int], at: int) -> tuple[dict[str, Tensor], Tensor]:
     """What each component writes to the stream at one token, float64, by short name; and the model's output there."""
-    places: list[Any] = [short for short in ("embed", "pos_embed") if POINTS[short] in model.points]
+    places = [Place(short, None) for short in ("embed", "pos_embed") if POINTS[short] in model.points]
     last = model.n_layers - 1
-    places += [(short, layer) for layer in range(last + 1) for short in ("result", "mlp_out")] + [("resid_post", last)]
+    places += [Place(short, layer) for layer in range(last + 1) for short in ("result", "mlp_out")]
+    places.append(Place("resid_post", last))
     tokens = torch.tensor([ids[: at + 1]], device=model.device)
     with torch.no_grad():
         output_BLD, cache = model.run_with_cache(tokens, points=places, positions=at, return_logits=False)
-    names = [place if isinstance(place, str) else str(place) for place in places]
-    return {name: cache[place][0].double() for name, place in zip(names, places, strict=True)}, output_BLD[0, at]
+    return {str(place): cache[place][0].double() for place in places}, output_BLD[0, at]
 
 
 def _linear_logit(

@@ -78,7 +78,7 @@ def _texts(job: ExportJob, options: ExportOptions) -> None:
     check_is_store(as_path(job.results))
     from probekit.activations import load_activations
     from probekit.scoring.write import check_table_file, write_columns
-    from probekit.tasks.examples_table import examples_table
+    from probekit.tasks.base import examples_table
 
     path = Path(options.out or "texts.csv")
     check_table_file(path, "texts")

@@ -1,6 +1,7 @@
 """`probekit points`: what can be read inside a model, by name and shape."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from probekit.cli import console
 from probekit.cli.derive import command
@@ -9,7 +10,11 @@ from probekit.cli.fields import JsonOutput, required
 from probekit.options import ModelOptions
 from probekit.options.load import Via
 from probekit.options.option import like
+from probekit.points import POINTS, Place
 from probekit.tables import text_table
+
+if TYPE_CHECKING:
+    from probekit.models.base import LanguageModel
 
 _LEGEND = "B batch, L query position, M key position; the other axes are shown by their sizes"
 _UNPROVED = (
@@ -42,8 +47,6 @@ def points(job: PointsJob) -> None:
     check_model(job.model, ModelOptions(revision=job.revision, via=job.via))
 
     model = outline(job.model, job.revision, job.via)
-    from probekit.models.point_rows import point_rows  # torch: not before the model is found
-
     rows = point_rows(model)
     if job.json:
         console.result_json({"model": model.name, "n_layers": model.n_layers, "points": rows})
@@ -53,3 +56,23 @@ def points(job: PointsJob) -> None:
     console.note(f"{model.n_layers} layers. {_LEGEND}.")
     if job.via == "transformers":
         console.note(_UNPROVED)
+
+
+def point_rows(model: "LanguageModel") -> list[dict[str, Any]]:
+    """Short name, full name and shape of every point; one row for all layers, with their range in the full name."""
+    rows: dict[str, dict[str, Any]] = {}
+    for full, point in model.points.items():
+        short, layer = Place.of(full)
+        if short not in rows:
+            rows[short] = {
+                "short": short,
+                "full": full if layer is None else POINTS[short].format(layer=_braces(model.layers_of(short))),
+                "shape": [model.size_of(axis, short) or axis for axis in point.axes.split()],
+            }
+    return sorted(rows.values(), key=lambda row: list(POINTS).index(row["short"]))
+
+
+def _braces(layers: list[int]) -> str:
+    """[0, 1, 2] -> "{0..2}"; [1, 3, 5] -> "{1,3,5}"."""
+    is_run = len(layers) == layers[-1] - layers[0] + 1
+    return f"{{{layers[0]}..{layers[-1]}}}" if is_run else f"{{{','.join(map(str, layers))}}}"

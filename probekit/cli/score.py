@@ -117,7 +117,7 @@ def _load(
 ) -> "tuple[Task, LanguageModel]":
     """The texts, and the model as the probe's activations were computed; its name is looked up first."""
     from probekit.models.load import check_model, load_model
-    from probekit.tasks.load_texts import load_texts, typed_texts
+    from probekit.tasks.load import load_texts, typed_texts
 
     origin, reading = results.meta.get("activations", {}), results.meta.get("reading") or {}
     dtype = where.dtype or origin.get("compute_dtype") or "float32"

@@ -19,7 +19,7 @@ from probekit.evaluation.scores.metrics import check_metric
 from probekit.evaluation.surface.columns import Nuisance, nuisance_columns
 from probekit.machine.threads import one_thread
 from probekit.options import CurvesArguments
-from probekit.tasks.chats.contents import compared_inputs
+from probekit.tasks.chats.messages import compared_inputs
 from probekit.tasks.quality.audit import Audit
 
 

@@ -19,7 +19,7 @@ from probekit.errors import DataError, UsageError
 from probekit.evaluation.fits.stream import features_held
 from probekit.evaluation.reading import checked_activations, one_position
 from probekit.evaluation.results.data import LayerResult, ProbeData
-from probekit.points import PointSpec
+from probekit.points import Place, PointSpec
 from probekit.selections import Selection
 from probekit.tasks.tokens.token_labels import unlabelled_rows
 from probekit.text import listed
@@ -64,7 +64,7 @@ def project(results: ProbeData, acts: Activations, place: PointSpec | None = Non
     layer = results.best if place is None else _layer_of(results, checked_activations(acts), place)
     weights = _weights(layer)
     acts = _rows_probed(results, acts)
-    X = features_held(acts, (layer.point, layer.layer)).double().cpu().numpy()
+    X = features_held(acts, Place(layer.point, layer.layer)).double().cpu().numpy()
     if X.shape[1] != weights.shape[-1]:
         raise DataError(f"{layer.place} has {X.shape[1]} numbers here, and the probe takes {weights.shape[-1]}")
     tested, others = _split(results, acts)

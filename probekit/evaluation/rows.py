@@ -17,7 +17,7 @@ from probekit.evaluation.fits.protocol import Protocol, check_masks, fold_protoc
 from probekit.evaluation.request import Request
 from probekit.options import ProbeOptions
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.chats.contents import compared_inputs
+from probekit.tasks.chats.messages import compared_inputs
 from probekit.tasks.quality.audit import Audit, TextComparison, audit, audit_of_folds, compare_texts
 from probekit.tasks.quality.duplicates import linked_texts
 from probekit.tasks.splitting.same_text import text_numbers

@@ -35,7 +35,7 @@ from probekit.machine.progress import shown_parts
 from probekit.machine.threads import one_thread
 from probekit.options import TransferArguments
 from probekit.options.option import keywords
-from probekit.tasks.chats.contents import compared_inputs
+from probekit.tasks.chats.messages import compared_inputs
 from probekit.tasks.quality.audit import Audit
 from probekit.tasks.quality.duplicates import duplicates_in
 from probekit.text import counted, listed, printable

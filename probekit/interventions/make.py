@@ -14,7 +14,7 @@ from torch import Tensor
 
 from probekit.errors import UsageError
 from probekit.interventions.edits import Add, Affine, ProjectOut, Replace, Swap, check_edit
-from probekit.interventions.given import in_one_line, to_tensor
+from probekit.interventions.where import in_one_line, to_tensor
 from probekit.text import kind_of
 
 _VECTORS, _SUBSPACES = ("[D]", "[R, D]"), ("[D]", "[D, k]", "[R, D, k]")

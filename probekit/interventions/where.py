@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from probekit.errors import UsageError, nearest
-from probekit.interventions.given import in_one_line, to_tensor
 from probekit.text import counted
 
 Word = Literal["all", "last", "generated"]
@@ -53,6 +52,28 @@ class TextTokens:
     n_rows: int
     column_BL: Tensor
     writing: Writing | None = None
+
+
+def to_tensor(given: Any) -> Tensor | None:
+    """A dense tensor with these values, lists of floats in float64; None for anything that is no array of numbers.
+
+    Tensors are returned as they are. Arrays are copied, so read-only ones and views in any order will do.
+    """
+    if isinstance(given, Tensor):
+        is_dense = given.layout == torch.strided and not given.is_quantized and given.device.type != "meta"
+        return given if is_dense else None
+    try:
+        array = np.array(given)
+    except (TypeError, ValueError, RuntimeError):  # rows of different lengths, tensors on a GPU
+        return None
+    if array.dtype.kind not in "biufc":
+        return None
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))
+
+
+def in_one_line(given: Any) -> str:
+    """What was given, in one short line of a message."""
+    return " ".join(f"{given!a:.60}".split())
 
 
 def texts_in(tokens: Tensor, mask: Tensor | None) -> TextTokens | None:

@@ -198,10 +198,6 @@ def _point_size(point: str, names: str, layers: int, axes: Mapping[str, int], dt
     return PointSize(point, shape, layers, math.prod(shape) * bytes_of_value)
 
 
-def _norm_points(name: str) -> dict[str, str]:
-    return {f"{name}_scale": "B L 1", f"{name}_normalized": "B L D"}
-
-
 def _points_before(shape: ModelShape, stack: StackShape) -> dict[str, str]:
     """Points before the blocks of a stack, with their axes."""
     points = {"embed": "B L D"}
@@ -231,7 +227,7 @@ def _block_points(stack: StackShape) -> dict[str, str]:
         inside = ("mlp_pre", "mlp_pre_linear", "mlp_post") if stack.gated else ("mlp_pre", "mlp_post")
         points |= dict.fromkeys(inside, "B L F")
     for norm in stack.norms:
-        points |= _norm_points(norm)
+        points |= {f"{norm}_scale": "B L 1", f"{norm}_normalized": "B L D"}
     return points | {"mlp_out": "B L D", "resid_post": "B L D"}
 
 

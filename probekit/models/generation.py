@@ -101,7 +101,8 @@ def generate(model: GenerativeModel, prompt: Prompt, options: GenerateOptions) -
 def to_ids(model: GenerativeModel, prompt: Prompt, bos: bool | None = None) -> tuple[list[list[int]], bool, bool]:
     """The prompts as lists of ids; whether they were texts; whether there was just one. Errors as in `generate`."""
     given: Any = prompt.tolist() if isinstance(prompt, Tensor) else prompt
-    around = _has_end(model) if bos is None else bos
+    has_end = model.tokenizer is not None and model.tokenizer.sep_token_id is not None  # as Marian's sources
+    around = has_end if bos is None else bos
     if isinstance(given, str):
         return [model.need_tokenizer().encode(given, around)], True, True
     rows = list(given) if isinstance(given, Sequence) else None
@@ -116,11 +117,6 @@ def to_ids(model: GenerativeModel, prompt: Prompt, bos: bool | None = None) -> t
     if all(isinstance(row, Sequence) and not isinstance(row, str) and all(map(is_whole, row)) for row in rows):
         return [list(map(int, row)) for row in rows], False, False
     raise UsageError(f"expected texts, or lists of token ids, got {rows!a:.60}; give prompts of one of these kinds")
-
-
-def _has_end(model: GenerativeModel) -> bool:
-    """True if the model's texts end with a special token, as Marian's sources do."""
-    return model.tokenizer is not None and model.tokenizer.sep_token_id is not None
 
 
 def stop_ids(model: GenerativeModel, stop_tokens: Sequence[int | str] | None) -> frozenset[int]:

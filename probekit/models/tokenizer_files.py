@@ -77,10 +77,16 @@ def load_tokenizer(
     elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         backend = _byte_level_bpe(folder, settings)
         bos = settings.get("bos_token", END_OF_TEXT)
-        (_add_special if causal else _add_bounds)(backend, given)
+        if causal:
+            _add_tokens(backend, [given.get(name, END_OF_TEXT) for name in GPT2])
+        else:
+            _add_bounds(backend, given)
     elif (folder / "vocab.json").is_file() and (folder / "source.spm").is_file():
-        backend, bos = _marian(folder, settings), None
-        bos_token_id = None  # Marian's config.json calls </s> a BOS; it never comes first
+        spm = read_sentencepiece(folder / "source.spm")
+        vocab = read_marian_vocabulary(folder / "vocab.json", settings)
+        with _refused(folder / "source.spm", "is not a SentencePiece model"):
+            backend = marian_backend(spm, vocab, settings)
+        bos = bos_token_id = None  # Marian's config.json calls </s> a BOS; it never comes first
     elif (folder / "vocab.txt").is_file():
         backend = _wordpiece(folder / "vocab.txt", settings)
         bos = settings.get("bos_token")
@@ -234,11 +240,6 @@ def _byte_level_bpe(folder: Path, settings: Mapping[str, Any]) -> Backend:
     return backend
 
 
-def _add_special(backend: Backend, given: Mapping[str, Any]) -> None:
-    """Make GPT-2's special tokens those of a tokenizer."""
-    _add_tokens(backend, [given.get(f"{which}_token", END_OF_TEXT) for which in ("bos", "eos", "unk")])
-
-
 def _add_bounds(backend: Backend, given: Mapping[str, Any]) -> None:
     """Make RoBERTa's special tokens those of a tokenizer, and put a text between two of them."""
     special = BOUNDS | {name: given[name] for name in BOUNDS if name in given}
@@ -257,13 +258,6 @@ def _add_tokens(backend: Backend, tokens: Iterable[Any]) -> None:
             sides = ("lstrip", "rstrip", "single_word")
             strips = {side: token.get(side) is True for side in sides} if _is_token(token) else {}
             backend.add_special_tokens([AddedToken(content, normalized=False, **strips)])
-
-
-def _marian(folder: Path, settings: Mapping[str, Any]) -> Backend:
-    spm = read_sentencepiece(folder / "source.spm")
-    vocab = read_marian_vocabulary(folder / "vocab.json", settings)
-    with _refused(folder / "source.spm", "is not a SentencePiece model"):
-        return marian_backend(spm, vocab, settings)
 
 
 def _merges(path: Path, vocab: Mapping[str, int]) -> list[tuple[str, str]]:

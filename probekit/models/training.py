@@ -5,15 +5,18 @@ float32. A batch decides what is learned: the target at each token (the next tok
 language model), the label of a text, or the target sequence of a source.
 
 The loop draws nothing at random: batches are a pure function of the step. So training resumes exactly from a checkpoint
-of weights, moments and losses, bit for bit on one machine. A checkpoint is one safetensors file, with the JSON that
-identifies the run and a checksum over everything in its header. It is replaced atomically: a run killed at any moment
-leaves either the previous checkpoint or the new one.
+of weights, moments and losses, bit for bit on one machine. Checkpoints are the pieces of a run (`probekit.files.run`):
+
+    FOLDER/checkpoint/plan.json                     settings, shape, first weights and first batch
+                      00000100.json                 the record of step 100, with the checksum of its tensors
+                      00000100-CHECKSUM.safetensors
+
+The newest one is kept; older ones are removed once it is complete.
 
 Axes: B batch, L position, S source position, D d_model, V vocab.
 """
 
 import hashlib
-import json
 import math
 import signal
 import threading
@@ -26,21 +29,21 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
-from probekit.files.durable import open_plain, remove_stale, write_as
-from probekit.files.safetensors_header import read_header
+from probekit.errors import DataError, StorageError, UsageError
+from probekit.files.durable import read_plain, remove, write_as
+from probekit.files.remote.path import AnyPath
+from probekit.files.run import Run, begin_run, differing, question_digest, refuse_others
 from probekit.machine.program import STOPPING
 from probekit.models.base import LanguageModel
 from probekit.models.examples import IGNORE, Example
 from probekit.options import TrainingSettings
 
-CHECKPOINT = "checkpoint.safetensors"
-SHOWN = 80  # characters; an error shows two values only if both fit
+CHECKPOINT = "checkpoint"  # the folder of a run's checkpoints, in that of its model
+MAX_BYTES = 4 << 30  # of a checkpoint
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state for each weight
 
 
@@ -121,7 +124,7 @@ def train(
         settings: None for the defaults.
         folder: where the checkpoint is kept; None keeps none.
         on_progress: called with (steps done, steps in all) before the first step and after every one.
-        checkpoint_every: steps between checkpoints; one is also written before the first step and after the last.
+        checkpoint_every: steps between checkpoints; one is also written after the last step.
 
     Raises:
         UsageError: a model in another number type, or a batch that it cannot learn from.
@@ -133,31 +136,28 @@ def train(
     settings = settings or TrainingSettings()
     if model.dtype != torch.float32:
         raise UsageError(f"models are trained in float32, got {model.dtype}; load the model in float32")
-    run = _Run(model, settings)
-    path = folder / CHECKPOINT if folder else None
-    identity = _identity(model, draw, settings) if path else {}
-    start = run.resume(path, identity) if path else 0
-    if path and not start:
-        run.save(path, identity)  # so that a disk error comes before the work
+    training = _Training(model, settings)
+    run = begin_training(folder, _identity(model, draw, settings)) if folder else None
+    start = training.resume(run) if run else 0
     if on_progress:
         on_progress(start, settings.steps)
     with _interrupts_wait() as interrupted, torch.enable_grad():
         for step in range(start, settings.steps):
-            run.step(draw(step))
+            training.step(draw(step))
             done = step + 1
             if on_progress:
                 on_progress(done, settings.steps)
             stop = interrupted()
-            if path and (stop or done == settings.steps or done % checkpoint_every == 0):
-                run.save(path, identity)
+            if run and (stop or done == settings.steps or done % checkpoint_every == 0):
+                training.save(run)
             if stop:
-                kept = "; to resume, give the same command again" if path else ""
+                kept = "; to resume, give the same command again" if run else ""
                 raise KeyboardInterrupt(f"interrupted after step {done} of {settings.steps}{kept}")
-    return TrainingResult(run.losses, start)
+    return TrainingResult(training.losses, start)
 
 
-class _Run:
-    """A run: weights, moments and losses so far."""
+class _Training:
+    """Weights, moments and losses so far."""
 
     def __init__(self, model: LanguageModel, settings: TrainingSettings):
         self.model, self.settings = model, settings
@@ -180,17 +180,17 @@ class _Run:
         self.optimizer.step()
         self.losses.append(loss.item())
 
-    def save(self, path: Path, identity: dict[str, Any]) -> None:
-        """Write the checkpoint; it replaces the previous one once it is complete."""
+    def save(self, run: Run) -> None:
+        """Write a checkpoint."""
         tensors = {f"weights.{name}": w.detach() for name, w in self.weights.items()}
         for name, weight in self.weights.items():
             tensors |= {f"{key}.{name}": x for key, x in self.optimizer.state.get(weight, {}).items()}
         tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
-        save_checkpoint(path, tensors, identity)
+        save_checkpoint(run, len(self.losses), tensors)
 
-    def resume(self, path: Path, identity: dict[str, Any]) -> int:
+    def resume(self, run: Run) -> int:
         """Load the checkpoint, if there is one, and return the number of steps done."""
-        tensors = load_checkpoint(path, identity)
+        tensors = load_checkpoint(run)
         if tensors is None:
             return 0
         self.losses = tensors["losses"].tolist()
@@ -253,12 +253,11 @@ def read_batch(model: LanguageModel, batch: TrainingBatch) -> tuple[Tensor, Tens
 
 def _identity(model: LanguageModel, draw: Draw, settings: TrainingSettings) -> dict[str, Any]:
     """What identifies a run: settings, shape, first weights and first batch."""
-    first = json.dumps([asdict(example) for example in draw(0)])
     return {
-        **{name: list(value) if isinstance(value, tuple) else value for name, value in asdict(settings).items()},
+        **asdict(settings),
         **{f"shape.{name}": str(value) for name, value in asdict(model.cfg).items()},
         "first weights": model.fingerprint(),
-        "first batch": hashlib.sha256(first.encode()).hexdigest(),
+        "first batch": question_digest([asdict(example) for example in draw(0)]),
     }
 
 
@@ -293,65 +292,69 @@ def _interrupts_wait() -> Iterator[Callable[[], bool]]:
                 before[received[0]](received[0], None)
 
 
-def save_checkpoint(path: Path, tensors: dict[str, Tensor], identity: dict[str, Any]) -> None:
-    """Write a checkpoint, which replaces the previous one.
+def begin_training(folder: Path, identity: dict[str, Any]) -> Run:
+    """The checkpoints of a training, in the folder of its model.
+
+    Raises:
+        ResumeMismatch: they are those of another training; the message names what differs.
+        StorageError: the disk refused, or what identifies the training there is damaged.
+    """
+    checkpoints = folder / CHECKPOINT
+
+    def check_same(found: dict[str, Any], ours: dict[str, Any]) -> None:
+        if fields := differing(found, ours):
+            what = f"{str(checkpoints)!a} belongs to another training"
+            raise refuse_others(what, fields, found, ours, {}, "remove it, or give another folder")
+
+    return begin_run(checkpoints, identity, "is of another training", check_same)
+
+
+def save_checkpoint(run: Run, step: int, tensors: dict[str, Tensor]) -> None:
+    """Write a checkpoint, and remove those of earlier steps.
 
     Args:
-        path: of the file; its folder is created if needed.
-        tensors: name -> tensor, everything that the run needs to resume.
-        identity: what identifies the run, as JSON-able values.
+        run: the training's.
+        step: how many steps are done.
+        tensors: name -> tensor, everything that the training needs to resume.
 
     Raises:
         StorageError: the disk refused; the previous checkpoint is intact.
     """
-    tensors = {name: x.cpu().contiguous() for name, x in tensors.items()}
-    about = json.dumps(identity, sort_keys=True)
-    remove_stale(path.parent)
-    write_as(path, save(tensors, {"run": about, "sha256": _digest(tensors, about)}))
+    data = save({name: x.cpu().contiguous() for name, x in tensors.items()})
+    piece, checksum = f"{step:08d}", hashlib.sha256(data).hexdigest()
+    write_as(_tensor_file(run, piece, checksum), data)
+    run.write(piece, {"sha256": checksum})
+    for path in (*run.folder.glob("[0-9]*.json"), *run.folder.glob("[0-9]*.safetensors")):  # records first
+        if path.name < piece:
+            remove(path)
 
 
-def load_checkpoint(path: Path, identity: dict[str, Any]) -> dict[str, Tensor] | None:
-    """The tensors of a checkpoint; None if there is none.
+def load_checkpoint(run: Run) -> dict[str, Tensor] | None:
+    """The tensors of the newest checkpoint; None if there is none.
 
     Raises:
-        StorageError: the file is damaged, not a checkpoint, or not a regular file.
-        ResumeMismatch: it belongs to a run with another identity.
+        StorageError: it is damaged, or not a regular file.
     """
+    while pieces := run.done():
+        try:
+            return _tensors_of(run, pieces[-1])
+        except StorageError:
+            if run.has(pieces[-1]):  # else another worker has come further, and removed it
+                raise
+    return None
+
+
+def _tensors_of(run: Run, piece: str) -> dict[str, Tensor]:
+    checksum = run.read(piece, {"sha256": str})["sha256"]
+    path = _tensor_file(run, piece, checksum)
     try:
-        with open_plain(path) as file:  # refuses links and pipes
-            header = read_header(file.buffered)
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        data = read_plain(path, MAX_BYTES)
     except FileNotFoundError:
-        return None
-    except (SafetensorError, OSError, RuntimeError, ValueError):
-        raise StorageError(_damaged(path)) from None
-    about = header.metadata.get("run", "")
-    if header.metadata.get("sha256") != _digest(tensors, about):
-        raise StorageError(_damaged(path))
-    _check_same(path, json.loads(about), identity)
-    return tensors
+        data = b""
+    if hashlib.sha256(data).hexdigest() != checksum:
+        raise StorageError(f"{str(path)!a} is damaged or missing; remove {str(run.folder)!a} to train from the start")
+    return load(data)
 
 
-def _check_same(path: Path, saved: dict[str, Any], current: dict[str, Any]) -> None:
-    if differ := [name for name in {**current, **saved} if current.get(name) != saved.get(name)]:
-        changes = "; ".join(_change(name, saved.get(name), current.get(name)) for name in differ)
-        raise ResumeMismatch(f"{str(path)!a} belongs to another run ({changes}); remove it, or give another folder")
-
-
-def _change(name: str, was: Any, now: Any) -> str:
-    """The change of a value; long values, such as checksums, are not shown."""
-    is_short = len(ascii(was)) + len(ascii(now)) < SHOWN
-    return f"{name} was {was!a}, now {now!a}" if is_short else f"another {name}"
-
-
-def _digest(tensors: dict[str, Any], about: str) -> str:
-    digest = hashlib.sha256(about.encode())
-    for name, x in sorted(tensors.items()):
-        digest.update(f"\n{name} {x.dtype} {list(x.shape)} ".encode())
-        digest.update(memoryview(x.flatten().view(torch.uint8).numpy()))
-    return digest.hexdigest()
-
-
-def _damaged(path: Path) -> str:
-    return f"{str(path)!a} is damaged or not a checkpoint; remove it to train from the start"
+def _tensor_file(run: Run, piece: str, checksum: str) -> AnyPath:
+    return run.folder / f"{piece}-{checksum[:16]}.safetensors"

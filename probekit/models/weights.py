@@ -186,15 +186,12 @@ def load_weights(
     for copy, original in ties.items():
         if copy in stored and original is not None:
             _check_tied(stored[copy], stored[original])
-    state = {
-        ours: _copy(our_part(_read(stored[there.name]), there), _home(device, ours), dtype)
-        for ours, there in names.items()
-    }
+    state: dict[str, Tensor] = {}
+    for ours, there in names.items():
+        part = our_part(_read(stored[there.name]), there)
+        home = device if isinstance(device, torch.device) else device(ours)
+        state[ours] = torch.empty(part.shape, device=home, dtype=dtype).copy_(part)  # the file may change afterwards
     model.load_state_dict(state, assign=True)
-
-
-def _home(device: torch.device | Callable[[str], torch.device], name: str) -> torch.device:
-    return device if isinstance(device, torch.device) else device(name)
 
 
 def _check(model: nn.Module, folder: Path, names: Mapping[str, HfTensor], stored: Mapping[str, TensorInFile]) -> None:
@@ -272,11 +269,6 @@ def _read(tensor: TensorInFile) -> Tensor:
             return file.get_tensor(tensor.key)
     except (SafetensorError, OSError, RuntimeError, ValueError) as error:
         raise _damaged(tensor.file, str(error)) from None
-
-
-def _copy(weight: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """A copy, so that the file may change afterwards."""
-    return torch.empty(weight.shape, device=device, dtype=dtype).copy_(weight)
 
 
 def save_hf(model: LanguageModel, folder: Path | str) -> None:

@@ -94,7 +94,7 @@ class TaskOptions(Options, heading=READ):
         None,
         "Column of [start, end], or of lists of {start, end, label}; or two: start,end.",
         notes="The characters of each row's word; `end` is exclusive. CSV and TSV write [4, 7], 4:7 or 4-7. A list "
-        "gives one example for each of its spans (see `tasks.words.unfolded`). CoNLL-U needs no such column.",
+        "gives one example for each of its spans (see `tasks.tables.sources.unfolded`). CoNLL-U needs no such column.",
         metavar="NAMES",
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
 from probekit.evaluation.results.wording import decoding, position_name
-from probekit.points import depth_of
+from probekit.points import Place, depth_of
 from probekit.side_by_side.data import ComparedPlace, ComparedRun
 from probekit.side_by_side.runs import NamedRun
 from probekit.side_by_side.steps import training_step
@@ -170,7 +170,7 @@ def _place(data: ProbeData, layer: LayerResult) -> ComparedPlace:
     low, high = layer.intervals.get(data.headline, (None, None))
     value = layer.metrics["test"][data.headline]
     x = layer_number(data, layer)
-    depth = depth_of((layer.point, layer.layer), int(data.meta["n_layers"]))
+    depth = depth_of(Place(layer.point, layer.layer), int(data.meta["n_layers"]))
     depth = 1.0 if depth is None else depth  # places side by side are drawn at the end
     return ComparedPlace(layer.point, layer.layer, x, depth, value, low, high, layer.band)
 
@@ -180,7 +180,7 @@ def layer_number(data: ProbeData, layer: LayerResult) -> int:
     if layer.layer is not None and not is_output(data, layer):
         return layer.layer
     n_layers = int(data.meta["n_layers"])
-    return -1 if depth_of((layer.point, layer.layer), n_layers) == 0 else n_layers
+    return -1 if depth_of(Place(layer.point, layer.layer), n_layers) == 0 else n_layers
 
 
 def _chance(data: ProbeData) -> float | None:

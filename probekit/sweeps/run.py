@@ -30,7 +30,7 @@ from probekit.options.sweep import (
     task_options_of,
 )
 from probekit.options.typed import json_value
-from probekit.points import depth_of
+from probekit.points import Place, depth_of
 from probekit.sweeps.data import SweepData, SweepRow, SweepRun
 from probekit.sweeps.files import begin, read_body, read_runs, run_file_name, write_run, write_table
 from probekit.sweeps.results import SweepResults
@@ -58,7 +58,7 @@ def row_of(curve: ProbeData) -> SweepRow:
         n_test=int(meta["n"].get("test", 0)),
         place="" if place is None else place.place,
         layer=None if place is None else place.layer,
-        depth=None if place is None else depth_of((place.point, place.layer), int(meta["n_layers"])),
+        depth=None if place is None else depth_of(Place(place.point, place.layer), int(meta["n_layers"])),
         C=None if place is None else place.C,
         value=_finite(value),
         low=low,

@@ -13,7 +13,7 @@ from probekit.files.plain_files import MAX_TABLE, read_bytes
 from probekit.options import kinds
 from probekit.tasks.base import Task
 from probekit.tasks.tables.readers import READERS
-from probekit.tasks.tables.split_files import is_one_task, is_table
+from probekit.tasks.tables.sources import is_one_task, is_table
 
 
 @dataclass(frozen=True, eq=False)

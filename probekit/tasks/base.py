@@ -6,34 +6,32 @@ from typing import Any
 
 import numpy as np
 
-from probekit.errors import UsageError, nearest
+from probekit.errors import DataError, UsageError, nearest
 from probekit.files.scratch import scratch_list
+from probekit.options.task import OnBadRow
 from probekit.selections import Selection
 from probekit.tasks.chats.messages import checked_chats
-from probekit.tasks.fields import changed_columns, column_rows, fingerprint, task_columns
-from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS, UNLABELLED, VALIDATION_CARVED
-from probekit.tasks.regions import Region, check_regions
-from probekit.tasks.side_columns import side_columns
+from probekit.tasks.fields import Region, changed_columns, column_rows, fingerprint
+from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS, PROMPT_CHARACTERS, VALIDATION_CARVED
+from probekit.tasks.splitting.classes import check_trainable
 from probekit.tasks.splitting.same_text import text_numbers
 from probekit.tasks.splitting.splits import carve, carve_missing, components, split_array, split_names
 from probekit.tasks.task_checks import (
     SPLITS,
-    check_example_ids,
-    check_groups,
+    array_of,
+    check_columns,
     check_inputs,
-    check_label_sets,
-    check_lengths,
-    check_name,
     check_not_empty,
-    check_position,
-    check_spans,
-    check_splits,
+    coded,
+    grouped,
+    label_sets,
+    listed_inputs,
+    name_lists,
+    side_columns,
 )
-from probekit.tasks.task_fields import array_of, coded, grouped, label_sets, listed_inputs, name_lists
-from probekit.tasks.tokens.token_label_forms import TokenLabels, as_token_labels
+from probekit.tasks.tokens.stretches import TokenLabels, as_token_labels, no_label
 from probekit.tasks.tokens.token_labels import check_token_labels, label_rows, rows_with_label, text_strata
-from probekit.tasks.trainable import check_trainable
-from probekit.text import kind_of, listed
+from probekit.text import counted, kind_of, listed
 
 __all__ = ["SPLITS", "Task"]
 
@@ -108,9 +106,10 @@ class Task:
     rows_made: "tuple[np.ndarray, Task] | None" = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_name(self.name)
+        if not isinstance(self.name, str):
+            raise UsageError(f"a task begins with its name, got {kind_of(self.name)}; write Task('mine', inputs, ...)")
         self._set(inputs=listed_inputs(self.inputs))
-        check_inputs(self.inputs if self.text_of is None else self._of_texts())
+        check_inputs(self.inputs if self.text_of is None else [self.inputs[i] for i in self.texts()[0].tolist()])
         ids = listed_inputs(self.ids, "ids")
         self._set(ids=ids if len(ids) else scratch_list(map(str, range(len(self)))))
         if not isinstance(self.info, Mapping):
@@ -157,9 +156,6 @@ class Task:
 
     def _label_sets(self) -> list[str]:
         return [*self.labels, *self.token_labels]
-
-    def _of_texts(self) -> list[Any]:
-        return [self.inputs[i] for i in self.texts()[0].tolist()]
 
     def _carve_splits(self) -> None:
         """Carve validation and test from train, with the defaults of `load_task`."""
@@ -328,19 +324,72 @@ class Task:
         if self._label_sets() or self.target:
             self.label_set()
         check_token_labels(self)
-        check_position(self.position)
-        check_lengths(
-            len(self), {f"{field}[{name!r}]" if name else field: own for (field, name), own in task_columns(self)}
-        )
-        check_example_ids(self.ids)
-        check_splits(self.splits)
-        names = {name: own for name, own in self.label_names.items() if name not in self.token_labels}
-        check_label_sets(self.labels, names, self.ids, self.info.get(UNLABELLED, ()))
-        if self.groups is not None:
-            check_groups(self.groups)
-        if self.spans is not None:
-            check_spans(self.spans, self.inputs, self.position, self.ids)
-        if self.targets is not None:
-            check_inputs(self.targets, "targets")
-        if self.regions is not None and self.text_of is None:  # the rows of tokens repeat those of their texts
-            check_regions(self.regions, self.inputs, self.ids)
+        check_columns(self)
+
+
+def without_bad_rows(task: Task, bad: Mapping[int, str], flaw: str, on_bad_row: OnBadRow) -> tuple[Task, np.ndarray]:
+    """The task without the bad rows, counted in `info["skipped"]`, and the rows that are left, int64.
+
+    Args:
+        task: the examples.
+        bad: row -> what is wrong with it and what to do, as the message of an error.
+        flaw: the kind of flaw, under which the rows are counted.
+        on_bad_row: "error" raises for the first bad row.
+
+    Raises:
+        DataError: there is a bad row, or none is left.
+    """
+    rows = np.delete(np.arange(len(task)), list(bad))
+    if not bad:
+        return task, rows
+    first = min(bad)
+    if on_bad_row == "error":
+        more = f" ({len(bad):,} such rows in all; --on-bad-row skip leaves them out)" if len(bad) > 1 else ""
+        raise DataError(f"example {task.ids[first]!a}: {bad[first]}{more}")
+    if not len(rows):
+        raise DataError(f"all {counted(len(task), 'row')} are left out; example {task.ids[first]!a}: {bad[first]}")
+    skipped = dict(task.info.get("skipped", {}))
+    skipped[flaw] = skipped.get(flaw, 0) + len(bad)
+    total = int(task.info.get("skipped_rows", 0)) + len(bad)
+    left = replace(task.subset(rows), info={**task.info, "skipped": skipped, "skipped_rows": total})
+    return left, rows
+
+
+def examples_table(task: Task) -> dict[str, np.ndarray]:
+    """Name -> [N]: id, text (or ids, of tokens), what the model wrote, word, split, group, label sets, other columns.
+
+    `prompt` and `continuation` are the two parts of a text that the model continued. Classes are names; a missing
+    label is None, or NaN of a number. A column whose name is taken is called "column NAME".
+    """
+    found: dict[str, np.ndarray] = {"id": _objects(task.ids)}
+    if task.has_texts:
+        found["ids" if len(task) and not isinstance(task.inputs[0], str) else "text"] = _objects(task.inputs)
+    others = dict(task.columns)
+    starts = others.pop(PROMPT_CHARACTERS, None)
+    if starts is not None and "text" in found:
+        cut = [(str(text), int(start)) for text, start in zip(task.inputs, starts.tolist(), strict=True)]
+        found["prompt"] = _objects([text[:start] for text, start in cut])
+        found["continuation"] = _objects([text[start:] for text, start in cut])
+    if task.words is not None:
+        found["word"] = _objects(task.words)
+    found["split"] = _objects(task.splits.tolist())
+    if task.groups is not None:
+        found["group"] = _objects(task.groups.tolist())
+    sets = {name: _labels(task, name) for name in task.labels if task.labels[name].ndim == 1}
+    for name, values in (sets | others).items():
+        found[name if name not in found else f"column {name}"] = values
+    return found
+
+
+def _labels(task: Task, name: str) -> np.ndarray:
+    labels, names = task.labels[name], task.label_names[name]
+    if not names:
+        return labels
+    missing = no_label(labels).tolist()
+    return _objects([None if gone else names[k] for k, gone in zip(labels.tolist(), missing, strict=True)])
+
+
+def _objects(values: Any) -> np.ndarray:
+    cells = np.empty(len(values), dtype=object)
+    cells[:] = list(values)
+    return cells

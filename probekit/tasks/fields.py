@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from probekit.files.scratch import ArrayWriter, DiskList, on_disk, pieces, settled, take
-from probekit.tasks.regions import Region
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 Task = Any  # `tasks.base.Task`, which imports this module
 Key = tuple[str, str]  # a field, and the name of one of its columns; "" where a field is one column
@@ -32,6 +32,14 @@ JSON = "json"  # whatever JSON can hold
 ROWS = "rows"  # `RaggedRows`: how many numbers each example has differs, and one array holds those of all
 _REPEATING = (INPUTS, LISTS, JSON)  # an empty cell is the same as the one above, which the words of a text share
 _BATCH = 512  # rows that a fingerprint takes at once
+
+
+class Region(NamedTuple):
+    """The characters [start, end) of a text, and the role of the message whose content they are."""
+
+    name: str
+    start: int
+    end: int
 
 
 class Field(NamedTuple):

@@ -6,7 +6,7 @@ Axes: N examples of the task.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,14 +26,12 @@ from probekit.tasks.labels import (
     label_flaw,
     refuse_unlabelled,
 )
-from probekit.tasks.splitting.look_alikes import warn_of_look_alikes
-from probekit.tasks.splitting.rare import check_number_of_classes
+from probekit.tasks.splitting.classes import check_number_of_classes, warn_of_look_alikes
 from probekit.tasks.splitting.same_text import text_numbers
-from probekit.tasks.splitting.split_names import split_of_cell
-from probekit.tasks.splitting.splits import carve_missing, components, kept_together
+from probekit.tasks.splitting.splits import carve_missing, components, kept_together, split_of_cell
 from probekit.tasks.tables.columns import ID_COLUMNS, LABEL_COLUMNS, check_one_use, split_column_of, split_flaw
-from probekit.tasks.tables.data_table import DataTable, choose_column, flaw_of, quote
-from probekit.tasks.tables.label_tables import label_table
+from probekit.tasks.tables.data_table import DataTable, Flaw, choose_column, flaw_of, quote
+from probekit.tasks.tables.objects import label_table
 from probekit.tasks.task_checks import is_sequence
 from probekit.text import counted, listed
 
@@ -117,8 +115,14 @@ def read_label_set(task: Task, source: Any, options: LabelOptions) -> tuple[Labe
     """
     _refuse_lists(task, source)
     table = label_table(source, options)
-    columns = _columns(table, options)
-    _check_first(task, columns)
+    own = choose_column(table, options.id_column, ID_COLUMNS, "id")
+    label = choose_column(table, options.label_column, LABEL_COLUMNS, "label")
+    group = None if options.group_column is None else choose_column(table, options.group_column, (), "group")
+    check_one_use({"id": own, "label": label, "group": group})
+    columns = _Named(own, label, group, split_column_of(table, (own, label, group), options.split_column))
+    if group is not None and (task.groups is not None or _has_splits(task)):
+        have = "groups" if task.groups is not None else "splits, made without them,"
+        raise UsageError(f"the texts of {task.name!a} have {have} already; leave --group-column out")
     joined = _join(task, table, columns, options.on_bad_row == "skip")
     label_set = _label_set(task, table, columns, joined, options)
     if task.target:
@@ -269,21 +273,6 @@ def _refuse_lists(task: Task, source: Any) -> None:
         raise DataError(f"expected one label for the text {quote(own)}, got {quote(value)}; {TOKENS_HINT}")
 
 
-def _columns(table: DataTable, options: LabelOptions) -> _Named:
-    own = choose_column(table, options.id_column, ID_COLUMNS, "id")
-    label = choose_column(table, options.label_column, LABEL_COLUMNS, "label")
-    group = None if options.group_column is None else choose_column(table, options.group_column, (), "group")
-    check_one_use({"id": own, "label": label, "group": group})
-    return _Named(own, label, group, split_column_of(table, (own, label, group), options.split_column))
-
-
-def _check_first(task: Task, columns: _Named) -> None:
-    """Refuse groups that would come too late: the splits were made without them."""
-    if columns.group is not None and (task.groups is not None or _has_splits(task)):
-        have = "groups" if task.groups is not None else "splits, made without them,"
-        raise UsageError(f"the texts of {task.name!a} have {have} already; leave --group-column out")
-
-
 def _has_splits(task: Task) -> bool:
     """Whether splits were given, or made with earlier labels."""
     return bool(task.target) or bool((task.splits != "train").any())
@@ -295,7 +284,7 @@ def _join(task: Task, table: DataTable, columns: _Named, skip: bool) -> _Joined:
     if len(row_of) < len(task):
         raise DataError("some ids of the texts differ only in blanks, or as 1 and 1.0; extract with other ids")
     ids, joined = table.column(columns.id), _Joined()
-    flaw_of_row = _row_flaws(table, columns)
+    names = table.class_names.get(columns.label, ())
     groups = [] if columns.group is None else table.column(columns.group)
     splits = [] if columns.split is None else table.column(columns.split)
     cells = table.column(columns.label)
@@ -304,7 +293,9 @@ def _join(task: Task, table: DataTable, columns: _Named, skip: bool) -> _Joined:
         row = None if flaw else row_of.get(group_name(own))
         flaw, who = flaw or _id_flaw(task, joined, own, row_of), ""
         if flaw is None:
-            flaw, who = flaw_of_row(i), f", id {quote(own)}"
+            flaw, who = _label_flaw(cells[i], table.typed, names), f", id {quote(own)}"
+            flaw = flaw or (group_flaw(groups[i]) if groups else None)
+            flaw = flaw or (split_flaw(splits[i], str(columns.split)) if splits else None)
         if flaw is not None and not skip:
             raise DataError(f"{table.where(i)}{who}: {flaw[1]}, {SKIP_HINT}")
         if row is not None:
@@ -323,7 +314,7 @@ def _join(task: Task, table: DataTable, columns: _Named, skip: bool) -> _Joined:
     return joined
 
 
-def _id_flaw(task: Task, joined: _Joined, own: Any, row_of: Mapping[str, int]) -> tuple[str, str] | None:
+def _id_flaw(task: Task, joined: _Joined, own: Any, row_of: Mapping[str, int]) -> Flaw | None:
     """What is wrong with an id: no text has it, or another row of the table."""
     row = row_of.get(group_name(own))
     if row is None:
@@ -337,20 +328,10 @@ def _id_flaw(task: Task, joined: _Joined, own: Any, row_of: Mapping[str, int]) -
     return None
 
 
-def _row_flaws(table: DataTable, columns: _Named) -> Callable[[int], tuple[str, str] | None]:
-    """A function of a row's number: what is wrong with its label, group or split."""
-    labels, names = table.column(columns.label), table.class_names.get(columns.label, ())
-    groups = None if columns.group is None else table.column(columns.group)
-    splits = None if columns.split is None else table.column(columns.split)
-
-    def flaw(i: int) -> tuple[str, str] | None:
-        if isinstance(labels[i], list):
-            return "label_type", f"expected one label for the text, got {quote(labels[i])}; {TOKENS_HINT}"
-        found = label_flaw(labels[i], table.typed, names) or flaw_of([labels[i]])
-        found = found or (None if groups is None else group_flaw(groups[i]))
-        return found or (None if splits is None else split_flaw(splits[i], str(columns.split)))
-
-    return flaw
+def _label_flaw(cell: Any, typed: bool, names: Sequence[str]) -> Flaw | None:
+    if isinstance(cell, list):
+        return "label_type", f"expected one label for the text, got {quote(cell)}; {TOKENS_HINT}"
+    return label_flaw(cell, typed, names) or flaw_of([cell])
 
 
 def _classes(task: Task, table: DataTable, columns: _Named, joined: _Joined, options: LabelOptions) -> dict[int, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError
-from probekit.tasks.tables.data_table import quote
+from probekit.tasks.tables.data_table import Flaw, flaw_of, quote
 from probekit.text import counted, listed
 
 # How CSV and TSV write missing values. "None" is not one of them: it is a word, and a common class name.
@@ -29,7 +29,7 @@ def are_whole_numbers(names: Iterable[str]) -> bool:
     return all(map(DIGITS.fullmatch, names))
 
 
-def label_flaw(cell: Any, typed: bool, names: Sequence[str] = ()) -> tuple[str, str] | None:
+def label_flaw(cell: Any, typed: bool, names: Sequence[str] = ()) -> Flaw | None:
     """What is wrong with a cell as a label (a number in the range of `names`, if given), as (kind, description)."""
     missing = cell is None or (isinstance(cell, float) and math.isnan(cell))
     if missing or (isinstance(cell, str) and cell.strip() in ({""} if typed else NA)):
@@ -42,7 +42,7 @@ def label_flaw(cell: Any, typed: bool, names: Sequence[str] = ()) -> tuple[str, 
     return None
 
 
-def group_flaw(cell: Any) -> tuple[str, str] | None:
+def group_flaw(cell: Any) -> Flaw | None:
     """What is wrong with a cell as a group's name, as (kind, description). "NA" is fine: it is also Namibia."""
     if cell is None or cell != cell or (isinstance(cell, str) and not cell.strip()):
         return "no_group", f"expected a group, got {quote(cell)}; write one"
@@ -51,7 +51,7 @@ def group_flaw(cell: Any) -> tuple[str, str] | None:
     return None
 
 
-def id_flaw(cell: Any) -> tuple[str, str] | None:
+def id_flaw(cell: Any) -> Flaw | None:
     """What is wrong with a cell as the id of a row, as (kind, description)."""
     if cell is None or cell != cell or (isinstance(cell, str) and not cell.strip()):
         return "no_id", f"expected an id, got {quote(cell)}; write one"
@@ -152,3 +152,56 @@ def encode(classes: Sequence[Any], names: list[str] | None = None) -> tuple[np.n
 def is_unlabelled(value: Any) -> bool:
     """True if a class is the number -1."""
     return type(value) is int and value == -1
+
+
+def column_of(cells: Sequence[Any], name: str, places: Sequence[str]) -> np.ndarray:
+    """The cells of a column as numbers, if all that are not missing are numbers, or else as categories.
+
+    Raises:
+        DataError: a cell that is neither; `places` say where each is.
+    """
+    for cell, place in zip(cells, places, strict=False):
+        if flaw := cell_flaw(cell, name):
+            raise DataError(f"{place}: {flaw[1]}")
+    there = [cell for cell in cells if not is_missing(cell)]
+    if there and all(_is_number(cell) for cell in there):
+        return np.array([math.nan if is_missing(cell) else float(cell) for cell in cells])
+    values = np.empty(len(cells), dtype=object)
+    values[:] = [None if is_missing(cell) else _category(cell) for cell in cells]
+    return values
+
+
+def cell_flaw(cell: Any, name: str) -> Flaw | None:
+    """What is wrong with a cell of a column that is kept, as (kind, description); None if nothing is."""
+    if cell is None or isinstance(cell, bool | np.bool_):
+        return None
+    if not isinstance(cell, str | int | float | np.number):
+        return (
+            "column",
+            f"expected a number or a text in the column {name!a:.80}, got {quote(cell)}; keep another column",
+        )
+    if not isinstance(cell, str):
+        too_large = isinstance(cell, int) and abs(cell) > 1e300
+        finite = not too_large and (math.isfinite(cell) or cell != cell)
+        return (
+            None if finite else ("column", f"expected a finite number in {name!a:.80}, got {quote(cell)}; correct it")
+        )
+    return flaw_of([cell])
+
+
+def is_missing(cell: Any) -> bool:
+    """Whether a cell holds nothing: None, NaN, a blank, or NA as files write it."""
+    return cell is None or cell != cell or (isinstance(cell, str) and cell.strip() in NA)
+
+
+def _is_number(cell: Any) -> bool:
+    if isinstance(cell, bool | np.bool_):
+        return False
+    return not isinstance(cell, str) or (is_numeral(cell) and math.isfinite(float(cell)))
+
+
+def _category(cell: Any) -> str:
+    """The same name for 1 and 1.0, which different formats may write."""
+    if isinstance(cell, bool | np.bool_):
+        return str(bool(cell)).lower()
+    return str(int(cell) if isinstance(cell, float) and cell.is_integer() else cell).strip()

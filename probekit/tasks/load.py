@@ -1,8 +1,8 @@
 """load_task: turn a built-in task, files, a dataset of the Hub, or objects in memory into one checked Task."""
 
-import sys
 import warnings
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,43 +10,42 @@ from typing import Any
 import numpy as np
 
 from probekit import registries
-from probekit.errors import DataError, UsageError, nearest
-from probekit.files.hub import ALIASES, REPO_ID, warn_of_local
+from probekit.errors import DataError, UsageError
 from probekit.files.scratch import IN_MEMORY, give_back_memory, settled
-from probekit.options import LabelOptions, TaskOptions
+from probekit.options import ImportOptions, LabelOptions, TaskOptions
 from probekit.options.option import keywords
 from probekit.options.typed import changed
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.info import ASKED, CARVED_FROM_TRAIN, READ_AS, UNLABELLED
+from probekit.tasks.info import ASKED, CARVED_FROM_TRAIN, NO_TEXTS, READ_AS, UNLABELLED
 from probekit.tasks.join_labels import label_set_of_column
-from probekit.tasks.labels import as_labels, encode, is_unlabelled, refuse_unlabelled
-from probekit.tasks.side_columns import column_of
-from probekit.tasks.splitting.look_alikes import warn_of_look_alikes
-from probekit.tasks.splitting.overlap import shared_by_splits
-from probekit.tasks.splitting.rare import (
+from probekit.tasks.labels import (
+    as_labels,
+    column_of,
+    encode,
+    group_flaw,
+    group_name,
+    is_unlabelled,
+    label_flaw,
+    refuse_unlabelled,
+)
+from probekit.tasks.splitting.classes import (
     check_number_of_classes,
     rare_info,
     settle_classes,
     too_rare_to_carve,
+    warn_of_look_alikes,
     without_rare_classes,
 )
-from probekit.tasks.splitting.same_text import text_numbers
-from probekit.tasks.splitting.split_names import WHOLE
-from probekit.tasks.splitting.splits import carve_missing, kept_together, sample, split_array
-from probekit.tasks.tables.columns import LABEL_COLUMNS, Columns, NamedColumns, columns_of, split_column_of
-from probekit.tasks.tables.data_table import DataTable
-from probekit.tasks.tables.hub import hub_tables
-from probekit.tasks.tables.objects import is_dataset_dict, object_tables
-from probekit.tasks.tables.readers import READERS, TableFormat, read_classes, read_stream, read_table
-from probekit.tasks.tables.rows import SKIP_HINT, Rows, collect, keep_rows
-from probekit.tasks.tables.split_files import class_files, split_files
-from probekit.tasks.tokens.token_cells import with_token_cells
+from probekit.tasks.splitting.same_text import shared_by_splits, text_numbers
+from probekit.tasks.splitting.splits import WHOLE, carve_missing, kept_together, sample, split_array, split_of_cell
+from probekit.tasks.tables.columns import LABEL_COLUMNS, TEXT_COLUMNS, Columns, columns_of, split_column_of, split_flaw
+from probekit.tasks.tables.data_table import DataTable, Flaw, choose_column, flaw_of
+from probekit.tasks.tables.objects import task_of
+from probekit.tasks.tables.readers import TableFormat, read_table
+from probekit.tasks.tables.rows import SKIP_HINT, Rows, collect, keep_rows, refuse_numbers, text_flaw
+from probekit.tasks.tables.sources import check_builtin, open_tables
 from probekit.tasks.tokens.token_labels import text_strata
-from probekit.tasks.words import limited_words, unfolded
-from probekit.text import listed
-
-HUB_ALIASES = ALIASES["dataset"]
-STDIN = "-"
+from probekit.text import counted, listed
 
 
 @keywords(TaskOptions)
@@ -76,23 +75,12 @@ def load_task(source: Any, options: TaskOptions) -> Task:
         UsageError: an unknown name, column or option.
         DataError: a file, row or label that cannot be used.
     """
-    named = NamedColumns(
-        options.text_column,
-        options.label_column,
-        options.group_column,
-        options.span_column,
-        options.split_column,
-        options.id_column,
-        options.messages_column,
-        options.token_label_column,
-        tuple(options.keep_columns or ()),
-    )
     if isinstance(source, str | Path) and source in registries.TASKS:
-        check_builtin(str(source), named, options)
+        check_builtin(str(source), options)
         task = registries.TASKS[str(source)](seed=options.seed)
     else:
-        name, tables, info = open_tables(source, named, options)
-        task = _assemble(name, tables, info, named, options)
+        name, tables, info = open_tables(source, options)
+        task = _assemble(name, tables, info, options)
     task = task if options.position is None else replace(task, position=options.position)
     if task.target:
         task = without_rare_classes(task, options.rare_classes)
@@ -106,95 +94,6 @@ def load_task(source: Any, options: TaskOptions) -> Task:
         give_back_memory()
     about = {ASKED: changed(options), "limit": options.limit, **shared_by_splits(task)}
     return replace(task, name=name, info={**task.info, **about})
-
-
-def check_builtin(name: str, named: NamedColumns, options: TaskOptions) -> None:
-    """Refuse options of files for a built-in task. Raises UsageError."""
-    if named != NamedColumns() or options.columns is not None:
-        raise UsageError(
-            f"{name!r} is built in and has no columns; name none of its texts, labels, groups, spans or splits, and "
-            "none to keep"
-        )
-    if not options.header or options.data_format is not None:
-        raise UsageError(f"{name!r} is built in, not a file; leave --no-header and --data-format out")
-    if options.regression:
-        raise UsageError(f"{name!r} has classes, not numbers; leave regression out")
-
-
-def open_tables(
-    source: Any, named: NamedColumns, options: TaskOptions
-) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
-    """The task's name, its tables by split, its source. A path wins over a name of the Hub, as for models."""
-    if not isinstance(source, str | Path):
-        if options.columns is not None or not options.header or options.data_format is not None:
-            raise UsageError("columns, header and data_format are for files; Python objects name their own columns")
-        return _open_object(source, named)
-    path = _path_of(source)
-    columns = None if options.columns is None else tuple(options.columns)
-    how = TableFormat(columns, options.header, options.data_format)
-    if source == STDIN:
-        if not hasattr(sys.stdin, "buffer"):
-            raise UsageError("'-' reads standard input, which is closed; give a file or a folder")
-        table = read_stream(sys.stdin.buffer, how)
-        tables, name, origin = {WHOLE: table}, table.stem, "stdin"
-    elif path is not None:
-        warn_of_local(source, "dataset")
-        files = split_files(path, how.name)
-        tables = {split: _read(file, how) for split, file in files.items()}
-        name, origin = path.resolve().name if path.is_dir() else path.stem, str(source)
-    else:
-        return _open_hub(str(source), named, how)
-    info = {"source": origin, "sha256": {k: v for table in tables.values() for k, v in table.checksums().items()}}
-    return name, {split: unfolded(table, named.span) for split, table in tables.items()}, info
-
-
-def _path_of(source: str | Path) -> Path | None:
-    """The path that a source names; None for a name that no file can have, or where there is no such file."""
-    try:
-        path = Path(source).expanduser()
-        return path if isinstance(source, Path) or (source and path.exists()) else None
-    except (OSError, RuntimeError):  # too long for a file name; a home folder that is not there
-        return None
-
-
-def _read(path: Path, how: TableFormat) -> DataTable:
-    """The table of a file, or of a folder of class files."""
-    if not path.is_dir():
-        return read_table(path, how)
-    if not how.has_header or how.name is not None:
-        raise UsageError(f"{path.name!a} holds a text file for each class; leave --columns and --data-format out")
-    return read_classes(path, class_files(path))
-
-
-def _open_hub(source: str, named: NamedColumns, how: TableFormat) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
-    is_file = Path(source).suffix.lower() in READERS
-    if is_file or not (source in HUB_ALIASES or REPO_ID.fullmatch(source)):
-        near = nearest(source, [*registries.TASKS, *HUB_ALIASES])
-        raise UsageError(f"no dataset {source!a}: not a file, a folder or an owner/name on the Hub; {near}")
-    if how != TableFormat():
-        raise UsageError(f"{source!a} is on the Hub and names its columns; leave --columns and --data-format out")
-    tables, info = hub_tables(source)
-    tables = {split: unfolded(table, named.span) for split, table in tables.items()}
-    return source.rsplit("/", 1)[-1], _with_labelled_test(tables, named), info
-
-
-def _open_object(source: Any, named: NamedColumns) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
-    name, tables, info = object_tables(source)
-    tables = {split: unfolded(table, named.span) for split, table in tables.items()}
-    return name, _with_labelled_test(tables, named) if is_dataset_dict(source) else tables, info
-
-
-def _with_labelled_test(tables: dict[str, DataTable], named: NamedColumns) -> dict[str, DataTable]:
-    """Replace a test split without labels (as in GLUE, which keeps them secret) by the validation split."""
-    if "validation" not in tables or "train" not in tables:
-        return tables
-    label = columns_of(tables["train"], named).label
-    test = tables.get("test")
-    if label is None:
-        return tables
-    if test is None or label not in test.columns or all(is_unlabelled(cell) for cell in test.column(label)):
-        return {"train": tables["train"], "test": tables["validation"]}
-    return tables
 
 
 def _with_train(name: str, tables: dict[str, DataTable], on_hub: bool) -> tuple[dict[str, DataTable], str]:
@@ -221,11 +120,9 @@ def _with_train(name: str, tables: dict[str, DataTable], on_hub: bool) -> tuple[
     return {"train": tables["validation"], **rest}, f"no train: fitted on {tables['validation'].name}"
 
 
-def _assemble(
-    name: str, tables: dict[str, DataTable], info: dict[str, Any], named: NamedColumns, options: TaskOptions
-) -> Task:
+def _assemble(name: str, tables: dict[str, DataTable], info: dict[str, Any], options: TaskOptions) -> Task:
     tables, origin = _with_train(name, tables, "sha256" not in info)
-    rows, columns = _collected(name, tables, named, options)
+    rows, columns = _collected(name, tables, options)
     skip = options.on_bad_row == "skip"
     if columns.label is None:
         _warn_unlabelled(tables["train"], columns, options)
@@ -250,7 +147,8 @@ def _assemble(
         chats=rows.chats if columns.has_chats else None,
         columns={name: column_of(rows.kept[name], name, rows.places) for name in columns.kept},
     )
-    return _with_token_cells(_with_more_labels(task, rows, tables["train"], columns, options), rows, columns, options)
+    task = _with_more_labels(task, rows, tables["train"], columns, options)
+    return task if columns.token_label is None else _with_token_labels(task, rows, columns, options)
 
 
 def _with_more_labels(task: Task, rows: Rows, train: DataTable, columns: Columns, options: TaskOptions) -> Task:
@@ -270,18 +168,31 @@ def _with_more_labels(task: Task, rows: Rows, train: DataTable, columns: Columns
     return replace(task, labels=labels, label_names=names, info=info)
 
 
-def _collected(
-    name: str, tables: dict[str, DataTable], named: NamedColumns, options: TaskOptions
-) -> tuple[Rows, Columns]:
+def _with_token_labels(task: Task, rows: Rows, columns: Columns, options: TaskOptions) -> Task:
+    """The task with labels of tokens as its target; without labels of texts, missing splits are carved by them."""
+    column, is_carved = str(columns.token_label), bool(task.labels)
+    names = {**task.label_names, **({column: []} if options.regression else {})}
+    task = replace(task, token_labels={column: list(rows.token_cells)}, label_names=names, target=column)
+    check_number_of_classes(task.label_names[column], column, task.name, options.max_classes)
+    if is_carved:
+        return task
+    wanted = [split for split in SPLITS if options.validation or split != "validation"]
+    missing = [split for split in wanted if not (task.splits == split).any()]
+    keys = _groups(rows, columns)[0]
+    splits = carve_missing(text_strata(task, column), task.splits, keys, missing, options.seed)
+    return replace(task, splits=splits, info={**task.info, CARVED_FROM_TRAIN: missing})
+
+
+def _collected(name: str, tables: dict[str, DataTable], options: TaskOptions) -> tuple[Rows, Columns]:
     """The rows of all splits, and the columns that they were read from."""
-    rows, columns = Rows(), columns_of(tables["train"], named)
+    rows, columns = Rows(), columns_of(tables["train"], options)
     if len(tables) == 1:
         taken = (columns.text, columns.label, columns.group, columns.id, columns.token_label, *(columns.span or ()))
-        columns = columns._replace(split=split_column_of(tables["train"], taken, named.split))
-    elif named.split is not None:
+        columns = columns._replace(split=split_column_of(tables["train"], taken, options.split_column))
+    elif options.split_column is not None:
         raise UsageError(f"{name!a} has a table for each split; leave --split-column out")
     for split in [split for split in SPLITS if split in tables]:
-        own = columns_of(tables[split], named, labelled=columns.label is not None)
+        own = columns_of(tables[split], options, labelled=columns.label is not None)
         if own.has_chats != columns.has_chats:
             raise DataError(f"{tables[split].name} and {tables['train'].name} hold texts and chats; give one kind")
         if own.has_tokens != columns.has_tokens:
@@ -289,13 +200,6 @@ def _collected(
         columns = own._replace(split=columns.split, label=columns.label and own.label)
         collect(rows, split, tables[split], columns, options.keep_blanks, options.on_bad_row == "skip")
     return rows, columns
-
-
-def _with_token_cells(task: Task, rows: Rows, columns: Columns, options: TaskOptions) -> Task:
-    """The task with the labels of its tokens, where there is a column of them."""
-    if columns.token_label is None:
-        return task
-    return with_token_cells(task, columns.token_label, rows.token_cells, _groups(rows, columns)[0], options)
 
 
 def _warn_unlabelled(table: DataTable, columns: Columns, options: TaskOptions) -> None:
@@ -416,3 +320,177 @@ def _limited(task: Task, options: TaskOptions) -> Task:
         task = without_rare_classes(task, options.rare_classes)
         task.check()
     return task
+
+
+def limited_words(task: Task, limit: int, seed: int, keep_classes: bool = True) -> Task:
+    """All words of at most `limit` texts of each split, chosen so that every split keeps every class.
+
+    Texts are drawn uniformly, but the first text drawn of each class, rarest class first, is always kept.
+
+    Raises:
+        UsageError: more texts are needed to keep every class, and `keep_classes` is True; otherwise the first texts
+            drawn are kept, with the classes that they have.
+    """
+    first, of = task.texts()
+    kept = np.zeros(len(first), dtype=bool)
+    for number, split in enumerate(SPLITS):
+        texts = np.flatnonzero(task.splits[first] == split)
+        drawn = np.random.default_rng([seed, number]).permutation(texts)
+        needed = _with_each_class(task, of, drawn)
+        if len(needed) > limit and keep_classes:
+            raise UsageError(
+                f"limit {limit} is less than the {counted(len(needed), 'text')} of {split} needed to keep each "
+                f"of the {task.n_classes()} classes of {task.name!a}; raise it, or use --rare-classes drop"
+            )
+        needed = needed[:0] if len(needed) > limit else needed
+        rest = drawn[~np.isin(drawn, needed)]
+        kept[np.concatenate([needed, rest])[:limit]] = True
+    return task.subset(kept[of])
+
+
+def _with_each_class(task: Task, of: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """The first drawn text of each class, rarest class first, without repetitions."""
+    place = np.full(of.max() + 1, len(drawn))
+    place[drawn] = np.arange(len(drawn))
+    labels, where = task.labels[task.target], place[of]
+    classes = range(task.n_classes())
+    counts = np.bincount(labels[where < len(drawn)], minlength=len(classes)) if classes else np.empty(0)
+    chosen: list[int] = []
+    for k in sorted(classes, key=lambda k: counts[k]):
+        there = where[(labels == k) & (where < len(drawn))]
+        if not np.isin(there, chosen).any():
+            chosen.append(int(there.min()))
+    return drawn[np.array(chosen, dtype=np.int64)]
+
+
+def typed_texts(texts: Sequence[str], as_chats: bool = False) -> Task:
+    """Texts that were typed, as a task; `as_chats` makes each a chat of one message from the user.
+
+    Raises:
+        UsageError: an empty text.
+    """
+    if not all(texts):
+        raise UsageError(f"text {list(map(bool, texts)).index(False)} (--text) is empty; write one")
+    if as_chats:
+        return task_of([[{"role": "user", "content": text}] for text in texts])
+    return Task("texts", list(texts))
+
+
+def load_texts(source: Any, options: TaskOptions) -> Task:
+    """The texts, words or chats of a source that `load_task` takes, without labels and splits, in their order.
+
+    Raises:
+        UsageError: an unknown name, column or option.
+        DataError: a file or text that cannot be used.
+    """
+    unread = ("label_column", "group_column", "split_column", "token_label_column", "keep_columns")
+    options = replace(options, **dict.fromkeys(unread))
+    if isinstance(source, str | Path) and source in registries.TASKS:
+        check_builtin(str(source), options)
+        task = registries.TASKS[str(source)](seed=options.seed)
+        return replace(task, labels={}, label_names={}, token_labels={}, target="", groups=None)
+    name, tables, info = open_tables(source, options)
+    rows, of_spans = Rows(), False
+    for table in tables.values():
+        table = table if options.span_column is None else replace(table, span=None)  # whose rows would need labels
+        is_words = table.span is not None  # the words of CoNLL-U need some label to be read
+        columns = columns_of(table, replace(options, label_column="upos") if is_words else options)
+        columns = columns._replace(label=columns.label if is_words else None, group=None, token_label=None)
+        collect(rows, "train", table, columns, options.keep_blanks, options.on_bad_row == "skip")
+        of_spans = columns.span is not None
+    return Task(
+        name,
+        rows.texts,
+        {},
+        {},
+        np.full(len(rows.texts), "train"),
+        ids=rows.ids,
+        info=info | {"dropped_blanks": rows.dropped_blanks, "skipped_rows": rows.skipped.total()},
+        spans=np.array(rows.spans, dtype=np.int64).reshape(-1, 2) if of_spans else None,
+        chats=rows.chats or None,
+    )
+
+
+def labelled_task(path: Path, options: ImportOptions, name: str) -> Task:
+    """A checked task of examples that were run elsewhere, from a CSV, TSV, JSONL or Parquet file.
+
+    Row i of the file is example i. No row may be left out, since the activations have it too. A column `split` that
+    names splits is kept to; missing splits are carved from train as `load_task` does. Without a text column, the rows'
+    names serve as texts and `info["no_texts"]` is True.
+
+    Raises:
+        UsageError: a column that is not there.
+        DataError: a row, label, split or text that cannot be used.
+    """
+    table = read_table(path, TableFormat.of(options))
+    task, origin = _task_of_all_rows(table, options, name)
+    task.info.update(source=str(path), sha256=table.checksums(), label_column=task.target, splits_from=origin)
+    return task
+
+
+def labels_task(cells: Sequence[Any], where: str, options: ImportOptions, name: str) -> Task:
+    """A checked task from the labels [N] alone; errors call them `where`.
+
+    Raises:
+        DataError: a label that cannot be used, or too few of a class.
+    """
+    table = DataTable(where, "row", ["label"], lambda _: cells, range(len(cells)), typed=True, unit="row")
+    return _task_of_all_rows(table, options, name)[0]
+
+
+def _task_of_all_rows(table: DataTable, options: ImportOptions, name: str) -> tuple[Task, str]:
+    """A task in which no row of the table is left out, and where its splits come from, in words."""
+
+    def sound(column: str, flaw: Callable[[Any], Flaw | None]) -> Sequence[Any]:
+        """The cells of a column, all of them sound."""
+        cells = table.column(column)
+        for i, cell in enumerate(cells):
+            if found := table.bad.get(i) or flaw(cell):
+                raise DataError(f"{table.where(i)}: {found[1]}")
+        return cells
+
+    label, names = choose_column(table, options.label_column, LABEL_COLUMNS, "label"), None
+    texts = groups = None
+    usual = {one.strip().lower() for one in table.columns}
+    if options.text_column is not None or not usual.isdisjoint(TEXT_COLUMNS):
+        column = choose_column(table, options.text_column, TEXT_COLUMNS, "text")
+        refuse_numbers(table, column, table.column(column))
+        texts = sound(column, lambda cell: text_flaw(cell, table.typed) or flaw_of([cell]))
+    names = table.class_names.get(label)
+    cells = sound(label, lambda cell: label_flaw(cell, table.typed, names or ()) or flaw_of([cell]))
+    if not len(cells):
+        raise DataError(f"{name!a} has no labels; write one for each example")
+    if options.group_column is not None:
+        column = choose_column(table, options.group_column, (), "group")
+        groups = [group_name(cell) for cell in sound(column, group_flaw)]
+    splits, origin = ["train"] * len(cells), ""
+    if (own := split_column_of(table, (options.text_column, label, options.group_column))) is not None:
+        splits, origin = (
+            [str(split_of_cell(cell, own)) for cell in sound(own, lambda cell: split_flaw(cell, own))],
+            f"by column {own!a}",
+        )
+        if "train" not in splits:
+            raise DataError(f"{table.name}: no row is in the split train by column {own!a}; put some there to fit on")
+    places = [table.where(i) for i in range(len(cells))]
+    classes = as_labels(cells, places, label, options.regression)
+    refuse_unlabelled(classes, places, label, "remove the row from the labels and from the activations, or correct it")
+    labels, names = encode(classes, names)
+    check_number_of_classes(names, label, places[0].rpartition(",")[0], options.max_classes)
+    missing = [split for split in SPLITS if split not in splits]
+    ids = [f"{table.stem}:{i}" for i in range(len(cells))]
+    keys, groups = kept_together(np.arange(len(ids)) if texts is None else text_numbers(texts), groups)
+    info = {"seed": options.seed, CARVED_FROM_TRAIN: missing, NO_TEXTS: texts is None}
+    task = Task(
+        name,
+        ids if texts is None else texts,  # pyright: ignore[reportArgumentType]  Task makes a list of it
+        {label: labels},
+        {label: names},
+        carve_missing(labels, splits, keys, missing, options.seed),
+        ids=ids,
+        groups=groups,
+        info=info,
+    )
+    task.check()
+    task.info.update(shared_by_splits(task))
+    warn_of_look_alikes(task)
+    return task, origin

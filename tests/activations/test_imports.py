@@ -29,13 +29,13 @@ from probekit.errors import DataError, ProbekitError, ResumeMismatch, StorageErr
 from probekit.files.safetensors_header import MAX_HEADER
 from probekit.options import ImportOptions
 from probekit.points import Place
-from probekit.tasks.labelled import labelled_task
+from probekit.tasks.load import labelled_task
 from probekit.verbs.extract import extract
 from probekit.verbs.train_probes import train_probes
 
 N, D = 40, 6
 SPLITS = np.array(["train", "train", "validation", "test"])[np.arange(N) % 4]
-Tensors = dict[Place, Tensor]
+Tensors = dict[Any, Tensor]
 
 
 def tensors(n_layers: int = 3, dtype: torch.dtype = torch.float32) -> Tensors:
@@ -52,7 +52,7 @@ def write_labels(path: Path, n: int = N, texts: bool = True, splits: bool = True
     return path
 
 
-def write_npy(folder: Path, made: Tensors, name: Callable[[Place], str] = str) -> Path:
+def write_npy(folder: Path, made: Tensors, name: Callable[[Place], str] = lambda place: str(Place(*place))) -> Path:
     folder.mkdir(exist_ok=True)
     for place, x in made.items():
         np.save(folder / f"{name(place)}.npy", x.numpy())
@@ -103,7 +103,7 @@ def test_every_form_of_name_gives_the_same_store(tmp_path: Path, labels: Path, n
 def test_types_are_kept_bit_for_bit(tmp_path: Path, labels: Path, dtype: torch.dtype) -> None:
     made = tensors(dtype=dtype)
     made["resid_pre", 0][0, :3] = torch.tensor([-0.0, 1e-40, 6e-8], dtype=dtype)
-    save_file({str(place): x for place, x in made.items()}, tmp_path / "all.safetensors")
+    save_file({str(Place(*place)): x for place, x in made.items()}, tmp_path / "all.safetensors")
     store = import_activations(tmp_path / "all.safetensors", labels, out=tmp_path / "store")
     assert_same(store, made)
     bits = store["resid_pre", 0][0].contiguous().view(torch.uint8)

@@ -55,12 +55,15 @@ TASKS = {
     ),
     "pairs": task_of(TEXTS, targets=IDS),
 }
-ONE = Layout(["last"], np.arange(N) % 4 + 2, 1, np.arange(N), 1)
-EACH = Layout(["all"], np.arange(N) % 4 + 2, 1, np.arange((np.arange(N) % 4 + 1).sum()))
+ONE = Layout([Selection("last")], np.arange(N) % 4 + 2, 1, np.arange(N), 1)
+EACH = Layout([ALL], np.arange(N) % 4 + 2, 1, np.arange((np.arange(N) % 4 + 1).sum()))
 LAYOUTS = {
     "one": (ONE, [Selection("last")]),
     "each": (EACH, [ALL]),
-    "two": (Layout(["a", "per example"], ONE.lengths, 0), [Selection.named("a"), Selection.of(np.arange(N) - 3)]),
+    "two": (
+        Layout([Selection.named("a"), Selection.named("per example")], ONE.lengths, 0),
+        [Selection.named("a"), Selection.of(np.arange(N) - 3)],
+    ),
 }
 PLAN: Any = SimpleNamespace(rows=N)
 
@@ -127,7 +130,9 @@ def test_a_piece_holds_a_text_once_and_is_not_much_larger_than_it_should_be(tmp_
     monkeypatch.setattr(writing, "PIECE_BYTES", 1000)
     texts = [letter * 900 for letter in "abc" for _ in range(5)]
     task = Task("t", texts, {"a": np.arange(15) % 2}, {"a": ["x", "y"]}, spans=np.array([[0, 3]] * 15))
-    writing.write_examples(tmp_path, task, Layout(["last"], np.ones(15, dtype=np.int64), 0), [Selection("last")])
+    writing.write_examples(
+        tmp_path, task, Layout([Selection("last")], np.ones(15, dtype=np.int64), 0), [Selection("last")]
+    )
     tables = [pq.read_table(p) for p in (tmp_path / "examples").iterdir()]
     assert len(tables) > 3
     for table in tables:
@@ -141,7 +146,9 @@ def test_memory_of_writing_is_that_of_a_piece(tmp_path, monkeypatch):
     texts = [f"{k} " + "word " * 200 for k in range(3000)]
     task = Task("t", texts)
     tracemalloc.start()
-    writing.write_examples(tmp_path, task, Layout(["last"], np.ones(3000, dtype=np.int64), 0), [Selection("last")])
+    writing.write_examples(
+        tmp_path, task, Layout([Selection("last")], np.ones(3000, dtype=np.int64), 0), [Selection("last")]
+    )
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < sum(map(len, texts)) / 3

@@ -8,6 +8,8 @@ from user_files import write_model, write_texts
 
 from probekit.cli.main import run
 
+SOURCES = ["=cmd()", "<script>", "web"]
+
 
 @pytest.fixture(scope="session")
 def gpt2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -31,12 +33,49 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def extracted(model: Path, texts: Path, out: Path, *more: str) -> Path:
+    assert run(["extract", "--model", str(model), "--dataset", str(texts), "--out", str(out), "--quiet", *more]) == 0
+    return out
+
+
 @pytest.fixture(scope="session")
 def store(gpt2_folder: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store made by the command itself; tests only read it."""
     path = tmp_path_factory.mktemp("stores") / "tiny-texts"
-    args = ["extract", "--model", str(gpt2_folder), "--dataset", str(texts), "--out", str(path)]
-    assert run([*args, "--points", "resid_pre,attn_out", "--quiet"]) == 0
+    return extracted(gpt2_folder, texts, path, "--points", "resid_pre,attn_out")
+
+
+@pytest.fixture(scope="session")
+def all_tokens(gpt2_folder: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of every token."""
+    return extracted(gpt2_folder, texts, tmp_path_factory.mktemp("all") / "store", "--position", "all")
+
+
+@pytest.fixture(scope="session")
+def heads(gpt2_folder: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with the outputs of heads."""
+    return extracted(gpt2_folder, texts, tmp_path_factory.mktemp("heads") / "store", "--points", "resid_pre,z")
+
+
+@pytest.fixture(scope="session")
+def columns(gpt2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of 180 texts with a hostile column, a number and a label."""
+    folder = tmp_path_factory.mktemp("columns")
+    rows = [
+        f"text {i * i * 31 % 1009} of the {chr(97 + i % 26)}{i} kind,{i // 3 % 2},{SOURCES[i % 3]},{i / 7:.2f}\n"
+        for i in range(180)
+    ]
+    (folder / "t.csv").write_text("text,label,source,size\n" + "".join(rows))
+    more = ["--layers", "0", "--keep-columns", "source,size"]
+    return extracted(gpt2_folder, folder / "t.csv", folder / "store", *more)
+
+
+@pytest.fixture(scope="session")
+def probed(gpt2_folder: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store, and the results of two kinds of probes; `causal` cannot use the newest."""
+    path = extracted(gpt2_folder, texts, tmp_path_factory.mktemp("probed") / "store", "--points", "resid_pre")
+    for more in (["--C", "0.1,1"], ["--probe", "mlp", "--layer", "1"]):
+        assert run(["train-probe", str(path), "--quick", "--quiet", *more]) == 0
     return path
 
 

@@ -2,7 +2,6 @@
 
 import csv
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,14 +10,6 @@ from probekit.cli.main import run
 from probekit.evaluation import HeadResults, ProbeResults
 
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def heads(gpt2_folder: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("heads") / "store"
-    job = ["extract", "--model", gpt2_folder, "--dataset", texts, "--points", "resid_pre,z", "--out", out, "--quiet"]
-    assert run([*map(str, job)]) == 0
-    return out
 
 
 def test_a_line_for_each_head_a_heatmap_and_files(here: Path, heads: Path, capsys: Capture) -> None:
@@ -56,19 +47,3 @@ def test_a_projection_is_drawn_and_replaced(here: Path, heads: Path, capsys: Cap
     assert run(job) == 0
     assert not Path("mine/projection.png").exists()  # a picture of earlier results would mislead
     ProbeResults.load("mine")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--by", "head", "--point", "resid_pre"], "resid_pre has no heads"),
-        (["--by", "head", "--folds", "3"], "without folds"),
-        (["--by", "head", "--projection"], "leave it out"),
-        (["--projection", "--point", "z,resid_pre"], "name one point"),
-        (["--projection", "--probe", "mlp"], "needs a linear probe"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(
-    here: Path, heads: Path, refused: Callable[..., str], options: list[str], message: str
-) -> None:
-    assert message in refused(2, "train-probe", str(heads), *options)

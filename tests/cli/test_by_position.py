@@ -14,14 +14,6 @@ Capture = pytest.CaptureFixture[str]
 JOB = ["--probe", "mean-diff", "--by", "position"]
 
 
-@pytest.fixture(scope="module")
-def all_tokens(gpt2_folder: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("all") / "store"
-    job = ["extract", "--model", gpt2_folder, "--dataset", texts, "--position", "all", "--out", out, "--quiet"]
-    assert run([*map(str, job)]) == 0
-    return out
-
-
 def test_a_line_for_each_position_a_heatmap_and_files(here: Path, all_tokens: Path, capsys: Capture) -> None:
     assert run(["train-probe", str(all_tokens), *JOB, "--position", "14:", "--least-texts", "3", "--out", "mine"]) == 0
     out = capsys.readouterr().out
@@ -62,24 +54,3 @@ def test_results_of_another_question_are_kept(
     assert "(different: layers)" in refused(5, *start)
     assert "(different: by)" in refused(5, *job, "--by", "position-from-end")
     assert "not a file of results" in refused(4, *job[:4], "--position", "last", "--out", "mine")
-
-
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        (["--by", "layer"], "by (--by) is one of"),
-        (["--by", "position", "--position", "last"], "position 'last' is one; leave position"),
-        (["--by", "position", "--folds", "3"], "without folds"),
-        (["--by", "position", "--baseline", "random-init"], "leave --baseline out"),
-        (["--by", "position", "--label", "label,other"], "one point and one label set"),
-        (["--by", "position", "--least-texts", "0"], "least"),
-    ],
-)
-def test_what_does_not_go_with_it_is_refused(all_tokens: Path, refused: Callable[..., str], more, words) -> None:
-    assert words in refused(2, "train-probe", all_tokens, *more)
-
-
-def test_too_few_texts_is_one_line(all_tokens: Path, refused: Callable[..., str]) -> None:
-    assert "no position has 1,000 texts of each class" in refused(
-        3, "train-probe", all_tokens, *JOB, "--least-texts", "1000"
-    )

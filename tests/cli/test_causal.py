@@ -13,23 +13,11 @@ from probekit.errors import UsageError
 
 Capture = pytest.CaptureFixture[str]
 QUICK = ["--rows", "10", "--placebos", "1", "--no-das", "--no-completeness", "--scale", "-1,1"]
-ONE = ["--answers", "g,b", "--layer", "1", *QUICK]
-
-
-@pytest.fixture(scope="module")
-def made(gpt2_folder: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store, and the results of two kinds of probes; causal cannot use the newest."""
-    store = tmp_path_factory.mktemp("causal") / "store"
-    job = ["extract", "--model", str(gpt2_folder), "--dataset", str(texts), "--quiet", "--out", str(store)]
-    assert run([*job, "--points", "resid_pre"]) == 0
-    assert run(["train-probe", str(store), "--C", "0.1,1", "--quick", "--quiet"]) == 0
-    assert run(["train-probe", str(store), "--probe", "mlp", "--layer", "1", "--quick", "--quiet"]) == 0
-    return store
 
 
 @pytest.fixture
-def job(here: Path, made: Path, capsys: Capture) -> list[str]:
-    shutil.copytree(made, "store")
+def job(here: Path, probed: Path, capsys: Capture) -> list[str]:
+    shutil.copytree(probed, "store")
     capsys.readouterr()
     return ["causal", "store", "--answers", "g,b", *QUICK]
 
@@ -128,39 +116,6 @@ def test_results_may_be_named(job: list[str], capsys: Capture) -> None:
     assert run(["causal", "elsewhere", "--store", "store", *rest]) == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "says"),
-    [
-        (["store"], 2, "name the next word of each class"),
-        (["store", "--answers", "g,b,c"], 2, "a word for each of the 2 classes"),
-        (["store", "--answers", "g,g"], 2, "must differ"),
-        (["store", "--answers", "good,bad"], 2, "token"),
-        (["store", "--answers", "g,b", "--method", "stare"], 2, "did you mean steer"),
-        (["store", "--answers", "g,b", "--scale", "1,x"], 2, "--scale takes numbers"),
-        (["store", "--answers", "g,b", "--at", "everywhere"], 2, "at (--at)"),
-        (["store", "--answers", "g,b", "--layer", "9"], 2, "layer 9"),
-        (["store", "--pairs", "none.csv", "--method", "patch"], 2, "none.csv"),
-        (["store", "--pairs", "none.csv", "--method", "patch", "--answers", "g,b"], 2, "leave --answers"),
-        (["store", "--align", "last", "--answers", "g,b"], 2, "name it with --pairs"),
-        (["store", "--answers", "g,b", "--label", "colour"], 3, "holds no results of probes of colour"),
-        (["store", "--answers", "g,b", "--point", "attn_out"], 3, "run probekit train-probe store --point attn_out"),
-        (["store", "--answers", "g,b", "--store", "store"], 2, "leave out --store"),
-        (["store", "--answers", "g,b", "--align", "last"], 2, "name it with --pairs"),
-        (["store", "--answers", "g,b", "--method", "patch", "--neutral", "n.txt"], 2, "other methods than patch"),
-        (["store", "--answers", "g,b", "--method", "patch", "--at", "all"], 2, "leave out --at all"),
-        (["store", "--answers", "g,b", "--method", "interchange", "--at", "all"], 2, "erase,steer"),
-        (["store", *ONE, "--method", "steer", "--scale", "1e308"], 3, "'probe' at scale 1e+308 at resid_pre.1"),
-        (["nowhere", "--answers", "g,b"], 3, "nowhere"),
-        (["store/results", "--answers", "g,b"], 3, "no store"),
-    ],
-)
-def test_bad_input_is_answered_in_one_line(job: list[str], options, code, says, capsys: Capture) -> None:
-    assert run(["causal", *options]) == code
-    error = capsys.readouterr().err.strip()
-    assert says in error
-    assert error.count("\n") == 0
-
-
 @pytest.mark.usefixtures("blank_pictures")
 def test_at_all_tokens_the_methods_are_those_that_can_edit_them(job: list[str], capsys: Capture) -> None:
     assert run([*job, "--at", "all", "--layer", "1", "--json"]) == 0
@@ -225,8 +180,8 @@ def test_a_file_of_the_question_counts_by_its_content(tmp_path):
 PATCH = ["causal", "store", "--method", "patch", "--pairs", "pairs.csv", "--placebos", "1"]
 
 
-def test_pairs_of_a_file_need_neither_answers_nor_probes(here: Path, made: Path, capsys: Capture) -> None:
-    shutil.copytree(made, "store", ignore=shutil.ignore_patterns("results"))
+def test_pairs_of_a_file_need_neither_answers_nor_probes(here: Path, probed: Path, capsys: Capture) -> None:
+    shutil.copytree(probed, "store", ignore=shutil.ignore_patterns("results"))
     text = Path("pairs.csv").write_text
     text("clean,corrupted,clean_answer,corrupted_answer\na b c,a d c,g,b\na b,d a b,g,b\n")
     assert run(PATCH) == 3

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from chat_templates import HOSTILE, MARKUP
+from chat_templates import MARKUP
 
 from probekit.cli.main import run
 
@@ -25,9 +25,6 @@ def chats(here: Path) -> Path:
     (here / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (here / "markup.jinja").write_text(MARKUP.replace("<|im_start|>", "<").replace("<|im_end|>", ">"))
     (here / "other.jinja").write_text("{% for m in messages %}{{ m.content }}. {% endfor %}")
-    (here / "broken.jinja").write_text("{{ 1 + }}")
-    for name, (text, _) in HOSTILE.items():
-        (here / f"{name}.jinja").write_text(text)
     return here / "chats.jsonl"
 
 
@@ -65,30 +62,3 @@ def test_chats_without_labels_are_extracted(extracted, chats, here):
     code, out, err = extracted("--chat-template", "markup.jinja", "--dry-run", dataset=here / "plain.jsonl")
     assert code == 0, err
     assert "60 texts" in out
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "words"),
-    [
-        ((), 2, "has no chat template to make texts of them; give one with --chat-template FILE"),
-        (("--chat-template", "none.jinja"), 2, "no chat template 'none.jinja': no such file"),
-        (
-            ("--text-column", "label", "--messages-column", "messages"),
-            2,
-            "--text-column or --messages-column, not both",
-        ),
-        (("--chat-template", "broken.jinja"), 3, "the chat template of broken.jinja is no valid Jinja, line 1"),
-        (
-            ("--chat-template", "10 MB.jinja"),
-            3,
-            "example 'chats:0': the chat template of 10 MB.jinja wrote more than",
-        ),
-        (("--chat-template", "attributes.jinja"), 3, "does what the sandbox forbids"),
-        (("--chat-template", "attributes.jinja", "--on-bad-row", "skip"), 3, "all 60 rows are left out"),
-    ],
-)
-def test_what_ends_a_run_is_said_in_one_line(extracted, options, code, words):
-    found, out, err = extracted(*options, "--dry-run")
-    assert (found, out) == (code, "")
-    assert words in err
-    assert err.count("\n") == 1

@@ -169,28 +169,6 @@ def test_an_option_given_as_its_default_still_wins(called: list[dict[str, Any]],
     assert called[-1]["bos"] is False
 
 
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["--set", "extract.limit=many"], "--limit"),
-        (["--set", "extract.limit=0"], "--limit"),
-        (["--set", "extract.on-long=wrap"], "on_long (--on-long) is one of cut, error; got 'wrap'"),
-        (["--set", "train-probe.layer=3"], "is for 'train-probe', and this command is 'extract'"),
-        (["--set", "extract.lim=3"], "did you mean limit"),
-        (["--config", "absent.yaml"], "cannot read the config 'absent.yaml'"),
-    ],
-)
-def test_bad_settings_end_with_exit_2(
-    called: list[dict[str, Any]], capsys: pytest.CaptureFixture[str], args: list[str], says: str
-) -> None:
-    assert cli.run(["extract", "--model", "m", "--dataset", "d", *args]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert says in err
-    assert err.count("\n") == 1
-    assert not called
-
-
 @pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "configs").glob("*.yaml")), ids=lambda p: p.name)
 def test_the_configs_that_come_along_are_sound(path: Path) -> None:
     assert read_config(path, cli.SECTIONS)

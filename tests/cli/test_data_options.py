@@ -83,41 +83,12 @@ def test_stdin_makes_one_store_and_resumes_it(gpt2_folder, here, capsys, monkeyp
     assert "stdin" in json.dumps(manifest)
 
 
-def test_names_are_checked_before_the_data_is_read(here, gpt2_folder, refused):
-    (here / "broken.csv").write_text("text,label\n1\n")
-    (here / "file").write_text("x")
-    assert "did you mean gpt2" in refused(2, "extract", "--model", "gpt3", "--dataset", "broken.csv")
-    args = ["extract", "--model", gpt2_folder, "--dataset", "broken.csv", "--out"]
-    for out in ("file", "file/below"):
-        line = refused(4, *args, out)
-        assert "'file' is a file, expected a folder; name another" in line
-        assert "resume" not in line
-
-
 def test_a_folder_that_may_not_be_written_is_refused_first(here, gpt2_folder, refused, monkeypatch):
     (here / "locked").mkdir()
     locked = Path("locked")  # root may write everywhere, so the system's answer is replaced
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != locked)
     args = ["extract", "--model", gpt2_folder, "--dataset", "broken.csv", "--out", "locked/store"]
     assert "may not be written" in refused(4, *args)
-
-
-def test_too_many_classes_end_the_command(here, gpt2_folder, refused):
-    rows = "".join(f"text {i},id-{i}\n" for i in range(2100))
-    (here / "data.csv").write_text("text,id\n" + rows)
-    args = ["extract", "--model", gpt2_folder, "--dataset", "data.csv", "--label-column", "id"]
-    assert "2,100 different labels in column 'id' ('id-0', 'id-1', 'id-10', ...)" in refused(2, *args)
-    assert "at most 50 classes" in refused(2, *args, "--max-classes", "50")
-
-
-def test_import_takes_whole_numbers_as_a_regression(here, capsys, refused):
-    n = 60
-    np.save(here / "resid_pre.0.npy", np.random.default_rng(0).normal(size=(n, 4)).astype(np.float32))
-    (here / "years.csv").write_text("label\n" + "".join(f"{1900 + i}\n" for i in range(n)))
-    args = ["import", "resid_pre.0.npy", "--labels", "years.csv", "--dry-run"]
-    assert "--regression" in refused(2, *args, "--max-classes", "20")
-    assert run([*args, "--regression"]) == 0
-    assert "numbers, 1900 to 1959: a regression" in capsys.readouterr().out
 
 
 def test_import_takes_a_list_of_labels(here, capsys):

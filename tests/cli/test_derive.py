@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import inspect
 import re
 import subprocess
@@ -99,8 +100,9 @@ def example(one: CliOption) -> tuple[str | None, Any]:
     return TYPED[one.help.kind.parse or one.kind]
 
 
-def objects(name: str, args: list[str]) -> dict[str, Any]:
-    """The objects that a command's function gets."""
+@functools.cache
+def made(name: str) -> tuple[Any, dict[str, Any]]:
+    """A command that only keeps what it gets, and where it keeps it."""
     command, seen = COMMANDS[name], {}
 
     def run(**arguments: Any) -> None:
@@ -109,10 +111,16 @@ def objects(name: str, args: list[str]) -> dict[str, Any]:
     run.__annotations__ = command.run.__annotations__
     app = typer.Typer(add_completion=False)
     app.command()(derive.command()(run).function)
-    click = typer.main.get_command(app)
+    return typer.main.get_command(app), seen
+
+
+def objects(name: str, args: list[str]) -> dict[str, Any]:
+    """The objects that a command's function gets."""
+    click, seen = made(name)
+    seen.clear()
     with click.make_context(name, [*args], obj=SECTIONS) as ctx:
         click.invoke(ctx)
-    return seen
+    return dict(seen)
 
 
 def required(name: str, but: str = "", typed: str | None = None) -> list[str]:
@@ -141,28 +149,29 @@ def test_options_are_frozen_and_their_defaults_are_allowed(owner: type) -> None:
         owner().seed = 1
 
 
-@pytest.mark.parametrize(("name", "one"), OPTIONS, ids=lambda x: x if isinstance(x, str) else x.name)
-def test_what_is_typed_is_what_python_passes(tmp_path: Path, name: str, one: CliOption) -> None:
-    """By an option, by `--set` and in a `--config` file alike."""
-    typed, value = example(one)
-    before = [*required(name, one.name, typed), *first(name, one)]
-    flag = one.flags[0].partition("/")[0] if one.flags else None
-    ways = [[*before, *([flag] if flag else []), *([typed] if flag and typed is not None else [])]]
-    if one.flags:
-        path, plain = tmp_path / "c.yaml", "true" if typed is None else typed
-        path.write_text(f"{name}: {{{one.key}: " + (f"'{plain}'" if one.kind in (str, Path) else plain) + "}")
-        ways += [[*before, "--config", str(path)], [*before, "--set", f"{name}.{one.key}={plain}"]]
-    hint = inspect.get_annotations(COMMANDS[name].run)[one.owner]
-    usual = objects(name, [*required(name), *first(name, one)])[one.owner]
-    for args in ways:
-        got = objects(name, args)[one.owner]
-        if given_of(hint):
-            assert got == {one.field.name: value}
-        else:
-            assert getattr(got, one.field.name) == value
-            changes_defaults = one.name in ("quick", "by", "aggregate", "shift_column")
-            named = {} if changes_defaults else vars(usual)
-            assert got == type(usual)(**{**named, one.field.name: value})
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_is_typed_is_what_python_passes(tmp_path: Path, name: str) -> None:
+    """By an option, by `--set` and in a `--config` file alike; each option of the command."""
+    for one in COMMANDS[name].options.values():
+        typed, value = example(one)
+        before = [*required(name, one.name, typed), *first(name, one)]
+        flag = one.flags[0].partition("/")[0] if one.flags else None
+        ways = [[*before, *([flag] if flag else []), *([typed] if flag and typed is not None else [])]]
+        if one.flags:
+            path, plain = tmp_path / "c.yaml", "true" if typed is None else typed
+            path.write_text(f"{name}: {{{one.key}: " + (f"'{plain}'" if one.kind in (str, Path) else plain) + "}")
+            ways += [[*before, "--config", str(path)], [*before, "--set", f"{name}.{one.key}={plain}"]]
+        hint = inspect.get_annotations(COMMANDS[name].run)[one.owner]
+        usual = objects(name, [*required(name), *first(name, one)])[one.owner]
+        for args in ways:
+            got = objects(name, args)[one.owner]
+            if given_of(hint):
+                assert got == {one.field.name: value}, args
+            else:
+                assert getattr(got, one.field.name) == value, args
+                changes_defaults = one.name in ("quick", "by", "aggregate", "shift_column")
+                named = {} if changes_defaults else vars(usual)
+                assert got == type(usual)(**{**named, one.field.name: value}), args
 
 
 def test_the_list_of_commands_is_made_without_importing_them() -> None:

@@ -80,43 +80,6 @@ def test_a_fault_of_our_own_is_not_hidden(failing: Failing) -> None:
         cli.run(ARGS)
 
 
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["extrakt"], "Did you mean 'extract'"),
-        (["extract", "--modle", "x"], "--model"),
-        (["extract"], "Missing option '--model'"),
-        (["extract", "--model", "m"], "Missing option '--dataset'"),
-        ([*ARGS, "--limit", "few"], "'--limit'"),
-        ([*ARGS, "--limit", "-1"], "'--limit'"),
-        ([*ARGS, "--batch-tokens", "0"], "'--batch-tokens'"),
-        ([*ARGS, "--on-long", "wrap"], "(--on-long) is one of cut, error; got 'wrap'"),
-        (
-            [*ARGS, "--via", "transfomers"],
-            "is one of probekit, transformers; got 'transfomers'; did you mean transformers?",
-        ),
-        ([*ARGS, "--device-map", "atuo"], "is one of auto; got 'atuo'; did you mean auto?"),
-        ([*ARGS, "--dtype", "bf32"], "unknown type 'bf32'; did you mean fp32"),
-        ([*ARGS, "--store-dtype", "int8"], "unknown type 'int8'"),
-        ([*ARGS, "--position", "middle"], "got 'middle'; known are: last, first, mean, all"),
-        (["train-probe", "--C", "1,x"], "--C takes numbers above 0"),
-        (["train-probe", "--C", "1,-2"], "--C takes"),
-        (["train-probe", "--C", "nan"], "--C takes"),
-        (["train-probe", "a", "b"], "unexpected extra argument"),
-    ],
-)
-def test_usage_errors_exit_2_on_stderr(
-    failing: Failing, capsys: pytest.CaptureFixture[str], args: list[str], says: str
-) -> None:
-    failing(AssertionError("the work began"))
-    assert cli.run(args) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("probekit: error: ")
-    assert says in err
-    assert err.count("\n") == 1
-
-
 def test_both_spellings_of_a_type(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 

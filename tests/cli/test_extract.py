@@ -173,20 +173,8 @@ def test_other_settings_at_the_same_place_are_refused(here: Path, job: list[str]
     assert "other settings" in capsys.readouterr().err
 
 
-def test_a_place_that_is_taken_is_a_storage_error(here: Path, job: list[str], capsys: Capture) -> None:
-    Path("file").write_text("x")
-    Path("folder").mkdir()
-    Path("folder/precious.txt").write_text("x")
-    for taken in ("file", "file/below", "folder"):
-        assert run([*job, "--out", taken]) == 4
-        err = capsys.readouterr().err
-        assert taken.split("/")[0] in err.splitlines()[-1]
-        assert "Traceback" not in err
-    assert Path("folder/precious.txt").read_text() == "x"
-
-
 @pytest.mark.usefixtures("small_shards")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 138)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 138)])
 def test_a_signal_says_what_was_saved_and_the_same_command_resumes(
     here: Path, job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch, number: int, code: int
 ) -> None:

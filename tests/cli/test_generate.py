@@ -121,33 +121,6 @@ def test_a_terminal_is_shown_no_control_characters(capsys, monkeypatch):
     assert capsys.readouterr().out == "a\\x1b[31mb\nc\\u202ed\n"
 
 
-@pytest.mark.parametrize(
-    ("args", "code", "what"),
-    [
-        ([], 2, "give --prompt with a text, or --tokens with ids"),
-        (["--prompt", "a", "--tokens", "1"], 2, "give --prompt with a text, or --tokens with ids"),
-        (["--tokens", "1,x"], 2, "--tokens takes ids with commas between them"),
-        (["--tokens", "257"], 2, "token ids lie in 0..256; got 257"),
-        (["--tokens", ""], 2, "the prompt is empty"),
-        (["--prompt", ""], 2, "the prompt is empty"),
-        (["--prompt", "x" * 49], 2, "a prompt of 49 tokens does not fit a context of 48"),
-        (["--prompt", "a", "--temperature", "-1"], 2, "temperature must be 0 (the likeliest token) or above; got -1.0"),
-        (["--prompt", "a", "--temperature", "1", "--top-p", "1.5"], 2, "top_p must be above 0 and at most 1; got 1.5"),
-        (
-            ["--prompt", "a", "--temperature", "1", "--top-k", "0"],
-            2,
-            "'--top-k': Input should be greater than or equal",
-        ),
-        (["--prompt", "a", "--top-k", "5"], 2, "give a temperature above 0"),
-        (["--prompt", "a", "--stop", "two"], 2, "'two' is 3 tokens, not one"),
-        (["--prompt", "a", "--stop", "a", "--no-stop"], 2, "give one of them"),
-        (["--prompt", "a", "--max-new-tokens", "0"], 2, "--max-new-tokens"),
-    ],
-)
-def test_impossible_requests(gpt2_folder, refused, args, code, what):
-    assert what in refused(code, "generate", "--model", gpt2_folder, *args)
-
-
 def test_a_text_needs_a_tokenizer(gpt2_folder, refused, tmp_path):
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((gpt2_folder / name).read_bytes())

@@ -97,7 +97,7 @@ CASES = {
     "a folder of its own in the store": ("", '--layer 1 --out "a store\'s folder/results/mine"'),
     "two label columns": ("", "--layer 1 --label 'from where'"),
     "regression": ("--regression --points resid_pre,attn_out", "--point attn_out,resid_pre"),
-    "by position": ("--position all", "--by position-from-end --least-texts 3"),
+    "by position": ("--position all", "--by position-from-end --least-texts 3 --layer 1"),
     "a shift": ("--keep-columns 'from where'", "--shift-column 'from where' --layer 1 --least-texts 1"),
 }
 

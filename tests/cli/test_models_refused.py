@@ -14,6 +14,11 @@ for _cfg in tiny_configs().values():
 
 Refused = Callable[..., str]
 BY_FIELD = [
+    ("gpt2", {"n_layer": -1}, "n_layer"),
+    ("gpt2", {"n_head": 3}, "n_head"),
+    ("gpt2", {"activation_function": "geluu"}, "activation_function"),
+    ("gpt2", {"n_embd": "16"}, "n_embd"),
+    ("gpt2", {"vocab_size": None}, "vocab_size"),
     ("gpt2", {"add_cross_attention": True}, "add_cross_attention"),
     ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights"),
     ("llama", {"rope_parameters": {"rope_type": "weird", "rope_theta": 1e4}}, "'weird'"),
@@ -144,25 +149,6 @@ def test_a_model_that_fails_its_proof(
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--quantize", "8bit"], "quantize (--quantize) works with transformers' models alone; add --via transformers"),
-        (["--quantize", "8bit", "--via", "transformers", "--random-init"], "random weights are not quantized"),
-        (
-            ["--device-map", "auto", "--device", "cpu"],
-            "device_map (--device-map) chooses the devices; leave out device",
-        ),
-        (["--model", "agreement-gpt2", "--via", "transformers"], "'agreement-gpt2' is probekit's own model; leave out"),
-        (["--model", "counting-gpt", "--via", "transformers"], "'counting-gpt' is probekit's own model; leave out"),
-    ],
-)
-def test_options_that_contradict(
-    gpt2_folder: Path, texts: Path, refused: Refused, options: list[str], says: str
-) -> None:
-    assert says in refused(2, "extract", "--model", gpt2_folder, "--dataset", texts, *options)
-
-
-@pytest.mark.parametrize(
     ("options", "package"),
     [(["--quantize", "4bit"], "bitsandbytes"), (["--device-map", "auto"], "accelerate")],
 )
@@ -180,11 +166,3 @@ def test_packages_that_are_not_installed(
         assert (
             f"{' '.join(options)} with --via transformers needs the package {package}, which is not installed" in line
         )
-
-
-@pytest.mark.parametrize("options", [["--via", "jax"], ["--device-map", "0"], ["--quantize", "3bit"]])
-def test_values_that_do_not_exist(gpt2_folder: Path, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
-    from probekit.cli.main import run
-
-    assert run(["selftest", "--model", str(gpt2_folder), *options]) == 2
-    assert options[1] in capsys.readouterr().err

@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from probekit.worlds import MODELS, world
 from probekit.worlds.train import untrained
 
 Capture = pytest.CaptureFixture[str]
-Refused = Callable[..., str]
 SMALL = GPT2Config(d_model=24, n_heads=3, d_mlp=40, n_layers=4, n_ctx=30, d_vocab=50)
 
 
@@ -130,32 +128,6 @@ def test_from_a_config_file(here: Path, capsys: Capture) -> None:
     Path("c.yaml").write_text("params: {models: [gpt2, gpt2-xl], compare: true, context: 8}")
     assert [x["model"] for x in told(["--config", "c.yaml"], capsys)["models"]] == ["gpt2", "gpt2-xl"]
     assert told(["--set", "params.models=gpt2-large"], capsys)["model"] == "gpt2-large"
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["gpt3"], "did you mean gpt2"),
-        (["gpt2", "--context", "0"], "--context is a whole number above 0; got 0"),
-        (["gpt2", "--batch", "-3"], "--batch is a whole number above 0; got -3"),
-        (["gpt2", "--dtype", "bf8"], "did you mean bf16"),
-        (["--compare", "gpt2"], "--compare takes two or more models; got 'gpt2'"),
-        (["--compare", "gpt2", "gpt2"], "--compare takes two or more models; got 'gpt2'"),
-        (["gpt2", "gpt2-xl"], "one model, or several with --compare; got 'gpt2', 'gpt2-xl'"),
-        (["--compare", "gpt2", "gpt2-xl", "--revision", "main"], "--revision is for one model"),
-        (["gpt2", "--out", "x.png"], "--out is for the picture of --compare"),
-        (["counting-gpt", "--revision", "main"], "'counting-gpt' is trained here"),
-        ([], "Missing argument"),
-    ],
-)
-def test_what_is_refused(here: Path, refused: Refused, args: list[str], says: str) -> None:
-    assert says in refused(2, "params", *args)
-    assert list(here.iterdir()) == []
-
-
-def test_a_folder_that_is_no_model(here: Path, refused: Refused) -> None:
-    Path("empty").mkdir()
-    assert "it has no config.json" in refused(3, "params", "empty")
 
 
 def test_a_size_by_name_takes_no_torch_and_no_network(here: Path) -> None:

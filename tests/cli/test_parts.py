@@ -63,26 +63,6 @@ def test_the_next_command_can_be_pasted():
     assert describe_part(complete).endswith("probekit train-probe 'my store'")
 
 
-@pytest.mark.parametrize(
-    ("args", "code", "words"),
-    [
-        (["--part", "3/2"], 2, "such as 2/4; got '3/2'"),
-        (["--part", "1/2", "--devices", "cpu"], 2, "exclude each other"),
-        (["--part", "1/2", "--generate", "3"], 2, "cuts texts that are there"),
-        (["--stats-only", "--devices", "cpu"], 2, "--stats-only --part 1/4"),
-        (["--check", "all"], 2, "hash, size"),
-        (["--workers", "2"], 2, "--engine ray"),
-        (["--engine", "ray", "--workers", "3:2"], 2, "MIN:MAX"),
-        (["--engine", "ray", "--gpus-per-worker", "1.5"], 2, "a share such as 0.5"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused_before_anything_is_loaded(args, code, words, here, capsys):
-    assert run(["extract", "--model", "no-such-model", "--dataset", "none.csv", *args]) == code
-    said = capsys.readouterr().err
-    assert words in said
-    assert len(said.splitlines()) == 1
-
-
 def test_a_merge_of_other_extractions_names_the_fields(extract, capsys):
     assert extract("--out", "a", "--part", "1/2") == 0
     assert extract("--out", "b", "--part", "2/2", "--store-dtype", "fp16") == 0

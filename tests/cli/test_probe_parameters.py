@@ -1,7 +1,6 @@
 """`--set train-probe.probe.k=4`, and a mapping in a `--config` file."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,16 +62,6 @@ def test_what_the_constructor_does_not_take_is_refused(probe: dict[str, Any], sa
     with pytest.raises(UsageError) as caught:
         spec(**probe)
     assert says in str(caught.value)
-
-
-def test_a_wrong_parameter_ends_with_exit_2_before_the_work(
-    here: Path, store: Path, refused: Callable[..., str]
-) -> None:
-    job = ["train-probe", store, "--probe", "k-sparse"]
-    assert "k-sparse has no parameter 'kk'; it has k" in refused(2, *job, "--set", "train-probe.probe.kk=4")
-    assert "train-probe.layer has no parameters" in refused(2, *job, "--set", "train-probe.layer.k=4")
-    Path("c.yaml").write_text("train-probe: {probe: {name: lda, k: [4]}}")
-    assert "expected a name and its parameters" in refused(2, "train-probe", store, "--config", "c.yaml")
 
 
 @pytest.mark.usefixtures("blank_pictures")

@@ -67,11 +67,6 @@ def test_a_dry_run_shows_their_size(here: Path, job: list[str], capsys: Capture)
     assert (planned["statistics"], planned["bytes"]) == ("only", 0)
 
 
-def test_both_are_refused(here: Path, job: list[str], capsys: Capture) -> None:
-    assert run([*job, "--stats", "--stats-only"]) == 2
-    assert "give one of them" in capsys.readouterr().err
-
-
 def test_ctrl_c_says_what_is_counted(
     here: Path, job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

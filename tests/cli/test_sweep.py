@@ -231,18 +231,3 @@ def test_a_file_of_values_may_come_first_and_json_is_complete(tasks: Path, gpt2_
         "results",
         *(path.name for path in Path("out").glob("sweep.*")),
     }
-
-
-def test_what_cannot_be_is_refused_before_anything_is_loaded(tasks: Path, refused: Callable[..., str]) -> None:
-    for name in ("nope", "agreement-gpt2,nope", f"agreement-gpt2,{'x' * 300}"):
-        unknown = name.rpartition(",")[2]
-        assert f"no model '{unknown}'" in refused(2, "sweep", "--model", name, "--dataset", "tasks")
-    for nothing in ("model", "dataset"):
-        names = {"model": "agreement-gpt2", "dataset": "tasks", nothing: ""}
-        args = ["sweep", "--model", names["model"], "--dataset", names["dataset"]]
-        assert f"a sweep needs at least one {nothing.replace('dataset', 'task')}" in refused(2, *args)
-    job = ["sweep", "--model", "agreement-gpt2", "--dataset", "tasks"]
-    assert "unknown probe 'logistc'" in refused(2, *job, "--probe", "logistc")
-    assert "has no tables of tasks" in refused(3, *job[:-1], ".")
-    Path("file").touch()
-    assert "is a file" in refused(4, *job, "--out", "file")

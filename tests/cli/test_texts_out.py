@@ -12,7 +12,7 @@ import pytest
 
 import probekit as pk
 from probekit.cli.main import run
-from probekit.tasks.examples_table import examples_table
+from probekit.tasks.base import examples_table
 from probekit.text import from_spreadsheet_cell
 
 Capture = pytest.CaptureFixture[str]

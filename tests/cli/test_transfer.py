@@ -120,31 +120,3 @@ def test_ctrl_c_says_what_was_saved_and_how_to_resume(
     assert run([*job, "--out", "there"]) == 130
     line = f"probekit: error: the stores are complete, {says}; run the same command again\n"
     assert capsys.readouterr() == ("", line)
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["plain"], "two tasks or more; got 1"),
-        (["plain", "plain"], "very same examples"),
-        (["plain", "other"], "another model"),
-        (["plain", "negated", "--point", "attn_out"], "no activations of attn_out"),
-        (["plain", "negated", "--layer", "7"], "7"),
-        ([], "Missing argument"),
-    ],
-)
-def test_what_cannot_be_is_one_line(
-    job: list[str], capsys: Capture, make_model, args: list[str], says: str, tmp_path: Path
-) -> None:
-    if "other" in args:
-        folder = make_model(tmp_path / "deeper", n_layers=4)
-        Path("t.csv").write_text("text,label\n" + "".join(f"text {i},{i % 2}\n" for i in range(60)))
-        made = ["extract", "--model", str(folder), "--dataset", "t.csv", "--points", "resid_post", "--out", "other"]
-        assert run([*made, "--quiet"]) == 0
-        capsys.readouterr()
-    assert run(["transfer", *args]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("probekit: error: ")
-    assert says in err
-    assert err.count("\n") == 1

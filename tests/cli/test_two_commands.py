@@ -3,19 +3,15 @@
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from hub_server import HubServer, hub_env
 
 import probekit
-from probekit.activations import Store, load_activations
-from probekit.activations.plan import build as planning
-from probekit.cli.main import run
+from probekit.activations import load_activations
 from probekit.probes import load_probe
 
 ROOT = Path(probekit.__file__).parents[1]
@@ -78,40 +74,3 @@ def test_without_a_hub_the_answer_names_the_option_that_takes_a_path(texts: Path
     assert of_dataset.startswith("probekit: error: the Hub did not answer")
     assert "--dataset PATH" in of_dataset
     assert "--model PATH" in of_model
-
-
-def test_ctrl_c_keeps_what_is_done_and_the_same_command_resumes(
-    gpt2_folder: Path, texts: Path, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = ["extract", "--model", str(gpt2_folder), "--dataset", str(texts), "--batch-tokens", "100", "--out", "store"]
-    slowly = (
-        "import sys, time\n"
-        "from probekit.activations.plan import build as planning\n"
-        "from probekit.cli.main import run\n"
-        "planning.SHARD_BYTES = 4000\n"
-        "work = sys.modules['probekit.activations.run.loop']\n"
-        "batch = work.compute_batch\n"
-        "work.compute_batch = lambda *args: (time.sleep(0.2), batch(*args))[1]\n"
-        f"sys.exit(run({job!r}))\n"
-    )
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen([sys.executable, "-c", slowly], env=env, stderr=subprocess.PIPE, text=True)
-    for _ in range(6000):
-        if Path("store/records/00001.json").exists() or process.poll() is not None:
-            break
-        time.sleep(0.01)
-    else:
-        process.kill()
-        pytest.fail("no second shard after a minute")
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    kept, total = Store.progress("store")
-    assert 0 < kept < total == 90
-    assert err.splitlines()[-1] == (
-        f"probekit: error: saved {kept} of 90 texts in store; run the same command again to resume"
-    )
-    assert "Traceback" not in err
-    monkeypatch.setattr(planning, "SHARD_BYTES", 4000)
-    assert run([*job, "--quiet"]) == 0
-    assert load_activations("store").n_examples == 90

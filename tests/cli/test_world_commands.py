@@ -23,41 +23,12 @@ def small(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return here
 
 
-@pytest.mark.usefixtures("blank_pictures")
-@pytest.mark.parametrize("task", ["counting", "spans"])
-def test_extract_and_train_probe_work_out_of_the_box(task, small, capsys):
-    config = ["--config", str(CONFIGS / f"{task}.yaml")]
-    limit = [] if task == "counting" else ["--limit", "64"]
-    assert run(["extract", *config, *limit]) == 0
-    out, err = capsys.readouterr()
-    assert err.startswith("training ")
-    assert "3 steps; kept in " in err
-    assert Path(out.splitlines()[-1]).is_dir()
-    assert run(["train-probe", *config, "--controls", "1", "--C", "0.1,1"]) == 0
-    assert "Best: " in capsys.readouterr().out
-
-
 def test_a_terminal_sees_the_training_that_extract_needs(small, capsys, monkeypatch):
     terminal = Terminal(monkeypatch)
     assert run(["extract", "--model", "counting-gpt", "--dataset", "counting"]) == 0
     said = terminal.read()
     assert said.startswith("training counting-gpt, 3 steps; kept in ")
     assert re.search(r"counting-gpt: 100%\|█+\| 3/3 \[\d\d:\d\d<\d\d:\d\d, ", said)
-
-
-@pytest.mark.parametrize(
-    ("points", "words"),
-    [
-        ("resid_pre,decoder.resid_pre", "one command with --points resid_pre, one with --points decoder.resid_pre"),
-        ("decoder.cross_attn_pattern", "has a row for each source token"),
-        ("resid_pr", "unknown point 'resid_pr'; did you mean resid_pre"),
-    ],
-)
-def test_points_that_no_model_has_together_are_refused_before_a_model_is_trained(points, words, small, capsys):
-    assert run(["extract", "--model", "dialogue-gpt", "--dataset", "dialogue", "--points", points]) == 2
-    err = capsys.readouterr().err
-    assert words in err
-    assert "training" not in err
 
 
 @pytest.mark.usefixtures("blank_pictures")
@@ -78,7 +49,7 @@ def test_every_command_takes_every_world(name, small, capsys):
     capsys.readouterr()
     limit = [] if one.task == "counting" else ["--limit", "64"]
     assert run(["extract", *config, "--model", trained["folder"], *limit, "--quiet"]) == 0
-    assert run(["train-probe", *config, "--controls", "1", "--C", "0.1,1"]) == 0
+    assert run(["train-probe", *config, "--quick", "--C", "1"]) == 0
     assert "Best: " in capsys.readouterr().out
 
 

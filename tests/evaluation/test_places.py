@@ -9,6 +9,7 @@ from probekit.activations.layout import Layout
 from probekit.evaluation.compare.controls import control_types
 from probekit.evaluation.rows import resampling_units
 from probekit.points import Place
+from probekit.selections import Selection
 from probekit.tasks.base import Task
 from probekit.tasks.quality.audit import audit
 from probekit.verbs.train_probes import train_probes
@@ -31,7 +32,7 @@ def world(n_texts=60, point="resid_pre", read: int | None = None) -> ActivationS
     task = Task("places", inputs, {"y": y}, {"y": ["no", "yes"]}, splits, "y", position=np.array(places))
     x = torch.from_numpy((np.eye(2)[y] + rng.normal(size=(len(y), 2))).astype(np.float32))
     tokens = np.array([ord(letter) for letter in letters]) if read is None else np.full(len(y), read)
-    layout = Layout(["per example"], np.full(len(y), 8), 0, tokens)
+    layout = Layout([Selection.named("per example")], np.full(len(y), 8), 0, tokens)
     tensors: dict[Place, torch.Tensor] = {
         (point, 0): x,
         (point, 1): x + torch.from_numpy(np.eye(2)[y].astype(np.float32)),

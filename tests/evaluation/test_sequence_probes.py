@@ -22,6 +22,7 @@ from probekit.evaluation.fits.sequences import PooledTokens, tokens_of_texts
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.probes import AttentionProbe
 from probekit.probes.sequence.ragged import pooled_rows, take_texts, text_parts
+from probekit.selections import ALL
 from probekit.tasks.base import Task
 from probekit.verbs.extract import extract
 from probekit.verbs.train_probes import train_probes
@@ -229,7 +230,7 @@ def test_a_selection_of_the_kept_tokens_is_read(store):
 def extract_first(store, k: int) -> ActivationSet:
     tensors = {place: torch.cat([x[:k] for x in store.per_text(place)]) for place in store}
     lengths = np.minimum(store.layout.own_lengths, k)
-    return ActivationSet(tensors, store.task, dict(store.meta), Layout(["all"], lengths, 0))
+    return ActivationSet(tensors, store.task, dict(store.meta), Layout([ALL], lengths, 0))
 
 
 def test_labels_of_tokens_are_left_aside(store):

@@ -15,6 +15,7 @@ from probekit.errors import DataError, UsageError
 from probekit.evaluation import DEFAULT_C, ProbeResults
 from probekit.evaluation.results.wording import metric_name
 from probekit.probes import PROBES, LogisticProbe
+from probekit.selections import ALL, Selection
 from probekit.tasks.base import Task
 from probekit.verbs.train_probes import train_probes
 
@@ -275,7 +276,9 @@ def test_attention_beside_it_changes_nothing(world):
     acts = world()
     heads = {("attn_pattern", 0): torch.rand(len(acts.task) * 9, 2)}
     meta = {**acts.meta, "points": ["attn_pattern", *acts.points]}
-    beside = ActivationSet({**heads, **acts}, acts.task, meta, Layout(["last"], np.full(len(acts.task), 3), 0))
+    beside = ActivationSet(
+        {**heads, **acts}, acts.task, meta, Layout([Selection("last")], np.full(len(acts.task), 3), 0)
+    )
     alone = train_probes(acts, probe="mean-diff").to_frame()
     assert train_probes(beside, probe="mean-diff").to_frame().equals(alone)
     assert train_probes(beside, probe="mean-diff", position="last").to_frame().equals(alone)
@@ -289,8 +292,10 @@ def test_one_of_several_positions_is_probed_as_if_it_were_alone(world):
     lengths = np.full(len(acts.task), length)
     noise = np.random.default_rng(0).normal(size=(len(acts.task), 2, 8)).astype(np.float32)
     rows = {p: torch.cat([torch.from_numpy(noise), x[:, None]], 1).flatten(0, 1) for p, x in acts.items()}
-    tokens = ActivationSet(rows, acts.task, acts.meta, Layout(["all"], lengths, 0))
-    several = ActivationSet(rows, acts.task, acts.meta, Layout(["0", "first", "last"], lengths, 0))
+    tokens = ActivationSet(rows, acts.task, acts.meta, Layout([ALL], lengths, 0))
+    several = ActivationSet(
+        rows, acts.task, acts.meta, Layout([Selection(0), Selection("first"), Selection("last")], lengths, 0)
+    )
     alone = train_probes(acts, probe="ridge").to_frame()
     for found in (tokens, several):
         with pytest.raises(UsageError, match="one position of each text; name it"):

@@ -27,7 +27,7 @@ from probekit.evaluation import ProbeResults
 from probekit.evaluation.results.row_scores import ROWS_FILE
 
 NIGHTLY = os.environ.get("PROBEKIT_FAULTS") == "nightly"
-ROUNDS = 2000 if NIGHTLY else 200
+ROUNDS = 2000 if NIGHTLY else 120
 READERS = 99 if NIGHTLY else 3  # that read each damaged folder
 LONGEST = 1500  # characters of a message
 NO_NUMBER = re.compile(r"\b(nan|NaN|inf|Infinity)\b")

@@ -82,16 +82,6 @@ def test_robertas_two_files_equal_transformers(tmp_path, settings):
     assert [ours.offsets("the  key")[i] for i in (0, -1)] == [spans[0], spans[-1]] == [(0, 3), (5, 8)]
 
 
-def test_robertas_tokenizer_json_is_the_same(tmp_path):
-    write_roberta(tmp_path)
-    old = load_tokenizer(tmp_path, causal=False)
-    assert old is not None
-    (tmp_path / "tokenizer.json").write_text(old.to_json())
-    new = load_tokenizer(tmp_path, bos_token_id=0, causal=False)
-    assert new is not None
-    assert (new.fingerprint, new.bos_token_id, new.sep_token_id) == (old.fingerprint, 0, 2)
-
-
 SPM = [
     ("<s>", 0.0),
     ("<pad>", 0.0),
@@ -117,13 +107,6 @@ def test_what_transformers_saves_is_the_same_tokenizer(name, tmp_path):
     assert ours is not None
     assert ours.encode_batch(TEXTS, bos=True) == theirs(TEXTS)["input_ids"]
     assert (ours.bos_token_id, ours.sep_token_id) == (theirs.cls_token_id, theirs.sep_token_id)
-
-
-def test_a_causal_model_has_a_bos_and_no_end(tmp_path):
-    write_roberta(tmp_path)
-    tokenizer = load_tokenizer(tmp_path, bos_token_id=0)
-    assert tokenizer is not None
-    assert (tokenizer.bos_token_id, tokenizer.sep_token_id) == (0, None)
 
 
 def test_without_the_two_tokens_there_is_no_context(tmp_path):

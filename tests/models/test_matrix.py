@@ -48,7 +48,6 @@ SINGLE = [name for name in CONFIGS if not is_pair(name)]
 DECODERS = [name for name in CONFIGS if shape_of(CONFIGS[name]).cached]
 IN_TRANSFORMERS = [name for name, cfg in CONFIGS.items() if family_of(cfg).hf_model(cfg)]
 every_family = pytest.mark.parametrize("name", CONFIGS)
-every_stack = pytest.mark.parametrize("name", SINGLE)
 every_arithmetic = pytest.mark.parametrize("name", [name for name in CONFIGS if name not in LIKE_ANOTHER])
 every_stacks_arithmetic = pytest.mark.parametrize("name", [name for name in SINGLE if name not in LIKE_ANOTHER])
 
@@ -92,7 +91,7 @@ def test_every_point_has_a_short_name_and_the_axes_that_it_declares(name: str) -
         assert list(x.shape) == [sizes.get(axis) or model.size_of(axis, short) for axis in named], full
 
 
-@every_family
+@every_arithmetic
 def test_hooks_change_nothing_of_what_follows(name: str) -> None:
     """Scores and pattern in steps where a hook reads them, and inside the kernel where none does."""
     model, out, _ = seen(name)
@@ -100,7 +99,7 @@ def test_hooks_change_nothing_of_what_follows(name: str) -> None:
         assert_near(model(*tokens_of(name), return_logits=model.has_logits), out, name)
 
 
-@every_family
+@every_arithmetic
 def test_the_stream_is_the_sum_of_what_is_added_to_it(name: str) -> None:
     """Pre-norm blocks, one after the other or in parallel; post-norm blocks, whose norms stand between the sums."""
     model, _, c = seen(name)
@@ -118,7 +117,7 @@ def test_the_stream_is_the_sum_of_what_is_added_to_it(name: str) -> None:
                 assert torch.equal(output, c[f"{stack}resid_pre", i + 1])
 
 
-@every_family
+@every_arithmetic
 def test_attention_is_its_pattern_times_its_values(name: str) -> None:
     _, _, c = seen(name)
     for stack, shape in in_stacks(name):
@@ -208,7 +207,7 @@ def test_a_hook_changes_what_follows(name: str) -> None:
         assert_near(model(*tokens_of(name), **how), out, name)  # and leaves nothing behind
 
 
-@every_stack
+@every_stacks_arithmetic
 def test_a_layer_sees_its_window(name: str) -> None:
     """The pattern is zero exactly where the key is ahead in a causal model, or as far away as the window is wide."""
     model, _, c = seen(name)
@@ -249,7 +248,7 @@ def ids_task(texts: list[list[int]]) -> Task:
     return Task("texts", texts, labels, {"none": ["none"]}, np.full(len(texts), "train"), "none")
 
 
-@every_stack
+@every_stacks_arithmetic
 def test_the_last_block_computes_what_is_read(name: str) -> None:
     model = tiny_model(name)
     texts = [row.tolist()[: 3 + i] for i, row in enumerate(tokens_of(name, 6)[0])]
@@ -261,7 +260,7 @@ def test_the_last_block_computes_what_is_read(name: str) -> None:
         assert_near(x, every.at("last")[place], place, 5e-6)
 
 
-@every_stack
+@every_stacks_arithmetic
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_changes_no_point(name: str, side: str) -> None:
     model, _, plain = seen(name)
@@ -277,7 +276,7 @@ def test_padding_changes_no_point(name: str, side: str) -> None:
         assert_near(x[:, :, own, own] if of_pairs(full) else x[:, own], plain[full], full)
 
 
-@every_stack
+@every_stacks_arithmetic
 def test_stopping_returns_the_input_of_that_block(name: str) -> None:
     model, _, c = seen(name)
     with torch.no_grad():

@@ -47,12 +47,6 @@ def test_sinusoids_in_halves_are_marians(d_model):
     assert torch.equal(torch.cat([ours[:, 0::2], ours[:, 1::2]], 1), halves)
 
 
-def test_a_table_gives_rows_by_index():
-    rows = torch.randn(5, 3)
-    index = torch.tensor([[4, 0], [2, 2]])
-    assert torch.equal(ComputedTable(lambda at: rows[at], 5)(index), rows[index])
-
-
 def test_a_table_has_the_rows_that_were_read_and_the_same_numbers_whatever_was_read_before():
     make = partial(rotary_table, d_head=6, theta=500.0, scaling=None)
     n, asked = 5000, []
@@ -93,13 +87,6 @@ def test_a_table_survives_what_happens_to_models(how):
     scale = torch.ones((), requires_grad=True)
     (table(index) * scale).sum().backward()  # rows made in inference mode could not be kept for this
     assert scale.grad is not None
-
-
-def test_a_table_can_be_outlined_on_the_meta_device():
-    with torch.device("meta"):
-        table = ComputedTable(partial(sinusoids, d_model=4), 6)
-        assert table(torch.arange(3)).is_meta
-    assert torch.equal(table(torch.arange(3)), sinusoids(torch.arange(3), 4))
 
 
 def turned_by_complex_numbers(x, position_ids, theta, rotate):
@@ -225,13 +212,6 @@ def test_rotation_has_its_gradients(rotate):
     assert torch.autograd.gradcheck(lambda x: rotate(x, rotation), x)
 
 
-def test_half_precision_turns_extremes_without_overflow_where_the_result_fits():
-    x = torch.full((1, 1, 1, 4), 45000.0, dtype=torch.float16)
-    for rotate in ROTATIONS:
-        assert rotate(x, Rotary(8, 4)(torch.tensor([[0]]))).equal(x)
-        assert rotate(x, Rotary(8, 4)(torch.tensor([[5]]))).isfinite().all()
-
-
 def test_longrope_is_exact_in_the_original_context_alone():
     """transformers takes other factors for every token of a longer text."""
     scaling = RopeScaling("longrope", 2.0, original_n_ctx=16, short_factors=(1.0, 2.0), long_factors=(1.0, 3.0))
@@ -240,11 +220,6 @@ def test_longrope_is_exact_in_the_original_context_alone():
         Rotary(17, 4, scaling=scaling)
     with pytest.raises(DataError, match=r"short_factor must be 3 numbers, one for each pair of rotated .*; got 2"):
         Rotary(16, 6, scaling=scaling)
-
-
-def test_an_odd_width_cannot_be_turned():
-    with pytest.raises(DataError, match="d_head must be even; got 7"):
-        Rotary(16, 7)
 
 
 @pytest.mark.parametrize("where", ["rope_scaling", "rope_parameters"])

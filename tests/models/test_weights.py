@@ -4,11 +4,9 @@ import json
 import re
 import shutil
 import struct
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -33,7 +31,6 @@ from probekit.models.weights import (
     named_tensors,
     our_part,
     save_hf,
-    stored_in,
 )
 
 SHAPE: dict[str, Any] = {"n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 23, "n_positions": 12}
@@ -103,19 +100,6 @@ def refusal(folder: Path) -> str:
     return str(caught.value)
 
 
-def test_what_transformers_writes_gives_its_logits(oracle, written):
-    with torch.no_grad():
-        theirs = oracle(TOKENS).logits
-    assert torch.allclose(logits(load_model(written, device="cpu")), theirs, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("shard_size", ["4KB", "9KB"])
-def test_shards_give_the_same_weights(oracle, written, tmp_path, shard_size):
-    oracle.save_pretrained(tmp_path, max_shard_size=shard_size)
-    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
-    assert load_model(tmp_path, device="cpu").fingerprint() == load_model(written, device="cpu").fingerprint()
-
-
 def test_the_prefix_may_be_missing_and_masks_be_there(folder):
     before = load_model(folder, device="cpu").fingerprint()
 
@@ -129,8 +113,9 @@ def test_the_prefix_may_be_missing_and_masks_be_there(folder):
     assert load_model(rewrite(folder, as_the_real_file), device="cpu").fingerprint() == before
 
 
-@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("wanted", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("stored", "wanted"), [(torch.float16, "float32"), (torch.bfloat16, "float16"), (torch.float32, "bfloat16")]
+)
 def test_every_type_is_converted_to_every_type(folder, stored, wanted):
     def store(weights: dict[str, Tensor]) -> None:
         for name in weights:
@@ -152,12 +137,6 @@ def test_loaded_weights_do_not_change_with_the_file(folder):
         file.seek(-2000, 2)
         file.write(bytes(2000))
     assert model.fingerprint() == before
-
-
-def test_parameters_are_plain_torch_parameters(folder):
-    model = load_model(folder, device="cpu")
-    assert not model.training
-    assert all(p.requires_grad and p.is_contiguous() and p.device.type == "cpu" for p in model.parameters())
 
 
 def test_all_that_is_wrong_is_said_at_once(folder):
@@ -202,8 +181,7 @@ def test_a_tied_file_may_hold_the_head_alone(family, tmp_path):
         assert (model(TOKENS) - theirs).abs().max() <= 1e-5 * theirs.abs().max()
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize(("family", "tied"), [("gpt2", True), ("llama", False)])
 def test_the_bias_of_a_head_is_added_where_a_file_has_one(family, tied, tmp_path):
     sizes = (
         HfConfig(**SHAPE, tie_word_embeddings=tied)
@@ -248,7 +226,7 @@ def test_a_weight_with_and_without_prefix_is_ambiguous(folder):
     assert "'transformer.wpe.weight' twice" in says
 
 
-@pytest.mark.parametrize("keep", [0, 5, 8, 100, -1, -5000])
+@pytest.mark.parametrize("keep", [0, 8, 100, -1])
 def test_a_cut_file_is_named(folder, keep):
     path = folder / ONE_FILE
     path.write_bytes(path.read_bytes()[:keep])
@@ -262,15 +240,10 @@ def raw(header: bytes, data: bytes = b"", length: int | None = None) -> bytes:
 ONE = b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
 HOSTILE = {
     "a length beyond the file": raw(b"{}", length=2**63),
-    "a length of a gigabyte": raw(b"{}", length=10**9),
     "no JSON": raw(b"{" * 9),
     "deep JSON": raw(b"[" * 100_000),
-    "an array": raw(b"[1]"),
     "a name twice": raw(ONE[:-1] + b"," + ONE[1:], bytes(4)),
-    "no shape": raw(b'{"a":{"dtype":"F32"}}'),
     "a number for a tensor": raw(b'{"a":1}'),
-    "a shape that is none": raw(b'{"a":{"dtype":"F32","shape":5,"data_offsets":[0,4]}}', bytes(4)),
-    "not UTF-8": raw(b'{"\xff":1}'),
 }
 
 
@@ -280,7 +253,7 @@ def test_a_hostile_header_is_refused_with_the_files_name(folder, content):
     assert re.search(r"model\.safetensors' is damaged", refusal(folder))
 
 
-@pytest.mark.parametrize("offsets", [[0, 2**62], [0, 4], [64, 0], [-64, 0], [8, 72]])
+@pytest.mark.parametrize("offsets", [[0, 2**62], [64, 0], [8, 72]])
 def test_offsets_that_cannot_be_are_refused_with_the_files_name(folder, offsets):
     content = (folder / ONE_FILE).read_bytes()
     length = int.from_bytes(content[:8], "little")
@@ -288,18 +261,6 @@ def test_offsets_that_cannot_be_are_refused_with_the_files_name(folder, offsets)
     header["transformer.h.0.ln_1.bias"]["data_offsets"] = offsets
     (folder / ONE_FILE).write_bytes(raw(json.dumps(header).encode(), content[8 + length :]))
     assert re.search(r"model\.safetensors' is damaged", refusal(folder))
-
-
-def test_flipped_bits_in_the_header_never_end_in_another_error(folder):
-    content = (folder / ONE_FILE).read_bytes()
-    length = 8 + int.from_bytes(content[:8], "little")
-    random = np.random.default_rng(0)
-    for _ in range(100):
-        damaged = bytearray(content)
-        damaged[random.integers(length)] ^= 1 << random.integers(8)
-        (folder / ONE_FILE).write_bytes(damaged)
-        with suppress(DataError):  # or none: the flip may have hit a blank or the metadata
-            load_model(folder, device="cpu")
 
 
 def test_a_great_many_names_are_counted(folder):
@@ -313,7 +274,7 @@ def sharded(tmp_path) -> Path:
     return tmp_path / "model"
 
 
-@pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "a/b.safetensors", "..", "", 5, None, "a\x00b", ".x"])
+@pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "", 5, "a\x00b"])
 def test_an_index_may_name_only_files_beside_it(sharded, name):
     index = json.loads((sharded / INDEX).read_text())
     index["weight_map"]["transformer.wte.weight"] = name
@@ -325,12 +286,6 @@ def test_a_missing_shard_is_named(sharded):
     shard = sorted(sharded.glob("model-*.safetensors"))[1]
     shard.unlink()
     assert f"{shard.name}' is missing" in refusal(sharded)
-
-
-def test_a_shard_that_is_damaged_is_named(sharded):
-    shard = sorted(sharded.glob("model-*.safetensors"))[1]
-    shard.write_bytes(shard.read_bytes()[:-7])
-    assert f"{shard.name}' is damaged" in refusal(sharded)
 
 
 def test_an_index_that_disagrees_with_its_shards_is_refused(sharded):
@@ -350,7 +305,7 @@ def test_a_tensor_in_two_shards_is_refused(sharded):
     assert f"{second.name}' holds " in refusal(sharded)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"weight_map": {}}', '{"weight_map": [1]}'])
+@pytest.mark.parametrize("content", ["", "{}", '{"weight_map": [1]}'])
 def test_a_broken_index_is_named(sharded, content):
     (sharded / INDEX).write_text(content)
     assert INDEX in refusal(sharded)
@@ -375,12 +330,6 @@ def test_weights_fill_a_model_that_held_no_memory(folder):
     stored = named_tensors(folder, family, model.cfg)
     load_weights(model, folder, family, stored, torch.device("cpu"), torch.float32)
     assert all(p.device.type == "cpu" for p in model.parameters())
-
-
-def test_the_header_lists_what_safetensors_reads(folder):
-    weights = load_file(folder / ONE_FILE)
-    header = stored_in(folder / ONE_FILE)
-    assert {key: t.shape for key, t in header.items()} == {key: tuple(w.shape) for key, w in weights.items()}
 
 
 @pytest.mark.parametrize("tied", [True, False])

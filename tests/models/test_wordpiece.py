@@ -78,24 +78,6 @@ def test_any_text_equals_transformers(text, twins):
     assert ours.encode(text, bos=True) == theirs(text)["input_ids"]
 
 
-def test_special_tokens_of_other_names(tmp_path):
-    names = {"unk_token": "<?>", "cls_token": "<c>", "sep_token": {"__type": "AddedToken", "content": "<s>"}}
-    vocab = [{"[UNK]": "<?>", "[CLS]": "<c>", "[SEP]": "<s>"}.get(piece, piece) for piece in VOCAB]
-    ours, theirs = load(write(tmp_path, names, vocab)), oracle_of(tmp_path)
-    assert ours.encode("The <c> key [CLS] %", bos=True) == theirs("The <c> key [CLS] %")["input_ids"]
-
-
-@pytest.mark.shared
-def test_a_vocabulary_from_real_text_equals_transformers_on_it(shared_dir, tmp_path):
-    """The words of a text, whole and in pieces: as far as one comes without BERT's own list."""
-    lines = (shared_dir / "data/ud-english-ewt/en_ewt-ud-dev.conllu").read_text(encoding="utf-8").splitlines()
-    texts = [line.removeprefix("# text = ") for line in lines if line.startswith("# text = ")]
-    words = sorted({word.lower() for text in texts[::2] for word in text.split() if word.isalpha()})
-    pieces = [*dict.fromkeys([*VOCAB, *words, *(f"##{word[-3:]}" for word in words)])]
-    ours, theirs = load(write(tmp_path, {}, pieces)), oracle_of(tmp_path)
-    assert ours.encode_batch(texts, bos=True) == theirs(texts)["input_ids"]
-
-
 def test_the_two_formats_are_one_tokenizer(tmp_path):
     ours = load(write(tmp_path, {}))
     (tmp_path / "tokenizer.json").write_text(ours.to_json())

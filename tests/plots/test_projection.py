@@ -22,6 +22,7 @@ from probekit.evaluation import ProbeResults
 from probekit.evaluation.projection import orthogonal_component, project
 from probekit.plots import plot_projection, save_projection_plot
 from probekit.points import Place
+from probekit.selections import Selection
 from probekit.tasks.base import Task
 from probekit.verbs.train_probes import train_probes
 
@@ -43,7 +44,7 @@ def world(C: int, names: list[str] | None = None, width: int = D, splits: Any = 
         splits=splits, target="y",
     )  # fmt: skip
     tensors: dict[Place, torch.Tensor] = {("resid_pre", i): torch.from_numpy(X[i].astype(np.float32)) for i in range(2)}
-    return ActivationSet(tensors, task, None, Layout(["last"], np.ones(N, dtype=np.int64), 0))
+    return ActivationSet(tensors, task, None, Layout([Selection("last")], np.ones(N, dtype=np.int64), 0))
 
 
 def draw(results: ProbeResults, acts: ActivationSet) -> Axes:

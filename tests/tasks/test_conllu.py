@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probekit.errors import DataError, UsageError
+from probekit.options import TaskOptions
 from probekit.tasks import load_task
 from probekit.tasks.base import SPLITS
+from probekit.tasks.load import load_texts
 from probekit.tasks.tables.conllu import WordRows, read_sentences
 from probekit.tasks.tables.readers import read_table
-from probekit.tasks.words import unfolded
+from probekit.tasks.tables.sources import unfolded
 
 SAMPLE = """\
 # newdoc id = d
@@ -265,38 +267,6 @@ def test_spans_of_other_tables(tmp_path):
     assert load_task(one).spans is None
 
 
-@pytest.mark.parametrize(
-    ("span", "message"),
-    [
-        ([0, 99], "expected a span from 0 to 8, the text's characters, got 0 to 99"),
-        ([3, 3], "got 3 to 3"),
-        ([-1, 3], "got -1 to 3"),
-        ([4, 5], "holds only blanks"),
-        ([0.5, 2], "expected a span"),
-        ([0, 1, 2], "expected a span"),
-        *[(text, r"expected a span, .* such as \[4, 7\], got") for text in ("0..4", "-1-4", "[0, 4, 5]", "0-", "a:b")],
-        ("3-99", "got 3 to 99"),
-        (None, "expected a span"),
-        ([True, 4], "expected a span"),
-    ],
-)
-def test_spans_that_are_none(tmp_path, span, message):
-    path = tmp_path / "spans.jsonl"
-    rows = [{"text": f"text num{i}", "label": i % 2, "span": [0, 4]} for i in range(40)]
-    rows[6] = {"text": "text num", "label": 0, "span": span}
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(DataError, match=rf"line 7: .*{message}.*--on-bad-row skip"):
-        load_task(path, span_column="span")
-    assert load_task(path, span_column="span", on_bad_row="skip").info["skipped"] == {"span": 1}
-
-
-def test_three_columns_are_no_span(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("text,label,a,b,c\nx,1,0,1,2\n")
-    with pytest.raises(UsageError, match="in one column or in two"):
-        load_task(path, span_column="a,b,c")
-
-
 @pytest.mark.shared
 def test_the_english_web_treebank(shared_dir):
     task = load_task(shared_dir / "data" / "ud-english-ewt" / "en_ewt-ud-dev.conllu", label_column="upos")
@@ -331,13 +301,9 @@ def test_many_spans_in_a_row_are_as_many_rows(tmp_path):
     assert table.column("spans.text") == [text[start:end] for text, (start, end) in starts_and_ends]
 
 
-@pytest.mark.parametrize(
-    "spans", [None, "0-4", [[0, 4]], [{"start": 0, "label": "x"}], [{"start": 0, "end": 99, "label": "x"}]]
-)
-def test_lists_that_hold_no_spans(tmp_path, spans):
-    path = tmp_path / "spans.jsonl"
-    rows = [{"text": f"text num{i}", "spans": [{"start": 0, "end": 4, "label": "xy"[i % 2]}]} for i in range(40)]
-    rows[6]["spans"] = spans
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(DataError, match=r"spans\.jsonl, line 7: expected a"):
-        load_task(path, span_column="spans")
+@pytest.mark.parametrize("more", [{}, {"label": "x"}])
+def test_spans_are_scored_with_and_without_labels(more):
+    rows = [{"text": f"alpha{i} beta", "spans": [{"start": 0, "end": 6, **more}] * (i % 3)} for i in range(10)]
+    task = load_texts(rows, TaskOptions(span_column="spans"))
+    assert task.words == [str(row["text"])[:6] for row in rows for _ in row["spans"]]
+    assert task.target == ""

@@ -23,9 +23,8 @@ from probekit.errors import StorageError
 from probekit.files.durable import seal, unseal
 from probekit.selections import Selection
 from probekit.tasks import Task
-from probekit.tasks.examples_table import examples_table
-from probekit.tasks.fields import FIELDS, column_rows, fields_of, joined_columns, task_columns
-from probekit.tasks.regions import Region
+from probekit.tasks.base import examples_table
+from probekit.tasks.fields import FIELDS, Region, column_rows, fields_of, joined_columns, task_columns
 
 task_of: Any = Task  # takes lists where it is given none of its own types
 ODD = ["it's", 'a "b"', "tab\t", "é\u0301 漢字 \U0001f600", "\ud800 alone", "\x00\x7f\xa0", "\u2028", "x" * 300, "NA"]
@@ -114,7 +113,7 @@ def content(task: Task) -> dict[Any, Any]:
 
 def layout_of(task: Task) -> Layout:
     lengths = np.array([len(one) for one in task.inputs])
-    return Layout(["last"], lengths, 0, np.arange(len(task)))
+    return Layout([Selection("last")], lengths, 0, np.arange(len(task)))
 
 
 def stored(path: Path, task: Task, rows: int) -> Task:

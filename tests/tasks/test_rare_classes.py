@@ -11,8 +11,7 @@ from probekit.options.task import RareClasses
 from probekit.tasks import Task, load_task
 from probekit.tasks.base import SPLITS
 from probekit.tasks.quality.audit import audit, audit_lines
-from probekit.tasks.splitting.rare import OTHER
-from probekit.tasks.trainable import count_line
+from probekit.tasks.splitting.classes import OTHER
 
 COMMON = {"a": 40, "b": 30}
 RARE = {"x": 2, "y": 1, "z": 2}  # three in all of train, validation and test would be the least
@@ -178,14 +177,6 @@ def test_counts_are_those_of_a_plain_loop():
     for split in SPLITS:
         for k, name in enumerate(names):
             assert task.counts()[split][name] == sum((labels == k) & (splits == split))
-
-
-def test_a_line_of_counts_names_ten_classes_or_fewer():
-    few = count_line({"train": dict.fromkeys("abcdefghij", 1), "test": {}})
-    assert few.count("=") == 10
-    many = count_line({split: {f"class {k}": k for k in range(100)} for split in SPLITS})
-    assert many.count("=") <= 10
-    assert "97 more classes" in many
 
 
 @pytest.mark.parametrize(

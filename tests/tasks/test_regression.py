@@ -77,21 +77,6 @@ def test_whole_numbers_are_classes_unless_said_otherwise(tmp_path):
     assert load_task(write(path, years)).n_classes() == 4
 
 
-@pytest.mark.parametrize(("label", "words"), [("north", "got the label 'north' of 'label'"), ("1e999", "'1e999'")])
-def test_a_regression_of_other_than_numbers_is_refused(tmp_path, label, words):
-    path = write(tmp_path / "data.csv", [*range(40), label])
-    with pytest.raises(DataError, match=f"line 42: expected a finite number, .*{words}"):
-        load_task(path, regression=True)
-    with pytest.raises(UsageError, match="has classes, not numbers; leave regression out"):
-        load_task("agreement", regression=True)
-
-
 def test_a_class_may_look_like_a_number(tmp_path):
     task = load_task(write(tmp_path / "data.csv", ["3.5", "large", "small"] * 30))
     assert task.label_names["label"] == ["3.5", "large", "small"]
-
-
-def test_a_constant_target_is_refused(tmp_path):
-    path = write(tmp_path / "data.csv", ["0.5"] * 30)
-    with pytest.raises(DataError, match=r"two different values of 'label' .* train: 24 of 0.5 to 0.5; validation: 3"):
-        load_task(path)

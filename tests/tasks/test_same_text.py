@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from probekit.options import ImportOptions
 from probekit.tasks import load_task
 from probekit.tasks.base import Task
-from probekit.tasks.labelled import labelled_task
+from probekit.tasks.load import labelled_task
 from probekit.tasks.quality.audit import audit
 from probekit.tasks.quality.duplicates import Inputs, linked_texts
 from probekit.tasks.splitting.same_text import normalised_words, text_numbers

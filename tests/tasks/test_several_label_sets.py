@@ -63,20 +63,6 @@ def test_regression_is_for_the_columns_of_numbers(tmp_path):
     assert (task.n_classes("year"), task.n_classes("source")) == (0, 3)
 
 
-@pytest.mark.parametrize(
-    ("named", "error", "words"),
-    [
-        ("label,label", UsageError, "must be different names"),
-        ("label,text", UsageError, "column 'text' cannot be both text and label"),
-        ("label,nope", UsageError, "no column 'nope'"),
-        (",", UsageError, "must be different names"),
-    ],
-)
-def test_columns_that_cannot_be_label_sets(tmp_path, named, error, words):
-    with pytest.raises(error, match=words):
-        load_task(write(tmp_path / "data.csv"), label_column=named)
-
-
 def test_a_name_with_a_comma_is_one_column():
     table = {"text": TABLE["text"], "a,b": TABLE["label"]}
     assert [*load_task(table, label_column="a,b").labels] == ["a,b"]

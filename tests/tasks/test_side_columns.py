@@ -11,7 +11,7 @@ from tiny_configs import new_model
 import probekit as pk
 from probekit.errors import DataError, UsageError
 from probekit.tasks import Task, load_task
-from probekit.tasks.side_columns import column_of
+from probekit.tasks.labels import column_of
 from probekit.tasks.tokens.token_labels import token_rows
 
 N = 40
@@ -65,26 +65,6 @@ def test_a_file_gives_the_same_columns_as_objects(tmp_path: Path):
 def test_a_column_is_numbers_only_if_all_of_it_is(cells: list[Any], expected: list[Any]):
     found = column_of(cells, "c", ["1", "2", "3"])
     assert repr(found.tolist()) == repr([float(one) for one in expected] if found.dtype == float else expected)
-
-
-@pytest.mark.parametrize(
-    ("cell", "what"), [([1], "number or a text"), (math.inf, "finite"), (10**400, "finite"), ("\ud800", "half")]
-)
-def test_what_is_no_number_or_text_is_refused_with_its_row(cell: Any, what: str):
-    with pytest.raises(DataError, match=what) as error:
-        kept(source=lambda i: cell if i == 5 else "a")
-    assert "row 5" in str(error.value)
-    task = load_task(rows(source=lambda i: cell if i == 5 else "a"), keep_columns="source", on_bad_row="skip")
-    assert len(task) == N - 1 == len(task.columns["source"])
-
-
-def test_a_column_that_is_not_there_is_named():
-    with pytest.raises(UsageError, match=r"no column 'sorce'.*did you mean 'source'"):
-        load_task(rows(), keep_columns="sorce")
-    with pytest.raises(UsageError, match="built in"):
-        load_task("agreement", keep_columns="source")
-    with pytest.raises(UsageError, match="keep-columns"):
-        load_task(rows(), keep_columns="a,a")
 
 
 def test_subsets_and_tokens_have_the_columns_of_their_texts():

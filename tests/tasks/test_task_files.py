@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -212,14 +211,6 @@ def test_what_also_stands_in_train_is_counted_in_the_task_that_is_given(tmp_path
     assert both < 40
 
 
-def test_the_seed_decides_the_carving_and_nothing_else(tmp_path):
-    path = write(tmp_path / "data.csv", [(f"text {i}", i % 2) for i in range(100)])
-    first, again, other = load_task(path), load_task(path), load_task(path, seed=1)
-    assert first.fingerprint() == again.fingerprint()
-    assert (first.splits != other.splits).any()
-    assert (first.inputs, first.ids) == (other.inputs, other.ids)
-
-
 def test_limit_is_stratified_seeded_and_for_each_split(tmp_path):
     path = write(tmp_path / "data.csv", [(f"text {i}", "no" if i % 4 else "yes") for i in range(1000)])
     task = load_task(path, limit=40)
@@ -289,21 +280,6 @@ def test_of_several_usual_names_the_first_in_order_is_taken(tmp_path):
     assert (task.info["text_column"], task.info["label_column"]) == ("text", "label")
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"text_column": "txt"}, UsageError, "data.csv has no column 'txt', only 'text', 'kind'; did you mean 'text'"),
-        ({"label_column": "zzz"}, UsageError, "no column 'zzz', only 'text', 'kind'; name one of these"),
-        ({"label_column": "kind", "group_column": "knd"}, UsageError, "no column 'knd', only .*; did you mean 'kind'"),
-        ({"label_column": "kind", "group_column": "kind"}, UsageError, "cannot be both label and group"),
-        ({"label_column": "text"}, UsageError, "cannot be both text and label"),
-    ],
-)
-def test_unknown_columns_are_answered_with_those_there_are(tmp_path, options, error, words):
-    with pytest.raises(error, match=words):
-        load_task(write(tmp_path / "data.csv", header=("text", "kind")), **options)
-
-
 def test_two_columns_of_one_name_are_refused_only_where_they_are_used(tmp_path):
     path = write(tmp_path / "data.csv", [("x", text, "x", label) for text, label in TEN], ("", "text", "", "label"))
     assert load_task(path).inputs == [text for text, _ in TEN]
@@ -332,11 +308,3 @@ def test_places_that_are_not_there(tmp_path):
     write(tmp_path / "val.csv")
     with pytest.raises(DataError, match=r"two files for validation: 'dev.csv' and 'val.csv'"):
         load_task(tmp_path)
-
-
-def test_labels_keep_their_texts(tmp_path):
-    rows = [(f"text {i}", Counter("abc").most_common()[i % 3][0]) for i in range(60)]
-    task = load_task(write(tmp_path / "data.csv", rows))
-    assert [
-        (text, task.label_names["label"][k]) for text, k in zip(task.inputs, task.labels["label"], strict=True)
-    ] == rows

@@ -1,6 +1,5 @@
 """Datasets of the Hub, through the real `datasets` library; the Hub's own part is played by folders and by a cache."""
 
-import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -184,13 +183,3 @@ def test_without_a_network_the_cached_copy_is_taken_with_its_revision(tmp_path, 
     assert (task.info["source"], task.info["revision"], task.info["offline"]) == ("stanfordnlp/sst2", REVISION, True)
     assert not datasets.config.HF_HUB_OFFLINE
     assert not huggingface_hub.constants.HF_HUB_OFFLINE
-
-
-def test_only_one_module_touches_datasets():
-    package = Path(__file__).parents[2] / "probekit"
-    users = [
-        path.relative_to(package).as_posix()
-        for path in package.rglob("*.py")
-        if re.search(r"^\s*(from|import) datasets\b", path.read_text(encoding="utf-8"), re.MULTILINE)
-    ]
-    assert users == ["tasks/tables/hub.py"]

@@ -133,13 +133,6 @@ def test_the_seed_decides_about_large_groups_too():
     assert len(chosen) > 5
 
 
-def test_the_seed_decides():
-    labels = np.arange(1000) % 2
-    first, again, other = (carve(labels, range(1000), 100, seed) for seed in (0, 0, 1))
-    assert (first == again).all()
-    assert (first != other).any()
-
-
 def test_sample_takes_all_where_there_are_fewer():
     assert sample(np.array([0, 1, 1]), 10, 0).tolist() == [0, 1, 2]
 
@@ -168,21 +161,3 @@ def test_groups_never_straddle_carved_splits(rows, floats):
     groups = [group for _, group in rows]
     splits = carve_missing(labels, ["train"] * len(rows), groups, ["validation", "test"], 0)
     assert len(set(zip(groups, splits.tolist(), strict=True))) == len(set(groups))
-
-
-def carved_one_after_the_other(labels, keys, n, seed):
-    """The rows that `carve` takes where no key is shared: in random order, while their class lacks some."""
-    missing, chosen = share(labels, n), np.zeros(len(labels), dtype=bool)
-    for row in np.random.default_rng(seed).permutation(len(labels)).tolist():
-        if missing[labels[row]] > 0:
-            chosen[row] = True
-            missing[labels[row]] -= 1
-    return chosen
-
-
-def test_rows_of_their_own_are_taken_in_random_order():
-    for seed in range(30):
-        labels = np.random.default_rng(seed).integers(0, 1 + seed % 7, 50) * 3
-        wanted = carved_one_after_the_other(labels, range(50), seed, seed)
-        assert np.array_equal(carve(labels, range(50), seed, seed), wanted)
-        assert np.array_equal(carve(labels, [f"key {k}" for k in range(50)], seed, seed), wanted)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from probekit.errors import DataError, UsageError
+from probekit.errors import DataError
 from probekit.tasks import load_task
 from probekit.tasks.base import SPLITS
 from probekit.tasks.tokens.stretches import Stretches
@@ -134,57 +134,9 @@ def test_a_limit_keeps_texts():
     task.check()
 
 
-@pytest.mark.parametrize(
-    ("cell", "words"),
-    [
-        ("noun", "expected a list of labels, or of stretches such as .*, got 'noun'"),
-        (5, "expected a list of labels"),
-        ([{"start": 0, "end": 99, "label": "a"}], "expected a span from 0 to "),
-        ([{"start": 0, "end": 2}], "expected a stretch such as"),
-        ([{"start": 0, "end": 3, "label": ""}], "expected a label, got ''"),
-        (["noun", ""], "expected a label, got ''"),
-        (["noun", {"label": "a"}], "expected a stretch such as .*, got 'noun'"),
-    ],
-)
-def test_a_cell_that_cannot_be_used_is_named_with_its_line_or_skipped(tmp_path, cell, words):
-    some = rows()
-    some[4]["tags"] = cell
-    path = write(tmp_path / "tagged.jsonl", some)
-    with pytest.raises(DataError, match=rf"tagged\.jsonl, line 5: {words}"):
-        load_task(path, token_label_column="tags")
-    task = load_task(path, token_label_column="tags", on_bad_row="skip")
-    assert len(task) == 39
-    assert task.info["skipped_rows"] == 1
-
-
 def test_a_text_without_labels_has_none():
     some = rows()
     some[4]["tags"] = some[5]["spans"] = None
     task = load_task(some, token_label_column="tags")
     assert task.token_labels["tags"][4].values.tolist() == [-1]
     assert load_task(some, token_label_column="spans").token_labels["spans"][5].values.tolist() == [-1]
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"token_label_column": "tagz"}, UsageError, "has no column 'tagz', only .*; did you mean 'tags'"),
-        ({"token_label_column": "text"}, UsageError, "column 'text' cannot be both text and labels of tokens"),
-        (
-            {"token_label_column": "tags", "label_column": "tags"},
-            UsageError,
-            "cannot be both label and labels of tokens",
-        ),
-        ({"token_label_column": "tags", "span_column": "at"}, UsageError, "leave --token-label-column out"),
-        ({"token_label_column": "tags", "max_classes": 2}, UsageError, "expected at most 2 classes, got 3 different"),
-    ],
-)
-def test_columns_that_cannot_be_used(options, error, words):
-    some = [{**row, "at": [0, 2], "label": "a", "tags": [*row["tags"], "end"]} for row in rows()]
-    with pytest.raises(error, match=words):
-        load_task(some, **options)
-
-
-def test_built_in_tasks_have_no_columns():
-    with pytest.raises(UsageError, match="'agreement' is built in and has no columns"):
-        load_task("agreement", token_label_column="tags")

@@ -16,7 +16,7 @@ from probekit.cli.main import run
 from probekit.errors import DataError, UsageError
 from probekit.models.weights import save_hf
 from probekit.options import TaskOptions
-from probekit.tasks.load_texts import load_texts
+from probekit.tasks.load import load_texts
 
 RANDOM = random.Random(0)
 ROWS = [(ids, ("even", "odd")[ids[-1] % 2]) for ids in (RANDOM.choices(range(20), k=n % 3 + 1) for n in range(300))]
@@ -71,26 +71,6 @@ def test_a_split_holds_all_rows_of_the_same_ids(file):
 def test_texts_come_before_ids(tmp_path):
     rows = [{"ids": [1, 2], "text": f"t{i}", "label": i % 2} for i in range(30)]
     assert pk.load_task(written(tmp_path / "both.jsonl", rows)).inputs[0] == "t0"
-
-
-@pytest.mark.parametrize(
-    ("cell", "why"),
-    [
-        (None, "expected token ids, got a missing value"),
-        ([], "got an empty list"),
-        ("1 2 3", "expected a list of token ids, got '1 2 3'"),
-        ([1, 2.5], "token ids are whole numbers from 0, got 2.5"),
-        ([1, True], "got True"),
-        ([1, -1], "got -1"),
-        ([[1], [2]], r"got \[1\]"),
-    ],
-)
-def test_a_row_that_is_no_list_of_ids_is_named(cell, why, tmp_path):
-    rows = [*of_rows(ROWS[:40]), {"ids": cell, "label": "odd"}]
-    path = written(tmp_path / "bad.jsonl", rows)
-    with pytest.raises(DataError, match=rf"bad\.jsonl, line 41: .*{why}"):
-        pk.load_task(path)
-    assert len(pk.load_task(path, on_bad_row="skip")) == 40
 
 
 def test_words_and_other_kinds_are_refused(file, tmp_path):

@@ -215,13 +215,3 @@ def test_inputs_repeated_as_one_object_count_as_copies_do():
     )
     assert one.fingerprint() == other.fingerprint()
     assert one.split_keys().tolist() == other.split_keys().tolist() == [0, 0, 0, 1, 1, 0]
-
-
-@pytest.mark.parametrize("width", [None, 2])
-def test_infinity_is_refused_and_nan_is_no_label(width):
-    numbers = np.ones((6, 4) if width is None else (6, 4, width))
-    numbers[3, 2] = np.inf
-    with pytest.raises(DataError, match=r"needs finite numbers, token 2 of example '3' has \[?inf"):
-        made(token_labels={"state": numbers})
-    numbers[3, 2] = np.nan
-    assert token_rows(made(token_labels={"state": numbers})).info["unlabelled"] == {"state": 1}

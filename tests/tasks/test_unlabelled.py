@@ -41,16 +41,6 @@ def test_a_dataframe_without_labels_is_the_same():
     assert (len(task), task.target) == (N, "")
 
 
-def test_a_named_column_that_is_missing_stays_an_error(tmp_path):
-    path = write(tmp_path / "prompts.jsonl", ROWS)
-    with pytest.raises(UsageError, match=r"prompts\.jsonl has no column 'truth'"):
-        load_task(path, label_column="truth")
-    with pytest.raises(UsageError, match=r"prompts\.jsonl has no column 'idd'"):
-        load_task(path, id_column="idd")
-    with pytest.raises(UsageError, match=r"--regression is for labels, and prompts\.jsonl has none"):
-        load_task(path, regression=True)
-
-
 def test_given_splits_and_groups_stay_and_none_is_carved(tmp_path):
     rows = [{**row, "split": ["train", "test"][i % 2], "topic": f"t{i % 4}"} for i, row in enumerate(ROWS)]
     task = load_task(write(tmp_path / "p.jsonl", rows), id_column="key", group_column="topic")
@@ -87,26 +77,6 @@ def test_ids_of_a_labelled_task_do_not_change_its_splits(tmp_path):
     assert by_id.splits.tolist() == by_row.splits.tolist()
 
 
-@pytest.mark.parametrize(
-    ("cell", "words"),
-    [
-        ("q0", "line 2: the id 'q0' in 'key' is that of p.jsonl, line 1 too"),
-        (None, "line 2: expected an id, got None"),
-        ("  ", "line 2: expected an id, got '  '"),
-        ([1], r"line 2: expected an id \(a text or a number\), got \[1\]"),
-        (True, r"line 2: expected an id \(a text or a number\), got True"),
-    ],
-)
-def test_a_bad_id_is_named_with_its_row_or_skipped_and_counted(tmp_path, cell, words):
-    rows = [ROWS[0], {**ROWS[1], "key": cell}, *ROWS[2:]]
-    path = write(tmp_path / "p.jsonl", rows, ())
-    with pytest.raises(DataError, match=words) as caught:
-        load_task(path, id_column="key")
-    assert "\n" not in str(caught.value)
-    task = load_task(path, id_column="key", on_bad_row="skip")
-    assert (len(task), task.info["skipped_rows"]) == (N - 1, 1)
-
-
 def test_ids_are_different_across_files_too(tmp_path):
     write(tmp_path / "train.jsonl", ROWS[:30], ())
     write(tmp_path / "test.jsonl", [*ROWS[30:], {**ROWS[0], "text": "another"}], ())
@@ -114,11 +84,3 @@ def test_ids_are_different_across_files_too(tmp_path):
         DataError, match=r"test\.jsonl, line 11: the id 'q0' in 'key' is that of train\.jsonl, line 1 too"
     ):
         load_task(tmp_path, id_column="key")
-
-
-def test_a_column_of_ids_is_no_other_column(tmp_path):
-    path = write(tmp_path / "p.jsonl", ROWS, ())
-    with pytest.raises(UsageError, match="'text' cannot be both text and id"):
-        load_task(path, id_column="text")
-    with pytest.raises(UsageError, match="leave --id-column out"):
-        load_task(path, id_column="key", span_column="label")

@@ -61,13 +61,6 @@ def test_the_users_folder_is_the_nearest_that_is_named(monkeypatch, tmp_path):
     assert cache_folder() == tmp_path / "own"
 
 
-def test_made_once(tmp_path):
-    folder = tmp_path / "a" / "b" / "one"
-    assert make_once(folder, write) == folder
-    assert make_once(folder, refuse) == folder
-    assert (folder / "weights").read_text() == "whole"
-
-
 def test_what_fails_leaves_nothing(tmp_path):
     def fail(place: Path) -> None:
         write(place)

@@ -1,7 +1,7 @@
 """The worlds' grammars: labels, examples and splits are those of an oracle, and draws have the stated probabilities.
 
 The oracles read finished texts and share no code with the grammars. That all splits and seeds are disjoint, and that
-every label set can be probed, is in `tests/tasks/test_builtin_tasks.py`.
+every label set can be probed, is in `tests/tasks/test_task_base.py`.
 """
 
 import ast

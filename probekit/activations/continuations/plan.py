@@ -28,8 +28,7 @@ from probekit.options import ExtractArguments, Sampling
 from probekit.options.generate import sampling_of
 from probekit.options.task import OnBadRow
 from probekit.selections import Selection
-from probekit.tasks.bad_rows import without_bad_rows
-from probekit.tasks.base import Task
+from probekit.tasks.base import Task, without_bad_rows
 
 # Keys and values of a batch; their buffers double when they are full, and may take twice as much.
 CACHE_BYTES = {"cpu": 512 << 20}

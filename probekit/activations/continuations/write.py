@@ -19,10 +19,9 @@ from probekit.activations.run.forward import running
 from probekit.files.remote.path import AnyPath
 from probekit.machine.progress import progress_bar
 from probekit.models.generation import Among, Continuation, continuation_text, continuations
-from probekit.tasks.bad_rows import without_bad_rows
-from probekit.tasks.base import Task
+from probekit.tasks.base import Task, without_bad_rows
+from probekit.tasks.fields import Region
 from probekit.tasks.info import CHAT, GENERATE, PROMPT_CHARACTERS
-from probekit.tasks.regions import Region
 from probekit.text import counted
 
 Advance = Callable[[int, int], None]  # takes the tokens that were written, and how many texts ended

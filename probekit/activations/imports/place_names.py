@@ -95,7 +95,7 @@ def check_place(place: Place, where: str, n_layers: int | None) -> Place:
     return place
 
 
-def _named(name: str) -> tuple[str, int | None] | None:
+def _named(name: str) -> Place | None:
     """The place of a name with a point, or None."""
     tries: list[tuple[str, int | None]] = []
     if match := _BEFORE.fullmatch(name):

@@ -30,7 +30,7 @@ from probekit.options.check import check_path
 from probekit.points import FOLLOWED_BY_OUTPUT, POINTS, Place
 from probekit.selections import Selection
 from probekit.tasks.base import Task
-from probekit.tasks.labelled import labelled_task, labels_task
+from probekit.tasks.load import labelled_task, labels_task
 
 NOT_RECORDED = Selection.named("not recorded")
 STORED_AS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float64": "float32"}
@@ -151,7 +151,7 @@ def _ordered(sources: list[Source], n_layers: int | None) -> tuple[list[Place], 
     layers = [layer for _, layer in places if layer is not None]
     points = list(dict.fromkeys(point for point, _ in places))
     residual = [point for point in points if point in FOLLOWED_BY_OUTPUT]
-    last = ("resid_post", max(layers, default=-1))
+    last = Place("resid_post", max(layers, default=-1))
     if residual and last in places and n_layers is None:
         raise UsageError(
             f"{last} is drawn as the end of {residual[0]} only if it is of the model's last block; "

@@ -112,7 +112,7 @@ def _stacked(array: FileArray, naming: NamingOptions) -> Source:
     if point == HIDDEN:
         places = [hidden_place(layer, array.where, n_layers) for layer in layers]
     else:
-        places = [check_place((point, layer), array.where, n_layers) for layer in layers]
+        places = [check_place(Place(point, layer), array.where, n_layers) for layer in layers]
     return Source(array, places, axis)
 
 

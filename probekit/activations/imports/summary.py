@@ -11,7 +11,7 @@ from probekit.machine.devices import DTYPES
 from probekit.points import spans_of
 from probekit.tasks.base import SPLITS
 from probekit.tasks.info import origin_of_splits
-from probekit.tasks.splitting.look_alikes import look_alike_words
+from probekit.tasks.splitting.classes import look_alike_words
 from probekit.text import counted, listed, printable
 
 

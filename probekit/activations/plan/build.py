@@ -33,8 +33,7 @@ from probekit.options.generate import ContinuationOptions
 from probekit.options.typed import changed
 from probekit.points import PAIR_POINTS, Place, parse_points
 from probekit.selections import Selection
-from probekit.tasks.bad_rows import without_bad_rows
-from probekit.tasks.base import Task
+from probekit.tasks.base import Task, without_bad_rows
 
 SHARD_BYTES = 64_000_000
 SHARD_FLOPS = {"cpu": 1.4e12}  # a few seconds of work: what a run that is stopped can lose

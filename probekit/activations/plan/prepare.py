@@ -9,10 +9,8 @@ from probekit.errors import DataError, UsageError, nearest
 from probekit.files.plain_files import MAX_CONFIG, read_bytes
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
-from probekit.tasks.bad_rows import without_bad_rows
-from probekit.tasks.base import Task
-from probekit.tasks.chats.render import LIMITS, Rendering, render_chats
-from probekit.tasks.chats.template import ChatTemplate, described, template_sha256
+from probekit.tasks.base import Task, without_bad_rows
+from probekit.tasks.chats.render import LIMITS, ChatTemplate, Rendering, described, render_chats, template_sha256
 from probekit.tasks.info import CHAT
 from probekit.text import listed
 

@@ -19,7 +19,7 @@ from probekit.selections import Selection
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.info import CHAT, GENERATE, READ_AS, origin_of_splits
 from probekit.tasks.quality.audit import audit, audit_findings
-from probekit.tasks.splitting.rare import rare_words
+from probekit.tasks.splitting.classes import rare_words
 from probekit.tasks.tokens.stretches import no_label
 from probekit.text import counted, listed, printable
 

@@ -355,7 +355,7 @@ def _layout(columns: Mapping[Any, Any], head: ExamplesHead) -> Layout:
     require(lengths.min() >= form["n_bos"] + form["n_end"], (lengths.astype(float) ** 2).sum() < 2**60)
     require(picked is None or (len(form["positions"]) == 1 and bool((picked > 0).all())))
     return Layout(
-        form["positions"],
+        [Selection.named(one) for one in form["positions"]],
         lengths,
         form["n_bos"],
         columns.get(("tokens", "")),

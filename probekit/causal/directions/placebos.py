@@ -21,7 +21,7 @@ from torch import Tensor
 
 from probekit.causal.directions.directions import class_vectors
 from probekit.errors import DataError, UsageError
-from probekit.interventions.given import to_tensor
+from probekit.interventions.where import to_tensor
 from probekit.options.check import check_whole, is_real
 from probekit.probes.base import Probe
 from probekit.text import kind_of

@@ -25,7 +25,7 @@ from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import value_of
 from probekit.options import ProbeOptions
 from probekit.selections import PER_EXAMPLE
-from probekit.tasks.chats.contents import compared_inputs
+from probekit.tasks.chats.messages import compared_inputs
 from probekit.tasks.splitting.same_text import normalised_words, text_numbers
 
 MOST_COMMON = 0.5  # share of the examples; a type above it distinguishes too few of them

@@ -32,7 +32,7 @@ from probekit.evaluation.results.wording import (
 )
 from probekit.evaluation.scores.bootstrap import groups_note
 from probekit.evaluation.scores.permutation import permuted_texts
-from probekit.points import spans_of
+from probekit.points import Place, spans_of
 from probekit.tables import TableReport, html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, printable
 
@@ -350,7 +350,7 @@ def _texts_note(data: ProbeData) -> str:
 
 def _weights_note(data: ProbeData) -> str:
     zero = [layer for layer in data.layers if not np.any(getattr(layer.probe, "coef_", 1))]
-    places = spans_of((layer.point, layer.layer) for layer in zero)
+    places = spans_of(Place(layer.point, layer.layer) for layer in zero)
     return f"All weights are 0 at {places}: the rows are identical, or do not vary with the label." if zero else ""
 
 

@@ -16,7 +16,7 @@ from probekit.evaluation.scores.classification import Weighted, brier, calibrati
 from probekit.evaluation.scores.predictions import Predictions
 from probekit.evaluation.scores.ranking import ranking_metrics
 from probekit.evaluation.scores.regression import mae, r2, spearman
-from probekit.tasks.trainable import IMBALANCED
+from probekit.tasks.splitting.classes import IMBALANCED
 from probekit.text import listed
 
 

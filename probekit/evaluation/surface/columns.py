@@ -14,7 +14,7 @@ from probekit.errors import DataError, UsageError, nearest
 from probekit.evaluation.compare.guesses import standardised
 from probekit.evaluation.compare.lengths import length_features, with_squares
 from probekit.evaluation.surface.residual import basis_of
-from probekit.tasks.chats.contents import compared_inputs
+from probekit.tasks.chats.messages import compared_inputs
 from probekit.tasks.tokens.stretches import no_label
 from probekit.text import listed
 

@@ -38,7 +38,7 @@ from probekit.evaluation.surface.columns import LENGTH, MISSING, MOST_COUNTED, T
 from probekit.evaluation.transfer import CHANCE, transfer_cell
 from probekit.machine.threads import one_thread
 from probekit.options import CurvesArguments
-from probekit.tasks.chats.contents import compared_inputs
+from probekit.tasks.chats.messages import compared_inputs
 from probekit.tasks.quality.audit import Audit
 from probekit.text import listed
 

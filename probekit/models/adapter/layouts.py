@@ -95,7 +95,9 @@ def find_blocks(base: nn.Module, model_type: str, n_layers: int) -> tuple[str, .
     if known is not None and known.blocks is not None:
         n_shared = len(base.get_submodule(known.blocks))  # pyright: ignore[reportArgumentType]
         return tuple(f"{known.blocks}.{int(i / (n_layers / n_shared))}" for i in range(n_layers))
-    lists = [name for name, module in base.named_modules() if _is_stack(module, n_layers)]
+    lists = [
+        name for name, module in base.named_modules() if isinstance(module, nn.ModuleList) and len(module) == n_layers
+    ]
     outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists if other != name)]
     if len(outer) != 1:
         found = f"{len(outer)} lists" if outer else "no list"
@@ -104,10 +106,6 @@ def find_blocks(base: nn.Module, model_type: str, n_layers: int) -> tuple[str, .
             "take a model of another type, or add its list of blocks to KNOWN in probekit/models/adapter/layouts.py"
         )
     return tuple(f"{outer[0]}.{i}" for i in range(n_layers))
-
-
-def _is_stack(module: nn.Module, n_layers: int) -> bool:
-    return isinstance(module, nn.ModuleList) and len(module) == n_layers
 
 
 def find_embedding(base: Any) -> str:

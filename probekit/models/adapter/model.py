@@ -24,7 +24,7 @@ from probekit.models.adapter.quiet import quiet
 from probekit.models.base import LanguageModel, check_mask
 from probekit.models.layers import causal_mask, in_window
 
-CACHES = ("past_key_values", "cache_params")  # the argument and the field of the output
+CACHES = ("past_key_values", "cache_params")  # fields of the output; and arguments, "cache" since transformers 5.24
 WHY_NO_SUBLAYER = "no module of this class was proved to add it to the stream; take resid_pre or resid_post"
 WHY_NOT_HERE = "the adapter has the residual stream's points alone; take resid_pre or resid_post"
 
@@ -210,6 +210,8 @@ class AdaptedModel(LanguageModel):
         """The logits [V] after the tokens from `start` on, and the cache over all so far; None computes without one."""
         tokens = self.check_tokens(torch.tensor([ids]))
         given = {"use_cache": cache is not None, "logits_to_keep": 1, **(cache or {})}
+        if cache:
+            given["cache"] = next(iter(cache.values()))
         given |= self.first_positions(len(ids), start)
         out = self._run(self.hf, {"input_ids": tokens, **accepted(self.hf, given)})
         kept = {name: out[name] for name in CACHES if getattr(out, name, None) is not None}

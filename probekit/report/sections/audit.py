@@ -9,7 +9,7 @@ from probekit.report.parts import Heading, Items, Lines, More, PageTable, Part
 from probekit.report.render import html_of
 from probekit.report.section import Section
 from probekit.tasks.base import Task
-from probekit.tasks.chats.contents import as_compared
+from probekit.tasks.chats.messages import as_compared
 from probekit.tasks.quality.duplicates import Inputs, near_pairs
 from probekit.text import counted
 

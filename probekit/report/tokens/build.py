@@ -15,6 +15,7 @@ from probekit.activations.activations import Activations
 from probekit.errors import UsageError
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.models.tokenizer import Tokenizer
+from probekit.points import Place
 from probekit.probes.base import as_numpy, predicted_labels
 from probekit.probes.sequence.base import text_scores
 from probekit.probes.sequence.ragged import in_memory
@@ -125,7 +126,7 @@ def token_scores(
         meaning = [one._replace(calibration=None) for one in meaning]
     kind, weights = _kind(fitted[0].probe, meaning), random_weights(len(rows.read), SEED)
     each = [
-        _of_place(one.probe, acts._rows((one.point, one.layer)), rows, kept, weights, kind, how.calibration)
+        _of_place(one.probe, acts._rows(Place(one.point, one.layer)), rows, kept, weights, kind, how.calibration)
         for one, how in zip(fitted, meaning, strict=True)
     ]
     scores, placebo, of_texts = (np.stack(some, axis=1) for some in list(zip(*each, strict=True))[:3])

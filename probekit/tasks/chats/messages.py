@@ -1,15 +1,20 @@
-"""The messages of chats, as they are given: checked, and as plain lines."""
+"""The messages of chats: checked, as plain lines, and what of them is compared between texts."""
 
 import json
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 from probekit.errors import DataError
-from probekit.tasks.tables.data_table import flaw_of, quote
+from probekit.tasks.info import CHAT
+from probekit.tasks.tables.data_table import Flaw, flaw_of, quote
 
 ROLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")  # what a selection such as last@assistant can name
 CALLS = ("tool_calls", "function_call")  # what a message may have in place of a content
+Task = Any  # `tasks.base.Task`, which imports this module
 EXPECTED = 'expected a list of messages such as {"role": "user", "content": "..."}'
 
 
@@ -18,7 +23,7 @@ def is_chat(cell: Any) -> bool:
     return isinstance(cell, list | tuple) and bool(cell) and all(isinstance(one, Mapping) for one in cell)
 
 
-def chat_flaw(cell: Any) -> tuple[str, str] | None:
+def chat_flaw(cell: Any) -> Flaw | None:
     """What is wrong with a chat, as (kind, description); None if nothing is."""
     if not is_chat(cell):
         what = "a missing value" if cell is None else "an empty list" if cell in ([], ()) else quote(cell)
@@ -108,3 +113,48 @@ def _as_json(value: Any) -> Any:
 def plain_lines(chat: Sequence[Mapping[str, Any]]) -> str:
     """A chat as a text without a template: "user: ..." and so on, for people and for comparisons."""
     return "\n".join(f"{message['role']}: {content_of(message)}" for message in chat)
+
+
+def compared_inputs(task: Task) -> list[Any]:
+    """The inputs as they are compared, for duplicates, near-duplicates, bag of words and lengths: N.
+
+    Those of a chat task are the contents of its messages, without messages that all rows have, such as one system
+    prompt.
+    """
+    if not _has_chats(task):
+        return task.inputs
+    if task.text_of is not None:  # a row for each token
+        rows, of = task.texts()
+        texts = compared_inputs(replace(task.subset(rows), text_of=None))
+        return [texts[i] for i in of.tolist()]
+    chats = [_messages(task, row) for row in range(len(task))]
+    common = reduce(set.intersection, map(set, chats)) if len(chats) > 1 else set()
+    texts = [_joined(chat, common) for chat in chats]
+    return texts if all(map(str.strip, texts)) else [_joined(chat, set()) for chat in chats]
+
+
+def as_compared(task: Task) -> Task:
+    """The task with its `compared_inputs` as inputs; one without chats is returned as it is."""
+    if not _has_chats(task):
+        return task
+    made = copy(task)  # without its checks, which take seconds where a million tokens are rows
+    fields = dict.fromkeys(("chats", "regions", "token_ids", "generated", "rows_made"))
+    for name, value in {**fields, "inputs": compared_inputs(task)}.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def _has_chats(task: Task) -> bool:
+    return task.chats is not None or (task.regions is not None and CHAT in task.info)
+
+
+def _messages(task: Task, row: int) -> list[tuple[str, str]]:
+    """(role, content) of each message."""
+    if task.chats is not None:
+        return [(one["role"], content_of(one)) for one in task.chats[row]]
+    text = str(task.inputs[row])
+    return [(name, text[start:end]) for name, start, end in (task.regions or [])[row]]
+
+
+def _joined(messages: Sequence[tuple[str, str]], without: set[tuple[str, str]]) -> str:
+    return "\n".join(content for role, content in messages if (role, content) not in without)

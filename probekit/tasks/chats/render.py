@@ -1,5 +1,6 @@
 """Chats as texts: the parent of the process that runs a chat template (see `worker`), with limits for each chat."""
 
+import hashlib
 import json
 import os
 import queue
@@ -7,15 +8,41 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from probekit.errors import DataError, ProbekitError
-from probekit.tasks.chats.template import ChatTemplate, described
-from probekit.tasks.regions import Region
+from probekit.tasks.fields import Region
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """The Jinja template that makes a text of messages.
+
+    Attributes:
+        text: in Jinja.
+        origin: a file's name, for errors and for the record of a run.
+        tokens: texts of special tokens by name, such as "bos_token", which the template may write.
+    """
+
+    text: str
+    origin: str
+    tokens: Mapping[str, str] = field(default_factory=dict)
+
+
+def template_sha256(template: ChatTemplate) -> str:
+    """Hex sha256 of the template's text."""
+    return hashlib.sha256(template.text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def described(template: ChatTemplate) -> str:
+    """The template as an error names it."""
+    return f"the chat template of {ascii(template.origin)[1:-1]}"
+
 
 SECONDS = 10.0  # for one chat, which takes less than a millisecond
 START = 60.0  # seconds for the process to start, a fifth of one on an idle machine

@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.chats.contents import as_compared
+from probekit.tasks.chats.messages import as_compared
 from probekit.tasks.quality.compare_splits import difference_text, split_differences, split_record
 from probekit.tasks.quality.duplicates import THRESHOLD, Inputs, near_pairs, rows_spanning_splits
-from probekit.tasks.splitting.look_alikes import look_alike_words
-from probekit.tasks.splitting.overlap import groups_across_splits
-from probekit.tasks.splitting.same_text import text_numbers
+from probekit.tasks.splitting.classes import IMBALANCED, look_alike_words
+from probekit.tasks.splitting.same_text import groups_across_splits, text_numbers
 from probekit.tasks.tables.data_table import quote
 from probekit.tasks.tokens.token_labels import label_rows
-from probekit.tasks.trainable import IMBALANCED
 from probekit.text import counted
 
 Finding = tuple[str, str]  # what was found, and its first example

@@ -152,7 +152,8 @@ def near_pairs(shingles: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray,
     sizes = np.diff(shingles.indptr)
     prefixes = _prefixes(shingles, sizes)
     found = [(np.empty(0, dtype=np.int64),) * 2 + (np.empty(0),)]
-    for some in _chunked(rows, _cost(prefixes, rows)):
+    frequency = np.bincount(prefixes.indices, minlength=prefixes.shape[1])
+    for some in _chunked(rows, prefixes[rows] @ frequency):
         common = sparse.coo_array(prefixes[some] @ prefixes.T)
         one, other = some[common.coords[0]], common.coords[1].astype(np.int64)
         less, more = np.minimum(sizes[one], sizes[other]), np.maximum(sizes[one], sizes[other])
@@ -173,11 +174,6 @@ def _prefixes(shingles: Any, sizes: np.ndarray) -> Any:
     kept = (place < np.repeat(lengths, sizes)) & (frequency[shingles.indices] > 1)
     rows = np.repeat(np.arange(shingles.shape[0]), sizes)[kept]
     return sparse.csr_array((np.ones(len(rows), dtype=np.int32), (rows, shingles.indices[kept])), shape=shingles.shape)
-
-
-def _cost(prefixes: Any, rows: np.ndarray) -> np.ndarray:
-    frequency = np.bincount(prefixes.indices, minlength=prefixes.shape[1])
-    return prefixes[rows] @ frequency
 
 
 def _chunked(rows: np.ndarray, cost: np.ndarray) -> Iterator[np.ndarray]:

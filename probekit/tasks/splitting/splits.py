@@ -1,12 +1,60 @@
-"""Carve a part off a labelled set: stratified, seeded, with equal texts (or groups) kept together."""
+"""Splits: their names, in files, on the Hub and in columns; and how a part is carved off a labelled set.
+
+Carving is stratified and seeded, and keeps equal texts (or groups) together.
+"""
 
 import hashlib
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from probekit.files.scratch import IN_MEMORY, ArrayWriter, on_disk, pieces
+
+SPLITS = ("train", "validation", "test")
+WHOLE = "all"  # the key of a table that is not split, among tables by split
+SPLIT_NAMES = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "dev", "val", "valid", "development"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+SHORT = {"tr": "train", "va": "validation", "te": "test"}  # of SentEval; they are languages too
+TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def splits_of_names(names: Iterable[Any]) -> dict[Any, str]:
+    """Name -> its split, of those names that are a split's: stems of files, keys, or splits of a dataset.
+
+    The short tr, va and te are splits only where every name is: beside en and de, tr and te are languages.
+    """
+    found = {name: split_of_cell(name) for name in names}
+    may_be_short = None not in found.values()
+    return {
+        name: split
+        for name, split in found.items()
+        if split is not None and (may_be_short or name.strip().lower() in SPLIT_NAMES)
+    }
+
+
+def split_of_cell(cell: Any, column: str = "") -> str | None:
+    """The split that a cell of a split column names; None if it names none.
+
+    A column called is_test, is_train or is_validation holds truth values: a row is in that split, or in train (of
+    is_train: in test).
+    """
+    own = str(cell).strip().lower()
+    of_column = SPLIT_NAMES.get(column.strip().lower().removeprefix("is_")) if is_flag(column) else None
+    if of_column is not None and own in TRUTHS:
+        other = "test" if of_column == "train" else "train"
+        return of_column if TRUTHS[own] else other
+    return (SPLIT_NAMES | SHORT).get(own) if isinstance(cell, str) else None
+
+
+def is_flag(column: str) -> bool:
+    """Whether a column is named as one of truth values: is_test."""
+    return column.strip().lower().startswith("is_")
+
 
 Counts = dict[int, int]
 CARVED_SHARE = 0.1  # of train, for each missing split
@@ -24,7 +72,8 @@ def carve(labels: np.ndarray, keys: Sequence[Hashable] | np.ndarray, n: int, see
     """
     labels = strata(labels)
     missing: dict[int, float] = dict(share(labels, n))
-    rates = {k: missing[k] / rows for k, rows in _counted(labels)}
+    classes, sizes = np.unique(labels, return_counts=True)
+    rates = {k: missing[k] / rows for k, rows in zip(classes.tolist(), sizes.tolist(), strict=True)}
     owed = dict.fromkeys(missing, 0.0)
     chosen = np.zeros(len(labels), dtype=bool)
     single, groups = _in_random_order(keys, seed)
@@ -49,12 +98,6 @@ def carve(labels: np.ndarray, keys: Sequence[Hashable] | np.ndarray, n: int, see
     for rows in [rows for rows in groups if not chosen[rows[0]]]:
         take(rows, missing, Counter(labels[rows].tolist()), least=0)
     return chosen
-
-
-def _counted(labels: np.ndarray) -> list[tuple[int, int]]:
-    """Each class that occurs, and its number of rows."""
-    classes, rows = np.unique(labels, return_counts=True)
-    return list(zip(classes.tolist(), rows.tolist(), strict=True))
 
 
 def _in_random_order(
@@ -202,11 +245,8 @@ def name_groups(numbers: np.ndarray, groups: Sequence[str]) -> np.ndarray:
         groups: the name of each row's group, one of the columns of the components; a long one is replaced by its hash.
     """
     names = [groups[int(row)] for row in np.unique(numbers, return_index=True)[1]]
-    return np.array([_short(name) for name in names])[numbers]
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= MAX_NAME else hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+    long = {name: name.encode("utf-8", "surrogatepass") for name in names if len(name) > MAX_NAME}
+    return np.array([hashlib.sha256(long[name]).hexdigest() if name in long else name for name in names])[numbers]
 
 
 def sample(labels: np.ndarray, n: int, seed: int) -> np.ndarray:

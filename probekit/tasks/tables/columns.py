@@ -2,14 +2,14 @@
 
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from probekit.errors import UsageError
+from probekit.options import TaskOptions
 from probekit.options.check import check_names
 from probekit.tasks.chats.messages import is_chat
-from probekit.tasks.splitting.split_names import SPLITS, split_of_cell
-from probekit.tasks.tables.data_table import DataTable, choose_column, quote
+from probekit.tasks.splitting.splits import SPLITS, split_of_cell
+from probekit.tasks.tables.data_table import DataTable, Flaw, choose_column, quote
 from probekit.text import listed
 
 TEXT_COLUMNS = ("text", "sentence", "statement", "prompt")
@@ -36,23 +36,8 @@ class Columns(NamedTuple):
     labels: tuple[str, ...] = ()  # of more label sets
 
 
-@dataclass(frozen=True)
-class NamedColumns:
-    """The column names that the user gave; None where the default applies."""
-
-    text: str | None = None
-    label: str | None = None
-    group: str | None = None
-    span: str | None = None
-    split: str | None = None
-    id: str | None = None
-    messages: str | None = None
-    token_label: str | None = None
-    kept: tuple[str, ...] = ()
-
-
-def columns_of(table: DataTable, named: NamedColumns, labelled: bool = False) -> Columns:
-    """The columns of a table: those named, or else the defaults.
+def columns_of(table: DataTable, options: TaskOptions, labelled: bool = False) -> Columns:
+    """The columns of a table: those that the options name, or else the defaults.
 
     Unless it must be `labelled`, a table of texts may have no column of labels.
 
@@ -60,31 +45,38 @@ def columns_of(table: DataTable, named: NamedColumns, labelled: bool = False) ->
         UsageError: a column that is not there, or one named for two purposes.
         DataError: two columns with the same name.
     """
-    messages = _messages_column(table, named)
+
+    def named(name: str | None, what: str) -> str | None:
+        return None if name is None else choose_column(table, name, (), what)
+
+    messages = _messages_column(table, options)
     of_tokens = [name for name in table.columns if table.typed and name.strip().lower() in TOKEN_COLUMNS]
-    text = messages or choose_column(table, named.text, TEXT_COLUMNS + (TOKEN_COLUMNS if of_tokens else ()), "text")
+    usual = TEXT_COLUMNS + (TOKEN_COLUMNS if of_tokens else ())
+    text = messages or choose_column(table, options.text_column, usual, "text")
     has_tokens = messages is None and _holds_lists(table, text)
-    named, labels = _with_first_label(table, named)
-    label = label_column_of(table, named, labelled)
-    group = named.group if named.group is not None else table.group
-    group = None if group is None else choose_column(table, group, (), "group")
-    own_id = None if named.id is None else choose_column(table, named.id, (), "id")
-    if own_id is not None and named.span is not None:
+    first, more = options.label_column, ()
+    if first is not None and first not in table.columns and "," in first:  # a name that exists is taken whole
+        first, *others = check_names("label-column", first)
+        more = tuple(choose_column(table, name, (), "label") for name in others)
+    label = label_column_of(table, first, labelled)
+    group = named(options.group_column if options.group_column is not None else table.group, "group")
+    own_id = named(options.id_column, "id")
+    if own_id is not None and options.span_column is not None:
         raise UsageError("ids name texts, and the examples are words of texts; leave --id-column out")
-    token_label = None if named.token_label is None else choose_column(table, named.token_label, (), "token-label")
+    token_label = named(options.token_label_column, "token-label")
     check_one_use({"text": text, "label": label, "id": own_id, "labels of tokens": token_label})
-    for name in labels:
+    for name in more:
         check_one_use({"text": text, "id": own_id, "group": group, "label": name})
     check_one_use({"label": label, "group": group})
-    span = _span_columns(table, named.span)
+    span = _span_columns(table, options.span_column)
     if messages is not None and span is not None:
         raise UsageError("a span is in a text, and these rows are chats; leave --span-column out")
     if has_tokens and span is not None:
         raise UsageError("a span is in a text, and these rows are token ids; leave --span-column out")
     if token_label is not None and span is not None:
         raise UsageError("the examples are words of texts, which have one label each; leave --token-label-column out")
-    kept = tuple(choose_column(table, name, (), "keep") for name in named.kept)
-    return Columns(text, label, group, span, None, own_id, messages is not None, token_label, kept, has_tokens, labels)
+    kept = tuple(choose_column(table, name, (), "keep") for name in options.keep_columns or ())
+    return Columns(text, label, group, span, None, own_id, messages is not None, token_label, kept, has_tokens, more)
 
 
 def _holds_lists(table: DataTable, column: str) -> bool:
@@ -93,15 +85,7 @@ def _holds_lists(table: DataTable, column: str) -> bool:
     return isinstance(first, list | tuple) and not is_chat(first)
 
 
-def _with_first_label(table: DataTable, named: NamedColumns) -> tuple[NamedColumns, tuple[str, ...]]:
-    """The named columns with one of labels, and the columns of more label sets; a name that exists is taken whole."""
-    if named.label is None or named.label in table.columns or "," not in named.label:
-        return named, ()
-    first, *more = check_names("label-column", named.label)
-    return replace(named, label=first), tuple(choose_column(table, name, (), "label") for name in more)
-
-
-def label_column_of(table: DataTable, named: NamedColumns, labelled: bool) -> str | None:
+def label_column_of(table: DataTable, named: str | None, labelled: bool) -> str | None:
     """The column of the labels; None where it may be missing, none is named and none has a usual name.
 
     Raises:
@@ -109,9 +93,9 @@ def label_column_of(table: DataTable, named: NamedColumns, labelled: bool) -> st
         DataError: two columns with the name.
     """
     usual = {name.strip().lower() for name in table.columns}
-    if not labelled and named.label is None and table.span is None and usual.isdisjoint(LABEL_COLUMNS):
+    if not labelled and named is None and table.span is None and usual.isdisjoint(LABEL_COLUMNS):
         return None
-    return choose_column(table, named.label, LABEL_COLUMNS, "label")
+    return choose_column(table, named, LABEL_COLUMNS, "label")
 
 
 def check_one_use(columns: dict[str, str | None]) -> None:
@@ -127,16 +111,16 @@ def check_one_use(columns: dict[str, str | None]) -> None:
         uses |= {} if name is None else {name: use}
 
 
-def _messages_column(table: DataTable, named: NamedColumns) -> str | None:
+def _messages_column(table: DataTable, options: TaskOptions) -> str | None:
     """The column of chats: the named one, or one of the usual name that holds lists of messages, if only as JSON."""
-    if named.messages is not None:
-        if named.text is not None:
+    if options.messages_column is not None:
+        if options.text_column is not None:
             raise UsageError("a row is a text or a chat; name --text-column or --messages-column, not both")
         if not table.typed:
             raise UsageError(f"{table.name} has no lists of messages; write chats as JSONL or Parquet")
-        return choose_column(table, named.messages, (), "messages")
+        return choose_column(table, options.messages_column, (), "messages")
     usual = [name for name in table.columns if name.strip().lower() == MESSAGES_COLUMN]
-    if named.text is not None or not table.typed or not usual:
+    if options.text_column is not None or not table.typed or not usual:
         return None
     column = choose_column(table, None, (MESSAGES_COLUMN,), "messages")
     cells = [cell for cell in table.column(column) if cell is not None]
@@ -172,7 +156,7 @@ def split_column_of(table: DataTable, taken: Iterable[str | None], named: str | 
     return None
 
 
-def split_flaw(cell: Any, column: str) -> tuple[str, str] | None:
+def split_flaw(cell: Any, column: str) -> Flaw | None:
     """What is wrong with a cell of a split column, as (kind, description); None if nothing is."""
     if split_of_cell(cell, column) is not None:
         return None

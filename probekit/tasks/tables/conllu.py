@@ -23,6 +23,8 @@ from typing import Any
 from conllu.exceptions import ParseException
 from conllu.parser import DEFAULT_FIELD_PARSERS, DEFAULT_FIELDS, parse_comment_line, parse_line
 
+from probekit.tasks.tables.data_table import Flaw as RowFlaw
+
 PLAIN = ("form", "lemma", "upos", "xpos", "deprel")
 SPAN, GROUP = "span", "sentence"
 MEASURED = ("head_distance", "depth")
@@ -147,11 +149,10 @@ def _parsed(number: int, line: str) -> Row:
 
 def _spelled(lines: _Lines) -> str:
     """The text of a sentence without a text line: a blank after each token except where SpaceAfter=No."""
-    return "".join(row["form"] + " " * _space_after(row) for _, _, row, _ in lines.surface).rstrip(" ")
-
-
-def _space_after(row: Row) -> bool:
-    return (row["misc"] or {}).get("SpaceAfter") != "No"
+    ends = {True: "", False: " "}
+    return "".join(
+        row["form"] + ends[(row["misc"] or {}).get("SpaceAfter") == "No"] for _, _, row, _ in lines.surface
+    ).rstrip(" ")
 
 
 def _spans(lines: _Lines, text: str) -> list[tuple[int, int]]:
@@ -216,7 +217,7 @@ class WordRows:
     def __init__(self, stem: str, text: str):
         self._rows: list[tuple[AnnotatedSentence, str, int]] = []
         self.lines: list[int] = []
-        self.bad: dict[int, tuple[str, str]] = {}
+        self.bad: dict[int, RowFlaw] = {}
         self.counts = {"sentences": 0, "multiword_tokens": 0, "empty_nodes": 0}
         for line, one in read_sentences(text):
             if isinstance(one, str):

@@ -9,6 +9,8 @@ from typing import Any
 from probekit.errors import DataError, UsageError, nearest
 from probekit.text import listed
 
+Flaw = tuple[str, str]  # what is wrong with a row: (kind, description)
+
 NOT_UTF8 = re.compile("[\ud800-\udfff]")  # surrogates: undecodable bytes (U+DC80 and up), or halves written as \ud83d
 
 
@@ -60,7 +62,7 @@ class DataTable:
     lines: Sequence[int]
     typed: bool
     unit: str = "line"
-    bad: dict[int, tuple[str, str]] = field(default_factory=dict)
+    bad: dict[int, Flaw] = field(default_factory=dict)
     class_names: dict[str, list[str]] = field(default_factory=dict)
     sha256: str | None = None
     span: str | None = None
@@ -80,7 +82,7 @@ class DataTable:
         return {**self.digests} if self.digests else {self.name: self.sha256}
 
 
-def flaw_of(cells: list[Any]) -> tuple[str, str] | None:
+def flaw_of(cells: list[Any]) -> Flaw | None:
     """What is wrong with the characters of a row, as (kind, description); None if nothing is."""
     for cell in cells:
         if not isinstance(cell, str):

@@ -8,7 +8,7 @@ from typing import Any
 
 from probekit.errors import DataError
 from probekit.files.hub import find_repo
-from probekit.tasks.splitting.split_names import SPLIT_NAMES, SPLITS, splits_of_names
+from probekit.tasks.splitting.splits import SPLIT_NAMES, SPLITS, splits_of_names
 from probekit.tasks.tables.data_table import DataTable
 from probekit.text import counted, listed
 

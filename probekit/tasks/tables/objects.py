@@ -4,18 +4,24 @@ The tables go through the checks of files (`rows`); their rows count from 0, as 
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from probekit.errors import DataError, UsageError
+from probekit.options.task import LabelOptions
 from probekit.tasks.base import Task
 from probekit.tasks.chats.messages import chat_flaw, is_chat, plain_lines
 from probekit.tasks.info import IN_MEMORY
-from probekit.tasks.splitting.split_names import WHOLE, splits_of_names
-from probekit.tasks.tables.data_table import DataTable, quote
+from probekit.tasks.splitting.splits import WHOLE, splits_of_names
+from probekit.tasks.tables.columns import ID_COLUMNS
+from probekit.tasks.tables.data_table import DataTable, Flaw, quote
 from probekit.tasks.tables.hub import dataset_table, dataset_tables
-from probekit.tasks.task_checks import is_sequence
-from probekit.tasks.task_fields import listed_inputs
+from probekit.tasks.tables.readers import TableFormat, read_table
+from probekit.tasks.task_checks import is_sequence, listed_inputs
 from probekit.text import kind_of, listed
 
 PAIRS = "(text, label) pairs"
@@ -152,7 +158,7 @@ def _made(
     columns: list[str],
     n: int,
     column: Callable[[str], Sequence[Any]],
-    bad: dict[int, tuple[str, str]] | None = None,
+    bad: dict[int, Flaw] | None = None,
 ) -> DataTable:
     def cells(wanted: str) -> list[Any]:
         return [_cell(cell) for cell in column(wanted)]
@@ -213,3 +219,70 @@ def _refuse_no_pairs(rows: list[Any]) -> None:
         raise UsageError(f"load_task takes {PAIRS}, got texts alone; extract(model, texts) takes these")
     if len(rows) == 2 and all(is_sequence(one) and len(one) > 2 for one in rows):
         raise UsageError(f"load_task takes {PAIRS}, got two lists; write load_task(list(zip(texts, labels)))")
+
+
+LABEL_SOURCES = "a file, a DataFrame or Series, a dict id -> label, a list of (id, label) pairs or of dicts"
+
+
+def label_table(source: Any, options: LabelOptions) -> DataTable:
+    """The table of ids and labels that a file or an object of Python holds.
+
+    Raises:
+        UsageError: something else, or no such file.
+        DataError: no rows, or a damaged file.
+    """
+    how = TableFormat.of(options)
+    if isinstance(source, str | Path):
+        path = Path(source).expanduser()
+        if not path.is_file():
+            raise UsageError(f"no file {str(source)!a}; name a CSV, TSV, JSONL or Parquet file of ids and labels")
+        return read_table(path, how)
+    how.refuse_for_objects()
+    tables = object_tables(_with_columns(source, options.id_column))[1]
+    if len(tables) != 1:
+        raise UsageError(f"expected one table of labels, got splits ({listed(tables)}); join them into one")
+    return replace(next(iter(tables.values())), name=type(source).__name__)
+
+
+def _with_columns(source: Any, named: str | None) -> Any:
+    """The source as `object_tables` takes it, with a column of ids.
+
+    Raises:
+        UsageError: it has no ids.
+    """
+    if hasattr(source, "columns") and hasattr(source, "index"):  # a DataFrame; ids may be its index
+        names = {str(name).strip().lower() for name in source.columns}
+        has_ids = named in source.columns if named is not None else not names.isdisjoint(ID_COLUMNS)
+        return source if has_ids else source.rename_axis(named or ID_COLUMNS[0]).reset_index()
+    if hasattr(source, "index") and hasattr(source, "items") and hasattr(source, "name"):  # a Series
+        return _rows(zip(source.index.tolist(), source.tolist(), strict=True))
+    if isinstance(source, Mapping) and not any(map(_is_column, source.values())):
+        if not source:
+            raise DataError("the dict of labels is empty; expected id -> label")
+        return _rows(source.items())
+    if isinstance(source, Mapping) and all(isinstance(one, Mapping) for one in source.values()):
+        raise UsageError(
+            f"labels are those of one set, a dict id -> label, got a dict of dicts ({listed([*map(quote, source)])}); "
+            f"give one at a time: label(acts, labels[{quote(next(iter(source)))}], name=...)"
+        )
+    if is_sequence(source) and len(source) and all(isinstance(one, tuple | list) and len(one) == 2 for one in source):
+        return _rows(source)
+    if is_sequence(source) and len(source) and not isinstance(source[0], Mapping | list | tuple):
+        raise UsageError(
+            f"labels are joined by id, and {kind_of(source)} holds none; write dict(zip(acts.ids, labels)) for labels "
+            "in the order of the texts"
+        )
+    if not isinstance(source, Mapping) and not is_sequence(source):
+        raise UsageError(f"labels are {LABEL_SOURCES}; got {kind_of(source)}")
+    return source
+
+
+def _rows(pairs: Iterable[Any]) -> list[dict[str, Any]]:
+    """(id, label) pairs as rows of a table; the checks of rows answer ids that are neither text nor number."""
+    return [{ID_COLUMNS[0]: own, "label": one} for own, one in pairs]
+
+
+def _is_column(value: Any) -> bool:
+    """True for what holds the cells of a column, or a table, rather than one label; a label of numpy has no axes."""
+    is_one = isinstance(value, np.generic) or getattr(value, "ndim", 1) == 0
+    return not is_one and (is_sequence(value) or isinstance(value, Mapping) or hasattr(value, "columns"))

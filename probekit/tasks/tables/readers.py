@@ -11,9 +11,11 @@ import hashlib
 import io
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import IO, Any
@@ -21,9 +23,11 @@ from typing import IO, Any
 from probekit.errors import DataError, UsageError
 from probekit.files.plain_files import MAX_TABLE, open_regular, parse_json
 from probekit.files.scratch import DiskList, ScratchFile
+from probekit.options import ImportOptions, LabelOptions, TaskOptions
+from probekit.tasks.splitting.splits import split_of_cell
 from probekit.tasks.tables import conllu
-from probekit.tasks.tables.data_table import DataTable, LineNumbers, flaw_of, quote
-from probekit.tasks.tables.delimited import NAMES, is_header, roles_of, separator_of
+from probekit.tasks.tables.columns import LABEL_COLUMNS, TEXT_COLUMNS
+from probekit.tasks.tables.data_table import DataTable, Flaw, LineNumbers, flaw_of, quote
 from probekit.tasks.tables.parquet import read_parquet
 from probekit.text import counted, listed, printable
 
@@ -47,6 +51,17 @@ class TableFormat:
     columns: tuple[str, ...] | None = None
     header: bool = True
     name: str | None = None
+
+    @classmethod
+    def of(cls, options: TaskOptions | LabelOptions | ImportOptions) -> "TableFormat":
+        """That which the options name."""
+        columns = None if options.columns is None else tuple(options.columns)
+        return cls(columns, options.header, getattr(options, "data_format", None))
+
+    def refuse_for_objects(self) -> None:
+        """Raise a UsageError if this says anything: the tables are no files."""
+        if self != TableFormat():
+            raise UsageError("columns, header and data_format are for files; Python objects name their own columns")
 
     @property
     def has_header(self) -> bool:
@@ -233,14 +248,6 @@ def _empty(path: Path) -> DataError:
     return DataError(f"{path.name} is empty; expected a table of texts and labels")
 
 
-def _read_csv(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
-    return _read_separated(path, data, how, ",")
-
-
-def _read_tsv(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
-    return _read_separated(path, data, how, "\t")
-
-
 def _read_separated(path: Path, data: TableBytes, how: TableFormat, usual: str) -> DataTable:
     """A table whose cells are separated as its first line shows, or else as the format has it."""
     lines, line = _first_line(_lines(path, data, ends=""))
@@ -294,8 +301,9 @@ def _read_delimited(
             f"{path.name}, line {begins}: expected the {counted(len(header), 'column')} of --columns "
             f"({listed(header)}), got {len(first)}; name each of them"
         )
-    cells, begin = _cells_of(header), LineNumbers()
-    bad: dict[int, tuple[str, str]] = {}
+    file, begin = ScratchFile(), LineNumbers()  # one file for all columns, once they are many
+    cells = [DiskList(file=file) for _ in header]
+    bad: dict[int, Flaw] = {}
     for line, row in chain([] if how.has_header else [(begins, first)], rows):
         if len(row) != len(header):
             of = NAMES[separator]
@@ -313,12 +321,6 @@ def _read_delimited(
         return cells[header.index(name)]
 
     return DataTable(path.name, path.stem, header, column, begin, typed=False, bad=bad, sha256=data.sha256)
-
-
-def _cells_of(columns: Sequence[str]) -> list[DiskList]:
-    """A list for the cells of each column, in one file once they are many."""
-    file = ScratchFile()
-    return [DiskList(file=file) for _ in columns]
 
 
 def _csv_rows(name: str, text: Iterable[str], separator: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
@@ -341,7 +343,11 @@ def _csv_rows(name: str, text: Iterable[str], separator: str, quoted: bool) -> I
 
 
 def _read_jsonl(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
-    numbered = enumerate(_lines(path, data), start=1)
+    return _of_json_lines(path, data, _lines(path, data))
+
+
+def _of_json_lines(path: Path, data: TableBytes, lines: Iterable[str]) -> DataTable:
+    numbered = enumerate(lines, start=1)
     rows = ((line, *_json_row(text.removesuffix("\n"))) for line, text in numbered if text.strip())
     return _typed_table(path, data, rows, "line")
 
@@ -350,9 +356,7 @@ def _read_json(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
     """A list of objects; or an object in each line, as in JSONL."""
     lines, first = _first_line(_lines(path, data))
     if not first.lstrip().startswith("["):
-        numbered = enumerate(lines, start=1)
-        rows = ((line, *_json_row(text.removesuffix("\n"))) for line, text in numbered if text.strip())
-        return _typed_table(path, data, rows, "line")
+        return _of_json_lines(path, data, lines)
     pieces, n = [], 0
     for line in lines:
         pieces.append(line)
@@ -372,7 +376,7 @@ def _typed_table(path: Path, data: TableBytes, rows: Iterable[tuple[int, dict[st
     """The table of objects, each with its place and what is wrong with it."""
     lines, file = LineNumbers(), ScratchFile()
     cells: dict[str, DiskList] = {}
-    bad: dict[int, tuple[str, str]] = {}
+    bad: dict[int, Flaw] = {}
     for line, row, flaw in rows:
         if flaw:
             bad[len(lines)] = flaw
@@ -391,7 +395,7 @@ def _typed_table(path: Path, data: TableBytes, rows: Iterable[tuple[int, dict[st
     return DataTable(path.name, path.stem, [*cells], column, lines, typed=True, unit=unit, bad=bad, sha256=data.sha256)
 
 
-def _json_row(text: str) -> tuple[dict[str, Any], tuple[str, str] | None]:
+def _json_row(text: str) -> tuple[dict[str, Any], Flaw | None]:
     """The object of a line, and what is wrong with it; an empty one if something is."""
     try:
         row = parse_json(text)
@@ -402,7 +406,7 @@ def _json_row(text: str) -> tuple[dict[str, Any], tuple[str, str] | None]:
     return _json_object(row)
 
 
-def _json_object(row: Any) -> tuple[dict[str, Any], tuple[str, str] | None]:
+def _json_object(row: Any) -> tuple[dict[str, Any], Flaw | None]:
     """A row that is an object, and what is wrong with it; an empty one if something is."""
     if not isinstance(row, dict):
         return {}, ("json", f"expected a JSON object, got {quote(row)}; correct it")
@@ -436,8 +440,8 @@ def _read_conllu(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
 
 
 READERS: dict[str, Reader] = {
-    ".csv": _read_csv,
-    ".tsv": _read_tsv,
+    ".csv": partial(_read_separated, usual=","),
+    ".tsv": partial(_read_separated, usual="\t"),
     ".jsonl": _read_jsonl,
     JSON: _read_json,
     ".parquet": _read_parquet,
@@ -446,3 +450,64 @@ READERS: dict[str, Reader] = {
 }
 DELIMITED = (".csv", ".tsv", TXT)
 BESIDE = (TXT, JSON)  # may hold something else where other tables are in the folder
+
+
+NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+LONGEST = 1 << 20  # characters of a line that are looked at, once for each separator: a hostile one has gigabytes
+MIN_REPEATS = 5  # rows for each label, on average: fewer may be texts that repeat
+
+
+def separator_of(line: str, usual: str, n_columns: int | None) -> str:
+    """What separates the cells of a file, by its first line: a comma, semicolon, tab or bar.
+
+    Args:
+        line: a header, or the first row of a file without one.
+        usual: of the format; kept unless the line says otherwise.
+        n_columns: how many columns the file has; None of a header, which has usual names, or as many as it can.
+    """
+    rows = {one: _cells(line[:LONGEST], one) for one in (usual, *NAMES)}
+    if n_columns is None:  # names may hold separators: "note (a, b, c)"
+        is_kept = len(rows[usual]) > 1
+        return max(rows, key=lambda one: (_has_usual_name(rows[one]), is_kept and one == usual, len(rows[one])))
+    fitting = [one for one, cells in rows.items() if len(cells) == n_columns]
+    return fitting[0] if usual in fitting or len(fitting) == 1 else usual
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    """Those of a line; one that ends within quotes, as a name with a line break does, is taken to close them."""
+    try:
+        return next(csv.reader([line + '"' * (line.count('"') % 2)], delimiter=separator, strict=True), [])
+    except csv.Error:
+        return []
+
+
+def _has_usual_name(cells: Sequence[str]) -> bool:
+    return not {cell.strip().lower() for cell in cells}.isdisjoint((*TEXT_COLUMNS, *LABEL_COLUMNS))
+
+
+def is_header(cells: Sequence[str]) -> bool:
+    """Whether a first row holds usual names of a column of texts and of one of labels."""
+    names = {cell.strip().lower() for cell in cells}
+    return not names.isdisjoint(TEXT_COLUMNS) and not names.isdisjoint(LABEL_COLUMNS)
+
+
+def roles_of(columns: Sequence[Sequence[str]]) -> list[str] | None:
+    """Names for columns without a header: one of texts, one of labels, and maybe one of splits; None if in doubt.
+
+    Labels are few and each occurs again; texts have several words and mostly differ.
+    """
+    roles = [_role_of(cells) for cells in columns]
+    return [str(role) for role in roles] if sorted(map(str, roles)) in _SURE else None
+
+
+_SURE = (["label", "text"], ["label", "split", "text"])
+
+
+def _role_of(cells: Sequence[str]) -> str | None:
+    counts = Counter(cells)
+    if all(split_of_cell(cell) for cell in counts):
+        return "split"
+    if 1 < len(counts) <= len(cells) // MIN_REPEATS and min(counts.values()) > 1:
+        return "label"
+    n_several = sum(len(cell.split()) > 1 for cell in cells)
+    return "text" if 2 * len(counts) > len(cells) and 2 * n_several > len(cells) else None

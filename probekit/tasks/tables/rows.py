@@ -1,22 +1,22 @@
 """The usable rows of a task's tables, and the checks that each row must pass."""
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
 from probekit.errors import DataError
+from probekit.files.plain_files import parse_json
 from probekit.files.scratch import DiskList, take
 from probekit.tasks.chats.messages import chat_flaw, is_chat, plain_lines
-from probekit.tasks.labels import NA, group_flaw, group_name, id_flaw, is_numeral, label_flaw
-from probekit.tasks.side_columns import cell_flaw
-from probekit.tasks.splitting.split_names import split_of_cell
+from probekit.tasks.labels import NA, cell_flaw, group_flaw, group_name, id_flaw, is_numeral, label_flaw
+from probekit.tasks.splitting.splits import split_of_cell
 from probekit.tasks.tables.columns import Columns, split_flaw
-from probekit.tasks.tables.data_table import DataTable, flaw_of, quote
+from probekit.tasks.tables.data_table import DataTable, Flaw, flaw_of, quote
 from probekit.tasks.task_checks import span_flaw
-from probekit.tasks.tokens.token_cells import token_cells, token_flaw
-from probekit.tasks.words import spans_in
+from probekit.tasks.tokens.stretches import EXAMPLE, are_stretches, read_stretches
 from probekit.text import counted, listed
 
 SKIP_HINT = "or leave such rows out with on_bad_row='skip' (--on-bad-row skip)"
@@ -94,12 +94,17 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
             table.bad.get(i)
             or chat_flaws.get(i)
             or _row_flaw(table, columns, text, label, sound)
-            or _side_flaw(columns, kept, group, span, own_split, token_labels)
-            or _id_flaw(rows, columns.id, own_id)
-            or _others_flaw(others, i)
+            or (None if columns.group is None else group_flaw(group))
+            or (None if columns.span is None else _span_flaw(kept, span))
+            or (None if columns.split is None else split_flaw(own_split, columns.split))
+            or token_flaw(token_labels, kept)
+            or (None if columns.id is None else _id_flaw(rows, columns.id, own_id))
+            or next((found for name, column in others.items() if (found := cell_flaw(column[i], name))), None)
         )
         if flaw is not None:
-            _skip(rows, table.where(i), flaw, skip)
+            if not skip:
+                raise DataError(f"{table.where(i)}: {flaw[1]}, {SKIP_HINT}")
+            rows.skipped[flaw[0]] += 1
             continue
         rows.dropped_blanks += kept != text
         rows.texts.append(kept)
@@ -111,9 +116,14 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
         rows.splits.append(split if columns.split is None else str(split_of_cell(own_split, columns.split)))
         rows.ids.append(f"{table.stem}:{i}" if columns.id is None else group_name(own_id))
         rows.places.append(table.where(i))
-        _keep_others(rows, others, i)
+        for name, column in others.items():
+            rows.kept.setdefault(name, []).append(column[i])
         rows.of_id |= {} if columns.id is None else {rows.ids[-1]: rows.places[-1]}
-    _check_left(rows, n_before, table, columns)
+    if len(rows.texts) == n_before:
+        n = f"{len(table.lines)} of {counted(len(table.lines), 'row')}"
+        raise DataError(f"{table.name}: skipped {n}, none is left; correct the file")
+    if "train" not in rows.splits:
+        raise DataError(f"{table.name}: no row is in the split train by column {columns.split!a}; add some to fit on")
 
 
 def _cells(table: DataTable, columns: Columns, n: int) -> Iterator[tuple[Any, ...]]:
@@ -125,35 +135,7 @@ def _cells(table: DataTable, columns: Columns, n: int) -> Iterator[tuple[Any, ..
     return zip(*found, strict=True)
 
 
-def _skip(rows: Rows, place: str, flaw: tuple[str, str], skip: bool) -> None:
-    """Count a row that is left out; raises a DataError unless such rows are skipped."""
-    if not skip:
-        raise DataError(f"{place}: {flaw[1]}, {SKIP_HINT}")
-    rows.skipped[flaw[0]] += 1
-
-
-def _others_flaw(others: Mapping[str, Sequence[Any]], row: int) -> tuple[str, str] | None:
-    """What is wrong with the row's cells in the columns that are kept."""
-    return next((flaw for name, cells in others.items() if (flaw := cell_flaw(cells[row], name))), None)
-
-
-def _keep_others(rows: Rows, others: Mapping[str, Sequence[Any]], row: int) -> None:
-    for name, cells in others.items():
-        rows.kept.setdefault(name, []).append(cells[row])
-
-
-def _check_left(rows: Rows, n_before: int, table: DataTable, columns: Columns) -> None:
-    """Check that rows of the table are left, and that some are in train. Raises DataError."""
-    if len(rows.texts) == n_before:
-        n = f"{len(table.lines)} of {counted(len(table.lines), 'row')}"
-        raise DataError(f"{table.name}: skipped {n}, none is left; correct the file")
-    if "train" not in rows.splits:
-        raise DataError(f"{table.name}: no row is in the split train by column {columns.split!a}; add some to fit on")
-
-
-def _chats(
-    cells: Sequence[Any], are_chats: bool
-) -> tuple[dict[int, tuple[str, str]], list[list[dict[str, Any]]], Sequence[Any]]:
+def _chats(cells: Sequence[Any], are_chats: bool) -> tuple[dict[int, Flaw], list[list[dict[str, Any]]], Sequence[Any]]:
     """What is wrong with chats, by row; the chats; and each as plain lines. Nothing, nothing and texts as they are."""
     if not are_chats:
         return {}, [], cells
@@ -162,9 +144,7 @@ def _chats(
     return flaws, chats, [plain_lines(chat) for chat in chats]
 
 
-def _row_flaw(
-    table: DataTable, columns: Columns, text: Any, label: Any, sound: dict[str, str]
-) -> tuple[str, str] | None:
+def _row_flaw(table: DataTable, columns: Columns, text: Any, label: Any, sound: dict[str, str]) -> Flaw | None:
     """What is wrong with a row's text or label, as (kind, description); None if nothing is, and `sound` has the label.
 
     Labels in `sound` are not looked at again.
@@ -183,31 +163,20 @@ def _row_flaw(
     return flaw
 
 
-def _side_flaw(columns: Columns, text: str, *cells: Any) -> tuple[str, str] | None:
-    """What is wrong with a row's group, span, split or labels of tokens, where the table has such columns."""
-    group, span, split, of_tokens = cells
-    flaw = None if columns.group is None else group_flaw(group)
-    flaw = flaw or (None if columns.span is None else _span_flaw(text, span))
-    flaw = flaw or (None if columns.split is None else split_flaw(split, columns.split))
-    return flaw or token_flaw(of_tokens, text)
-
-
-def _id_flaw(rows: Rows, column: str | None, cell: Any) -> tuple[str, str] | None:
-    """What is wrong with a row's id, where the table has a column of ids: it is missing, or another row has it."""
-    if column is None:
-        return None
+def _id_flaw(rows: Rows, column: str, cell: Any) -> Flaw | None:
+    """What is wrong with a row's id: it is missing, or another row has it."""
     flaw = id_flaw(cell)
     if flaw is None and (place := rows.of_id.get(group_name(cell))):
         flaw = "twice", f"the id {quote(cell)} in {column!a} is that of {place} too; give each row its own"
     return flaw
 
 
-def _span_flaw(text: str, span: tuple[int, int] | str) -> tuple[str, str] | None:
+def _span_flaw(text: str, span: tuple[int, int] | str) -> Flaw | None:
     words = span if isinstance(span, str) else span_flaw(text, *span)
     return None if words is None else ("span", words)
 
 
-def tokens_flaw(cell: Any) -> tuple[str, str] | None:
+def tokens_flaw(cell: Any) -> Flaw | None:
     """What is wrong with a cell as token ids, as (kind, description); None if nothing is."""
     if cell is None:
         return "na", "expected token ids, got a missing value; write a list of whole numbers"
@@ -220,7 +189,7 @@ def tokens_flaw(cell: Any) -> tuple[str, str] | None:
     return None
 
 
-def text_flaw(cell: Any, typed: bool) -> tuple[str, str] | None:
+def text_flaw(cell: Any, typed: bool) -> Flaw | None:
     """What is wrong with a cell as a text, as (kind, description); None if nothing is."""
     stripped = cell.strip() if isinstance(cell, str) else cell
     if isinstance(stripped, str) and stripped and (typed or stripped not in _MISSING):
@@ -255,3 +224,62 @@ def refuse_numbers(table: DataTable, column: str, texts: Sequence[str]) -> None:
             f"{table.where(first)}: expected texts in column {column!a}, got only numbers "
             f"(first {quote(texts[first])}); name the text column with --text-column: {there}"
         )
+
+
+# a span written as text: "[4, 7]", "(4, 7)", "4, 7", "4:7", "4-7"
+WRITTEN = re.compile(r"\s*[\[(]?\s*(?P<first>[0-9]{1,18})\s*[,:-]\s*(?P<end>[0-9]{1,18})\s*[\])]?\s*")
+
+
+def spans_in(table: DataTable, columns: tuple[str, ...]) -> list[Any]:
+    """The span of each row, (start, end), or a description of what is wrong with it."""
+    cells: list[Any] = [table.column(name) for name in columns]
+    return [_span(cell) for cell in (cells[0] if len(cells) == 1 else zip(*cells, strict=True))]
+
+
+def _span(cell: Any) -> tuple[int, int] | str:
+    if isinstance(cell, str) and (written := WRITTEN.fullmatch(cell)):
+        return int(written["first"]), int(written["end"])
+    parts = list(cell) if isinstance(cell, list | tuple) else []
+    ends = [int(one) for one in parts if type(one) is int or (isinstance(one, str) and one.strip().isdecimal())]
+    if len(ends) == len(parts) == 2:
+        return ends[0], ends[1]
+    return f"expected a span, the characters [start, end) such as [4, 7], got {quote(cell)}; correct it"
+
+
+def token_cells(table: DataTable, column: str) -> Sequence[Any]:
+    """The cells of the column."""
+    cells = table.column(column)
+    return cells if table.typed else [_parsed(cell) for cell in cells]
+
+
+def token_flaw(cell: Any, text: Any) -> Flaw | None:
+    """What is wrong with a cell as labels of the tokens of a text, as (kind, description); None if nothing is."""
+    if cell is None:
+        return None
+    if not isinstance(cell, list):
+        return (
+            "token_labels",
+            f"expected a list of labels, or of stretches such as {EXAMPLE}, got {quote(cell)}; write one",
+        )
+    labels = cell
+    if are_stretches(cell):
+        try:
+            labels = read_stretches(cell, text)[1]
+        except DataError as error:
+            return "token_labels", str(error)
+    for label in labels:
+        numbers = label if isinstance(label, list) else [label]
+        flaws = (label_flaw(one, typed=True) for one in numbers if one is not None)
+        if flaw := next(filter(None, flaws), None) or flaw_of(numbers):
+            return flaw
+    return None
+
+
+def _parsed(cell: str) -> Any:
+    """A cell of a table whose cells are texts."""
+    if not cell.strip():
+        return None
+    try:
+        return parse_json(cell.encode())
+    except ValueError:
+        return cell

@@ -100,16 +100,20 @@ def token_rows(task: Task, lengths: np.ndarray | None = None, index: np.ndarray 
             model's context has fewer.
         index: which token of its text each row is, int64 [T]; None is the first ones.
     """
-    lengths = _counts(task) if lengths is None else lengths
+    lengths = np.array([len(one) for one in task.inputs], dtype=np.int64) if lengths is None else lengths
     key = lengths if index is None else np.concatenate([lengths, index])
     if task.rows_made and np.array_equal(task.rows_made[0], key):
         return task.rows_made[1]
     text = np.repeat(np.arange(len(task)), lengths)
     if index is None:
         index = np.arange(len(text)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    repeated = changed_columns(
-        task, lambda values: values[text] if isinstance(values, np.ndarray) else _repeated(values, lengths)
-    )
+
+    def repeated_column(values: Any) -> Any:  # of a list the same object each time
+        if isinstance(values, np.ndarray):
+            return values[text]
+        return [one for one, n in zip(values, lengths.tolist(), strict=True) for _ in range(n)]
+
+    repeated = changed_columns(task, repeated_column)
     of_tokens = _labels_of_rows(task, text, index)
     repeated |= {
         "labels": repeated.get("labels", {}) | of_tokens,
@@ -122,11 +126,6 @@ def token_rows(task: Task, lengths: np.ndarray | None = None, index: np.ndarray 
     made = replace(task, **repeated)
     object.__setattr__(task, "rows_made", (key, made))  # in the task: weak references can swallow a Ctrl-C
     return made
-
-
-def _repeated(values: Sequence[Any], times: np.ndarray) -> list[Any]:
-    """Each value as often as it says; the same object each time."""
-    return [one for one, n in zip(values, times.tolist(), strict=True) for _ in range(n)]
 
 
 def labels_at(task: Task, index: np.ndarray) -> Task:
@@ -239,8 +238,3 @@ def _usable(labels: np.ndarray) -> np.ndarray:
     """Which numbers [L] or [L, K] are finite or no label, bool [L]."""
     finite = np.isfinite(labels)
     return (finite if labels.ndim == 1 else finite.all(axis=1)) | no_label(labels)
-
-
-def _counts(task: Task) -> np.ndarray:
-    """Tokens of each input, int64 [N]."""
-    return np.array([len(one) for one in task.inputs], dtype=np.int64)

@@ -19,7 +19,7 @@ from probekit.interventions import add
 from probekit.models import load_model
 from probekit.options import ExtractOptions
 from probekit.tasks.base import Task
-from probekit.tasks.regions import Region
+from probekit.tasks.fields import Region
 from probekit.verbs.extract import extract
 
 NAMES = [name for name in tiny_configs() if name not in LIKE_ANOTHER]

@@ -15,6 +15,7 @@ from probekit.errors import DataError, UsageError
 from probekit.interventions import apply_edit
 from probekit.points import UnknownPoint
 from probekit.probes.ridge import RidgeRegressionProbe
+from probekit.selections import ALL, Selection
 from probekit.tasks import Task
 
 CASES = {"two classes": (2, 300, 12), "five classes": (5, 400, 16), "fewer rows than columns": (3, 15, 24)}
@@ -248,8 +249,10 @@ def test_bad_input_is_refused(acts):
 def test_several_tokens_of_a_text_are_refused_until_one_is_chosen():
     x, y = drawn(2, 40, 4)
     task = task_of(y[:20])
-    several = ActivationSet({("embed", None): x}, task, layout=Layout(["first", "last"], np.full(20, 3), 0))
-    ragged = ActivationSet({("embed", None): x}, task, layout=Layout(["all"], np.full(20, 2), 0))
+    several = ActivationSet(
+        {("embed", None): x}, task, layout=Layout([Selection("first"), Selection("last")], np.full(20, 3), 0)
+    )
+    ragged = ActivationSet({("embed", None): x}, task, layout=Layout([ALL], np.full(20, 2), 0))
     for acts in (several, ragged):
         with pytest.raises(UsageError, match=r"embed has several tokens of each text; choose one with acts\.at"):
             fit_eraser(acts, "embed")

@@ -15,6 +15,7 @@ from probekit.activations.plan import build
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import HeadResults, PositionResults
 from probekit.points import Place
+from probekit.selections import Selection
 from probekit.tasks.base import Task
 from probekit.verbs.extract import extract
 from probekit.verbs.train_probes import train_probes
@@ -114,7 +115,7 @@ def planted(seed: int, strength: float) -> ActivationSet:
     )  # fmt: skip
     tensors: dict[Place, torch.Tensor] = {("z", layer): torch.from_numpy(x[layer].reshape(n, -1)) for layer in range(3)}
     meta = {"model": "noise", "task": "noise", "points": ["z"], "n_layers": 3, "config": {"n_heads": 4}}
-    return ActivationSet(tensors, task, meta, Layout(["last"], np.ones(n, dtype=np.int64), 0))
+    return ActivationSet(tensors, task, meta, Layout([Selection("last")], np.ones(n, dtype=np.int64), 0))
 
 
 def test_a_planted_head_is_selected_and_the_only_one_above_chance() -> None:

@@ -20,6 +20,7 @@ from probekit.evaluation.by_position import train
 from probekit.evaluation.scores.bootstrap import groups_note
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.plots import plot_positions
+from probekit.selections import Selection
 from probekit.tasks.base import Task
 from probekit.verbs.extract import extract
 from probekit.verbs.train_probes import train_probes
@@ -86,7 +87,7 @@ def alone(acts, label: str, position: int) -> ActivationSet:
     y = y[has] if label in task.labels else y
     own = replace(own, labels={label: y}, label_names={label: task.label_names[label]}, token_labels={}, target=label)
     tokens = np.array([acts.inputs[i][position] for i in has])
-    return ActivationSet(tensors, own, layout=Layout(["last"], np.ones(len(has), dtype=np.int64), 0, tokens))
+    return ActivationSet(tensors, own, layout=Layout([Selection("last")], np.ones(len(has), dtype=np.int64), 0, tokens))
 
 
 def assert_same_curve(one, other) -> None:
@@ -294,7 +295,7 @@ def test_classes_that_hardly_occur_at_a_position_are_left_out_there(model, tmp_p
     y = np.array([numbers[i][0] // 2 for i in two])
     own = replace(own, labels={"kind": y}, label_names={"kind": ["a", "e"]}, token_labels={}, target="kind")
     tokens = np.array([acts.inputs[i][0] for i in two])
-    layout = Layout(["last"], np.ones(len(two), dtype=np.int64), 0, tokens)
+    layout = Layout([Selection("last")], np.ones(len(two), dtype=np.int64), 0, tokens)
     alone = ActivationSet({place: first[place][two] for place in first}, own, layout=layout)
     assert_same_curve(results["0"], train_probes(alone, **{**ALONE, "controls": 1, "codelength": True}))
     assert results["0"].layers[0].probe.classes_.tolist() == [0, 1]

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from probekit.activations.layout import Layout
 from probekit.evaluation.by_position.columns import Column, lacks, position_columns, token_of, with_common_classes
+from probekit.selections import ALL, Selection
 
 
 def ragged(counts: list[int], **more) -> Layout:
-    return Layout(["all"], np.array(counts, dtype=np.int64) + 1, 1, **more)
+    return Layout([ALL], np.array(counts, dtype=np.int64) + 1, 1, **more)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.booleans())
@@ -27,7 +28,7 @@ def test_rows_of_every_index(counts, from_end):
 
 
 def test_selections_are_of_all_texts():
-    layout = Layout(["first", "last@user"], np.array([3, 1, 2]), 0)
+    layout = Layout([Selection("first"), Selection.named("last@user")], np.array([3, 1, 2]), 0)
     for from_end in (False, True):
         first, last = position_columns(layout, from_end)
         assert (first.name, first.rows.tolist(), first.texts.tolist()) == ("first", [0, 2, 4], [0, 1, 2])

@@ -15,6 +15,7 @@ from probekit.evaluation.results.surface_note import short_nuisance_text
 from probekit.evaluation.surface.columns import nuisance_columns
 from probekit.evaluation.surface.residual import Residualised
 from probekit.plots import save_plot
+from probekit.selections import ALL
 from probekit.tasks.base import Task
 from probekit.verbs.train_probes import train_probes
 
@@ -234,7 +235,7 @@ def test_a_text_shares_its_columns_with_each_of_its_tokens():
     from probekit.activations.layout import Layout
 
     X = torch.from_numpy(RNG.normal(size=(total, D)).astype(np.float32))
-    acts = ActivationSet({PLACE: X}, task, layout=Layout(["all"], np.array(lengths), 0))
+    acts = ActivationSet({PLACE: X}, task, layout=Layout([ALL], np.array(lengths), 0))
     results = train_probes(acts, position="all", nuisance="source,position,tokens", **QUICK)
     assert results.meta["nuisance"]["sizes"]["position"] == 2
     assert results.residual[0].metrics["test"]["accuracy"] > 0

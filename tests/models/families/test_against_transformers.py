@@ -5,6 +5,7 @@ A family's test module offers
     FEATURES: (variant, fields of our config without what the variant adds), so that equality says something about it;
     IMPOSSIBLE: (fields of a config.json, what the error must match);
     PUBLISHED: name -> (fields of a config.json, or our config; how many parameters the published model has);
+    FOLDERS, BARE_FOLDERS: name -> (a class of transformers with a head for masked tokens, or without; its config);
     OLD_AND_NEW: pairs of fields of a config.json that mean the same.
 """
 
@@ -12,12 +13,14 @@ import importlib
 from dataclasses import replace
 from typing import Any
 
+import encoder_folders
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy
 from transformers_twins import error, hf_config, logits_of, make_twins, tokens_for, twins, weights_of
 
-from probekit.errors import DataError
+from probekit.errors import DataError, UsageError
 from probekit.models.accounting import parameters
 from probekit.models.families import FILES, families, family_of, shape_of
 from probekit.models.family import LOGITS
@@ -133,6 +136,44 @@ def test_folders_of_transformers_load(tmp_path, name):
     save_hf(loaded, tmp_path / "ours")
     again = load_model(tmp_path / "ours", device="cpu")
     assert (again.cfg, again.fingerprint()) == (model.cfg, model.fingerprint())
+
+
+TIED = [name for name, hf in VARIANTS.items() if hf.get("tie_word_embeddings")]
+
+
+@pytest.mark.parametrize("name", ["tied gpt2", "gemma", *TIED])
+def test_the_file_of_a_bare_model_loads(tmp_path, name):
+    """By names without a prefix, as of a class without a head; with the frequencies that older programs kept."""
+    model = twins(VARIANTS[name])[1]
+    prefix = family_of(model.cfg).hf_prefix
+    save_hf(model, tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    bare = {key.removeprefix(prefix): x for key, x in weights.items() if key.startswith(prefix)}
+    old = {"layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)} if "self_attn" in " ".join(bare) else {}
+    save_file(bare | old, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert load_model(tmp_path, device="cpu").fingerprint() == model.fingerprint()
+    save_file(bare | {"surprise": torch.ones(1)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError, match="unexpected: surprise"):
+        load_model(tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize(("kind", "config"), dict(offered("FOLDERS")).values(), ids=dict(offered("FOLDERS")))
+def test_folders_of_encoders_are_read_by_both(kind, config, tmp_path):
+    """Every layer, pattern and logit under padding: of what transformers wrote, and of what we wrote."""
+    model = encoder_folders.load(encoder_folders.hf_folder(tmp_path / "theirs", kind, config))
+    save_hf(model, tmp_path / "ours")
+    for folder in ("theirs", "ours"):
+        encoder_folders.assert_equal_to(encoder_folders.read_by(kind, tmp_path / folder), model)
+    again = encoder_folders.load(tmp_path / "ours")
+    assert (again.fingerprint(), again.cfg) == (model.fingerprint(), model.cfg)
+
+
+@pytest.mark.parametrize(("kind", "config"), dict(offered("BARE_FOLDERS")).values(), ids=dict(offered("BARE_FOLDERS")))
+def test_an_encoder_without_a_head(kind, config, tmp_path):
+    model = encoder_folders.load(encoder_folders.hf_folder(tmp_path, kind, config))
+    encoder_folders.assert_equal_to(encoder_folders.read_by(kind, tmp_path), model)
+    with pytest.raises(UsageError, match="no head for masked tokens"):
+        model(torch.tensor([[7]]))
 
 
 @pytest.mark.parametrize("name", VARIANTS)

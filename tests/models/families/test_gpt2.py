@@ -8,7 +8,7 @@ import torch
 from tiny_configs import SIZES
 from transformers_twins import error, make_twins, tokens_for, twins
 
-from probekit.errors import DataError, UsageError
+from probekit.errors import UsageError
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.load import load_model
 
@@ -39,12 +39,6 @@ _REFUSED = [
     ({"add_cross_attention": True}, "add_cross_attention"),
 ]
 IMPOSSIBLE = [(BASE | change, match) for change, match in _REFUSED]
-
-
-def test_heads_must_share_the_width_evenly_unless_theirs_is_given():
-    with pytest.raises(DataError, match="multiple"):
-        GPT2Config(d_model=30, n_heads=4)
-    assert GPT2Config(d_model=30, n_heads=4, head_dim=8).d_head == 8
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

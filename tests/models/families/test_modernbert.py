@@ -12,7 +12,6 @@ from transformers import ModernBertForMaskedLM, ModernBertModel
 
 from probekit.errors import UsageError
 from probekit.models.families.modernbert import ModernBert, ModernBertConfig
-from probekit.models.weights import save_hf
 
 MIXED: dict[str, Any] = {
     "layer_types": ("full_attention", "sliding_attention", "sliding_attention"),
@@ -41,6 +40,8 @@ SHAPES: list[dict[str, Any]] = [
     SHAPE | {"classifier_bias": True, "classifier_activation": "relu", "hidden_activation": "silu",
              "global_rope_theta": 50.0, "local_rope_theta": 3.0},
 ]  # fmt: skip
+FOLDERS = {f"modernbert {i}": (ModernBertForMaskedLM, HfConfig(**shape)) for i, shape in enumerate(SHAPES)}
+BARE_FOLDERS = {"modernbert": (ModernBertModel, HfConfig(**SHAPE))}
 OLD = {  # the fields of the files on the Hub
     "layer_types": None,
     "rope_parameters": None,
@@ -68,24 +69,6 @@ def cached(model: ModernBert, tokens: torch.Tensor, **how: Any) -> Any:
         return model.run_with_cache(tokens, **how)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_folders_of_either_are_read_by_both(shape, tmp_path):
-    hf_folder(tmp_path / "theirs", ModernBertForMaskedLM, HfConfig(**shape))
-    model = load(tmp_path / "theirs")
-    assert_equal_to(read_by(ModernBertForMaskedLM, tmp_path / "theirs"), model)
-    save_hf(model, tmp_path / "ours")
-    assert_equal_to(read_by(ModernBertForMaskedLM, tmp_path / "ours"), model)
-    again = load(tmp_path / "ours")
-    assert (again.fingerprint(), again.cfg) == (model.fingerprint(), model.cfg)
-
-
-def test_a_model_without_a_head(tmp_path):
-    hf_folder(tmp_path, ModernBertModel, HfConfig(**SHAPE))
-    assert_equal_to(read_by(ModernBertModel, tmp_path), load(tmp_path))
-    with pytest.raises(UsageError, match="no head for masked tokens"):
-        load(tmp_path)(torch.tensor([[7]]))
-
-
 def test_fields_and_names_of_the_files_on_the_hub(folder, tmp_path):
     """The decoder written out, old fields, and a head or none whatever config.json says."""
     hf_folder(tmp_path, ModernBertForMaskedLM, HfConfig(**SHAPE), OLD)
@@ -110,19 +93,6 @@ def test_windows_and_both_thetas_are_active(folder, change):
     tokens = torch.arange(5, 17)[None]
     with torch.no_grad():
         assert error(other(tokens), model(tokens)) > 1e-3
-
-
-def test_windows_count_positions_in_packed_blocks(model):
-    """Two texts whose tokens alternate in one row: each has the activations that it has alone."""
-    a, b = torch.arange(5, 14)[None], torch.arange(20, 29)[None]
-    tokens = torch.stack([a, b], -1).flatten(1)
-    positions, owner = torch.arange(9).repeat_interleave(2)[None], torch.arange(18) % 2
-    mask = (owner[:, None] == owner)[None]
-    _, packed = cached(model, tokens, position_ids=positions, attention_mask=mask, points="resid_post")
-    for text, place in ((a, slice(0, None, 2)), (b, slice(1, None, 2))):
-        _, alone = cached(model, text, points="resid_post")
-        for i in range(3):
-            assert error(packed["resid_post", i][:, place], alone["resid_post", i]) <= 1e-5
 
 
 def test_the_first_block_has_no_attention_norm(model):

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -13,7 +12,6 @@ from torch import Tensor
 from torch.nn.functional import silu
 from transformers_twins import error, tokens_for, twins
 
-import probekit as pk
 from probekit.errors import DataError, UsageError
 from probekit.models.families.moe import Moe, MoeConfig, SparseMLP, hf_names, slots
 from probekit.models.load import load_model
@@ -253,19 +251,6 @@ def test_folders_of_either_load_in_the_other(tmp_path, name):
             assert error(loaded(tokens), wanted) <= 1e-5
 
 
-def test_files_of_bare_and_of_tied_models_load(tmp_path):
-    hf = VARIANTS["mixtral with a window"]
-    _, model = hub_folder(tmp_path, hf, prefix="")
-    assert load_model(tmp_path, device="cpu").fingerprint() == model.fingerprint()
-
-
-def test_a_folder_without_an_expert_is_refused_by_the_experts_name(tmp_path):
-    hub_folder(tmp_path, VARIANTS["mixtral"])
-    (tmp_path / "config.json").write_text(json.dumps(VARIANTS["mixtral"] | {"num_local_experts": 6}))
-    with pytest.raises(DataError, match=r"missing: .*layers\.1\.block_sparse_moe\.experts\.5\.w3\.weight \[20, 32\]"):
-        load_model(tmp_path, device="cpu")
-
-
 @pytest.mark.parametrize("name", ["mixtral", "olmoe"])
 def test_a_folder_of_fused_experts_is_refused_in_one_line(tmp_path, name):
     """What transformers 5 keeps in memory, written as it is; through the adapter it loads."""
@@ -337,28 +322,3 @@ IMPOSSIBLE = [
     (OLMOE_HF | {"sliding_window": 4}, "sliding_window = 4 is not implemented for model_type olmoe; only None is"),
     (OLMOE_HF | {"head_dim": 6}, "head_dim = 6 is not implemented for model_type olmoe; only 8 is"),
 ]
-
-
-@pytest.mark.parametrize(
-    "fields", [{"n_active_experts": 9}, {"dense_layers": (32,), "d_dense_mlp": 8}, {"dense_layers": (0,)}]
-)
-def test_impossible_configs_are_refused_in_python_too(fields):
-    with pytest.raises(DataError):
-        MoeConfig(**fields)
-
-
-def test_what_the_router_decides_is_extracted_and_probed(tmp_path):
-    """Through the whole way: a store of both points, and a curve for each."""
-    model = Moe(TINY["qwen3-moe"]).init_weights()
-    generator = torch.Generator().manual_seed(0)
-    texts = torch.randint(50, (60, 6), generator=generator).tolist()
-    task = pk.Task(name="ids", inputs=texts, labels={"label": np.array([text[-1] % 2 for text in texts])})
-    acts = pk.extract(model, task, points=["router_logits", "expert_weights"], progress=False)
-    assert list(acts) == [(point, i) for point in ("router_logits", "expert_weights") for i in (0, 2)]
-    with torch.no_grad():
-        for row, text in enumerate(texts[:5]):
-            _, cache = model.run_with_cache(torch.tensor([text]))
-            for place, x in acts.items():
-                assert error(x[row], cache[place][0, -1]) <= 5e-6
-    results = pk.train_probes(acts, point="router_logits")
-    assert [layer.layer for layer in results.layers] == [0, 2]

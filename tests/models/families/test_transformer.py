@@ -1,7 +1,6 @@
 """The hand-written encoder-decoder against `transformers`' Marian, against torch's own layers, and against itself."""
 
 from collections.abc import Callable
-from itertools import product
 from typing import Any, cast
 
 import pytest
@@ -83,7 +82,9 @@ def watch(oracle: MarianMTModel) -> dict[str, Tensor]:
 NOT_IN_THE_ORACLE = ("hook_attn_scores", "hook_pattern", "hook_result", "hook_scale")
 
 
-@pytest.mark.parametrize(("shape", "tied", "learned"), list(product(SHAPES, [True, False], [True, False])))
+@pytest.mark.parametrize(
+    ("shape", "tied", "learned"), [(shape, tied, not tied) for shape in SHAPES for tied in (True, False)]
+)
 def test_every_point_equals_the_oracle(shape, tied, learned):
     """With padding on the right of sources and targets, at every real token."""
     oracle = oracle_for(shape, tied, learned)
@@ -119,36 +120,6 @@ def test_every_point_equals_the_oracle(shape, tied, learned):
         assert error(ours[masks[stack]], last[stack][masks[stack]]) <= 1e-5
 
 
-def test_identities(model):
-    source, tokens = ids(model, 3, 9), ids(model, 3, 7, seed=2)
-    with torch.no_grad():
-        logits, c = model.run_with_cache(source, tokens)
-
-        def holds(stack: str, i: int, before: str, out: str, after: str) -> None:
-            block = f"{stack}.blocks.{i}."
-            assert torch.equal(c[block + before] + c[block + out], c[block + after]), (stack, i, after)
-
-        for i in range(model.cfg.n_layers):
-            holds("encoder", i, "hook_resid_pre", "hook_attn_out", "hook_resid_mid")
-            holds("encoder", i, "ln1.hook_normalized", "hook_mlp_out", "hook_resid_post")
-        for i in range(model.cfg.n_decoder_layers):
-            holds("decoder", i, "hook_resid_pre", "hook_attn_out", "hook_resid_mid")
-            holds("decoder", i, "ln1.hook_normalized", "hook_cross_attn_out", "hook_resid_mid_cross")
-            holds("decoder", i, "ln2.hook_normalized", "hook_mlp_out", "hook_resid_post")
-        for stack, norm in (("encoder", "ln2"), ("decoder", "ln3")):
-            blocks = model.get_submodule(f"{stack}.blocks")
-            embed = c[f"{stack}.hook_embed"] + c[f"{stack}.hook_pos_embed"]
-            assert torch.equal(embed, c[f"{stack}.blocks.0.hook_resid_pre"])
-            for i in range(1, len(blocks)):
-                before = c[f"{stack}.blocks.{i - 1}.{norm}.hook_normalized"]
-                assert torch.equal(before, c[f"{stack}.blocks.{i}.hook_resid_pre"])
-        assert torch.equal(model.head(c["decoder.blocks.1.ln3.hook_normalized"]), logits)
-        assert (
-            torch.equal(model.encode(source), c["encoder.blocks.2.ln2.hook_normalized"])
-            or error(model.encode(source), c["encoder.blocks.2.ln2.hook_normalized"]) <= 1e-6
-        )
-
-
 def test_attention_points_belong_together(model):
     """Patterns are the softmax of the scores and sum to 1; z, result and the output follow from them."""
     with torch.no_grad():
@@ -166,55 +137,6 @@ def test_attention_points_belong_together(model):
             out = model.get_submodule(path).out
             summed = c[f"{path}.hook_result"].sum(2) + out.bias
             assert torch.allclose(summed, out(z.flatten(2)), atol=1e-5)
-
-
-def torch_attention(ours: nn.Module) -> dict[str, Tensor]:
-    parts = [ours.get_submodule(part) for part in "qkv"]
-    state = {f"in_proj_{w}": torch.cat([getattr(part, w) for part in parts]) for w in ("weight", "bias")}
-    return state | {f"out_proj.{w}": getattr(ours.get_submodule("out"), w) for w in ("weight", "bias")}
-
-
-def torch_block(ours: nn.Module, theirs: nn.Module, paths: dict[str, str]) -> nn.Module:
-    """torch's own layer with the weights of our block."""
-    attentions = {"self_attn": "attn", "multihead_attn": "cross_attn"}
-    state = {f"{name}.{part}": x for name, path in attentions.items() if hasattr(ours, path)
-             for part, x in torch_attention(ours.get_submodule(path)).items()}  # fmt: skip
-    state |= {
-        f"{name}.{w}": getattr(ours.get_submodule(path), w) for name, path in paths.items() for w in ("weight", "bias")
-    }
-    theirs.load_state_dict(state)
-    return theirs.eval()
-
-
-def test_blocks_equal_torch_layers():
-    """nn.TransformerEncoderLayer and nn.TransformerDecoderLayer, with padded sources and causal targets."""
-    cfg = TransformerConfig(24, 3, 4, 40, 20, 1, 1, n_ctx=12, d_vocab=11, activation="gelu")
-    model = Transformer(cfg).init_weights(3).eval()
-    keep = torch.arange(6) < torch.tensor([[6], [4]])
-    x, target = torch.randn(2, 6, 24), torch.randn(2, 5, 24)
-    common = {"dropout": 0.0, "activation": "gelu", "batch_first": True}
-    paths = {"linear1": "mlp.up", "linear2": "mlp.down", "norm1": "ln1", "norm2": "ln2"}
-    encoder, decoder = model.encoder.blocks[0], model.decoder.blocks[0]
-    their_encoder = torch_block(encoder, nn.TransformerEncoderLayer(24, 3, 40, **common), paths)
-    their_decoder = torch_block(decoder, nn.TransformerDecoderLayer(24, 4, 20, **common), paths | {"norm3": "ln3"})
-    seen = keep[:, None].expand(2, 6, 6)
-    causal = torch.ones(5, 5, dtype=torch.bool).tril()
-    memory = their_encoder(x, src_key_padding_mask=~keep)
-    assert error(encoder(x, seen), memory) <= 1e-5
-    theirs = their_decoder(target, memory, tgt_mask=~causal, memory_key_padding_mask=~keep)
-    ours = decoder(target, memory, causal.expand(2, 5, 5), keep[:, None].expand(2, 5, 6), None)
-    assert error(ours, theirs) <= 1e-5
-
-
-def test_sinusoids_are_those_of_the_paper_with_the_axes_in_halves(model):
-    d_model = model.cfg.d_model
-    _, cache = model.run_with_cache(ids(model, 1, 9), ids(model, 1, 7))
-    position = torch.arange(9).double()
-    for i in range(d_model // 2):
-        angle = position / 10000 ** (2 * i / d_model)
-        ours = cache["encoder.hook_pos_embed"][0]
-        assert torch.allclose(ours[:, i], angle.sin().float(), atol=1e-6)
-        assert torch.allclose(ours[:, d_model // 2 + i], angle.cos().float(), atol=1e-6)
 
 
 def compare(padded, plain, points, rows, columns, sources) -> None:
@@ -280,18 +202,6 @@ def test_packed_pairs_equal_each_pair_alone(model):
             starts = [start + x.shape[1] for start, x in zip(starts, (s, t), strict=True)]
 
 
-def test_positions_of_packed_pairs_follow_from_their_masks(model):
-    source, tokens = ids(model, 1, 11), ids(model, 1, 7, seed=2)
-    (position, together), (target_position, target_together) = packed([7, 4]), packed([3, 4])
-    cross = torch.block_diag(torch.ones(3, 7), torch.ones(4, 4))[None]
-    back = target_together.tril()
-    with torch.no_grad():
-        memory = model.encode(source, attention_mask=together)
-        assert torch.equal(memory, model.encode(source, position, together))
-        logits = model.decode(tokens, memory, attention_mask=back, cross_mask=cross)
-        assert torch.equal(logits, model.decode(tokens, memory, target_position, back, cross))
-
-
 def test_a_target_that_may_see_nothing_of_the_source_gathers_nothing(model):
     """Spare places of a packed row: finite, alike with and without listeners, and nobody else's concern."""
     source, tokens = ids(model, 1, 6), ids(model, 1, 5, seed=2)
@@ -305,31 +215,6 @@ def test_a_target_that_may_see_nothing_of_the_source_gathers_nothing(model):
         assert explicit.isfinite().all()
         assert error(explicit, fused) <= 1e-6
         assert error(fused[:, :3], model.decode(tokens[:, :3], memory)) <= 1e-5
-
-
-@pytest.mark.parametrize("chunks", [[1] * 8, [3, 1, 4], [8]])
-def test_cache_changes_nothing(model, chunks):
-    """Target tokens in chunks, with padding on the left of one of them, against the whole target at once."""
-    source, tokens = ids(model, 2, 6), ids(model, 2, 8, seed=2)
-    source_mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
-    mask = torch.tensor([[1] * 8, [0] * 3 + [1] * 5]).bool()
-    position_ids = (mask.long().cumsum(1) - 1).clamp(min=0)
-    looking_back = (mask[:, None] | torch.eye(8, dtype=torch.bool)) & torch.ones(8, 8, dtype=torch.bool).tril()
-    cache, steps, start = KeyValueCache(model.cfg.n_decoder_layers), [], 0
-    with torch.no_grad():
-        memory = model.encode(source, attention_mask=source_mask)
-        whole = model.decode(tokens, memory, attention_mask=mask, cross_mask=source_mask)
-        for n in chunks:
-            end = start + n
-            now = slice(start, end)
-            steps.append(
-                model.decode(
-                    tokens[:, now], memory, position_ids[:, now], looking_back[:, now, :end], source_mask, cache=cache
-                )
-            )
-            start = end
-    assert cache.length == 8
-    assert error(torch.cat(steps, 1), whole) <= 1e-5
 
 
 def test_a_cache_makes_keys_and_values_of_the_memory_once(model):
@@ -394,33 +279,6 @@ def test_weights_before_training():
             assert p.abs().max() <= 3 * sigma * 1.0001, name
 
 
-@pytest.mark.parametrize(("dtype", "eps"), [(torch.bfloat16, 2**-8), (torch.float16, 2**-11)])
-def test_narrow_types(dtype, eps):
-    """Every point is of the model's type; hooks change the result by rounding alone."""
-    model, narrow = (from_hf(oracle_for(SHAPES[0])) for _ in range(2))
-    narrow.to(dtype)
-    source, tokens = ids(model, 2, 6), ids(model, 2, 5, seed=2)
-    with torch.no_grad():
-        logits, cache = narrow.run_with_cache(source, tokens)
-        assert {x.dtype for name, x in cache.items() if not name.endswith("hook_scale")} == {dtype}
-        assert error(logits.float(), model(source, tokens)) <= 8 * eps
-        assert error(narrow(source, tokens).float(), model(source, tokens)) <= 8 * eps
-
-
-@pytest.mark.parametrize(
-    ("cfg", "millions"),
-    [(TransformerConfig(), 65), (TransformerConfig(1024, 16, 16, 4096, 4096), 213)],
-)
-def test_published_sizes(cfg, millions):
-    """The base and the big model of the paper's table 3, which rounds its vocabulary (about 37000 tokens)."""
-    with torch.device("meta"):
-        count = sum(p.numel() for p in Transformer(cfg).parameters())
-    attention, norm, d = 4 * (cfg.d_model**2 + cfg.d_model), 2 * cfg.d_model, cfg.d_model
-    mlp = 2 * d * cfg.d_mlp + cfg.d_mlp + d
-    assert count == 6 * (3 * attention + 2 * mlp + 5 * norm) + cfg.d_vocab * (d + 1)
-    assert abs(count / 1e6 - millions) < 0.03 * millions
-
-
 SOURCE, TARGET = torch.zeros(2, 6, dtype=torch.long), torch.zeros(2, 5, dtype=torch.long)
 
 
@@ -431,21 +289,16 @@ SOURCE, TARGET = torch.zeros(2, 6, dtype=torch.long), torch.zeros(2, 5, dtype=to
         (lambda m: m(SOURCE[0], TARGET), "int64"),
         (lambda m: m(SOURCE, TARGET.float()), "int64"),
         (lambda m: m(SOURCE + 31, TARGET), r"0\.\.30"),
-        (lambda m: m(SOURCE, TARGET - 1), r"0\.\.30"),
         (lambda m: m(torch.zeros(2, 25, dtype=torch.long), TARGET), "25 tokens do not fit a context of 24"),
-        (lambda m: m(SOURCE, torch.zeros(2, 25, dtype=torch.long)), "25 tokens do not fit a context of 24"),
         (lambda m: m(SOURCE, TARGET[:1]), r"memory is the output of encode\(source\), \[1, S, 32\]; got \[2, 6, 32\]"),
         (lambda m: m(SOURCE, TARGET, torch.ones(2, 5)), r"attention_mask is \[2, 6\]"),
         (lambda m: m(SOURCE, TARGET, torch.ones(2, 6, 6)), r"source_mask is \[B, S\]"),
         (lambda m: m(SOURCE, TARGET, None, torch.ones(2, 6)), r"attention_mask is \[2, 5\]"),
         (lambda m: m.encode(torch.zeros(1, 30, dtype=torch.long), None, torch.ones(1, 30, 30)), "30 tokens do not fit"),
         (lambda m: m.encode(SOURCE, SOURCE + 24), "position 24 is outside the context, 0..23"),
-        (lambda m: m.encode(SOURCE, SOURCE - 1), "position -1 is outside the context, 0..23"),
         (lambda m: m.encode(SOURCE, SOURCE[:, :3]), r"position_ids are \[2, 6\]"),
-        (lambda m: m.decode(TARGET, torch.zeros(2, 6, 16)), r"\[2, S, 32\]; got \[2, 6, 16\]"),
         (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), TARGET + 30), "position 30 is outside the context, 0..23"),
         (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), cross_mask=torch.ones(2, 5)), r"cross_mask is \[2, 6\] or"),
-        (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), cross_mask=torch.ones(2, 6, 5)), "cross_mask is"),
         (
             lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), cross_mask=torch.tensor([[1] * 6, [0] * 6])),
             "let each target see a source token",
@@ -462,16 +315,6 @@ SOURCE, TARGET = torch.zeros(2, 6, dtype=torch.long), torch.zeros(2, 5, dtype=to
 def test_impossible_input(model, run, match):
     with pytest.raises(UsageError, match=match):
         run(model)
-
-
-def test_a_name_without_a_stack_is_the_encoders_going_in_and_coming_out(model):
-    tokens, targets = ids(model, 2, 6, seed=1), ids(model, 2, 4, seed=2)
-    _, cache = model.run_with_cache(tokens, targets, points=["resid_pre", "decoder.resid_pre"])
-    assert torch.equal(cache["resid_pre", 1], cache["encoder.resid_pre", 1])
-    assert torch.equal(cache.stack("resid_pre"), cache.stack("encoder.resid_pre"))
-    assert ("resid_pre", 0) in cache
-    assert torch.equal(cache.to("cpu")["resid_pre.0"], cache["encoder.resid_pre.0"])
-    assert not torch.equal(cache["resid_pre", 0], cache["decoder.resid_pre", 0])
 
 
 @pytest.mark.parametrize("positions", [-1, 0, [0, -1], slice(1, 3)])

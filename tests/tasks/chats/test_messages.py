@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from probekit.errors import DataError, UsageError
 from probekit.tasks import load_task
 from probekit.tasks.base import Task
-from probekit.tasks.chats.contents import as_compared, compared_inputs
-from probekit.tasks.chats.messages import chat_flaw, checked_chats
+from probekit.tasks.chats.messages import as_compared, chat_flaw, checked_chats, compared_inputs
+from probekit.tasks.fields import Region
 from probekit.tasks.info import CHAT
 from probekit.tasks.quality.audit import audit, compare_texts
-from probekit.tasks.regions import Region
 from probekit.tasks.tokens.token_labels import token_rows
 
 SYSTEM = {"role": "system", "content": "You are a careful helper who answers every question with one word."}
@@ -136,25 +135,6 @@ def test_chats_that_cannot_be_used_are_named_by_row_or_left_out(messages, words,
     assert task.info["skipped_rows"] == 1
     with pytest.raises(DataError, match="example 'a'"):
         Task("chats", ["x"], chats=[messages], ids=["a"])
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"messages_column": "messages", "text_column": "text"}, "name --text-column or --messages-column, not both"),
-        ({"messages_column": "talks"}, "has no column 'talks', only 'messages', 'label', 'text'"),
-        ({"span_column": "label"}, "these rows are chats; leave --span-column out"),
-    ],
-)
-def test_columns_that_contradict_chats_are_refused(options, words):
-    with pytest.raises(UsageError, match=words):
-        load_task([{**row, "text": "x"} for row in ROWS], **options)
-
-
-def test_csv_has_no_chats(tmp_path):
-    (tmp_path / "a.csv").write_text("messages,label\n" + "[],1\n" * 4)
-    with pytest.raises(UsageError, match=r"a.csv has no lists of messages; write chats as JSONL or Parquet"):
-        load_task(tmp_path / "a.csv", messages_column="messages")
 
 
 def test_a_task_holds_texts_or_chats(tmp_path):

@@ -15,8 +15,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from probekit.errors import DataError, ProbekitError
 from probekit.tasks.chats import render
-from probekit.tasks.chats.render import render_chats
-from probekit.tasks.chats.template import ChatTemplate
+from probekit.tasks.chats.render import ChatTemplate, render_chats
 
 CHAT = [
     {"role": "system", "content": " Be <b>brief</b>. "},

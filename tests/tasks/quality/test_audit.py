@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probekit.errors import UsageError
 from probekit.tasks import load_task
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.quality import duplicates
@@ -174,11 +173,6 @@ def test_what_is_shown_is_escaped_and_json():
     found = audit(make_task([text, text, text.upper()] * 2))
     assert all(line.isascii() and line.isprintable() and len(line) < 300 for line in audit_lines(found))
     assert json.loads(json.dumps(audit_dict(found), allow_nan=False))["shared"]["validation in train"]["exact"] == 2
-
-
-def test_an_unknown_label_set_is_refused():
-    with pytest.raises(UsageError, match="no label set 'z'"):
-        audit(make_task(["a"] * 6), "z")
 
 
 @pytest.mark.shared

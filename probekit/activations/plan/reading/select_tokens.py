@@ -15,7 +15,7 @@ import numpy as np
 from probekit.errors import UsageError
 from probekit.ragged import ranges
 from probekit.selections import Part, Selection
-from probekit.tasks.regions import Region
+from probekit.tasks.fields import Region
 from probekit.text import counted, listed
 
 
