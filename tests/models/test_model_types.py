@@ -39,15 +39,6 @@ def test_the_types_are_those_of_transformers_tables():
     }
 
 
-def test_reading_them_imports_neither_torch_nor_transformers():
-    code = (
-        "import sys; from probekit.models.model_types import transformers_types as t; print(t()['gptj'], *sys.modules)"
-    )
-    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert {"torch", "transformers", "numpy"}.isdisjoint(modules)
-    assert "ast" in modules
-
-
 def test_a_model_without_a_file_here_is_refused_without_torch(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "gptj"}')
     code = (
