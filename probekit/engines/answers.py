@@ -1,15 +1,20 @@
-"""What workers answer, over a pipe or over Ray: plain values, one line of each error, and nothing pickled by us.
+"""What workers answer, over a pipe or over Ray, and what they compare first: plain values, and nothing pickled by us.
 
-An answer is {"ready": True} once the model is loaded, {"done": [...]} with the fields of each ShardDone, or
+An answer says what was done, such as {"ready": True} or {"done": [...]} with the fields of each ShardDone; or it is
 {"error": one line, "kind": the name of its class, "errno": of the OSError behind it, or None}.
 """
 
+import os
+import socket
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from probekit import errors
-from probekit.errors import ProbekitError, StorageError
+from probekit.errors import ProbekitError, StorageError, UsageError
 from probekit.machine.program import is_out_of_memory
+from probekit.text import listed
 
 Answer = dict[str, Any]
 OF_ALL = ("DataError", "StorageError", "ResumeMismatch")  # while computing, errors that every worker would have
@@ -18,8 +23,12 @@ _MOST_SAID = 1000  # characters of an error
 
 def error_answer(error: Exception) -> Answer:
     """The answer of a worker that cannot go on."""
-    errno = getattr(error.__cause__, "errno", None)
-    return {"error": _one_line(error), "kind": type(error).__name__, "errno": errno}
+    torch, said = sys.modules.get("torch"), one_line(error)
+    if is_out_of_memory(error) or (torch is not None and isinstance(error, torch.OutOfMemoryError)):
+        said = f"out of memory ({said})" if str(error) else "out of memory"
+    elif not isinstance(error, ProbekitError):
+        said = f"{type(error).__name__}: {said}"
+    return {"error": said, "kind": type(error).__name__, "errno": getattr(error.__cause__, "errno", None)}
 
 
 def death_answer(why: str) -> Answer:
@@ -27,19 +36,49 @@ def death_answer(why: str) -> Answer:
     return {"error": why, "kind": "death", "errno": None}
 
 
-def error_of(answer: Answer, name: str) -> ProbekitError:
-    """The error of an answer, as the same class where it is one of ours; `name` says which worker had it."""
+def error_of(answer: Answer, name: str, other: type[ProbekitError] = StorageError) -> ProbekitError:
+    """The error of an answer, as the same class where it is one of ours, else as `other`; `name` says who had it."""
     named = getattr(errors, answer["kind"], None)
-    kind = named if isinstance(named, type) and issubclass(named, ProbekitError) else StorageError
+    kind = named if isinstance(named, type) and issubclass(named, ProbekitError) else other
     error = kind(f"{name}: {answer['error']}")
-    if answer["errno"] is not None:  # the command line says what was saved where the disk refused
+    if answer.get("errno") is not None:  # the command line says what was saved where the disk refused
         error.__cause__ = OSError(answer["errno"], answer["error"])
     return error
 
 
-def _one_line(error: Exception) -> str:
-    torch = sys.modules.get("torch")
-    text = " ".join(str(error).split())[:_MOST_SAID]
-    if is_out_of_memory(error) or (torch is not None and isinstance(error, torch.OutOfMemoryError)):
-        return f"out of memory ({text})" if text else "out of memory"
-    return text if isinstance(error, ProbekitError) else f"{type(error).__name__}: {text}"
+def one_line(error: BaseException) -> str:
+    """What an error says, on one line; the name of its kind where it says nothing."""
+    return " ".join(str(error).split())[:_MOST_SAID] or type(error).__name__
+
+
+def here() -> str:
+    """The name of this machine."""
+    return socket.gethostname()
+
+
+def own_versions() -> dict[str, str]:
+    """Versions that must be the same wherever parts of a run are computed."""
+    import torch
+
+    from probekit.machine.versions import __version__
+
+    return {"probekit": __version__, "torch": str(torch.__version__)}
+
+
+def check_versions(versions: Mapping[str, str]) -> None:
+    """Raise a UsageError unless this machine has the driver's versions."""
+    found = own_versions()
+    differing = [
+        f"{name} {found[name]} there, {version} here" for name, version in versions.items() if found[name] != version
+    ]
+    if differing:
+        raise UsageError(f"node {here()} has other versions ({listed(differing)}); install the same on all machines")
+
+
+def check_sees(path: str, file: str) -> None:
+    """Raise a StorageError unless this machine sees the folder of the driver's that has this file."""
+    if "://" not in path and not os.path.lexists(Path(path) / file):
+        raise StorageError(
+            f"node {here()} cannot see {path!a}, which the driver has begun; write to a folder that all machines share "
+            "(--out), or to an object store such as s3://"
+        )

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
+from probekit.engines.answers import one_line
 from probekit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def check_workers_fit(ray: Any, needs: Mapping[str, float], options: "ClusterOpt
     if room_of(ray, needs):
         return
     gpus = f" and {needs['num_gpus']:g} GPU" if needs["num_gpus"] else ""
-    cpu, gpu = (sum(node.get(name, 0.0) for node in _resources(ray)) for name in ("CPU", "GPU"))
+    cpu, gpu = (sum(node.get(name, 0.0) for node in resources_of(ray)) for name in ("CPU", "GPU"))
     lacking = (
         f"no node has room for a worker, which needs {needs['num_cpus']:g} CPU{gpus}; the nodes have {cpu:g} CPU and "
         f"{gpu:g} GPU in all"
@@ -88,10 +89,11 @@ def check_workers_fit(ray: Any, needs: Mapping[str, float], options: "ClusterOpt
 
 def room_of(ray: Any, needs: Mapping[str, float]) -> int:
     """How many workers with these needs the nodes of the cluster have room for, if nothing else runs there."""
-    return sum(workers_that_fit(node, needs) for node in _resources(ray))
+    return sum(workers_that_fit(node, needs) for node in resources_of(ray))
 
 
-def _resources(ray: Any) -> list[Mapping[str, float]]:
+def resources_of(ray: Any) -> list[Mapping[str, float]]:
+    """What each node of the cluster has."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
@@ -118,11 +120,6 @@ def _connect(ray: Any, address: str | None) -> None:
     except (RuntimeError, ConnectionError, ValueError, OSError) as error:  # RuntimeError: other versions there
         what = f"connect to the Ray cluster {address!a}" if address else "start Ray on this machine"
         raise UsageError(f"cannot {what}: {one_line(error)}") from None
-
-
-def one_line(error: BaseException) -> str:
-    """What an error says, on one line; the name of its kind where it says nothing."""
-    return " ".join(str(error).split())[:500] or type(error).__name__
 
 
 def _check_answers(address: str) -> None:

@@ -17,9 +17,9 @@ from typing import Any, cast
 from probekit.activations.parts.cut import shard_costs
 from probekit.activations.parts.work import begin_work, finish_store
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.engines.answers import Answer, death_answer
-from probekit.engines.cluster import check_workers_fit, one_line, ray_cluster, room_of, workers_that_fit
-from probekit.engines.ray_worker import ShardWorker, own_versions
+from probekit.engines.answers import Answer, death_answer, one_line, own_versions
+from probekit.engines.cluster import check_workers_fit, ray_cluster, resources_of, room_of, workers_that_fit
+from probekit.engines.ray_worker import ShardWorker
 from probekit.engines.schedule import AGAIN, Schedule, shards_bar
 from probekit.engines.shares import Shares
 from probekit.errors import StorageError
@@ -42,7 +42,7 @@ def run_on_ray(plan: ExtractionPlan, path: AnyPath, options: EngineOptions, prog
         shares = Shares(missing, shard_costs(plan))
         with ray_cluster(options) as ray, shards_bar(plan, missing, progress) as count:
             place = str(path.absolute())
-            needs = needs_of(plan, options, [node["Resources"] for node in ray.nodes() if node["Alive"]])
+            needs = needs_of(plan, options, resources_of(ray))
             check_workers_fit(ray, needs, options)
             opening = (place, own_versions(), options.check)
             with closing(Pool(ray, opening, needs, _least_and_most(options))) as pool:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,8 @@ import safetensors.numpy
 
 from probekit.activations.activations import Activations
 from probekit.activations.store.reader import Store, load_activations
-from probekit.engines.tasks import Payload, answer_of, as_json, check_seen, raise_error, run_tasks
+from probekit.engines.answers import check_sees
+from probekit.engines.tasks import Payload, answer_of, as_json, raise_error, run_tasks
 from probekit.errors import StorageError, UsageError
 from probekit.evaluation.curve import Fitted, FittedPlace, fit_places
 from probekit.evaluation.fits.choose import ChosenFit
@@ -156,7 +156,7 @@ def _planned(run: str, store: str, check: str, task: str, text: str) -> list[Lab
     Raises:
         StorageError: this machine does not see the store, or its texts, labels or splits are not the driver's.
     """
-    check_seen(store, "://" in store or (Path(store) / "plan.json").exists())
+    check_sees(store, "plan.json")
     acts = load_activations(store, check)
     if acts.task.fingerprint() != task:
         raise StorageError(f"the labels or splits of {store!a} changed after the command began; run it again")

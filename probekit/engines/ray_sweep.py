@@ -11,7 +11,8 @@ from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 
-from probekit.engines.tasks import Payload, answer_of, as_json, check_seen, raise_error, run_tasks
+from probekit.engines.answers import check_sees
+from probekit.engines.tasks import Payload, answer_of, as_json, raise_error, run_tasks
 from probekit.errors import UsageError
 from probekit.machine.devices import find_device
 from probekit.models.base import LanguageModel
@@ -100,7 +101,7 @@ def run_task_of_sweep(payload: Payload) -> Payload:
 
 def _run(payload: Payload) -> Payload:
     folder = Path(payload["folder"])
-    check_seen(str(folder), (folder / FILE).exists())
+    check_sees(str(folder), FILE)
     options = SweepArguments(**json.loads(payload["options"]), out=folder, stores=payload["stores"])
     (model_name, model_given), (task_name, task_given) = payload["model"], payload["task"]
     source, task = SweepSource(model_name, model_given), SweepSource(task_name, task_given)

@@ -1,17 +1,13 @@
 """A worker of `extract --engine ray`: one process of the cluster, which computes and writes the shards it is given.
 
 It gets a path and numbers. It answers {"node": the name of its machine} when it runs, and then as `answers.py` says.
+A file of its own, so that versions are compared before anything else of this package is imported there.
 """
 
-import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
-from probekit.engines.answers import Answer, error_answer
-from probekit.errors import StorageError, UsageError
-from probekit.text import listed
+from probekit.engines.answers import Answer, check_sees, check_versions, error_answer, here
 
 
 class ShardWorker:
@@ -27,7 +23,7 @@ class ShardWorker:
         """Check that this machine sees the store at `path` and has the driver's versions."""
 
         def compare() -> Answer:
-            _check_sees(path)
+            check_sees(path, "plan.json")
             check_versions(versions)
             self._path, self._check = path, check
             return {"node": here()}
@@ -57,40 +53,8 @@ class ShardWorker:
         return _answer(compute)
 
 
-def here() -> str:
-    """The name of this machine."""
-    return socket.gethostname()
-
-
-def own_versions() -> dict[str, str]:
-    """Versions that must be the same wherever shards of a store are computed."""
-    import torch
-
-    from probekit.machine.versions import __version__
-
-    return {"probekit": __version__, "torch": str(torch.__version__)}
-
-
 def _answer(work: Callable[[], Answer]) -> Answer:
     try:
         return work()
     except Exception as error:
         return error_answer(error)
-
-
-def _check_sees(path: str) -> None:
-    if "://" not in path and not os.path.lexists(Path(path) / "plan.json"):
-        raise StorageError(
-            f"node {here()} cannot see {str(path)!a}, which the driver has begun; write to a folder that all machines "
-            "share (--out), or to an object store such as s3://"
-        )
-
-
-def check_versions(versions: Mapping[str, str]) -> None:
-    """Raise a UsageError unless this machine has the driver's versions."""
-    found = own_versions()
-    differing = [
-        f"{name} {found[name]} there, {version} here" for name, version in versions.items() if found[name] != version
-    ]
-    if differing:
-        raise UsageError(f"node {here()} has other versions ({listed(differing)}); install the same on all machines")

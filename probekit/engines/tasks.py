@@ -6,16 +6,15 @@ work would raise it again. It comes back as one line.
 
 import secrets
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from typing import Any
 
 import torch
 
-from probekit import errors
-from probekit.engines.cluster import check_workers_fit, one_line, ray_cluster
-from probekit.engines.ray_worker import check_versions, here, own_versions
-from probekit.errors import ProbekitError, StorageError
+from probekit.engines.answers import check_versions, error_answer, error_of, here, one_line, own_versions
+from probekit.engines.cluster import check_workers_fit, ray_cluster
+from probekit.errors import ProbekitError
 from probekit.machine.devices import at_most, free_bytes
 from probekit.options.engine import ClusterOptions
 from probekit.text import counted, printable
@@ -24,7 +23,6 @@ Payload = dict[str, Any]
 RETRIES = 3  # times that a task is run again when its process was killed
 _SECONDS = 1.0  # between looks at the tasks, so that Ctrl-C is noticed
 _IN_FLIGHT = 1000  # tasks that Ray knows of at once, unless `workers` says how many run
-_MOST_SAID = 1000  # characters of an error
 
 
 def run_tasks(
@@ -93,7 +91,7 @@ def as_json(value: Any) -> Any:
 
 
 def answer_of(payload: Payload, work: Callable[[], Payload]) -> Payload:
-    """The answer of a task: that of `work`, or {"error", "kind", "node"} of what it raised.
+    """The answer of a task: that of `work`, or an `error_answer` with the "node" that raised it.
 
     `work` may take the memory that `payload` names, or its share of what this machine has free.
     """
@@ -102,9 +100,7 @@ def answer_of(payload: Payload, work: Callable[[], Payload]) -> Payload:
         with at_most(payload.get("memory") or _share_of_memory(payload["at_once"])):
             return work()
     except Exception as error:
-        said = one_line(error)[:_MOST_SAID]
-        said = said if isinstance(error, ProbekitError) else f"{type(error).__name__}: {said}"
-        return {"error": said, "kind": type(error).__name__, "node": here()}
+        return error_answer(error) | {"node": here()}
 
 
 def _share_of_memory(at_once: int) -> int | None:
@@ -116,19 +112,8 @@ def _share_of_memory(at_once: int) -> int | None:
     return None if free is None else free // max(1, min(at_once, int(cpus)))
 
 
-def raise_error(answer: Mapping[str, Any], what: str) -> None:
+def raise_error(answer: Payload, what: str) -> None:
     """Raise the error of an answer, if it has one, as the same kind of error; `what` says which task."""
     if "error" in answer:
-        kind: Any = getattr(errors, answer["kind"], None)
-        is_known = isinstance(kind, type) and issubclass(kind, ProbekitError)
         where = f" on {answer['node']!a}" if "node" in answer else ""
-        raised = kind if is_known else ProbekitError
-        raise raised(f"{what}{where}: {answer['error']}")
-
-
-def check_seen(path: str, is_there: bool) -> None:
-    """Raise a StorageError where this machine does not see a folder of the driver's."""
-    if not is_there:
-        raise StorageError(
-            f"{path!a} is not there: the workers of a cluster need a shared folder, or an object store (s3://...)"
-        )
+        raise error_of(answer, f"{what}{where}", other=ProbekitError)

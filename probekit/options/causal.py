@@ -1,16 +1,16 @@
 """The options of `causal`."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError, nearest
 from probekit.options.check import is_real, is_whole
-from probekit.options.engine import PartsOptions, ProgressOptions
+from probekit.options.engine import PartsOptions
 from probekit.options.kinds import LAYERS, Kind, choice, names, whole
-from probekit.options.option import CHECKS, EDITED, READ, Options, like, option
+from probekit.options.option import CHECKS, EDITED, READ, Options, option
 from probekit.selections import Selection
 from probekit.text import listed
 
@@ -237,15 +237,12 @@ class CausalOptions(Options, heading=READ):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CausalArguments(CausalOptions, heading=READ):
+class CausalArguments(PartsOptions, CausalOptions, heading=READ):
     """`CausalOptions`, and what only Python can pass."""
 
     keep: Path | None = option(
         None, "Folder for what is complete of an unfinished run, from which the next one resumes.", flag=None
     )
-    progress: bool | None = like(ProgressOptions, "progress")
-    on_progress: Callable[[int, int], None] | None = like(PartsOptions, "on_progress")
-    on_part: Callable[[str], None] | None = like(PartsOptions, "on_part")
 
 
 def _check_together(options: CausalOptions) -> None:

@@ -1,13 +1,13 @@
 """Which probe is fitted to which label, and where: the options that `train_probes` and `transfer` share."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from probekit.errors import UsageError
 from probekit.options.check import check_strength
-from probekit.options.engine import PartsOptions, ProgressOptions
+from probekit.options.engine import PartsOptions
 from probekit.options.kinds import POSITION, POSITIONS, Kind, layers, name_of, positive_numbers, whole
 from probekit.options.option import CHOSEN, READ, Options, like, option
 
@@ -128,9 +128,5 @@ class TransferOptions(CurveOptions, heading=READ):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransferArguments(TransferOptions):
+class TransferArguments(PartsOptions, TransferOptions):
     """`TransferOptions`, and what only Python can pass."""
-
-    progress: bool | None = like(ProgressOptions, "progress")
-    on_progress: Callable[[int, int], None] | None = like(PartsOptions, "on_progress")
-    on_part: Callable[[str], None] | None = like(PartsOptions, "on_part")

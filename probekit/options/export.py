@@ -5,7 +5,7 @@ from pathlib import Path
 
 from probekit.options.engine import ProgressOptions
 from probekit.options.kinds import Kind, matching, name_of, not_blank
-from probekit.options.option import OUTPUT, Options, like, option
+from probekit.options.option import OUTPUT, Options, option
 
 WEIGHTS = {"numpy": ".npz", "safetensors": ".safetensors", "sklearn-json": ".json", "gguf-control-vector": ".gguf"}
 TABLES = {"latex": ".tex", "csv": ".csv", "parquet": ".parquet"}
@@ -34,7 +34,7 @@ class ExportOptions(Options, heading=OUTPUT):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PushOptions(Options, heading=OUTPUT):
+class PushOptions(ProgressOptions, heading=OUTPUT):
     """Who can read what is pushed, where it goes, and what its card says."""
 
     private: bool = option(
@@ -54,4 +54,3 @@ class PushOptions(Options, heading=OUTPUT):
         "License in the card, as the Hub names it: mit, apache-2.0, cc-by-4.0.",
         matching(_LICENSE, "a name of the Hub's list, such as apache-2.0", "NAME"),
     )
-    progress: bool | None = like(ProgressOptions, "progress")

@@ -156,7 +156,7 @@ class ExtractOptions(Options, heading=READ):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractArguments(EngineOptions, ContinuationOptions, ExtractOptions, heading=OUTPUT):
+class ExtractArguments(ProgressOptions, EngineOptions, ContinuationOptions, ExtractOptions, heading=OUTPUT):
     """`ExtractOptions`, how texts are continued first, where the result goes, and who does the work."""
 
     out: str | Path | RemotePath | None = option(
@@ -171,7 +171,6 @@ class ExtractArguments(EngineOptions, ContinuationOptions, ExtractOptions, headi
         "Also write the sums that ridge, LDA and mean-diff need.",
         notes="They are `Store.statistics`; a complete store gets them without the model running again.",
     )
-    progress: bool | None = like(ProgressOptions, "progress")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -127,7 +127,7 @@ class ImportOptions(_Labels, heading=READ):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportArguments(ImportOptions, heading=OUTPUT):
+class ImportArguments(ProgressOptions, ImportOptions, heading=OUTPUT):
     """`ImportOptions`, and where the result goes."""
 
     out: str | Path | RemotePath | None = option(
@@ -136,4 +136,3 @@ class ImportArguments(ImportOptions, heading=OUTPUT):
         notes="An unfinished store of the same import is resumed.",
         metavar="PATH",
     )
-    progress: bool | None = like(ProgressOptions, "progress")

@@ -83,10 +83,8 @@ class ModelOptions(DeviceOptions, heading=RUNS):
 
 
 @dataclass(frozen=True)
-class ModelArguments(ModelOptions):
+class ModelArguments(ProgressOptions, ModelOptions):
     """`ModelOptions`, and what only Python can pass."""
-
-    progress: bool | None = like(ProgressOptions, "progress")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The options of `train_probes`."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from probekit.options.curve import (
     check_strengths_of,
     name_in,
 )
-from probekit.options.engine import ClusterOptions, PartsOptions, ProgressOptions
+from probekit.options.engine import ClusterOptions, PartsOptions
 from probekit.options.kinds import SIZE, Kind, choice, name_of, names, strings, whole
 from probekit.options.option import CHECKS, CHOSEN, OUTPUT, READ, RUNS, like, option
 from probekit.options.task import OnBadRow, TaskOptions
@@ -278,7 +278,7 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeArguments(ClusterOptions, ProbeOptions, heading=RUNS):
+class ProbeArguments(PartsOptions, ClusterOptions, ProbeOptions, heading=RUNS):
     """`ProbeOptions`, who does the work, and what only Python can pass."""
 
     random_init: Any = option(
@@ -303,9 +303,6 @@ class ProbeArguments(ClusterOptions, ProbeOptions, heading=RUNS):
         kind=SIZE,
         flag=None,
     )
-    progress: bool | None = like(ProgressOptions, "progress")
-    on_progress: Callable[[int, int], None] | None = like(PartsOptions, "on_progress")
-    on_part: Callable[[str], None] | None = like(PartsOptions, "on_part")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ class ProbeDeviceOptions(DeviceOptions, heading=RUNS):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreOptions(Options, heading=CHECKS):
+class ScoreOptions(ProgressOptions, heading=CHECKS):
     """What is scored, what is flagged, and how the model runs."""
 
     place: str | None = option(
@@ -80,7 +80,6 @@ class ScoreOptions(Options, heading=CHECKS):
         "The edits that the model ran with when the probe was trained.",
         notes="Their checksums are compared with those that the results record.",
     )
-    progress: bool | None = like(ProgressOptions, "progress")
 
 
 def _thresholds(_: str, value: Any) -> Any:

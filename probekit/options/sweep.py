@@ -78,7 +78,7 @@ class SweepOptions(Options, heading=READ):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepArguments(ClusterOptions, SweepOptions, heading=OUTPUT):
+class SweepArguments(ProgressOptions, ClusterOptions, SweepOptions, heading=OUTPUT):
     """`SweepOptions`, where results go, and who does the work."""
 
     out: str | Path | None = option(
@@ -93,7 +93,6 @@ class SweepArguments(ClusterOptions, SweepOptions, heading=OUTPUT):
         notes="Otherwise they are in memory while their probes are trained. A run that is interrupted is then done "
         "again from its start; with stores its extraction resumes.",
     )
-    progress: bool | None = like(ProgressOptions, "progress")
     on_progress: Callable[[int, int], None] | None = option(
         None, "Called with (runs done, runs) after each run of this call, in place of the line on stderr.", flag=None
     )

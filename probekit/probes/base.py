@@ -19,7 +19,8 @@ from probekit.errors import DataError, UsageError, nearest
 from probekit.machine.devices import DTYPES, find_device, has_float64
 from probekit.options.kinds import DTYPES as SHORT
 from probekit.probes.files import write_probe
-from probekit.probes.problem import LARGEST, SMALLEST, Labels, ProblemSet
+from probekit.probes.problem import LARGEST, SMALLEST, Labels, ProblemSet, every_problem
+from probekit.probes.stream import take_some
 
 OTHER_NAMES = "The feature names should match"  # how scikit-learn's own list of wrong columns begins
 
@@ -104,8 +105,7 @@ class Probe(BaseEstimator):
         for problem, probe in zip(problems.problems, self._copies(problems), strict=True):
             labels = problems.labels[problem.label]
             rows = self._rows(labels, problems.weightings[problem.weighting])
-            features = X if rows is None else X[torch.from_numpy(rows).to(X.device)]
-            probes.append(probe.fit(features, labels.values if rows is None else labels.values[rows]))
+            probes.append(probe.fit(take_some(X, rows), labels.of(rows)))
         return probes
 
     def _copies(self, problems: ProblemSet) -> list[Self]:
@@ -200,12 +200,16 @@ class ClassifierProbe(ClassifierMixin, Probe):
     def _checked(self, X: Any, y: Any, dtype: Any = np.float64) -> tuple[np.ndarray, np.ndarray]:
         """X [N, D] in (one of) `dtype`, and labels 0..C-1 [N]; sets `classes_` and `n_features_in_`."""
         X, y = checked(self, X, y, dtype=dtype)
+        return X, self._classed(y)
+
+    def _classed(self, y: np.ndarray) -> np.ndarray:
+        """The labels [N] as 0..C-1; sets `classes_`."""
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         self._names = None
         if len(self.classes_) < 2:
             raise DataError(f"a probe needs two classes or more; every label is of one class, {self.classes_[0]!a}")
-        return X, labels
+        return labels
 
     def _fit(self, X: np.ndarray, labels: np.ndarray) -> None:
         """Set the fitted attributes from float64 X [N, D] and labels 0..C-1."""
@@ -233,7 +237,7 @@ class ClassifierProbe(ClassifierMixin, Probe):
 
     def _rows(self, labels: Labels, weights: np.ndarray | None) -> np.ndarray | None:
         rows = rows_of(weights)
-        check_classes(labels.values if rows is None else labels.values[rows], labels.n_classes)
+        check_classes(labels.of(rows), labels.n_classes)
         return rows
 
 
@@ -290,6 +294,16 @@ def probabilities(decision: np.ndarray) -> np.ndarray:
     if decision.ndim == 2:
         return softmax(decision, axis=1)
     return np.stack([expit(-decision), expit(decision)], axis=1)
+
+
+def fit_strengths(first: Probe, X: torch.Tensor, labels: Labels, strengths: Sequence[float]) -> Sequence[Any]:
+    """A probe for each C, like an unfitted one that has looked at the features, whose classes and names they have."""
+    probes = first.fit_many(X, every_problem([labels], strengths))
+    for probe in probes:
+        for name in ("classes_", "feature_names_in_"):
+            if hasattr(first, name):
+                setattr(probe, name, getattr(first, name))
+    return probes
 
 
 def rows_of(weights: np.ndarray | None) -> np.ndarray | None:

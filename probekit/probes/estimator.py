@@ -54,7 +54,7 @@ class EstimatorProbe(Probe):
     def _fitted(self, X: np.ndarray, labels: Labels, weights: np.ndarray | None) -> Self:
         probe: Self = clone(self)  # pyright: ignore[reportAssignmentType]
         rows = self._rows(labels, weights)
-        X, y = (X, labels.values) if rows is None else (X[rows], labels.values[rows])
+        X, y = X if rows is None else X[rows], labels.of(rows)
         if weights is None or rows is None or (weights[rows] == 1).all():
             return probe._learn(X, y)
         return probe._learn(X, y, sample_weight=weights[rows])
@@ -119,7 +119,7 @@ class EstimatorClassifier(EstimatorProbe, ClassifierProbe):
 
     def _rows(self, labels: Labels, weights: np.ndarray | None) -> np.ndarray | None:
         rows = EstimatorProbe._rows(self, labels, weights)
-        check_classes(labels.values if rows is None else labels.values[rows], labels.n_classes)
+        check_classes(labels.of(rows), labels.n_classes)
         return rows
 
     def predict(self, X: Any) -> np.ndarray:

@@ -30,10 +30,10 @@ class _ProbeFile(TypedDict):
     classes_dtype: NotRequired[str]
     converged: bool
     n_iter: int
-    facts: NotRequired[dict[str, float | None] | None]
+    facts: dict[str, float | None]
     sha256: str
     feature_names: NotRequired[list[str]]
-    label_names: NotRequired[list[str] | None]
+    label_names: NotRequired[list[str]]
 
 
 def write_probe(probe: Any, path: str | Path) -> Path:
@@ -141,8 +141,8 @@ def _restored(probe: Any, about: _ProbeFile, arrays: dict[str, np.ndarray]) -> A
         setattr(probe, name, array)
     if "classes" in about:
         probe.classes_ = _class_array(about)
-    if (names := about.get("label_names")) is not None:
-        probe.label_names_ = names
+    if "label_names" in about:
+        probe.label_names_ = about["label_names"]
     probe._check_arrays()
     if "feature_names" in about:
         names = about["feature_names"]
@@ -150,9 +150,8 @@ def _restored(probe: Any, about: _ProbeFile, arrays: dict[str, np.ndarray]) -> A
             raise ValueError(f"{len(names)} names for {probe.n_features_in_} features")
         probe.feature_names_in_ = np.array(names, dtype=object)
     probe.converged_, probe.n_iter_ = about["converged"], about["n_iter"]
-    facts = about.get("facts")
     for name in probe.FACTS:
-        value = None if facts is None else facts[name]
+        value = about["facts"][name]
         setattr(probe, name, math.inf if value is None else value)
     return probe
 

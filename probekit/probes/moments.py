@@ -82,8 +82,7 @@ class MomentsProbe(LinearProbe):
         for problem, probe in zip(problems.problems, probes, strict=True):
             labels = problems.labels[problem.label]
             rows = self._rows(labels, problems.weightings[problem.weighting])
-            features = X if rows is None else take_some(X, rows)
-            y = labels.values if rows is None else labels.values[rows]
+            features, y = take_some(X, rows), labels.of(rows)
             if isinstance(features, Stream):
                 probe.classes_, probe.n_features_in_ = np.arange(labels.n_classes), X.d
                 probe.coef_, probe.intercept_ = probe._solve_stream(features, y)

@@ -24,6 +24,10 @@ class Labels:
     values: np.ndarray
     n_classes: int = 2
 
+    def of(self, rows: np.ndarray | None) -> np.ndarray:
+        """The labels of some rows; None is all."""
+        return self.values if rows is None else self.values[rows]
+
 
 class Problem(NamedTuple):
     """One fit of a `ProblemSet`.
@@ -101,7 +105,7 @@ def subset(problems: ProblemSet, which: Sequence[int]) -> ProblemSet:
 
 def on_rows(problems: ProblemSet, rows: np.ndarray) -> ProblemSet:
     """The same problems over some of the rows."""
-    labels = tuple(Labels(each.values[rows], each.n_classes) for each in problems.labels)
+    labels = tuple(Labels(each.of(rows), each.n_classes) for each in problems.labels)
     weightings = tuple(None if weights is None else weights[rows] for weights in problems.weightings)
     return ProblemSet(labels, weightings, problems.problems)
 

@@ -10,7 +10,7 @@ Axes: N examples, D features, C classes, T targets.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Self
 
@@ -23,9 +23,9 @@ from torch import Tensor
 from probekit.errors import DataError, UsageError
 from probekit.machine.devices import where_float64
 from probekit.options.check import check_strength
-from probekit.probes.base import Probe, checked, rows_of, scale_of, unstandardise
+from probekit.probes.base import Probe, checked, fit_strengths, rows_of, scale_of, unstandardise
 from probekit.probes.moments import MomentsProbe, RowMoments, standardised_sums, triangle_of
-from probekit.probes.problem import Labels, ProblemSet, every_problem
+from probekit.probes.problem import Labels, ProblemSet, by_weighting
 from probekit.probes.stream import Stream, take_some
 
 QR_ROWS = 2048  # of a block whose triangle is computed by itself
@@ -53,7 +53,7 @@ class RidgeProbe(MomentsProbe):
     def fit_many(self, X: Tensor | Stream, problems: ProblemSet) -> list[Self]:
         """A probe for each problem; those on the same rows share one eigendecomposition. See `Probe.fit_many`."""
         probes = self._copies(problems)
-        for probe, labels, weights in zip(probes, _labels(problems), _solve_many(probes, X, problems), strict=True):
+        for probe, labels, weights in _solved(probes, X, problems):
             probe.classes_, probe.n_features_in_ = np.arange(labels.n_classes), X.shape[1]
             probe.coef_, probe.intercept_ = weights
         return probes
@@ -118,7 +118,7 @@ class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
     def fit_many(self, X: Tensor | Stream, problems: ProblemSet) -> list[Self]:
         """A probe for each problem; those on the same rows share one eigendecomposition. See `Probe.fit_many`."""
         probes = self._copies(problems)
-        for probe, labels, weights in zip(probes, _labels(problems), _solve_many(probes, X, problems), strict=True):
+        for probe, labels, weights in _solved(probes, X, problems):
             probe.n_features_in_ = X.shape[1]
             probe._set(weights, single=labels.values.ndim == 1)
         return probes
@@ -168,12 +168,7 @@ def fit_ridge_path(
     first = kind(standardise=standardise)
     X, labels = first._checked(X, y)
     n_classes = 0 if isinstance(first, RidgeRegressionProbe) else len(first.classes_)
-    probes = first.fit_many(torch.from_numpy(X), every_problem([Labels(labels, n_classes)], C))
-    for probe in probes:
-        for name in ("classes_", "feature_names_in_"):
-            if hasattr(first, name):
-                setattr(probe, name, getattr(first, name))
-    return probes
+    return [*fit_strengths(first, torch.from_numpy(X), Labels(labels, n_classes), C)]
 
 
 class RidgePath:
@@ -270,39 +265,25 @@ def signs(labels: np.ndarray, n_classes: int) -> Tensor:
     return torch.from_numpy(np.where(labels[:, None] == own, 1.0, -1.0))
 
 
-def _labels(problems: ProblemSet) -> list[Labels]:
-    """The labels of each problem."""
-    return [problems.labels[problem.label] for problem in problems.problems]
-
-
-def _solve_many(probes: Sequence[Any], X: Tensor | Stream, problems: ProblemSet) -> list[Weights]:
-    """The weights of each problem, from one eigendecomposition per weighting of the rows."""
-    solved: dict[int, Weights] = {}
-    for weighting in dict.fromkeys(problem.weighting for problem in problems.problems):
-        same_rows = [i for i, problem in enumerate(problems.problems) if problem.weighting == weighting]
+def _solved(probes: Sequence[Any], X: Tensor | Stream, problems: ProblemSet) -> Iterator[tuple[Any, Labels, Weights]]:
+    """Each probe with its labels and its weights, from one eigendecomposition per weighting of the rows."""
+    for weighting, same_rows in by_weighting(problems).items():
         numbers = list(dict.fromkeys(problems.problems[i].label for i in same_rows))
         columns = [problems.labels[number] for number in numbers]
         rows, *_ = [probes[0]._rows(labels, problems.weightings[weighting]) for labels in columns]  # checks each
         targets = [_targets(labels, rows) for labels in columns]
-        path = RidgePath(_some(X, rows), torch.cat(targets, dim=1), probes[0].standardise)
+        path = RidgePath(take_some(X, rows), torch.cat(targets, dim=1), probes[0].standardise)
         ends = np.cumsum([part.shape[1] for part in targets]).tolist()
         own = {
             number: slice(end - part.shape[1], end) for number, part, end in zip(numbers, targets, ends, strict=True)
         }
         for i in same_rows:
-            solved[i] = path.weights(check_strength("C", probes[i].C), own[problems.problems[i].label])
-    return [solved[i] for i in range(len(problems.problems))]
-
-
-def _some(X: Tensor | Stream, rows: np.ndarray | None) -> Tensor | Stream:
-    if rows is None:
-        return X
-    return take_some(X, rows) if isinstance(X, Stream) else X[torch.from_numpy(rows).to(X.device)]
+            label = problems.problems[i].label
+            yield probes[i], problems.labels[label], path.weights(check_strength("C", probes[i].C), own[label])
 
 
 def _targets(labels: Labels, rows: np.ndarray | None) -> Tensor:
-    values = labels.values if rows is None else labels.values[rows]
-    return signs(values, labels.n_classes) if labels.n_classes else _columns(values)
+    return signs(labels.of(rows), labels.n_classes) if labels.n_classes else _columns(labels.of(rows))
 
 
 def _columns(y: np.ndarray) -> Tensor:

@@ -5,6 +5,7 @@ Axes: N rows, D features, B rows of a block.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,8 +50,15 @@ def most_scores(X: Tensor | Stream, most: int) -> int:
     return most if isinstance(X, Tensor) or X.room is None else min(most, max(1, X.room // (2 * BYTES_OF_A_SCORE)))
 
 
-def take_some(X: Stream, rows: np.ndarray) -> Tensor | Stream:
-    """Some rows, each once, by their index into the labels; numbered in this order, and held if the room has place."""
+def take_some(X: Tensor | Stream, rows: np.ndarray | None) -> Any:
+    """Some rows (None: all), each once, by their index into the labels; numbered in this order.
+
+    Those of a stream are held if its room has place.
+    """
+    if rows is None:
+        return X
+    if isinstance(X, Tensor):
+        return X[torch.from_numpy(rows).to(X.device)]
     some = some_of(X, rows)
     return held(some) if X.room is not None and bytes_to_fit(*some.shape) <= X.room else some
 

@@ -1,4 +1,4 @@
-"""One Ray cluster for the tests of this folder, and a limit to the time of each test that uses it."""
+"""For the tests of this folder: an extraction and its store, one Ray cluster, and a limit to the time of a test."""
 
 import os
 import shutil
@@ -9,9 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from engine_cases import SIZES, N
 from ray_workers import CONTROL
+from user_files import write_model, write_texts
 
+from probekit.activations import plan_extraction, run_plan
+from probekit.activations.plan.plan import ExtractionPlan
 from probekit.engines.cluster import own_signals
+from probekit.models import load_model
+from probekit.options import ExtractOptions
+from probekit.tasks import load_task
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300  # seconds after which a test fails instead of waiting
@@ -88,3 +96,37 @@ def bounded() -> Iterator[None]:
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Bits are promised for one number of threads; a forked process may use one alone."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="package")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("engines")
+    write_model(folder / "tiny")
+    write_texts(folder / "texts.csv", N)
+    return folder
+
+
+@pytest.fixture(scope="package")
+def plan(folder: Path) -> ExtractionPlan:
+    model, task = load_model(str(folder / "tiny")), load_task(str(folder / "texts.csv"))
+    return plan_extraction(model, task, ExtractOptions(**SIZES))
+
+
+@pytest.fixture(scope="package")
+def whole(folder: Path, plan: ExtractionPlan) -> Path:
+    """The store of one process, with its sums."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    run_plan(plan, folder / "whole", progress=False, stats=True)
+    torch.set_num_threads(threads)
+    assert len(plan.shards) >= 10
+    return folder / "whole"

@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from engine_cases import job, sums
 from ray_workers import HELD, OddWorker
-from store_cases import lasting
-from user_files import write_model, write_texts
+from store_cases import of_shards
 
-from probekit.activations import plan_extraction, run_plan
 from probekit.activations.parts.work import begin_work
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.cli.main import run
@@ -30,30 +28,16 @@ from probekit.engines import ray_extract, schedule
 from probekit.engines.cluster import workers_that_fit
 from probekit.engines.ray_extract import needs_of, run_on_ray
 from probekit.errors import StorageError, UsageError
-from probekit.files.durable import TEMPORARY
-from probekit.models import load_model
-from probekit.options import EngineOptions, ExtractOptions
-from probekit.tasks import load_task
+from probekit.options import EngineOptions
 
 ray = pytest.importorskip("ray")
 pytestmark = [
-    pytest.mark.usefixtures("bounded"),
+    pytest.mark.usefixtures("bounded", "one_thread"),
     pytest.mark.filterwarnings("default::UserWarning"),  # a busy machine may lose a worker more
 ]
 PATIENCE = 300  # seconds that the background waits
-N = 200
-HOW: dict[str, Any] = {"batch_tokens": 40, "shard_bytes": 1000}
 TWO = EngineOptions(engine="ray", workers=2)
 Started = Callable[..., None]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Bits are those of one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -62,37 +46,6 @@ def odd(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
     monkeypatch.setattr(ray_extract, "ShardWorker", OddWorker)
     yield nodes.say
     nodes.say()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ray")
-    write_model(folder / "tiny")
-    write_texts(folder / "texts.csv", N)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def plan(folder: Path) -> ExtractionPlan:
-    model, task = load_model(str(folder / "tiny")), load_task(str(folder / "texts.csv"))
-    return plan_extraction(model, task, ExtractOptions(**HOW))
-
-
-@pytest.fixture(scope="module")
-def whole(folder: Path, plan: ExtractionPlan) -> Path:
-    """The store of one process."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    run_plan(plan, folder / "whole", progress=False)
-    torch.set_num_threads(threads)
-    assert len(plan.shards) >= 10
-    return folder / "whole"
-
-
-def check_same(path: Path, whole: Path) -> None:
-    """File by file, and no other files, so that no shard is there twice; a killed process leaves temporary ones."""
-    files = {name: data for name, data in lasting(path).items() if not name.name.startswith(TEMPORARY)}
-    assert files == lasting(whole)
 
 
 @contextmanager
@@ -123,10 +76,8 @@ def when(true: Callable[[], bool], then: Callable[[], object]) -> threading.Thre
     return thread
 
 
-def job(folder: Path, store: Path) -> list[str]:
-    """The command line of the same extraction."""
-    data = ["extract", "--model", str(folder / "tiny"), "--dataset", str(folder / "texts.csv"), "--out", str(store)]
-    return [*data, "--batch-tokens", "40", "--shard-bytes", "1000", "--engine", "ray", "--quiet"]
+def ray_job(folder: Path, store: Path) -> list[str]:
+    return job(folder, "--out", str(store), "--engine", "ray", "--quiet")
 
 
 def records(path: Path) -> int:
@@ -134,26 +85,17 @@ def records(path: Path) -> int:
 
 
 def test_two_workers_make_the_store_and_the_sums_of_one_process(
-    nodes: Any, odd: Started, folder: Path, plan: ExtractionPlan, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    nodes: Any, odd: Started, folder: Path, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """As the command line runs it; stdout is the path alone, and stderr has nothing of Ray's."""
     odd("hold")
     when(lambda: len(nodes.ran) == 2, odd)
-    assert run([*job(folder, tmp_path / "store"), "--stats", "--workers", "1:8"]) == 0
+    assert run([*ray_job(folder, tmp_path / "store"), "--stats", "--workers", "1:8"]) == 0
     out, err = capfd.readouterr()
     assert out == f"{tmp_path / 'store'}\n"
     assert err == ""
-    run_plan(plan, tmp_path / "one", progress=False, stats=True)
-    one, other = (
-        {k: v for k, v in lasting(p).items() if "statistics" not in k.parts}
-        for p in (tmp_path / "one", tmp_path / "store")
-    )
-    assert one == other
-    sums = [
-        {f.name: f.read_bytes() for f in (p / "statistics").glob("*.safetensors")}
-        for p in (tmp_path / "one", tmp_path / "store")
-    ]
-    assert sums[0] == sums[1] != {}
+    assert of_shards(tmp_path / "store") == of_shards(whole)
+    assert sums(tmp_path / "store") == sums(whole) != {}
 
 
 def test_a_machine_without_room_for_a_worker_says_so_at_once(nodes: Any, plan: ExtractionPlan, tmp_path: Path) -> None:
@@ -183,7 +125,7 @@ def test_workers_that_die_fail_and_hang_cost_two_warnings(
     died = r"^worker \d on .*: its process died; others will do its \d+ shards?$"
     with warned(died, r"^worker \d on .*: RuntimeError: CUDA error: unspecified launch failure; others"):
         run_on_ray(plan, tmp_path / "store", TWO, False)
-    check_same(tmp_path / "store", whole)
+    assert of_shards(tmp_path / "store") == of_shards(whole)
 
 
 def test_a_removed_node_costs_a_warning(
@@ -210,7 +152,7 @@ def test_a_removed_node_costs_a_warning(
     finally:
         removed.join(PATIENCE)
         nodes.add()
-    check_same(tmp_path / "store", whole)
+    assert of_shards(tmp_path / "store") == of_shards(whole)
 
 
 def test_after_a_killed_driver_only_the_missing_shards_are_computed(
@@ -218,7 +160,7 @@ def test_after_a_killed_driver_only_the_missing_shards_are_computed(
 ) -> None:
     odd("hold")
     store = tmp_path / "store"
-    command = [*job(folder, store), "--address", nodes.address]
+    command = [*ray_job(folder, store), "--address", nodes.address]
     driver = subprocess.Popen([sys.executable, "-m", "ray_workers", *command], stderr=subprocess.PIPE, text=True)
     when(lambda: records(store) >= HELD, driver.kill)
     _, err = driver.communicate(timeout=PATIENCE)
@@ -230,7 +172,7 @@ def test_after_a_killed_driver_only_the_missing_shards_are_computed(
     odd()
     run_on_ray(plan, store, TWO, False)
     assert there.items() <= {file.name: file.stat().st_mtime_ns for file in (store / "records").iterdir()}.items()
-    check_same(store, whole)
+    assert of_shards(store) == of_shards(whole)
 
 
 def test_ctrl_c_ends_all_workers_with_one_line(
@@ -239,7 +181,7 @@ def test_ctrl_c_ends_all_workers_with_one_line(
     odd("hold")
     store = tmp_path / "store"
     when(lambda: records(store) >= HELD, lambda: os.kill(os.getpid(), signal.SIGINT))
-    assert run(job(folder, store)) == 130
+    assert run(ray_job(folder, store)) == 130
     assert len(capfd.readouterr().err.splitlines()) == 1
     assert nodes.ran
     wait_until(lambda: not any(process.exists() for process in nodes.ran))

@@ -25,7 +25,6 @@ from probekit.evaluation.curve import fit_places
 from probekit.evaluation.label_sets import plan_label_sets
 from probekit.evaluation.request import check_requests
 from probekit.options import CurvesArguments
-from probekit.probes import RidgeProbe
 from probekit.sweeps.files import read_body, read_runs
 from probekit.tasks import Task
 from probekit.verbs.extract import extract
@@ -95,13 +94,6 @@ def test_results_are_those_of_one_process_file_by_file(cluster, store, expected,
     assert ticks == [(i, len(store)) for i in range(1, len(store) + 1)]
 
 
-def test_several_probes_on_one_worker(cluster, store, tmp_path):
-    how: dict[str, Any] = {"labels": ["even"], "probes": ["ridge", RidgeProbe(C=0.5)], "quick": True}
-    one = pk.train_probes(store, **how)
-    other = pk.train_probes(store, **how, engine="ray", workers=1)
-    assert saved(other, tmp_path / "ray") == saved(one, tmp_path / "one")
-
-
 def test_a_worker_reads_labels_that_changed_since_the_run_before(cluster, tmp_path):
     path = tmp_path / "store"
     extract(tiny_model("gpt2"), make_task(), points="resid_pre", layers=0, out=path)
@@ -115,11 +107,6 @@ def test_a_worker_reads_labels_that_changed_since_the_run_before(cluster, tmp_pa
         found.append(saved(other, tmp_path / f"ray{seed}"))
         assert found[-1] == saved(one, tmp_path / f"one{seed}")
     assert found[0] != found[1]
-
-
-def test_a_task_that_no_machine_has_room_for_is_one_line(cluster, store):
-    with pytest.raises(UsageError, match=r"^no node has room for a worker, which needs 1 CPU and 1 GPU; .*$"):
-        pk.train_probes(store, **BRIEF, engine="ray", gpus_per_worker=1)
 
 
 def test_a_place_whose_worker_is_killed_is_fitted_again(cluster, store, expected, tmp_path, monkeypatch):

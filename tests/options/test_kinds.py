@@ -10,7 +10,8 @@ import pytest
 
 import probekit as pk
 from probekit.errors import DataError, ProbekitError, UsageError
-from probekit.options.kinds import CallError
+from probekit.options import EngineOptions, ProbeArguments
+from probekit.options.kinds import CallError, dtype, positive_numbers, stacked_layers
 from probekit.options.option import keywords, option
 
 
@@ -78,6 +79,33 @@ def test_options_by_position_and_unknown_ones_are_errors_of_both_families():
         verb(1, nam=2)  # pyright: ignore[reportCallIssue]
     assert issubclass(CallError, TypeError)
     assert issubclass(CallError, ProbekitError)
+
+
+READ: list[tuple[Callable[[str], Any], dict[str, Any], list[str]]] = [
+    (lambda text: ProbeArguments(memory=text).memory, {"8GB": 8e9, "1.5MiB": 1.5 * 2**20, "512": 512}, ["0", "8XB"]),
+    (
+        lambda text: EngineOptions(part=text).part,
+        {"1/1": (1, 1), "4/4": (4, 4)},
+        ["0/4", "5/4", "1/100000", "1"],
+    ),
+    (lambda text: EngineOptions(engine="ray", workers=text).workers, {"4": (4, 4), "1:8": (1, 8)}, ["0", "8:1", "x"]),
+    (
+        lambda text: EngineOptions(devices=text).devices,
+        {"0, cpu": ("cuda:0", "cpu"), "auto": ("auto",)},
+        ["", "auto,0"],
+    ),
+    (stacked_layers, {"3,0": [3, 0], "2-4": [2, 3, 4], "5-5": [5]}, ["4-", "x", "", "0-99999"]),
+    (positive_numbers, {"0.1,inf": [0.1, float("inf")]}, ["0", "1,,2", "x", "nan"]),
+    (dtype, {"bf16": "bfloat16", "float32": "float32"}, ["fp64", "int8"]),
+]
+
+
+@pytest.mark.parametrize(("read", "good", "bad"), READ)
+def test_words_are_read_as_their_values_or_refused(read, good, bad):
+    assert {text: read(text) for text in good} == good
+    for text in bad:
+        with pytest.raises(UsageError):
+            read(text)
 
 
 @pytest.mark.parametrize("given", [3, None, 2.5, [], {}, b"x", True, np.zeros(3)])

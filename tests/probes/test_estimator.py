@@ -107,14 +107,6 @@ def test_weights_reach_an_estimator_that_takes_them_and_no_other():
         EstimatorClassifier(KNeighborsClassifier()).fit_many(torch.from_numpy(Z), problems)
 
 
-def test_names_of_classes_are_kept():
-    names = np.array(["no", "yes", "so"])[THREE]
-    for estimator in (RandomForestClassifier(5, random_state=0), NearestMean()):
-        probe = EstimatorClassifier(estimator).fit(Z, names)
-        assert probe.classes_.tolist() == ["no", "so", "yes"]
-        np.testing.assert_array_equal(probe.predict(Z), estimator.fit(Z, names).predict(Z))
-
-
 def test_a_fit_that_did_not_converge_says_so():
     late = LogisticRegression(max_iter=1)
     with pytest.warns(ConvergenceWarning, match="LogisticRegression did not converge"):

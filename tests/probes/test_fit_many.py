@@ -6,7 +6,7 @@ import torch
 from probe_problems import problem
 
 from probekit.errors import DataError, UsageError
-from probekit.probes import PROBES, RidgeProbe, RidgeRegressionProbe, ridge
+from probekit.probes import PROBES, MLPProbe, RidgeProbe, RidgeRegressionProbe, ridge
 from probekit.probes.problem import Labels, every_problem
 
 X, TWO = problem(n=120)
@@ -15,6 +15,9 @@ MASK = (np.arange(120) % 3 > 0).astype(np.float64)
 FEW = np.zeros(120)  # fewer rows than features
 for each in range(3):
     FEW[np.flatnonzero(each == THREE)[:3]] = 1
+
+
+MAKE = {**PROBES, "mlp": lambda: MLPProbe(max_epochs=5)}
 
 
 def assert_same(many, one):
@@ -26,12 +29,12 @@ def assert_same(many, one):
 
 @pytest.mark.parametrize("name", sorted(PROBES))
 def test_fits_on_shared_features_are_the_fits_on_their_own_rows(name):
-    strengths = (0.01, 1.0) if "C" in PROBES[name]().get_params() else (None,)
+    strengths = (0.01, 1.0) if "C" in MAKE[name]().get_params() else (None,)
     problems = every_problem([Labels(TWO), Labels(THREE, 3)], strengths, [None, MASK, FEW])
-    for probe, p in zip(PROBES[name]().fit_many(torch.from_numpy(X), problems), problems.problems, strict=True):
+    for probe, p in zip(MAKE[name]().fit_many(torch.from_numpy(X), problems), problems.problems, strict=True):
         weights = problems.weightings[p.weighting]
         rows = slice(None) if weights is None else weights > 0
-        alone = PROBES[name]()
+        alone = MAKE[name]()
         if p.C is not None:
             alone.set_params(C=p.C)
             assert probe.get_params()["C"] == p.C
@@ -65,15 +68,15 @@ def test_the_ridge_path_is_one_eigendecomposition_a_mask(monkeypatch):
 def test_rows_that_lack_a_class_are_refused(name):
     lacking = every_problem([Labels(THREE, 3)], [None], [(THREE != 2).astype(np.float64)])
     with pytest.raises(DataError, match="class 2"):
-        PROBES[name]().fit_many(torch.from_numpy(X), lacking)
+        MAKE[name]().fit_many(torch.from_numpy(X), lacking)
     with pytest.raises(DataError, match="class 3"):
-        PROBES[name]().fit_many(torch.from_numpy(X), every_problem([Labels(THREE, 500)], [None]))
+        MAKE[name]().fit_many(torch.from_numpy(X), every_problem([Labels(THREE, 500)], [None]))
 
 
 @pytest.mark.parametrize("name", sorted(set(PROBES) - {"logistic"}))
 def test_rows_are_taken_or_left_out(name):
     with pytest.raises(UsageError, match="weights must be 0 or 1"):
-        PROBES[name]().fit_many(torch.from_numpy(X), every_problem([Labels(TWO, 2)], [None], [MASK / 2]))
+        MAKE[name]().fit_many(torch.from_numpy(X), every_problem([Labels(TWO, 2)], [None], [MASK / 2]))
     with pytest.raises(UsageError, match="weights must be 0 or 1"):
         RidgeRegressionProbe().fit_many(torch.from_numpy(X), every_problem([Labels(TWO * 1.0, 0)], [None], [MASK / 2]))
 

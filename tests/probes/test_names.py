@@ -46,14 +46,6 @@ def test_names_belong_to_classes_that_are_not_counted_from_zero():
     assert set(zip(probe.predict(X).tolist(), probe.predict_labels(X).tolist(), strict=True)) == {(5, "no"), (7, "yes")}
 
 
-def test_a_file_of_an_older_version_has_no_names(tmp_path):
-    X, y = problem()
-    probe = LogisticProbe().fit(X, y)
-    path = probe.save(tmp_path / "old")
-    assert "label_names" not in json.loads(path.read_text())
-    assert load_probe(path).predict_labels(X).tolist() == probe.predict(X).tolist()
-
-
 @pytest.mark.parametrize("names", [["no"], ["no", "yes", "maybe"], ["no", 1], "ny", 5])
 def test_names_that_are_not_one_for_each_class_are_refused(names, tmp_path):
     X, y = problem()
@@ -105,28 +97,18 @@ def test_weights_that_do_not_fit_the_type_are_refused():
     assert probe.direction_tensor(torch.float64).isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "bf16", "float16", "torch.float16", "float64", "fp32"])
-def test_a_type_may_be_given_by_its_name(name):
-    X, y = problem()
-    wanted = {"bf16": torch.bfloat16, "fp32": torch.float32}.get(name) or getattr(torch, name.removeprefix("torch."))
-    assert RidgeProbe().fit(X, y).direction_tensor(name).dtype == wanted
-
-
-@pytest.mark.parametrize(
-    ("dtype", "named"),
-    [(torch.int64, "int64"), (torch.bool, "bool"), ("int8", "int8"), ("float", "float32"), (None, "None")],
-)
-def test_a_type_that_is_not_floating_is_refused(dtype, named):
-    X, y = problem()
-    with pytest.raises(UsageError, match=rf"dtype is a floating-point type, got .*{named}"):
-        RidgeProbe().fit(X, y).direction_tensor(dtype)
-
-
-@pytest.mark.parametrize("device", ["cuda:99", "gpu", "meta"])
-def test_a_device_that_cannot_be_used_is_refused_in_words(device):
-    X, y = problem()
-    with pytest.raises(UsageError, match=rf"device '{device}' cannot be used here .*; give auto, cpu"):
-        RidgeProbe().fit(X, y).direction_tensor(device=device)
+def test_types_and_devices_of_a_direction_are_torchs_or_refused_in_words():
+    probe = RidgeProbe().fit(*problem())
+    for name in ("bfloat16", "bf16", "float16", "torch.float16", "float64", "fp32"):
+        wanted = {"bf16": "bfloat16", "fp32": "float32"}.get(name, name.removeprefix("torch."))
+        assert probe.direction_tensor(name).dtype == getattr(torch, wanted)
+    given: list[tuple[Any, str]] = [(torch.int64, "int64"), ("int8", "int8"), ("float", "float32"), (None, "None")]
+    for dtype, named in given:
+        with pytest.raises(UsageError, match=rf"dtype is a floating-point type, got .*{named}"):
+            probe.direction_tensor(dtype)
+    for device in ("cuda:99", "gpu", "meta"):
+        with pytest.raises(UsageError, match=rf"device '{device}' cannot be used here .*; give auto, cpu"):
+            probe.direction_tensor(device=device)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +22,11 @@ from probekit.probes import (
 ALL = sorted(PROBES)
 LINEAR = [name for name in ALL if issubclass(PROBES[name], LinearProbe)]
 WITH_PROBABILITIES = [name for name in ALL if hasattr(PROBES[name], "predict_proba")]
+
+
+def brief(name):
+    """A probe whose fit takes no time."""
+    return MLPProbe(max_epochs=15) if name == "mlp" else PROBES[name]()
 
 
 def test_mean_difference_is_the_line_between_the_means():
@@ -64,7 +69,7 @@ def test_scale_and_origin_of_a_feature_change_no_decision(name, n_classes):
 @pytest.mark.parametrize("name", [name for name in ALL if name != "mean-diff"])
 def test_a_feature_that_never_varied_gets_no_weight(name):
     X, y = problem()
-    probe = PROBES[name]().fit(X, y)
+    probe = brief(name).fit(X, y)
     assert name == "mlp" or probe.direction[3] == 0
     surprise = X.copy()
     surprise[:, 3] = 3000
@@ -91,9 +96,9 @@ def test_a_planted_direction_is_found_and_shuffled_labels_are_not(name):
 def test_torch_and_numpy_give_the_same_probe(name, dtype):
     X = torch.randn(60, 5, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
     y = (X[:, 0] > 0).long()
-    from_torch = PROBES[name]().fit(X, y)
+    from_torch = brief(name).fit(X, y)
     wide = torch.promote_types(dtype, torch.float32)
-    from_numpy = PROBES[name]().fit(X.detach().to(wide).numpy(), y.numpy())
+    from_numpy = brief(name).fit(X.detach().to(wide).numpy(), y.numpy())
     for array in from_torch.ARRAYS:
         np.testing.assert_array_equal(getattr(from_torch, array), getattr(from_numpy, array))
     np.testing.assert_array_equal(from_torch.predict(X), from_numpy.predict(X.detach().float().numpy()))
@@ -106,15 +111,15 @@ def test_directions_have_the_shape_of_the_classes(name):
     assert PROBES[name]().fit(*problem(n_classes=3)).direction.shape == (3, 12)
 
 
-@pytest.mark.parametrize("name", ALL)
+NAMES = [None, ["no", "yés"], ["a", "b", "c"], np.array(["x", "yy"], dtype=object), [-1, 7], [False, True], [1.0, 2.0]]
+
+
 @pytest.mark.parametrize(
-    "names",
-    [None, ["no", "yés"], ["a", "b", "c"], np.array(["x", "yy"], dtype=object), [-1, 7], [False, True], [1.0, 2.0]],
-    ids=str,
+    ("name", "names"), [*((name, ["a", "b", "c"]) for name in ALL), *(("mean-diff", names) for names in NAMES)], ids=str
 )
 def test_saved_and_loaded_is_the_same_probe(name, names, tmp_path):
     X, y = problem(n_classes=2 if names is None else len(names), names=names)
-    probe = PROBES[name]().fit(X, y)
+    probe = brief(name).fit(X, y)
     path = tmp_path / "probes" / "resid_pre.5"  # a dot that is no ending
     assert probe.save(path) == tmp_path / "probes" / "resid_pre.5.json"
     assert sorted(p.name for p in path.parent.iterdir()) == ["resid_pre.5.json", "resid_pre.5.safetensors"]
@@ -178,7 +183,7 @@ def test_facts_and_parameters_of_any_plain_kind_are_saved(tmp_path):
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_probabilities_sum_to_one_and_agree_with_the_predictions(name, n_classes):
     X, y = problem(n_classes=n_classes, names=["a", "b", "c"][:n_classes])
-    probe = PROBES[name]().fit(X, y)
+    probe = brief(name).fit(X, y)
     proba = probe.predict_proba(X)
     np.testing.assert_allclose(proba.sum(axis=1), 1)
     np.testing.assert_array_equal(probe.classes_[proba.argmax(axis=1)], probe.predict(X))
@@ -196,12 +201,6 @@ def test_features_that_are_all_equal_give_every_row_the_same_class(name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_labels_that_are_no_classes_are_refused(name):
-    with pytest.raises(ValueError, match="Unknown label type: continuous"):
-        PROBES[name]().fit(np.eye(3), [0.1, 0.2, 0.7])
-
-
-@pytest.mark.parametrize("name", ALL)
 def test_fewer_rows_than_features_and_one_row_a_class(name):
     X, y = problem(n=8, d=30, n_classes=2)
     assert PROBES[name]().fit(X, y).score(X, y) > (0.5 if name == "mean-diff" else 0.8)
@@ -212,31 +211,16 @@ def test_fewer_rows_than_features_and_one_row_a_class(name):
             PROBES[name]().fit(np.eye(4), [3, 1, 2, 0])
 
 
+@pytest.mark.parametrize("make", [LogisticProbe, RidgeProbe, RidgeRegressionProbe, KSparseProbe])
+def test_regularisation_is_positive_and_finite(make):
+    bad: list[Any] = [0, -1, np.nan, np.inf, "1", None, True]
+    for C in bad:
+        if np.inf != C or make not in (RidgeProbe, RidgeRegressionProbe):  # least squares
+            with pytest.raises(UsageError, match="C must be a positive"):
+                make(C=C).fit(*problem())
+
+
 @pytest.mark.parametrize("name", ALL)
-def test_bad_input_is_refused(name):
-    X, y = problem()
+def test_labels_of_one_class_are_refused(name):
     with pytest.raises(DataError, match="one class, "):
-        PROBES[name]().fit(X, np.zeros_like(y))
-    for bad in (np.nan, np.inf):
-        broken = X.copy()
-        broken[7, 2] = bad
-        with pytest.raises(ValueError, match=r"NaN|infinity"):
-            PROBES[name]().fit(broken, y)
-        with pytest.raises(ValueError, match=r"NaN|infinity"):
-            PROBES[name]().fit(X, y).predict(torch.from_numpy(broken))
-    with pytest.raises(ValueError, match="expecting 12 features"):
-        PROBES[name]().fit(X, y).predict(X[:, :5])
-    with pytest.raises(ValueError, match="inconsistent numbers"):
-        PROBES[name]().fit(X, y[:-1])
-
-
-WITH_C = [LogisticProbe, RidgeProbe, RidgeRegressionProbe, KSparseProbe]
-LEAST_SQUARES = {(RidgeProbe, np.inf), (RidgeRegressionProbe, np.inf)}  # no penalty
-
-
-@pytest.mark.parametrize(
-    ("probe", "C"), sorted({*product(WITH_C, [0, -1, np.nan, np.inf, "1", None, True])} - LEAST_SQUARES, key=str)
-)
-def test_regularisation_is_positive_and_finite(probe, C):
-    with pytest.raises(UsageError, match="C must be a positive"):
-        probe(C=C).fit(*problem())
+        PROBES[name]().fit(np.eye(3), np.zeros(3))

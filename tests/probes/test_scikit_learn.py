@@ -1,5 +1,7 @@
 """The probes are scikit-learn's own kind of estimator."""
 
+from itertools import cycle
+
 import numpy as np
 import pytest
 import torch
@@ -35,8 +37,7 @@ def test_scikit_learns_own_checks_pass(probe):
     assert not any(c["expected_to_fail"] for c in checks)
 
 
-@pytest.mark.parametrize("name", sorted(PROBES))
-@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])
+@pytest.mark.parametrize(("name", "kind"), [*zip(sorted(PROBES), cycle([np.asarray, torch.as_tensor]), strict=False)])
 def test_it_stands_in_pipelines_cross_validation_and_searches(name, kind):
     X, y = (kind(a) for a in problem(n=90))
     in_pipe = make_pipeline(StandardScaler(), PCA(5), small(name)).fit(X, y)

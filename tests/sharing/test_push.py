@@ -19,8 +19,8 @@ import probekit as pk
 from probekit.activations import verify
 from probekit.cli.main import run as cli_run
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, StorageError, UsageError
-from probekit.sharing import upload
-from probekit.sharing.contents import find_shared
+from probekit.sharing import push
+from probekit.sharing.contents import SharedFolder, find_shared
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the Hub's client
 MakeStore = Callable[..., Path]
@@ -46,6 +46,7 @@ def test_a_store_arrives_byte_for_byte_and_private(own_hub: HubServer, make_stor
     assert without_card(arrived) == contents(store)
     assert own_hub.private == {"datasets/me/acts"}
     assert (done.address, done.kind, done.private) == ("hf://me/acts", "dataset", True)
+    json.dumps(vars(done))
     assert (done.uploaded, done.present) == (len(contents(store)) + 1, 0)
     assert header(arrived)["license"] == "mit"
     assert header(arrived)["viewer"] is False
@@ -63,8 +64,8 @@ def test_a_second_push_sends_nothing_but_questions(own_hub: HubServer, make_stor
 def test_no_commit_holds_a_manifest_without_all_of_its_files(
     own_hub: HubServer, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    monkeypatch.setattr(upload, "COMMIT_FILES", 2)
-    monkeypatch.setattr(upload, "UPLOAD_BYTES", 1)
+    monkeypatch.setattr(push, "COMMIT_FILES", 2)
+    monkeypatch.setattr(push, "UPLOAD_BYTES", 1)
     store = make_store()
     pk.push_to_hub(store, "me/acts")
     past = own_hub.history["datasets/me/acts"]
@@ -139,7 +140,7 @@ def test_results_arrive_and_later_ones_replace_them(own_hub: HubServer, results_
 def test_no_commit_mixes_earlier_results_with_later_ones(
     own_hub: HubServer, results_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    monkeypatch.setattr(upload, "COMMIT_FILES", 4)
+    monkeypatch.setattr(push, "COMMIT_FILES", 4)
     pk.push_to_hub(results_folder, "me/probe")
     later = trained(planted(model="gpt2", seed=3)).save(tmp_path / "later")
     pk.push_to_hub(later, "me/probe")
@@ -244,15 +245,15 @@ def test_what_is_not_whole_is_not_uploaded(own_hub: HubServer, make_store: MakeS
 
 def test_somebody_faster_is_noticed(own_hub: HubServer, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch):
     store = make_store()
-    check = pk.sharing.push.check_bytes  # pyright: ignore[reportAttributeAccessIssue]
+    check = push.check_bytes
     own_hub.repos["datasets/me/acts"] = {}
     own_hub.private.add("datasets/me/acts")
 
-    def meanwhile(shared: object) -> None:
+    def meanwhile(shared: SharedFolder) -> None:
         check(shared)
         own_hub.repos["datasets/me/acts"] = {"README.md": b"faster"}
 
-    monkeypatch.setattr("probekit.sharing.push.check_bytes", meanwhile)
+    monkeypatch.setattr(push, "check_bytes", meanwhile)
     refused(ResumeMismatch, "changed by somebody else meanwhile", store)
 
 
@@ -266,10 +267,6 @@ def test_hostile_names_are_inert_in_the_card(own_hub: HubServer, results_folder:
         page = markdown_it.MarkdownIt("commonmark", {"html": True}).enable("table").render(text.split("---\n", 2)[2])
         assert "<b>" not in page
         assert "<a " not in page
-
-
-def test_what_was_pushed_is_said_as_json(own_hub: HubServer, make_store: MakeStore):
-    json.dumps(vars(pk.push_to_hub(make_store(), "me/acts")))
 
 
 def test_the_command_lists_first_and_prints_the_page(

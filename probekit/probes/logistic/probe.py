@@ -13,7 +13,7 @@ from torch import Tensor
 
 from probekit.machine.devices import has_float64, where_float64
 from probekit.options.check import check_positive, check_strength, check_whole
-from probekit.probes.base import LinearProbe, WithProbabilities, check_classes
+from probekit.probes.base import LinearProbe, WithProbabilities, check_classes, fit_strengths
 from probekit.probes.logistic.certificate import Solutions
 from probekit.probes.logistic.solver import MAX_ITER, TOLERANCE, solve_logistic
 from probekit.probes.problem import Labels, ProblemSet, every_problem, subset
@@ -133,18 +133,12 @@ def fit_logistic_path(
     Raises:
         ValueError: as from `LogisticProbe.fit`.
     """
-    probes = [LogisticProbe(value, **parameters) for value in C]
-    first, *_ = probes
+    first = LogisticProbe(**parameters)
     X, labels = first._validated(X, y)
-    strengths = [check_strength("C", value, without_penalty=False) for value in C]
-    found = first._solutions(X, every_problem([Labels(labels, len(first.classes_))], strengths))
-    for p, probe in enumerate(probes):
-        for name in ("classes_", "n_features_in_", "feature_names_in_"):
-            if hasattr(first, name):
-                setattr(probe, name, getattr(first, name))
-        probe._take(found, p)
+    probes = fit_strengths(first, X, Labels(labels, len(first.classes_)), C)
+    for probe in probes:
         probe._warn()
-    return probes
+    return [*probes]
 
 
 def _check(problems: ProblemSet) -> None:
@@ -152,4 +146,4 @@ def _check(problems: ProblemSet) -> None:
         check_strength("C", C, without_penalty=False)
     for label, weighting in dict.fromkeys((problem.label, problem.weighting) for problem in problems.problems):
         labels, weights = problems.labels[label], problems.weightings[weighting]
-        check_classes(labels.values if weights is None else labels.values[weights > 0], labels.n_classes)
+        check_classes(labels.of(None if weights is None else weights > 0), labels.n_classes)

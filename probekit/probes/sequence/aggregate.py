@@ -20,7 +20,7 @@ from probekit.errors import DataError, UsageError, nearest
 from probekit.machine.threads import one_thread
 from probekit.options.check import check_positive, check_strength
 from probekit.options.curve import AGGREGATES
-from probekit.probes.base import scale_of
+from probekit.probes.base import LinearProbe, scale_of
 from probekit.probes.calibration import fit_scale
 from probekit.probes.lda import LDAProbe, MeanDifferenceProbe
 from probekit.probes.logistic.probe import LogisticProbe
@@ -110,11 +110,7 @@ class AggregateProbe(SequenceProbe):
         """Whether the fits of the token probe have a certificate."""
         return self._token_probe().certified
 
-    @property
-    def direction(self) -> np.ndarray:
-        """The token probe's weights in activation space, float64: [D] for two classes, [C, D] for more."""
-        check_is_fitted(self)
-        return self.coef_[0] if len(self.coef_) == 1 else self.coef_
+    direction = LinearProbe.direction  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def token_scores(self, X: Any) -> list[np.ndarray]:
         """The score of each token before it is aggregated: N arrays [L] for two classes, [L, C] for more."""

@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.utils import column_or_1d
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -37,14 +36,9 @@ class SequenceProbe(WithProbabilities, ClassifierProbe):
             DataError: a text without tokens, NaN or infinity; fewer than two classes in `y`.
         """
         X, y = as_ragged(X), column_or_1d(as_numpy(y))
-        check_classification_targets(y)
         if len(y) != len(X):
             raise DataError(f"expected a label for each of the {len(X)} texts, got {len(y)}")
-        self.classes_, labels = np.unique(y, return_inverse=True)
-        self._names = None
-        if len(self.classes_) < 2:
-            raise DataError(f"a probe needs two classes or more; every label is of one class, {self.classes_[0]!a}")
-        strengths = [self.C if self.has_C else None]
+        labels, strengths = self._classed(y), [self.C if self.has_C else None]
         self._fit_copies([self], X, every_problem([Labels(labels, len(self.classes_))], strengths))
         self.n_features_in_ = X.width
         return self

@@ -11,7 +11,7 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from probekit.options.check import C_RANGE
-from probekit.probes.logistic import binary, certificate
+from probekit.probes.logistic import binary
 from probekit.probes.logistic.binary import BinaryProblem, balance
 from probekit.probes.logistic.solver import solve_logistic
 from probekit.probes.problem import Labels, every_problem
@@ -227,37 +227,10 @@ def test_any_problem_is_certified_and_its_first_order_conditions_hold(
         assert abs(drift) <= 1e-5 * C * own.sum()
 
 
-def test_problems_in_parts_are_as_together(monkeypatch):
-    X, y = drawn(60, 5)
-    problems = every_problem([Labels(y), Labels(1 - y)], PATH)
-    together = solve_logistic(torch.from_numpy(X), problems)
-    monkeypatch.setattr(certificate, "MOST_SCORES", 2 * len(y))
-    parts = solve_logistic(torch.from_numpy(X), problems)
-    np.testing.assert_allclose(parts.objective, together.objective, rtol=1e-12)
-
-
 def test_swapped_classes_turn_the_weights_round():
     X, y = drawn(60, 5)
     found = solve_logistic(torch.from_numpy(X), every_problem([Labels(y), Labels(1 - y)], PATH))
     np.testing.assert_allclose(found.coef[:5], -found.coef[5:], rtol=1e-8, atol=1e-12)
-
-
-@pytest.mark.parametrize("shape", [(5000, 9), (4200, 270), (40, 300)])  # L-BFGS, weights, rows
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_any_number_of_threads_gives_the_same_bytes(shape, dtype, monkeypatch):
-    monkeypatch.setattr(binary, "LARGE", 0)
-    X, y = drawn(*shape)
-    X = torch.from_numpy(X).to(dtype)
-    threads, found = torch.get_num_threads(), []
-    try:
-        for number in (1, 2, 3):
-            torch.set_num_threads(number)
-            found.append(solve_logistic(X, every_problem([Labels(y)], PATH)))
-    finally:
-        torch.set_num_threads(threads)
-    for other in found[1:]:
-        for name in vars(other):
-            np.testing.assert_array_equal(getattr(other, name), getattr(found[0], name))
 
 
 def test_a_prefix_of_very_many_rows_is_solved_on_its_own(monkeypatch):

@@ -1,14 +1,11 @@
 """More than two classes: scikit-learn's newton-cholesky at tol 1e-12 is the oracle."""
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import logsumexp
-from sklearn.linear_model import LogisticRegression
+from logistic_worlds import oracle, standardised, world
 
 from probekit.probes.logistic import multinomial, softmax
 from probekit.probes.logistic.solver import solve_logistic
@@ -17,31 +14,21 @@ from probekit.probes.problem import Labels, every_problem
 PATH = (1e-3, 1.0, 1e2)
 
 
-def world(n=150, d=8, K=4, seed=0, noise=1.0):
-    """Correlated features of several scales, and labels 0..K-1 that depend on them; every class has a row."""
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, d)) @ rng.normal(size=(d, d)) / np.sqrt(d) * np.logspace(-1, 1, d)
-    logits = X / X.std(axis=0) @ rng.normal(size=(d, K))
-    y = (logits + noise * rng.gumbel(size=logits.shape)).argmax(axis=1)
-    y[:K] = np.arange(K)
-    return X.astype(np.float32).astype(np.float64), y
-
-
 def _one_of_a_class():
-    X, y = world()
+    X, y = world(150, 8, 4)
     y[y == 3] = 0
     y[7] = 3
     return X, y
 
 
 def _imbalanced():
-    X, y = world(n=400)
+    X, y = world(400, 8, 4)
     rng = np.random.default_rng(0)
     return X, np.where(rng.uniform(size=400) < 0.97, 0, y)
 
 
 def _columns(more):
-    X, y = world()
+    X, y = world(150, 8, 4)
     return np.concatenate([X, more(X)], axis=1), y
 
 
@@ -50,37 +37,19 @@ def _equal_rows():
 
 
 CASES = {
-    "plain": world,
+    "plain": lambda: world(150, 8, 4),
     "rank-deficient": lambda: _columns(lambda X: X @ np.ones((8, 3))),
     "duplicate columns": lambda: _columns(lambda X: X[:, :5]),
     "a constant column": lambda: _columns(lambda X: np.full((len(X), 1), 7.0)),
-    "one feature": lambda: world(d=1),
-    "separable": lambda: world(noise=0.0),
+    "one feature": lambda: world(150, 1, 4),
+    "separable": lambda: world(150, 8, 4, noise=0.0),
     "imbalanced": _imbalanced,
     "a class of one row": _one_of_a_class,
-    "fewer rows than features": lambda: world(n=30, d=60),
+    "fewer rows than features": lambda: world(30, 60, 4),
     "all rows equal": _equal_rows,
     "a column 3,000 times the others": lambda: _columns(lambda X: 3000 * X[:, :1] ** 2),
-    "repeated rows": lambda: tuple(np.repeat(each, 3, axis=0) for each in world(n=50)),
+    "repeated rows": lambda: tuple(np.repeat(each, 3, axis=0) for each in world(50, 8, 4)),
 }
-
-
-def standardised(X, weights=None):
-    mean = np.average(X, axis=0, weights=weights)
-    scale = np.sqrt(np.average((X - mean) ** 2, axis=0, weights=weights))
-    return (X - mean) / np.where(scale > 1e-12, scale, 1)
-
-
-def objective(Z, y, C, coef, intercept, weights=1.0):
-    z = Z @ coef.T + intercept
-    return 0.5 * (coef**2).sum() + C * (weights * (logsumexp(z, axis=1) - z[np.arange(len(y)), y])).sum()
-
-
-def oracle(Z, y, C, weights=None):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it says so when it can go no further down
-        model = LogisticRegression(C=C, solver="newton-cholesky", tol=1e-12, max_iter=300).fit(Z, y, weights)
-    return model, objective(Z, y, C, model.coef_, model.intercept_, 1.0 if weights is None else weights)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -127,7 +96,7 @@ def test_any_problem_is_within_its_gap_of_the_optimum(n, d, K, seed, noise, C, w
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_rows_that_fit_to_the_last_digit_are_certified(dtype):
     """The own class's probability is 1 in float64; the others' still tell the residual."""
-    X, y = world(n=20, d=60)
+    X, y = world(20, 60, 4)
     found = solve_logistic(torch.from_numpy(X).to(dtype), every_problem([Labels(y, 4)], [1e-4, 1e8]))
     assert found.converged.all()
     assert found.objective[1] / oracle(standardised(X), y, 1e8)[1] - 1 <= 1e-6
@@ -135,7 +104,7 @@ def test_rows_that_fit_to_the_last_digit_are_certified(dtype):
 
 @pytest.mark.parametrize("size", [1e-300, 1e-40, 1e40])
 def test_weights_of_any_size_are_a_factor_of_C(size):
-    X, y = world(n=60)
+    X, y = world(60, 8, 4)
     weights = np.random.default_rng(0).uniform(0.2, 2, size=60)
     found = solve_logistic(torch.from_numpy(X).float(), every_problem([Labels(y, 4)], [1 / size], [weights * size]))
     same = solve_logistic(torch.from_numpy(X).float(), every_problem([Labels(y, 4)], [1.0], [weights]))
@@ -144,7 +113,7 @@ def test_weights_of_any_size_are_a_factor_of_C(size):
 
 
 def test_another_order_of_the_classes_is_the_same_fit():
-    X, y = world(K=5)
+    X, y = world(150, 8, 5)
     order = np.random.default_rng(1).permutation(5)
     one = solve_logistic(torch.from_numpy(X), every_problem([Labels(y, 5)], PATH))
     other = solve_logistic(torch.from_numpy(X), every_problem([Labels(order[y], 5)], PATH))
@@ -154,7 +123,7 @@ def test_another_order_of_the_classes_is_the_same_fit():
 
 
 def test_masks_and_label_columns_together_are_as_alone():
-    X, y = world(n=200)
+    X, y = world(200, 8, 4)
     labels = [Labels(y, 4), Labels(np.random.default_rng(0).permutation(y), 4)]
     masks = [None, (np.arange(200) % 3 > 0).astype(float)]
     together = solve_logistic(torch.from_numpy(X).float(), every_problem(labels, PATH, masks))
@@ -166,7 +135,7 @@ def test_masks_and_label_columns_together_are_as_alone():
 
 @pytest.mark.parametrize("noise", [0.0, 1.0])
 def test_the_complete_factor_and_the_diagonal_alone_find_the_same(noise, monkeypatch):
-    X, y = world(n=300, d=12, K=6, noise=noise)
+    X, y = world(300, 12, 6, noise=noise)
     problems = every_problem([Labels(y, 6)], (1e-2, 1.0, 1e2, 1e4))
     made = []
 
@@ -189,7 +158,7 @@ def test_the_complete_factor_and_the_diagonal_alone_find_the_same(noise, monkeyp
 
 
 def test_a_basis_of_a_sample_serves_what_is_too_large_to_turn(monkeypatch):
-    X, y = world(n=300, d=40)
+    X, y = world(300, 40, 4)
     problems = every_problem([Labels(y, 4)], PATH)
     turned = solve_logistic(torch.from_numpy(X).float(), problems)
     monkeypatch.setattr(multinomial, "TURNED", 10)
@@ -199,25 +168,8 @@ def test_a_basis_of_a_sample_serves_what_is_too_large_to_turn(monkeypatch):
     np.testing.assert_allclose(found.objective, turned.objective, rtol=2e-6)
 
 
-@pytest.mark.parametrize("standardise", [True, False])
-def test_any_number_of_threads_gives_the_same_bytes(standardise, monkeypatch):
-    monkeypatch.setattr(multinomial, "LARGE", 0)
-    monkeypatch.setattr(softmax, "ONE_SHARE", 0)
-    monkeypatch.setattr(softmax, "BLOCK", 20_000)
-    X, y = world(n=6000, d=4)
-    before = torch.get_num_threads()
-    found = []
-    for threads in (1, 2, 3):
-        torch.set_num_threads(threads)
-        found.append(solve_logistic(torch.from_numpy(X).float(), every_problem([Labels(y, 4)], PATH), standardise))
-    torch.set_num_threads(before)
-    for other in found[1:]:
-        for name in vars(other):
-            np.testing.assert_array_equal(getattr(other, name), getattr(found[0], name))
-
-
 def test_a_fit_whose_work_is_bounded_is_marked(monkeypatch):
-    X, y = world(n=300, d=20, K=10, noise=0.0)
+    X, y = world(300, 20, 10, noise=0.0)
     monkeypatch.setattr(multinomial, "MOST_PRODUCTS", 3 * 2 * 300 * 21 * 10)
     found = solve_logistic(torch.from_numpy(X).float(), every_problem([Labels(y, 10)], [1e-4, 1e3]))
     assert found.converged[0]

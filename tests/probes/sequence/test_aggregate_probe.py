@@ -56,43 +56,27 @@ def test_decisions_equal_a_slow_reference(name, how):
     np.testing.assert_allclose(probe.token_scores(X)[4], X[4].astype(float) @ probe.coef_[0] + probe.intercept_[0])
 
 
-def weighted(X: list[np.ndarray], y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Tokens, the label of each, and its weight 1 / L."""
-    lengths = [len(x) for x in X]
-    return np.concatenate(X).astype(float), np.repeat(y, lengths), np.repeat(1 / np.array(lengths), lengths)
-
-
-def test_each_text_counts_once_for_logistic_regression():
+def test_each_text_counts_once_whatever_its_length():
+    """Tokens with their text's label and 1 / L of its weight, in scikit-learn on standardised features."""
     X, y = marked(60, 0)
     X = [x.astype(np.float64) for x in X]  # solved to rounding error
-    tokens, labels, weights = weighted(X, y)
-    ours = AggregateProbe("logistic", "mean", C=0.2).fit(X, y)
+    lengths = np.array([len(x) for x in X])
+    tokens, labels, weights = np.concatenate(X), np.repeat(y, lengths), np.repeat(1 / lengths, lengths)
     mean = weights @ tokens / 60
     scale = np.sqrt(weights @ (tokens - mean) ** 2 / 60)
-    theirs = LogisticRegression(C=0.2, tol=1e-10, max_iter=1000).fit((tokens - mean) / scale, labels, weights)
-    np.testing.assert_allclose(ours.coef_, theirs.coef_ / scale, atol=1e-5)
-    assert ours.converged_
-    assert 0 <= ours.gap_ < 1e-6
-
-
-def test_each_text_counts_once_for_ridge():
-    X, y = marked(60, 0)
-    tokens, labels, weights = weighted(X, y)
-    mean = weights @ tokens / 60
-    scale = np.sqrt(weights @ (tokens - mean) ** 2 / 60)
-    theirs = Ridge(alpha=1 / (2 * 0.2)).fit((tokens - mean) / scale, 2 * labels - 1, weights)
-    ours = AggregateProbe("ridge", "mean", C=0.2).fit(X, y)
-    np.testing.assert_allclose(ours.coef_[0], theirs.coef_ / scale, atol=1e-8)
-
-
-def test_each_text_counts_once_for_mean_differences_and_lda():
-    X, y = marked(60, 0)
-    means = np.stack([x.astype(float).mean(axis=0) for x in X])
-    ours = AggregateProbe("mean-diff", "mean").fit(X, y)
-    np.testing.assert_allclose(ours.direction, MeanDifferenceProbe().fit(means, y).direction, atol=1e-7)
-    tokens, _, weights = weighted(X, y)
+    Z, means = (tokens - mean) / scale, np.stack([x.mean(axis=0) for x in X])
+    logistic, ridge = AggregateProbe("logistic", C=0.2).fit(X, y), AggregateProbe("ridge", C=0.2).fit(X, y)
+    theirs = LogisticRegression(C=0.2, tol=1e-10, max_iter=1000).fit(Z, labels, weights)
+    np.testing.assert_allclose(logistic.coef_, theirs.coef_ / scale, atol=1e-5)
+    assert logistic.converged_
+    assert 0 <= logistic.gap_ < 1e-6
+    np.testing.assert_allclose(
+        ridge.coef_[0], Ridge(alpha=1 / 0.4).fit(Z, 2 * labels - 1, weights).coef_ / scale, atol=1e-8
+    )
+    difference = AggregateProbe("mean-diff").fit(X, y).direction
+    np.testing.assert_allclose(difference, MeanDifferenceProbe().fit(means, y).direction, atol=1e-7)
     moments = token_moments(as_ragged(X), Labels(y, 2), np.ones(60))
-    centred = tokens - weights @ tokens / 60
+    centred = tokens - mean
     np.testing.assert_allclose(moments.covariance, (weights[:, None] * centred).T @ centred / 60, atol=1e-8)
     np.testing.assert_allclose(moments.class_means[1], means[y == 1].mean(axis=0), atol=1e-8)
 
