@@ -209,7 +209,7 @@ BUGS = [
     # files
     bug(
         "fsync-missing",
-        "tests/test_durable.py tests/faults",
+        "tests/test_durable.py tests/activations/test_store_disk.py tests/faults",
         "            os.fsync(file.fileno())\n        path = target()",
         "        path = target()",
         "                os.fsync(file.fileno())\n            path = target()",
@@ -217,7 +217,7 @@ BUGS = [
     ),
     bug(
         "folder-not-synced",
-        "tests/test_durable.py tests/faults",
+        "tests/test_durable.py tests/activations/test_store_disk.py tests/faults",
         "        put(temporary, path)\n        _fsync_folder(folder)",
         "        put(temporary, path)",
         "            put(temporary, path)\n            _fsync_folder(folder)",

@@ -143,3 +143,10 @@ def test_a_mask_of_other_numbers_than_one_and_zero_is_refused(mask):
         model(tokens, attention_mask=mask)
     assert torch.equal(model(tokens, attention_mask=seen), model(tokens, attention_mask=seen.bool()))
     assert torch.equal(model(tokens, attention_mask=seen), model(tokens, attention_mask=seen.float()))
+
+
+def test_initial_weights_into_the_stream_are_smaller():
+    """By the root of twice the number of layers (Radford et al. 2019), as in transformers."""
+    model = GPT2(GPT2Config(d_model=64, n_heads=4, d_mlp=256, n_layers=8, n_ctx=8, d_vocab=50)).init_weights(0)
+    for name, sigma in {"attn.qkv": 0.02, "mlp.up": 0.02, "attn.out": 0.02 / 4, "mlp.down": 0.02 / 4}.items():
+        assert model.get_parameter(f"blocks.3.{name}.weight").std().item() == pytest.approx(sigma, rel=0.1), name
