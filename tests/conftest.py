@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 from hub_repos import repos
 from hub_server import HubServer
+from hypothesis import settings
 
+settings.register_profile("untimed", deadline=None)  # a machine under load is no fault of the code
+settings.load_profile("untimed")
 SHARED = Path(os.environ.get("PROBEKIT_SHARED", Path(__file__).parents[2] / "shared"))
 
 

@@ -32,7 +32,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scratch, "LEAST_BYTES", 64)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(TEXTS, max_size=20) | st.lists(JSON, max_size=20), st.slices(20), st.integers(-25, 25))
 def test_a_list_on_disk_is_the_list(values: list[Any], some: slice, row: int) -> None:
     made = DiskList(values)

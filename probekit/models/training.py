@@ -43,7 +43,7 @@ from probekit.models.examples import IGNORE, Example
 from probekit.options import TrainingSettings
 
 CHECKPOINT = "checkpoint"  # the folder of a run's checkpoints, in that of its model
-MAX_BYTES = 4 << 30  # of a checkpoint
+MAX_BYTES = 1 << 40  # of a checkpoint: more than any memory, as its hash is compared before it is parsed
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state for each weight
 
 

@@ -105,7 +105,7 @@ def test_ids_that_repeat_are_found_among_many(large):
 SHORT = st.lists(st.integers(0, 3), min_size=1, max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 2), max_size=40), st.lists(SHORT, min_size=1, max_size=30), st.sampled_from([1, 5, 99]))
 def test_texts_are_sorted_by_their_tokens_however_few_fit(prefix, texts, at_once):
     texts = [prefix + own for own in texts]
@@ -124,7 +124,7 @@ def test_texts_are_sorted_by_their_tokens_however_few_fit(prefix, texts, at_once
 WORDS = st.lists(st.sampled_from(["a", "A", "b.", "b .", "ab", "a b", "é", "e\u0301", "\ud800", " "]), max_size=3)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(WORDS.map(" ".join), max_size=20))
 def test_texts_have_one_number_if_their_words_are_equal(texts):
     known: dict[Any, int] = {}
@@ -132,7 +132,7 @@ def test_texts_have_one_number_if_their_words_are_equal(texts):
     assert text_numbers(texts).tolist() == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(-3, 9) | st.just(10**9), min_size=1, max_size=30))
 def test_keys_as_an_array_and_as_a_list_are_carved_alike(keys):
     first, number = first_rows(np.array(keys))

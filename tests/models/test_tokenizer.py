@@ -99,7 +99,7 @@ def bpe(bpe_folder):
     return load(bpe_folder)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(max_size=60))
 def test_bytes_come_back_as_they_were(text, bpe):
     ids = bpe.encode(text)
@@ -131,7 +131,7 @@ def test_joined_the_strings_of_pieces_are_the_text_after_one_blank(normalizer, s
     assert joined == (" " + text.replace("▁", " ") if text else "") or (splits and text.startswith((" ", "▁")))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.text(alphabet="the cold film\n", max_size=40))
 def test_joined_the_strings_of_byte_level_tokens_are_the_text(text, bpe_folder):
     tokenizer = load(bpe_folder)

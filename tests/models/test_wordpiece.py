@@ -71,7 +71,7 @@ def test_a_list_of_pieces_equals_transformers(tmp_path, config):
     assert (ours.bos_token_id, ours.sep_token_id, len(ours)) == (3, 4, len(VOCAB))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.text(max_size=40))
 def test_any_text_equals_transformers(text, twins):
     ours, theirs = twins

@@ -21,7 +21,7 @@ def penalised(v: np.ndarray, scores: np.ndarray, labels: np.ndarray, log_odds: b
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(2, 5), st.booleans(), st.booleans())
 def test_no_slope_and_bias_has_a_lower_penalised_loss(seed: int, n_classes: int, log_odds: bool, biased: bool) -> None:
     rng = np.random.default_rng(seed)

@@ -57,7 +57,7 @@ def fitted(name: str, X: np.ndarray, y: np.ndarray) -> Any:
     return probe
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     kind=st.sampled_from(sorted(KINDS)),
     exponent=st.sampled_from([0, -320, -300, -200, -100, -44, -40, -30, -16, 16, 30, 37, 90, 120, 200, 300]),

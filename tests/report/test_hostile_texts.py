@@ -82,7 +82,7 @@ def test_no_text_becomes_a_tag_an_attribute_or_a_script():
 
 
 @given(st.text(min_size=1, max_size=30))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_no_other_text_does_either(text):
     found, plain = Tags(page(text)).tags, Tags(page("plain")).tags
     assert [tag for tag, _ in found] == [tag for tag, _ in plain]

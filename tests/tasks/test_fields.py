@@ -131,7 +131,7 @@ def test_every_column_of_a_task_is_in_the_registry():
     assert {one.name for one in dataclasses.fields(Task)} - ALONE == FIELDS.keys()
 
 
-@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=25, phases=[Phase.explicit, Phase.generate])
 @given(task=tasks(), data=st.data())
 def test_any_task_is_stored_cut_and_joined(tmp_path_factory: Any, task: Task, data: Any):
     n = len(task)
@@ -153,7 +153,7 @@ def test_any_task_is_stored_cut_and_joined(tmp_path_factory: Any, task: Task, da
     assert content(whole) == content(task)
 
 
-@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=25, phases=[Phase.explicit, Phase.generate])
 @given(task=tasks(), data=st.data())
 def test_any_change_of_a_cell_changes_the_fingerprint(task: Task, data: Any):
     key, values = data.draw(st.sampled_from([one for one in task_columns(task) if one[0][0] not in ("token_labels",)]))

@@ -98,7 +98,7 @@ def test_a_second_label_set_keeps_the_splits_and_becomes_the_target(tmp_path):
     assert second.labels["label"].tolist() == first.labels["label"].tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 24), st.sampled_from(["a", "b", "", None])), min_size=8, max_size=60))
 def test_skipped_rows_are_counted_and_the_rest_is_a_plain_join(rows):
     """The oracle: a dict of the ids of texts that occur once, with a usable label."""

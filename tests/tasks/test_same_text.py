@@ -62,7 +62,7 @@ ROWS = st.lists(st.tuples(variants(), st.integers(0, 1)), min_size=12, max_size=
 
 
 @given(ROWS, st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_carved_validation_split_shares_no_text_with_train(rows, seed):
     texts, labels = [text for text, _ in rows], [label for _, label in rows]
     train = replace(task_of(texts, [0, 1, *labels[2:]]), splits=np.array(["train"] * len(rows)))
@@ -70,7 +70,7 @@ def test_a_carved_validation_split_shares_no_text_with_train(rows, seed):
 
 
 @given(ROWS, st.sampled_from(["csv", "words", "labelled"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_carved_files_have_no_exact_leak(rows, kind):
     """Enough rows of other texts make sure that every split gets every class."""
     more = [(f"row number {i} of this file", i % 2) for i in range(60)]
@@ -89,7 +89,7 @@ def test_carved_files_have_no_exact_leak(rows, kind):
 
 
 @given(ROWS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_folds_and_carving_tie_the_same_texts(rows):
     texts = [text for text, _ in rows]
     task = task_of(texts, [i % 2 for i in range(len(rows))])

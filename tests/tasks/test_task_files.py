@@ -17,7 +17,7 @@ from probekit.tasks.base import SPLITS
 from probekit.tasks.tables.readers import read_table
 
 TEN = [(f"text number {i}", i % 2) for i in range(10)]
-IN_A_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+IN_A_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 CHARACTERS = st.characters(exclude_categories=("Cs",), exclude_characters="\0")
 WORDS = st.text(CHARACTERS, max_size=20)
 # TSV has no quoting, so a text there cannot hold a tab or a line break.

@@ -61,7 +61,7 @@ def slow_tokens(model: Any, task: Task, pick: str, part: Any, skip_special: bool
 
 @pytest.mark.parametrize(("name", "bos"), [*((kind, False) for kind in KINDS), ("byte-level", True), ("bert", True)])
 @given(several=st.lists(CHATS, min_size=1, max_size=3), pick=PICKS, part=PARTS, skip_special=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_selection_reads_the_tokens_of_a_slow_search(name, bos, several, pick, part, skip_special):
     model, task = MODELS[name], chats(*several)
     expected = slow_tokens(model, task, pick, part, skip_special)
@@ -82,7 +82,7 @@ def test_a_selection_reads_the_tokens_of_a_slow_search(name, bos, several, pick,
 
 @pytest.mark.parametrize("name", KINDS)
 @given(st.lists(WORDS, max_size=8).map("".join), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_exact_token_ids_are_found_in_their_text(name, text, data):
     """Of ids that the tokenizer would not have chosen, the letters that each covers are still found."""
     model = MODELS[name]

@@ -191,7 +191,7 @@ def test_float32_features_meet_their_certificate_along_the_path_and_alone(case, 
     assert alone.objective[0] == pytest.approx(exact.objective[4], rel=1.01e-6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     n=st.integers(2, 60),
     d=st.integers(1, 70),

@@ -74,7 +74,7 @@ def test_objective_coefficients_and_predictions_are_those_of_newton_cholesky(cas
         np.testing.assert_array_equal(scores.argmax(axis=1)[clear], theirs.argmax(axis=1)[clear])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     n=st.integers(12, 60),
     d=st.integers(1, 40),

@@ -31,7 +31,7 @@ def slow_objective(texts, y, weights, C, q, W, b) -> float:
     return 0.5 * (q @ q + (W * W).sum()) + C * total
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(2, 4))
 def test_objective_and_gradient_equal_a_slow_reference(seed, n_classes):
     rng = np.random.default_rng(seed)

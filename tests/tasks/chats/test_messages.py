@@ -209,7 +209,7 @@ messages = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.recursive(st.none() | st.booleans() | st.text(max_size=3) | messages, lambda x: st.lists(x, max_size=3)))
 def test_a_chat_is_sound_or_has_one_flaw_in_one_line(cell):
     flaw = chat_flaw(cell)

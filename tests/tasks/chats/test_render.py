@@ -46,7 +46,7 @@ def alternating(texts: list[str], system: bool) -> list[dict]:
 
 
 @pytest.mark.parametrize("style", STYLES)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(
     chats=st.lists(
         st.builds(alternating, st.lists(contents, min_size=2, max_size=5), st.booleans()), min_size=5, max_size=20

@@ -60,7 +60,7 @@ def mutated(seed, n, length, vocabulary):
 
 
 @given(st.integers(0, 10_000), st.sampled_from([2, 6, 40, 1000]), st.booleans(), st.sampled_from([50, 1_000_000]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_pairs_are_those_of_brute_force(seed, vocabulary, as_ids, chunk):
     texts = mutated(seed, 20, 40, vocabulary)
     with pytest.MonkeyPatch.context() as patch:
