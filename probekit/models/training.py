@@ -18,6 +18,7 @@ Axes: B batch, L position, S source position, D d_model, V vocab.
 
 import hashlib
 import math
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -43,7 +45,7 @@ from probekit.models.examples import IGNORE, Example
 from probekit.options import TrainingSettings
 
 CHECKPOINT = "checkpoint"  # the folder of a run's checkpoints, in that of its model
-MAX_BYTES = 1 << 40  # of a checkpoint: more than any memory, as its hash is compared before it is parsed
+RECORD = {"sha256": str, "n_bytes": int}
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state for each weight
 
 
@@ -322,8 +324,10 @@ def save_checkpoint(run: Run, step: int, tensors: dict[str, Tensor]) -> None:
     """
     data = save({name: x.cpu().contiguous() for name, x in tensors.items()})
     piece, checksum = f"{step:08d}", hashlib.sha256(data).hexdigest()
-    write_as(_tensor_file(run, piece, checksum), data)
-    run.write(piece, {"sha256": checksum})
+    file = _tensor_file(run, piece, checksum)
+    write_as(file, data)
+    if not run.write(piece, {"sha256": checksum, "n_bytes": len(data)}) and not _may_name(run, piece, checksum):
+        remove(file)
     for path in (*run.folder.glob("[0-9]*.json"), *run.folder.glob("[0-9]*.safetensors")):  # records first
         if path.name < piece:
             remove(path)
@@ -335,7 +339,7 @@ def load_checkpoint(run: Run) -> dict[str, Tensor] | None:
     Raises:
         StorageError: it is damaged, or not a regular file.
     """
-    while pieces := run.done():
+    while pieces := [piece for piece in run.done() if re.fullmatch("[0-9]{8}", piece)]:
         try:
             return _tensors_of(run, pieces[-1])
         except StorageError:
@@ -345,15 +349,23 @@ def load_checkpoint(run: Run) -> dict[str, Tensor] | None:
 
 
 def _tensors_of(run: Run, piece: str) -> dict[str, Tensor]:
-    checksum = run.read(piece, {"sha256": str})["sha256"]
-    path = _tensor_file(run, piece, checksum)
+    record = run.read(piece, RECORD)
+    path = _tensor_file(run, piece, record["sha256"])
     try:
-        data = read_plain(path, MAX_BYTES)
-    except FileNotFoundError:
-        data = b""
-    if hashlib.sha256(data).hexdigest() != checksum:
-        raise StorageError(f"{str(path)!a} is damaged or missing; remove {str(run.folder)!a} to train from the start")
-    return load(data)
+        data = read_plain(path, record["n_bytes"])
+        if hashlib.sha256(data).hexdigest() == record["sha256"]:
+            return load(data)
+    except (FileNotFoundError, SafetensorError):
+        pass
+    raise StorageError(f"{str(path)!a} is damaged or missing; remove {str(run.folder)!a} to train from the start")
+
+
+def _may_name(run: Run, piece: str, checksum: str) -> bool:
+    """True if a record that another worker wrote names these tensors, or cannot say."""
+    try:
+        return run.read(piece, RECORD)["sha256"] == checksum
+    except StorageError:
+        return run.has(piece)
 
 
 def _tensor_file(run: Run, piece: str, checksum: str) -> AnyPath:

@@ -104,7 +104,7 @@ def test_broken_statistics_are_named_and_left_to_the_command_that_makes_them(mod
     assert [one.file for one in done.left] == broken(path) == ["statistics"]
     assert file.name in done.left[0].why
     assert {p for p, date in dates(path).items() if date != before[p]} == {shard_of(path, 1)}
-    assert verify(path).advice.startswith(f"remove the folder {str(path / 'statistics')!a}")
+    assert verify(path).advice.startswith(f"remove what is broken in {str(path / 'statistics')!a}")
     shutil.rmtree(path / "statistics")
     run(model, task, path, stats=True)
     assert verify(path).is_sound
@@ -266,4 +266,4 @@ def test_statistics_without_their_record_are_not_sound(model, task, path):
     found = verify(path)
     assert [one.file for one in found.broken] == ["statistics"]
     assert "no record names its" in found.broken[0].why
-    assert found.advice.startswith("remove the folder")
+    assert found.advice.startswith("remove what is broken in")

@@ -1,6 +1,7 @@
 """The training loop against a plain one of torch's parts, and its checkpoints against a run that nothing stopped."""
 
 import errno
+import hashlib
 import math
 import os
 import signal
@@ -213,6 +214,31 @@ def test_checkpoints_keep_every_bit(tmp_path):
     for name, x in tensors.items():
         assert loaded[name].shape == x.shape
         assert loaded[name].numpy().tobytes() == x.numpy().tobytes()
+
+
+def test_only_what_is_a_checkpoint_is_read_and_no_more_of_it_than_was_written(tmp_path):
+    run = begin_training(tmp_path, {"run": 1})
+    save_checkpoint(run, 2, {"a": torch.ones(3)})
+    (run.folder / "notes.json").write_text("{}")
+    assert torch.equal((load_checkpoint(run) or {})["a"], torch.ones(3))
+    (tensors,) = run.folder.glob("*.safetensors")
+    os.truncate(tensors, 1 << 40)  # a sparse file, larger than memory
+    with pytest.raises(StorageError, match="bytes"):
+        load_checkpoint(run)
+    garbage = b"no tensors, and the checksum agrees"
+    checksum = hashlib.sha256(garbage).hexdigest()
+    run.write("00000003", {"sha256": checksum, "n_bytes": len(garbage)})
+    (run.folder / f"00000003-{checksum[:16]}.safetensors").write_bytes(garbage)
+    with pytest.raises(StorageError, match="damaged or missing; remove"):
+        load_checkpoint(run)
+
+
+def test_tensors_of_a_step_that_another_worker_has_recorded_are_not_left(tmp_path):
+    run = begin_training(tmp_path, {"run": 1})
+    for value in (1, 1, 2):  # the first writer wins, whether the second one's tensors are equal or not
+        save_checkpoint(run, 2, {"a": torch.full((3,), value)})
+    assert len(list(run.folder.glob("*.safetensors"))) == 1
+    assert torch.equal((load_checkpoint(run) or {})["a"], torch.full((3,), 1))
 
 
 def test_collate_pads_on_the_right():

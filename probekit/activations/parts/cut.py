@@ -4,8 +4,8 @@
 
 A cut is a pure function of the plan: every process that makes the same plan gets the same parts, so that n processes
 share the work without speaking to each other. The first part to run writes the cut down, to say without a model which
-parts lack shards. Should another version of probekit cut differently, shards that are left out are named so, and sums
-are joined only if they count each shard once.
+parts lack shards. Should another version of probekit cut differently, the cut that stands there is done, or refused
+where sums are wanted too; sums are joined only if they count each shard once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -88,6 +88,11 @@ def write_cut(path: AnyPath, plan: PlanFile, parts: Iterable[Iterable[int]]) -> 
         run = Run(path / FOLDER, plan.seal)
         make_folder(run.folder)
         run.write(f"{len(cut):05d}", {"parts": cut})
+
+
+def cut_file(path: AnyPath, n: int) -> AnyPath:
+    """The file of the cut into n parts in the store at `path`."""
+    return Run(path / FOLDER, "").file(f"{n:05d}")
 
 
 def read_cuts(path: AnyPath, plan: PlanFile) -> dict[int, list[list[int]]]:

@@ -1,7 +1,7 @@
 """Merge the folders that parts of one extraction were written to into one store."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from probekit.activations.parts.cut import (
@@ -26,8 +26,8 @@ from probekit.activations.store.format import (
 )
 from probekit.activations.store.shard import record_body
 from probekit.activations.store.tensors import SIZE, check_shard
-from probekit.activations.sums.files import join_sums, list_sums, read_sums, sums_are_whole, sums_at
-from probekit.errors import UsageError
+from probekit.activations.sums.files import PartSums, join_sums, list_sums, newest, sums_are_whole, sums_at
+from probekit.errors import StorageError, UsageError
 from probekit.files.durable import (
     TEMPORARY,
     entries,
@@ -36,6 +36,8 @@ from probekit.files.durable import (
     make_folder,
     make_folders,
     read_plain,
+    remove,
+    touch,
     write_first,
 )
 from probekit.files.remote.path import AnyPath
@@ -115,8 +117,11 @@ def merge_stores(
         counted = sums_are_whole(run)
     complete = finish_store(path)
     rows = plan.rows if complete else stored_rows(path, plan)
-    missing = [] if complete or not rows else missing_parts(path, plan)
-    if not missing and counted is False:
+    # parts of another version's cut are named by nobody: they would find nothing to do
+    cuts = read_cuts(path, plan)
+    is_one = all(read_cuts(one, own).get(n, cut) == cut for one, own in others for n, cut in cuts.items())
+    missing = missing_parts(path, plan) if rows and is_one and not complete else []
+    if not missing and is_one and counted is False:
         missing = missing_parts(path, plan, counted=True)
     return Merged(path, taken, rows, plan.rows, complete, missing, counted)
 
@@ -176,12 +181,23 @@ def _take_shards(
 
 def _take_sums(run: Run, store: Run) -> None:
     """Bring the complete sums of a store and of its parts, each shard before its record."""
-    for sums in [] if sums_are_whole(run) else read_sums(store).values():
+
+    def take(sums: PartSums) -> None:
         if sums.is_complete:
-            sums.contents()  # a damaged file would hide the sound one that the part writes when it is run again
+            sums.check()  # a damaged file would hide the sound one that the part writes when it is run again
             make_folder(run.folder)
-            link_or_copy(store.folder / sums.record.file, run.folder)
+            file = run.folder / sums.record.file
+            if is_there(file):
+                try:
+                    replace(sums, path=run.folder.parent).check()
+                except StorageError:
+                    remove(file)
+            link_or_copy(store.folder / file.name, run.folder)
+            touch(file)  # a link is as old as its file, and an old file without a record is removed
             run.write(sums.file.stem, {key: value for key, value in sums.body.items() if key != "plan"})
+
+    for part in [] if sums_are_whole(run) else list_sums(store):
+        newest(store, part, take)
 
 
 def missing_in_words(merged: Merged) -> str:

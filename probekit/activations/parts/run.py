@@ -3,7 +3,15 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from probekit.activations.parts.cut import PartProgress, cut_parts, missing_parts, shard_costs, write_cut
+from probekit.activations.parts.cut import (
+    PartProgress,
+    cut_file,
+    cut_parts,
+    missing_parts,
+    read_cuts,
+    shard_costs,
+    write_cut,
+)
 from probekit.activations.parts.work import finish_store, open_writer
 from probekit.activations.plan.plan import ExtractionPlan, shard_rows
 from probekit.activations.run.loop import write_missing
@@ -75,14 +83,21 @@ def run_part(
     writer = open_writer(plan, path, check)
     cut, keep = [one.tolist() for one in cut_parts(shard_costs(plan), part[1])], sums != "only"
     write_cut(path, writer.plan, cut)
-    own = cut[part[0] - 1]
     run = sums_at(path, writer.plan)
     counted = None if sums is None else sums_are_whole(run)
+    there = read_cuts(path, writer.plan).get(len(cut), cut)
+    if there != cut and counted is False:
+        raise StorageError(
+            f"{str(cut_file(path, len(cut)))!a} has another cut into {len(cut)} parts, by another version of probekit; "
+            "remove it, and run all parts again with one version"
+        )
+    cut, own = there, there[part[0] - 1]
     computed = 0
     if own and (keep or counted is False):
         try:
-            tally = Tally(plan, own, run, part) if counted is False else None
-            computed = write_missing(plan, progress, writer, tally, keep, own)
+            computed = write_missing(  # no name here holds the tally: its memory is free when parts are joined
+                plan, progress, writer, Tally(plan, own, run, part) if counted is False else None, keep, own
+            )
         except StorageError:
             # another run of this part may have been faster: the files of its sums go once all are joined
             if counted is not False or not sums_are_whole(run):

@@ -107,7 +107,7 @@ class Verification:
         if all(is_of_labels(name) for name in names) and names:
             return f"remove what is broken in {str(self.path / LABELS)!a} and label again"
         if names == {STATISTICS}:
-            return f"remove the folder {str(self.path / STATISTICS)!a} and run the same command again"
+            return f"remove what is broken in {str(self.path / STATISTICS)!a} and run the same command again"
         if names:
             return repair_advice(self.path)
         if self.finished or self.has_only_statistics:

@@ -8,8 +8,8 @@ record holds the content of the header and those checksums; offsets, file name a
 import hashlib
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -42,9 +42,9 @@ def repair_advice(path: AnyPath) -> str:
     return f"run: probekit repair {str(path)!a}"
 
 
-def count_again(folder: AnyPath) -> str:
-    """What to do about broken sums in a folder."""
-    return f"remove the folder {str(folder)!a} and run the same command again"
+def count_again(record: AnyPath) -> str:
+    """What to do about broken sums that a record names."""
+    return f"remove {str(record)!a}, and run the same command again"
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,13 @@ class TensorRecord:
 class Record:
     """The content of one shard: rows of the task, and a tensor for each place, by its text, in file order.
 
-    The shard is in `folder` of the store.
+    The shard is in `folder` of the store. Without the record `piece` beside it, sums are counted again.
     """
 
     rows: np.ndarray
     tensors: dict[str, TensorRecord]
     folder: str = SHARDS
+    piece: str = ""
 
     @cached_property
     def header(self) -> bytes:
@@ -121,11 +122,11 @@ def load_record(path: AnyPath, plan_seal: str | None) -> tuple[Record, str]:
     raise StorageError(f"{str(path)!a} is not a record of this store; {advice}")
 
 
-def record_in(body: dict[str, Any], folder: str = SHARDS) -> Record | None:
+def record_in(body: dict[str, Any], folder: str = SHARDS, piece: str = "") -> Record | None:
     """The record that a body of the form `RECORD` holds, of a shard in `folder`; None if it is inconsistent."""
     tensors = {name: TensorRecord(x["dtype"], tuple(x["shape"]), x["sha256"]) for name, x in body["tensors"].items()}
     if all(map(_is_possible, tensors.values())) and _are_distinct(body["rows"]):
-        record = Record(np.array(body["rows"], dtype=np.int64), tensors, folder)
+        record = Record(np.array(body["rows"], dtype=np.int64), tensors, folder, piece)
         if tensors and (record.file, record.n_bytes) == (body["file"], body["n_bytes"]):
             return record
     return None
@@ -151,20 +152,31 @@ def record_of(rows: np.ndarray, tensors: dict[str, Tensor]) -> Record:
     return Record(rows, {name: _described(x, hashlib.sha256(bytes_of(x)).hexdigest()) for name, x in tensors.items()})
 
 
-def hashed_parts(rows: np.ndarray, tensors: dict[str, Tensor], record: list[Record]) -> Iterator[Buffer]:
-    """The bytes of the shard of these tensors in order; each is hashed just before it is given, while it is in cache.
+def hashed_parts(
+    rows: np.ndarray, described: Mapping[str, TensorRecord], tensors: Iterable[Tensor], record: list[Record]
+) -> Iterator[Buffer]:
+    """The bytes of a shard in order; each is hashed just before it is given, while it is in cache.
 
-    With the last of them `record` gets the shard's record.
+    Args:
+        rows: of the task.
+        described: the form of each tensor, whatever its checksum.
+        tensors: their values, each taken when those before are written.
+        record: gets the shard's record with the last bytes.
     """
-    yield Record(rows, {name: _described(x, "") for name, x in tensors.items()}).header
-    digests = {}
-    for name, x in tensors.items():
+    yield Record(rows, dict(described)).header
+    found = {}
+    for (name, form), x in zip(described.items(), tensors, strict=True):
         digest, data = hashlib.sha256(), bytes_of(x)
         for start in range(0, len(data), CHUNK):
             digest.update(data[start : start + CHUNK])
             yield data[start : start + CHUNK]
-        digests[name] = digest.hexdigest()
-    record.append(Record(rows, {name: _described(x, digests[name]) for name, x in tensors.items()}))
+        found[name] = replace(form, sha256=digest.hexdigest())
+    record.append(Record(rows, found))
+
+
+def forms_of(tensors: Mapping[str, Tensor]) -> dict[str, TensorRecord]:
+    """The type and shape of each tensor, without a checksum."""
+    return {name: _described(x, "") for name, x in tensors.items()}
 
 
 def _described(x: Tensor, sha256: str) -> TensorRecord:

@@ -45,7 +45,9 @@ def _damaged(path: AnyPath, record: Record, why: str) -> StorageError:
 
 def _advice(path: AnyPath, record: Record) -> str:
     """What to do about a broken shard; one beside those of the store is of sums, which are counted again."""
-    return repair_advice(path) if record.folder == SHARDS else count_again(path / record.folder)
+    if record.folder == SHARDS:
+        return repair_advice(path)
+    return count_again(path / record.folder / f"{record.piece}.json")
 
 
 def _check_size(path: AnyPath, record: Record, size: int | None) -> None:
@@ -67,12 +69,17 @@ def check_shard(path: AnyPath, record: Record, check: str = ALWAYS) -> None:
     check_shard_sizes(path, [record])
     if check == SIZE:
         return
-    with _open_shard(path, record) as file:
-        if file.read(0, len(record.header)) != record.header:
-            raise _damaged(path, record, "its header is not the record's")
+    check_header(path, record)
     for name in record.tensors:
         for _ in chunks(path, record, name):
             pass
+
+
+def check_header(path: AnyPath, record: Record) -> None:
+    """Raise a StorageError unless the shard has the recorded size and header."""
+    with _open_shard(path, record) as file:
+        if file.read(0, len(record.header)) != record.header:
+            raise _damaged(path, record, "its header is not the record's")
 
 
 def prefetch(path: AnyPath, record: Record, name: str) -> None:

@@ -24,7 +24,7 @@ from probekit.activations.store.format import (
     records_of,
     unfinished_advice,
 )
-from probekit.activations.store.shard import Record, hashed_parts, record_body
+from probekit.activations.store.shard import Record, forms_of, hashed_parts, record_body
 from probekit.activations.store.tensors import SIZE, check_shard, read_tensor
 from probekit.errors import StorageError
 from probekit.files.durable import is_there, seal, sync_names, touch, write_first, write_named
@@ -128,7 +128,8 @@ class StoreWriter:
     ) -> bool:
         """Write a shard, and then its record when that of the shard before is on disk."""
         named, record = {str(place): x.contiguous() for place, x in tensors.items()}, list[Record]()
-        write_named(self.path / "shards", hashed_parts(rows, named, record), lambda: record[0].file)
+        parts = hashed_parts(rows, forms_of(named), named.values(), record)
+        write_named(self.path / "shards", parts, lambda: record[0].file)
         if before is not None:
             before.result()  # it began sooner, so that its thread is not waiting for this one
         first = self._records.write(record_piece(number), record_body(record[0]))

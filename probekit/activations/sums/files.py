@@ -16,28 +16,43 @@ Axes: D width of a place, C classes.
 import contextlib
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from probekit.activations.store.format import PlanFile, read_plan
-from probekit.activations.store.shard import RECORD, Record, count_again, hashed_parts, record_body, record_in
-from probekit.activations.store.tensors import SIZE, check_shard, read_tensor
+from probekit.activations.store.shard import (
+    RECORD,
+    Record,
+    TensorRecord,
+    forms_of,
+    hashed_parts,
+    record_body,
+    record_in,
+)
+from probekit.activations.store.tensors import check_header, read_tensor
 from probekit.activations.sums.moments import SplitMoments
 from probekit.errors import StorageError
-from probekit.files.durable import each_of, is_there, matches, remove, remove_old, write_named
+from probekit.files.durable import MAX_JSON_BYTES, each_of, is_there, read_plain, remove, remove_old, write_named
 from probekit.files.remote.path import AnyPath
-from probekit.files.run import Run
-from probekit.points import Place, UnknownPoint
+from probekit.files.run import AGAIN, Run
+from probekit.points import POINTS, Place
 from probekit.tasks.base import SPLITS
+from probekit.text import listed
+
+T = TypeVar("T")
 
 FORMAT = "probekit sums 2"
 FOLDER = "statistics"
 _PIECE = re.compile(r"(\d+)-of-(\d+)-(\d+)")
+_SHARD = re.compile(rb"[0-9a-f]{64}\.safetensors")
+_MAX_COUNT = 1 << 63  # counts are int64
 _FORM = RECORD | {
     "format": str,
     "part": (int, int),
@@ -136,24 +151,30 @@ class PartSums:
         Raises:
             StorageError: the shard is missing or damaged.
         """
-        check_shard(self.path, self.record)
+        check_header(self.path, self.record)
         found: dict[Key, SplitMoments] = {}
         for place in self.places:
             found |= self.moments(place)
         return Contents(found, self.label_names, self.body["meta"])
 
+    def check(self) -> None:
+        """Read every byte, a place at a time; raises as `contents`."""
+        check_header(self.path, self.record)
+        for place in self.places:
+            self.moments(place)
+
     def moments(self, place: Place) -> dict[Key, SplitMoments]:
-        """The moments of one place in every split, of a shard that is sound.
+        """The moments of one place in every split, of a shard with the recorded header.
 
         Raises:
-            StorageError: it holds NaN or infinity, or cannot be read.
+            StorageError: they are damaged, hold NaN or infinity, or cannot be read.
         """
         start = f"{place}."
         names = [name for name in self.record.tensors if name.startswith(start)]
-        read = each_of(self.path, lambda name: read_tensor(self.path, self.record, name, SIZE), names)
+        read = each_of(self.path, lambda name: read_tensor(self.path, self.record, name), names)
         tensors = dict(zip(names, read, strict=True))
         if not all(x.isfinite().all() for x in tensors.values()):
-            raise StorageError(f"{str(self.file)!a} names NaN or infinity; {count_again(self.file.parent)}")
+            raise StorageError(f"{str(self.file)!a} holds NaN or infinity; {AGAIN}")
         shift = tensors[f"{start}shift"][0]
         found = {}
         for split in self.body["splits"]:
@@ -189,8 +210,8 @@ def sums_at(path: AnyPath, plan: PlanFile | None = None) -> Run:
     """
     if plan is None and is_there(path / "plan.json"):
         plan = read_plan(path)
-    folder, other = path / FOLDER, "is of another run than the store, or not a record of statistics"
-    return Run(folder, "" if plan is None else plan.seal, other=other, advice=count_again(folder))
+    other = "is of another run than the store, or not a record of statistics"
+    return Run(path / FOLDER, "" if plan is None else plan.seal, other=other)
 
 
 def list_sums(run: Run) -> dict[Part, list[tuple[int, str]]]:
@@ -203,56 +224,68 @@ def list_sums(run: Run) -> dict[Part, list[tuple[int, str]]]:
     return {part: sorted(records) for part, records in sorted(found.items())}
 
 
-def read_sums(run: Run, parts: Iterable[Part] | None = None) -> dict[Part, PartSums]:
-    """The newest sums of each of these parts that has some; of all parts for None.
+def newest(run: Run, part: Part, read: Callable[[PartSums], T]) -> T | None:
+    """What `read` makes of the newest sums of a part; None if it has none.
 
-    A run that is still counting removes a record once a newer one is there. If that happens meanwhile, the newer one is
-    read.
+    A run that is still counting removes a record, and then its shard, once a newer one is there. If that happens
+    meanwhile, the newer one is read.
 
     Raises:
-        StorageError: a record is damaged, or of another run than the store.
+        StorageError: the record is damaged, or of another run than the store; or as `read` does.
     """
-    listed, found = list_sums(run), {}
-    for part in listed if parts is None else parts:
-        if part in listed:
-            _, piece = listed[part][-1]
-            try:
-                body = run.read(piece, _FORM, _fits)
-            except StorageError:
-                if run.has(piece):
-                    raise
-                return read_sums(run, parts)
-            record = record_in(body, FOLDER)
+    while found := list_sums(run).get(part):
+        _, piece = found[-1]
+        try:
+            body = run.read(piece, _FORM, lambda body, piece=piece: _fits(piece, body))
+            record = record_in(body, FOLDER, piece)
             assert record is not None
-            found[part] = PartSums(run.folder.parent, run.file(piece), part, record, body)
-    return found
+            return read(PartSums(run.folder.parent, run.file(piece), part, record, body))
+        except (StorageError, FileNotFoundError):
+            if run.has(piece):
+                raise
+    return None
 
 
-def _fits(body: dict[str, Any]) -> bool:
-    """True if a record of the right form agrees with itself."""
-    record, (i, n), splits = record_in(body), body["part"], body["splits"]
+def read_sums(run: Run, parts: Iterable[Part] | None = None) -> dict[Part, PartSums]:
+    """The newest sums of each of these parts that has some, of all parts for None; errors as in `newest`."""
+    found = {part: newest(run, part, lambda sums: sums) for part in (list_sums(run) if parts is None else parts)}
+    return {part: sums for part, sums in found.items() if sums is not None}
+
+
+def _fits(piece: str, body: dict[str, Any]) -> bool:
+    """True if a record of the right form agrees with itself and with its name."""
+    record, (i, n), splits, places = record_in(body), body["part"], body["splits"], body["places"]
     if record is None or body["format"] != FORMAT or not 1 <= i <= n or len(record.rows) > body["shards"]:
         return False
-    if not (splits and body["places"]) or len(set(splits) & set(SPLITS)) != len(splits):
+    if piece != _piece((i, n), len(record.rows)):
+        return False
+    if not places or len({tuple(place) for place in places}) != len(places):
+        return False
+    if not splits or len(set(splits) & set(SPLITS)) != len(splits):
         return False
     classes = [len(names) for _, names in body["label_names"]]
     shapes: dict[str, tuple[int, int]] = {}
-    for point, layer in body["places"]:
-        try:
-            start = f"{Place.of((point, layer))}."
-            D = record.tensors[f"{start}shift"].shape[1]
-        except (UnknownPoint, KeyError):
+    for point, layer in places:
+        start = f"{Place(point, layer)}."
+        if point not in POINTS or f"{start}shift" not in record.tensors:
             return False
+        D = record.tensors[f"{start}shift"].shape[1]
         shapes[f"{start}shift"] = (1, D)
         for split in splits:
-            _, counts = body["counts"].get(start + split) or (0, [])
+            count, counts = body["counts"].get(start + split) or (0, [])
             if [len(one) for one in counts] != classes:
+                return False
+            if not all(0 <= x < _MAX_COUNT for x in chain([count], *counts)):
                 return False
             shapes |= {f"{start}{split}.sum": (1, D), f"{start}{split}.gram": (D, D)}
             shapes |= {f"{start}{split}.class_sums.{k}": (C, D) for k, C in enumerate(classes)}
-    return {name: (x.shape, x.dtype) for name, x in record.tensors.items()} == {
-        name: (shape, "float64") for name, shape in shapes.items()
-    }
+    # in this order, too: the sums of several parts are added up tensor by tensor
+    there = [(name, x.shape, x.dtype) for name, x in record.tensors.items()]
+    return there == [(name, shape, "float64") for name, shape in shapes.items()]
+
+
+def _piece(part: Part, done: int) -> str:
+    return f"{part[0]}-of-{part[1]}-{done:05d}"
 
 
 def sums_are_whole(run: Run) -> bool:
@@ -267,17 +300,45 @@ def write_sums(run: Run, part: Part, contents: Contents, counted: Counted) -> No
     Raises:
         StorageError: the disk refused.
     """
+    tensors = sum_tensors(contents)
+    label_names = [[name, names] for name, names in contents.label_names.items()]
+    about = {"places": contents.places, "splits": contents.splits, "label_names": label_names, "meta": contents.meta}
+    _write(run, part, about, forms_of(tensors), tensors.values(), _counts(contents.moments), counted)
+
+
+def _counts(moments: Mapping[Key, SplitMoments]) -> dict[str, Any]:
+    return {
+        f"{place}.{split}": [one.count, [x.tolist() for x in one.class_counts.values()]]
+        for (place, split), one in moments.items()
+    }
+
+
+def _write(
+    run: Run,
+    part: Part,
+    about: dict[str, Any],
+    forms: Mapping[str, TensorRecord],
+    tensors: Iterable[Tensor],
+    counts: Mapping[str, Any],
+    counted: Counted,
+) -> None:
+    """Write sums as `write_sums` does.
+
+    Args:
+        run: the records.
+        part: which one.
+        about: places, splits, label names and meta, as a record has them.
+        forms: of the tensors, by name.
+        tensors: their values, in this order.
+        counts: of examples and classes; complete once `tensors` has given the last one.
+        counted: how far the part is counted.
+    """
     made = list[Record]()
     numbers = np.array(counted.numbers, dtype=np.int64)
-    write_named(run.folder, hashed_parts(numbers, sum_tensors(contents), made), lambda: made[0].file)
-    counts = {
-        f"{place}.{split}": [one.count, [x.tolist() for x in one.class_counts.values()]]
-        for (place, split), one in contents.moments.items()
-    }
+    write_named(run.folder, hashed_parts(numbers, forms, tensors, made), lambda: made[0].file)
     body = {"format": FORMAT, "part": part, "shards": counted.shards, "texts": counted.texts, "order": counted.order}
-    body |= {"places": contents.places, "splits": contents.splits, "counts": counts, "meta": contents.meta}
-    body |= {"label_names": [[name, names] for name, names in contents.label_names.items()]}
-    run.write(f"{part[0]}-of-{part[1]}-{len(numbers):05d}", {**record_body(made[0]), **body})
+    body |= {"counts": counts} | {field: about[field] for field in (*_SAME, "meta")}
+    run.write(_piece(part, len(numbers)), {**record_body(made[0]), **body})
     remove_older(run, part, len(numbers))
 
 
@@ -294,20 +355,29 @@ def _remove(run: Run, pieces: Iterable[str]) -> None:
             record = record_in(run.read(piece, RECORD))
             run.remove(piece)
             gone |= set() if record is None else {record.file}
-    for file in gone and gone - _files(run):
-        with contextlib.suppress(StorageError):
+    with contextlib.suppress(StorageError):
+        for file in gone and gone - _named(run):  # other parts too: a part with every shard has the file of the whole
             remove(run.folder / file)
 
 
 def remove_orphans(run: Run) -> None:
     """Remove the shards of a run that died before it wrote their record; a young one may belong to a live run."""
-    files = _files(run)
-    remove_old(run.folder, lambda name: name.endswith(".safetensors") and name not in files)
+    with contextlib.suppress(StorageError):
+        files = _named(run)
+        remove_old(run.folder, lambda name: name.endswith(".safetensors") and name not in files)
 
 
-def _files(run: Run) -> set[str]:
-    """The shards that sound records name."""
-    return {body["file"] for _, body in run.sound() if matches(body, RECORD)}
+def _named(run: Run) -> set[str]:
+    """The shards that any record here names, a damaged one or one of older versions too.
+
+    Raises:
+        StorageError: one cannot be read, so that nobody knows what it names.
+    """
+    names = set[str]()
+    for piece in run.done():
+        with contextlib.suppress(FileNotFoundError):
+            names |= {one.decode() for one in _SHARD.findall(read_plain(run.file(piece), 2 * MAX_JSON_BYTES))}
+    return names
 
 
 def join_sums(run: Run, plan: PlanFile, parts: Sequence[Part]) -> bool:
@@ -336,23 +406,33 @@ def join_sums(run: Run, plan: PlanFile, parts: Sequence[Part]) -> bool:
 
 
 def _join(run: Run, plan: PlanFile, parts: list[PartSums]) -> None:
-    first, folder = parts[0], str(run.folder)
+    """Add up parts a place at a time: memory holds the sums of one place, whatever their number."""
+    first, *others = parts
     for part in parts:
-        if any(part.body[field] != first.body[field] for field in _SAME):
-            raise StorageError(f"{str(part.file)!a} is of another run than the other parts; {count_again(run.folder)}")
-        check_shard(part.path, part.record)
-    numbers = sorted(np.concatenate([part.record.rows for part in parts]).tolist())
-    texts = sum(part.texts[1] for part in parts)
-    if numbers != list(range(plan.shards or 0)):
+        same = all(part.body[field] == first.body[field] for field in _SAME)
+        if not (same and part.record.header == first.record.header):
+            raise StorageError(f"{str(part.file)!a} is of another run than the other parts; {AGAIN}")
+        check_header(part.path, part.record)
+    times = Counter(np.concatenate([part.record.rows for part in parts]).tolist())
+    numbers = range(plan.shards or 0)
+    if odd := sorted(number for number in {*times, *numbers} if times[number] != 1 or number not in numbers):
         raise StorageError(
-            f"the parts in {folder!a} count {texts:,} texts, and the run has {plan.rows:,}: they were cut differently, "
-            "by other versions of probekit; remove the folder and run all parts again with one version"
+            f"the parts in {str(run.folder)!a} do not count each shard once (see shards {listed(odd)}): they were cut "
+            "differently, by other versions of probekit; remove the folder and run all parts again with one version"
         )
-    total: dict[Key, SplitMoments] = {}
-    for place in first.places:
-        for part in parts:
-            own = part.moments(place)
-            total |= {key: total[key] + own[key] for key in own} if part is not first else own
+    counts: dict[str, Any] = {}
+
+    def joined() -> Iterator[Tensor]:
+        for place in first.places:
+            total = first.moments(place)
+            for part in others:
+                own = part.moments(place)
+                total = {key: total[key] + own[key] for key in own}
+            counts.update(_counts(total))
+            yield from sum_tensors(Contents(total, first.label_names, {})).values()
+
+    texts = sum(part.texts[1] for part in parts)
     order = hashlib.sha256("|".join(part.body["order"] for part in parts).encode()).hexdigest()
-    contents = Contents(total, first.label_names, {**first.body["meta"], "parts": len(parts)})
-    write_sums(run, WHOLE, contents, Counted(numbers, len(numbers), (texts, texts), order))
+    meta = {**first.body["meta"], "parts": len(parts)}
+    counted = Counted(numbers, len(numbers), (texts, texts), order)
+    _write(run, WHOLE, first.body | {"meta": meta}, first.record.tensors, joined(), counts, counted)

@@ -20,7 +20,7 @@ from probekit.activations.sums.moments import SplitMoments
 from probekit.errors import StorageError
 from probekit.files.durable import is_there, matches, read_plain, unseal
 from probekit.files.remote.path import AnyPath
-from probekit.files.run import question_digest
+from probekit.files.run import AGAIN, question_digest
 from probekit.points import POINTS, Place
 from probekit.tasks.base import SPLITS
 
@@ -84,9 +84,9 @@ class OldSums:
         except (FileNotFoundError, SafetensorError):
             tensors = {}
         if {name: (x.dtype, tuple(x.shape)) for name, x in tensors.items()} != shapes:
-            raise _damaged(file)
+            raise _damaged(file, self.file)
         if not all(x.isfinite().all() for x in tensors.values()):
-            raise _damaged(file)
+            raise _damaged(file, self.file)
         return tensors
 
 
@@ -100,12 +100,12 @@ def read_old_sums(path: AnyPath) -> OldSums | None:
     if not records:
         return None
     file = max(records, key=lambda one: int(one.stem))
-    body, _ = unseal(file, advice=count_again(file.parent))
+    body, _ = unseal(file, advice=AGAIN)
     if not (matches(body, _FORM) and _fits(**{key: body[key] for key in ("places", "widths", "splits")})):
-        raise _damaged(file)
+        raise _damaged(file, file)
     plan = path / "plan.json"
     if is_there(plan) and question_digest(unseal(plan)[0].get("identity", {})) != body["progress"]["plan"]:
-        raise StorageError(f"{str(file)!a} is of another run than the store; {count_again(file.parent)}")
+        raise StorageError(f"{str(file)!a} is of another run than the store; {AGAIN}")
     return OldSums(file, body)
 
 
@@ -125,5 +125,5 @@ def _shapes(splits: list[str], D: int, classes: list[int]) -> dict[str, tuple[to
     return shapes
 
 
-def _damaged(file: AnyPath) -> StorageError:
-    return StorageError(f"{str(file)!a} is missing, damaged or not of these statistics; {count_again(file.parent)}")
+def _damaged(file: AnyPath, record: AnyPath) -> StorageError:
+    return StorageError(f"{str(file)!a} is missing, damaged or not of these statistics; {count_again(record)}")

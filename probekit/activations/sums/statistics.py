@@ -15,6 +15,7 @@ from probekit.activations.sums.files import (
     Part,
     PartSums,
     list_sums,
+    newest,
     read_sums,
     sums_at,
     write_sums,
@@ -118,13 +119,19 @@ def load_statistics(path: str | AnyPath) -> Statistics:
         UsageError: no path.
     """
     path = check_any_path("path", path)
-    found = read_sums(sums_at(path), [WHOLE]).get(WHOLE) or read_old_sums(path)
+
+    def read(sums: PartSums | OldSums) -> Contents:
+        if not sums.is_complete:
+            state = f"{sums.texts[0]} of {sums.texts[1]} texts are counted"
+            raise StorageError(f"the statistics at {str(path)!a} are unfinished, {state}; run the same command again")
+        return sums.contents()
+
+    found = newest(sums_at(path), WHOLE, read)
+    if found is None and (old := read_old_sums(path)) is not None:
+        found = read(old)
     if found is None:
         raise DataError(f"no statistics at {str(path)!a}; make them with probekit extract --stats")
-    if not found.is_complete:
-        state = f"{found.texts[0]} of {found.texts[1]} texts are counted"
-        raise StorageError(f"the statistics at {str(path)!a} are unfinished, {state}; run the same command again")
-    return Statistics(*found.contents())
+    return Statistics(*found)
 
 
 def check_statistics(path: str | AnyPath) -> tuple[int, int] | None:
@@ -149,15 +156,18 @@ def statistics_progress(path: str | AnyPath) -> tuple[int, int] | None:
 
 def _progress(path: AnyPath, check: bool) -> tuple[int, int] | None:
     """The progress of the whole, or of the parts by the cut that counted most; `check` reads every byte of them."""
-    parts: dict[Part, PartSums | OldSums] = {**read_sums(sums_at(path))}
-    whole = parts.get(WHOLE) or read_old_sums(path)
+    run = sums_at(path)
+    parts: dict[Part, PartSums | OldSums] = {**read_sums(run)}
+    whole = newest(run, WHOLE, lambda sums: sums) or read_old_sums(path)  # last, as parts go once it is there
     if whole is not None:
         parts = {WHOLE: whole} if whole.is_complete else {**parts, WHOLE: whole}
     by_cut: dict[int, int] = {}
-    for (_, of), one in parts.items():
-        by_cut[of] = by_cut.get(of, 0) + one.texts[0]
-        if check:
+    for part, one in parts.items():
+        by_cut[part[1]] = by_cut.get(part[1], 0) + one.texts[0]
+        if check and isinstance(one, OldSums):
             one.contents()
+        elif check:
+            newest(run, part, PartSums.check)
     if not parts:
         return None
     return max(by_cut.values()), whole.texts[1] if whole else read_plan(path).rows

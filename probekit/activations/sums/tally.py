@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from probekit.activations.plan.plan import ExtractionPlan, shard_rows
-from probekit.activations.store.shard import count_again
 from probekit.activations.sums.files import (
     WHOLE,
     Contents,
@@ -23,7 +22,7 @@ from probekit.activations.sums.files import (
     Key,
     Part,
     PartSums,
-    read_sums,
+    newest,
     remove_older,
     remove_orphans,
     write_sums,
@@ -32,7 +31,7 @@ from probekit.activations.sums.moments import SplitMoments
 from probekit.activations.sums.statistics import Statistics, used_splits
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.files.durable import make_folder, remove_stale
-from probekit.files.run import Run
+from probekit.files.run import AGAIN, Run
 from probekit.points import PAIR_POINTS, Place
 from probekit.text import listed
 
@@ -128,17 +127,19 @@ class Tally:
         """Load the newest checkpoint, if there is one."""
         make_folder(run.folder)
         remove_stale(run.folder)
-        found = read_sums(run, [self._part]).get(self._part)
-        if found is None:
-            return None
+        found = newest(run, self._part, self._load)
+        if found is not None:
+            remove_older(run, self._part, len(found.record.rows))
+            remove_orphans(run)
+        return found
+
+    def _load(self, found: PartSums) -> PartSums:
         done = found.record.rows.tolist()
         if (done, found.body["shards"]) != (self._numbers[: len(done)], len(self._numbers)):
             raise _of_other_shards(found)
         contents = found.contents()
         self._moments = {key: moments.to(self._device) for key, moments in contents.moments.items()}
         self._meta = contents.meta
-        remove_older(run, self._part, len(done))
-        remove_orphans(run)
         return found
 
     def _check_order(self, done: int) -> None:
@@ -159,7 +160,7 @@ class Tally:
 
 
 def _of_other_shards(sums: PartSums) -> StorageError:
-    return StorageError(f"{str(sums.file)!a} counted other shards than this run has; {count_again(sums.file.parent)}")
+    return StorageError(f"{str(sums.file)!a} counted other shards than this run has; {AGAIN}")
 
 
 def check_countable(plan: ExtractionPlan) -> None:

@@ -1,14 +1,17 @@
 """The sums of parts: joined they are those of one process, in the same bits whichever part finishes first."""
 
-import shutil
+import os
+import re
+import weakref
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from part_cases import HOW
-from store_cases import files, flip
+from store_cases import files, flip, of_shards
 
 from probekit import extract_statistics
 from probekit.activations import (
@@ -24,8 +27,11 @@ from probekit.activations import (
 from probekit.activations.parts import run
 from probekit.activations.parts.cut import cut_parts, shard_costs
 from probekit.activations.run import loop
+from probekit.activations.sums.files import PartSums, read_sums, remove_orphans, sums_at
+from probekit.activations.sums.tally import Tally
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.files.durable import unseal
+from probekit.files.run import Run
 from probekit.options import ExtractOptions
 
 PARTS = ((1, 3), (2, 3), (3, 3))
@@ -38,6 +44,10 @@ def run_all(plan, path, order, sums: Any = "also"):
 def shard_of_part(path, part):
     (record,) = (path / "statistics").glob(f"{part}-*.json")
     return path / "statistics" / unseal(record)[0]["file"]
+
+
+def sums_of(path):
+    return read_sums(sums_at(path)).values()
 
 
 def worst(found, activations):
@@ -96,7 +106,7 @@ def test_parts_that_count_are_seen_by_progress_and_verify_and_damage_is_noticed(
         load_activations(path)
     flip(shard_of_part(path, "3-of-3"))
     assert [one.file for one in verify(path).broken] == ["statistics"]
-    with pytest.raises(StorageError, match=r"damaged.*remove the folder"):
+    with pytest.raises(StorageError, match=r"damaged.*remove '.*/3-of-3-\d+.json', and run"):
         run_part(plan, path, PARTS[1], progress=False, sums="only")
 
 
@@ -122,11 +132,16 @@ def test_sums_of_parts_that_were_cut_differently_are_refused_and_counted_again(p
     with monkeypatch.context() as patch:
         patch.setattr(run, "cut_parts", lambda costs, n: [np.arange(len(costs))[i::n] for i in range(n)])
         run_part(plan, other, (1, 2), progress=False, sums="also")
-    with pytest.raises(StorageError, match=r"count \d+ texts, and the run has 60.*remove the folder"):
+    numbers = [record.record.rows.tolist() for path in (mine, other) for record in sums_of(path)]
+    odd = sorted(n for n in range(len(plan.shards)) if sum(n in of for of in numbers) != 1)
+    with pytest.raises(StorageError, match=rf"each shard once \(see shards {odd[0]}, .*\).*remove the folder"):
         merge_stores([mine, other], tmp_path / "all")
-    with pytest.raises(StorageError, match=r"counted other shards than this run has; remove the folder"):
+    with pytest.raises(StorageError, match=r"00002.json' has another cut into 2 parts.*; remove it, and run all parts"):
         run_part(plan, other, (1, 2), progress=False, sums="also")
-    shutil.rmtree(other / "statistics")
+    (other / "parts" / "00002.json").unlink()
+    with pytest.raises(StorageError, match=r"counted other shards than this run has; remove it, and run"):
+        run_part(plan, other, (1, 2), progress=False, sums="also")
+    next((other / "statistics").glob("*.json")).unlink()
     run_part(plan, other, (1, 2), progress=False, sums="also")
     merged = merge_stores([mine, other], tmp_path / "whole")
     assert (merged.complete, merged.counted) == (True, True)
@@ -146,12 +161,84 @@ def test_damaged_sums_are_not_merged_and_those_that_are_made_again_are(plan, tmp
     for i, path in enumerate(paths):
         run_part(plan, path, (i + 1, 2), progress=False, sums="only")
     flip(broken := shard_of_part(paths[0], "1-of-2"))
-    with pytest.raises(StorageError, match=rf"a/statistics/{broken.name}.*damaged.*remove the folder"):
+    with pytest.raises(StorageError, match=rf"a/statistics/{broken.name}.*damaged.*remove '.*a/.*/1-of-2"):
         merge_stores(paths, tmp_path / "all")
-    shutil.rmtree(paths[0] / "statistics")
+    next((paths[0] / "statistics").glob("*.json")).unlink()
     assert [one.part for one in merge_stores(paths, tmp_path / "all").missing] == [1]
     run_part(plan, paths[0], (1, 2), progress=False, sums="only")
+    (tmp_path / "all" / "statistics" / broken.name).write_bytes(b"what a disk made of it")
     assert merge_stores(paths, tmp_path / "all").counted
+
+
+def test_a_damaged_part_leaves_the_sums_of_the_others(plan, tmp_path):
+    """What the message names is removed, and the run goes on with what the other parts have counted."""
+    path = tmp_path / "store"
+    run_all(plan, path, (0, 1), "only")
+    other = shard_of_part(path, "1-of-3")
+    flip(shard_of_part(path, "2-of-3"))
+    with pytest.raises(StorageError, match=r"remove '(.*2-of-3-\d+.json)', and run the same command") as error:
+        run_part(plan, path, PARTS[1], progress=False, sums="only")
+    (named,) = re.findall(r"remove '(.*)', and", str(error.value))
+    Path(named).unlink()
+    assert [one.counted for one in run_all(plan, path, (1, 2), "only")] == [False, True]
+    assert not other.exists()
+    assert verify(path).is_sound
+
+
+def test_a_shard_that_a_merge_takes_is_young_and_outlives_it_without_a_record(plan, tmp_path, monkeypatch):
+    """A run beside the merge takes an old shard without a record for one of a run that died."""
+    paths = [tmp_path / "a", tmp_path / "all"]
+    run_part(plan, paths[0], (1, 2), progress=False, sums="only")
+    os.utime(shard := shard_of_part(paths[0], "1-of-2"), (0, 0))
+    write = Run.write
+
+    def write_late(self, piece, body, replace=False):
+        remove_orphans(sums_at(paths[1]))
+        return write(self, piece, body, replace)
+
+    monkeypatch.setattr(Run, "write", write_late)
+    merge_stores(paths[:1], paths[1])
+    assert (paths[1] / "statistics" / shard.name).exists()
+
+
+def test_joining_holds_the_sums_of_few_places_at_once(plan, tmp_path, monkeypatch):
+    """Each place is read, added up and written before the next: the tally and all places are never there together."""
+    alive, most, moments = weakref.WeakSet[Any](), [], PartSums.moments
+
+    def counted(self, place):
+        found = moments(self, place)
+        alive.update(found.values())
+        most.append(len(alive))
+        return found
+
+    run_all(plan, tmp_path, (0, 1), "only")
+    tallies = weakref.WeakSet[Tally]()
+    monkeypatch.setattr(run, "Tally", lambda *args: (tallies.add(tally := Tally(*args)), tally)[1])
+    monkeypatch.setattr(PartSums, "moments", counted)
+    join, left = run.join_sums, []
+    monkeypatch.setattr(run, "join_sums", lambda *args: (left.append(len(tallies)), join(*args))[1])
+    assert run_all(plan, tmp_path, (2,), "only")[0].counted
+    n_splits = len(load_statistics(tmp_path).splits)
+    assert left == [0]
+    assert len(plan.places) > 3
+    assert max(most) <= 3 * n_splits
+
+
+def test_a_part_of_another_versions_cut_is_finished_or_refused(plan, single, tmp_path, monkeypatch):
+    """Without sums the cut that stands in the store is done, so that parts of two versions complete it."""
+    path = tmp_path / "store"
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "cut_parts", lambda costs, n: [np.arange(len(costs))[i::n] for i in range(n)])
+        run_part(plan, path, (1, 2), progress=False)
+        run_part(plan, tmp_path / "theirs", (1, 2), progress=False)
+    with pytest.raises(StorageError, match="has another cut into 2 parts"):
+        run_part(plan, path, (2, 2), progress=False, sums="also")
+    assert run_part(plan, path, (2, 2), progress=False).complete
+    run_part(plan, tmp_path / "ours", (2, 2), progress=False)
+    merged = merge_stores([tmp_path / "theirs", tmp_path / "ours"], tmp_path / "merged")
+    assert (merged.complete, merged.missing) == (False, []), "no part that would find nothing to do is named"
+    run_plan(plan, tmp_path / "merged", progress=False)
+    assert of_shards(tmp_path / "merged") == of_shards(path) == of_shards(single)
 
 
 def test_in_python_statistics_of_a_part_are_a_keyword(plan, single, tmp_path):

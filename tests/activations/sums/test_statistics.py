@@ -1,5 +1,6 @@
 """Statistics equal those of all rows, whatever order, interruption or resumption brought them together."""
 
+import os
 import time
 from dataclasses import replace
 from typing import Any
@@ -16,11 +17,13 @@ from probekit.activations import (
     extract_statistics,
     load_activations,
     load_statistics,
+    merge_stores,
     statistics_bytes,
     statistics_progress,
 )
 from probekit.activations.plan import build as planning
 from probekit.activations.run import loop
+from probekit.activations.store.shard import Record, TensorRecord
 from probekit.activations.store.writer import StoreWriter
 from probekit.activations.sums import files as sum_files
 from probekit.activations.sums import tally
@@ -246,6 +249,52 @@ def test_a_checkpoint_that_a_newer_one_replaces_while_it_is_read_is_no_damage(mo
     assert stale == []
 
 
+@pytest.mark.parametrize("read", ["resume", "check", "merge"])
+def test_sums_whose_shard_a_faster_run_removes_meanwhile_are_read_anew(model, task, path, tmp_path, monkeypatch, read):
+    """Another worker writes the last record, and removes the one that this one has just read, with its shard."""
+    folder, check_header = half_done(model, task, path, monkeypatch), sum_files.check_header
+    counted, before = statistics_progress(path), {file: file.read_bytes() for file in folder.iterdir()}
+    (record,) = folder.glob("*.json")
+    if read == "merge":  # which takes complete ones
+        before[record] = seal({**unseal(record)[0], "shards": 3})[0]
+    whole = sums_only(model, task, path)
+    after = {file: file.read_bytes() for file in folder.iterdir()}
+
+    def replace_files(old, new):
+        for file in old:
+            file.unlink()
+        for file, data in new.items():
+            file.write_bytes(data)
+
+    def overtaken(*args):
+        monkeypatch.setattr(sum_files, "check_header", check_header)
+        replace_files(before, after)
+        return check_header(*args)
+
+    replace_files(after, before)
+    monkeypatch.setattr(sum_files, "check_header", overtaken)
+    if read == "check":
+        assert check_statistics(path) == counted, "as it was when the records were listed"
+    elif read == "resume":
+        assert_same_bits(sums_only(model, task, path), whole)
+    else:
+        assert merge_stores([path], tmp_path / "merged").counted
+        assert_same_bits(load_statistics(tmp_path / "merged"), whole)
+
+
+def test_only_old_shards_that_no_record_names_are_removed(model, task, path, monkeypatch):
+    """Of damaged records and those of older versions too, since what they name can be read by those."""
+    folder, names = half_done(model, task, path, monkeypatch), [f"{i:064x}.safetensors" for i in range(4)]
+    for name in names:
+        (folder / name).write_bytes(b"sums")
+        os.utime(folder / name, (0, 0))
+    os.utime(folder / names[3])
+    (folder / "00012.json").write_bytes(seal({"files": {"a": {"file": names[0]}}})[0])
+    (folder / "2-of-3-00001.json").write_bytes(b"damaged" + seal({"file": names[1]})[0])
+    sum_files.remove_orphans(sum_files.sums_at(path))
+    assert [name for name in names if (folder / name).exists()] == [names[0], names[1], names[3]]
+
+
 def half_done(model, task, path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Tally, "_is_due", lambda _: True)
@@ -261,7 +310,8 @@ def test_every_altered_byte_of_a_checkpoint_is_noticed(model, task, path, monkey
         whole = file.read_bytes()
         for damaged in (whole[: len(whole) // 2], bytes([whole[0] ^ 1]) + whole[1:], whole[:-9] + b"~" + whole[-8:]):
             file.write_bytes(damaged)
-            with pytest.raises(StorageError, match=rf"{file.name}.*remove the folder .*statistics'"):
+            advice = "remove it" if file.suffix == ".json" else r"remove '.*statistics/1-of-1-00003.json'"
+            with pytest.raises(StorageError, match=rf"{file.name}.*{advice}, and run the same command again"):
                 make(model, task, path)
         file.unlink()
         if file.suffix != ".json":
@@ -284,6 +334,19 @@ def test_a_checkpoint_of_other_shards_is_noticed(model, task, path, monkeypatch)
         record.write_bytes(seal(body | change)[0])
         with pytest.raises(StorageError, match=said):
             sums_only(model, task, path)
+
+
+def rename(body, old, new, place, last=False):
+    """Give a place another name, with all that agrees; `last` moves its tensors behind those of the others."""
+    ours = {name: x for name, x in body["tensors"].items() if name.startswith(f"{old}.")}
+    others = {name: x for name, x in body["tensors"].items() if name not in ours}
+    ours = {name.replace(old, new): x for name, x in ours.items()}
+    body["tensors"] = {**others, **ours} if last else {**ours, **others}
+    body["counts"] = {name.replace(f"{old}.", f"{new}."): x for name, x in body["counts"].items()}
+    body["places"] = [place if f"{one[0]}.{one[1]}" == old else one for one in body["places"]]
+    tensors = {name: TensorRecord(**{**x, "shape": tuple(x["shape"])}) for name, x in body["tensors"].items()}
+    record = Record(np.array(body["rows"]), tensors)
+    body.update(file=record.file, n_bytes=record.n_bytes)
 
 
 HOSTILE = [
@@ -309,6 +372,14 @@ HOSTILE = [
     lambda body: body.update(shards=1),
     lambda body: body.update(texts=["1", 2]),
     lambda body: body.update(format="probekit sums 3"),
+    lambda body: body["counts"].update({"resid_pre.0.train": [1, [[1, 0], [10**30, 0, 0]]]}),
+    lambda body: body["counts"].update({"resid_pre.0.train": [10**30, [[1, 0], [1, 0, 0]]]}),
+    lambda body: body["counts"].update({"resid_pre.0.train": [-1, [[1, 0], [1, 0, 0]]]}),
+    lambda body: body["places"].append(body["places"][0]),
+    lambda body: body.update(part=[1, 2]),
+    lambda body: body.update(rows=body["rows"][1:]),
+    lambda body: rename(body, "resid_pre.0", "attn_pattern.0", ["pattern", 0]),
+    lambda body: rename(body, "resid_pre.0", "resid_pre.0", ["resid_pre", 0], last=True),
 ]
 
 
@@ -327,7 +398,7 @@ def test_a_false_record_is_refused(model, task, path):
 def test_nan_is_refused_even_where_the_record_agrees(model, task, path, tmp_path):
     moments = {key: one.around(one.shift / 0) for key, one in sums_only(model, task).items()}
     Statistics(moments, task.label_names, {}).save(path)
-    with pytest.raises(StorageError, match=r"1-of-1-00001.json' names NaN or infinity; remove the folder"):
+    with pytest.raises(StorageError, match=r"1-of-1-00001.json' holds NaN or infinity; remove it"):
         load_statistics(path)
 
 
@@ -347,7 +418,7 @@ def test_sums_of_older_versions_are_read(model, task, path, tmp_path):
         whole = file.read_bytes()
         for damaged in (whole[: len(whole) // 2], whole[:-9] + b"~" + whole[-8:]):
             file.write_bytes(damaged)
-            with pytest.raises(StorageError, match=rf"{file.name}.*remove the folder .*statistics'"):
+            with pytest.raises(StorageError, match=rf"{file.name}.*remove (it|'.*statistics/00004.json'), and run"):
                 load_statistics(path)
         file.write_bytes(whole)
     body = unseal(record := path / "statistics" / "00004.json")[0]
