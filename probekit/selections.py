@@ -73,7 +73,7 @@ class Selection(str):
 
     Attributes:
         pick: "last", "first", "mean" or "all" of the part's tokens, the index of one, or a slice (start, stop); None
-            for tokens that the language has no words for: those of `each`, or of a store that has a name alone.
+            if the selection is an array, or a bare name from a store.
         part: None is the complete text.
         each: the index of one token in each text, int64 [N]; None where every text is read alike.
     """
@@ -86,7 +86,8 @@ class Selection(str):
     def __new__(
         cls, pick: Pick | None, part: Part | None = None, each: "np.ndarray | None" = None, name: str = ""
     ) -> "Selection":
-        """A selection from what its text says; without a pick, `name` is the text."""
+        """A selection from what its text says (`parse` takes the text); without a pick, `name` is the text."""
+        assert not isinstance(pick, str) or pick in PICKS, f"{pick!a} is a text; Selection.parse takes it"
         self = super().__new__(cls, name if pick is None else _written(pick, part))
         self.pick, self.part, self.each = pick, part, each
         return self
@@ -104,7 +105,7 @@ class Selection(str):
         Raises:
             UsageError: text outside the language.
         """
-        if isinstance(text, Selection):
+        if isinstance(text, Selection) and text.pick is not None:
             return text
         text = text.strip()
         if text.startswith(("in:", "before:", "after:")):
@@ -121,7 +122,7 @@ class Selection(str):
             UsageError: text outside the language, or anything else.
         """
         if isinstance(given, str):
-            return PER_EXAMPLE if given == PER_EXAMPLE and type(given) is str else cls.parse(given)
+            return given if isinstance(given, Selection) else PER_EXAMPLE if given == PER_EXAMPLE else cls.parse(given)
         import numpy as np
 
         index = np.asarray(given)
@@ -173,6 +174,12 @@ PER_EXAMPLE = Selection(None, name="per example")  # with an index of its own in
 def not_a_selection(given: Any, other: str) -> UsageError:
     """The error for a position that is none; `other` is what else it may be."""
     return UsageError(f"a position is a selection such as {EXAMPLES}{other}; got {given!r:.80}")
+
+
+def check_in_language(selection: Selection) -> None:
+    """Raise a UsageError for a bare name, such as "per example", which says nothing of which tokens are read."""
+    if selection.pick is None and selection.each is None:
+        raise UsageError(f"expected the tokens to read, got {selection!a}; write {EXAMPLES}")
 
 
 def check_together(selections: Sequence[Selection]) -> None:

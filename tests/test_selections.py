@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probekit.errors import UsageError
-from probekit.selections import ALL, PER_EXAMPLE, Part, Selection, parse_selections
+from probekit.selections import ALL, PER_EXAMPLE, Part, Selection, check_in_language, parse_selections
 
 numbers = st.integers(-999, 999)
 ends = st.one_of(st.none(), numbers)
@@ -115,6 +115,15 @@ def test_a_position_is_a_selection_a_number_or_a_number_for_each_text():
     for other in (1.5, True, {"last": 1}, None, np.array(["last"])):
         with pytest.raises(UsageError, match="a position is a selection such as last"):
             Selection.of(other)
+
+
+@pytest.mark.parametrize("name", [PER_EXAMPLE, Selection.named("not recorded")])
+def test_a_bare_name_reads_no_tokens(name):
+    """A task or an import with such a position could be stored, and not read again."""
+    for refuse in (Selection.parse, check_in_language):
+        with pytest.raises(UsageError, match="expected the tokens to read"):
+            refuse(name)
+    assert Selection.of(name) is name
 
 
 def test_a_store_may_name_a_position_outside_of_the_language():

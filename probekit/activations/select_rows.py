@@ -18,7 +18,7 @@ from probekit.activations.layout import Layout, fingerprint_of
 from probekit.activations.plan.reading.select_tokens import Bad, ReadableTokens, select_tokens
 from probekit.errors import UsageError
 from probekit.places import check_kept
-from probekit.selections import ALL, PER_EXAMPLE, Selection, not_a_selection
+from probekit.selections import ALL, PER_EXAMPLE, Selection, check_in_language, not_a_selection
 from probekit.tasks.base import Task
 from probekit.tasks.tokens.token_labels import labels_at
 
@@ -61,6 +61,7 @@ def select_rows(
     if not layout.is_ragged:
         check_kept(layout.positions, position)
         return SelectedRows(np.arange(N) * P + layout.positions.index(position), np.ones(N, dtype=np.int64)), {}
+    check_in_language(position)
     chosen, bad = select_tokens(position, _kept_tokens(layout, task, of_targets, some_cut))
     starts = layout.offsets()[:-1]
     index = np.arange(starts[-1] + layout.counts()[-1]) if chosen.index is None else chosen.index

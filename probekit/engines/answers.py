@@ -76,9 +76,9 @@ def check_versions(versions: Mapping[str, str]) -> None:
 
 
 def check_sees(path: str, file: str) -> None:
-    """Raise a StorageError unless this machine sees the folder of the driver's that has this file."""
+    """Raise a StorageError unless this machine sees the folder where the driver works, which has this file."""
     if "://" not in path and not os.path.lexists(Path(path) / file):
         raise StorageError(
-            f"node {here()} cannot see {path!a}, which the driver has begun; write to a folder that all machines share "
-            "(--out), or to an object store such as s3://"
+            f"node {here()} cannot see {path!a}, where the driver works; take a folder that all machines share, or an "
+            "object store such as s3://"
         )

@@ -13,7 +13,7 @@ from probekit.options.kinds import DTYPE, LAYERS, POSITIONS, Kind, choice, names
 from probekit.options.option import CHECKS, OUTPUT, READ, RUNS, Options, like, option
 from probekit.options.task import OnBadRow, TaskOptions
 from probekit.points import parse_points
-from probekit.selections import EXAMPLES
+from probekit.selections import check_in_language
 from probekit.text import kind_of
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ EditPositions = Literal["all", "read"]
 def _positions(name: str, given: Any) -> Any:
     found = POSITIONS.check(name, given)
     for one in found if isinstance(found, list) else [found]:
-        if one.pick is None and one.each is None:
-            raise UsageError(f"expected the tokens to read, got {one!a}; write {EXAMPLES}")
+        check_in_language(one)
     return found
 
 

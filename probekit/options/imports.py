@@ -9,10 +9,11 @@ from probekit.errors import UsageError
 from probekit.files.remote.path import RemotePath
 from probekit.options.check import is_whole
 from probekit.options.engine import ProgressOptions
-from probekit.options.kinds import DTYPE, POSITION, Kind, choice, stacked_layers, whole
+from probekit.options.kinds import DTYPE, Kind, choice, stacked_layers, whole
 from probekit.options.option import OUTPUT, READ, Options, like, option
 from probekit.options.task import TaskOptions
 from probekit.points import HIDDEN, MAX_LAYERS, Place
+from probekit.selections import Selection, check_in_language
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +29,12 @@ def _n_layers(_: str, value: Any) -> int:
     if not (is_whole(value) and 1 <= value <= MAX_LAYERS):
         raise UsageError(f"--n-layers must be in 1..{MAX_LAYERS}; got {value!a}")
     return value
+
+
+def _position(_: str, value: Any) -> Selection:
+    found = Selection.of(value)
+    check_in_language(found)
+    return found
 
 
 def _point(_: str, value: Any) -> str:
@@ -98,7 +105,7 @@ class ImportOptions(_Labels, heading=READ):
         None,
         "Token that the activations belong to, for titles: last, first, mean, 3.",
         notes='Without it, "not recorded". Of vLLM: the token to keep, or all; without it the last one.',
-        kind=POSITION,
+        kind=Kind(_position, Selection.parse, "TOKEN"),
     )
     dtype: "str | torch.dtype | None" = option(
         None,

@@ -115,6 +115,8 @@ class Task:
         if not isinstance(self.info, Mapping):
             raise UsageError(f"info is a dict of JSON-able values, got {kind_of(self.info)}; give a dict")
         self._set_labels()
+        if isinstance(self.position, Selection) and self.position.each is not None:
+            self._set(position=self.position.each)
         for name in ("position", "spans", "generated"):
             if not isinstance(given := getattr(self, name), str | None):
                 self._set(**{name: array_of(given, name)})

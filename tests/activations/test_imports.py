@@ -483,6 +483,7 @@ def test_places_that_cannot_be(acts: Path, labels: Path, name: str, says: str) -
         ({"n_layers": 0}, r"in 1\.\.1000"),
         ({"n_layers": 1 << 40}, r"in 1\.\.1000"),
         ({"position": "lats"}, "did you mean last"),
+        ({"position": "per example"}, "expected the tokens to read"),
         ({"dtype": "int8"}, "unknown dtype"),
     ],
 )

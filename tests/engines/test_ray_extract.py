@@ -194,7 +194,7 @@ def test_a_node_that_does_not_see_the_store_is_named(
     """It is told before a model is loaded."""
     monkeypatch.setattr(schedule, "START_TRIES", 1)
     odd("elsewhere")
-    said = r"^worker 1: node .* cannot see '.*', which the driver has begun; write to a folder that all machines share"
+    said = r"^worker 1: node .* cannot see '.*', where the driver works; take a folder that all machines share"
     with pytest.raises(StorageError, match=said):
         run_on_ray(plan, tmp_path / "store", EngineOptions(engine="ray", workers=1), False)
     assert begin_work(plan, tmp_path / "store") == list(range(len(plan.shards)))

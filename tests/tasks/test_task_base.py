@@ -11,6 +11,7 @@ import torch
 
 import probekit
 from probekit.errors import DataError, ProbekitError, UsageError
+from probekit.selections import Selection
 from probekit.tasks import BUILTIN_TASKS, Task, load_task
 from probekit.tasks.base import SPLITS
 from probekit.tasks.splitting.classes import count_line
@@ -104,6 +105,7 @@ def test_fingerprint_sees_every_part_and_nothing_else():
 
 def test_subset_keeps_the_parts_together():
     task = small(position=np.arange(6), groups=np.arange(6) * 10)
+    assert small(position=Selection.of(np.arange(6)), groups=np.arange(6) * 10).fingerprint() == task.fingerprint()
     part = task.subset(np.array([4, 1]))
     assert (part.inputs, part.ids, part.splits.tolist()) == (["e", "b"], ["4", "1"], ["test", "train"])
     assert part.labels["label"].tolist() == [0, 1]

@@ -41,7 +41,8 @@ class Statistics(Mapping[Key, SplitMoments]):
     """
 
     def __init__(self, moments: Mapping[Key, SplitMoments], label_names: dict[str, list[str]], meta: dict[str, Any]):
-        self._contents = Contents(dict(moments), label_names, meta)
+        own = {(Place(*place), split): one for (place, split), one in moments.items()}
+        self._contents = Contents(own, label_names, meta)
 
     def __getitem__(self, key: tuple[PointSpec, str]) -> SplitMoments:
         """`statistics["resid_pre.5", "train"]`, or with a place such as ("resid_pre", 5).

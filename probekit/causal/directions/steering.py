@@ -47,7 +47,7 @@ class SteeringVectors(NamedPlaces, Mapping[Place, Direction]):
         self, found: Mapping[Place, Direction], label: str, classes: tuple[str, str], method: str, meta: dict[str, Any]
     ):
         super().__init__(found, meta)
-        self._found = dict(found)
+        self._found = {Place(*place): one for place, one in found.items()}
         self.label, self.classes, self.method = label, classes, method
 
     def __getitem__(self, key: PointSpec) -> Direction:

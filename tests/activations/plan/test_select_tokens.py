@@ -311,3 +311,5 @@ def test_a_view_is_shown_as_it_is_made():
     acts = extract(MODELS["byte-level"], TASK, position="all")
     assert repr(acts.at("last@user")) == f"{acts!r}.at('last@user')"
     assert repr(acts.at("all")) == f"{acts!r}.at('all')"
+    with pytest.raises(UsageError, match="expected the tokens to read, got 'per example'"):
+        acts.at("per example")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from probekit.activations import ActivationSet, SplitMoments, Statistics
+from probekit.activations import ActivationSet, SplitMoments, Statistics, load_statistics
 from probekit.activations.layout import Layout
 from probekit.causal.erasure.erase import Eraser, fit_eraser, fit_leace, fit_leace_rows, tol_of_few_rows
 from probekit.errors import DataError, UsageError
@@ -208,13 +208,15 @@ def acts() -> ActivationSet:
     return ActivationSet({("resid_pre", 2): x.float()}, task_of(y))
 
 
-def test_an_eraser_of_activations_is_fitted_on_the_rows_of_one_split(acts):
+def test_an_eraser_of_activations_is_fitted_on_the_rows_of_one_split(acts, tmp_path):
     x, y, train = acts["resid_pre", 2], acts.labels["class"], acts.splits == "train"
     eraser = fit_eraser(acts, "resid_pre.2")
     torch.testing.assert_close(eraser.matrix, fit_leace_rows(x[train], y[train]).matrix)
     sums = SplitMoments.zero(x[0].double(), {"class": 3}).including(x[train], {"class": y[train]})
     statistics = Statistics({(("resid_pre", 2), "train"): sums}, {"class": ["a", "b", "c"]}, {})
     torch.testing.assert_close(fit_eraser(statistics, ("resid_pre", 2)).matrix, eraser.matrix)
+    statistics.save(tmp_path / "sums")  # places that are plain tuples are saved like others
+    torch.testing.assert_close(fit_eraser(load_statistics(tmp_path / "sums"), "resid_pre.2").matrix, eraser.matrix)
     test = acts.splits == "test"
     on_test = fit_eraser(acts, "resid_pre.2", split="test")
     torch.testing.assert_close(on_test.matrix, fit_leace_rows(x[test], y[test]).matrix)

@@ -80,7 +80,7 @@ def select_tokens(selection: Selection, tokens: ReadableTokens) -> tuple[TokenSe
     """The tokens of a selection in each text; for "mean" those that are averaged.
 
     Args:
-        selection: of a task or of options; not the name that a store has alone.
+        selection: of a task or of options; not a bare name from a store.
         tokens: of the texts.
 
     Returns:
