@@ -217,18 +217,18 @@ def test_checkpoints_keep_every_bit(tmp_path):
 
 
 def test_only_what_is_a_checkpoint_is_read_and_no_more_of_it_than_was_written(tmp_path):
-    run = begin_training(tmp_path, {"run": 1})
+    run, folder = begin_training(tmp_path, {"run": 1}), tmp_path / CHECKPOINT
     save_checkpoint(run, 2, {"a": torch.ones(3)})
-    (run.folder / "notes.json").write_text("{}")
+    (folder / "notes.json").write_text("{}")
     assert torch.equal((load_checkpoint(run) or {})["a"], torch.ones(3))
-    (tensors,) = run.folder.glob("*.safetensors")
+    (tensors,) = folder.glob("*.safetensors")
     os.truncate(tensors, 1 << 40)  # a sparse file, larger than memory
     with pytest.raises(StorageError, match="bytes"):
         load_checkpoint(run)
     garbage = b"no tensors, and the checksum agrees"
     checksum = hashlib.sha256(garbage).hexdigest()
     run.write("00000003", {"sha256": checksum, "n_bytes": len(garbage)})
-    (run.folder / f"00000003-{checksum[:16]}.safetensors").write_bytes(garbage)
+    (folder / f"00000003-{checksum[:16]}.safetensors").write_bytes(garbage)
     with pytest.raises(StorageError, match="damaged or missing; remove"):
         load_checkpoint(run)
 
