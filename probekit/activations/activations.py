@@ -19,11 +19,11 @@ from probekit.activations.layout import ROWS, Layout
 from probekit.activations.plan.reading.select_tokens import UNREAD
 from probekit.activations.select_rows import chosen_tokens, labelled_rows, select_rows, selected_values
 from probekit.errors import DataError, UsageError
-from probekit.options.check import check_among
+from probekit.options.check import check_among, is_whole
 from probekit.options.task import OnBadRow
 from probekit.places import NamedPlaces
 from probekit.points import FOLLOWED_BY_OUTPUT, PAIR_POINTS, Place, PointSpec, UnknownPoint, joined_name, spans_of
-from probekit.selections import ALL, PER_EXAMPLE, Selection
+from probekit.selections import ALL, PER_EXAMPLE, Selection, not_a_selection
 from probekit.tasks.base import Task, examples_table, without_bad_rows
 from probekit.tasks.tokens.token_labels import token_rows
 from probekit.text import counted, listed, printable
@@ -83,6 +83,8 @@ class Activations(NamedPlaces, Mapping[Place, Tensor]):
             DataError: a text without such a token; the message names it.
         """
         check_among("on_bad_row", on_bad_row, get_args(OnBadRow))
+        if not (isinstance(position, str) or is_whole(position)):
+            raise not_a_selection(position, ", or a token's index")
         read = Selection.of(position)
         return _EachToken(self) if read == ALL else _At(self, read, on_bad_row)
 

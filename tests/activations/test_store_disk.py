@@ -101,8 +101,9 @@ def test_memory_of_a_run_to_disk_is_a_few_shards(model, letters, path, monkeypat
     def watch(self, number, rows, tensors):
         gc.collect()
         alive.append(weakref.ref(next(iter(tensors.values()))))
-        write(self, number, rows, tensors)
+        written = write(self, number, rows, tensors)
         most.append(sum(x() is not None for x in alive))
+        return written
 
     monkeypatch.setattr(StoreWriter, "write", watch)
     gc.freeze()  # what was there before is not looked at again by each collection

@@ -10,7 +10,7 @@ from hub_server import WRITE_TOKEN, HubServer
 from planted_runs import planted, trained
 
 import probekit as pk
-from probekit.activations.imports import plan as import_plan
+from probekit.activations.imports import arrays as import_arrays
 from probekit.files import hub as hub_module
 
 
@@ -48,7 +48,7 @@ def make_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
             np.save(source / f"resid_pre.{layer}.npy", rng.normal(size=(rows, 6)).astype(np.float32))
         lines = ["text,label", *(f"text {i} of {name},{'ab'[i % 2]}" for i in range(rows))]
         (source / "labels.csv").write_text("\n".join(lines))
-        monkeypatch.setattr(import_plan, "SHARD_BYTES", 2 * 6 * 4 * (rows // 3))
+        monkeypatch.setattr(import_arrays, "SHARD_BYTES", 2 * 6 * 4 * (rows // 3))
         how = {"labels": source / "labels.csv", "model_name": "a `model` | <b>x</b>"}
         pk.import_activations(source, out=tmp_path / name, **how)
         return tmp_path / name

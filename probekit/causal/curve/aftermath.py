@@ -94,7 +94,7 @@ def read_exchange(
     """
     if label not in reading.scores:
         raise UsageError(reading.left_out.get(label, f"no fresh probes of {label!a}; read them first: read_afresh"))
-    places = list(after)
+    places = [Place(*place) for place in after]
     if missing := [str(place) for place in places if place not in before or place not in reading.scores[label].probes]:
         raise UsageError(
             f"no unedited activations or probes of {listed(missing)}; read the same places without the edit"
