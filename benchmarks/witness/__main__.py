@@ -93,9 +93,9 @@ def prepare(root: Path) -> None:
     for name in probekit.__all__:
         getattr(probekit, name)
     importlib.import_module("probekit.cli.main")
-    import material
+    import samples
 
-    for config, model, _ in material.FAMILIES.values():
+    for config, model, _ in samples.FAMILIES.values():
         getattr(transformers, config)
         getattr(transformers, model)
 

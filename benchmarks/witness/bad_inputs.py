@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import material
 import numpy as np
 import record
+import samples
 import torch
-from material import columns, rows, with_weights, write_model, write_table
+from samples import columns, rows, with_weights, write_model, write_table
 from scenes import Steps, gpt2, made_store, scene
 
 Setup = Callable[[], object] | dict[str, str | bytes] | None
@@ -76,7 +76,7 @@ def family(name: str, **fields: Any) -> Setup:
 
     def make() -> None:
         shutil.rmtree("m", ignore_errors=True)
-        write_model(Path("m"), material.FAMILIES[name])
+        write_model(Path("m"), samples.FAMILIES[name])
         file = Path("m/config.json")
         file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
 

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import material
 import numpy as np
 import record
+import samples
 import torch
-from material import columns, rows, write_model, write_table
+from samples import columns, rows, write_model, write_table
 
 import probekit as pk
 
@@ -108,7 +108,7 @@ def _digest(values: Any) -> dict[str, str]:
 
 def gpt2(folder: str = "gpt2") -> str:
     """The path of a tiny GPT-2."""
-    write_model(Path(folder), material.FAMILIES["gpt2"])
+    write_model(Path(folder), samples.FAMILIES["gpt2"])
     return folder
 
 
@@ -164,7 +164,7 @@ def by_place(folder: Path, **how: Any) -> dict[str, Any]:
 
 @scene
 def families(steps: Steps) -> None:
-    for name, made in material.FAMILIES.items():
+    for name, made in samples.FAMILIES.items():
         folder = write_model(Path(name), made)
         steps.py(name, lambda folder=folder: by_place(folder))
     for name in ("gpt2", "llama", "gemma2", "mixtral", "bert", "marian"):
@@ -181,7 +181,7 @@ def by_random(folder: Path) -> dict[str, Any]:
 
 @scene
 def adapter(steps: Steps) -> None:
-    for name, made in material.ADAPTED.items():
+    for name, made in samples.ADAPTED.items():
         folder = write_model(Path(name), made)
         steps.py(name, lambda folder=folder: by_place(folder, via="transformers"))
     write_table(Path("texts.csv"), columns(rows(24), "text", "label"))
@@ -202,7 +202,7 @@ def hooks_and_edits(steps: Steps) -> None:
     from probekit.interventions import add, affine, project_out, replace, swap
 
     folder = gpt2()
-    write_model(Path("gemma2"), material.FAMILIES["gemma2"])
+    write_model(Path("gemma2"), samples.FAMILIES["gemma2"])
     draws = torch.Generator().manual_seed(2)
 
     def cached() -> Any:
@@ -250,7 +250,7 @@ def hooks_and_edits(steps: Steps) -> None:
 def commands_of_models(steps: Steps) -> None:
     folder = gpt2()
     for name in ("gpt2", "llama", "bert", "marian", "mixtral"):
-        write_model(Path(name), material.FAMILIES[name])
+        write_model(Path(name), samples.FAMILIES[name])
         steps.cmd(f"points {name}", f"points --model {name} --json")
         steps.cmd(f"params {name}", f"params {name} --json --context 40 --batch 2")
         steps.cmd(f"selftest {name}", f"selftest --model {name} --json")
@@ -326,10 +326,10 @@ def tasks(steps: Steps) -> None:
 
     pd.DataFrame(table).to_parquet("all.parquet")
     write_table(Path("plain.csv"), columns(table, "text", "label"))
-    write_table(Path("chats.jsonl"), material.chats())
-    write_table(Path("spans.jsonl"), material.spans())
-    write_table(Path("tags.jsonl"), material.stretches())
-    Path("some.conllu").write_text(material.conllu())
+    write_table(Path("chats.jsonl"), samples.chats())
+    write_table(Path("spans.jsonl"), samples.spans())
+    write_table(Path("tags.jsonl"), samples.stretches())
+    Path("some.conllu").write_text(samples.conllu())
     Path("split").mkdir()
     for name, part in {"train": table[:60], "dev": table[50:75], "test": table[75:]}.items():
         write_table(Path(f"split/{name}.csv"), columns(part, "text", "label"))
@@ -585,8 +585,8 @@ def labels(steps: Steps) -> None:
 @scene
 def chats(steps: Steps) -> None:
     gpt2()
-    write_table(Path("chats.jsonl"), material.chats())
-    Path("plain.jinja").write_text(material.DIALOGUE)
+    write_table(Path("chats.jsonl"), samples.chats())
+    Path("plain.jinja").write_text(samples.DIALOGUE)
     Path("other.jinja").write_text("{% for m in messages %}{{ m.content }}. {% endfor %}")
     job = "extract --model gpt2 --dataset chats.jsonl --json"
     steps.cmd("no template", f"{job}")
@@ -608,9 +608,9 @@ def chats(steps: Steps) -> None:
 @scene
 def words(steps: Steps) -> None:
     gpt2()
-    write_table(Path("spans.jsonl"), material.spans())
-    write_table(Path("tags.jsonl"), material.stretches())
-    Path("some.conllu").write_text(material.conllu())
+    write_table(Path("spans.jsonl"), samples.spans())
+    write_table(Path("tags.jsonl"), samples.stretches())
+    Path("some.conllu").write_text(samples.conllu())
     for name, how in {
         "spans": "--dataset spans.jsonl --span-column span --position mean",
         "stretches": "--dataset tags.jsonl --token-label-column tags --position all",
@@ -671,13 +671,17 @@ def vllm(steps: Steps) -> None:
     table = columns(rows(24), "text", "label")
     write_table(Path("texts.csv"), table)
     hf = GPT2Model.from_pretrained("gpt2").eval()
-    tokenizer = material.tokenizer_of(Path("gpt2"))
+    tokenizer = samples.tokenizer_of(Path("gpt2"))
     for order in ("TSD", "STD"):
         Path(order).mkdir()
         for number, row in enumerate(table):
             ids = tokenizer.encode(row["text"]).ids
             last: list[torch.Tensor] = []
-            hook = hf.ln_f.register_forward_pre_hook(lambda module, args, last=last: last.append(args[0]))
+
+            def keep(_: Any, args: Any, last: list[torch.Tensor] = last) -> None:
+                last.append(args[0])
+
+            hook = hf.ln_f.register_forward_pre_hook(keep)
             with torch.no_grad():
                 hidden = hf(torch.tensor([ids]), output_hidden_states=True).hidden_states
             hook.remove()
@@ -818,7 +822,7 @@ def of_eraser() -> dict[str, Any]:
 def of_protocol() -> dict[str, Any]:
     """Least squares of several numbers at every token."""
     model = pk.load_model("gpt2", progress=False)
-    ids = np.array([[1 + (7 * i + 3 * j) % 250 for j in range(8)] for i in range(40)])
+    ids: Any = np.array([[1 + (7 * i + 3 * j) % 250 for j in range(8)] for i in range(40)])
     labels = {"board": (ids % 3).astype(np.int64), "turn": np.sin(ids)[:, :, None] * np.array([1.0, 2.0])}
     splits = np.where(np.arange(40) < 30, "train", "test")
     task = pk.Task("games", ids, splits=splits, token_labels=labels, target="board")
@@ -933,7 +937,7 @@ def scores(steps: Steps) -> None:
     steps.cmd("place", "score --probe results:resid_pre.1 --model gpt2 --text 'the cat' --json")
     for kind in ("csv", "jsonl", "parquet"):
         steps.cmd(kind, f"{job} --dataset new.csv --out scores.{kind}", keep=f"scores.{kind}")
-    write_model(Path("other"), ("GPT2Config", "GPT2LMHeadModel", {**material.GPT2, "layer_norm_epsilon": 1e-2}))
+    write_model(Path("other"), ("GPT2Config", "GPT2LMHeadModel", {**samples.GPT2, "layer_norm_epsilon": 1e-2}))
     steps.cmd("another model", "score --probe results --model other --text a")
     steps.cmd("any model", "score --probe results --model other --text a --any-model --json")
     for kind in ("numpy", "safetensors", "sklearn-json", "gguf-control-vector", "latex", "csv", "parquet", "card"):
@@ -1003,7 +1007,7 @@ def several_stores(steps: Steps) -> None:
     for number in (1, 2, 4):
         write_model(
             Path(f"steps/step{number}"),
-            ("GPT2Config", "GPT2LMHeadModel", {**material.GPT2, "n_layer": 2, "layer_norm_epsilon": 0.1 * number}),
+            ("GPT2Config", "GPT2LMHeadModel", {**samples.GPT2, "n_layer": 2, "layer_norm_epsilon": 0.1 * number}),
         )
     steps.cmd(
         "steps",

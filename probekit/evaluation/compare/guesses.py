@@ -208,7 +208,7 @@ def fit_path(X: Any, labels: np.ndarray, strengths: Sequence[float]) -> list[tup
         with warnings.catch_warnings(record=True) as raised:
             warnings.simplefilter("always")  # that a step or the last iteration got no further down
             model.set_params(C=C).fit(X, labels)
-        fits.append((model.coef_.T.copy(), model.intercept_.copy(), not raised))
+        fits.append((np.array(model.coef_.T), np.array(model.intercept_), not raised))
     return fits
 
 
