@@ -42,7 +42,7 @@ def test_a_point_without_a_layer():
 def test_it_is_a_mapping_in_curve_order():
     assert list(acts()) == [("resid_pre", 0), ("resid_pre", 1), ("resid_post", 1), ("embed", None)]
     assert len(acts()) == 4
-    assert acts().get(("q", 0)) is None
+    assert acts().get(Place("q", 0)) is None
     assert {place: int(x[0, 0]) for place, x in acts().items()} == dict(zip(acts(), range(4), strict=True))
 
 
@@ -98,5 +98,5 @@ def test_only_matrices_with_a_row_for_each_example(shape):
 def test_names_and_spans():
     assert str(Place("resid_pre", 5)) == "resid_pre.5"
     assert str(Place("embed", None)) == "embed"
-    assert spans_of([("resid_pre", layer) for layer in (5, 0, 2, 1)]) == "resid_pre 0-2,5"
-    assert spans_of([("embed", None)]) == "embed"
+    assert spans_of([Place("resid_pre", layer) for layer in (5, 0, 2, 1)]) == "resid_pre 0-2,5"
+    assert spans_of([Place("embed", None)]) == "embed"

@@ -15,9 +15,10 @@ from simulated_cuda import Misused, SimulatedCuda, simulated_cuda
 from torch import Tensor
 
 from probekit.activations.run.device_copy import HostCopies, on_host
+from probekit.points import Place
 
 GPU = torch.device("cuda", 1)
-PLACES = [("resid_pre", 0), ("resid_pre", 1)]
+PLACES = [Place("resid_pre", 0), Place("resid_pre", 1)]
 
 
 @pytest.fixture
