@@ -31,7 +31,7 @@ from probekit.points import Place
 from probekit.selections import Selection
 from probekit.tasks import Task
 
-PLACES: list[Place] = [*(("resid_pre", i) for i in range(12)), ("resid_post", 11)]
+PLACES: list[Place] = [*(Place("resid_pre", i) for i in range(12)), Place("resid_post", 11)]
 WIDTH = 768
 Times = dict[str, list[float]]
 

@@ -84,7 +84,7 @@ def rewritten(file: Path, body: dict[str, Any]) -> str:
 
 
 def rows_in_json(task: Task, layout: Layout, positions: Any, rows: slice) -> dict[str, Any]:
-    offsets = layout.offsets(("", None))
+    offsets = layout.offsets()
     tokens = slice(int(offsets[rows.start]), int(offsets[rows.stop]))
     form = {
         "positions": layout.positions,

@@ -322,7 +322,7 @@ def main() -> None:
     style.DPI = 25  # pictures that nobody sees: small, and not laid out
     style._lay_out = lambda figure: figure.set_layout_engine(None)
     use_small_worlds(pytest.MonkeyPatch(), folder / "cache")
-    honesty = importlib.import_module("probekit.worlds.honesty")
+    honesty: Any = importlib.import_module("probekit.worlds.honesty")
     honesty.WORLD = with_config(honesty.WORLD, n_layers=2)  # chat.ipynb names a row for each, and probes token by token
     for task in registry.TASKS:
         make = registry._module(next(file for file, names in registry.WORLDS.items() if task in names.tasks)).TASKS[

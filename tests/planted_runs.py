@@ -30,7 +30,7 @@ def planted(
     rng = np.random.default_rng(seed)
     directions = np.eye(D)[: len(classes)]
     last = len(strength) - 1
-    places: list[Place] = [*(("resid_pre", i) for i in range(last)), ("resid_post", last - 1)]
+    places: list[Place] = [*(Place("resid_pre", i) for i in range(last)), Place("resid_post", last - 1)]
     splits = np.array(["train", "train", "validation", "test"])[np.arange(n) % 4]
     splits = splits[np.random.default_rng(splits_seed).permutation(n)] if splits_seed else splits
     task = Task(
@@ -45,7 +45,7 @@ def planted(
         place: torch.from_numpy((rng.normal(size=(n, D)) + s * directions[labels]).astype(np.float32))
         for place, s in zip(places, strength, strict=True)
     }
-    tensors |= {("attn_out", i): 1.0 * tensors["resid_pre", last - 1 - i] for i in range(last)}
+    tensors |= {Place("attn_out", i): 1.0 * tensors[Place("resid_pre", last - 1 - i)] for i in range(last)}
     acts = ActivationSet(tensors, task)
     acts.meta.update({"model": "tiny", "task": "planted", **meta})
     return acts

@@ -56,6 +56,6 @@ def activations_of(layers: list[list[np.ndarray]], y: np.ndarray, **changes) -> 
     )
     lengths = np.array([len(x) for x in layers[0]])
     tensors: dict[Place, torch.Tensor] = {
-        ("resid_pre", i): torch.from_numpy(np.concatenate(texts)) for i, texts in enumerate(layers)
+        Place("resid_pre", i): torch.from_numpy(np.concatenate(texts)) for i, texts in enumerate(layers)
     }
     return ActivationSet(tensors, task, None, Layout([ALL], lengths, 0))

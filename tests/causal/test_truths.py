@@ -27,6 +27,7 @@ from probekit.causal.interchange.interchange import Interchange, interchange_eff
 from probekit.causal.results.view import is_used
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.options import TrainingSettings
+from probekit.points import Place
 from probekit.worlds import agreement, ballots
 from probekit.worlds.definition import tokenizer_of, with_config
 from probekit.worlds.train import train_world
@@ -167,7 +168,7 @@ def test_the_number_moves_from_the_subject_to_the_token_before_the_verb(verbs):
 
     def effect(layer, token):
         x_ND = both["resid_pre", layer][torch.from_numpy(starts[:-1]) + token.repeat(2)]
-        swap = Interchange(("resid_pre", layer), trunk, asked, x_ND, token.repeat(2), torch.arange(2 * n).roll(n))
+        swap = Interchange(Place("resid_pre", layer), trunk, asked, x_ND, token.repeat(2), torch.arange(2 * n).roll(n))
         return interchange_effect(verbs.model, swap, rows, None)
 
     subject = torch.tensor(subjects)
@@ -264,7 +265,7 @@ def test_what_no_linear_probe_reads_can_be_used():
     label = (words == 0) | (words == 3)
     own, other = torch.where(label, 4, 5), torch.where(label, 5, 4)
     texts = [[int(word)] for word in words]
-    trunk, place = run_trunk(model, texts), ("resid_pre", 0)
+    trunk, place = run_trunk(model, texts), Place("resid_pre", 0)
     x_ND = model.embed.weight[words].detach()
     counterpart = torch.from_numpy(choose_counterparts(label.long().numpy(), [1] * 40))
     swap = Interchange(place, trunk, Behaviour(own, other, torch.zeros(40).long()), x_ND, counterpart * 0, counterpart)

@@ -34,8 +34,8 @@ def world(n_texts=60, point="resid_pre", read: int | None = None) -> ActivationS
     tokens = np.array([ord(letter) for letter in letters]) if read is None else np.full(len(y), read)
     layout = Layout([Selection.named("per example")], np.full(len(y), 8), 0, tokens)
     tensors: dict[Place, torch.Tensor] = {
-        (point, 0): x,
-        (point, 1): x + torch.from_numpy(np.eye(2)[y].astype(np.float32)),
+        Place(point, 0): x,
+        Place(point, 1): x + torch.from_numpy(np.eye(2)[y].astype(np.float32)),
     }
     return ActivationSet(tensors, task, layout=layout)
 

@@ -60,7 +60,7 @@ def acts_of(kind: str, label: str = "label") -> ActivationSet:
         splits=np.array(["train", "train", "validation", "test"])[np.arange(N) % 4],
         target=label,
     )
-    places: dict[Place, torch.Tensor] = {("resid_pre", i): torch.from_numpy(x[i].astype(np.float32)) for i in x}
+    places: dict[Place, torch.Tensor] = {Place("resid_pre", i): torch.from_numpy(x[i].astype(np.float32)) for i in x}
     return ActivationSet(places, task)
 
 

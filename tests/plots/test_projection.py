@@ -43,7 +43,7 @@ def world(C: int, names: list[str] | None = None, width: int = D, splits: Any = 
         name="made up", inputs=[[i] for i in range(N)], labels={"y": labels}, label_names={"y": names if C else []},
         splits=splits, target="y",
     )  # fmt: skip
-    tensors: dict[Place, torch.Tensor] = {("resid_pre", i): torch.from_numpy(X[i].astype(np.float32)) for i in range(2)}
+    tensors = {Place("resid_pre", i): torch.from_numpy(X[i].astype(np.float32)) for i in range(2)}
     return ActivationSet(tensors, task, None, Layout([Selection("last")], np.ones(N, dtype=np.int64), 0))
 
 

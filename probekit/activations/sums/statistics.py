@@ -40,7 +40,7 @@ class Statistics(Mapping[Key, SplitMoments]):
         meta: where the values come from, JSON-able, as `Activations.meta`.
     """
 
-    def __init__(self, moments: Mapping[Key, SplitMoments], label_names: dict[str, list[str]], meta: dict[str, Any]):
+    def __init__(self, moments: Mapping[Any, SplitMoments], label_names: dict[str, list[str]], meta: dict[str, Any]):
         own = {(Place(*place), split): one for (place, split), one in moments.items()}
         self._contents = Contents(own, label_names, meta)
 

@@ -75,11 +75,11 @@ def _texts(data: Any, audit: dict[str, Any], task: Task | None) -> list[Part]:
         return []
     if task is None:
         return [Lines(["The texts are listed where the results are still in their store (STORE/results)."], "note")]
-    task = as_compared(task)
+    compared = as_compared(task)
     label = data.meta["label"]
-    if label not in task.labels or not task.has_texts:
+    if label not in compared.labels or not compared.has_texts:
         return []
-    leaks, conflicts = found_pairs(task, label, near=audit.get("near") is not None)
+    leaks, conflicts = found_pairs(compared, label, near=audit.get("near") is not None)
     parts: list[Part] = []
     for title, pairs in (("texts in two splits", leaks), ("texts with contradictory labels", conflicts)):
         if pairs:

@@ -10,6 +10,7 @@ from probekit.causal.erasure.recovery import extract_edited
 from probekit.causal.results.results import CausalResults
 from probekit.errors import DataError, UsageError
 from probekit.interventions import add, replace
+from probekit.points import Place
 
 N = 120
 NUMBERS = np.random.default_rng(1).permutation(WORDS)[:N]
@@ -103,8 +104,9 @@ def test_positions_that_extract_was_given_are_those_that_are_edited_again():
     task = pk.Task("words", inputs, labels, {"used": ["up", "down"]}, splits=SPLITS, target="used")
     acts = pk.extract(MODEL, task, points=["resid_pre"], position=before)
     test = acts.task.subset(np.flatnonzero(acts.task.splits == "test")[::-1])
-    again = extract_edited(MODEL, acts, test, [("resid_pre", 0)], {("resid_pre", 0): replace(torch.ones(16))}, "read")
+    place = Place("resid_pre", 0)
+    again = extract_edited(MODEL, acts, test, [place], {place: replace(torch.ones(16))}, "read")
     assert (again["resid_pre", 0] == 1).all()
-    plain = extract_edited(MODEL, acts, test, [("resid_pre", 0)], {("resid_pre", 0): add(torch.ones(16), 0)}, "read")
+    plain = extract_edited(MODEL, acts, test, [place], {place: add(torch.ones(16), 0)}, "read")
     words = torch.from_numpy(NUMBERS[acts.task.splits == "test"][::-1].copy())
     assert torch.equal(plain["resid_pre", 0], MODEL.embed.weight[words])

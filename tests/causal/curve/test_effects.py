@@ -56,7 +56,7 @@ def linear_gpt2() -> GPT2:
         for p in model.parameters():
             p.zero_()
         model.embed.weight[:WORDS] = words
-        model.ln_final.weight.fill_(353.0)
+        model.ln_final.get_parameter("weight").fill_(353.0)
         model.embed.weight[OWN], model.embed.weight[OTHER] = READ, -READ
     return model
 

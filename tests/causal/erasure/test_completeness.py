@@ -11,10 +11,11 @@ from probekit.activations import ActivationSet
 from probekit.causal.erasure.completeness import FreshProbes, fresh_probes, harmonic_mean, read_afresh
 from probekit.causal.erasure.erase import fit_eraser, fit_leace_rows
 from probekit.errors import DataError, UsageError
+from probekit.points import Place
 from probekit.tasks import Task
 
 N, D = 480, 6
-HERE, LATER = ("resid_pre", 1), ("resid_post", 1)
+HERE, LATER = Place("resid_pre", 1), Place("resid_post", 1)
 
 
 def planted() -> tuple[Task, Tensor]:

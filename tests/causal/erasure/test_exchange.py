@@ -14,8 +14,8 @@ from probekit.points import Place
 from probekit.tasks import Task
 
 N, D = 480, 6
-HERE: Place = ("resid_pre", 1)
-LATER: Place = ("resid_post", 1)
+HERE = Place("resid_pre", 1)
+LATER = Place("resid_post", 1)
 
 
 def planted() -> tuple[Task, torch.Tensor]:

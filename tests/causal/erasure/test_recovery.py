@@ -13,6 +13,7 @@ from probekit.causal.erasure.erase import fit_eraser
 from probekit.causal.erasure.recovery import read_after_edit
 from probekit.errors import UsageError
 from probekit.interventions import Replace
+from probekit.points import Place
 from probekit.tasks import Task
 from probekit.verbs.extract import extract
 
@@ -43,7 +44,7 @@ def test_where_all_tokens_are_replaced_by_a_constant_nothing_is_left_here_or_lat
     assert found.places == [("resid_pre", 1), ("resid_pre", 2), ("resid_post", 2)]
     assert [found.after.scores["last"].values[place] for place in found.places] == [0.5, 0.5, 0.5]
     assert found.completeness == [1, 1, 1]
-    assert before.scores["last"].values["resid_pre", 1] > 0.95
+    assert before.scores["last"].values[Place("resid_pre", 1)] > 0.95
 
 
 def test_an_edit_of_nothing_leaves_everything(acts):
@@ -73,8 +74,8 @@ def test_the_token_that_is_read_is_edited_wherever_it_is(task):
     for one, position in ((own, None), (task, 0)):
         acts = extract(model, one, layers=[1, 2], position=position, out=None)
         found = read_after_edit(model, acts, "resid_pre.1", edit, "first")
-        assert found.before.scores["first"].values["resid_pre", 1] > 0.9
-        assert found.after.scores["first"].values["resid_pre", 1] == 0.5
+        assert found.before.scores["first"].values[Place("resid_pre", 1)] > 0.9
+        assert found.after.scores["first"].values[Place("resid_pre", 1)] == 0.5
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])

@@ -16,6 +16,7 @@ from probekit.causal.interchange.das import Search, find_das
 from probekit.causal.interchange.interchange import Interchange, interchange_effect
 from probekit.errors import DataError, UsageError
 from probekit.models.families.gpt2 import GPT2, GPT2Config
+from probekit.points import Place
 
 D, WORDS = 16, 80
 
@@ -50,7 +51,7 @@ def linear_gpt2() -> GPT2:
         for p in model.parameters():
             p.zero_()
         model.embed.weight[:WORDS] = words
-        model.ln_final.weight.fill_(353.0)
+        model.ln_final.get_parameter("weight").fill_(353.0)
         model.embed.weight[WORDS], model.embed.weight[WORDS + 1] = READ, -READ
     return model
 
@@ -66,7 +67,7 @@ def planted():
     x: Tensor = model.embed.weight[[text[0] for text in texts]].detach()
     behaviour = Behaviour(own, 2 * WORDS + 1 - own, torch.zeros(WORDS, dtype=torch.int64))
     swap = Interchange(
-        ("resid_pre", 0), run_trunk(model, texts), behaviour, x, behaviour.answer_N, torch.from_numpy(counterparts)
+        Place("resid_pre", 0), run_trunk(model, texts), behaviour, x, behaviour.answer_N, torch.from_numpy(counterparts)
     )
     return model, swap, labels, np.flatnonzero(splits == "train"), np.flatnonzero(splits == "validation")
 

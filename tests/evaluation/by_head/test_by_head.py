@@ -113,7 +113,7 @@ def planted(seed: int, strength: float) -> ActivationSet:
         name="noise", inputs=[[i] for i in range(n)], labels={"y": y}, label_names={"y": ["no", "yes"]}, splits=splits,
         target="y",
     )  # fmt: skip
-    tensors: dict[Place, torch.Tensor] = {("z", layer): torch.from_numpy(x[layer].reshape(n, -1)) for layer in range(3)}
+    tensors = {Place("z", layer): torch.from_numpy(x[layer].reshape(n, -1)) for layer in range(3)}
     meta = {"model": "noise", "task": "noise", "points": ["z"], "n_layers": 3, "config": {"n_heads": 4}}
     return ActivationSet(tensors, task, meta, Layout([Selection("last")], np.ones(n, dtype=np.int64), 0))
 
