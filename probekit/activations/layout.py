@@ -21,7 +21,7 @@ from probekit.points import PAIR_POINTS, Place
 from probekit.ragged import ranges
 from probekit.selections import ALL, Selection
 
-ROWS = Place("", None)  # stands for any place but attention, as they have the same rows
+ROWS = Place("", None)  # any place but attention: all of these have the same rows
 
 
 @dataclass(frozen=True, eq=False)

@@ -193,7 +193,7 @@ def _least_and_most(options: ClusterOptions) -> tuple[int, int | None]:
 
 def _why_it_died(error: Exception) -> str:
     """Ray's reason, without its pages of advice."""
-    text = one_line(error)
+    text = one_line(error)[:500]  # the advice that follows names nodes, and ways in which workers die
     if "memory" in text and "OutOfMemory" in type(error).__name__ + text:
         return "its process was ended because the memory of its node ran out"
     if "node" in text and ("died" in text or "removed" in text or "dead" in text) and "node_ip" not in text:

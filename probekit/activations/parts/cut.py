@@ -4,7 +4,7 @@
 
 A cut is a pure function of the plan: every process that makes the same plan gets the same parts, so that n processes
 share the work without speaking to each other. The first part to run writes the cut down, to say without a model which
-parts lack shards. Should another version of probekit cut differently, the cut that stands there is done, or refused
+parts lack shards. If another version of probekit has cut the store differently, its cut is followed, or refused
 where sums are wanted too; sums are joined only if they count each shard once.
 """
 

@@ -70,7 +70,7 @@ class TensorRecord:
 class Record:
     """The content of one shard: rows of the task, and a tensor for each place, by its text, in file order.
 
-    The shard is in `folder` of the store. Without the record `piece` beside it, sums are counted again.
+    The shard is in `folder` of the store. Sums are counted again if the record `piece` is gone.
     """
 
     rows: np.ndarray
