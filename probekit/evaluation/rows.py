@@ -12,7 +12,7 @@ import numpy as np
 
 from probekit.activations.activations import Activations
 from probekit.errors import DataError
-from probekit.evaluation.compare.guesses import word_counts
+from probekit.evaluation.compare.baseline_fits import word_counts
 from probekit.evaluation.fits.protocol import Protocol, check_masks, fold_protocol, split_protocol
 from probekit.evaluation.request import Request
 from probekit.options import ProbeOptions

@@ -18,8 +18,8 @@ NAME = 16  # letters of a baseline
 
 
 @dataclass(frozen=True)
-class Rival:
-    """Scores to compare a curve with.
+class ReferenceScores:
+    """Scores that a curve is compared with, as lines on its axes.
 
     Attributes:
         name: for the margin.
@@ -34,25 +34,25 @@ class Rival:
     color: str
 
 
-def comparisons(curves: Sequence[Curve]) -> list[Rival]:
+def comparisons(curves: Sequence[Curve]) -> list[ReferenceScores]:
     """What all curves are compared with; a comparison that several curves share is there once, in grey."""
     several = [[*_baselines(curve), *_others(curve)] for curve in curves]
-    owners: dict[tuple[object, ...], list[Rival]] = {}
+    owners: dict[tuple[object, ...], list[ReferenceScores]] = {}
     for each in (comparison for own in several for comparison in own):
         key = (each.name, each.xs, tuple(round(value, 3) for value in each.values))
         owners.setdefault(key, []).append(each)
-    shared = [Rival(**{**vars(same[0]), "color": GREY}) for same in owners.values() if len(same) > 1]
+    shared = [ReferenceScores(**{**vars(same[0]), "color": GREY}) for same in owners.values() if len(same) > 1]
     return shared + [same[0] for same in owners.values() if len(same) == 1]
 
 
-def _baselines(curve: Curve) -> list[Rival]:
+def _baselines(curve: Curve) -> list[ReferenceScores]:
     name = curve.results.headline
     found = [(short(b.name, NAME), b.metrics["test"].get(name)) for b in curve.results.baselines]
     color = GREY if curve.is_alone else curve.color
-    return [Rival(text, (value,), (), color) for text, value in found if value is not None]
+    return [ReferenceScores(text, (value,), (), color) for text, value in found if value is not None]
 
 
-def _others(curve: Curve) -> list[Rival]:
+def _others(curve: Curve) -> list[ReferenceScores]:
     """The curves of the control task, of random weights, without nuisances, and of one row for each text."""
     results = curve.results
     colors = {CONTROL: GREY, RANDOM: GREEN, RESIDUAL: RED} | {f"{how} token": color for how, color in POOLED.items()}
@@ -66,7 +66,7 @@ def _others(curve: Curve) -> list[Rival]:
         for how, layers in results.pooled.items()
     }
     return [
-        Rival(
+        ReferenceScores(
             name,
             tuple(value for _, value in points),
             tuple(x for x, _ in points),
@@ -77,7 +77,7 @@ def _others(curve: Curve) -> list[Rival]:
     ]
 
 
-def draw_comparisons(ax: Axes, several: Sequence[Rival], is_alone: bool) -> dict[str, Artist]:
+def draw_comparisons(ax: Axes, several: Sequence[ReferenceScores], is_alone: bool) -> dict[str, Artist]:
     """Draw them on axes with their final y limits; returns the legend's entries.
 
     What leaves the axis at any layer is named at that end, with an arrow and its farthest value; what is beyond it
@@ -106,7 +106,7 @@ def draw_comparisons(ax: Axes, several: Sequence[Rival], is_alone: bool) -> dict
     return entries
 
 
-def _labels(ax: Axes, each: Rival, is_alone: bool) -> list[MarginLabel]:
+def _labels(ax: Axes, each: ReferenceScores, is_alone: bool) -> list[MarginLabel]:
     """Its name at its right end, and a note at each end of the axis that it leaves, at whatever layer."""
     low, high = ax.get_ylim()
     end, labels = each.values[-1], []
@@ -122,7 +122,7 @@ def _labels(ax: Axes, each: Rival, is_alone: bool) -> list[MarginLabel]:
     return labels
 
 
-def _beyond(each: Rival, to: str, low: float, high: float) -> str:
+def _beyond(each: ReferenceScores, to: str, low: float, high: float) -> str:
     """Its values, if all are beyond one end of the axis; else only the farthest, after `to`."""
     first, last = min(each.values), max(each.values)
     if first > high or last < low:

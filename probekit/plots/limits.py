@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import AutoLocator, ScalarFormatter
 
 from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
-from probekit.plots.comparisons import CONTROL, Rival
+from probekit.plots.comparisons import CONTROL, ReferenceScores
 from probekit.plots.curves import Curve, bands, chosen, test_value, validation_values
 from probekit.plots.margin import is_narrow
 from probekit.plots.style import PLAIN, SMALL, is_column
@@ -27,7 +27,7 @@ _PAD = 0.05  # of the span, above and below
 _RULE = 0.02  # of the span, for the rule of each curve's tied layers
 
 
-def y_limits(curves: Sequence[Curve], others: Sequence[Rival]) -> tuple[float, float]:
+def y_limits(curves: Sequence[Curve], others: Sequence[ReferenceScores]) -> tuple[float, float]:
     """The ends of the y axis."""
     least, most = _bounds(curves)
     needed = [value for curve in curves for value in _needed(curve)]

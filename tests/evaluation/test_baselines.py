@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from probekit.evaluation.compare import guesses
-from probekit.evaluation.compare.guesses import (
+from probekit.evaluation.compare.baseline_fits import (
     BAG_OF_BIGRAMS,
     BASELINE_C,
     WORD,
@@ -198,7 +198,7 @@ def test_words_whose_fit_did_not_converge_lose_against_those_whose_did(monkeypat
         first, *others = fit_path(*given)
         return [first, *((coef, intercept, False) for coef, intercept, _ in others)]
 
-    monkeypatch.setattr("probekit.evaluation.compare.guesses.fit_path", first_alone)
+    monkeypatch.setattr("probekit.evaluation.compare.baseline_fits.fit_path", first_alone)
     assert BASELINE_C[0] == bag_of_words(texts, labels, TRAIN, VALIDATION, 2).C
 
 

@@ -9,7 +9,7 @@ import torch
 
 from probekit.activations.activations import ActivationSet
 from probekit.errors import UsageError
-from probekit.evaluation.compare.guesses import BASELINE_C, bags_of_words, word_counts
+from probekit.evaluation.compare.baseline_fits import BASELINE_C, bags_of_words, word_counts
 from probekit.evaluation.fits.predict import pooled
 from probekit.evaluation.fits.protocol import fold_protocol
 from probekit.evaluation.scores.bootstrap import Bootstrap

@@ -8,7 +8,7 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 from probekit.evaluation.compare import guesses
-from probekit.evaluation.compare.guesses import bags_of_words, fit_path
+from probekit.evaluation.compare.baseline_fits import bags_of_words, fit_path
 
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 

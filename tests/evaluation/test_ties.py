@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from probekit import train_probes
 from probekit.activations.activations import ActivationSet
 from probekit.evaluation import ProbeResults
-from probekit.evaluation.compare.guesses import dense_fits, merit
+from probekit.evaluation.compare.baseline_fits import dense_fits, selection_parts
 from probekit.evaluation.scores.predictions import Predictions
 from probekit.evaluation.scores.selection import selection_key, tie_loss
 from probekit.tasks.base import Task
@@ -84,11 +84,11 @@ def test_the_C_of_a_tie_is_that_of_the_lowest_log_loss(imbalanced: ActivationSet
 def test_a_baseline_that_ties_predicts_the_rare_class_too() -> None:
     columns = LABELS[:, None] + 0.01 * np.random.default_rng(0).normal(size=(N, 1))
     train, validation = (np.flatnonzero(name == SPLITS) for name in ("train", "validation"))
-    guesses = dense_fits("length", columns, LABELS, train, 2, GRID)
-    merits = [merit(guess, LABELS, validation, 2, "auroc") for guess in guesses]
-    assert {value for _, value, _ in merits} == {1.0}
-    best = max(range(len(GRID)), key=lambda i: selection_key(*merits[i], guesses[i].C))
-    assert f1_score(LABELS, guesses[best].predicted) > 0.9
+    fits = dense_fits("length", columns, LABELS, train, 2, GRID)
+    keys = [selection_parts(fit, LABELS, validation, 2, "auroc") for fit in fits]
+    assert {value for _, value, _ in keys} == {1.0}
+    best = max(range(len(GRID)), key=lambda i: selection_key(*keys[i], fits[i].C))
+    assert f1_score(LABELS, fits[best].predicted) > 0.9
 
 
 def test_the_order_of_the_rules() -> None:

@@ -9,8 +9,8 @@ import torch
 from sklearn.metrics import accuracy_score
 
 from probekit.activations.activations import ActivationSet
+from probekit.evaluation.compare.baseline_fits import word_type
 from probekit.evaluation.compare.controls import control_types
-from probekit.evaluation.compare.guesses import word_type
 from probekit.tasks.base import Task
 from probekit.tasks.quality.audit import audit, audit_lines
 from probekit.verbs.train_probes import train_probes

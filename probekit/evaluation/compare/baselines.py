@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from probekit.evaluation.compare.guesses import (
+from probekit.evaluation.compare.baseline_fits import (
     BAG_OF_BIGRAMS,
     BAG_OF_WORDS,
     BASELINE_C,
     UNCHOSEN_BAG_C,
     UNCHOSEN_C,
-    Guess,
+    BaselineFit,
     bags_of_words,
     dense_fits,
     majority,
     mean,
-    merit,
+    selection_parts,
     word_type,
 )
 from probekit.evaluation.compare.lengths import with_squares
@@ -31,8 +31,8 @@ from probekit.evaluation.scores.score import score, score_intervals
 from probekit.evaluation.scores.selection import selection_key
 from probekit.points import Place, base_name
 
-Fits = Callable[[np.ndarray, Sequence[float]], list[Guess]]
-"""Training rows and values of C -> a guess for each."""
+Fits = Callable[[np.ndarray, Sequence[float]], list[BaselineFit]]
+"""Training rows and values of C -> a fit for each."""
 
 EMBEDDINGS: tuple[Place, ...] = (Place("resid_pre", 0), Place("embed", None))  # of any stack
 
@@ -78,9 +78,9 @@ def model_free_baselines(
     Each is fitted on the rows that the round's probe is fitted on, at each of `BASELINE_C`; the validation parts
     choose, as for the probe. Without them C is `UNCHOSEN_C`, or `UNCHOSEN_BAG_C`.
     """
-    known: dict[tuple[str, int], list[Guess]] = {}  # of each mask, for every C
+    known: dict[tuple[str, int], list[BaselineFit]] = {}  # of each mask, for every C
     rounds = [_guesses(examples, protocol, each, known, metric) for each in protocol.rounds]
-    return [_scored(list(guesses), examples, protocol, bootstrap) for guesses in zip(*rounds, strict=True)]
+    return [_scored(list(fits), examples, protocol, bootstrap) for fits in zip(*rounds, strict=True)]
 
 
 def embedding_baseline(first: LayerResult, test: Predictions) -> Baseline | None:
@@ -92,22 +92,26 @@ def embedding_baseline(first: LayerResult, test: Predictions) -> Baseline | None
 
 
 def _guesses(
-    examples: LabelledInputs, protocol: Protocol, each: Round, known: dict[tuple[str, int], list[Guess]], metric: str
-) -> list[Guess]:
-    """The guesses of one round."""
+    examples: LabelledInputs,
+    protocol: Protocol,
+    each: Round,
+    known: dict[tuple[str, int], list[BaselineFit]],
+    metric: str,
+) -> list[BaselineFit]:
+    """The fits of one round."""
     labels, n_classes = examples.labels, examples.n_classes
     train = np.flatnonzero(protocol.masks[each.mask])
-    guesses = [majority(labels, train, n_classes) if n_classes else mean(labels, train)]
+    fits = [majority(labels, train, n_classes) if n_classes else mean(labels, train)]
     if examples.words is not None:
-        guesses.append(word_type(examples.words, labels, train, n_classes))
+        fits.append(word_type(examples.words, labels, train, n_classes))
     for name, (fits, unchosen) in _fitted(examples).items():
         tried = partial(_tried, name, fits, BASELINE_C if protocol.chooses else (unchosen,), protocol, known)
-        merits = [
-            [merit(guess, labels, protocol.parts[part], n_classes, metric) for guess in tried(mask)]
+        keys = [
+            [selection_parts(fit, labels, protocol.parts[part], n_classes, metric) for fit in tried(mask)]
             for mask, part in each.choosers
         ]
-        guesses.append(tried(each.mask)[_highest(merits, tried(each.mask)) if merits else 0])
-    return guesses
+        fits.append(tried(each.mask)[_highest(keys, tried(each.mask)) if keys else 0])
+    return fits
 
 
 def _fitted(examples: LabelledInputs) -> dict[str, tuple[Fits, float]]:
@@ -118,11 +122,11 @@ def _fitted(examples: LabelledInputs) -> dict[str, tuple[Fits, float]]:
     def of_bag(counts: Any, name: str) -> tuple[Fits, float]:
         return lambda train, C: bags_of_words(counts, labels, train, n_classes, C, name), UNCHOSEN_BAG_C
 
-    def of_lengths(train: np.ndarray, C: Sequence[float]) -> list[Guess]:
+    def of_lengths(train: np.ndarray, C: Sequence[float]) -> list[BaselineFit]:
         assert examples.lengths is not None
         return dense_fits("length", with_squares(examples.lengths, train), labels, train, n_classes, C)
 
-    def of_nuisance(train: np.ndarray, C: Sequence[float]) -> list[Guess]:
+    def of_nuisance(train: np.ndarray, C: Sequence[float]) -> list[BaselineFit]:
         assert examples.nuisance is not None
         return dense_fits(NUISANCE, examples.nuisance, labels, train, n_classes, C)
 
@@ -136,11 +140,11 @@ def _fitted(examples: LabelledInputs) -> dict[str, tuple[Fits, float]]:
     return found
 
 
-def _highest(merits: list[list[tuple[bool, float, float]]], guesses: list[Guess]) -> int:
-    """The number of the guess that is selected by the mean merits [choosers, guesses, 3]."""
-    means = np.mean(merits, axis=0).tolist()
-    rows = zip(means, guesses, strict=True)
-    keys = [selection_key(sound, value, loss, guess.C) for (sound, value, loss), guess in rows]
+def _highest(keys: list[list[tuple[bool, float, float]]], fits: list[BaselineFit]) -> int:
+    """The number of the fit that is selected by the mean keys [choosers, fits, 3]."""
+    means = np.mean(keys, axis=0).tolist()
+    rows = zip(means, fits, strict=True)
+    keys = [selection_key(sound, value, loss, fit.C) for (sound, value, loss), fit in rows]
     return max(range(len(keys)), key=keys.__getitem__)
 
 
@@ -149,33 +153,33 @@ def _tried(
     fits: Fits,
     strengths: Sequence[float],
     protocol: Protocol,
-    known: dict[tuple[str, int], list[Guess]],
+    known: dict[tuple[str, int], list[BaselineFit]],
     mask: int,
-) -> list[Guess]:
-    """The guesses of every C for a mask, fitted once."""
+) -> list[BaselineFit]:
+    """The fits of every C for a mask, fitted once."""
     if (name, mask) not in known:
         known[name, mask] = fits(np.flatnonzero(protocol.masks[mask]), strengths)
     return known[name, mask]
 
 
 def _scored(
-    guesses: Sequence[Guess], examples: LabelledInputs, protocol: Protocol, bootstrap: Bootstrap | None
+    fits: Sequence[BaselineFit], examples: LabelledInputs, protocol: Protocol, bootstrap: Bootstrap | None
 ) -> Baseline:
-    """One baseline's guesses, its rounds pooled."""
-    rounds = zip(guesses, protocol.rounds, strict=True)
-    test = pooled([_predictions(guess, each.test, examples) for guess, each in rounds])
+    """One baseline's fits, its rounds pooled."""
+    rounds = zip(fits, protocol.rounds, strict=True)
+    test = pooled([_predictions(fit, each.test, examples) for fit, each in rounds])
     others = [split for split in protocol.rows if split != "test"]
-    metrics = {split: metrics_of(_predictions(guesses[0], protocol.rows[split], examples)) for split in others}
+    metrics = {split: metrics_of(_predictions(fits[0], protocol.rows[split], examples)) for split in others}
     result = BaselineResult(
-        name=guesses[0].name,
-        C=guesses[0].C if len({guess.C for guess in guesses}) == 1 else None,
-        converged=all(guess.converged for guess in guesses),
+        name=fits[0].name,
+        C=fits[0].C if len({fit.C for fit in fits}) == 1 else None,
+        converged=all(fit.converged for fit in fits),
         metrics={**metrics, "test": score(test)},
         intervals=score_intervals(bootstrap, test),
     )
     return Baseline(result, test)
 
 
-def _predictions(guess: Guess, rows: np.ndarray, examples: LabelledInputs) -> Predictions:
-    likely = None if guess.probabilities is None else guess.probabilities[rows]
-    return Predictions(examples.labels[rows], guess.predicted[rows], guess.scores[rows], examples.n_classes, likely)
+def _predictions(fit: BaselineFit, rows: np.ndarray, examples: LabelledInputs) -> Predictions:
+    likely = None if fit.probabilities is None else fit.probabilities[rows]
+    return Predictions(examples.labels[rows], fit.predicted[rows], fit.scores[rows], examples.n_classes, likely)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.activations import Activations
-from probekit.evaluation.compare.guesses import word_type
+from probekit.evaluation.compare.baseline_fits import word_type
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.request import Request
 from probekit.evaluation.results.data import LEAST_SEEN
@@ -77,12 +77,12 @@ def record_of_controls(
     """The record, with the "ceiling": what a table of the types in train scores, as no probe can remember more."""
     values = []
     for labels in controls.labels:
-        guesses = [
+        fits = [
             (word_type(controls.types, labels, np.flatnonzero(protocol.masks[each.mask]), n_classes), each.test)
             for each in protocol.rounds
         ]
         predicted, scores = (
-            np.concatenate([getattr(guess, name)[test] for guess, test in guesses]) for name in ("predicted", "scores")
+            np.concatenate([getattr(fit, name)[test] for fit, test in fits]) for name in ("predicted", "scores")
         )
         values.append(value_of(Predictions(labels[protocol.test], predicted, scores, n_classes), metric))
     if controls.record is None or not values or not np.isfinite(values).all():

@@ -89,7 +89,7 @@ class Bootstrap:
             return {"accuracy": (0.0, 1.0)} if "accuracy" in wanted else {}
         grouped = self.groups is not None and self.n_units <= self.resamples
         kinds = ("once", "resampled", *(("jackknifed",) if grouped else ()))
-        once, drawn, *jackknifed = self._worked_out(predictions, wanted, kinds)
+        once, drawn, *jackknifed = self._estimates(predictions, wanted, kinds)
         # with more groups than resamples simply G - 1
         freedom = self._freedom(jackknifed[0]) if grouped else dict.fromkeys(wanted, self.n_units - 1)
         values = {name: float(value[0]) for name, value in once.items() if np.isfinite(value[0])}
@@ -114,13 +114,13 @@ class Bootstrap:
 
     def resampled(self, predictions: Predictions, metric: str) -> np.ndarray:
         """One metric in each resample, nan where it is undefined: [S]."""
-        return self._worked_out(predictions, [metric], ["resampled"])[0][metric]
+        return self._estimates(predictions, [metric], ["resampled"])[0][metric]
 
     def jackknifed(self, predictions: Predictions, metric: str) -> np.ndarray:
         """One metric without each unit in turn: [G]; all nan if there are more units than resamples."""
         if self.n_units < 2 or self.n_units > self.resamples:
             return np.full(self.n_units, np.nan)
-        return self._worked_out(predictions, [metric], ["jackknifed"])[0][metric]
+        return self._estimates(predictions, [metric], ["jackknifed"])[0][metric]
 
     @property
     def n_units(self) -> int:
@@ -181,7 +181,7 @@ class Bootstrap:
             units = np.arange(start, start := start + size)
             yield (self._unit[:, None] != units).astype(np.float64).T
 
-    def _worked_out(
+    def _estimates(
         self, predictions: Predictions, names: list[str], kinds: Iterable[str]
     ) -> tuple[dict[str, np.ndarray], ...]:
         """Metrics under each set of weights of some kinds; remembered, as intervals, bands and comparisons need them.

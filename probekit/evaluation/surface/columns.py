@@ -11,7 +11,7 @@ import numpy as np
 
 from probekit.activations.activations import Activations
 from probekit.errors import DataError, UsageError, nearest
-from probekit.evaluation.compare.guesses import standardised
+from probekit.evaluation.compare.baseline_fits import standardised
 from probekit.evaluation.compare.lengths import length_features, with_squares
 from probekit.evaluation.surface.residual import basis_of
 from probekit.tasks.chats.messages import compared_inputs

@@ -37,7 +37,7 @@ MOST_STEPS = 200
 
 
 @dataclass(frozen=True)
-class Guess:
+class BaselineFit:
     """A fitted baseline's predictions for all examples.
 
     Attributes:
@@ -57,20 +57,20 @@ class Guess:
     probabilities: np.ndarray | None = None
 
 
-def majority(labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
+def majority(labels: np.ndarray, train: np.ndarray, n_classes: int) -> BaselineFit:
     """The majority class of train (ties go to the first), with the class frequencies of train as probabilities."""
     counts = np.bincount(labels[train], minlength=n_classes)
     shape = len(labels) if n_classes == 2 else (len(labels), n_classes)
     probabilities = np.tile(counts / counts.sum(), (len(labels), 1))
-    return Guess("majority", np.full(len(labels), counts.argmax()), np.zeros(shape), probabilities=probabilities)
+    return BaselineFit("majority", np.full(len(labels), counts.argmax()), np.zeros(shape), probabilities=probabilities)
 
 
-def mean(labels: np.ndarray, train: np.ndarray) -> Guess:
+def mean(labels: np.ndarray, train: np.ndarray) -> BaselineFit:
     """The mean of the training rows: the majority baseline of a regression."""
     return _values("mean", np.broadcast_to(labels[train].mean(axis=0), labels.shape))
 
 
-def word_type(types: Sequence[Hashable], labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
+def word_type(types: Sequence[Hashable], labels: np.ndarray, train: np.ndarray, n_classes: int) -> BaselineFit:
     """Each word's most frequent class in train, or its mean; for a word that train lacks, that of all training rows.
 
     Ties go to the class that is more frequent in train. Probabilities are the word's class frequencies.
@@ -94,7 +94,7 @@ def word_type(types: Sequence[Hashable], labels: np.ndarray, train: np.ndarray, 
     shares_TC = np.where(rows[:, None] > 0, shares_TC.reshape(-1, n_classes) / np.maximum(rows, 1)[:, None], prior)
     best = np.lexsort((np.broadcast_to(prior, shares_TC.shape), shares_TC), axis=1)[:, -1]
     likely = shares_TC[number]
-    return Guess("word-type", best[number], likely[:, 1] if n_classes == 2 else likely, probabilities=likely)
+    return BaselineFit("word-type", best[number], likely[:, 1] if n_classes == 2 else likely, probabilities=likely)
 
 
 def bags_of_words(
@@ -104,11 +104,11 @@ def bags_of_words(
     n_classes: int,
     strengths: Sequence[float] = BASELINE_C,
     name: str = BAG_OF_WORDS,
-) -> list[Guess]:
+) -> list[BaselineFit]:
     """Logistic (or ridge) regressions on the TF-IDF of a text's words (or token ids), smallest C first.
 
-    The vocabulary and its weights come from the training rows alone. If no training text has a word, the only guess is
-    the majority class, or the mean. `merit` chooses among the guesses.
+    The vocabulary and its weights come from the training rows alone. If no training text has a word, the only fit is
+    the majority class, or the mean. `selection_parts` chooses among the fits.
 
     Args:
         counts: of N texts, from `word_counts`.
@@ -133,7 +133,7 @@ def dense_fits(
     train: np.ndarray,
     n_classes: int,
     strengths: Sequence[float] = BASELINE_C,
-) -> list[Guess]:
+) -> list[BaselineFit]:
     """Logistic (or ridge) regressions on a few columns [N, V], standardised on `train`; smallest C first.
 
     Args:
@@ -156,21 +156,21 @@ def standardised(features: np.ndarray, train: np.ndarray) -> np.ndarray:
     return features / np.where(spread > 1e-12, spread, np.inf)
 
 
-def _values(name: str, values: np.ndarray, C: float | None = None, converged: bool = True) -> Guess:
-    return Guess(name, values, values, C, converged)
+def _values(name: str, values: np.ndarray, C: float | None = None, converged: bool = True) -> BaselineFit:
+    return BaselineFit(name, values, values, C, converged)
 
 
-def merit(
-    guess: Guess, labels: np.ndarray, rows: np.ndarray, n_classes: int, metric: str | None = None
+def selection_parts(
+    fit: BaselineFit, labels: np.ndarray, rows: np.ndarray, n_classes: int, metric: str | None = None
 ) -> tuple[bool, float, float]:
-    """What guesses are chosen by: whether it converged, the metric on these rows (0 if undefined), and the loss.
+    """What fits are chosen by: whether it converged, the metric on these rows (0 if undefined), and the loss.
 
     The metric None is accuracy, or R2.
     """
     metric = metric or ("accuracy" if n_classes else "r2")
-    likely = None if guess.probabilities is None else guess.probabilities[rows]
-    predictions = Predictions(labels[rows], guess.predicted[rows], guess.scores[rows], n_classes, likely)
-    return guess.converged, metrics_of(predictions, [metric]).get(metric, 0.0), tie_loss(predictions)
+    likely = None if fit.probabilities is None else fit.probabilities[rows]
+    predictions = Predictions(labels[rows], fit.predicted[rows], fit.scores[rows], n_classes, likely)
+    return fit.converged, metrics_of(predictions, [metric]).get(metric, 0.0), tie_loss(predictions)
 
 
 def _fits(
@@ -180,17 +180,17 @@ def _fits(
     train: np.ndarray,
     strengths: Sequence[float],
     n_classes: int,
-) -> list[Guess]:
-    """A guess for each C, from the scores of linear fits on sparse features."""
+) -> list[BaselineFit]:
+    """A fit for each C, from the scores of linear fits on sparse features."""
     X, truth = features[train], labels[train]
     if not n_classes:
         return _fits_of_numbers(name, features, X, truth, strengths)
-    guesses = []
+    fits = []
     for C, (coef, intercept, converged) in zip(strengths, fit_path(X, truth, strengths), strict=True):
         scores = features @ coef + intercept
         scores = scores[:, 0] if n_classes == 2 else scores
-        guesses.append(Guess(name, predicted_labels(scores), scores, C, converged, probabilities(scores)))
-    return guesses
+        fits.append(BaselineFit(name, predicted_labels(scores), scores, C, converged, probabilities(scores)))
+    return fits
 
 
 def fit_path(X: Any, labels: np.ndarray, strengths: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray, bool]]:
@@ -212,21 +212,23 @@ def fit_path(X: Any, labels: np.ndarray, strengths: Sequence[float]) -> list[tup
     return fits
 
 
-def _fits_of_numbers(name: str, features: Any, X: Any, targets: np.ndarray, strengths: Sequence[float]) -> list[Guess]:
+def _fits_of_numbers(
+    name: str, features: Any, X: Any, targets: np.ndarray, strengths: Sequence[float]
+) -> list[BaselineFit]:
     """Each output in units of its own spread, as the tolerance is relative to the targets."""
     from sklearn.linear_model import Ridge
 
     middle = targets.mean(axis=0)
     unit = np.abs(targets - middle).max(axis=0)
     unit = np.where(unit > 0, unit, 1)
-    columns, guesses = ((targets - middle) / unit).reshape(len(targets), -1), []
+    columns, fits = ((targets - middle) / unit).reshape(len(targets), -1), []
     for C in strengths:
         model = Ridge(alpha=1 / C, solver="sparse_cg", tol=TOLERANCE).fit(X, columns)
         left = X.T @ (columns - model.predict(X).reshape(columns.shape)) - model.coef_.reshape(-1, X.shape[1]).T / C
         largest = np.linalg.norm(X.T @ columns, axis=0)  # the solver does not say whether it got this far
         values = model.predict(features).reshape(features.shape[0], *targets.shape[1:]) * unit + middle
-        guesses.append(_values(name, values, C, bool((np.linalg.norm(left, axis=0) <= NEAR * largest).all())))
-    return guesses
+        fits.append(_values(name, values, C, bool((np.linalg.norm(left, axis=0) <= NEAR * largest).all())))
+    return fits
 
 
 def word_counts(inputs: Sequence[Any], longest: int = 1) -> Any:
