@@ -13,7 +13,8 @@ room is waiting on the stack; a call into a waiting room is a callback or a recu
 (errors, points, text, progress, ...) are listed but left out of the totals.
 
 With --carry only those calls count that have the value among their arguments: the argument itself, what it was resolved
-to (`layers`: the list of places; `position`: the array of indices), or a dataclass, list or dict with it, four levels
+to (`layers`: the list of places; `position`: the array of indices; `options`: every object that holds the options of an
+extraction; `out`, with which the activations go to a store: the path and those inside it), or a dataclass, list or dict with it, four levels
 deep at most. That follows one argument from the public function to the last one that takes it. Methods and properties
 of the value itself are left out: `acts.labels` passes nothing on.
 """
@@ -21,6 +22,7 @@ of the value itself are left out: `acts.labels` passes nothing on.
 import argparse
 import dataclasses
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,7 +35,7 @@ import probekit
 from probekit.selections import Selection
 
 PACKAGE = Path(probekit.__file__).parent
-TOOLS = {"errors", "text", "versions", "progress", "tables", "devices", "durable", "points", "options"}
+TOOLS = {"errors", "text", "versions", "progress", "tables", "devices", "durable", "files", "points", "options"}
 DEEP = 4
 LONG = 32  # containers with more entries are not searched
 Carries = Callable[[Any], bool]
@@ -157,11 +159,12 @@ def main() -> None:
     """Run, count and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verb", choices=["extract", "train_probes"])
-    parser.add_argument("--carry", choices=["layers", "position", "acts"])
+    parser.add_argument("--carry", choices=["layers", "position", "acts", "options", "out"])
     args = parser.parse_args()
     import probekit as pk
 
     model, task = tiny()
+    out = Path(tempfile.mkdtemp()) / "store"
     layers, position = [0, 2], np.array([i % 3 + 1 for i in range(60)])
     how: dict[str, Any] = {"layers": layers, "position": position, "progress": False}
     acts = pk.extract(model, task, **how)  # also imports everything
@@ -175,7 +178,11 @@ def main() -> None:
         "layers": lambda x: x is layers or (isinstance(x, list) and len(x) < LONG and list(map(repr, x)) == places),
         "position": is_position,
         "acts": lambda x: x is acts,
+        "options": lambda x: type(x).__name__ in ("ExtractOptions", "ExtractArguments"),
+        "out": lambda x: isinstance(x, str | Path) and Path(x).is_relative_to(out),
     }
+    if args.carry == "out":
+        how["out"] = out
     if args.verb == "train_probes":
         pk.train_probes(acts)
     with Calls(values.get(args.carry)) as calls:
