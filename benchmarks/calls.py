@@ -14,9 +14,9 @@ room is waiting on the stack; a call into a waiting room is a callback or a recu
 
 With --carry only those calls count that have the value among their arguments: the argument itself, what it was resolved
 to (`layers`: the list of places; `position`: the array of indices; `options`: every object that holds the options of an
-extraction; `out`, with which the activations go to a store: the path and those inside it), or a dataclass, list or dict with it, four levels
-deep at most. That follows one argument from the public function to the last one that takes it. Methods and properties
-of the value itself are left out: `acts.labels` passes nothing on.
+extraction; `out`, with which the activations go to a store: the path and those inside it), or a dataclass, list or dict
+with it, four levels deep at most. That follows one argument from the public function to the last one that takes it.
+Methods and properties of the value itself are left out: `acts.labels` passes nothing on.
 """
 
 import argparse
