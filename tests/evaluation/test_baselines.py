@@ -6,7 +6,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from probekit.evaluation.compare import guesses
+from probekit.evaluation.compare import baseline_fits
 from probekit.evaluation.compare.baseline_fits import (
     BAG_OF_BIGRAMS,
     BASELINE_C,
@@ -211,7 +211,7 @@ def test_words_are_weighted_as_scikit_learn_weights_them(as_ids, most):
     expected = TfidfVectorizer(**how, max_features=most).fit([texts[i] for i in TRAIN]).transform(texts)
     counts = word_counts(texts)
     assert counts is not None
-    found = guesses._tf_idf(counts, TRAIN, most)
+    found = baseline_fits._tf_idf(counts, TRAIN, most)
     assert found is not None
     np.testing.assert_allclose(found.toarray(), expected.toarray(), rtol=1e-14)
 
@@ -239,7 +239,7 @@ def test_bigrams_are_weighted_as_scikit_learn_weights_them(as_ids):
     texts: list[Any] = word_task(as_ids)[0]
     words = [" ".join(f"w{i}" for i in one) for one in texts] if as_ids else texts
     own = TfidfVectorizer(token_pattern=WORD, ngram_range=(1, 2)).fit([words[i] for i in TRAIN])
-    found = guesses._tf_idf(word_counts(texts, 2), TRAIN, 10_000)
+    found = baseline_fits._tf_idf(word_counts(texts, 2), TRAIN, 10_000)
     assert found.shape == (N, len(own.vocabulary_))
     expected = np.sort(own.transform(words).toarray(), axis=1)  # the columns of token ids are in another order
     np.testing.assert_allclose(np.sort(found.toarray(), axis=1), expected, rtol=1e-14)

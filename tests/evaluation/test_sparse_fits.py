@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
-from probekit.evaluation.compare import guesses
+from probekit.evaluation.compare import baseline_fits
 from probekit.evaluation.compare.baseline_fits import bags_of_words, fit_path
 
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)
@@ -44,7 +44,7 @@ def test_numbers_are_fitted_by_ridge_regression():
     y = 5 + 3 * np.random.default_rng(2).normal(size=(90, 2))
     train = np.arange(60)
     found = bags_of_words(sparse.csr_array(counts), y, train, 0, STRENGTHS)
-    X = guesses._tf_idf(sparse.csr_array(counts), train, 1000).toarray()
+    X = baseline_fits._tf_idf(sparse.csr_array(counts), train, 1000).toarray()
     A = np.hstack([X, np.ones((90, 1))])
     for C, guess in zip(STRENGTHS, found, strict=True):
         penalty = np.diag([*np.ones(X.shape[1]), 0]) / C
@@ -63,9 +63,9 @@ def test_features_that_say_nothing_leave_the_frequencies():
 
 def test_a_fit_that_is_stopped_says_so(monkeypatch):
     X, y = words(), np.random.default_rng(1).integers(2, size=90)
-    monkeypatch.setattr(guesses, "MOST_STEPS", 1)
+    monkeypatch.setattr(baseline_fits, "MOST_STEPS", 1)
     ((_, _, converged),) = fit_path(X, y, [100.0])
     assert not converged
     numbers = np.random.default_rng(2).normal(size=90)
-    monkeypatch.setattr(guesses, "TOLERANCE", 0.1)
+    monkeypatch.setattr(baseline_fits, "TOLERANCE", 0.1)
     assert not bags_of_words(X, numbers, np.arange(90), 0, [100.0])[0].converged

@@ -6,7 +6,7 @@ from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.report import curve_report, marks
 from probekit.evaluation.results.wording import interval_text, number_text
 from probekit.plots import style
-from probekit.plots.comparisons import CONTROL, RANDOM, Reference, comparisons
+from probekit.plots.comparisons import CONTROL, RANDOM, ReferenceScores, comparisons
 from probekit.plots.curves import (
     Curve,
     bands,
@@ -133,7 +133,7 @@ def _series(curve: Curve) -> list[Series]:
     return found
 
 
-def _other(each: Reference) -> Series:
+def _other(each: ReferenceScores) -> Series:
     look = LOOKS.get(each.name, "dotted")
     return Series(each.name, COLORS[each.color], [float(x) for x in each.xs], each.values, look, dots=False)
 
