@@ -11,13 +11,13 @@ from probekit.evaluation.compare.baseline_fits import (
     BAG_OF_BIGRAMS,
     BASELINE_C,
     WORD,
-    Guess,
+    BaselineFit,
     bags_of_words,
     dense_fits,
     fit_path,
     majority,
     mean,
-    merit,
+    selection_parts,
     word_counts,
 )
 from probekit.evaluation.compare.lengths import length_features, with_squares
@@ -31,7 +31,7 @@ TRAIN, VALIDATION, TEST = ROWS[ROWS % 4 < 2], ROWS[ROWS % 4 == 2], ROWS[ROWS % 4
 def bag_of_words(inputs, labels, train, validation, n_classes, metric=None):
     """The one that validation chooses, as a curve's baseline is chosen."""
     tried = bags_of_words(word_counts(inputs), labels, train, n_classes)
-    return max(tried, key=lambda guess: merit(guess, labels, validation, n_classes, metric))
+    return max(tried, key=lambda fit: selection_parts(fit, labels, validation, n_classes, metric))
 
 
 def length(inputs, labels, train, n_classes):
@@ -58,71 +58,71 @@ def order_task(as_ids: bool):
     return (ids if as_ids else [" ".join(f"w{i}" for i in text) for text in ids]), labels
 
 
-def right(guess, labels, rows):
-    return (guess.predicted == labels)[rows].mean()
+def right(fit, labels, rows):
+    return (fit.predicted == labels)[rows].mean()
 
 
 @pytest.mark.parametrize("as_ids", [False, True])
 def test_bag_of_words_knows_words_and_not_their_order(as_ids):
     texts, labels = word_task(as_ids)
-    guess = bag_of_words(texts, labels, TRAIN, VALIDATION, 2)
-    assert right(guess, labels, TEST) == 1
-    assert guess.converged
+    fit = bag_of_words(texts, labels, TRAIN, VALIDATION, 2)
+    assert right(fit, labels, TEST) == 1
+    assert fit.converged
     texts, labels = order_task(as_ids)
     assert abs(right(bag_of_words(texts, labels, TRAIN, VALIDATION, 2), labels, TEST) - 0.5) < 0.2
 
 
 def test_several_classes_have_a_score_each():
     labels = ROWS % 3
-    guess = bag_of_words([f"word{y} x{i}" for i, y in enumerate(labels)], labels, TRAIN, VALIDATION, 3)
-    assert guess.scores.shape == (N, 3)
-    assert right(guess, labels, TEST) == 1
+    fit = bag_of_words([f"word{y} x{i}" for i, y in enumerate(labels)], labels, TRAIN, VALIDATION, 3)
+    assert fit.scores.shape == (N, 3)
+    assert right(fit, labels, TEST) == 1
 
 
 def test_test_texts_and_labels_change_nothing():
     texts, labels = word_task(False)
-    guess = bag_of_words(texts, labels, TRAIN, VALIDATION, 2)
+    fit = bag_of_words(texts, labels, TRAIN, VALIDATION, 2)
     other_texts, other_labels = list(texts), labels.copy()
     other_labels[TEST] = 1 - labels[TEST]
     for i in TEST:
         other_texts[i] = "other words altogether"
     other = bag_of_words(other_texts, other_labels, TRAIN, VALIDATION, 2)
-    assert other.C == guess.C
-    np.testing.assert_array_equal(other.scores[VALIDATION], guess.scores[VALIDATION])
+    assert other.C == fit.C
+    np.testing.assert_array_equal(other.scores[VALIDATION], fit.scores[VALIDATION])
 
 
 @pytest.mark.parametrize("text", ["!", "\x00\x1b[31m", "\ud800", "日本", "a", "<script>", "́"])
 def test_strange_texts_have_words(text):
     labels = ROWS % 2
-    guess = bag_of_words([text if y else f"{text} {text} z" for y in labels], labels, TRAIN, VALIDATION, 2)
-    assert right(guess, labels, TEST) == 1
+    fit = bag_of_words([text if y else f"{text} {text} z" for y in labels], labels, TRAIN, VALIDATION, 2)
+    assert right(fit, labels, TEST) == 1
 
 
 def test_texts_without_words_leave_the_commonest_class():
     labels = (ROWS % 8 == 0).astype(int)
-    guess = bag_of_words([" "] * N, labels, TRAIN, VALIDATION, 2)
-    assert (guess.predicted == 0).all()
+    fit = bag_of_words([" "] * N, labels, TRAIN, VALIDATION, 2)
+    assert (fit.predicted == 0).all()
 
 
 def test_majority_is_that_of_training():
     labels = np.zeros(N, dtype=int)
     labels[TRAIN[:80]] = 1
-    guess = majority(labels, TRAIN, 2)
-    assert (guess.predicted == 1).all()
-    assert guess.scores.shape == (N,)
+    fit = majority(labels, TRAIN, 2)
+    assert (fit.predicted == 1).all()
+    assert fit.scores.shape == (N,)
     assert majority(labels, TRAIN, 3).scores.shape == (N, 3)
     assert (majority(ROWS % 2, TRAIN, 2).predicted == 0).all()  # of equals the first
 
 
 def test_probabilities_are_those_of_the_scores():
     texts, labels = word_task(False)
-    for guess in (bag_of_words(texts, labels, TRAIN, VALIDATION, 2), length(texts, labels, TRAIN, 2)):
-        assert guess.probabilities is not None
-        np.testing.assert_allclose(guess.probabilities[:, 1], 1 / (1 + np.exp(-guess.scores)), atol=1e-12)
+    for fit in (bag_of_words(texts, labels, TRAIN, VALIDATION, 2), length(texts, labels, TRAIN, 2)):
+        assert fit.probabilities is not None
+        np.testing.assert_allclose(fit.probabilities[:, 1], 1 / (1 + np.exp(-fit.scores)), atol=1e-12)
     labels = np.where(ROWS % 8 == 0, 0, 1 + ROWS % 2)
-    guess = majority(labels, TRAIN, 3)
-    assert guess.probabilities is not None
-    np.testing.assert_allclose(guess.probabilities, np.tile(np.bincount(labels[TRAIN]) / len(TRAIN), (N, 1)))
+    fit = majority(labels, TRAIN, 3)
+    assert fit.probabilities is not None
+    np.testing.assert_allclose(fit.probabilities, np.tile(np.bincount(labels[TRAIN]) / len(TRAIN), (N, 1)))
 
 
 @pytest.mark.parametrize("as_ids", [False, True])
@@ -143,8 +143,8 @@ def test_characters_and_words_are_told_apart():
     assert right(length(inputs, labels, TRAIN, 2), labels, TEST) == 1
 
 
-def squared_error(guess, labels):
-    return ((guess.predicted - labels)[TEST] ** 2).mean() / labels[TEST].var()
+def squared_error(fit, labels):
+    return ((fit.predicted - labels)[TEST] ** 2).mean() / labels[TEST].var()
 
 
 def test_a_regression_has_the_mean_the_words_and_the_length():
@@ -176,8 +176,8 @@ def test_the_words_are_chosen_by_the_metric_that_is_asked_for():
     texts, labels = rare_task()
     by = {metric: bag_of_words(texts, labels, TRAIN, VALIDATION, 2, metric) for metric in ("accuracy", "auroc")}
     tried = [fitted(texts, labels, C) for C in BASELINE_C]
-    areas = [roc_auc_score(labels[VALIDATION], guess.scores[VALIDATION]) for guess in tried]
-    shares = [right(guess, labels, VALIDATION) for guess in tried]
+    areas = [roc_auc_score(labels[VALIDATION], fit.scores[VALIDATION]) for fit in tried]
+    shares = [right(fit, labels, VALIDATION) for fit in tried]
     assert BASELINE_C[int(np.argmax(areas))] == by["auroc"].C
     assert shares[BASELINE_C.index(by["accuracy"].C)] == max(shares)
 
@@ -186,7 +186,7 @@ def fitted(texts, labels, C):
     features = TfidfVectorizer(token_pattern=WORD).fit([texts[i] for i in TRAIN]).transform(texts)
     model = LogisticRegression(C=C, solver="newton-cg", max_iter=1000, tol=1e-9).fit(features[TRAIN], labels[TRAIN])
     scores = model.decision_function(features)
-    return Guess("bag-of-words", (scores > 0).astype(int), scores, C)
+    return BaselineFit("bag-of-words", (scores > 0).astype(int), scores, C)
 
 
 def test_words_whose_fit_did_not_converge_lose_against_those_whose_did(monkeypatch):
@@ -228,10 +228,10 @@ def test_the_words_are_counted_once_for_all_folds_and_label_sets(world, monkeypa
 def test_bigrams_know_the_order_of_neighbours(as_ids):
     texts, labels = order_task(as_ids)
     tried = bags_of_words(word_counts(texts, 2), labels, TRAIN, 2, name=BAG_OF_BIGRAMS)
-    guess = max(tried, key=lambda guess: merit(guess, labels, VALIDATION, 2))
-    assert guess.name == "bag-of-bigrams"
-    assert right(guess, labels, TEST) > 0.9 or as_ids
-    assert right(guess, labels, TEST) > right(bag_of_words(texts, labels, TRAIN, VALIDATION, 2), labels, TEST)
+    fit = max(tried, key=lambda fit: selection_parts(fit, labels, VALIDATION, 2))
+    assert fit.name == "bag-of-bigrams"
+    assert right(fit, labels, TEST) > 0.9 or as_ids
+    assert right(fit, labels, TEST) > right(bag_of_words(texts, labels, TRAIN, VALIDATION, 2), labels, TEST)
 
 
 @pytest.mark.parametrize("as_ids", [False, True])
