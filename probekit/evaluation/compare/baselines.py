@@ -79,7 +79,7 @@ def model_free_baselines(
     choose, as for the probe. Without them C is `UNCHOSEN_C`, or `UNCHOSEN_BAG_C`.
     """
     known: dict[tuple[str, int], list[BaselineFit]] = {}  # of each mask, for every C
-    rounds = [_guesses(examples, protocol, each, known, metric) for each in protocol.rounds]
+    rounds = [_fits_of_round(examples, protocol, each, known, metric) for each in protocol.rounds]
     return [_scored(list(fits), examples, protocol, bootstrap) for fits in zip(*rounds, strict=True)]
 
 
@@ -91,27 +91,27 @@ def embedding_baseline(first: LayerResult, test: Predictions) -> Baseline | None
     return Baseline(result, test)
 
 
-def _guesses(
+def _fits_of_round(
     examples: LabelledInputs,
     protocol: Protocol,
     each: Round,
     known: dict[tuple[str, int], list[BaselineFit]],
     metric: str,
 ) -> list[BaselineFit]:
-    """The fits of one round."""
+    """Each baseline's fit for one round, at its chosen C."""
     labels, n_classes = examples.labels, examples.n_classes
     train = np.flatnonzero(protocol.masks[each.mask])
-    fits = [majority(labels, train, n_classes) if n_classes else mean(labels, train)]
+    chosen = [majority(labels, train, n_classes) if n_classes else mean(labels, train)]
     if examples.words is not None:
-        fits.append(word_type(examples.words, labels, train, n_classes))
+        chosen.append(word_type(examples.words, labels, train, n_classes))
     for name, (fits, unchosen) in _fitted(examples).items():
         tried = partial(_tried, name, fits, BASELINE_C if protocol.chooses else (unchosen,), protocol, known)
         keys = [
             [selection_parts(fit, labels, protocol.parts[part], n_classes, metric) for fit in tried(mask)]
             for mask, part in each.choosers
         ]
-        fits.append(tried(each.mask)[_highest(keys, tried(each.mask)) if keys else 0])
-    return fits
+        chosen.append(tried(each.mask)[_highest(keys, tried(each.mask)) if keys else 0])
+    return chosen
 
 
 def _fitted(examples: LabelledInputs) -> dict[str, tuple[Fits, float]]:
