@@ -13,7 +13,7 @@ Axes: B batch, L query position, M key position, D d_model, H heads, K d_head.
 
 import argparse
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 from einops import rearrange
@@ -30,11 +30,10 @@ from probekit.models.layers import (
     Linear,
     RMSNorm,
     SwiGLU,
+    attention,
     causal_mask,
     init_embedding,
     init_linear,
-    scaled_dot_product_attention,
-    swiglu_width,
 )
 from probekit.models.positional import Rotary, rotate_interleaved
 from probekit.models.training import train
@@ -57,7 +56,7 @@ class LMConfig:
 
     @property
     def d_mlp(self) -> int:
-        return swiglu_width(self.d_model)
+        return max(64, 64 * round(8 * self.d_model / (3 * 64)))
 
 
 class Attention(nn.Module):
@@ -70,9 +69,7 @@ class Attention(nn.Module):
     def forward(self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask_BLM: Tensor) -> Tensor:
         q, k, v = (rearrange(part(x_BLD), "b l (h k) -> b l h k", h=self.n_heads) for part in (self.q, self.k, self.v))
         q, k = rotate_interleaved(q, rotation), rotate_interleaved(k, rotation)
-        q, k, v = (rearrange(x, "b l h k -> b h l k") for x in (q, k, v))
-        z_BHLK = scaled_dot_product_attention(q, k, v, mask_BLM[:, None])
-        return self.out(self.hook_z(z_BHLK.transpose(1, 2)).flatten(2))
+        return self.out(self.hook_z(attention(q, k, v, mask_BLM)).flatten(2))
 
 
 class Block(nn.Module):
@@ -121,15 +118,8 @@ class TransformerLM(LanguageModel):
         normalized_BLD = self.ln_final(resid_BLD)
         return self.unembed(normalized_BLD) if return_logits else normalized_BLD
 
-    @torch.no_grad()
-    def init_weights(self, seed: int = 0) -> Self:
-        generator = torch.Generator().manual_seed(seed)
-        for name, weight in self.named_parameters():
-            if weight.dim() == 1:  # gains of the norms
-                weight.fill_(1)
-            else:
-                (init_embedding if name.startswith("embed") else init_linear)(weight, generator)
-        return self
+    def drawn(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        return (init_embedding if name.startswith("embed") else init_linear)(shape, generator)
 
 
 def trained(one: World, cfg: LMConfig) -> TransformerLM:

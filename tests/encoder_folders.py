@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers_twins import error
 
 from probekit.models import load_model
 
@@ -43,11 +44,6 @@ def load(folder: Path) -> Any:
 def read_by(kind: Any, folder: Path) -> Any:
     """The folder in `transformers`, which computes patterns only step by step."""
     return kind.from_pretrained(folder, attn_implementation="eager").eval()
-
-
-def error(ours: Tensor, theirs: Tensor) -> float:
-    """Largest difference, relative to the largest value of the reference."""
-    return ((ours - theirs).abs().max() / theirs.abs().max()).item()
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
-from probekit.models.families.transformer import Transformer, TransformerConfig, hf_names, hf_parts
+from probekit.models.families.transformer import FAMILY, Transformer, TransformerConfig
 
 IDS = {
     "pad_token_id": 0,
@@ -43,16 +43,11 @@ def oracle_for(shape: dict, tied: bool = True, learned: bool = False, seed: int 
 def from_hf(oracle: MarianMTModel, learned: bool = False) -> Transformer:
     weights = oracle.state_dict()
     names = [name for name in weights if learned or "embed_positions" not in name]
-    cfg = hf_parts(TransformerConfig.from_hf(oracle.config.to_dict()), names)
+    cfg = FAMILY.hf_parts(TransformerConfig.from_hf(oracle.config.to_dict()), names)
     model = Transformer(cfg)
-    model.load_state_dict({ours: weights[theirs.name] for ours, theirs in hf_names(cfg).items()})
+    model.load_state_dict({ours: weights[theirs.name] for ours, theirs in FAMILY.hf_names(cfg).items()})
     return model.eval()
 
 
 def ids(model: Transformer, batch: int = 3, length: int = 9, seed: int = 1) -> Tensor:
     return torch.randint(model.cfg.d_vocab, (batch, length), generator=torch.Generator().manual_seed(seed))
-
-
-def error(ours: Tensor, theirs: Tensor) -> float:
-    """Largest difference, relative to the largest value of the reference."""
-    return ((ours - theirs).abs().max() / theirs.abs().max()).item()

@@ -39,7 +39,6 @@ ONLY_IN = {
         "verification/references.py",
         "models/adapter/model.py",
         "models/adapter/load.py",
-        "models/adapter/quiet.py",
     },
     "pickle": set(),
     "joblib": set(),

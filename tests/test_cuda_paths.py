@@ -22,7 +22,7 @@ from probekit.activations.run.memory import check_sums
 from probekit.causal.patching.patching import patch_grid
 from probekit.interventions import add, project_out, swap
 from probekit.machine.devices import find_device, free_bytes
-from probekit.models.layers import attention, causal_attention
+from probekit.models.layers import attention
 from probekit.options import ExtractOptions
 from probekit.tasks.base import Task
 
@@ -168,9 +168,9 @@ def test_what_the_model_uses_is_measured_on_its_device(cuda):
 def test_grouped_heads_take_a_fused_kernel(cuda, dtype):
     q, k, v = (torch.randn(2, 5, heads, 8, dtype=dtype) for heads in (4, 2, 2))
     mask = torch.ones(2, 5, 5, dtype=torch.bool).tril()
-    wanted = causal_attention(q, k, v)
+    wanted = attention(q, k, v, "causal")
     qs, ks, vs, there = (x.to(GPU) for x in (q, k, v, mask))
-    for got in (causal_attention(qs, ks, vs), attention(qs, ks, vs, there), attention(q, k, v, mask)):
+    for got in (attention(qs, ks, vs, "causal"), attention(qs, ks, vs, there), attention(q, k, v, mask)):
         assert float((got.cpu() - wanted).abs().max()) < 16 * torch.finfo(dtype).eps
     heads_first = [x.transpose(1, 2) for x in (qs, ks, vs)]
     with pytest.raises(Misused, match="materialises"):

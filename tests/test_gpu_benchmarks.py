@@ -16,7 +16,7 @@ from probekit.activations.store import begin
 from probekit.activations.store import format as store_format
 from probekit.errors import UsageError
 from probekit.files.durable import MAX_JSON_BYTES, seal
-from probekit.models.account import account
+from probekit.models.accounting import account
 from probekit.verification import speed
 
 REPO = Path(__file__).parents[1]

@@ -45,8 +45,7 @@ def test_lists_of_options_are_objects():
 # what each family's and each world's file may call by the same name
 SHARED_NAMES = {
     "models": {
-        *("Attention", "MLP", "Block", "hf_names", "hf_ties", "hf_model", "hf_parts", "hf_renamed"),
-        *("fields_from_hf", "fields_to_hf", "shape"),
+        *("Attention", "MLP", "Block", "modules", "twin", "hf_parts", "hf_renamed", "shape"),
     },
     "worlds": {"examples", "model_config"},
 }

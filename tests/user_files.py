@@ -6,7 +6,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from probekit.models.families.gpt2 import GPT2, GPT2Config, hf_names
+from probekit.models.families.gpt2 import FAMILY, GPT2, GPT2Config
 
 N_LAYERS = 3
 
@@ -15,7 +15,7 @@ def write_model(folder: Path, n_layers: int = N_LAYERS, **config: object) -> Pat
     """Write a random GPT-2 in Hugging Face format; `config` overrides fields of its config.json."""
     cfg = GPT2Config(d_model=16, n_heads=2, d_mlp=32, n_layers=n_layers, n_ctx=48, d_vocab=257, bos_token_id=256)
     weights = GPT2(cfg).init_weights(seed=0).state_dict()
-    names = hf_names(cfg)
+    names = FAMILY.hf_names(cfg)
     folder.mkdir()
     tensors = {there.name: weights[ours].T if there.transposed else weights[ours] for ours, there in names.items()}
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")

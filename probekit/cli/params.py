@@ -18,7 +18,7 @@ from probekit.options.picture import PictureOptions
 from probekit.text import listed
 
 if TYPE_CHECKING:
-    from probekit.models.account import Account
+    from probekit.models.accounting import Account
     from probekit.models.shapes import ModelShape
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +95,7 @@ def params(job: ParamsJob, options: PictureOptions) -> None:
         probekit params --compare gpt2 gpt2-medium gpt2-large gpt2-xl
         probekit params --compare gemma-2-2b llama-3.2-3b qwen3-4b --context 4096
     """
-    from probekit.models.account import account, describe_account
+    from probekit.models.accounting import account, describe_account
 
     names = _names(job)
     console.hush_downloads(job.quiet)
@@ -173,8 +173,7 @@ def _note_long(accounts: "list[Account]") -> None:
 
 
 def _show_compared(accounts: "list[Account]", path: Path, as_json: bool, options: PictureOptions) -> None:
-    from probekit.models.account import compared
-    from probekit.models.accounting import forward_flops
+    from probekit.models.accounting import compared, forward_flops
     from probekit.plots import save_flop_shares
 
     flops: dict[str, dict[int, dict[str, int]]] = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from probekit.errors import UsageError
 from probekit.hooks import HookedModule
@@ -44,6 +44,7 @@ class LanguageModel(HookedModule):
         placement: the devices of its parts, if it is spread over several.
         stays: whether the weights stay on the devices and in the type in which they were loaded.
         starts: whether a forward can start at a later block (`starting`).
+        initial_gain: of norms, before training.
     """
 
     cfg: Any
@@ -62,6 +63,7 @@ class LanguageModel(HookedModule):
     placement: Placement | None = None
     stays: bool = False
     starts: bool = True
+    initial_gain: float = 1.0
     _read: Tensor | None = None
     _start: tuple[int, Tensor] | None = None
     _n_followed: int = 0
@@ -139,8 +141,16 @@ class LanguageModel(HookedModule):
                 "with a cache, give position_ids [B, L] and attention_mask [B, L, M] over all tokens so far"
             )
         seen = length + (cache.length if cache is not None else 0)
+        n_ctx = self.cfg.n_ctx
         if position_ids is not None:
-            self._check_positions(tokens, position_ids)
+            if tuple(position_ids.shape) not in {tuple(tokens.shape), (1, length)}:
+                got = list(position_ids.shape)
+                raise UsageError(f"position_ids are {list(tokens.shape)}, like the tokens; got {got}")
+            outside = [x for x in position_ids.aminmax() if not 0 <= int(x) < n_ctx] if position_ids.is_cpu else []
+            if outside:
+                raise UsageError(
+                    f"position {int(outside[-1])} is outside the context, 0..{n_ctx - 1}; correct position_ids"
+                )
         if mask is None:
             arange = torch.arange(length, device=tokens.device).expand_as(tokens)
             return "causal" if self.causal else None, (
@@ -264,15 +274,6 @@ class LanguageModel(HookedModule):
         """The first block that runs, and its input: 0 and the embedding, or those of `starting`."""
         return (0, embedded_BLD) if self._start is None else self._start
 
-    def _check_positions(self, tokens: Tensor, position_ids: Tensor) -> None:
-        if tuple(position_ids.shape) not in {tuple(tokens.shape), (1, tokens.shape[1])}:
-            raise UsageError(f"position_ids are {list(tokens.shape)}, like the tokens; got {list(position_ids.shape)}")
-        if position_ids.device.type == "cpu" and not (
-            int(position_ids.min()) >= 0 and int(position_ids.max()) < self.cfg.n_ctx
-        ):
-            wrong = int(position_ids.max()) if int(position_ids.max()) >= self.cfg.n_ctx else int(position_ids.min())
-            raise UsageError(f"position {wrong} is outside the context, 0..{self.cfg.n_ctx - 1}; correct position_ids")
-
     def window_of(self, layer: int) -> int | None:
         """How many tokens a token of this layer sees, itself included; None without a sliding window.
 
@@ -313,9 +314,22 @@ class LanguageModel(HookedModule):
         """
         return generation.generate(self, prompt, **vars(options))
 
+    @torch.no_grad()
     def init_weights(self, seed: int = 0) -> Self:
-        """Fill the weights as before training; the seed fixes them."""
-        raise NotImplementedError
+        """Fill the weights as before training: matrices as `drawn`, biases 0, gains `initial_gain`."""
+        generator = torch.Generator().manual_seed(seed)
+        for name, weight in self.named_parameters():
+            if name.endswith("bias"):
+                weight.zero_()
+            elif weight.dim() == 1:
+                weight.fill_(self.initial_gain)
+            else:
+                weight.copy_(self.drawn(name, weight.shape, generator))
+        return self
+
+    def drawn(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        """An initial matrix: normal of `init_std`, as `transformers` has it by default."""
+        return torch.randn(shape, generator=generator) * self.cfg.init_std
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
         if self.stays:
@@ -333,20 +347,9 @@ class LanguageModel(HookedModule):
         """Hex sha256 over every weight's name, type, shape and bytes."""
         weights = sorted(self.stored_weights().items())
         with ThreadPoolExecutor() as pool:  # hashing releases the GIL
-            digests = pool.map(lambda item: _sha256(item[1]), weights)
+            digests = pool.map(lambda item: hashlib.sha256(_bytes_of(item[1])).hexdigest(), weights)
             lines = [f"{name} {x.dtype} {list(x.shape)} {d}\n" for (name, x), d in zip(weights, digests, strict=True)]
         return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-@torch.no_grad()
-def fill_normal(model: nn.Module, std: float, seed: int) -> None:
-    """Fill matrices from a normal distribution, biases with 0 and gains with 1, as `transformers` does."""
-    generator = torch.Generator().manual_seed(seed)
-    for name, weight in model.named_parameters():
-        if weight.dim() == 1:
-            weight.fill_(0 if name.endswith("bias") else 1)
-        else:
-            weight.copy_(torch.randn(weight.shape, generator=generator) * std)
 
 
 def stopped(blocks: Any, resid_BLD: Tensor, stop: int) -> Tensor:
@@ -368,7 +371,5 @@ def check_mask(mask: Tensor) -> Tensor:
     return mask.bool()
 
 
-def _sha256(x: Any) -> str:
-    digest = hashlib.sha256()
-    digest.update(memoryview(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()))
-    return digest.hexdigest()
+def _bytes_of(x: Tensor) -> memoryview:
+    return memoryview(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())

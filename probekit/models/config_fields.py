@@ -42,6 +42,11 @@ CAUSAL: dict[str, Any] = {"is_causal": True}
 # Fields that transformers reads in the config of any model.
 _OF_EVERY_MODEL: dict[str, Any] = {"quantization_config": None, "per_layer_config": None}
 
+
+class Unimplemented(DataError):
+    """A config.json that a model may have, but with arithmetic that its family does not implement."""
+
+
 HfName = str | Mapping[str, str] | None  # in config.json; by model_type where types differ; None for no such field
 
 
@@ -248,7 +253,7 @@ def check_implemented(hf: Mapping[str, Any], required: Mapping[str, Any], model_
     """
     for name, value in (_OF_EVERY_MODEL | dict(required)).items():
         if hf.get(name, value) != value:
-            raise DataError(
+            raise Unimplemented(
                 f"{name} = {hf[name]!a:.60} is not implemented for model_type {model_type}; only {value!r} is"
             )
 
@@ -296,7 +301,7 @@ def check_only_layer_types(hf: Mapping[str, Any], types: list[str]) -> None:
     """Refuse layer_types in a config.json other than these, which follow from its other fields."""
     if hf.get("layer_types") not in (None, types):
         check_layer_types(hf["layer_types"], len(types))
-        raise DataError(f"layer_types {hf['layer_types']!a:.200} are not implemented; only {types!a:.200} are")
+        raise Unimplemented(f"layer_types {hf['layer_types']!a:.200} are not implemented; only {types!a:.200} are")
 
 
 def check_multiple(cfg: Any, own: str, divisor: str) -> None:

@@ -1,21 +1,20 @@
-"""What the decoders of one stack share: the loop over their blocks, the head, the initial weights, and Llama's names.
+"""What the decoders of one stack share: the loop over their blocks, the head, and Llama's names.
 
 Axes: B batch, L query position, M key position, R position to read, D d_model, V vocab.
 """
 
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from probekit.hooks import HookPoint
-from probekit.models.base import LanguageModel, fill_normal, stopped
+from probekit.models.base import LanguageModel, stopped
 from probekit.models.cache import KeyValueCache
-from probekit.models.family import tied
 from probekit.models.layers import Embedding, Mask, in_window, linear
 from probekit.models.positional import Rotary
 
-LLAMA_NAMES = {  # our module -> its name in files that are laid out like Llama's; norms of a block differ
+LLAMA_NAMES = {  # our module -> its name in files that are laid out like Llama's
     "embed": "model.embed_tokens",
     "blocks.{}.attn.q": "model.layers.{}.self_attn.q_proj",
     "blocks.{}.attn.k": "model.layers.{}.self_attn.k_proj",
@@ -26,11 +25,12 @@ LLAMA_NAMES = {  # our module -> its name in files that are laid out like Llama'
     "blocks.{}.mlp.gate": "model.layers.{}.mlp.gate_proj",
     "blocks.{}.mlp.up": "model.layers.{}.mlp.up_proj",
     "blocks.{}.mlp.down": "model.layers.{}.mlp.down_proj",
+    "blocks.{}.ln1": "model.layers.{}.input_layernorm",
+    "blocks.{}.ln2": "model.layers.{}.post_attention_layernorm",
     "ln_final": "model.norm",
     "unembed": "lm_head",
     "unembed_bias": "lm_head.bias",
 }
-LLAMA_TIES = tied("lm_head.weight", "model.embed_tokens.weight")
 LLAMA_BUFFERS = r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"  # frequencies, in old files
 PRE_NORM = {"resid_mid": "ln2"}  # point of a pre-norm block -> our module whose input it is
 
@@ -114,8 +114,3 @@ class DecoderOnly(LanguageModel):
     def head(self, normalized_BLD: Tensor) -> Tensor:
         """Logits [B, L, V] of the final norm's output."""
         return linear(normalized_BLD, (self.unembed or self.embed).weight, self.unembed_bias)
-
-    def init_weights(self, seed: int = 0) -> Self:
-        """Fill the weights as `transformers` does before training: normal of `init_std`, biases 0, gains 1."""
-        fill_normal(self, self.cfg.init_std, seed)
-        return self

@@ -78,11 +78,14 @@ class Family:
         config: the config class, with `from_hf` and `to_hf`.
         model: the model class, made from a config, with `init_weights`.
         shape: config -> the sizes to count with.
-        hf_names: config -> our name of every weight -> its name in a Hugging Face file.
+        modules: config -> our modules and single weights by their names in a Hugging Face file, with {} for the numbers
+            of layer and expert. Several of our weights in one tensor lie in it one below the other.
         hf_prefix: prefix of the names in the file of a model with a head; the file of a bare model lacks it.
-        hf_model: config -> the classes of transformers, and where they compute our points; None if it has none.
-        hf_ties: config -> names of copies that a file may hold -> the name of the original; None if the model
-            does not use the tensor.
+        transposed: our modules whose weights are stored as [in, out].
+        twin: (config, `hf_names`) -> the classes of transformers, and where they compute our points; None if it has
+            none.
+        copies: config -> names of copies that a file may hold, besides that of a tied head -> the name of the original;
+            None if the model does not use the tensor.
         hf_buffers: a regular expression for names in a file that are not weights.
         hf_renamed: another name of a weight, in old files or in `transformers` itself -> its name in `hf_names`.
         hf_parts: (config, names in a file) -> the config of what the file holds.
@@ -95,10 +98,11 @@ class Family:
     config: Any
     model: type[LanguageModel]
     shape: Callable[[Any], ModelShape]
-    hf_names: Callable[[Any], Mapping[str, HfTensor]]
+    modules: Callable[[Any], Mapping[str, str]]
     hf_prefix: str
-    hf_model: Callable[[Any], HfModel | None]
-    hf_ties: Callable[[Any], Mapping[str, str | None]] = lambda cfg: {}
+    transposed: Collection[str] = ()
+    twin: Callable[[Any, Mapping[str, HfTensor]], HfModel | None] = lambda cfg, names: None
+    copies: Callable[[Any], Mapping[str, str | None]] = lambda cfg: {}
     hf_buffers: str = "(?!)"
     hf_renamed: Callable[[str], str] = lambda name: name
     hf_parts: Callable[[Any, Collection[str]], Any] = lambda cfg, names: cfg
@@ -106,43 +110,47 @@ class Family:
     refused: str = ""
     hub_examples: tuple[str, ...] = ()
 
+    def hf_names(self, cfg: Any) -> dict[str, HfTensor]:
+        """Our name of every weight of the model with this config -> where a Hugging Face file holds it."""
+        modules = self.modules(cfg)
+        with torch.device("meta"):
+            weights = self.model(cfg).state_dict()
+        names: dict[str, HfTensor] = {}
+        sharing: dict[str, list[str]] = {}
+        for ours in weights:
+            pattern = _NUMBER.sub("{}", ours)
+            module, _, part = pattern.rpartition(".")
+            theirs = (modules.get(pattern) or f"{modules[module]}.{part}").format(*_NUMBER.findall(ours))
+            names[ours] = HfTensor(theirs, part == "weight" and module in self.transposed)
+            sharing.setdefault(theirs, []).append(ours)
+        for several in sharing.values():
+            end = 0
+            for ours in several if len(several) > 1 else ():
+                start, end = end, end + len(weights[ours])
+                names[ours] = names[ours]._replace(rows=(start, end))
+        return names
+
+    def hf_ties(self, cfg: Any) -> dict[str, str | None]:
+        """Names of copies that a file may hold -> the name of the original; None if the model does not use it."""
+        modules = self.modules(cfg)
+        ties: dict[str, str | None] = {}
+        if "unembed" in modules and cfg.tie_embeddings:
+            ties[f"{modules['unembed']}.weight"] = f"{modules['embed']}.weight"
+        return ties | dict(self.copies(cfg))
+
+    def hf_model(self, cfg: Any) -> HfModel | None:
+        """The classes of transformers for this config, and where they compute our points; None if it has none."""
+        return self.twin(cfg, self.hf_names(cfg))
+
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # of a layer or an expert, in a name
 
 
-def weight_names(
-    model: type[LanguageModel], cfg: Any, modules: Mapping[str, str], transposed: Collection[str] = ()
-) -> dict[str, HfTensor]:
-    """Our name of every weight of a model -> where a Hugging Face file holds it.
-
-    Args:
-        model: the class of the model.
-        cfg: its config.
-        modules: our module, or single weight -> the file's, with {} for the numbers of layer and expert. Several of
-            our weights in one tensor lie in it one below the other, in the order of the model.
-        transposed: our modules whose weights are stored as [in, out].
-    """
-    with torch.device("meta"):
-        weights = model(cfg).state_dict()
-    names: dict[str, HfTensor] = {}
-    sharing: dict[str, list[str]] = {}
-    for ours in weights:
-        pattern = _NUMBER.sub("{}", ours)
-        module, _, part = pattern.rpartition(".")
-        theirs = (modules.get(pattern) or f"{modules[module]}.{part}").format(*_NUMBER.findall(ours))
-        names[ours] = HfTensor(theirs, part == "weight" and module in transposed)
-        sharing.setdefault(theirs, []).append(ours)
-    for several in sharing.values():
-        end = 0
-        for ours in several if len(several) > 1 else ():
-            start, end = end, end + len(weights[ours])
-            names[ours] = names[ours]._replace(rows=(start, end))
-    return names
-
-
-def tied(head: str, embedding: str) -> Callable[[Any], dict[str, str | None]]:
-    """The `hf_ties` of a family whose head, by its name in a file, is the embedding where the config ties them."""
-    return lambda cfg: {head: embedding} if cfg.tie_embeddings else {}
+def parts_by_names(**starts: str | tuple[str, ...]) -> Callable[[Any, Collection[str]], Any]:
+    """The `hf_parts` of a family whose files may lack parts: flag of the config -> how names of its weights start."""
+    return lambda cfg, names: replace(
+        cfg, **{part: any(name.startswith(start) for name in names) for part, start in starts.items()}
+    )
 
 
 def with_head_bias(cfg: Any, names: Collection[str]) -> Any:
@@ -177,7 +185,7 @@ def weight_points(names: Mapping[str, HfTensor], inputs: Mapping[str, str], head
     mlp_pre and attn_out; the module that holds those of the queries returns the pattern.
 
     Args:
-        names: those of `weight_names`.
+        names: those of `Family.hf_names`.
         inputs: point -> our module of the block whose input it is: where the stream passes a norm.
         headless: a prefix of the names that the class of the model lacks.
     """
@@ -232,6 +240,12 @@ def _points_of(module: str, is_gated: bool) -> tuple[str, ...]:
     if re.fullmatch(r"ln\d", module):
         return (f"{module}_normalized",)
     return _OUTPUTS.get(module, ())
+
+
+def decoder_twin(name: str, points: Mapping[str, HfPoint], **how: Any) -> HfModel:
+    """The classes of transformers for a decoder whose head is lm_head; `name` begins those of both."""
+    logits = {LOGITS: HfPoint("lm_head", module_output)}
+    return HfModel(f"{name}Config", f"{name}ForCausalLM", {**points, **logits}, **how)
 
 
 def points_inside(path: str, points: Mapping[str, tuple[str, Callable[[tuple, Any], Tensor]]]) -> dict[str, HfPoint]:

@@ -7,7 +7,8 @@ cache, a batch or its padding change no choice. Row i of a batch draws with seed
 Prompts of different lengths are padded on the left, with positions counted from their first token. A row ends at a stop
 token, after `max_new_tokens`, or when the context is full: its last token may be the first that does not fit. It then
 leaves the batch.
-An encoder-decoder reads the prompt with its encoder and generates with its decoder.
+An encoder-decoder reads the prompt with its encoder and generates with its decoder. Models here are those of `base.py`,
+which imports this file.
 
 Axes: B batch, L query position, M key position, S source position, D d_model, V vocab.
 """
@@ -15,7 +16,7 @@ Axes: B batch, L query position, M key position, S source position, D d_model, V
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +26,6 @@ from probekit.errors import UsageError
 from probekit.interventions import TextTokens, Writing
 from probekit.models.cache import KeyValueCache
 from probekit.models.layers import causal_mask
-from probekit.models.tokenizer import Tokenizer
 from probekit.options import GenerateOptions, Sampling
 from probekit.options.check import is_whole
 from probekit.options.option import keywords
@@ -33,25 +33,6 @@ from probekit.options.option import keywords
 ROWS_DRAWN = 32  # whose probabilities are in memory at once: several float64 tensors [B, V]
 
 Prompt = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | Tensor
-
-
-class GenerativeModel(Protocol):
-    """What generation needs of a model; `base.LanguageModel` has it."""
-
-    cfg: Any
-    name: str
-    causal: bool
-    tokenizer: Tokenizer | None
-    end_ids: tuple[int, ...] | None
-    reader: Any
-
-    def need_tokenizer(self) -> Tokenizer:
-        """The tokenizer, or a UsageError."""
-        ...
-
-    def telling(self, texts: TextTokens) -> Any:
-        """A context in which edits take tokens as those of these texts."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -74,7 +55,7 @@ class Among(NamedTuple):
 
 
 @keywords(GenerateOptions)
-def generate(model: GenerativeModel, prompt: Prompt, options: GenerateOptions) -> Any:
+def generate(model: Any, prompt: Prompt, options: GenerateOptions) -> Any:
     """Continue one prompt, or several at once.
 
     Args:
@@ -98,7 +79,7 @@ def generate(model: GenerativeModel, prompt: Prompt, options: GenerateOptions) -
     return results[0] if is_single else results
 
 
-def to_ids(model: GenerativeModel, prompt: Prompt, bos: bool | None = None) -> tuple[list[list[int]], bool, bool]:
+def to_ids(model: Any, prompt: Prompt, bos: bool | None = None) -> tuple[list[list[int]], bool, bool]:
     """The prompts as lists of ids; whether they were texts; whether there was just one. Errors as in `generate`."""
     given: Any = prompt.tolist() if isinstance(prompt, Tensor) else prompt
     has_end = model.tokenizer is not None and model.tokenizer.sep_token_id is not None  # as Marian's sources
@@ -119,7 +100,7 @@ def to_ids(model: GenerativeModel, prompt: Prompt, bos: bool | None = None) -> t
     raise UsageError(f"expected texts, or lists of token ids, got {rows!a:.60}; give prompts of one of these kinds")
 
 
-def stop_ids(model: GenerativeModel, stop_tokens: Sequence[int | str] | None) -> frozenset[int]:
+def stop_ids(model: Any, stop_tokens: Sequence[int | str] | None) -> frozenset[int]:
     """The ids that end a continuation; None gives the model's own: of generation_config.json, else of config.json.
 
     Raises:
@@ -134,7 +115,7 @@ def stop_ids(model: GenerativeModel, stop_tokens: Sequence[int | str] | None) ->
     return frozenset(_stop_id(model, token) for token in stop_tokens)
 
 
-def _stop_id(model: GenerativeModel, token: int | str) -> int:
+def _stop_id(model: Any, token: int | str) -> int:
     if isinstance(token, str) and model.tokenizer is None and token.strip().isdecimal():
         token = int(token)  # as typed on a command line
     if isinstance(token, str):
@@ -144,7 +125,7 @@ def _stop_id(model: GenerativeModel, token: int | str) -> int:
     return int(token)
 
 
-def continuation_text(model: GenerativeModel, prompt: list[int], made: Continuation) -> str:
+def continuation_text(model: Any, prompt: list[int], made: Continuation) -> str:
     """The continuation as text to append to the prompt's text, without the stop token that ended it.
 
     Many tokenizers drop the blank before a text's first token, so the new tokens are decoded after the prompt's.
@@ -159,7 +140,7 @@ def continuation_text(model: GenerativeModel, prompt: list[int], made: Continuat
 
 @torch.no_grad()
 def continuations(
-    model: GenerativeModel,
+    model: Any,
     prompts: Sequence[list[int]],
     max_new_tokens: int = 50,
     sampling: Sampling | None = None,
@@ -184,7 +165,8 @@ def continuations(
         raise UsageError(f"max_new_tokens is a whole number of at least 1; got {max_new_tokens!a}")
     _check_prompts(model, prompts)
     numbers, n, _ = among or Among(range(len(prompts)), len(prompts))
-    writing = Writing({number: _first_tokens(model, ids) for number, ids in zip(numbers, prompts, strict=True)})
+    start = [model.cfg.decoder_start_token_id] if hasattr(model, "decode") else None  # what is read before new tokens
+    writing = Writing({number: list(start or ids) for number, ids in zip(numbers, prompts, strict=True)})
     among = Among(numbers, n, writing)
     choose = _chooser(sampling or Sampling(), numbers)
     reader = _reader(model, prompts, use_cache, among)
@@ -211,11 +193,6 @@ def continuations(
     return [Continuation(tokens, why) for tokens, why in zip(made, ended, strict=True)]
 
 
-def _first_tokens(model: Any, prompt: list[int]) -> list[int]:
-    """What the model reads before the first new token: the prompt, or a decoder's start token."""
-    return [model.cfg.decoder_start_token_id] if hasattr(model, "decode") else list(prompt)
-
-
 def _filled(stays: list[bool]) -> list[int]:
     """The rows that stay, those at the end moved to where a row leaves: [1, 0, 1, 1] gives [0, 3, 2]."""
     n = sum(stays)
@@ -232,7 +209,7 @@ def _end(token: int, n: int, stops: frozenset[int], most: int, room: int) -> str
     return "context" if n >= room else None
 
 
-def _check_prompts(model: GenerativeModel, prompts: Sequence[list[int]]) -> None:
+def _check_prompts(model: Any, prompts: Sequence[list[int]]) -> None:
     if not prompts or not all(prompts):
         raise UsageError("the prompt is empty; give it a token to continue, such as BOS")
     longest, n_ctx, last = max(map(len, prompts)), model.cfg.n_ctx, model.cfg.d_vocab - 1
@@ -278,7 +255,7 @@ def _drawn(probabilities_BV: Tensor, uniform_B1: Tensor) -> Tensor:
     return torch.searchsorted(cumulated_BV, uniform_B1 * cumulated_BV[:, -1:], right=True).squeeze(1)
 
 
-def _reader(model: GenerativeModel, prompts: Sequence[list[int]], use_cache: bool, among: Among) -> Any:
+def _reader(model: Any, prompts: Sequence[list[int]], use_cache: bool, among: Among) -> Any:
     if hasattr(model, "decode"):
         return _TargetReader(model, prompts, use_cache, among)
     if not model.causal:
@@ -299,7 +276,7 @@ def prompt_tokens(index_BL: Tensor, lengths: Sequence[int], among: Among | None 
 class _Reader:
     """The rows so far, and the model's logits for them; `used` is the context that each row's prompt takes."""
 
-    def __init__(self, model: GenerativeModel, prompts: Sequence[list[int]], use_cache: bool, among: Among):
+    def __init__(self, model: Any, prompts: Sequence[list[int]], use_cache: bool, among: Among):
         self.model: Any = model
         self.among = among
         self.used = [len(ids) for ids in prompts]
@@ -343,7 +320,7 @@ class _Reader:
 class _TargetReader(_Reader):
     """For an encoder-decoder: the prompts are sources, and the rows begin with the decoder's start token."""
 
-    def __init__(self, model: GenerativeModel, prompts: Sequence[list[int]], use_cache: bool, among: Among):
+    def __init__(self, model: Any, prompts: Sequence[list[int]], use_cache: bool, among: Among):
         start = model.cfg.decoder_start_token_id
         if start is None:
             raise UsageError(f"{model.name} has no decoder_start_token_id to begin a text with; set it in config.json")

@@ -5,7 +5,7 @@ Weights of linear maps are [out, in].
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
@@ -147,20 +147,14 @@ class FeedForward(nn.Module):
         return self.down(self.hook_post(post_BLF))
 
 
-def swiglu_width(d_model: int) -> int:
-    """8/3 d_model, rounded to a multiple of 64: three matrices then have as many weights as two of width 4 d_model."""
-    return max(64, 64 * round(8 * d_model / (3 * 64)))
-
-
 class SwiGLU(nn.Module):
     """(act(x W_gate) * x W_up) W_down, with SiLU as act by default (Shazeer 2020, "GLU Variants Improve Transformer").
 
     `hook_pre` is x W_gate, `hook_pre_linear` is x W_up, and `hook_post` is act(x W_gate) * x W_up.
     """
 
-    def __init__(self, d_model: int, d_mlp: int | None = None, bias: bool = False, activation: str = "silu"):
+    def __init__(self, d_model: int, d_mlp: int, bias: bool = False, activation: str = "silu"):
         super().__init__()
-        d_mlp = swiglu_width(d_model) if d_mlp is None else d_mlp
         self.activation = activation
         self.gate = Linear(d_model, d_mlp, bias)
         self.up = Linear(d_model, d_mlp, bias)
@@ -182,21 +176,20 @@ def at_read(x: Any, read_BR: Tensor | None) -> Any:
     return x if x is None or read_BR is None else x[torch.arange(len(read_BR), device=x.device)[:, None], read_BR]
 
 
-@torch.no_grad()
-def init_linear(weight: Tensor, generator: torch.Generator) -> None:
-    """Fill W [out, in]: normal of variance 2 / (d_in + d_out) (Glorot and Bengio 2010), truncated at 3 sigma."""
-    _truncated_normal(weight, math.sqrt(2 / sum(weight.shape)), generator)
+def init_linear(shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """W [out, in]: normal of variance 2 / (d_in + d_out) (Glorot and Bengio 2010), truncated at 3 sigma."""
+    return truncated_normal(shape, math.sqrt(2 / sum(shape)), 3, generator)
 
 
-@torch.no_grad()
-def init_embedding(weight: Tensor, generator: torch.Generator) -> None:
-    """Fill a table [n, D]: normal of variance 1, truncated at 3 sigma."""
-    _truncated_normal(weight, 1.0, generator)
+def init_embedding(shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """A table [n, D]: normal of variance 1, truncated at 3 sigma."""
+    return truncated_normal(shape, 1.0, 3, generator)
 
 
-def _truncated_normal(weight: Tensor, sigma: float, generator: torch.Generator) -> None:
-    drawn = torch.empty(weight.shape)  # in float32 on the CPU, so that the seed fixes the result
-    weight.copy_(nn.init.trunc_normal_(drawn, 0, sigma, -3 * sigma, 3 * sigma, generator=generator))
+def truncated_normal(shape: torch.Size, sigma: float, cutoff: float, generator: torch.Generator) -> Tensor:
+    """Normal numbers, truncated at `cutoff` sigma; in float32 on the CPU, so that the seed fixes the result."""
+    cut = cutoff * sigma
+    return nn.init.trunc_normal_(torch.empty(shape), 0, sigma, -cut, cut, generator=generator)
 
 
 def causal_mask(mask_BL: Tensor) -> Tensor:
@@ -280,36 +273,14 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     return x.masked_fill(empty, 0).softmax(dim).masked_fill(empty, 0)
 
 
-def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """softmax(q k^T / sqrt(K)) v, computed literally (Vaswani et al. 2017, equation 1).
-
-    Args:
-        q: [..., L, K].
-        k: [..., M, K].
-        v: [..., M, V].
-        mask: boolean [..., L, M], true where L may attend to M; batch axes broadcast. None: everywhere.
-
-    Returns:
-        [..., L, V]; zeros where a query may attend to nothing.
-
-    Raises:
-        UsageError: a mask that is not boolean, or does not broadcast.
-    """
-    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)
-    return softmax(scores if mask is None else scores.masked_fill(~_checked(mask, scores.shape), -math.inf)) @ v
-
-
-def _checked(mask: Tensor, shape: Sequence[int]) -> Tensor:
-    """The mask, if it is boolean and broadcasts to the shape [..., L, M] without enlarging it."""
-    sizes = zip(reversed(mask.shape), reversed(shape), strict=False)
-    if mask.dtype != torch.bool or mask.dim() > len(shape) or any(m not in (1, n) for m, n in sizes):
-        raise UsageError(f"a mask is boolean and broadcasts to {list(shape)}; got {mask.dtype} {list(mask.shape)}")
-    return mask
-
-
 def _for_heads(mask_BLM: Tensor, q_BLHK: Tensor, k_BMGK: Tensor) -> Tensor:
-    batch, length, *_ = q_BLHK.shape
-    return _checked(mask_BLM, (batch, length, k_BMGK.shape[1]))[:, None]
+    """The mask [B, 1, L, M], if it is boolean and broadcasts to the scores without enlarging them."""
+    shape = len(q_BLHK), q_BLHK.shape[1], k_BMGK.shape[1]
+    sizes = zip(reversed(mask_BLM.shape), reversed(shape), strict=False)
+    if mask_BLM.dtype != torch.bool or mask_BLM.dim() > 3 or any(m not in (1, n) for m, n in sizes):
+        got = f"{mask_BLM.dtype} {list(mask_BLM.shape)}"
+        raise UsageError(f"a mask is boolean and broadcasts to {list(shape)}; got {got}")
+    return mask_BLM[:, None]
 
 
 def attend(
@@ -329,12 +300,10 @@ def attend(
         scores_BHLM = hook_scores(attention_scores(q_BLHK, k_BMGK, mask))
         pattern_BHLM = hook_pattern(softmax(scores_BHLM).to(v_BMGK.dtype))
         return torch.einsum("bhlm,bmhk->blhk", pattern_BHLM, heads_for(q_BLHK, v_BMGK))
-    if isinstance(mask, str):
-        return causal_attention(q_BLHK, k_BMGK, v_BMGK)
     return attention(q_BLHK, k_BMGK, v_BMGK, mask)
 
 
-def attention(q_BLHK: Tensor, k_BMGK: Tensor, v_BMGK: Tensor, mask_BLM: Tensor | None) -> Tensor:
+def attention(q_BLHK: Tensor, k_BMGK: Tensor, v_BMGK: Tensor, mask: Mask) -> Tensor:
     """Multi-head attention, softmax(q k^T / sqrt(K)) v, by the fused kernel: [B, L, H, K].
 
     Grouped-query attention where G < H: each head of keys and values serves H / G neighbouring heads of queries
@@ -343,21 +312,13 @@ def attention(q_BLHK: Tensor, k_BMGK: Tensor, v_BMGK: Tensor, mask_BLM: Tensor |
     Raises:
         UsageError: a mask that is not boolean [B, L, M].
     """
-    return _fused(q_BLHK, k_BMGK, v_BMGK, None if mask_BLM is None else _for_heads(mask_BLM, q_BLHK, k_BMGK))
-
-
-def causal_attention(q_BLHK: Tensor, k_BLGK: Tensor, v_BLGK: Tensor) -> Tensor:
-    """`attention` in which every position sees itself and those before it."""
-    return _fused(q_BLHK, k_BLGK, v_BLGK, None, is_causal=True)
-
-
-def _fused(q_BLHK: Tensor, k_BMGK: Tensor, v_BMGK: Tensor, mask: Tensor | None, is_causal: bool = False) -> Tensor:
+    mask_B1LM = _for_heads(mask, q_BLHK, k_BMGK) if isinstance(mask, Tensor) else None
     # torch 2.13 on CUDA: for G < H only flash attention is fused, and it takes no mask and no float32
-    if q_BLHK.device.type == "cuda" and (mask is not None or q_BLHK.dtype == torch.float32):
+    if q_BLHK.device.type == "cuda" and (mask_B1LM is not None or q_BLHK.dtype == torch.float32):
         k_BMGK, v_BMGK = heads_for(q_BLHK, k_BMGK), heads_for(q_BLHK, v_BMGK)
     q, k, v = (x.transpose(1, 2) for x in (q_BLHK, k_BMGK, v_BMGK))
-    grouped = q.shape[1] != k.shape[1]
-    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal, enable_gqa=grouped).transpose(1, 2)
+    how = {"is_causal": isinstance(mask, str), "enable_gqa": q.shape[1] != k.shape[1]}
+    return F.scaled_dot_product_attention(q, k, v, mask_B1LM, **how).transpose(1, 2)
 
 
 def attention_scores(q_BLHK: Tensor, k_BMGK: Tensor, mask: Mask) -> Tensor:

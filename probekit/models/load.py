@@ -15,9 +15,10 @@ from probekit.errors import DataError, UsageError, nearest
 from probekit.files.hub import ALIASES, REPO_ID, HubRepo, cached_model, fetch, find_repo, warn_of_local
 from probekit.machine.dtypes import dtype_name
 from probekit.models.adapter.config import checked_fields
+from probekit.models.config_fields import Unimplemented
 from probekit.models.families import families, model_types
 from probekit.models.files import read_json
-from probekit.models.model_types import check_adaptable, check_implemented_here, check_packages
+from probekit.models.model_types import check_adaptable, check_implemented_here, check_packages, or_adapted
 from probekit.models.tokenizer_files import FILES, load_tokenizer, template_files
 from probekit.options import DeviceOptions, ModelArguments, ModelOptions
 from probekit.options.check import check_path, is_whole
@@ -26,8 +27,6 @@ from probekit.options.option import keywords
 from probekit.text import by_numbers, listed
 
 if TYPE_CHECKING:
-    import torch
-
     from probekit.models.base import LanguageModel
     from probekit.models.family import Family
 
@@ -63,7 +62,10 @@ def load_model(name_or_path: str | Path, options: ModelArguments) -> "LanguageMo
     model.end_ids = end_ids(found.folder, model.cfg.d_vocab)
     model.folder = None if random_init else found.folder
     model.revision = found.requested
-    model.source = {**_source(found), "random_init": random_init, "seed": seed, "dtype": dtype, **_as_chosen(options)}
+    model.source = {**_source(found), "random_init": random_init, "seed": seed, "dtype": dtype}
+    chosen = {"via": options.via, "device_map": options.device_map, "quantize": options.quantize}
+    # older stores have none of these
+    model.source |= {name: value for name, value in chosen.items() if value not in (None, "probekit")}
     return model.eval()
 
 
@@ -133,12 +135,6 @@ def _bos_token_id(hf: Mapping[str, Any]) -> int | None:
     """The id in config.json; models with a vision tower may keep it among the fields of the text model."""
     text = hf.get("text_config")
     return hf.get("bos_token_id", text.get("bos_token_id") if isinstance(text, Mapping) else None)
-
-
-def _as_chosen(options: ModelOptions) -> dict[str, Any]:
-    """Those of via, device_map and quantize that are not the default; older stores have none of them."""
-    given = {"via": options.via, "device_map": options.device_map, "quantize": options.quantize}
-    return {name: value for name, value in given.items() if value not in (None, "probekit")}
 
 
 @dataclass(frozen=True)
@@ -278,7 +274,10 @@ def _described(found: _Found, hf: Mapping[str, Any]) -> "tuple[Family, Any]":
     with _naming(found):
         check_implemented_here(hf, model_types())
         family = families()[hf["model_type"]]
-        return family, family.config.from_hf(hf)
+        try:
+            return family, family.config.from_hf(hf)
+        except Unimplemented as error:
+            raise DataError(f"{error}{or_adapted(hf)}") from None
 
 
 def _adaptable(found: _Found, hf: Mapping[str, Any]) -> dict[str, Any]:
@@ -300,8 +299,11 @@ def _naming(found: _Found) -> Iterator[None]:
 def _own(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "LanguageModel":
     """The family's own model."""
     family, cfg = _described(found, hf)
-    from probekit.machine.devices import DTYPES, find_device  # torch: not before the model is found
-    from probekit.models.spread import choose_placement, spread_over
+    import torch  # not before the model is found
+
+    from probekit.machine.devices import DTYPES, find_device
+    from probekit.models.spread import choose_placement, home_of, spread_over
+    from probekit.models.weights import load_weights, named_tensors
 
     dtype = DTYPES[dtype_name(options.dtype)]
     device = None if options.device_map else find_device(options.device)
@@ -309,7 +311,13 @@ def _own(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "Langua
         model = family.model(cfg).to(dtype).init_weights(options.seed)
         return spread_over(model, choose_placement(model, dtype)) if device is None else model.to(device)
     _fetch_weights(found)
-    return _trained(found, family, cfg, device, dtype)
+    stored = named_tensors(found.folder, family, cfg)
+    with torch.device("meta"):
+        model = family.model(family.hf_parts(cfg, stored))
+    placement = choose_placement(model, dtype) if device is None else None
+    home = home_of(model, placement) if placement else device
+    load_weights(model, found.folder, family, stored, home, dtype)
+    return spread_over(model, placement) if placement else model
 
 
 def _adapted(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "LanguageModel":
@@ -342,22 +350,3 @@ def _fetch_weights(found: _Found) -> None:
     fetch(repo, [name])
     if name.endswith(".index.json"):
         fetch(repo, shard_names(found.folder / name))
-
-
-def _trained(
-    found: _Found, family: "Family", cfg: Any, device: "torch.device | None", dtype: "torch.dtype"
-) -> "LanguageModel":
-    import torch
-
-    from probekit.models.spread import choose_placement, home_of, spread_over
-    from probekit.models.weights import load_weights, named_tensors
-
-    stored = named_tensors(found.folder, family, cfg)
-    with torch.device("meta"):
-        model = family.model(family.hf_parts(cfg, stored))
-    if device is not None:
-        load_weights(model, found.folder, family, stored, device, dtype)
-        return model
-    placement = choose_placement(model, dtype)
-    load_weights(model, found.folder, family, stored, home_of(model, placement), dtype)
-    return spread_over(model, placement)

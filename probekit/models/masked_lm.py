@@ -6,14 +6,16 @@ Axes: B batch, L position, D d_model, V vocab.
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from probekit.errors import DataError, UsageError
+from probekit.errors import UsageError
 from probekit.hooks import HookPoint
-from probekit.models.base import LanguageModel, fill_normal, stopped
+from probekit.models.base import LanguageModel, stopped
+from probekit.models.config_fields import Unimplemented
+from probekit.models.family import LOGITS, HfModel, HfPoint, HfTensor, module_output, weight_points
 from probekit.models.layers import Embedding, LayerNorm, Linear, Mask, PostNormBlock, linear
 from probekit.models.shapes import ModelShape, stack_shape
 from probekit.text import listed
@@ -144,11 +146,6 @@ class MaskedLM(LanguageModel):
         """False for a checkpoint without the head for masked tokens."""
         return self.head is not None
 
-    def init_weights(self, seed: int = 0) -> Self:
-        """Fill the weights as `transformers` does before training: normal of `init_std`, biases 0, gains 1."""
-        fill_normal(self, self.cfg.init_std, seed)
-        return self
-
 
 class SegmentedLM(MaskedLM):
     """An encoder of post-norm blocks over tokens, positions and segments; a config of it says whether it has a pooler.
@@ -227,8 +224,6 @@ class SegmentedLM(MaskedLM):
 
 # Files of encoders.
 
-POST_NORM = {"resid_mid": "ln1", "resid_post": "ln2"}  # point of a post-norm block -> our module whose input it is
-
 
 def parts_named(
     hf: Mapping[str, Any], architectures: Mapping[str, tuple[bool, ...]], default: str, below: str
@@ -242,14 +237,14 @@ def parts_named(
         below: the model below the head of such a class, for the error: "model.bert".
 
     Raises:
-        DataError: another class, such as one with a head for classification.
+        Unimplemented: another class, such as one with a head for classification.
     """
     named = hf.get("architectures") or [default]
     for name, parts in architectures.items():
         if named == [name]:
             return parts
     bare = next(iter(architectures))
-    raise DataError(
+    raise Unimplemented(
         f"architectures = {named!a:.80} is not implemented, only {listed(architectures)}; save the model "
         f"below the head as {bare} ({below}.save_pretrained)"
     )
@@ -258,6 +253,36 @@ def parts_named(
 def hf_renamed(name: str) -> str:
     """An old file's name -> today's; old norms have gamma and beta, as in TensorFlow."""
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def encoder_twin(
+    name: str,
+    cfg: Any,
+    points: Mapping[str, HfPoint],
+    logits: str,
+    headed: str = "ForMaskedLM",
+    first_position: int = 0,
+) -> HfModel | None:
+    """The classes of transformers for an encoder, and where they compute our points; None where heads share no d_model.
+
+    Args:
+        name: how the names of the classes begin.
+        cfg: its config.
+        points: those below the head.
+        logits: the path of the module that gives the logits.
+        headed: how the name of the class with the head ends.
+        first_position: the position id of a text's first token.
+    """
+    if cfg.head_dim is not None:
+        return None
+    head = {LOGITS: HfPoint(logits, module_output)} if cfg.mlm_head else {}
+    kind = headed if cfg.mlm_head else "Model"
+    return HfModel(f"{name}Config", name + kind, {**points, **head}, first_position=first_position)
+
+
+def post_norm_points(cfg: Any, names: Mapping[str, HfTensor], prefix: str) -> dict[str, HfPoint]:
+    """`weight_points` of post-norm blocks; a class without a head lacks the prefix."""
+    return weight_points(names, {"resid_mid": "ln1", "resid_post": "ln2"}, "" if cfg.mlm_head else prefix)
 
 
 def post_norm_shape(

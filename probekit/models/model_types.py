@@ -126,6 +126,15 @@ def check_adaptable(hf: Mapping[str, Any], otherwise: str = "", own: Collection[
     raise DataError(f"model_type {model_type!a:.80} is not supported, and {_version()} has no class for it{otherwise}")
 
 
+def or_adapted(hf: Mapping[str, Any]) -> str:
+    """The end of an error for a config that its family refuses: the adapter, if it may carry the model."""
+    try:
+        check_adaptable(hf)
+    except DataError:
+        return ""
+    return "; or add --via transformers"
+
+
 def _remote(auto_map: Any) -> str:
     """The class that `auto_map` names for the model, or the first that it names."""
     named = auto_map if isinstance(auto_map, Mapping) else {}

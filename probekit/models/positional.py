@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probekit.errors import DataError
-from probekit.models.config_fields import check_positive_number, unchecked
+from probekit.models.config_fields import Unimplemented, check_positive_number, unchecked
 
 
 class ComputedTable(nn.Module):
@@ -118,7 +118,7 @@ class RopeScaling:
 
     def __post_init__(self):
         if not isinstance(self.kind, str) or self.kind not in _SCALING_FIELDS:
-            raise DataError(
+            raise Unimplemented(
                 f"rope scaling {self.kind!a:.60} is not implemented; only default, {', '.join(_SCALING_FIELDS)} are"
             )
         for field in _SCALING_FIELDS[self.kind]:
@@ -201,7 +201,7 @@ def _check_longrope(n_ctx: int, d_head: int, scaling: RopeScaling) -> None:
                 f"coordinates; got {len(getattr(scaling, field))}"
             )
     if n_ctx > scaling.original_n_ctx:
-        raise DataError(
+        raise Unimplemented(
             f"rope scaling longrope is not implemented for a context of {n_ctx:,} tokens; only up to "
             f"original_max_position_embeddings {scaling.original_n_ctx:,} is"
         )

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from probekit.errors import DataError
-from probekit.models.config_fields import FULL, SLIDING, check_positive_number
+from probekit.models.config_fields import FULL, SLIDING, Unimplemented, check_positive_number
 from probekit.models.positional import RopeScaling
 
-_ORIGINAL = "original_max_position_embeddings"
+_ORIGINAL, _SHARE = "original_max_position_embeddings", "partial_rotary_factor"
 
 _STRETCH = {  # field of rope_parameters -> field of RopeScaling
     "factor": "factor",
@@ -30,7 +30,8 @@ _LONGROPE = {
     "attention_factor": "attention_factor",
 }
 _NAMES = {"linear": _STRETCH, "llama3": _STRETCH, "yarn": _YARN, "longrope": _LONGROPE}
-_PLAIN = {"rope_theta", "rope_type", "type", "partial_rotary_factor"}  # these stretch nothing
+KINDS = ("linear", "llama3", "yarn")  # of scaling that most families implement
+_PLAIN = {"rope_theta", "rope_type", "type", _SHARE}  # these stretch nothing
 _KNOWN = {
     "default": {*_STRETCH},  # in some files, without effect
     "linear": {*_STRETCH},
@@ -41,50 +42,56 @@ _KNOWN = {
 
 
 def rope_from_hf(
-    hf: Mapping[str, Any], default_theta: float = 10000.0, kinds: tuple[str, ...] = ("linear", "llama3", "yarn")
+    hf: Mapping[str, Any],
+    theta: tuple[str | None, float] = ("rope_theta", 10000.0),
+    share: tuple[str, float] | None = None,
+    kinds: tuple[str, ...] = KINDS,
 ) -> dict[str, Any]:
     """The fields `rope_theta` and `rope_scaling` of a config, from a Hugging Face config.json.
 
     Args:
         hf: the fields of config.json.
-        default_theta: where the file gives none.
+        theta: the field outside of rope_parameters with the base of the rotations, and the base where no field has it.
+        share: the same of how much of each head is rotated, returned as `partial_rotary_factor`; None: all of it.
         kinds: of scaling that the family implements.
 
     Raises:
         DataError: a rule that is not implemented, or fields that contradict each other.
     """
     rope = _rope_fields(hf)
-    theta = rope.get("rope_theta", hf.get("rope_theta", default_theta))
-    if "rope_theta" in hf and hf["rope_theta"] != theta:
-        check_positive_number(theta, "rope_theta")  # NaN differs from itself
-        raise DataError(f"rope_theta is {hf['rope_theta']!a:.60}, but {theta!a:.60} in rope_parameters; leave one out")
-    for where in (hf, rope):
-        if where.get("partial_rotary_factor") not in (None, 1):
-            raise DataError(
-                f"partial_rotary_factor {where['partial_rotary_factor']!a:.60} is not implemented; only 1 is"
-            )
+    base = _number("rope_theta", *theta, rope, hf)
+    found = {"rope_theta": base} if share is None else {"rope_theta": base, _SHARE: _number(_SHARE, *share, rope, hf)}
+    for where in (hf, rope) if share is None else ():
+        if where.get(_SHARE) not in (None, 1):
+            raise Unimplemented(f"{_SHARE} {where[_SHARE]!a:.60} is not implemented; only 1 is")
     kind = rope.get("rope_type", rope.get("type"))
     if kind is None and (fields := sorted(str(key) for key in rope.keys() - _PLAIN)):
         raise DataError(f"rope scaling with {fields[0]!a:.60} and no rope_type; give linear, llama3 or default")
     kind = "default" if kind is None else "longrope" if kind == "su" else kind
     if kind not in ("default", *kinds):
         implemented = f"{', '.join(('default', *kinds[:-1]))} and {kinds[-1]} are" if kinds else "default is"
-        raise DataError(f"rope scaling {kind!a:.60} is not implemented; only {implemented}")
+        raise Unimplemented(f"rope scaling {kind!a:.60} is not implemented; only {implemented}")
     if unknown := sorted(str(key) for key in rope.keys() - _PLAIN - _KNOWN[kind]):
-        raise DataError(f"rope scaling {kind!a:.60} with {unknown[0]!a:.60} is not implemented")
-    return {"rope_theta": theta, "rope_scaling": None if kind == "default" else _scaling(kind, rope, hf, theta)}
+        raise Unimplemented(f"rope scaling {kind!a:.60} with {unknown[0]!a:.60} is not implemented")
+    return found | {"rope_scaling": None if kind == "default" else _scaling(kind, rope, hf, base)}
 
 
-def rope_by_type_from_hf(hf: Mapping[str, Any], default_theta: float, default_local_theta: float) -> dict[str, Any]:
+def rope_by_type_from_hf(
+    hf: Mapping[str, Any],
+    full: tuple[str | None, float],
+    local: tuple[str | None, float],
+    kinds: tuple[str, ...] = KINDS,
+) -> dict[str, Any]:
     """The fields `rope_theta` and `rope_scaling` of layers of full attention, and `local_rope_theta` of the others.
 
-    transformers 5 writes both into rope_parameters. Earlier versions wrote `rope_theta` and `rope_scaling`, which are
+    transformers 5 writes both into rope_parameters. Earlier versions wrote a field of each base, and `rope_scaling`
     for layers of full attention alone. Layers with a window are not stretched.
 
     Args:
         hf: the fields of config.json.
-        default_theta: of layers of full attention, where the file gives none.
-        default_local_theta: of layers with a window.
+        full: `theta` of `rope_from_hf` for layers of full attention.
+        local: that of layers with a window.
+        kinds: of scaling that the family implements in layers of full attention.
 
     Raises:
         DataError: as `rope_from_hf`; or rope_parameters that are not given by layer type.
@@ -98,9 +105,21 @@ def rope_by_type_from_hf(hf: Mapping[str, Any], default_theta: float, default_lo
             f"rope_scaling with type {old['type']!a:.60} is read differently by different versions of "
             "transformers; name it rope_type"
         )
-    full = rope_from_hf({**hf, "rope_parameters": by_type.get(FULL)}, default_theta)
-    local = rope_from_hf({"rope_parameters": by_type.get(SLIDING)}, default_local_theta, kinds=())
-    return full | {"local_rope_theta": local["rope_theta"]}
+    own = {name: hf[name] for name in local[:1] if name in hf}
+    windowed = rope_from_hf(own | {"rope_parameters": by_type.get(SLIDING)}, local, kinds=())
+    stretched = rope_from_hf({**hf, "rope_parameters": by_type.get(FULL)}, full, kinds=kinds)
+    return stretched | {"local_rope_theta": windowed["rope_theta"]}
+
+
+def _number(name: str, outside: str | None, default: float, rope: Mapping[str, Any], hf: Mapping[str, Any]) -> Any:
+    """A number that rope_parameters hold today, and other files outside of them; they must agree."""
+    value = rope.get(name, hf.get(outside, default))  # pyright: ignore[reportArgumentType]
+    check_positive_number(value, outside or name)  # NaN differs from itself
+    for field in (outside, name) if outside else ():  # today's name outside has no effect in transformers
+        if hf.get(field, value) != value:
+            where = f"{name} in rope_parameters" if name in rope else outside
+            raise DataError(f"{field} is {hf[field]!a:.60}, but {where} is {value!a:.60}; leave one out")
+    return value
 
 
 def _rope_fields(hf: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -143,12 +162,14 @@ def _yarn(rope: Mapping[str, Any], hf: Mapping[str, Any], theta: Any) -> RopeSca
     factor = hf["max_position_embeddings"] / original if factor is None else factor
     over, under = rope.get("mscale"), rope.get("mscale_all_dim")
     over, under = (over, under) if over and under else (1, 0)
-    for name, value in {"rope_theta": theta, "factor": factor, "mscale": over, "mscale_all_dim": under or 1}.items():
+    for name, value in {"factor": factor, "mscale": over, "mscale_all_dim": under or 1}.items():
         check_positive_number(value, f"rope scaling yarn: {name}")
     if theta <= 1:
         raise DataError(f"rope_theta must be above 1 for rope scaling yarn; got {theta}")
     if rope.get("truncate") not in (None, True):
-        raise DataError(f"rope scaling yarn with truncate = {rope['truncate']!a:.60} is not implemented; only true is")
+        raise Unimplemented(
+            f"rope scaling yarn with truncate = {rope['truncate']!a:.60} is not implemented; only true is"
+        )
     grown = 0.1 * math.log(max(factor, 1))
     attention = rope.get("attention_factor")
     attention = (over * grown + 1) / (under * grown + 1) if attention is None else attention

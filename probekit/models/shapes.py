@@ -125,9 +125,10 @@ def equal_stacks(shape: ModelShape) -> list[StackShape]:
 
 
 def stack_shape(cfg: Any, **changes: Any) -> StackShape:
-    """The stack that a config's n_layers, d_model, n_heads, d_head and d_mlp describe, with other fields as given."""
+    """The stack that a config's sizes describe (n_kv_heads, where it has any), with other fields as given."""
     fields = ("n_layers", "d_model", "n_heads", "d_head", "d_mlp")
-    return StackShape(**{"n_kv_heads": cfg.n_heads, **{field: getattr(cfg, field) for field in fields}, **changes})
+    heads = {"n_kv_heads": getattr(cfg, "n_kv_heads", cfg.n_heads)}
+    return StackShape(**heads | {field: getattr(cfg, field) for field in fields} | changes)
 
 
 def decoder_shape(

@@ -1,4 +1,4 @@
-"""Run a model whose blocks are on several devices, and on the host, as `placement.py` decided.
+"""Run a model whose weights are elsewhere: on several devices and the host, as `placement.py` decided, or narrower.
 
 Each part computes on its device: what it is given (stream, mask, rotations) is copied there first. A block of
 the host is copied to its device when it runs, and leaves it afterwards. The arithmetic is the same, in the same order.
@@ -18,7 +18,6 @@ from probekit.machine.devices import free_bytes
 from probekit.models.accounting import block_width
 from probekit.models.base import LanguageModel
 from probekit.models.families import shape_of
-from probekit.models.held_weights import swap_while_it_runs
 from probekit.models.placement import PartBytes, Placement, placement_of
 
 BATCH_TOKENS = 16384  # the default batch of an extraction on a GPU
@@ -138,3 +137,44 @@ def _moved(x: Any, device: torch.device, copies: Copies) -> Any:
 
 def _copy_on(device: torch.device, weight: Tensor) -> Tensor:
     return torch.empty_like(weight, device=device).copy_(weight)
+
+
+def swap_while_it_runs(module: nn.Module, change: Callable[[Tensor], Tensor]) -> list[Any]:
+    """From now on a module runs with `change` of its weights, which are let go of afterwards; handles that end it."""
+    kept: list[tuple[Any, str, Tensor]] = [
+        (part._parameters, name, weight)
+        for part in module.modules()
+        for name, weight in part._parameters.items()
+        if weight is not None
+    ]
+
+    def swap(*_: Any) -> None:
+        for weights, name, weight in kept:
+            weights[name] = change(weight.detach())
+
+    def restore(*_: Any) -> None:
+        for weights, name, weight in kept:
+            weights[name] = weight
+
+    return [
+        module.register_forward_pre_hook(swap, prepend=True),
+        module.register_forward_hook(restore, always_call=True),
+    ]
+
+
+def widen(model: nn.Module, dtype: torch.dtype) -> Callable[[], None]:
+    """Make a model compute in a wider type, its blocks widened one at a time to save memory; a function to undo it."""
+    blocks = [block for stack in model.modules() if isinstance(stack, nn.ModuleList) for block in stack]
+    within = {id(weight) for block in blocks for weight in block.parameters()}
+    outside = [(weight, weight.data) for weight in model.parameters() if id(weight) not in within]
+    for weight, data in outside:
+        weight.data = data.to(dtype)
+    handles = [handle for block in blocks for handle in swap_while_it_runs(block, lambda weight: weight.to(dtype))]
+
+    def undo() -> None:
+        for handle in handles:
+            handle.remove()
+        for weight, data in outside:
+            weight.data = data
+
+    return undo

@@ -142,8 +142,7 @@ def named_tensors(folder: Path, family: Family, cfg: Any) -> dict[str, TensorInF
     Raises:
         DataError: as `stored_tensors`, or a weight is stored under two names.
     """
-    hf_names = [*(tensor.name for tensor in family.hf_names(cfg).values()), *family.hf_ties(cfg)]
-    heads = {name.split(".")[0] for name in hf_names if not name.startswith(family.hf_prefix)}
+    heads = {name.split(".")[0] for name in family.modules(cfg).values() if not name.startswith(family.hf_prefix)}
     named: dict[str, TensorInFile] = {}
     for key, tensor in stored_tensors(folder).items():
         name = family.hf_renamed(key)

@@ -22,13 +22,12 @@ from torch.overrides import TorchFunctionMode
 from probekit.errors import DataError
 from probekit.hooks import HookPoint
 from probekit.models.adapter.load import error_line, made_again
-from probekit.models.adapter.model import AdaptedModel
+from probekit.models.adapter.model import AdaptedModel, quiet
 from probekit.models.adapter.proof import accepted, first_of, look
-from probekit.models.adapter.quiet import quiet
 from probekit.models.base import LanguageModel
 from probekit.models.families import families
 from probekit.models.family import LOGITS, Family, HfModel, HfPoint
-from probekit.models.held_weights import widen
+from probekit.models.spread import widen
 from probekit.models.weights import as_stored
 from probekit.points import Place
 

@@ -31,8 +31,7 @@ from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.device_copy import HostCopies, on_host
 from probekit.activations.run.loop import run_shards
 from probekit.errors import UsageError
-from probekit.models.adapter.model import AdaptedModel
-from probekit.models.adapter.quiet import quiet
+from probekit.models.adapter.model import AdaptedModel, quiet
 from probekit.models.base import LanguageModel
 from probekit.models.kernels import linear
 from probekit.options import ExtractArguments, ExtractOptions

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from probekit.cli.main import run
-from probekit.models.account import account
+from probekit.models.accounting import account
 from probekit.models.families import named_shape, shape_of
 from probekit.models.families.gpt2 import GPT2Config
 from probekit.models.shapes import ModelShape

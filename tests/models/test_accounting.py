@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from tiny_configs import LIKE_ANOTHER, tiny_configs
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -18,20 +17,23 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from probekit.errors import UsageError
-from probekit.models.account import Account, account, describe_account, point_sizes
 from probekit.models.accounting import (
     COMPONENTS,
     MATMULS,
+    Account,
+    account,
     cache_values,
+    describe_account,
     forward_flops,
     norm_flops,
     parameters,
+    point_sizes,
     working_values,
 )
 from probekit.models.cache import KeyValueCache
 from probekit.models.families import families, family_of, named_shape, shape_of
 from probekit.models.shapes import StackShape, decoder_shape
-from probekit.points import POINTS, Place
+from probekit.points import Place
 
 B, L = 2, 12
 CONFIGS = {name: cfg for name, cfg in tiny_configs().items() if name not in LIKE_ANOTHER}
@@ -173,71 +175,6 @@ PLAIN: dict[str, Any] = {"n_layers": 3, "d_model": 32, "n_heads": 4, "d_head": 1
 RMS: dict[str, Any] = {**PLAIN, **dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias", "norm_shift"), False)}
 RMS |= {"gated": True, "rotary": True}
 EXPERTS: dict[str, Any] = {**RMS, "n_experts": 8, "n_active_experts": 2}
-FOUR = ("ln1", "ln1_post", "ln2", "ln2_post")
-THEIRS: dict[str, Any] = {"hidden_size": 32, "num_attention_heads": 4, "head_dim": 16, "num_key_value_heads": 2}
-THEIRS |= {"vocab_size": 50, "intermediate_size": 24, "num_hidden_layers": 3, "tie_word_embeddings": False}
-THEIRS |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-MIXED: dict[str, Any] = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
-IN_TRANSFORMERS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {  # ours, their class, what else it needs
-    "four norms": (RMS | {"norms": FOUR}, "Gemma2", {}),
-    "norms of each head": (RMS | {"norms": FOUR, "qk_norm": "K"}, "Gemma3", {}),
-    "norms of all heads": (RMS | {"norms": FOUR[1::2], "qk_norm": "HK"}, "Olmo2", {}),
-    "experts": (EXPERTS, "Mixtral", {"num_local_experts": 8, "num_experts_per_tok": 2}),
-    "dense among sparse": (
-        EXPERTS | {"qk_norm": "K", "n_dense_layers": 1, "d_dense_mlp": 40},
-        "Qwen3Moe",
-        MIXED | {"intermediate_size": 40, "mlp_only_layers": [1]},
-    ),
-}
-
-
-@pytest.mark.parametrize(("stack", "name", "fields"), IN_TRANSFORMERS.values(), ids=IN_TRANSFORMERS)
-def test_parameters_and_products_are_those_of_transformers(stack: Any, name: str, fields: Any) -> None:
-    config = getattr(transformers, f"{name}Config" if name != "Gemma3" else "Gemma3TextConfig")(**THEIRS | fields)
-    with torch.device("meta"):
-        theirs = getattr(transformers, f"{name}ForCausalLM")(config)
-    shape = decoder_shape("any", StackShape(**stack), d_vocab=50, n_ctx=64, tied=False)
-    assert parameters(shape) == sum(p.numel() for p in theirs.parameters())
-    every = {"n_active_experts": stack.get("n_experts", 0)}
-    dense = decoder_shape("any", StackShape(**stack | every), d_vocab=50, n_ctx=64, tied=False)
-    flops, most = forward_flops(shape, 5, 3), forward_flops(dense, 5, 3)
-    weights = {name: p for name, p in theirs.named_parameters() if p.dim() > 1 and "embed" not in name}
-    assert sum(most[name] for name in MATMULS if name not in ("scores", "weighted sum")) == 30 * sum(
-        p.numel() for p in weights.values()
-    )
-    sparse = 2 if stack.get("n_dense_layers") else 3
-    experts = sparse * 15 * 2 * 3 * 32 * 24
-    assert sum(most.values()) - sum(flops.values()) == (experts * 6 if stack.get("n_experts") else 0)
-    assert flops["router"] == (15 * sparse * 2 * 32 * 8 if stack.get("n_experts") else 0)
-
-
-def test_points_of_a_mixture_of_experts_with_a_dense_layer() -> None:
-    stack = StackShape(**IN_TRANSFORMERS["dense among sparse"][0])
-    sizes = {
-        x.point: (x.shape, x.layers) for x in point_sizes(decoder_shape("any", stack, 50, 64, False), 5, 3, "float32")
-    }
-    assert {
-        name: sizes[name] for name in ("router_logits", "expert_weights", "mlp_pre_linear", "q_norm_scale", "k_norm")
-    } == {
-        "router_logits": ((3, 5, 8), 2),
-        "expert_weights": ((3, 5, 8), 2),
-        "mlp_pre_linear": ((3, 5, 40), 1),
-        "q_norm_scale": ((3, 5, 4, 1), 3),
-        "k_norm": ((3, 5, 2, 16), 3),
-    }
-    order = list(POINTS)
-    assert list(sizes) == sorted(sizes, key=order.index)
-
-
-def test_points_of_parallel_blocks_and_of_a_first_block_without_its_norm() -> None:
-    stack = StackShape(**PLAIN, parallel=True, n_left_out=1)
-    shape = decoder_shape("any", stack, 50, 64, False)
-    sizes = {x.point: x.layers for x in point_sizes(shape, 5, 3, "float32")}
-    assert "resid_mid" not in sizes
-    assert (sizes["ln1_scale"], sizes["ln1_normalized"], sizes["ln2_scale"], sizes["resid_post"]) == (2, 2, 3, 3)
-    whole = decoder_shape("any", replace(stack, n_left_out=0), 50, 64, False)
-    assert parameters(whole) - parameters(shape) == 2 * 32
-    assert forward_flops(whole, 5, 3)["norms"] - forward_flops(shape, 5, 3)["norms"] == 15 * 7 * 32
 
 
 def test_parameters_that_compute_a_token() -> None:
@@ -282,7 +219,7 @@ def test_what_cannot_be_counted(how: dict[str, Any], says: str) -> None:
 def test_counting_takes_no_torch() -> None:
     code = (
         "import sys\n"
-        "from probekit.models.account import account\n"
+        "from probekit.models.accounting import account\n"
         "from probekit.models.families import named_shape\n"
         "account('gpt2-xl', named_shape('gpt2-xl'), 16384).as_dict()\n"
         "print('torch' in sys.modules)"

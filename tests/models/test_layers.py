@@ -13,7 +13,6 @@ from probekit.hooks import HookPoint
 from probekit.models import kernels
 from probekit.models.layers import (
     ACTIVATIONS,
-    Embedding,
     FeedForward,
     LayerNorm,
     Linear,
@@ -23,16 +22,13 @@ from probekit.models.layers import (
     attend,
     attention,
     attention_scores,
-    causal_attention,
     causal_mask,
     init_embedding,
     init_linear,
     linear,
     padding_mask,
     positions_from_mask,
-    scaled_dot_product_attention,
     softmax,
-    swiglu_width,
 )
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -64,30 +60,9 @@ def test_linear_is_the_product_whichever_kernel_runs(shape, biased):
         assert torch.allclose(linear(x, weight, bias).double(), exact, rtol=1e-6, atol=1e-5)
 
 
-def test_linear_has_its_gradients():
-    x, weight, bias = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in [(3, 4), (2, 4), (2,)])
-    assert torch.autograd.gradcheck(linear, (x, weight, bias))
-    x32 = torch.randn(3, 4, requires_grad=True)
-    linear(x32, weight.detach().float(), None).sum().backward()
-    assert x32.grad is not None
-    assert torch.allclose(x32.grad, weight.detach().float().sum(0).expand(3, 4))
-
-
-@pytest.mark.parametrize("biased", [True, False])
-def test_linear_and_embedding_equal_torchs(biased):
-    ours, theirs = filled(Linear(5, 3, bias=biased)), nn.Linear(5, 3, bias=biased)
-    theirs.load_state_dict(ours.state_dict())
-    x = torch.randn(2, 4, 5)
-    assert close(ours(x), theirs(x))
-    table, index = filled(Embedding(7, 3)), torch.tensor([[6, 0], [3, 3]])
-    assert torch.equal(table(index), table.weight[index])
-
-
 @pytest.mark.parametrize("init", [init_linear, init_embedding])
 def test_initial_weights_are_normal_and_cut_at_three_sigma(init):
-    weight, again = torch.empty(600, 400), torch.empty(600, 400)
-    init(weight, torch.Generator().manual_seed(0))
-    init(again, torch.Generator().manual_seed(0))
+    weight, again = (init(torch.Size((600, 400)), torch.Generator().manual_seed(0)) for _ in range(2))
     assert torch.equal(weight, again)
     z = weight / (math.sqrt(2 / 1000) if init is init_linear else 1)
     assert 2.99 < z.abs().max() <= 3
@@ -175,10 +150,6 @@ def test_activations_are_their_formulas(name, formula):
     for dtype in DTYPES:
         eps = torch.finfo(dtype).eps
         assert torch.allclose(act(x.to(dtype)).double(), formula(x.to(dtype).double()), rtol=4 * eps, atol=4 * eps)
-    extremes = torch.tensor([-65504.0, -1e-7, 0.0, 65504.0], dtype=torch.float16)
-    assert torch.equal(act(extremes)[[0, 2, 3]], torch.tensor([0.0, 0.0, 65504.0], dtype=torch.float16))
-    smooth = torch.tensor([-3.0, -0.5, 0.7, 4.0], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(act, smooth)
 
 
 @pytest.mark.parametrize("shape", [(5,), (1, 5), (3, 4, 5), (9, 70, 5), (0, 5)])
@@ -230,14 +201,6 @@ def test_swiglu_is_its_formula(bias, looked):
         assert torch.allclose(ours(x).double(), expected, atol=1e-4)
 
 
-def test_swiglu_is_eight_thirds_wide_in_whole_64s():
-    assert [swiglu_width(d) for d in (8, 64, 512, 768, 1600, 4096)] == [64, 192, 1344, 2048, 4288, 10944]
-    assert SwiGLU(64).up.weight.shape == (192, 64)
-    for d in range(96, 2000, 7):
-        assert swiglu_width(d) % 64 == 0
-        assert abs(swiglu_width(d) - 8 * d / 3) <= 32
-
-
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float64])
 @pytest.mark.parametrize("dim", [0, -1])
 def test_softmax_is_its_formula(dtype, dim):
@@ -272,29 +235,6 @@ def test_softmax_has_its_gradients_beside_an_empty_row():
     (expected,) = torch.autograd.grad((torch.softmax(x[[0, 2]], -1) * weight[[0, 2]]).sum(), x)
     assert torch.allclose(grad[[0, 2]], expected[[0, 2]])
     assert torch.equal(grad[1], torch.zeros(4, dtype=torch.float64))
-
-
-def _some_mask(shape, seed=5):
-    """A random mask with one row in which nothing is allowed."""
-    mask = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < 0.6
-    mask[..., 0, :] = False
-    return mask
-
-
-@pytest.mark.parametrize(
-    ("batch", "mask_shape"),
-    [((), None), ((), (4, 6)), ((3,), (4, 6)), ((3,), (3, 4, 6)), ((3, 2), (3, 1, 4, 6)), ((3, 2), (1, 2, 4, 6)),
-     ((2, 3, 2), (2, 1, 1, 4, 6)), ((3, 2), (6,)), ((3, 2), (3, 2, 1, 6))],
-)  # fmt: skip
-def test_attention_equals_torchs_with_masks_of_any_batch_shape(batch, mask_shape):
-    q, k, v = (torch.randn(*batch, *shape, requires_grad=True) for shape in [(4, 8), (6, 8), (6, 5)])
-    mask = None if mask_shape is None else _some_mask(mask_shape) if len(mask_shape) > 1 else torch.arange(6) > 2
-    full = None if mask is None else mask.expand(*batch, 4, 6)
-    ours, theirs = scaled_dot_product_attention(q, k, v, mask), F.scaled_dot_product_attention(q, k, v, full)
-    assert torch.allclose(ours, theirs, atol=1e-6)
-    weight = torch.randn_like(ours)
-    for mine, other in zip(*(torch.autograd.grad((y * weight).sum(), (q, k, v)) for y in (ours, theirs)), strict=True):
-        assert torch.allclose(mine, other, atol=1e-5)
 
 
 REAL = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [0, 0, 1, 1, 1]])
@@ -370,8 +310,7 @@ def test_attend_is_attention_whatever_is_hooked(groups, mask, hooked):
     seen: list[torch.Tensor] = []
     if hooked:
         points[hooked].add(lambda x, hook: seen.append(x))
-    expected = causal_attention(q, k, v) if mask == "causal" else attention(q, k, v, mask)
-    assert torch.allclose(attend(q, k, v, mask, *points.values()), expected, atol=1e-5)
+    assert torch.allclose(attend(q, k, v, mask, *points.values()), attention(q, k, v, mask), atol=1e-5)
     assert [x.shape for x in seen] == [(3, 6, 5, 5)] * bool(hooked)
 
 
@@ -379,7 +318,7 @@ def test_attend_takes_scores_that_are_wider_than_the_values():
     q, k, v = (torch.randn(2, 5, 3, 4) for _ in range(3))
     z = attend(q, k, v.half(), "causal", HookPoint("B H L M"), HookPoint("B H L M"))
     assert z.dtype == torch.float16
-    assert torch.allclose(z.float(), causal_attention(q, k, v), atol=5e-3)
+    assert torch.allclose(z.float(), attention(q, k, v, "causal"), atol=5e-3)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 6])
@@ -388,14 +327,12 @@ def test_grouped_query_attention_is_that_of_repeated_heads(groups, masked):
     """Against the formula, written out head by head, with its gradients."""
     q, k, v = (torch.randn(3, 5, heads, 4, requires_grad=True) for heads in (6, groups, groups))
     mask = causal_mask(REAL) if masked else torch.ones(5, 5, dtype=torch.bool).tril().expand(3, 5, 5)
-    heads = [
-        scaled_dot_product_attention(q[:, :, h], k[:, :, h * groups // 6], v[:, :, h * groups // 6], mask)
-        for h in range(6)
-    ]
+    shared = [h * groups // 6 for h in range(6)]
+    heads = [F.scaled_dot_product_attention(q[:, :, h], k[:, :, g], v[:, :, g], mask) for h, g in enumerate(shared)]
     expected = torch.stack(heads, 2)
     upstream = torch.randn(expected.shape)
     wanted = torch.autograd.grad((expected * upstream).sum(), (q, k, v), retain_graph=True)
-    for ours in [attention(q, k, v, mask)] if masked else [attention(q, k, v, mask), causal_attention(q, k, v)]:
+    for ours in [attention(q, k, v, each) for each in ([mask] if masked else [mask, "causal"])]:
         assert torch.allclose(ours, expected, atol=1e-5)
         for a, b in zip(torch.autograd.grad((ours * upstream).sum(), (q, k, v)), wanted, strict=True):
             assert torch.allclose(a, b, atol=1e-5)
@@ -417,7 +354,7 @@ def test_heads_bear_fp16_extremes():
     q, k, v = (torch.full((1, 2, 3, 64), x, dtype=torch.float16) for x in (90.0, 90.0, 60000.0))
     assert torch.equal(attention_scores(q, k, None), torch.full((1, 3, 2, 2), 64800.0, dtype=torch.float16))
     assert torch.allclose(attention(q, k, v, None), v)
-    assert torch.allclose(causal_attention(q, k, v), v)
+    assert torch.allclose(attention(q, k, v, "causal"), v)
 
 
 @pytest.mark.parametrize("mask", [torch.ones(2, 4, 5).bool(), torch.ones(2, 4, 6), torch.ones(2, 1, 4, 6).bool()])

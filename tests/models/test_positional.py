@@ -107,20 +107,6 @@ def test_rotation_is_multiplication_by_a_complex_number(rotate):
     assert torch.allclose(ours, turned_by_complex_numbers(x, position_ids, 10000.0, rotate), atol=1e-5)
 
 
-@pytest.mark.parametrize("rotate", ROTATIONS)
-def test_scores_of_rotated_vectors_depend_on_their_distance_alone(rotate):
-    rotary, q, k = Rotary(64, 8), *torch.randn(2, 1, 1, 1, 8, dtype=torch.float64)
-
-    def score(i, j):
-        at_i, at_j = (rotary(torch.tensor([[position]])) for position in (i, j))
-        return (rotate(q[None], at_i) * rotate(k[None], at_j)).sum().item()
-
-    for distance in (0, 1, 9):
-        scores = [score(start + distance, start) for start in (0, 5, 50)]
-        assert scores == pytest.approx([scores[0]] * 3, abs=1e-5)
-    assert rotate(q[None], rotary(torch.tensor([[33]]))).norm().item() == pytest.approx(q.norm().item(), rel=1e-6)
-
-
 def test_the_pairings_are_one_rotation_of_reordered_coordinates():
     x, rotation = torch.randn(2, 4, 3, 8), Rotary(16, 8)(torch.arange(4).expand(2, 4))
     order = torch.cat([torch.arange(0, 8, 2), torch.arange(1, 8, 2)])
@@ -203,13 +189,6 @@ def test_scaled_frequencies_equal_transformers(ours, theirs):
     for rope in ({"rope_theta": 1e4} | theirs, rope_to_hf(1e4, ours)):
         hf = {"max_position_embeddings": 4096, "rope_parameters": rope}
         assert rope_from_hf(hf, kinds=(ours.kind,)) == {"rope_theta": 1e4, "rope_scaling": ours}
-
-
-@pytest.mark.parametrize("rotate", ROTATIONS)
-def test_rotation_has_its_gradients(rotate):
-    rotation = Rotary(16, 4)(torch.tensor([[3, 9]]))
-    x = torch.randn(1, 2, 2, 4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: rotate(x, rotation), x)
 
 
 def test_longrope_is_exact_in_the_original_context_alone():

@@ -6,7 +6,6 @@ import math
 import os
 import signal
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -20,8 +19,8 @@ from transformers import BertConfig, BertForPreTraining
 
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.files import durable
-from probekit.models.base import LanguageModel
-from probekit.models.families.bert import Bert, hf_names
+from probekit.models.families import family_of
+from probekit.models.families.bert import Bert
 from probekit.models.families.bert import BertConfig as OurBertConfig
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.training import (
@@ -30,7 +29,6 @@ from probekit.models.training import (
     Example,
     begin_training,
     collate,
-    learning_rate_at,
     load_checkpoint,
     loss_of,
     save_checkpoint,
@@ -77,16 +75,6 @@ def test_every_step_is_that_of_a_plain_loop(whole):
     assert losses == pytest.approx(whole[1], abs=1e-5)
     assert torch.allclose(weights_of(model), weights_of(whole[0]), atol=1e-5)
     assert losses[-1] < losses[0]
-
-
-def test_the_schedule_rises_to_the_peak_and_falls_towards_zero():
-    rates = [learning_rate_at(SETTINGS, step) for step in range(24)]
-    assert rates[4] == rates[5] == max(rates) == 3e-3
-    assert rates[:5] == pytest.approx([3e-3 * i / 5 for i in range(1, 6)])
-    assert all(a > b for a, b in pairwise(rates[5:]))
-    assert 0 < rates[-1] < 3e-3 / 50
-    assert learning_rate_at(TrainingSettings(steps=3, warm_up_steps=0), 0) == 2e-3
-    assert learning_rate_at(TrainingSettings(steps=4, warm_up_steps=4), 1) == 1e-3
 
 
 class _Stop(Exception):
@@ -272,53 +260,6 @@ def test_impossible_batches(examples, what):
         collate(examples)
 
 
-class Reads(LanguageModel):
-    """Reads both ways: a token's hidden state is its embedding plus the mean of the real tokens'."""
-
-    causal = False
-
-    def __init__(self):
-        super().__init__()
-        generator = torch.Generator().manual_seed(0)
-        self.embed = nn.Parameter(torch.randn(7, 4, generator=generator))
-        self.classes = nn.Parameter(torch.randn(2, 4, generator=generator))
-
-    def forward(self, tokens: Tensor, attention_mask: Tensor, return_logits: bool) -> Tensor:
-        assert not return_logits
-        embedded = self.embed[tokens]
-        mask = attention_mask[..., None]
-        return embedded + (embedded * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
-
-    def logits(self, output_BLD: Tensor) -> Tensor:
-        return output_BLD @ self.embed.T
-
-    def classify(self, hidden_BLD: Tensor) -> Tensor:
-        return hidden_BLD[:, 0] @ self.classes.T
-
-
-def alone(model: Reads, e: Example) -> tuple[Tensor, Tensor, Tensor]:
-    """The log-probabilities of one text without padding, of its tokens and of its classes."""
-    hidden = model(torch.tensor([e.tokens]), torch.ones(1, len(e.tokens), dtype=torch.bool), False)
-    return hidden, model.logits(hidden)[0].log_softmax(-1), model.classify(hidden)[0].log_softmax(-1)
-
-
-def test_masked_tokens_and_label_are_both_learned():
-    """The loss is the mean over all hidden tokens, plus the mean over labels; padding is in neither."""
-    model = Reads()
-    examples = [
-        Example([1, 6, 3], [IGNORE, 2, IGNORE], label=1),
-        Example([6, 4, 2, 6, 5], [5, *[IGNORE] * 2, 1, IGNORE], 0),
-    ]
-    of_tokens = [
-        -alone(model, e)[1][i, target] for e in examples for i, target in enumerate(e.targets) if target != IGNORE
-    ]
-    of_labels = [-alone(model, e)[2][e.label] for e in examples]
-    expected = torch.stack(of_tokens).mean() + torch.stack(of_labels).mean()
-    assert torch.allclose(loss_of(model, collate(examples)), expected)
-    only_labels = [Example(e.tokens, [IGNORE] * len(e.tokens), e.label) for e in examples]
-    assert torch.allclose(loss_of(model, collate(only_labels)), torch.stack(of_labels).mean())
-
-
 @pytest.fixture(scope="module")
 def bert() -> BertForPreTraining:
     torch.manual_seed(0)
@@ -336,7 +277,8 @@ def bert() -> BertForPreTraining:
 def our_bert(oracle: BertForPreTraining) -> Bert:
     cfg = OurBertConfig.from_hf(oracle.config.to_dict())
     model = Bert(cfg)
-    model.load_state_dict({ours: oracle.state_dict()[theirs.name] for ours, theirs in hf_names(cfg).items()})
+    names = family_of(cfg).hf_names(cfg)
+    model.load_state_dict({ours: oracle.state_dict()[theirs.name] for ours, theirs in names.items()})
     return model
 
 

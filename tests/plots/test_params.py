@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from probekit.models.account import account
+from probekit.models.accounting import account
 from probekit.models.families import named_shape
 from probekit.plots import plot_flop_shares, save_flop_shares
 

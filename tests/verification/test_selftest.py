@@ -205,7 +205,7 @@ def test_a_class_of_transformers_that_raises_fails_unless_it_lacks_float64(monke
 
 def test_a_class_that_the_installed_transformers_lacks_is_no_failure(monkeypatch):
     family = references.families()["gpt2"]
-    newer = replace(family, hf_model=lambda cfg: HfModel("GPT2Config", "GPT9Model", {}))
+    newer = replace(family, twin=lambda cfg, names: HfModel("GPT2Config", "GPT9Model", {}))
     monkeypatch.setattr(references, "families", lambda: {"gpt2": newer})
     found = pk.selftest(tiny())
     assert found.passed

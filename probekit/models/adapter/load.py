@@ -22,11 +22,10 @@ from probekit.models import kernels
 from probekit.models.adapter.batching import is_causal, prove_batching
 from probekit.models.adapter.config import AdapterConfig, field_of, read_sizes
 from probekit.models.adapter.layouts import find_blocks
-from probekit.models.adapter.model import AdaptedModel, device_of
+from probekit.models.adapter.model import AdaptedModel, device_of, quiet
 from probekit.models.adapter.proof import layout_unproved, prove_layout
-from probekit.models.adapter.quiet import quiet
-from probekit.models.held_weights import widen
 from probekit.models.model_types import check_packages
+from probekit.models.spread import widen
 from probekit.models.weights import stored_tensors
 from probekit.text import listed, printable
 

@@ -7,8 +7,11 @@
 Axes: B batch, L query position, M key position, D d_model, V vocab.
 """
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from logging import CRITICAL, getLogger
 from typing import Any, Self, cast
 
 import torch
@@ -20,7 +23,6 @@ from probekit.interventions import TextTokens
 from probekit.models.adapter.config import AdapterConfig
 from probekit.models.adapter.layouts import ModuleLayout, Sublayers
 from probekit.models.adapter.proof import accepted, first_of, stream_argument
-from probekit.models.adapter.quiet import quiet
 from probekit.models.base import LanguageModel, check_mask
 from probekit.models.layers import causal_mask, in_window
 
@@ -428,6 +430,28 @@ class RowReader:
         index_1L = torch.arange(start, len(self.rows[row]))[None]
         number = torch.tensor([self.numbers[row]])
         return TextTokens(index_1L, torch.tensor([self.used[row]]), number, self.n, index_1L, self.writing)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the warnings, logs and progress bars of transformers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from transformers.utils import logging
+
+        placing = getLogger("accelerate")
+        placing_level = placing.level
+        placing.setLevel(CRITICAL)
+        level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        logging.set_verbosity(CRITICAL)
+        logging.disable_progress_bar()
+        try:
+            yield
+        finally:
+            placing.setLevel(placing_level)
+            logging.set_verbosity(level)
+            if bars:
+                logging.enable_progress_bar()
 
 
 def device_of(hf: Any) -> torch.device:

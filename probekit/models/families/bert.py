@@ -12,12 +12,12 @@ block's resid_post is not the next one's resid_pre.
 Axes: B batch, L query position, M key position, R position to read, D d_model, H heads, K d_head, F d_mlp, V vocab.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from probekit.errors import DataError, UsageError
 from probekit.models.config_fields import (
@@ -32,18 +32,17 @@ from probekit.models.config_fields import (
     unchecked,
     written_fields,
 )
-from probekit.models.family import (
-    LOGITS,
-    Family,
-    HfModel,
-    HfPoint,
-    HfTensor,
-    module_output,
-    weight_names,
-    weight_points,
+from probekit.models.family import Family, parts_by_names
+from probekit.models.layers import ACTIVATIONS, Linear, truncated_normal
+from probekit.models.masked_lm import (
+    SegmentedLM,
+    encoder_twin,
+    hf_renamed,
+    parts_named,
+    pooler_shape,
+    post_norm_points,
+    post_norm_shape,
 )
-from probekit.models.layers import ACTIVATIONS, Linear
-from probekit.models.masked_lm import POST_NORM, SegmentedLM, hf_renamed, parts_named, pooler_shape, post_norm_shape
 from probekit.models.shapes import ModelShape
 
 
@@ -87,7 +86,10 @@ class BertConfig(SharedWidth):
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> Self:
         """The config in the fields of a Hugging Face `config.json`; its `architectures` says which heads there are."""
-        return cls(**fields_from_hf(hf))
+        check_implemented(hf, REQUIRED, "bert")
+        given = read_fields(cls, hf, ("d_model", "n_heads", "n_layers", "d_vocab"))
+        parts = parts_named(hf, ARCHITECTURES, "BertForPreTraining", "model.bert")
+        return cls(**given, **dict(zip(("pooler", "mlm_head", "seq_head"), parts, strict=True)))
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
@@ -116,26 +118,14 @@ class Bert(SegmentedLM):
             raise UsageError(f"the checkpoint of {self.name} has no two-class head; load one that was saved with it")
         return self.seq_head(self.pooler(output_BLD[:, 0]).tanh())
 
-    @torch.no_grad()
-    def init_weights(self, seed: int = 0) -> Self:
-        """Fill the weights as BERT's training starts: normal, truncated at two sigma; zero biases, norms of gain 1."""
-        generator = torch.Generator().manual_seed(seed)
-        std = self.cfg.init_std
-        for name, weight in self.named_parameters():
-            if name.endswith("bias"):
-                weight.zero_()
-            elif ".ln" in name or name.startswith("ln"):
-                weight.fill_(1)
-            else:
-                drawn = torch.empty(weight.shape)
-                weight.copy_(nn.init.trunc_normal_(drawn, std=std, a=-2 * std, b=2 * std, generator=generator))
-        return self
+    def drawn(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        """As BERT's training starts: normal, truncated at two sigma."""
+        return truncated_normal(shape, self.cfg.init_std, 2, generator)
 
 
 # Translation from and to Hugging Face.
 
-PARTS = ("pooler", "mlm_head", "seq_head")
-ARCHITECTURES = {  # class in config.json -> which of PARTS it has
+ARCHITECTURES = {  # class in config.json -> which it has of pooler, mlm_head, seq_head
     "BertModel": (True, False, False),
     "BertForMaskedLM": (False, True, False),
     "BertForNextSentencePrediction": (True, False, True),
@@ -150,15 +140,6 @@ REQUIRED = {
 }
 
 
-def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `BertConfig` in a `config.json`; errors as in `BertConfig.from_hf`."""
-    check_implemented(hf, REQUIRED, "bert")
-    given = read_fields(BertConfig, hf, ("d_model", "n_heads", "n_layers", "d_vocab"))
-    parts = parts_named(hf, ARCHITECTURES, "BertForPreTraining", "model.bert")
-    return given | dict(zip(PARTS, parts, strict=True))
-
-
-HF_PREFIX = "bert."
 BODY = {  # our module -> the file's, below the heads and without the prefix
     "embed": "embeddings.word_embeddings",
     "pos_embed": "embeddings.position_embeddings",
@@ -174,12 +155,11 @@ BODY = {  # our module -> the file's, below the heads and without the prefix
     "blocks.{}.ln2": "encoder.layer.{}.output.LayerNorm",
     "pooler": "pooler.dense",
 }
-_WORDS, _DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
 _BIAS, _DECODER_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
 
 
-def hf_names(cfg: BertConfig) -> dict[str, HfTensor]:
-    """Our name of every weight -> its name in a Hugging Face BERT file."""
+def modules(cfg: BertConfig) -> dict[str, str]:
+    """Our modules and single weights by their names in a Hugging Face file."""
     heads = {
         "seq_head": "cls.seq_relationship",
         "head.dense": "cls.predictions.transform.dense",
@@ -187,21 +167,7 @@ def hf_names(cfg: BertConfig) -> dict[str, HfTensor]:
         "head.bias": _BIAS if cfg.tie_embeddings else _DECODER_BIAS,
         "unembed": "cls.predictions.decoder",
     }
-    return weight_names(Bert, cfg, {ours: HF_PREFIX + theirs for ours, theirs in BODY.items()} | heads)
-
-
-def hf_ties(cfg: BertConfig) -> dict[str, str | None]:
-    """The name of a copy that a file may hold -> the name of the original: weights of the decoder, if it is tied.
-
-    An untied decoder has its own bias, and `transformers` then does not use the other one: None.
-    """
-    return {_DECODER: _WORDS, _DECODER_BIAS: _BIAS} if cfg.tie_embeddings else {_BIAS: None}
-
-
-def hf_parts(cfg: BertConfig, names: Collection[str]) -> BertConfig:
-    """The config with the heads that a file holds, judged by its names; config.json may say otherwise."""
-    starts = {"pooler": "bert.pooler.", "mlm_head": "cls.predictions.", "seq_head": "cls.seq_relationship."}
-    return replace(cfg, **{part: any(n.startswith(start) for n in names) for part, start in starts.items()})
+    return {ours: f"bert.{theirs}" for ours, theirs in BODY.items()} | heads
 
 
 def shape(cfg: BertConfig) -> ModelShape:
@@ -212,29 +178,21 @@ def shape(cfg: BertConfig) -> ModelShape:
     return post_norm_shape("bert", cfg, tables, (pooler_shape(cfg) if cfg.pooler else {}) | heads)
 
 
-def hf_model(cfg: BertConfig) -> HfModel | None:
-    """The classes of transformers for this config, and where they compute our points; its heads share d_model."""
-    if cfg.head_dim is not None:
-        return None
-    points = weight_points(hf_names(cfg), POST_NORM, "" if cfg.mlm_head else HF_PREFIX)
-    if not cfg.mlm_head:
-        return HfModel("BertConfig", "BertModel", points)
-    points[LOGITS] = HfPoint("cls.predictions", module_output)
-    return HfModel("BertConfig", "BertForPreTraining", points)
-
-
 FAMILY = Family(
     model_types=("bert",),
     config=BertConfig,
     model=Bert,
     shape=shape,
-    hf_names=hf_names,
-    hf_prefix=HF_PREFIX,
-    hf_model=hf_model,
-    hf_ties=hf_ties,
+    modules=modules,
+    hf_prefix="bert.",
+    twin=lambda cfg, names: encoder_twin(
+        "Bert", cfg, post_norm_points(cfg, names, "bert."), "cls.predictions", "ForPreTraining"
+    ),
+    # an untied decoder has its own bias, and `transformers` then does not use the other one
+    copies=lambda cfg: {_DECODER_BIAS: _BIAS} if cfg.tie_embeddings else {_BIAS: None},
     hf_buffers=r"bert\.embeddings\.(position_ids|token_type_ids)",  # in old files
     hf_renamed=hf_renamed,
-    hf_parts=hf_parts,
+    hf_parts=parts_by_names(pooler="bert.pooler.", mlm_head="cls.predictions.", seq_head="cls.seq_relationship."),
     loads="BERT with any of its heads, old files included",
     refused="decoders, relative positions, classification heads",
     hub_examples=("google-bert/bert-base-uncased", "google-bert/bert-large-cased"),

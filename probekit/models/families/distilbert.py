@@ -10,8 +10,8 @@ the next block's resid_pre, and after the last block the model's output.
 Axes: B batch, L position, D d_model, V vocab.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -30,18 +30,17 @@ from probekit.models.config_fields import (
     unchecked,
     written_fields,
 )
-from probekit.models.family import (
-    LOGITS,
-    Family,
-    HfModel,
-    HfPoint,
-    HfTensor,
-    module_output,
-    weight_names,
-    weight_points,
-)
+from probekit.models.family import Family, parts_by_names
 from probekit.models.layers import ACTIVATIONS, Embedding, LayerNorm, PostNormBlock
-from probekit.models.masked_lm import POST_NORM, MaskedLM, MLMHead, hf_renamed, parts_named, post_norm_shape
+from probekit.models.masked_lm import (
+    MaskedLM,
+    MLMHead,
+    encoder_twin,
+    hf_renamed,
+    parts_named,
+    post_norm_points,
+    post_norm_shape,
+)
 from probekit.models.positional import sinusoids
 from probekit.models.shapes import ModelShape
 
@@ -122,7 +121,6 @@ class DistilBert(MaskedLM):
 # Translation from and to Hugging Face.
 
 ARCHITECTURES = {"DistilBertModel": (False,), "DistilBertForMaskedLM": (True,)}  # class -> whether it has the head
-HF_PREFIX = "distilbert."
 _NAMES = {  # our module -> the file's
     "embed": "distilbert.embeddings.word_embeddings",
     "pos_embed": "distilbert.embeddings.position_embeddings",
@@ -140,27 +138,6 @@ _NAMES = {  # our module -> the file's
     "head": "vocab_projector",
     "unembed": "vocab_projector",
 }
-_WORDS, _DECODER = "distilbert.embeddings.word_embeddings.weight", "vocab_projector.weight"
-_HEAD = (
-    *(f"{module}.{part}" for module in ("vocab_transform", "vocab_layer_norm") for part in ("weight", "bias")),
-    "vocab_projector.bias",
-    _DECODER,
-)
-
-
-def hf_names(cfg: DistilBertConfig) -> dict[str, HfTensor]:
-    """Our name of every weight -> its name in a Hugging Face file."""
-    return weight_names(DistilBert, cfg, _NAMES)
-
-
-def hf_ties(cfg: DistilBertConfig) -> dict[str, str | None]:
-    """The name of a copy that a file may hold -> the name of the original; None for a head that config.json lacks."""
-    return ({} if cfg.mlm_head else dict.fromkeys(_HEAD)) | ({_DECODER: _WORDS} if cfg.tie_embeddings else {})
-
-
-def hf_parts(cfg: DistilBertConfig, names: Collection[str]) -> DistilBertConfig:
-    """The config with the head if the file holds one; config.json may say otherwise."""
-    return replace(cfg, mlm_head=any(name.startswith("vocab_") for name in names))
 
 
 def shape(cfg: DistilBertConfig) -> ModelShape:
@@ -168,29 +145,19 @@ def shape(cfg: DistilBertConfig) -> ModelShape:
     return post_norm_shape("distilbert", cfg, {"position embedding": cfg.n_ctx * cfg.d_model})
 
 
-def hf_model(cfg: DistilBertConfig) -> HfModel | None:
-    """The classes of transformers for this config, and where they compute our points; its heads share d_model."""
-    if cfg.head_dim is not None:
-        return None
-    points = weight_points(hf_names(cfg), POST_NORM, "" if cfg.mlm_head else HF_PREFIX)
-    if not cfg.mlm_head:
-        return HfModel("DistilBertConfig", "DistilBertModel", points)
-    points[LOGITS] = HfPoint("vocab_projector", module_output)
-    return HfModel("DistilBertConfig", "DistilBertForMaskedLM", points)
-
-
 FAMILY = Family(
     model_types=("distilbert",),
     config=DistilBertConfig,
     model=DistilBert,
     shape=shape,
-    hf_names=hf_names,
-    hf_prefix=HF_PREFIX,
-    hf_model=hf_model,
-    hf_ties=hf_ties,
+    modules=lambda cfg: _NAMES,
+    hf_prefix="distilbert.",
+    twin=lambda cfg, names: encoder_twin(
+        "DistilBert", cfg, post_norm_points(cfg, names, "distilbert."), "vocab_projector"
+    ),
     hf_buffers=r"distilbert\.embeddings\.position_ids",  # in old files
     hf_renamed=hf_renamed,
-    hf_parts=hf_parts,
+    hf_parts=parts_by_names(mlm_head="vocab_"),
     loads="DistilBERT",
     refused="classification heads",
     hub_examples=("distilbert/distilbert-base-uncased", "distilbert/distilbert-base-multilingual-cased"),

@@ -41,7 +41,6 @@ from probekit.models.config_fields import (
     check_layer_types,
     check_multiple,
     check_pairs,
-    check_positive_number,
     flag,
     named,
     one_of,
@@ -53,14 +52,13 @@ from probekit.models.config_fields import (
     unchecked,
     written_fields,
 )
-from probekit.models.decoder import LLAMA_NAMES, LLAMA_TIES, PRE_NORM, DecoderOnly
+from probekit.models.decoder import LLAMA_NAMES, PRE_NORM, DecoderOnly
 from probekit.models.family import (
     LOGITS,
     Family,
     HfModel,
     HfPoint,
     HfTensor,
-    weight_names,
     weight_points,
 )
 from probekit.models.layers import (
@@ -203,7 +201,7 @@ class GemmaConfig:
         if SLIDING in types:
             check_dimension("sliding_window", self.sliding_window, "sliding_window")
         # what a generation has not, such as soft caps of scores in Gemma 3, its config.json cannot say
-        said = fields_from_hf(self.to_hf())
+        said = _fields(self.to_hf())
         if wrong := [name for name, value in vars(self).items() if said[name] != value]:
             got = f"{getattr(self, wrong[0])!a:.60}"
             raise DataError(
@@ -216,11 +214,21 @@ class GemmaConfig:
 
         Of a model with a vision tower (gemma3) it is that of the text model, gemma3_text.
         """
-        return cls(**fields_from_hf(hf))
+        return cls(**_fields(hf))
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
-        return fields_to_hf(self)
+        fields = written_fields(self)
+        fields["rope_parameters"] = rope_to_hf(self.rope_theta, self.rope_scaling)
+        if self.local_rope_theta is not None:
+            fields["rope_parameters"] = {
+                FULL: fields["rope_parameters"],
+                SLIDING: rope_to_hf(self.local_rope_theta, None),
+            }
+        if self.model_type == "gemma":
+            fields["hidden_act"] = fields.pop("hidden_activation")
+            fields = {name: value for name, value in fields.items() if name not in _NOT_IN_GEMMA_1}
+        return {"model_type": self.model_type, "architectures": [VARIANTS[self.model_type].model]} | fields
 
 
 class OnePlusRMSNorm(nn.Module):
@@ -368,6 +376,8 @@ class Block(nn.Module):
 class Gemma(DecoderOnly):
     """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
 
+    initial_gain = 0.0  # norms multiply with 1 + w
+
     def __init__(self, cfg: GemmaConfig):
         super().__init__(cfg)
         self.rotary = Rotary(cfg.n_ctx, cfg.d_head, cfg.rope_theta, cfg.rope_scaling)
@@ -391,17 +401,6 @@ class Gemma(DecoderOnly):
         """Logits [B, L, V] of the final norm's output, soft-capped where the config says so."""
         return soft_cap(super().head(normalized_BLD), self.cfg.output_logits_soft_cap)
 
-    @torch.no_grad()
-    def init_weights(self, seed: int = 0) -> Self:
-        """Fill the weights as `transformers` does before training: normal of `init_std`; norms are gains of 1."""
-        generator = torch.Generator().manual_seed(seed)
-        for weight in self.parameters():
-            if weight.dim() == 1:
-                weight.zero_()  # the gain is 1 + w
-            else:
-                weight.copy_(torch.randn(weight.shape, generator=generator) * self.cfg.init_std)
-        return self
-
 
 # Translation from and to Hugging Face.
 
@@ -415,8 +414,7 @@ _NOT_IN_GEMMA_1 = (
 )
 
 
-def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `GemmaConfig` in a `config.json`; errors as in `GemmaConfig.from_hf`."""
+def _fields(hf: Mapping[str, Any]) -> dict[str, Any]:
     hf = _of_text(hf)
     model_type = hf.get("model_type", "gemma2")
     check_choice(model_type, VARIANTS, "model_type")
@@ -427,7 +425,10 @@ def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
     fields = {**VARIANTS[model_type].defaults, **given}
     if model_type == "gemma":
         fields |= _of_first_generation(hf, fields)
-    rope = _rope_by_type(hf) if model_type == "gemma3_text" else rope_from_hf(hf) | {"local_rope_theta": None}
+    if model_type == "gemma3_text":  # before transformers 5 its layers with a window had a base of their own
+        rope = rope_by_type_from_hf(hf, ("rope_theta", 1_000_000.0), ("rope_local_base_freq", 10_000.0))
+    else:
+        rope = rope_from_hf(hf) | {"local_rope_theta": None}
     return fields | rope | {"layer_types": _layer_types(hf, model_type), "model_type": model_type}
 
 
@@ -476,43 +477,15 @@ def _layer_types(hf: Mapping[str, Any], model_type: str) -> Any:
     return tuple(SLIDING if (layer + 1) % pattern else FULL for layer in range(hf["num_hidden_layers"]))
 
 
-def _rope_by_type(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """Gemma 3's rotations; before transformers 5 the base in layers with a window was rope_local_base_freq."""
-    base = hf.get("rope_local_base_freq", 10_000.0)
-    rope = rope_by_type_from_hf(hf, 1_000_000.0, base)
-    if rope["local_rope_theta"] != hf.get("rope_local_base_freq", rope["local_rope_theta"]):
-        check_positive_number(base, "rope_local_base_freq")  # NaN differs from itself
-        raise DataError(f"rope_local_base_freq is {base!a:.60}, but {SLIDING} has another rope_theta; leave one out")
-    return rope
-
-
-def fields_to_hf(cfg: GemmaConfig) -> dict[str, Any]:
-    """The fields of the `config.json` for a `GemmaConfig`."""
-    variant = VARIANTS[cfg.model_type]
-    fields = written_fields(cfg)
-    fields["rope_parameters"] = rope_to_hf(cfg.rope_theta, cfg.rope_scaling)
-    if cfg.local_rope_theta is not None:
-        fields["rope_parameters"] = {FULL: fields["rope_parameters"], SLIDING: rope_to_hf(cfg.local_rope_theta, None)}
-    if cfg.model_type == "gemma":
-        fields["hidden_act"] = fields.pop("hidden_activation")
-        fields = {name: value for name, value in fields.items() if name not in _NOT_IN_GEMMA_1}
-    return {"model_type": cfg.model_type, "architectures": [variant.model]} | fields
-
-
-HF_PREFIX = "model."
-
-
-def hf_names(cfg: GemmaConfig) -> dict[str, HfTensor]:
-    """Our name of every weight -> its name in a Hugging Face file."""
-    norms = {
-        f"blocks.{{}}.{ours}": f"model.layers.{{}}.{name}" for ours, name in VARIANTS[cfg.model_type].norms.items()
-    }
-    return weight_names(Gemma, cfg, LLAMA_NAMES | norms)
+def modules(cfg: GemmaConfig) -> dict[str, str]:
+    """Our modules by their names in a Hugging Face file."""
+    norms = VARIANTS[cfg.model_type].norms
+    return LLAMA_NAMES | {f"blocks.{{}}.{ours}": f"model.layers.{{}}.{theirs}" for ours, theirs in norms.items()}
 
 
 _BESIDE_VISION = {
     r"^language_model\.lm_head\.": "lm_head.",
-    r"^(model\.)?language_model\.(model\.)?": HF_PREFIX,
+    r"^(model\.)?language_model\.(model\.)?": "model.",
 }
 
 
@@ -532,7 +505,6 @@ def shape(cfg: GemmaConfig) -> ModelShape:
     none = dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias", "norm_shift"), False)
     stack = stack_shape(
         cfg,
-        n_kv_heads=cfg.n_kv_heads,
         gated=True,
         rotary=True,
         norms=tuple(variant.norms),
@@ -543,14 +515,11 @@ def shape(cfg: GemmaConfig) -> ModelShape:
     return replace(decoder, embedding_sums=1)  # the embedding is multiplied with sqrt(D)
 
 
-def _by_position(_: tuple, output: Any) -> Tensor:
-    return output.transpose(1, 2)  # [B, H, L, K]
-
-
-def hf_model(cfg: GemmaConfig) -> HfModel:
+def twin(cfg: GemmaConfig, names: Mapping[str, HfTensor]) -> HfModel:
     """The classes of transformers for this config, and where they compute our points."""
-    points = weight_points(hf_names(cfg), PRE_NORM)
-    points |= {x: points[x]._replace(take=_by_position) for x in ("q_norm", "k_norm") if x in points}
+    points = weight_points(names, PRE_NORM)
+    by_position = lambda _, output: output.transpose(1, 2)  # noqa: E731  [B, L, H, K]
+    points |= {x: points[x]._replace(take=by_position) for x in ("q_norm", "k_norm") if x in points}
     points[LOGITS] = HfPoint("", lambda _, output: output.logits)  # after the soft cap, which is not in lm_head
     variant = VARIANTS[cfg.model_type]
     beside_vision = _BESIDE_VISION if cfg.model_type == "gemma3_text" else {}
@@ -562,10 +531,9 @@ FAMILY = Family(
     config=GemmaConfig,
     model=Gemma,
     shape=shape,
-    hf_names=hf_names,
-    hf_prefix=HF_PREFIX,
-    hf_model=hf_model,
-    hf_ties=LLAMA_TIES,
+    modules=modules,
+    hf_prefix="model.",
+    twin=twin,
     # the vision tower and its projector, which the text model does not use, and frequencies in old files
     hf_buffers=r"model\.(vision_tower|multi_modal_projector)\..*|model\.(.*\.)?rotary_emb\.inv_freq",
     hf_renamed=hf_renamed,

@@ -42,8 +42,6 @@ from probekit.models.family import (
     HfTensor,
     equal_part,
     module_output,
-    tied,
-    weight_names,
     weight_points,
     with_head_bias,
 )
@@ -100,7 +98,14 @@ class GPT2Config(SharedWidth):
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> Self:
         """The config in the fields of a Hugging Face `config.json`."""
-        return cls(**fields_from_hf(hf))
+        check_implemented(hf, {"scale_attn_weights": True, "add_cross_attention": False} | CAUSAL, "gpt2")
+        hf = {**hf, "n_positions": hf.get("n_positions", hf.get("n_ctx"))}
+        given = read_fields(cls, hf, ("d_model", "n_heads", "n_layers", "n_ctx", "d_vocab"))
+        if given.get("d_mlp") is None:
+            given["d_mlp"] = 4 * given["d_model"]
+        if hf.get("eos_token_id") == []:
+            given["eos_token_id"] = ()  # no token ends a text, where null means the BOS token
+        return cls(**{"bos_token_id": 50256, "eos_token_id": 50256} | given)
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
@@ -194,38 +199,16 @@ class GPT2(DecoderOnly):
         """What each block takes besides the stream: the mask."""
         return [(mask,)] * self.cfg.n_layers
 
-    @torch.no_grad()
-    def init_weights(self, seed: int = 0) -> Self:
-        """Fill the weights as GPT-2's training starts: normal, and sqrt(2 n_layers) smaller into the stream."""
-        generator = torch.Generator().manual_seed(seed)
-        for name, weight in self.named_parameters():
-            if name.endswith("bias"):
-                weight.zero_()
-            elif ".ln" in name or name.startswith("ln"):
-                weight.fill_(1)
-            else:
-                writes_to_stream = name.endswith(("attn.out.weight", "mlp.down.weight"))
-                std = self.cfg.init_std / (math.sqrt(2 * self.cfg.n_layers) if writes_to_stream else 1)
-                weight.copy_(torch.randn(weight.shape, generator=generator) * std)
-        return self
+    def drawn(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        """As GPT-2's training starts: sqrt(2 n_layers) smaller into the stream."""
+        writes_to_stream = name.endswith(("attn.out.weight", "mlp.down.weight"))
+        std = self.cfg.init_std / (math.sqrt(2 * self.cfg.n_layers) if writes_to_stream else 1)
+        return torch.randn(shape, generator=generator) * std
 
 
 # Translation from and to Hugging Face.
 
 
-def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `GPT2Config` in a `config.json`; errors as in `GPT2Config.from_hf`."""
-    check_implemented(hf, {"scale_attn_weights": True, "add_cross_attention": False} | CAUSAL, "gpt2")
-    hf = {**hf, "n_positions": hf.get("n_positions", hf.get("n_ctx"))}
-    given = read_fields(GPT2Config, hf, ("d_model", "n_heads", "n_layers", "n_ctx", "d_vocab"))
-    if given.get("d_mlp") is None:
-        given["d_mlp"] = 4 * given["d_model"]
-    if hf.get("eos_token_id") == []:
-        given["eos_token_id"] = ()  # no token ends a text, where null means the BOS token
-    return {"bos_token_id": 50256, "eos_token_id": 50256} | given
-
-
-HF_PREFIX = "transformer."
 _NAMES = {  # our module -> the file's
     "embed": "transformer.wte",
     "pos_embed": "transformer.wpe",
@@ -239,12 +222,6 @@ _NAMES = {  # our module -> the file's
     "unembed": "lm_head",
     "unembed_bias": "lm_head.bias",
 }
-_CONV1D = {f"blocks.{{}}.{module}" for module in ("attn.qkv", "attn.out", "mlp.up", "mlp.down")}  # stored as [in, out]
-
-
-def hf_names(cfg: GPT2Config) -> dict[str, HfTensor]:
-    """Our name of every weight -> its name in a Hugging Face GPT-2 file."""
-    return weight_names(GPT2, cfg, _NAMES, _CONV1D)
 
 
 def shape(cfg: GPT2Config) -> ModelShape:
@@ -252,11 +229,11 @@ def shape(cfg: GPT2Config) -> ModelShape:
     return decoder_shape("gpt2", stack_shape(cfg), cfg.d_vocab, cfg.n_ctx, cfg.tie_embeddings, cfg.head_bias)
 
 
-def hf_model(cfg: GPT2Config) -> HfModel | None:
+def twin(cfg: GPT2Config, names: Mapping[str, HfTensor]) -> HfModel | None:
     """The classes of transformers, and where they compute our points; heads share d_model, and the head has no bias."""
     if cfg.head_dim is not None or cfg.head_bias:
         return None
-    points = weight_points(hf_names(cfg), PRE_NORM) | {LOGITS: HfPoint("lm_head", module_output)}
+    points = weight_points(names, PRE_NORM) | {LOGITS: HfPoint("lm_head", module_output)}
     points |= {x: HfPoint("transformer.h.{layer}.attn.c_attn", equal_part(i, 3)) for i, x in enumerate("qkv")}
     return HfModel("GPT2Config", "GPT2LMHeadModel", points)
 
@@ -266,10 +243,10 @@ FAMILY = Family(
     config=GPT2Config,
     model=GPT2,
     shape=shape,
-    hf_names=hf_names,
-    hf_prefix=HF_PREFIX,
-    hf_model=hf_model,
-    hf_ties=tied("lm_head.weight", "transformer.wte.weight"),
+    modules=lambda cfg: _NAMES,
+    hf_prefix="transformer.",
+    transposed={f"blocks.{{}}.{module}" for module in ("attn.qkv", "attn.out", "mlp.up", "mlp.down")},
+    twin=twin,
     hf_parts=with_head_bias,
     hf_buffers=r"transformer\.h\.\d+\.attn\.(bias|masked_bias)",  # causal masks, in old files
     loads="GPT-2 of any size, DistilGPT-2",

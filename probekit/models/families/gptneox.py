@@ -28,9 +28,7 @@ from probekit.models.config_fields import (
     check_fields,
     check_implemented,
     check_multiple,
-    check_positive_number,
     flag,
-    named,
     one_of,
     read_fields,
     real,
@@ -40,17 +38,7 @@ from probekit.models.config_fields import (
     written_fields,
 )
 from probekit.models.decoder import PRE_NORM, DecoderOnly
-from probekit.models.family import (
-    LOGITS,
-    Family,
-    HfModel,
-    HfPoint,
-    HfTensor,
-    module_output,
-    tied,
-    weight_names,
-    weight_points,
-)
+from probekit.models.family import Family, HfModel, HfPoint, HfTensor, decoder_twin, weight_points
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
@@ -120,7 +108,13 @@ class GPTNeoXConfig:
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> Self:
         """The config in the fields of a Hugging Face `config.json`, from `transformers` 5 or earlier."""
-        return cls(**fields_from_hf(hf))
+        check_implemented(hf, CAUSAL | {"sliding_window": None, "layer_types": None}, "gpt_neox")
+        given = read_fields(cls, hf, ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"))
+        if hf.get("head_dim") is not None:  # transformers would rotate so many coordinates, whatever a head's width
+            check_implemented(hf, {"head_dim": given["d_model"] // given["n_heads"]}, "gpt_neox")
+        rope = rope_from_hf(hf, theta=("rotary_emb_base", 10000.0), share=("rotary_pct", 0.25))
+        given |= {"rotary_pct": rope.pop("partial_rotary_factor"), **rope}
+        return cls(**{"eos_token_id": 2} | given)  # transformers' default; the released models all have 0
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model; rotations under both names."""
@@ -246,44 +240,6 @@ class GPTNeoX(DecoderOnly):
 
 # Translation from and to Hugging Face.
 
-_ROTARY = {  # name in rope_parameters -> name in older files, our field, and the default
-    "rope_theta": ("rotary_emb_base", "rope_theta", 10000.0),
-    "partial_rotary_factor": ("rotary_pct", "rotary_pct", 0.25),
-}
-
-
-def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `GPTNeoXConfig` in a `config.json`; errors as in `GPTNeoXConfig.from_hf`."""
-    check_implemented(hf, CAUSAL | {"sliding_window": None, "layer_types": None}, "gpt_neox")
-    given = read_fields(GPTNeoXConfig, hf, ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"))
-    if hf.get("head_dim") is not None:  # transformers would rotate so many coordinates, whatever the width of a head
-        check_implemented(hf, {"head_dim": given["d_model"] // given["n_heads"]}, "gpt_neox")
-    return {"eos_token_id": 2} | given | _rotary(hf)  # transformers' default; the released models all have 0
-
-
-def _rotary(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """Base, share and scaling of the rotations; transformers 5 writes all of them into rope_parameters."""
-    rope = {key: hf[key] for key in ("rope_parameters", "rope_scaling") if hf.get(key)}
-    inner = next((fields for fields in rope.values() if isinstance(fields, Mapping)), {})
-    values = []
-    for new, (old, ours, default) in _ROTARY.items():
-        value = inner.get(new, hf.get(old, default))
-        check_positive_number(value, named(GPTNeoXConfig, ours))  # NaN differs from itself
-        for name in (old, new):  # today's name outside rope_parameters is of no effect in transformers
-            if hf.get(name, value) != value:
-                where = f"{new} in rope_parameters" if new in inner else old
-                raise DataError(f"{name} is {hf[name]!a:.60}, but {where} is {value!a:.60}; leave one out")
-        values.append(value)
-    plain = {**hf, "partial_rotary_factor": None, "rope_theta": values[0]}
-    plain |= {key: _without_share(fields) for key, fields in rope.items()}
-    return rope_from_hf(plain) | {"rotary_pct": values[1]}
-
-
-def _without_share(rope: Any) -> Any:
-    return {k: v for k, v in rope.items() if k != "partial_rotary_factor"} if isinstance(rope, Mapping) else rope
-
-
-HF_PREFIX = "gpt_neox."
 _NAMES = {  # our module -> the file's
     "embed": "gpt_neox.embed_in",
     "blocks.{}.ln1": "gpt_neox.layers.{}.input_layernorm",
@@ -295,11 +251,6 @@ _NAMES = {  # our module -> the file's
     "ln_final": "gpt_neox.final_layer_norm",
     "unembed": "embed_out",
 }
-
-
-def hf_names(cfg: GPTNeoXConfig) -> dict[str, HfTensor]:
-    """Our name of every weight -> its name in a Hugging Face GPT-NeoX file."""
-    return weight_names(GPTNeoX, cfg, _NAMES)
 
 
 def hf_renamed(name: str) -> str:
@@ -323,11 +274,10 @@ def _qkv_part(i: int, n_heads: int) -> HfPoint:
     return HfPoint("gpt_neox.layers.{layer}.attention.query_key_value", take)
 
 
-def hf_model(cfg: GPTNeoXConfig) -> HfModel:
+def twin(cfg: GPTNeoXConfig, names: Mapping[str, HfTensor]) -> HfModel:
     """The classes of transformers for this config, and where they compute our points."""
-    points = weight_points(hf_names(cfg), {} if cfg.parallel_residual else PRE_NORM)
-    points |= {point: _qkv_part(i, cfg.n_heads) for i, point in enumerate("qkv")}
-    return HfModel("GPTNeoXConfig", "GPTNeoXForCausalLM", points | {LOGITS: HfPoint("lm_head", module_output)})
+    points = weight_points(names, {} if cfg.parallel_residual else PRE_NORM)
+    return decoder_twin("GPTNeoX", points | {point: _qkv_part(i, cfg.n_heads) for i, point in enumerate("qkv")})
 
 
 FAMILY = Family(
@@ -335,10 +285,9 @@ FAMILY = Family(
     config=GPTNeoXConfig,
     model=GPTNeoX,
     shape=shape,
-    hf_names=hf_names,
-    hf_prefix=HF_PREFIX,
-    hf_model=hf_model,
-    hf_ties=tied("embed_out.weight", "gpt_neox.embed_in.weight"),
+    modules=lambda cfg: _NAMES,
+    hf_prefix="gpt_neox.",
+    twin=twin,
     # causal masks and frequencies, in old files
     hf_buffers=r"gpt_neox\.(layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)|rotary_emb\.inv_freq)",
     hf_renamed=hf_renamed,

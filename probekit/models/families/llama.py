@@ -35,7 +35,6 @@ from probekit.models.config_fields import (
     check_multiple,
     check_only_layer_types,
     check_pairs,
-    check_positive_number,
     flag,
     grouped_heads,
     named,
@@ -47,18 +46,8 @@ from probekit.models.config_fields import (
     token_ids,
     written_fields,
 )
-from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, LLAMA_TIES, PRE_NORM, DecoderOnly
-from probekit.models.family import (
-    LOGITS,
-    Family,
-    HfModel,
-    HfPoint,
-    HfTensor,
-    module_output,
-    weight_names,
-    weight_points,
-    with_head_bias,
-)
+from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, PRE_NORM, DecoderOnly
+from probekit.models.family import Family, HfModel, HfTensor, decoder_twin, weight_points, with_head_bias
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
@@ -143,11 +132,41 @@ class LlamaConfig:
 
         `pretraining_tp` is ignored: it splits sums without changing their values.
         """
-        return cls(**fields_from_hf(hf))
+        model_type = hf.get("model_type", "llama")
+        check_choice(model_type, CLASSES, "model_type")
+        check_implemented(hf, CAUSAL, model_type)
+        given = read_fields(cls, hf, ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"))
+        if "num_key_value_heads" not in hf and model_type not in ("llama", "phi3"):
+            # transformers' default depends on the family: 8 or 32
+            raise DataError(f"{named(cls, 'n_kv_heads')} is missing; add it")
+        if model_type == "qwen3" and hf.get("head_dim") is None:
+            hf = {**hf, "head_dim": 128}
+        fields = {"norm_eps": 1e-6, "init_std": None} | _DEFAULTS.get(model_type, {}) | given
+        fields |= grouped_heads(cls, hf, given) | _biases(hf, model_type) | _window(hf, model_type)
+        fields |= _partial_rope(hf) if model_type == "phi3" else rope_from_hf(hf)
+        return cls(**fields, model_type=model_type)
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
-        return fields_to_hf(self)
+        fields = written_fields(self)
+        if self.init_std is None:
+            del fields["initializer_range"]
+        if self.model_type in ("llama", "qwen3"):
+            fields["attention_bias"] = self.qkv_bias
+        if self.model_type == "llama":
+            fields["mlp_bias"] = self.mlp_bias
+        else:
+            fields["sliding_window"] = self.sliding_window
+        if self.model_type in ("qwen2", "qwen3"):
+            fields |= {"use_sliding_window": self.sliding_window is not None, "max_window_layers": self.n_full_layers}
+        if self.model_type == "phi3":
+            # no padding: transformers' default id of it may lie outside the vocabulary, which its embedding refuses
+            fields |= {_PARTIAL: self.rotary_factor, "pad_token_id": None}
+            if self.rope_scaling is not None:
+                original = self.rope_scaling.original_n_ctx
+                fields |= {_ORIGINAL: original, "max_position_embeddings": round(original * self.rope_scaling.factor)}
+        classes = {"model_type": self.model_type, "architectures": [f"{CLASSES[self.model_type]}ForCausalLM"]}
+        return classes | fields | {"rope_parameters": rope_to_hf(self.rope_theta, self.rope_scaling)}
 
 
 class Attention(nn.Module):
@@ -252,25 +271,16 @@ class Llama(DecoderOnly):
         """`sliding_window` in the layers that have one."""
         return None if layer < self.cfg.n_full_layers else self.cfg.sliding_window
 
-    @torch.no_grad()
-    def init_weights(self, seed: int = 0) -> Self:
-        """Fill the weights as before training: normal of `init_std`, or else truncated normal.
+    def drawn(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        """Normal of `init_std`, as in `transformers`; without it, since the papers publish none, truncated normal.
 
-        The papers do not publish their initialisation. With `init_std` it is that of `transformers`. Without it,
-        matrices are filled by `layers.init_linear`, a tied embedding too, since it is also the head; an untied
-        embedding by `layers.init_embedding`.
+        Then matrices are those of `layers.init_linear`, a tied embedding too, since it is also the head; an untied
+        embedding is that of `layers.init_embedding`.
         """
         if self.cfg.init_std is not None:
-            return super().init_weights(seed)
-        generator = torch.Generator().manual_seed(seed)
-        for name, weight in self.named_parameters():
-            if weight.dim() == 1:
-                weight.fill_(0 if name.endswith("bias") else 1)
-            elif name == "embed.weight" and not self.cfg.tie_embeddings:
-                init_embedding(weight, generator)
-            else:
-                init_linear(weight, generator)
-        return self
+            return super().drawn(name, shape, generator)
+        is_table = name == "embed.weight" and not self.cfg.tie_embeddings
+        return (init_embedding if is_table else init_linear)(shape, generator)
 
 
 # Translation from and to Hugging Face.
@@ -281,22 +291,6 @@ _DEFAULTS: dict[str, dict[str, Any]] = {  # transformers' for a missing field, w
     "phi3": {"norm_eps": 1e-5, "eos_token_id": 32000},
 }
 _PARTIAL, _ORIGINAL = "partial_rotary_factor", "original_max_position_embeddings"
-
-
-def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `LlamaConfig` in a `config.json`; errors as in `LlamaConfig.from_hf`."""
-    model_type = hf.get("model_type", "llama")
-    check_choice(model_type, CLASSES, "model_type")
-    check_implemented(hf, CAUSAL, model_type)
-    given = read_fields(LlamaConfig, hf, ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"))
-    if "num_key_value_heads" not in hf and model_type not in ("llama", "phi3"):
-        # transformers' default depends on the family: 8 or 32
-        raise DataError(f"{named(LlamaConfig, 'n_kv_heads')} is missing; add it")
-    if model_type == "qwen3" and hf.get("head_dim") is None:
-        hf = {**hf, "head_dim": 128}
-    fields = {"norm_eps": 1e-6, "init_std": None} | _DEFAULTS.get(model_type, {}) | given
-    fields |= grouped_heads(LlamaConfig, hf, given) | _biases(hf, model_type) | _window(hf, model_type)
-    return fields | (_partial_rope(hf) if model_type == "phi3" else rope_from_hf(hf)) | {"model_type": model_type}
 
 
 def _biases(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
@@ -341,75 +335,33 @@ def _n_full_layers(hf: Mapping[str, Any]) -> int:
 
 def _partial_rope(hf: Mapping[str, Any]) -> dict[str, Any]:
     """Phi-3's rotation in a config.json; with longrope, of a context in which a text's length does not change it."""
-    plain, factors = {_ORIGINAL: 4096, **hf}, []
-    for name in ("rope_parameters", "rope_scaling"):
-        if isinstance(rope := plain.get(name), Mapping):
-            factors.append(rope.get(_PARTIAL))
-            plain[name] = {field: value for field, value in rope.items() if field != _PARTIAL}
-    given = [factor for factor in (*factors, plain.pop(_PARTIAL, None)) if factor is not None] or [1.0]
-    for factor in given:
-        check_positive_number(factor, _PARTIAL)  # NaN differs from itself
-    if given[0] != given[-1]:
-        raise DataError(f"{_PARTIAL} is {given[-1]!a:.60}, but {given[0]!a:.60} in rope_parameters; leave one out")
-    fields = rope_from_hf(plain, kinds=("longrope",)) | {"rotary_factor": given[0]}
-    scaling: RopeScaling | None = fields["rope_scaling"]
-    n_ctx = hf["max_position_embeddings"]
-    return fields | {"n_ctx": n_ctx if scaling is None else min(n_ctx, scaling.original_n_ctx)}
+    rope = rope_from_hf({_ORIGINAL: 4096, **hf}, share=(_PARTIAL, 1.0), kinds=("longrope",))
+    scaling, n_ctx = rope["rope_scaling"], hf["max_position_embeddings"]
+    n_ctx = n_ctx if scaling is None else min(n_ctx, scaling.original_n_ctx)
+    return {"rotary_factor": rope.pop(_PARTIAL), "n_ctx": n_ctx, **rope}
 
 
-def fields_to_hf(cfg: LlamaConfig) -> dict[str, Any]:
-    """The fields of the `config.json` for a `LlamaConfig`."""
-    fields = written_fields(cfg)
-    if cfg.init_std is None:
-        del fields["initializer_range"]
-    if cfg.model_type in ("llama", "qwen3"):
-        fields["attention_bias"] = cfg.qkv_bias
-    if cfg.model_type == "llama":
-        fields["mlp_bias"] = cfg.mlp_bias
-    else:
-        fields["sliding_window"] = cfg.sliding_window
-    if cfg.model_type in ("qwen2", "qwen3"):
-        fields |= {"use_sliding_window": cfg.sliding_window is not None, "max_window_layers": cfg.n_full_layers}
-    if cfg.model_type == "phi3":
-        # no padding: transformers' default id of it may lie outside the vocabulary, which its embedding refuses
-        fields |= {_PARTIAL: cfg.rotary_factor, "pad_token_id": None}
-        if cfg.rope_scaling is not None:
-            original = cfg.rope_scaling.original_n_ctx
-            fields |= {_ORIGINAL: original, "max_position_embeddings": round(original * cfg.rope_scaling.factor)}
-    classes = {"model_type": cfg.model_type, "architectures": [f"{CLASSES[cfg.model_type]}ForCausalLM"]}
-    return classes | fields | {"rope_parameters": rope_to_hf(cfg.rope_theta, cfg.rope_scaling)}
-
-
-HF_PREFIX = "model."
-_NAMES = LLAMA_NAMES | {  # our module -> the file's
-    "blocks.{}.ln1": "model.layers.{}.input_layernorm",
-    "blocks.{}.ln2": "model.layers.{}.post_attention_layernorm",
-}
 _FUSED = {f"blocks.{{}}.attn.{x}": "model.layers.{}.self_attn.qkv_proj" for x in "qkv"} | {
     f"blocks.{{}}.mlp.{x}": "model.layers.{}.mlp.gate_up_proj" for x in ("gate", "up")
 }  # Phi-3's
 
 
-def hf_names(cfg: LlamaConfig) -> dict[str, HfTensor]:
-    """Our name of every weight -> where a Hugging Face file holds it."""
-    return weight_names(Llama, cfg, _NAMES | (_FUSED if cfg.model_type == "phi3" else {}))
+def modules(cfg: LlamaConfig) -> dict[str, str]:
+    """Our modules by their names in a Hugging Face file."""
+    return LLAMA_NAMES | (_FUSED if cfg.model_type == "phi3" else {})
 
 
 def shape(cfg: LlamaConfig) -> ModelShape:
     """The sizes of a `LlamaConfig`'s model."""
     biases = {"qkv_bias": cfg.qkv_bias, "out_bias": cfg.out_bias, "mlp_bias": cfg.mlp_bias, "norm_shift": False}
     biases |= {"qk_norm": "K" if cfg.model_type == "qwen3" else ""}
-    stack = stack_shape(cfg, n_kv_heads=cfg.n_kv_heads, gated=True, rotary=True, **biases)
+    stack = stack_shape(cfg, gated=True, rotary=True, **biases)
     return decoder_shape(cfg.model_type, stack, cfg.d_vocab, cfg.n_ctx, cfg.tie_embeddings, cfg.head_bias)
 
 
-def hf_model(cfg: LlamaConfig) -> HfModel | None:
+def twin(cfg: LlamaConfig, names: Mapping[str, HfTensor]) -> HfModel | None:
     """The classes of transformers for this config, and where they compute our points; they have no bias in the head."""
-    if cfg.head_bias:
-        return None
-    points = weight_points(hf_names(cfg), PRE_NORM) | {LOGITS: HfPoint("lm_head", module_output)}
-    name = CLASSES[cfg.model_type]
-    return HfModel(f"{name}Config", f"{name}ForCausalLM", points)
+    return None if cfg.head_bias else decoder_twin(CLASSES[cfg.model_type], weight_points(names, PRE_NORM))
 
 
 FAMILY = Family(
@@ -417,10 +369,9 @@ FAMILY = Family(
     config=LlamaConfig,
     model=Llama,
     shape=shape,
-    hf_names=hf_names,
-    hf_prefix=HF_PREFIX,
-    hf_model=hf_model,
-    hf_ties=LLAMA_TIES,
+    modules=modules,
+    hf_prefix="model.",
+    twin=twin,
     hf_parts=with_head_bias,
     hf_buffers=LLAMA_BUFFERS,
     loads="Llama, Mistral, Qwen2, Qwen3, Phi-3",

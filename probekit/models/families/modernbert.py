@@ -12,8 +12,8 @@ Identities: resid_pre + attn_out = resid_mid; resid_mid + mlp_out = resid_post, 
 Axes: B batch, L query position, M key position, R position to read, D d_model, H heads, K d_head, F d_mlp, V vocab.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -32,7 +32,6 @@ from probekit.models.config_fields import (
     check_implemented,
     check_layer_types,
     check_pairs,
-    check_positive_number,
     flag,
     one_of,
     read_fields,
@@ -42,18 +41,7 @@ from probekit.models.config_fields import (
     unchecked,
     written_fields,
 )
-from probekit.models.family import (
-    LOGITS,
-    Family,
-    HfModel,
-    HfPoint,
-    HfTensor,
-    equal_part,
-    module_output,
-    points_inside,
-    weight_names,
-    weight_points,
-)
+from probekit.models.family import Family, HfModel, HfTensor, equal_part, parts_by_names, points_inside, weight_points
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
@@ -65,9 +53,11 @@ from probekit.models.layers import (
     in_two_sided_window,
     linear,
     projected,
+    truncated_normal,
 )
-from probekit.models.masked_lm import MaskedLM, parts_named
+from probekit.models.masked_lm import MaskedLM, encoder_twin, parts_named
 from probekit.models.positional import Rotary, rotate_half
+from probekit.models.rope_fields import rope_by_type_from_hf, rope_to_hf
 from probekit.models.shapes import ModelShape, stack_shape
 
 Rotation = tuple[Tensor, Tensor]
@@ -130,11 +120,29 @@ class ModernBertConfig(SharedWidth):
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> Self:
         """The config in the fields of a Hugging Face `config.json`, from `transformers` 5 or earlier."""
-        return cls(**fields_from_hf(hf))
+        check_implemented(hf, {"rope_scaling": None, "pruned_heads": {}}, "modernbert")
+        given = read_fields(cls, hf, ("d_model", "n_heads", "n_layers", "d_vocab"))
+        (mlm_head,) = parts_named(hf, ARCHITECTURES, "ModernBertForMaskedLM", "model.model")
+        eps = given.get("norm_eps", 1e-5)
+        # older files have both; transformers reads norm_eps alone
+        if "layer_norm_eps" in hf and hf["layer_norm_eps"] != eps:
+            raise DataError(f"layer_norm_eps is {hf['layer_norm_eps']!a:.60}, but norm_eps {eps!a:.60}; leave one out")
+        if given.get("init_cutoff", 2.0) is None:
+            given["init_cutoff"] = 3.0  # what transformers takes null for
+        rope = rope_by_type_from_hf(hf, ("global_rope_theta", 160_000.0), ("local_rope_theta", 10_000.0), ())
+        del rope["rope_scaling"]
+        return cls(**given | rope | _layers(hf), mlm_head=mlm_head)
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
-        return fields_to_hf(self)
+        thetas = {FULL: self.rope_theta, SLIDING: self.local_rope_theta}
+        return {
+            "model_type": "modernbert",
+            "architectures": ["ModernBertForMaskedLM" if self.mlm_head else "ModernBertModel"],
+            **written_fields(self),
+            "local_attention": 2 * (self.sliding_window - 1),
+            "rope_parameters": {kind: rope_to_hf(theta, None) for kind, theta in thetas.items()},
+        }
 
 
 class GainNorm(nn.Module):
@@ -302,58 +310,17 @@ class ModernBert(MaskedLM):
         """`sliding_window` in the layers that have one."""
         return self.cfg.sliding_window if self.cfg.layer_types[layer] == SLIDING else None
 
-    @torch.no_grad()
-    def init_weights(self, seed: int = 0) -> Self:
-        """Fill the weights as before training: normal, truncated, and narrower by sqrt(2 layers) where they write.
-
-        The projections that write to the residual stream are the attention's and the MLP's last, and those of the head.
-        """
-        generator, cfg = torch.Generator().manual_seed(seed), self.cfg
-        for name, weight in self.named_parameters():
-            if weight.dim() == 1:
-                weight.fill_(0 if name.endswith("bias") else 1)
-                continue
-            writes = name.endswith(("attn.out.weight", "mlp.down.weight")) or name.startswith(("head", "unembed"))
-            std = cfg.init_std / (2 * cfg.n_layers) ** 0.5 if writes else cfg.init_std
-            cut, drawn = cfg.init_cutoff * std, torch.empty(weight.shape)
-            weight.copy_(nn.init.trunc_normal_(drawn, std=std, a=-cut, b=cut, generator=generator))
-        return self
+    def drawn(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        """Normal, truncated, and narrower by sqrt(2 layers) where a matrix writes to the stream, or is the head's."""
+        cfg = self.cfg
+        writes = name.endswith(("attn.out.weight", "mlp.down.weight")) or name.startswith(("head", "unembed"))
+        std = cfg.init_std / (2 * cfg.n_layers) ** 0.5 if writes else cfg.init_std
+        return truncated_normal(shape, std, cfg.init_cutoff, generator)
 
 
 # Translation from and to Hugging Face.
 
 ARCHITECTURES = {"ModernBertModel": (False,), "ModernBertForMaskedLM": (True,)}  # class -> whether it has the head
-ROTATIONS = {  # type of layer -> the old field of its base, our field, the base where no field gives one
-    FULL: ("global_rope_theta", "rope_theta", 160_000.0),
-    SLIDING: ("local_rope_theta", "local_rope_theta", 10_000.0),
-}
-
-
-def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `ModernBertConfig` in a `config.json`; errors as in `ModernBertConfig.from_hf`."""
-    check_implemented(hf, {"rope_scaling": None, "pruned_heads": {}}, "modernbert")
-    given = read_fields(ModernBertConfig, hf, ("d_model", "n_heads", "n_layers", "d_vocab"))
-    (mlm_head,) = parts_named(hf, ARCHITECTURES, "ModernBertForMaskedLM", "model.model")
-    eps = given.get("norm_eps", 1e-5)
-    # older files have both; transformers reads norm_eps alone
-    if "layer_norm_eps" in hf and hf["layer_norm_eps"] != eps:
-        raise DataError(f"layer_norm_eps is {hf['layer_norm_eps']!a:.60}, but norm_eps {eps!a:.60}; leave one out")
-    if given.get("init_cutoff", 2.0) is None:
-        given["init_cutoff"] = 3.0  # what transformers takes null for
-    return {**given, **_rotations(hf), **_layers(hf), "mlm_head": mlm_head}
-
-
-def fields_to_hf(cfg: ModernBertConfig) -> dict[str, Any]:
-    """The fields of the `config.json` for a `ModernBertConfig`."""
-    return {
-        "model_type": "modernbert",
-        "architectures": ["ModernBertForMaskedLM" if cfg.mlm_head else "ModernBertModel"],
-        **written_fields(cfg),
-        "local_attention": 2 * (cfg.sliding_window - 1),
-        "rope_parameters": {
-            kind: {"rope_type": "default", "rope_theta": getattr(cfg, ours)} for kind, (_, ours, _) in ROTATIONS.items()
-        },
-    }
 
 
 def _layers(hf: Mapping[str, Any]) -> dict[str, Any]:
@@ -372,26 +339,6 @@ def _layers(hf: Mapping[str, Any]) -> dict[str, Any]:
     return {"sliding_window": both // 2 + 1, "layer_types": tuple(map(str, given))}
 
 
-def _rotations(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The bases of the rotations: transformers 5 writes rope_parameters for each type of layer, earlier ones fields."""
-    new = hf.get("rope_parameters") or {}
-    if not isinstance(new, Mapping) or not new.keys() <= ROTATIONS.keys():
-        raise DataError(f"rope_parameters must be given for {' and '.join(ROTATIONS)}; got {new!a:.200}")
-    thetas = {}
-    for kind, (old, ours, default) in ROTATIONS.items():
-        rope = new.get(kind) or {}
-        if not isinstance(rope, Mapping) or not rope.keys() <= {"rope_type", "rope_theta"}:
-            raise DataError(f"rope_parameters of {kind} are rope_type and rope_theta here; got {rope!a:.200}")
-        check_implemented(rope, {"rope_type": "default"}, "modernbert")
-        thetas[ours] = rope.get("rope_theta", hf.get(old, default))
-        check_positive_number(thetas[ours], ours)  # NaN differs from itself
-        if hf.get(old, thetas[ours]) != thetas[ours]:
-            raise DataError(f"{old} is {hf[old]!a:.60}, but {thetas[ours]!a:.60} in rope_parameters; leave one out")
-    return thetas
-
-
-HF_PREFIX = "model."
-_HEAD = {"head.dense": "head.dense", "head.ln": "head.norm", "head": "decoder"}
 _NAMES = {  # our module -> the file's
     "embed": "model.embeddings.tok_embeddings",
     "ln_embed": "model.embeddings.norm",
@@ -402,26 +349,11 @@ _NAMES = {  # our module -> the file's
     "blocks.{}.mlp.gate_up": "model.layers.{}.mlp.Wi",
     "blocks.{}.mlp.down": "model.layers.{}.mlp.Wo",
     "ln_final": "model.final_norm",
+    "head.dense": "head.dense",
+    "head.ln": "head.norm",
+    "head": "decoder",
     "unembed": "decoder",
-} | _HEAD
-
-
-def hf_names(cfg: ModernBertConfig) -> dict[str, HfTensor]:
-    """Our name of every weight -> its name in a Hugging Face file."""
-    return weight_names(ModernBert, cfg, _NAMES)
-
-
-def hf_ties(cfg: ModernBertConfig) -> dict[str, str | None]:
-    """The name of a copy that a file may hold -> the name of the original; None for a head that config.json lacks."""
-    head = [f"{module}.{part}" for module in _HEAD.values() for part in ("weight", "bias")]
-    unused = {} if cfg.mlm_head else dict.fromkeys(head)
-    words = "model.embeddings.tok_embeddings.weight"
-    return unused | ({"decoder.weight": words} if cfg.tie_embeddings else {})
-
-
-def hf_parts(cfg: ModernBertConfig, names: Collection[str]) -> ModernBertConfig:
-    """The config with the head if the file holds one; config.json may say otherwise."""
-    return replace(cfg, mlm_head=any(name.startswith(("head.", "decoder.")) for name in names))
+}
 
 
 def shape(cfg: ModernBertConfig) -> ModelShape:
@@ -448,18 +380,13 @@ def shape(cfg: ModernBertConfig) -> ModelShape:
     )
 
 
-def hf_model(cfg: ModernBertConfig) -> HfModel | None:
-    """The classes of transformers for this config, and where they compute our points; its heads share d_model."""
-    if cfg.head_dim is not None:
-        return None
-    prefix = HF_PREFIX if cfg.mlm_head else ""
-    points = weight_points(hf_names(cfg), {"resid_mid": "ln2"}, "" if cfg.mlm_head else HF_PREFIX)
+def twin(cfg: ModernBertConfig, names: Mapping[str, HfTensor]) -> HfModel | None:
+    """The classes of transformers for this config, and where they compute our points."""
+    prefix, headless = ("model.", "") if cfg.mlm_head else ("", "model.")
+    points = weight_points(names, {"resid_mid": "ln2"}, headless)
     parts = {point: ("attn.Wqkv", equal_part(i, 3)) for i, point in enumerate("qkv")}
     parts |= {point: ("mlp.Wi", equal_part(i, 2)) for i, point in enumerate(("mlp_pre", "mlp_pre_linear"))}
-    points |= points_inside(f"{prefix}layers.{{layer}}", parts)
-    if not cfg.mlm_head:
-        return HfModel("ModernBertConfig", "ModernBertModel", points)
-    return HfModel("ModernBertConfig", "ModernBertForMaskedLM", points | {LOGITS: HfPoint("decoder", module_output)})
+    return encoder_twin("ModernBert", cfg, points | points_inside(f"{prefix}layers.{{layer}}", parts), "decoder")
 
 
 FAMILY = Family(
@@ -467,11 +394,10 @@ FAMILY = Family(
     config=ModernBertConfig,
     model=ModernBert,
     shape=shape,
-    hf_names=hf_names,
-    hf_prefix=HF_PREFIX,
-    hf_model=hf_model,
-    hf_ties=hf_ties,
-    hf_parts=hf_parts,
+    modules=lambda cfg: _NAMES,
+    hf_prefix="model.",
+    twin=twin,
+    hf_parts=parts_by_names(mlm_head=("head.", "decoder.")),
     loads="ModernBERT",
     refused="classification heads, rope scaling",
     hub_examples=("answerdotai/ModernBERT-base", "answerdotai/ModernBERT-large"),

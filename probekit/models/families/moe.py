@@ -55,19 +55,9 @@ from probekit.models.config_fields import (
     unchecked,
     written_fields,
 )
-from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, LLAMA_TIES, PRE_NORM, DecoderOnly
+from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, PRE_NORM, DecoderOnly
 from probekit.models.families.llama import Attention, NormedAttention
-from probekit.models.family import (
-    LOGITS,
-    Family,
-    HfModel,
-    HfPoint,
-    HfTensor,
-    module_output,
-    points_inside,
-    weight_names,
-    weight_points,
-)
+from probekit.models.family import Family, HfModel, HfTensor, decoder_twin, module_output, points_inside, weight_points
 from probekit.models.layers import ACTIVATIONS, Embedding, Linear, Mask, RMSNorm, SwiGLU, at_read, linear
 from probekit.models.positional import RopeScaling, Rotary
 from probekit.models.rope_fields import rope_from_hf, rope_to_hf
@@ -166,11 +156,31 @@ class MoeConfig:
 
         Fields of the training alone are ignored: `router_aux_loss_coef`, `router_jitter_noise`, `attention_dropout`.
         """
-        return cls(**fields_from_hf(hf))
+        model_type = hf.get("model_type", "mixtral")
+        check_choice(model_type, CLASSES, "model_type")
+        check_implemented(hf, _REQUIRED_OF_ALL | _REQUIRED[model_type], model_type)
+        hf = _with_one_name_of_experts(hf, model_type)
+        rope = rope_from_hf(hf, theta=("rope_theta", 1e6 if model_type == "mixtral" else 1e4))
+        required = ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab", "n_experts")
+        given = read_fields(cls, hf, required, model_type)
+        fields = _DEFAULTS[model_type] | {"norm_top_k": model_type == "mixtral"} | given | rope
+        fields |= _heads(hf, given, model_type) | _window(hf, model_type)
+        if model_type == "qwen3_moe":
+            fields["dense_layers"] = _dense_layers(hf)
+        return cls(**fields, model_type=model_type)
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
-        return fields_to_hf(self)
+        fields = written_fields(self)
+        if self.model_type == "mixtral":
+            fields["sliding_window"] = self.sliding_window
+        if self.model_type == "qwen3_moe":
+            fields |= {"use_sliding_window": self.sliding_window is not None, "sliding_window": self.sliding_window}
+            fields["decoder_sparse_step"] = 1
+            if self.d_dense_mlp is None:
+                del fields["intermediate_size"]
+        classes = {"model_type": self.model_type, "architectures": [f"{CLASSES[self.model_type]}ForCausalLM"]}
+        return classes | fields | {"rope_parameters": rope_to_hf(self.rope_theta, self.rope_scaling)}
 
 
 class WideNormAttention(Attention):
@@ -333,22 +343,6 @@ _REQUIRED: dict[str, dict[str, Any]] = {  # fields that change the arithmetic, a
 _REQUIRED_OF_ALL = CAUSAL | {"mlp_bias": False, "shared_expert_intermediate_size": None}
 
 
-def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `MoeConfig` in a `config.json`; errors as in `MoeConfig.from_hf`."""
-    model_type = hf.get("model_type", "mixtral")
-    check_choice(model_type, CLASSES, "model_type")
-    check_implemented(hf, _REQUIRED_OF_ALL | _REQUIRED[model_type], model_type)
-    hf = _with_one_name_of_experts(hf, model_type)
-    rope = rope_from_hf(hf, 1e6 if model_type == "mixtral" else 1e4)
-    required = ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab", "n_experts")
-    given = read_fields(MoeConfig, hf, required, model_type)
-    fields = _DEFAULTS[model_type] | {"norm_top_k": model_type == "mixtral"} | given | rope
-    fields |= _heads(hf, given, model_type) | _window(hf, model_type)
-    if model_type == "qwen3_moe":
-        fields["dense_layers"] = _dense_layers(hf)
-    return fields | {"model_type": model_type}
-
-
 def _with_one_name_of_experts(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     """The fields with the number of experts as the Hub's files name it; transformers 5 writes Qwen3-MoE's otherwise."""
     ours, other = "num_experts", "num_local_experts"
@@ -394,44 +388,22 @@ def _dense_layers(hf: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(layer for layer in range(n_layers) if layer in listed or (layer + 1) % step)
 
 
-def fields_to_hf(cfg: MoeConfig) -> dict[str, Any]:
-    """The fields of the `config.json` for a `MoeConfig`."""
-    fields = written_fields(cfg)
-    if cfg.model_type == "mixtral":
-        fields["sliding_window"] = cfg.sliding_window
-    if cfg.model_type == "qwen3_moe":
-        fields |= {"use_sliding_window": cfg.sliding_window is not None, "sliding_window": cfg.sliding_window}
-        fields["decoder_sparse_step"] = 1
-        if cfg.d_dense_mlp is None:
-            del fields["intermediate_size"]
-    classes = {"model_type": cfg.model_type, "architectures": [f"{CLASSES[cfg.model_type]}ForCausalLM"]}
-    return classes | fields | {"rope_parameters": rope_to_hf(cfg.rope_theta, cfg.rope_scaling)}
+_MLP = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+_MIXTRAL_MLP = {"gate": "w1", "up": "w3", "down": "w2"}
 
 
-HF_PREFIX = "model."
-_MLP, _MIXTRAL_MLP = (
-    {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"},
-    {"gate": "w1", "up": "w3", "down": "w2"},
-)
-_NAMES = LLAMA_NAMES | {  # our module -> the file's
-    "blocks.{}.ln1": "model.layers.{}.input_layernorm",
-    "blocks.{}.ln2": "model.layers.{}.post_attention_layernorm",
-}
-
-
-def hf_names(cfg: MoeConfig) -> dict[str, HfTensor]:
-    """Our name of every weight -> its name in a Hugging Face file."""
+def modules(cfg: MoeConfig) -> dict[str, str]:
+    """Our modules by their names in a Hugging Face file."""
     mlp, names = ("block_sparse_moe", _MIXTRAL_MLP) if cfg.model_type == "mixtral" else ("mlp", _MLP)
     sparse = {"blocks.{}.mlp.router": f"model.layers.{{}}.{mlp}.gate"}
     sparse |= {f"blocks.{{}}.mlp.experts.{{}}.{x}": f"model.layers.{{}}.{mlp}.experts.{{}}.{names[x]}" for x in names}
-    return weight_names(Moe, cfg, _NAMES | sparse)
+    return LLAMA_NAMES | sparse
 
 
 def shape(cfg: MoeConfig) -> ModelShape:
     """The sizes of a `MoeConfig`'s model."""
     stack = stack_shape(
         cfg,
-        n_kv_heads=cfg.n_kv_heads,
         gated=True,
         rotary=True,
         qkv_bias=cfg.attention_bias,
@@ -482,18 +454,17 @@ def _copied_output(_: tuple, output: Any) -> Tensor:
     return output.clone()
 
 
-def hf_model(cfg: MoeConfig) -> HfModel:
+def twin(cfg: MoeConfig, names: Mapping[str, HfTensor]) -> HfModel:
     """The classes of transformers for this config, and where they compute our points."""
-    points = weight_points(hf_names(cfg), PRE_NORM) | {LOGITS: HfPoint("lm_head", module_output)}
+    points = weight_points(names, PRE_NORM)
     points |= {x: points[x]._replace(take=_copied_output) for x in ("q_norm", "k_norm") if x in points}
     sparse = {"router_logits": ("mlp.gate", _router_logits), "expert_weights": ("mlp.gate", _expert_weights)}
     points |= points_inside("model.layers.{layer}", sparse | {"mlp_out": ("mlp", module_output)})
     if (limit := cfg.clip_qkv) is not None:
         points["v"] = points["v"]._replace(take=lambda _, output: output.clamp(-limit, limit))
-    name = CLASSES[cfg.model_type]
-    # its grouped product of all experts does not take float64
-    options = {"experts_implementation": "eager"}
-    return HfModel(f"{name}Config", f"{name}ForCausalLM", points, options, partial(slots, cfg.model_type))
+    # eager, as its grouped product of all experts does not take float64
+    how = {"options": {"experts_implementation": "eager"}, "slots": partial(slots, cfg.model_type)}
+    return decoder_twin(CLASSES[cfg.model_type], points, **how)
 
 
 FAMILY = Family(
@@ -501,10 +472,9 @@ FAMILY = Family(
     config=MoeConfig,
     model=Moe,
     shape=shape,
-    hf_names=hf_names,
-    hf_prefix=HF_PREFIX,
-    hf_model=hf_model,
-    hf_ties=LLAMA_TIES,
+    modules=modules,
+    hf_prefix="model.",
+    twin=twin,
     hf_buffers=LLAMA_BUFFERS,
     loads="Mixtral, Qwen3-MoE, OLMoE",
     refused="shared experts",

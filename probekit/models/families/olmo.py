@@ -28,6 +28,7 @@ from probekit.models.config_fields import (
     CAUSAL,
     FULL,
     SLIDING,
+    Unimplemented,
     check_choice,
     check_dimension,
     check_fields,
@@ -44,17 +45,8 @@ from probekit.models.config_fields import (
     token_ids,
     written_fields,
 )
-from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, LLAMA_TIES, DecoderOnly
-from probekit.models.family import (
-    LOGITS,
-    Family,
-    HfModel,
-    HfPoint,
-    HfTensor,
-    module_output,
-    weight_names,
-    weight_points,
-)
+from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, DecoderOnly
+from probekit.models.family import Family, HfModel, HfTensor, decoder_twin, weight_points
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
@@ -125,11 +117,25 @@ class OlmoConfig:
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> Self:
         """The config in the fields of a Hugging Face `config.json`, from `transformers` 5 or earlier."""
-        return cls(**fields_from_hf(hf))
+        model_type = hf.get("model_type", "olmo2")
+        check_choice(model_type, CLASSES, "model_type")
+        check_implemented(hf, CAUSAL, model_type)
+        given = read_fields(cls, hf, ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"))
+        fields = {"norm_eps": 1e-5, "eos_token_id": 50279} | given  # transformers' defaults
+        # a rope_theta outside of rope_parameters is for layers of full attention alone
+        by_type = ("rope_theta", THETA), (None, THETA)
+        rope = rope_from_hf(hf) if model_type == "olmo2" else rope_by_type_from_hf(hf, *by_type)
+        return cls(**fields | grouped_heads(cls, hf, given) | _layers(hf, model_type) | rope, model_type=model_type)
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
-        return fields_to_hf(self)
+        fields, rope = written_fields(self), rope_to_hf(self.rope_theta, self.rope_scaling)
+        if self.model_type == "olmo3":
+            types = [self.type_of(i) for i in range(self.n_layers)]
+            fields |= {"sliding_window": self.sliding_window, "layer_types": types}
+            rope = {FULL: rope, SLIDING: rope_to_hf(self.local_rope_theta, None)}
+        classes = {"model_type": self.model_type, "architectures": [f"{CLASSES[self.model_type]}ForCausalLM"]}
+        return classes | fields | {"rope_parameters": rope}
 
     def type_of(self, layer: int) -> str:
         """The layer's attention: "full_attention" or "sliding_attention"."""
@@ -251,26 +257,13 @@ class Olmo(DecoderOnly):
 THETA = 500000.0  # OLMo 3's, where a file gives none
 
 
-def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of an `OlmoConfig` in a `config.json`; errors as in `OlmoConfig.from_hf`."""
-    model_type = hf.get("model_type", "olmo2")
-    check_choice(model_type, CLASSES, "model_type")
-    check_implemented(hf, CAUSAL, model_type)
-    given = read_fields(OlmoConfig, hf, ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"))
-    fields = {"norm_eps": 1e-5, "eos_token_id": 50279} | given  # transformers' defaults
-    # a rope_theta outside of rope_parameters is for layers of full attention alone
-    rope = rope_from_hf(hf) if model_type == "olmo2" else rope_by_type_from_hf(hf, THETA, THETA)
-    fields |= grouped_heads(OlmoConfig, hf, given) | _layers(hf, model_type) | rope
-    return fields | {"model_type": model_type}
-
-
 def _layers(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     """Without layer_types, every fourth layer of OLMo 3 has full attention."""
     n_layers, types = hf["num_hidden_layers"], hf.get("layer_types")
     if model_type == "olmo2":
         check_implemented(hf, {"sliding_window": None}, model_type)
         if types not in (None, [FULL] * n_layers):
-            raise DataError(f"layer_types {types!a:.200} are not implemented for model_type olmo2; leave them out")
+            raise Unimplemented(f"layer_types {types!a:.200} are not implemented for model_type olmo2; leave them out")
         return {"sliding_window": None, "layer_types": ()}
     if types is None:
         types = [FULL if i % 4 == 3 else SLIDING for i in range(n_layers)]
@@ -279,41 +272,23 @@ def _layers(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     return {"sliding_window": hf.get("sliding_window", 4096), "layer_types": tuple(types)}
 
 
-def fields_to_hf(cfg: OlmoConfig) -> dict[str, Any]:
-    """The fields of the `config.json` for an `OlmoConfig`."""
-    fields, rope = written_fields(cfg), rope_to_hf(cfg.rope_theta, cfg.rope_scaling)
-    if cfg.model_type == "olmo3":
-        fields |= {"sliding_window": cfg.sliding_window, "layer_types": [cfg.type_of(i) for i in range(cfg.n_layers)]}
-        rope = {FULL: rope, SLIDING: rope_to_hf(cfg.local_rope_theta, None)}
-    classes = {"model_type": cfg.model_type, "architectures": [f"{CLASSES[cfg.model_type]}ForCausalLM"]}
-    return classes | fields | {"rope_parameters": rope}
-
-
-HF_PREFIX = "model."
 _NAMES = LLAMA_NAMES | {  # our module -> the file's
     "blocks.{}.ln1_post": "model.layers.{}.post_attention_layernorm",
     "blocks.{}.ln2_post": "model.layers.{}.post_feedforward_layernorm",
 }
 
 
-def hf_names(cfg: OlmoConfig) -> dict[str, HfTensor]:
-    """Our name of every weight -> where a Hugging Face file holds it."""
-    return weight_names(Olmo, cfg, _NAMES)
-
-
 def shape(cfg: OlmoConfig) -> ModelShape:
     """The sizes of an `OlmoConfig`'s model."""
     biases = {"qkv_bias": cfg.attention_bias, "out_bias": cfg.attention_bias, "mlp_bias": False, "norm_shift": False}
     norms = {"norms": ("ln1_post", "ln2_post"), "qk_norm": "HK"}
-    stack = stack_shape(cfg, n_kv_heads=cfg.n_kv_heads, gated=True, rotary=True, **biases, **norms)
+    stack = stack_shape(cfg, gated=True, rotary=True, **biases, **norms)
     return decoder_shape(cfg.model_type, stack, cfg.d_vocab, cfg.n_ctx, cfg.tie_embeddings)
 
 
-def hf_model(cfg: OlmoConfig) -> HfModel:
+def twin(cfg: OlmoConfig, names: Mapping[str, HfTensor]) -> HfModel:
     """The classes of transformers for this config, and where they compute our points."""
-    points = weight_points(hf_names(cfg), {"resid_mid": "mlp.gate"}) | {LOGITS: HfPoint("lm_head", module_output)}
-    name = CLASSES[cfg.model_type]
-    return HfModel(f"{name}Config", f"{name}ForCausalLM", points)
+    return decoder_twin(CLASSES[cfg.model_type], weight_points(names, {"resid_mid": "mlp.gate"}))
 
 
 FAMILY = Family(
@@ -321,10 +296,9 @@ FAMILY = Family(
     config=OlmoConfig,
     model=Olmo,
     shape=shape,
-    hf_names=hf_names,
-    hf_prefix=HF_PREFIX,
-    hf_model=hf_model,
-    hf_ties=LLAMA_TIES,
+    modules=lambda cfg: _NAMES,
+    hf_prefix="model.",
+    twin=twin,
     hf_buffers=LLAMA_BUFFERS,
     loads="OLMo 2, OLMo 3",
     refused="rope scaling of layers with a window; longrope",

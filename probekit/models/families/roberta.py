@@ -12,8 +12,8 @@ the next block's resid_pre, and after the last block the model's output.
 Axes: B batch, L position, D d_model, V vocab.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 from torch import Tensor
@@ -35,18 +35,17 @@ from probekit.models.config_fields import (
     written_fields,
 )
 from probekit.models.families.bert import BODY, REQUIRED
-from probekit.models.family import (
-    LOGITS,
-    Family,
-    HfModel,
-    HfPoint,
-    HfTensor,
-    module_output,
-    weight_names,
-    weight_points,
-)
+from probekit.models.family import Family, HfModel, HfTensor, parts_by_names
 from probekit.models.layers import ACTIVATIONS
-from probekit.models.masked_lm import POST_NORM, SegmentedLM, hf_renamed, parts_named, pooler_shape, post_norm_shape
+from probekit.models.masked_lm import (
+    SegmentedLM,
+    encoder_twin,
+    hf_renamed,
+    parts_named,
+    pooler_shape,
+    post_norm_points,
+    post_norm_shape,
+)
 from probekit.models.shapes import ModelShape
 
 CLASSES = {"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}  # model_type -> class names
@@ -89,7 +88,21 @@ class RobertaConfig(SharedWidth):
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> Self:
         """The config in the fields of a Hugging Face `config.json`; its `architectures` says which heads there are."""
-        return cls(**fields_from_hf(hf))
+        model_type = hf.get("model_type", "roberta")
+        check_choice(model_type, CLASSES, "model_type")
+        check_implemented(hf, REQUIRED, model_type)
+        given = read_fields(cls, hf, ("d_model", "n_heads", "n_layers", "d_vocab"))
+        n_rows, pad = hf.get("max_position_embeddings", 512), hf.get("pad_token_id", 1)
+        if isinstance(pad, bool) or not isinstance(pad, int) or pad < 0:
+            raise DataError(f"pad_token_id must be a whole number from 0, as positions begin after it; got {pad!a:.60}")
+        check_dimension("first_position", pad + 1, named(cls, "first_position"))
+        check_dimension("n_ctx", n_rows, "max_position_embeddings")
+        given |= {"n_ctx": n_rows - pad - 1, "first_position": pad + 1, "model_type": model_type}
+        name = CLASSES[model_type]
+        architectures = {f"{name}Model": (True, False), f"{name}ForMaskedLM": (False, True)}
+        pooler, mlm_head = parts_named(hf, architectures, f"{name}ForMaskedLM", "model.roberta")
+        defaults = {"n_segments": 2, "ln_eps": 1e-12}  # transformers', for a missing field
+        return cls(**defaults | given, pooler=pooler, mlm_head=mlm_head)
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
@@ -130,51 +143,15 @@ class Roberta(SegmentedLM):
 # Translation from and to Hugging Face.
 
 
-def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `RobertaConfig` in a `config.json`; errors as in `RobertaConfig.from_hf`."""
-    model_type = hf.get("model_type", "roberta")
-    check_choice(model_type, CLASSES, "model_type")
-    check_implemented(hf, REQUIRED, model_type)
-    given = read_fields(RobertaConfig, hf, ("d_model", "n_heads", "n_layers", "d_vocab"))
-    n_rows, pad = hf.get("max_position_embeddings", 512), hf.get("pad_token_id", 1)
-    if isinstance(pad, bool) or not isinstance(pad, int) or pad < 0:
-        raise DataError(f"pad_token_id must be a whole number from 0, as positions begin after it; got {pad!a:.60}")
-    check_dimension("first_position", pad + 1, named(RobertaConfig, "first_position"))
-    check_dimension("n_ctx", n_rows, "max_position_embeddings")
-    given |= {"n_ctx": n_rows - pad - 1, "first_position": pad + 1, "model_type": model_type}
-    name = CLASSES[model_type]
-    architectures = {f"{name}Model": (True, False), f"{name}ForMaskedLM": (False, True)}
-    pooler, mlm_head = parts_named(hf, architectures, f"{name}ForMaskedLM", "model.roberta")
-    defaults = {"n_segments": 2, "ln_eps": 1e-12}  # transformers', for a missing field
-    return defaults | given | {"pooler": pooler, "mlm_head": mlm_head}
-
-
-HF_PREFIX = "roberta."
-
-
-def hf_names(cfg: RobertaConfig) -> dict[str, HfTensor]:
-    """Our name of every weight -> its name in a Hugging Face file."""
+def modules(cfg: RobertaConfig) -> dict[str, str]:
+    """Our modules and single weights by their names in a Hugging Face file."""
     head = {
         "head.dense": "lm_head.dense",
         "head.ln": "lm_head.layer_norm",
         "head.bias": "lm_head.bias" if cfg.tie_embeddings else "lm_head.decoder.bias",
         "unembed": "lm_head.decoder",
     }
-    return weight_names(Roberta, cfg, {ours: HF_PREFIX + theirs for ours, theirs in BODY.items()} | head)
-
-
-def hf_ties(cfg: RobertaConfig) -> dict[str, str | None]:
-    """The name of a copy that a file may hold -> the original; an untied decoder has its own bias, as in BERT."""
-    if not cfg.tie_embeddings:
-        return {"lm_head.bias": None}
-    words = HF_PREFIX + "embeddings.word_embeddings.weight"
-    return {"lm_head.decoder.weight": words, "lm_head.decoder.bias": "lm_head.bias"}
-
-
-def hf_parts(cfg: RobertaConfig, names: Collection[str]) -> RobertaConfig:
-    """The config with the parts that a file holds, judged by its names; config.json may say otherwise."""
-    starts = {"pooler": HF_PREFIX + "pooler.", "mlm_head": "lm_head."}
-    return replace(cfg, **{part: any(n.startswith(start) for n in names) for part, start in starts.items()})
+    return {ours: f"roberta.{theirs}" for ours, theirs in BODY.items()} | head
 
 
 def shape(cfg: RobertaConfig) -> ModelShape:
@@ -184,15 +161,10 @@ def shape(cfg: RobertaConfig) -> ModelShape:
     return post_norm_shape(cfg.model_type, cfg, tables, pooler_shape(cfg) if cfg.pooler else {})
 
 
-def hf_model(cfg: RobertaConfig) -> HfModel | None:
-    """The classes of transformers for this config, and where they compute our points; its heads share d_model."""
-    if cfg.head_dim is not None:
-        return None
-    points = weight_points(hf_names(cfg), POST_NORM, "" if cfg.mlm_head else HF_PREFIX)
-    kind, name = "ForMaskedLM" if cfg.mlm_head else "Model", CLASSES[cfg.model_type]
-    if cfg.mlm_head:
-        points[LOGITS] = HfPoint("lm_head", module_output)
-    return HfModel(f"{name}Config", name + kind, points, first_position=cfg.first_position)
+def twin(cfg: RobertaConfig, names: Mapping[str, HfTensor]) -> HfModel | None:
+    """The classes of transformers for this config, and where they compute our points."""
+    points = post_norm_points(cfg, names, "roberta.")
+    return encoder_twin(CLASSES[cfg.model_type], cfg, points, "lm_head", first_position=cfg.first_position)
 
 
 FAMILY = Family(
@@ -200,13 +172,14 @@ FAMILY = Family(
     config=RobertaConfig,
     model=Roberta,
     shape=shape,
-    hf_names=hf_names,
-    hf_prefix=HF_PREFIX,
-    hf_model=hf_model,
-    hf_ties=hf_ties,
+    modules=modules,
+    hf_prefix="roberta.",
+    twin=twin,
+    # an untied decoder has its own bias, as in BERT
+    copies=lambda cfg: {"lm_head.decoder.bias": "lm_head.bias"} if cfg.tie_embeddings else {"lm_head.bias": None},
     hf_buffers=r"roberta\.embeddings\.(position_ids|token_type_ids)",  # in old files
     hf_renamed=hf_renamed,
-    hf_parts=hf_parts,
+    hf_parts=parts_by_names(pooler="roberta.pooler.", mlm_head="lm_head."),
     loads="RoBERTa, XLM-RoBERTa, CamemBERT",
     refused="classification heads, decoders, relative positions",
     hub_examples=("FacebookAI/roberta-base", "FacebookAI/xlm-roberta-base", "almanach/camembert-base"),

@@ -51,7 +51,6 @@ from probekit.models.family import (
     HfPoint,
     HfTensor,
     module_input,
-    weight_names,
     weight_points,
 )
 from probekit.models.layers import (
@@ -143,7 +142,17 @@ class TransformerConfig:
             DataError: a size is missing or out of range, the activation is unknown, or a field requires arithmetic that
                 is not implemented here; the message names the field.
         """
-        return cls(**fields_from_hf(hf))
+        check_implemented(hf, _REQUIRED, "marian")
+        sizes = {each.name for each in fields(cls) if each.type is int}
+        given = read_fields(cls, hf, sizes)
+        _check_sharing(hf)
+        given = {"scale_embedding": False, "activation": "gelu"} | given  # transformers' defaults for Marian
+        given["activation"] = {"swish": "silu"}.get(str(given["activation"]), given["activation"])
+        if given.get("bos_token_id") == given.get("eos_token_id"):
+            given["bos_token_id"] = None  # Marian's files name </s> there, which never begins a text
+        sinusoidal = hf.get("static_position_embeddings", True)
+        check_flag(sinusoidal, "static_position_embeddings")
+        return cls(**given, positions="sinusoidal" if sinusoidal else "learned")
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
@@ -461,23 +470,13 @@ class Transformer(LanguageModel):
             )
         return memory.to(self.device)
 
-    @torch.no_grad()
-    def init_weights(self, seed: int = 0) -> Self:
-        """Fill the weights as before training: linear maps by `init_linear`, embeddings with sigma cfg.init_std."""
-        generator = torch.Generator().manual_seed(seed)
-        for name, weight in self.named_parameters():
-            if name.endswith("bias"):
-                weight.zero_()
-            elif ".ln" in name:
-                weight.fill_(1)
-            elif "pos_embed" in name and self.cfg.positions == "interleaved":
-                weight.copy_(sinusoids(torch.arange(self.cfg.n_ctx), self.cfg.d_model))
-            elif "embed" in name:
-                init_embedding(weight, generator)
-                weight.mul_(self.cfg.init_std)
-            else:
-                init_linear(weight, generator)
-        return self
+    def drawn(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        """Linear maps of `init_linear`, embeddings of sigma cfg.init_std, interleaved positions by their formula."""
+        if "pos_embed" in name and self.cfg.positions == "interleaved":
+            return sinusoids(torch.arange(self.cfg.n_ctx), self.cfg.d_model)
+        if "embed" in name:
+            return init_embedding(shape, generator).mul_(self.cfg.init_std)
+        return init_linear(shape, generator)
 
 
 # Translation from and to Hugging Face.
@@ -494,21 +493,6 @@ _REQUIRED = {
 }
 
 
-def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `TransformerConfig` in a `config.json`; errors as in `TransformerConfig.from_hf`."""
-    check_implemented(hf, _REQUIRED, "marian")
-    sizes = {each.name for each in fields(TransformerConfig) if each.type is int}
-    given = read_fields(TransformerConfig, hf, sizes)
-    _check_sharing(hf)
-    given = {"scale_embedding": False, "activation": "gelu"} | given  # transformers' defaults for Marian
-    given["activation"] = {"swish": "silu"}.get(str(given["activation"]), given["activation"])
-    if given.get("bos_token_id") == given.get("eos_token_id"):
-        given["bos_token_id"] = None  # Marian's files name </s> there, which never begins a text
-    sinusoidal = hf.get("static_position_embeddings", True)
-    check_flag(sinusoidal, "static_position_embeddings")
-    return given | {"positions": "sinusoidal" if sinusoidal else "learned"}
-
-
 def _check_sharing(hf: Mapping[str, Any]) -> None:
     shared, tied = hf.get("share_encoder_decoder_embeddings", True), hf.get("tie_word_embeddings", True)
     if shared != tied:
@@ -523,8 +507,7 @@ def _check_sharing(hf: Mapping[str, Any]) -> None:
         )
 
 
-HF_PREFIX = "model."
-_SHARED, _HEAD, _BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
+_COPIES = [f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")]  # of the shared embedding
 
 
 def _attention_names(stack: str, ours: str, theirs: str) -> dict[str, str]:
@@ -532,9 +515,9 @@ def _attention_names(stack: str, ours: str, theirs: str) -> dict[str, str]:
     return {f"{stack}.blocks.{{}}.{ours}.{x}": f"model.{stack}.layers.{{}}.{theirs}.{names[x]}" for x in names}
 
 
-def hf_names(cfg: TransformerConfig) -> dict[str, HfTensor]:
-    """Our name of every weight -> its name in a Hugging Face Marian file."""
-    modules = {"logits_bias": _BIAS, "unembed": "lm_head", "target_embed": "model.decoder.embed_tokens"}
+def modules(cfg: TransformerConfig) -> dict[str, str]:
+    """Our modules and single weights by their names in a Hugging Face Marian file."""
+    modules = {"logits_bias": "final_logits_bias", "unembed": "lm_head", "target_embed": "model.decoder.embed_tokens"}
     modules["embed"] = "model.shared" if cfg.tie_embeddings else "model.encoder.embed_tokens"
     norms = {"encoder": ("self_attn", "final"), "decoder": ("self_attn", "encoder_attn", "final")}
     for stack in norms:
@@ -544,13 +527,7 @@ def hf_names(cfg: TransformerConfig) -> dict[str, HfTensor]:
         modules |= _attention_names(stack, "attn", "self_attn")
         modules[f"{stack}.pos_embed"] = f"model.{stack}.embed_positions"
     modules |= _attention_names("decoder", "cross_attn", "encoder_attn")
-    return weight_names(Transformer, cfg, modules)
-
-
-def hf_ties(cfg: TransformerConfig) -> dict[str, str | None]:
-    """The name of a copy that a file may hold -> the name of the original: the shared embedding, if all are tied."""
-    copies = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", _HEAD)
-    return dict.fromkeys(copies, _SHARED) if cfg.tie_embeddings else {}
+    return modules
 
 
 def hf_parts(cfg: TransformerConfig, names: Collection[str]) -> TransformerConfig:
@@ -560,7 +537,7 @@ def hf_parts(cfg: TransformerConfig, names: Collection[str]) -> TransformerConfi
     as tables. A file of a bare model has no bias for the head, and the model then has none.
     """
     stored = any(f"model.{stack}.embed_positions.weight" in names for stack in ("encoder", "decoder"))
-    return replace(cfg, positions="learned" if stored else cfg.positions, logits_bias=_BIAS in names)
+    return replace(cfg, positions="learned" if stored else cfg.positions, logits_bias="final_logits_bias" in names)
 
 
 def shape(cfg: TransformerConfig) -> ModelShape:
@@ -584,10 +561,9 @@ def _position_rows(_: tuple, output: Any) -> Any:
     return output if output.dim() == 3 else output[None]
 
 
-def hf_model(cfg: TransformerConfig) -> HfModel:
+def twin(cfg: TransformerConfig, names: Mapping[str, HfTensor]) -> HfModel:
     """The classes of transformers, and where they compute our points."""
-    streams = {"resid_mid": "ln1", "resid_mid_cross": "ln2"}
-    points = weight_points(hf_names(cfg), streams)
+    points = weight_points(names, {"resid_mid": "ln1", "resid_mid_cross": "ln2"})
     for stack in ("encoder", "decoder"):
         points[f"{stack}.resid_post"] = HfPoint(f"model.{stack}.layers.{{layer}}.final_layer_norm", module_input)
         points[f"{stack}.pos_embed"] = HfPoint(f"model.{stack}.embed_positions", _position_rows)
@@ -601,10 +577,10 @@ FAMILY = Family(
     config=TransformerConfig,
     model=Transformer,
     shape=shape,
-    hf_names=hf_names,
-    hf_prefix=HF_PREFIX,
-    hf_model=hf_model,
-    hf_ties=hf_ties,
+    modules=modules,
+    hf_prefix="model.",
+    twin=twin,
+    copies=lambda cfg: dict.fromkeys(_COPIES, "model.shared.weight") if cfg.tie_embeddings else {},
     hf_parts=hf_parts,
     loads="Marian, the original encoder-decoder",
     refused="pre-norm blocks, a norm of the embeddings",

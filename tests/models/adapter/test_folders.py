@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 import probekit as pk
 from probekit.cli.main import run
 from probekit.errors import DataError, UsageError
-from probekit.models.adapter.quiet import quiet
+from probekit.models.adapter.model import quiet
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.weights import save_hf
 

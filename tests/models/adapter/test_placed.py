@@ -16,7 +16,7 @@ from probekit.errors import ProbekitError, UsageError
 from probekit.models import model_types
 from probekit.models.adapter import load as adapter_load
 from probekit.models.adapter.load import widen_for_products
-from probekit.models.adapter.quiet import quiet
+from probekit.models.adapter.model import quiet
 
 KIND = "stablelm"
 TASK = pk.Task("t", [[3, 4, 5], [6, 7], [3, 4, 8, 9]])

@@ -137,19 +137,3 @@ def test_what_a_checkpoint_lacks_is_not_made_up():
             bare.classify(bare(tokens, return_logits=False))
     with pytest.raises(UsageError, match="no point"):
         bare.resolve("head_ln")
-
-
-@pytest.mark.parametrize(
-    ("name", "parts"),
-    [
-        ("BertModel", (True, False, False)),
-        ("BertForMaskedLM", (False, True, False)),
-        ("BertForNextSentencePrediction", (True, False, True)),
-        ("BertForPreTraining", (True, True, True)),
-    ],
-)
-def test_config_round_trip(name, parts):
-    cfg = BertConfig.from_hf({**OTHER, "architectures": [name]})
-    assert BertConfig.from_hf(cfg.to_hf()) == cfg
-    assert (cfg.pooler, cfg.mlm_head, cfg.seq_head) == parts
-    assert (cfg.d_mlp, cfg.d_head, cfg.n_segments, cfg.ln_eps) == (40, 16, 3, 1e-5)

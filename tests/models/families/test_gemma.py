@@ -248,7 +248,7 @@ _REFUSED = [
     (GEMMA2, {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "dynamic.* is not implemented"),
     (GEMMA3, {"sliding_window_pattern": 0}, "sliding_window_pattern must be a whole number"),
     (GEMMA3, {"sliding_window_pattern": True}, "sliding_window_pattern must be a whole number"),
-    (GEMMA3, {"rope_local_base_freq": -1.0}, r"local_rope_theta \(rope_local_base_freq\)"),
+    (GEMMA3, {"rope_local_base_freq": -1.0}, "rope_local_base_freq must be a positive number"),
     (GEMMA3, {"rope_parameters": {"rope_type": "linear", "factor": 8.0}}, "an object with full_attention and"),
     (GEMMA3, {"rope_parameters": [1]}, "an object with full_attention and"),
     (GEMMA3, {"rope_scaling": {"type": "linear", "factor": 8.0}}, "name it rope_type"),

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from encoder_folders import assert_equal_to, error, hf_folder, load, read_by, rewrite
+from encoder_folders import assert_equal_to, hf_folder, load, read_by, rewrite
 from tiny_configs import SIZES
 from transformers import ModernBertConfig as HfConfig
 from transformers import ModernBertForMaskedLM, ModernBertModel
+from transformers_twins import error
 
 from probekit.errors import UsageError
 from probekit.models.families.modernbert import ModernBert, ModernBertConfig
@@ -130,9 +131,9 @@ _REFUSED = [
     ({"layer_types": "full_attention"}, "layer_types must be a list"),
     ({"layer_types": ["full_attention"] * 4, "global_attn_every_n_layers": 3}, "global_attn_every_n_layers 3"),
     ({"rope_scaling": {"rope_type": "linear", "factor": 2}}, "rope_scaling"),
-    ({"rope_parameters": {"rope_theta": 1e4}}, "rope_parameters must be given for full_attention"),
-    ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type = 'yarn' is not implemented"),
-    ({"rope_parameters": {"full_attention": {"factor": 2}}}, "rope_parameters of full_attention"),
+    ({"rope_parameters": {"rope_theta": 1e4}}, "an object with full_attention and"),
+    ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "'yarn' is not implemented"),
+    ({"rope_parameters": {"full_attention": {"factor": 2}}}, "'factor' and no rope_type"),
     ({"rope_parameters": {"full_attention": {"rope_theta": 5.0}}, "global_rope_theta": 6.0}, "leave one out"),
     ({"local_rope_theta": float("nan")}, "local_rope_theta must be a positive number .*; got nan"),
     ({"local_rope_theta": None}, "local_rope_theta must be a positive number"),

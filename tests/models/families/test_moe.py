@@ -1,21 +1,17 @@
 """Mixtral, Qwen3-MoE and OLMoE against `transformers`, and the router and its experts against their definition."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from tiny_configs import SIZES
 from torch import Tensor
 from torch.nn.functional import silu
 from transformers_twins import error, tokens_for, twins
 
 from probekit.errors import DataError, UsageError
-from probekit.models.families.moe import Moe, MoeConfig, SparseMLP, hf_names, slots
+from probekit.models.families.moe import Moe, MoeConfig, SparseMLP
 from probekit.models.load import load_model
-from probekit.models.weights import save_hf
 from probekit.points import Place
 
 MOE_SIZES: dict[str, Any] = SIZES | {"d_mlp": 24, "n_kv_heads": 2, "d_head": 8, "n_experts": 6}
@@ -210,45 +206,6 @@ def test_sparse_layers_have_a_router_and_dense_ones_an_mlp():
         model.resolve(("router_logits", 1))
     with pytest.raises(UsageError, match=r"no point mlp_pre\.0.*each token has its own.*mlp_pre 1"):
         model.resolve(("mlp_pre", 0))
-
-
-def hub_folder(folder: Path, hf: dict, shards: int = 1, prefix: str = "model.") -> tuple[Any, Moe]:
-    """A model of transformers, written tensor by tensor with the names of the Hub's files."""
-    oracle, model = twins(hf)
-    tensors = slots(hf["model_type"], oracle.state_dict())
-    tensors = {name.replace("model.", prefix, 1): x.contiguous() for name, x in tensors.items()}
-    if not prefix:
-        tensors.pop("lm_head.weight", None)
-    assert not any("gate_up_proj" in name for name in tensors)
-    names = sorted(tensors)
-    files = {f"model-{i + 1:05}-of-{shards:05}.safetensors": names[i::shards] for i in range(shards)}
-    folder.mkdir(parents=True, exist_ok=True)
-    for file, held in files.items():
-        save_file({name: tensors[name] for name in held}, folder / file, metadata={"format": "pt"})
-    index = {"metadata": {}, "weight_map": {name: file for file, held in files.items() for name in held}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    (folder / "config.json").write_text(json.dumps(hf))
-    return oracle, model
-
-
-@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe with one dense layer and a window", "olmoe, clipped"])
-def test_folders_of_either_load_in_the_other(tmp_path, name):
-    """Files as on the Hub, in shards; as transformers 5 writes them; and as we do."""
-    hf = VARIANTS[name]
-    oracle, model = hub_folder(tmp_path / "hub", hf, shards=3)
-    oracle.save_pretrained(tmp_path / "theirs")
-    save_hf(model, tmp_path / "ours")
-    names = {where.name for where in hf_names(model.cfg).values()}
-    assert load_file(tmp_path / "theirs/model.safetensors").keys() == names
-    tokens = tokens_for(model)
-    with torch.no_grad():
-        wanted = oracle(tokens).logits
-        for folder in ("hub", "theirs", "ours"):
-            loaded = load_model(tmp_path / folder, device="cpu")
-            assert loaded.fingerprint() == model.fingerprint()
-            again = type(oracle).from_pretrained(tmp_path / folder).eval()
-            assert error(again(tokens).logits, wanted) <= 1e-6
-            assert error(loaded(tokens), wanted) <= 1e-5
 
 
 @pytest.mark.parametrize("name", ["mixtral", "olmoe"])

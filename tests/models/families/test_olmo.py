@@ -45,12 +45,6 @@ PUBLISHED = {  # what their config.json says, and how many parameters they have
          "tie_word_embeddings": False, "attention_bias": False, "hidden_act": "silu", "pad_token_id": 100277},
         1_484_916_736,
     ),
-    "OLMo 2 7B": (
-        {"model_type": "olmo2", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-         "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 100352, "rms_norm_eps": 1e-6,
-         "max_position_embeddings": 4096, "rope_theta": 500000, "rope_scaling": None},
-        7_298_617_344,
-    ),
     "Olmo 3 7B": (
         {"model_type": "olmo3", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
          "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 100278, "rms_norm_eps": 1e-6,
@@ -79,7 +73,7 @@ _REFUSED = [
     (OLMO3, {"sliding_window": 0}, "sliding_window must be a whole number"),
     (OLMO3, {"layer_types": [FULL] * 2}, "layer_types must name 3 layers; got 2"),
     (OLMO3, {"layer_types": []}, "layer_types must be a list of 3 types"),
-    (OLMO3, {"rope_parameters": {SLIDING: {"rope_theta": float("nan")}}}, "local_rope_theta must be a positive number"),
+    (OLMO3, {"rope_parameters": {SLIDING: {"rope_theta": float("nan")}}}, "rope_theta must be a positive number"),
     (OLMO3, {"layer_types": "full"}, "layer_types must be a list of 3 types"),
     (OLMO3, {"layer_types": [FULL, SLIDING, "chunked"]}, "unknown layer_types 'chunked'"),
     (OLMO3, {"layer_types": [FULL, SLIDING, ["x"]]}, "unknown layer_types"),

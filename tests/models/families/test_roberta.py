@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from encoder_folders import assert_equal_to, error, hf_folder, load, read_by, rewrite
+from encoder_folders import assert_equal_to, hf_folder, load, read_by, rewrite
 from tiny_configs import SIZES
+from transformers_twins import error
 
 from probekit.errors import UsageError
 from probekit.models import load_model
