@@ -371,5 +371,5 @@ def check_mask(mask: Tensor) -> Tensor:
     return mask.bool()
 
 
-def _bytes_of(x: Tensor) -> memoryview:
+def _bytes_of(x: Any) -> memoryview:
     return memoryview(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())

@@ -314,10 +314,12 @@ def _own(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "Langua
     stored = named_tensors(found.folder, family, cfg)
     with torch.device("meta"):
         model = family.model(family.hf_parts(cfg, stored))
-    placement = choose_placement(model, dtype) if device is None else None
-    home = home_of(model, placement) if placement else device
-    load_weights(model, found.folder, family, stored, home, dtype)
-    return spread_over(model, placement) if placement else model
+    if device is not None:
+        load_weights(model, found.folder, family, stored, device, dtype)
+        return model
+    placement = choose_placement(model, dtype)
+    load_weights(model, found.folder, family, stored, home_of(model, placement), dtype)
+    return spread_over(model, placement)
 
 
 def _adapted(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "LanguageModel":

@@ -43,7 +43,7 @@ _KNOWN = {
 
 def rope_from_hf(
     hf: Mapping[str, Any],
-    theta: tuple[str | None, float] = ("rope_theta", 10000.0),
+    theta: tuple[str, float] = ("rope_theta", 10000.0),
     share: tuple[str, float] | None = None,
     kinds: tuple[str, ...] = KINDS,
 ) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def rope_from_hf(
 
     Args:
         hf: the fields of config.json.
-        theta: the field outside of rope_parameters with the base of the rotations, and the base where no field has it.
+        theta: the field outside of rope_parameters with the base of the rotations ("": none), and the default base.
         share: the same of how much of each head is rotated, returned as `partial_rotary_factor`; None: all of it.
         kinds: of scaling that the family implements.
 
@@ -78,8 +78,8 @@ def rope_from_hf(
 
 def rope_by_type_from_hf(
     hf: Mapping[str, Any],
-    full: tuple[str | None, float],
-    local: tuple[str | None, float],
+    full: tuple[str, float],
+    local: tuple[str, float],
     kinds: tuple[str, ...] = KINDS,
 ) -> dict[str, Any]:
     """The fields `rope_theta` and `rope_scaling` of layers of full attention, and `local_rope_theta` of the others.
@@ -111,9 +111,9 @@ def rope_by_type_from_hf(
     return stretched | {"local_rope_theta": windowed["rope_theta"]}
 
 
-def _number(name: str, outside: str | None, default: float, rope: Mapping[str, Any], hf: Mapping[str, Any]) -> Any:
+def _number(name: str, outside: str, default: float, rope: Mapping[str, Any], hf: Mapping[str, Any]) -> Any:
     """A number that rope_parameters hold today, and other files outside of them; they must agree."""
-    value = rope.get(name, hf.get(outside, default))  # pyright: ignore[reportArgumentType]
+    value = rope.get(name, hf.get(outside, default))
     check_positive_number(value, outside or name)  # NaN differs from itself
     for field in (outside, name) if outside else ():  # today's name outside has no effect in transformers
         if hf.get(field, value) != value:

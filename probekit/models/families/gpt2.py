@@ -105,7 +105,8 @@ class GPT2Config(SharedWidth):
             given["d_mlp"] = 4 * given["d_model"]
         if hf.get("eos_token_id") == []:
             given["eos_token_id"] = ()  # no token ends a text, where null means the BOS token
-        return cls(**{"bos_token_id": 50256, "eos_token_id": 50256} | given)
+        defaults: dict[str, Any] = {"bos_token_id": 50256, "eos_token_id": 50256}
+        return cls(**defaults | given)
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""

@@ -114,7 +114,8 @@ class GPTNeoXConfig:
             check_implemented(hf, {"head_dim": given["d_model"] // given["n_heads"]}, "gpt_neox")
         rope = rope_from_hf(hf, theta=("rotary_emb_base", 10000.0), share=("rotary_pct", 0.25))
         given |= {"rotary_pct": rope.pop("partial_rotary_factor"), **rope}
-        return cls(**{"eos_token_id": 2} | given)  # transformers' default; the released models all have 0
+        defaults: dict[str, Any] = {"eos_token_id": 2}
+        return cls(**defaults | given)  # transformers' default; the released models all have 0
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model; rotations under both names."""

@@ -163,7 +163,7 @@ class MoeConfig:
         rope = rope_from_hf(hf, theta=("rope_theta", 1e6 if model_type == "mixtral" else 1e4))
         required = ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab", "n_experts")
         given = read_fields(cls, hf, required, model_type)
-        fields = _DEFAULTS[model_type] | {"norm_top_k": model_type == "mixtral"} | given | rope
+        fields: dict[str, Any] = _DEFAULTS[model_type] | {"norm_top_k": model_type == "mixtral"} | given | rope
         fields |= _heads(hf, given, model_type) | _window(hf, model_type)
         if model_type == "qwen3_moe":
             fields["dense_layers"] = _dense_layers(hf)
@@ -282,8 +282,8 @@ class Block(nn.Module):
         self.hook_attn_out = HookPoint("B L D")
         self.hook_resid_mid = HookPoint("B L D")
         self.ln2 = RMSNorm(cfg.d_model, cfg.norm_eps)
-        is_dense = layer in cfg.dense_layers
-        self.mlp = SwiGLU(cfg.d_model, cfg.d_dense_mlp, False, cfg.activation) if is_dense else SparseMLP(cfg)
+        is_dense, width = layer in cfg.dense_layers, cfg.d_dense_mlp or 0
+        self.mlp = SwiGLU(cfg.d_model, width, False, cfg.activation) if is_dense else SparseMLP(cfg)
         self.hook_mlp_out = HookPoint("B L D")
         self.hook_resid_post = HookPoint("B L D")
 

@@ -123,7 +123,7 @@ class OlmoConfig:
         given = read_fields(cls, hf, ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"))
         fields = {"norm_eps": 1e-5, "eos_token_id": 50279} | given  # transformers' defaults
         # a rope_theta outside of rope_parameters is for layers of full attention alone
-        by_type = ("rope_theta", THETA), (None, THETA)
+        by_type = ("rope_theta", THETA), ("", THETA)
         rope = rope_from_hf(hf) if model_type == "olmo2" else rope_by_type_from_hf(hf, *by_type)
         return cls(**fields | grouped_heads(cls, hf, given) | _layers(hf, model_type) | rope, model_type=model_type)
 
