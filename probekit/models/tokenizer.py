@@ -3,7 +3,8 @@
 import difflib
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +21,17 @@ def is_library_error(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException" or (
         isinstance(error, Exception) and not isinstance(error, MemoryError)
     )
+
+
+@contextmanager
+def library_errors(why: Callable[[BaseException], str]) -> Iterator[None]:
+    """Turn what the `tokenizers` library raises into a DataError with the text that `why` gives."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_library_error(error):
+            raise
+        raise DataError(why(error)) from None
 
 
 class Tokenizer:
@@ -62,12 +74,8 @@ class Tokenizer:
         start, end = self._around(bos)
         if not isinstance(text, str):
             raise UsageError(f"text must be a str; got {type(text).__name__}")
-        try:
+        with library_errors(lambda error: self._why_not(text, error)):
             ids = self._backend.encode(text, add_special_tokens=False).ids
-        except BaseException as error:
-            if not is_library_error(error):
-                raise
-            raise DataError(self._why_not(text, error)) from None
         return [*start, *self._known(ids), *end]
 
     def encode_batch(self, texts: Sequence[str], bos: bool = False) -> list[list[int]]:
@@ -131,12 +139,9 @@ class Tokenizer:
         return [self._token(i) for i in self._in_vocabulary(ids)]
 
     def _decoded(self, ids: list[int]) -> str:
-        try:
+        what = f"the tokenizer cannot decode the ids {ids[:10]}"
+        with library_errors(lambda error: f"{what}: {ascii(str(error))[1:-1]:.200}"):
             return self._backend.decode(ids, skip_special_tokens=False)
-        except BaseException as error:
-            if not is_library_error(error):
-                raise
-            raise DataError(f"the tokenizer cannot decode the ids {ids[:10]}: {ascii(str(error))[1:-1]:.200}") from None
 
     def _token(self, i: int) -> str:
         text = self._decoded([i])

@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 from probekit.errors import DataError
 from probekit.models.files import read_json, read_text
 from probekit.models.marian_tokenizer import marian_backend, read_marian_vocabulary, read_sentencepiece
-from probekit.models.tokenizer import Tokenizer, is_library_error
+from probekit.models.tokenizer import Tokenizer, library_errors
 from probekit.models.tokenizer_trial import check_patterns
 
 SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json")
@@ -201,15 +201,8 @@ def _tokenizer_json(path: Path) -> Backend:
         return Backend.from_str(read_text(path))
 
 
-@contextmanager
-def _refused(path: Path, what: str) -> Iterator[None]:
-    """Turn everything the library raises into a DataError: it raises plain Exception, or panics (a BaseException)."""
-    try:
-        yield
-    except BaseException as error:
-        if not is_library_error(error):
-            raise
-        raise DataError(f"{str(path)!a} {what}: {ascii(str(error))[1:-1]:.300}; download it again") from None
+def _refused(path: Path, what: str) -> AbstractContextManager[None]:
+    return library_errors(lambda error: f"{str(path)!a} {what}: {ascii(str(error))[1:-1]:.300}; download it again")
 
 
 def _check_merge(where: str, merge: Any, vocab: Mapping[str, Any]) -> tuple[str, str]:

@@ -198,7 +198,7 @@ def bits_config(quantize: str) -> Any:
 
 def widen_for_products(hf: nn.Module) -> bool:
     """Replace bitsandbytes' products; whether there were any."""
-    modules = list(_quantized(hf))
+    modules: list[Any] = [module for module in hf.modules() if type(module).__name__ in QUANTIZED]
     for module in modules:
         name = "_old_forward" if hasattr(module, "_old_forward") else "forward"  # accelerate wraps the latter
         setattr(module, name, partial(_wide_product, module))
@@ -209,10 +209,6 @@ def quantization_of(hf: Any) -> str | None:
     """What quantized the weights of a model of transformers ("bitsandbytes", "gptq"); None for weights in full."""
     method = getattr(hf, "quantization_method", None)
     return None if method is None else str(getattr(method, "value", method))
-
-
-def _quantized(hf: nn.Module) -> Iterator[Any]:
-    return (module for module in hf.modules() if type(module).__name__ in QUANTIZED)
 
 
 def _wide_product(module: Any, x: torch.Tensor) -> torch.Tensor:
