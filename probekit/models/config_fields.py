@@ -297,6 +297,24 @@ def check_layer_types(value: Any, n_layers: int) -> None:
         )
 
 
+def given_layer_types(hf: Mapping[str, Any], default: Collection[str]) -> tuple[str, ...]:
+    """The layer_types of a config.json, or those that its family has by default."""
+    given = default if hf.get("layer_types") is None else hf["layer_types"]
+    check_layer_types(given, len(default))
+    return tuple(given)
+
+
+def check_windows(cfg: Any) -> None:
+    """Refuse a config unless each layer has full attention or a window, and the window a size where one is used."""
+    types = cfg.layer_types
+    if not isinstance(types, tuple) or len(types) != cfg.n_layers or not {*map(str, types)} <= {FULL, SLIDING}:
+        raise DataError(
+            f"layer_types must be {FULL} or {SLIDING} for each of the {cfg.n_layers} layers; got {types!a:.200}"
+        )
+    if SLIDING in types:
+        check_dimension("sliding_window", cfg.sliding_window, "sliding_window")
+
+
 def check_only_layer_types(hf: Mapping[str, Any], types: list[str]) -> None:
     """Refuse layer_types in a config.json other than these, which follow from its other fields."""
     if hf.get("layer_types") not in (None, types):

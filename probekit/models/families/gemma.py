@@ -38,10 +38,11 @@ from probekit.models.config_fields import (
     check_dimension,
     check_fields,
     check_implemented,
-    check_layer_types,
     check_multiple,
     check_pairs,
+    check_windows,
     flag,
+    given_layer_types,
     named,
     one_of,
     read_fields,
@@ -193,13 +194,7 @@ class GemmaConfig:
         check_fields(self)
         check_multiple(self, "n_heads", "n_kv_heads")
         check_pairs(self)
-        types = self.layer_types
-        if not isinstance(types, tuple) or len(types) != self.n_layers or not {*map(str, types)} <= {FULL, SLIDING}:
-            raise DataError(
-                f"layer_types must be {FULL} or {SLIDING} for each of the {self.n_layers} layers; got {types!a:.200}"
-            )
-        if SLIDING in types:
-            check_dimension("sliding_window", self.sliding_window, "sliding_window")
+        check_windows(self)
         # what a generation has not, such as soft caps of scores in Gemma 3, its config.json cannot say
         said = _fields(self.to_hf())
         if wrong := [name for name, value in vars(self).items() if said[name] != value]:
@@ -466,15 +461,13 @@ def _of_first_generation(hf: Mapping[str, Any], fields: Mapping[str, Any]) -> di
     }
 
 
-def _layer_types(hf: Mapping[str, Any], model_type: str) -> Any:
-    if hf.get("layer_types") is not None:
-        check_layer_types(hf["layer_types"], hf["num_hidden_layers"])
-        return tuple(hf["layer_types"])
+def _layer_types(hf: Mapping[str, Any], model_type: str) -> tuple[str, ...]:
     pattern = VARIANTS[model_type].pattern
     if model_type == "gemma3_text":
         pattern = hf.get("sliding_window_pattern", pattern)
         check_dimension("n_layers", pattern, "sliding_window_pattern")
-    return tuple(SLIDING if (layer + 1) % pattern else FULL for layer in range(hf["num_hidden_layers"]))
+    default = [SLIDING if (layer + 1) % pattern else FULL for layer in range(hf["num_hidden_layers"])]
+    return given_layer_types(hf, default)
 
 
 def modules(cfg: GemmaConfig) -> dict[str, str]:

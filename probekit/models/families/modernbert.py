@@ -30,9 +30,10 @@ from probekit.models.config_fields import (
     check_dimension,
     check_fields,
     check_implemented,
-    check_layer_types,
     check_pairs,
+    check_windows,
     flag,
+    given_layer_types,
     one_of,
     read_fields,
     real,
@@ -111,11 +112,7 @@ class ModernBertConfig(SharedWidth):
         check_fields(self)
         self.settle_head_dim()
         check_pairs(self)
-        if len(self.layer_types) != self.n_layers or not set(self.layer_types) <= {FULL, SLIDING}:
-            raise DataError(
-                f"layer_types must be {FULL} or {SLIDING} for each of {self.n_layers} layers; "
-                f"got {list(self.layer_types)!a:.200}"
-            )
+        check_windows(self)
 
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> Self:
@@ -330,13 +327,12 @@ def _layers(hf: Mapping[str, Any]) -> dict[str, Any]:
         raise DataError(f"local_attention must be a whole number from 0; got {both!a:.60}")
     check_dimension("n_layers", every, "global_attn_every_n_layers")
     types = [SLIDING if i % every else FULL for i in range(hf["num_hidden_layers"])]
-    given = types if hf.get("layer_types") is None else hf["layer_types"]
-    check_layer_types(given, len(types))
-    if "global_attn_every_n_layers" in hf and given != types:
+    given = given_layer_types(hf, types)
+    if "global_attn_every_n_layers" in hf and given != tuple(types):
         raise DataError(
             f"layer_types must be those of global_attn_every_n_layers {every}; leave one out, or correct {given!a:.200}"
         )
-    return {"sliding_window": both // 2 + 1, "layer_types": tuple(map(str, given))}
+    return {"sliding_window": both // 2 + 1, "layer_types": given}
 
 
 _NAMES = {  # our module -> the file's

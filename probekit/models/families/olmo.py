@@ -21,7 +21,6 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from probekit.errors import DataError
 from probekit.hooks import HookPoint
 from probekit.models.cache import LayerCache
 from probekit.models.config_fields import (
@@ -30,12 +29,13 @@ from probekit.models.config_fields import (
     SLIDING,
     Unimplemented,
     check_choice,
-    check_dimension,
     check_fields,
     check_implemented,
     check_multiple,
     check_pairs,
+    check_windows,
     flag,
+    given_layer_types,
     grouped_heads,
     one_of,
     read_fields,
@@ -107,12 +107,8 @@ class OlmoConfig:
         check_fields(self)
         check_multiple(self, "n_heads", "n_kv_heads")
         check_pairs(self)
-        for kind in self.layer_types:
-            check_choice(kind, (FULL, SLIDING), "layer_types")
-        if self.layer_types and len(self.layer_types) != self.n_layers:
-            raise DataError(f"layer_types must name {self.n_layers} layers; got {len(self.layer_types)}")
-        if SLIDING in self.layer_types:
-            check_dimension("sliding_window", self.sliding_window, "sliding_window")
+        if self.layer_types:
+            check_windows(self)
 
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> Self:
@@ -265,11 +261,8 @@ def _layers(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
         if types not in (None, [FULL] * n_layers):
             raise Unimplemented(f"layer_types {types!a:.200} are not implemented for model_type olmo2; leave them out")
         return {"sliding_window": None, "layer_types": ()}
-    if types is None:
-        types = [FULL if i % 4 == 3 else SLIDING for i in range(n_layers)]
-    if not isinstance(types, list) or not types:
-        raise DataError(f"layer_types must be a list of {n_layers} types; got {types!a:.60}")
-    return {"sliding_window": hf.get("sliding_window", 4096), "layer_types": tuple(types)}
+    types = given_layer_types(hf, [FULL if i % 4 == 3 else SLIDING for i in range(n_layers)])
+    return {"sliding_window": hf.get("sliding_window", 4096), "layer_types": types}
 
 
 _NAMES = LLAMA_NAMES | {  # our module -> the file's

@@ -92,16 +92,6 @@ def test_every_layer_equals_the_oracle_with_segments_and_padding(name):
             assert error(cache["attn_pattern", i][b][:, real[b]], theirs.attentions[i][b][:, real[b]]) <= 1e-5
 
 
-def test_left_padding_equals_the_oracle_given_the_same_positions(pair):
-    oracle, model = pair
-    tokens, mask = tokens_for(model), torch.ones(3, 9, dtype=torch.long)
-    mask[0, :4], mask[1, :1] = 0, 0
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    with torch.no_grad():
-        theirs = oracle(tokens, attention_mask=mask, position_ids=positions).prediction_logits
-        assert error(model(tokens, attention_mask=mask)[mask.bool()], theirs[mask.bool()]) <= 1e-5
-
-
 def test_the_heads_norm_is_reached_without_the_logits_where_someone_listens(model):
     tokens = tokens_for(model)
     with torch.no_grad():
