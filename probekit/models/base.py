@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -178,18 +178,22 @@ class LanguageModel(HookedModule):
         return stop
 
     @contextmanager
-    def reading(self, read_BR: Tensor | None) -> Iterator[None]:
+    def _holding(self, attribute: str, value: Any) -> Iterator[None]:
+        before = getattr(self, attribute)
+        setattr(self, attribute, value)
+        try:
+            yield
+        finally:
+            setattr(self, attribute, before)
+
+    def reading(self, read_BR: Tensor | None) -> AbstractContextManager[None]:
         """Within the context, forwards return these positions alone, [B, R, D]; None means all.
 
         The last block that runs computes keys and values of all positions, and everything else of these. Its points
         after the keys and values are [B, R, ...]. The forward must be given position_ids [B, L] and a mask [B, L, M].
         Like hooks, it holds for every thread.
         """
-        before, self._read = self._read, read_BR
-        try:
-            yield
-        finally:
-            self._read = before
+        return self._holding("_read", read_BR)
 
     @contextmanager
     def edited(self, edits: Edits, positions: Positions = "all") -> Iterator[Self]:
@@ -234,14 +238,9 @@ class LanguageModel(HookedModule):
             self._n_followed -= 1
             self._texts = None
 
-    @contextmanager
-    def telling(self, texts: TextTokens | None) -> Iterator[None]:
+    def telling(self, texts: TextTokens | None) -> AbstractContextManager[None]:
         """Within the context, edits at positions take the tokens of forwards as those of these texts; None: unknown."""
-        before, self._told = self._told, (texts,)
-        try:
-            yield
-        finally:
-            self._told = before
+        return self._holding("_told", (texts,))
 
     def reads(self, tokens: Tensor, position_ids: Tensor, mask: Mask, stop: int) -> list[Tensor | None]:
         """The positions that each of the `stop` blocks reads: those of `reading` in the last, None (all) in the others.
@@ -258,17 +257,12 @@ class LanguageModel(HookedModule):
             )
         return [*[None] * (stop - 1), self._read.to(tokens.device)]
 
-    @contextmanager
-    def starting(self, layer: int, resid_BLD: Tensor) -> Iterator[None]:
+    def starting(self, layer: int, resid_BLD: Tensor) -> AbstractContextManager[None]:
         """Within the context, forwards start at this block with this input; their tokens only give the shape.
 
         The blocks before it do not run, and their points do not fire; those of the embedding do.
         """
-        before, self._start = self._start, (layer, resid_BLD)
-        try:
-            yield
-        finally:
-            self._start = before
+        return self._holding("_start", (layer, resid_BLD))
 
     def started(self, embedded_BLD: Tensor) -> tuple[int, Tensor]:
         """The first block that runs, and its input: 0 and the embedding, or those of `starting`."""

@@ -35,6 +35,7 @@ from probekit.models.config_fields import (
     check_multiple,
     check_only_layer_types,
     check_pairs,
+    check_whole,
     flag,
     grouped_heads,
     named,
@@ -325,8 +326,7 @@ def _window(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
 def _n_full_layers(hf: Mapping[str, Any]) -> int:
     """How many layers come before those with a window: max_window_layers, unless layer_types says otherwise."""
     types, n_full = hf.get("layer_types"), hf.get("max_window_layers", 28)
-    if isinstance(n_full, bool) or not isinstance(n_full, int) or n_full < 0:
-        raise DataError(f"max_window_layers must be a whole number from 0; got {n_full!a:.60}")
+    check_whole(n_full, "max_window_layers")
     if not isinstance(types, list):
         return n_full
     listed = next((i for i, kind in enumerate(types) if kind != FULL), len(types))

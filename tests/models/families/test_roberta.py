@@ -126,7 +126,7 @@ _REFUSED = [
     ({"hidden_size": 30}, r"d_model \(hidden_size\) 30 must be a multiple of n_heads"),
     ({"max_position_embeddings": "8"}, "max_position_embeddings must be a whole number"),
     ({"max_position_embeddings": 2}, r"n_ctx \(max_position_embeddings - pad_token_id - 1\) .*got 0"),
-    ({"pad_token_id": None}, "pad_token_id must be a whole number from 0.*got None"),
+    ({"pad_token_id": None}, "pad_token_id must be a whole number from 0; got None"),
     ({"pad_token_id": -1}, "pad_token_id"),
     ({"pad_token_id": 25}, "n_ctx"),
     ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key' is not implemented"),
