@@ -7,7 +7,7 @@ import torch
 from probekit.evaluation.fits.layer import features_of
 from probekit.machine.devices import has_float64, where_float64
 from probekit.points import Place
-from probekit.probes.ridge import RidgePath
+from probekit.probes.ridge import ridge_path
 
 X = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
 Y = X[:, :1].double()
@@ -42,5 +42,5 @@ def test_features_move_before_anything_is_computed() -> None:
     acts: Any = Activations({("resid_pre", 0): OnMps()})
     assert features_of(acts, Place("resid_pre", 0)) is X
     rows: Any = OnMps()
-    moved, here = RidgePath(rows, Y).weights(1.0), RidgePath(X, Y).weights(1.0)
+    moved, here = ridge_path(rows, Y).weights(1.0), ridge_path(X, Y).weights(1.0)
     assert all((one == other).all() for one, other in zip(moved, here, strict=True))

@@ -44,7 +44,7 @@ class Solutions:
     converged: np.ndarray
 
 
-def reassembled(parts: Sequence[Solutions], numbers: Sequence[Sequence[int] | np.ndarray]) -> Solutions:
+def reassembled(parts: Sequence[Solutions], numbers: Sequence[Sequence[int]]) -> Solutions:
     """The solutions of several parts as one, in the order of the numbers that each part's problems have."""
     back = np.argsort(np.concatenate(numbers))
     return Solutions(*(np.concatenate(values)[back] for values in zip(*(vars(s).values() for s in parts), strict=True)))

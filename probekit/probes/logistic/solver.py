@@ -13,17 +13,16 @@ converge slowly (nearly separable, few rows) switch to Newton's method, each wit
 Axes: N rows, D features, P problems, K score columns of a problem (1 for two classes, C for more), M weightings.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from probekit.errors import UsageError
-from probekit.machine.threads import Shares, shares
+from probekit.machine.threads import shares
 from probekit.probes.lbfgs import inverse_times
 from probekit.probes.logistic import binary, multinomial
 from probekit.probes.logistic.certificate import Certified, Solutions, reassembled, within_tolerance
@@ -86,28 +85,21 @@ def solve_logistic(
     """
     _check(X, problems)
     X = X.detach() if isinstance(X, Tensor) else X
-    held = X if _is_held(X, standardise) else None
-    if held is not None and problems.labels[0].n_classes > 2:
-        return _by_weighting(
-            multinomial.solve_multinomial, multinomial.LARGE, held, problems, standardise, tol, max_iter
-        )
-    if held is not None and binary.fits(held):
-        return _by_weighting(binary.solve_binary, binary.LARGE, held, problems, standardise, tol, max_iter)
+    in_memory = isinstance(X, Tensor) and X.device.type == "cpu"
+    # numbers whose products float32 can hold once they are scaled
+    if in_memory and (standardise or not bool((X.abs() > FLOAT32).any())):
+        if problems.labels[0].n_classes > 2 or binary.fits(X):
+            return _by_weighting(X, problems, standardise, tol, max_iter)
+    else:
+        in_memory = False
     which, solved = [], []
     for numbers, rows, some in _by_rows(X, problems):
         which.append(numbers)
-        if held is not None and isinstance(rows, Tensor) and binary.fits(rows):
-            solved.append(_by_weighting(binary.solve_binary, binary.LARGE, rows, some, standardise, tol, max_iter))
+        if in_memory and isinstance(rows, Tensor) and binary.fits(rows):
+            solved.append(_by_weighting(rows, some, standardise, tol, max_iter))
         else:
             solved.append(_solve_shared(rows, some, standardise, tol, max_iter))
     return reassembled(solved, which)
-
-
-def _is_held(X: Tensor | Stream, standardise: bool) -> TypeGuard[Tensor]:
-    """Whether X is in memory, in numbers whose products float32 can hold once they are scaled."""
-    if not isinstance(X, Tensor) or X.device.type != "cpu":
-        return False
-    return standardise or not bool((X.abs() > FLOAT32).any())
 
 
 def _check(X: Tensor | Stream, problems: ProblemSet) -> None:
@@ -125,13 +117,11 @@ def _check(X: Tensor | Stream, problems: ProblemSet) -> None:
             raise UsageError("no row of a problem has a weight; leave the problem out")
 
 
-SolveRows = Callable[[Tensor, ProblemSet, bool, Shares, float, int], Solutions]
-
-
-def _by_weighting(
-    solve_rows: SolveRows, large: int, X: Tensor, problems: ProblemSet, standardise: bool, tol: float, max_iter: int
-) -> Solutions:
+def _by_weighting(X: Tensor, problems: ProblemSet, standardise: bool, tol: float, max_iter: int) -> Solutions:
     """Solve the problems of each weighting on the rows that it leaves, with weights of about 1: float32 holds these."""
+    solve, large = binary.solve_binary, binary.LARGE
+    if problems.labels[0].n_classes > 2:
+        solve, large = multinomial.solve_multinomial, multinomial.LARGE
     groups, solved = by_weighting(problems), []
     for weighting, which in groups.items():
         rows, some, weights = X, subset(problems, which), problems.weightings[weighting]
@@ -141,15 +131,14 @@ def _by_weighting(
             strengths = tuple(each._replace(C=(each.C or 0.0) * size) for each in some.problems)
             some = ProblemSet(on_rows(some, kept).labels, (weights[kept] / size,), strengths)
         with shares(parallel=rows.numel() > large) as by_thread:
-            solved.append(solve_rows(rows, some, standardise, by_thread, tol, max_iter))
+            solved.append(solve(rows, some, standardise, by_thread, tol, max_iter))
     return reassembled(solved, list(groups.values()))
 
 
-Part = tuple[np.ndarray, Tensor | Stream, ProblemSet]  # numbers of problems, the rows they need, and the problems there
+def _by_rows(X: Tensor | Stream, problems: ProblemSet) -> Iterator[tuple[list[int], Tensor | Stream, ProblemSet]]:
+    """Numbers of problems, the rows that they need, and the problems there.
 
-
-def _by_rows(X: Tensor | Stream, problems: ProblemSet) -> Iterator[Part]:
-    """Problems on few rows, weighting by weighting, with a copy of these rows; all other problems with X.
+    Problems on few rows come weighting by weighting, with a copy of these rows; all other problems with X.
 
     A pass over all rows would cost the problems on few of them most. Few rows, such as a prefix of the online code, may
     also vary on other scales than X does.
@@ -164,10 +153,10 @@ def _by_rows(X: Tensor | Stream, problems: ProblemSet) -> Iterator[Part]:
     for weighting, which in groups.items():
         some = subset(problems, which)
         if weighting is None or isinstance(X, Stream):
-            yield np.array(which), X, some
+            yield which, X, some
         else:
             rows = np.flatnonzero(np.asarray(problems.weightings[weighting]))
-            yield np.array(which), X[torch.from_numpy(rows).to(X.device)], on_rows(some, rows)
+            yield which, X[torch.from_numpy(rows).to(X.device)], on_rows(some, rows)
 
 
 def _solve_shared(X: Tensor | Stream, problems: ProblemSet, standardise: bool, tol: float, max_iter: int) -> Solutions:
@@ -179,9 +168,9 @@ def _solve_shared(X: Tensor | Stream, problems: ProblemSet, standardise: bool, t
         K = 1 if n_classes == 2 else n_classes
         every = objective_of(features, problems, K, standardise, X.order if isinstance(X, Stream) else None)
         size = max(1, most_scores(X, MOST_SCORES) // (K * max(features.n, 2 * MEMORY * features.d)))
-        numbers = torch.arange(len(problems.problems), device=features.device)
-        parts = [_solve(every.of(part), tol, max_iter) for part in numbers.split(size)]
-    return Solutions(*(np.concatenate(values) for values in zip(*(vars(s).values() for s in parts), strict=True)))
+        numbers = torch.arange(len(problems.problems), device=features.device).split(size)
+        parts = [_solve(every.of(part), tol, max_iter) for part in numbers]
+    return reassembled(parts, [part.tolist() for part in numbers])
 
 
 def _solve(objective: Objective, tol: float, max_iter: int) -> Solutions:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from logistic_worlds import oracle, standardised, world
 
-from probekit.probes.logistic import multinomial, softmax
+from probekit.probes.logistic import multinomial
 from probekit.probes.logistic.solver import solve_logistic
 from probekit.probes.problem import Labels, every_problem
 
@@ -139,7 +139,7 @@ def test_the_complete_factor_and_the_diagonal_alone_find_the_same(noise, monkeyp
     problems = every_problem([Labels(y, 6)], (1e-2, 1.0, 1e2, 1e4))
     made = []
 
-    class Counted(softmax.Dense):
+    class Counted(multinomial.Dense):
         def __init__(self, *arguments):
             made.append(arguments)
             super().__init__(*arguments)
@@ -162,7 +162,7 @@ def test_a_basis_of_a_sample_serves_what_is_too_large_to_turn(monkeypatch):
     problems = every_problem([Labels(y, 4)], PATH)
     turned = solve_logistic(torch.from_numpy(X).float(), problems)
     monkeypatch.setattr(multinomial, "TURNED", 10)
-    monkeypatch.setattr(softmax, "TURNED", 10)
+    monkeypatch.setattr(multinomial, "TURNED", 10)
     found = solve_logistic(torch.from_numpy(X).float(), problems)
     assert found.converged.all()
     np.testing.assert_allclose(found.objective, turned.objective, rtol=2e-6)

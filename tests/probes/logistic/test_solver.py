@@ -4,7 +4,7 @@ import torch
 from logistic_worlds import objective, oracle, standardised, world
 
 from probekit.errors import DataError, UsageError
-from probekit.probes.logistic import binary, certificate, features, multinomial, softmax, solver
+from probekit.probes.logistic import binary, certificate, features, multinomial, solver
 from probekit.probes.logistic.solver import solve_logistic
 from probekit.probes.problem import Labels, concatenated, every_problem, subset
 from probekit.probes.stream import Stream
@@ -205,8 +205,8 @@ def test_any_number_of_threads_gives_the_same_bits(shape, dtype, monkeypatch):
     for module, name, value in (
         (binary, "LARGE", 0),
         (multinomial, "LARGE", 0),
-        (softmax, "ONE_SHARE", 0),
-        (softmax, "BLOCK", 20_000),
+        (multinomial, "ONE_SHARE", 0),
+        (multinomial, "BLOCK", 20_000),
     ):
         monkeypatch.setattr(module, name, value)
     X, y = world(*shape)
