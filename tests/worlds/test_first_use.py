@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from probekit.errors import StorageError
-from probekit.worlds import first_use
-from probekit.worlds.first_use import cache_folder, make_once
+from probekit.worlds import train
+from probekit.worlds.train import cache_folder, make_once
 
 TOGETHER = """
 import sys, time
 from pathlib import Path
-from probekit.worlds.first_use import make_once
+from probekit.worlds.train import make_once
 
 name, cache = sys.argv[1], Path(sys.argv[2])
 
@@ -32,7 +32,7 @@ print((make_once(cache / "models" / "one", make) / "weights").read_text())
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from probekit.worlds.first_use import make_once
+from probekit.worlds.train import make_once
 
 def make(place):
     (place / "config.json").write_text("half")
@@ -90,7 +90,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(first_use.os, "fsync", full)
+        patch.setattr(train.os, "fsync", full)
         with pytest.raises(StorageError, match="No space left on device; set PROBEKIT_CACHE to another folder"):
             make_once(tmp_path / "one", write)
     assert list(tmp_path.iterdir()) == []
