@@ -62,9 +62,9 @@ class EstimatorProbe(Probe):
         """Fit a clone; sets the fitted attributes but warns of nothing."""
         X, y = self._checked(X, y, dtype=[np.float64, np.float32])
         self.estimator_ = clone(self.estimator)
-        with _named(self.estimator, "be fitted"), _convergence() as late:
+        with _named(self.estimator, "be fitted"), _convergence() as warned:
             self.estimator_.fit(X, y, **weights)
-        self.converged_ = not late
+        self.converged_ = not warned
         n_iter = getattr(self.estimator_, "n_iter_", None)
         self.n_iter_ = 0 if n_iter is None else int(np.max(n_iter))
         return self
@@ -119,7 +119,7 @@ class EstimatorClassifier(ClassifierProbe, EstimatorProbe):
         estimator = getattr(self, "estimator_", self.estimator)
         return not hasattr(estimator, "decision_function") and hasattr(estimator, "predict_proba")
 
-    fit = EstimatorProbe.fit
+    fit = EstimatorProbe.fit  # pyright: ignore[reportAssignmentType]
 
     def predict(self, X: Any) -> np.ndarray:
         """The class of each row: [N]."""
@@ -169,13 +169,13 @@ class EstimatorRegressor(RegressorMixin, EstimatorProbe):
 @contextmanager
 def _convergence() -> Iterator[list[warnings.WarningMessage]]:
     """Collects the ConvergenceWarnings of what runs inside; passes other warnings on."""
-    late: list[warnings.WarningMessage] = []
+    warned: list[warnings.WarningMessage] = []
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always", ConvergenceWarning)
-        yield late
+        yield warned
     for each in raised:
         if issubclass(each.category, ConvergenceWarning):
-            late.append(each)
+            warned.append(each)
         else:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 

@@ -89,10 +89,9 @@ def _branch(address: HubAddress, kind: Kind, head: str) -> tuple[str, dict[str, 
             head = api.repo_info(address.repo, repo_type=kind, revision=address.revision).sha or head
         except RevisionNotFoundError:
             api.create_branch(address.repo, branch=address.revision, repo_type=kind, exist_ok=True)
-    start, how = f"{address.folder}/" if address.folder else "", {"revision": head, "repo_type": kind}
-    files = {}
+    start, folder, files = f"{address.folder}/" if address.folder else "", address.folder or None, {}
     try:
-        for entry in api.list_repo_tree(address.repo, address.folder or None, recursive=True, **how):
+        for entry in api.list_repo_tree(address.repo, folder, recursive=True, revision=head, repo_type=kind):
             if isinstance(entry, RepoFile):
                 file = RemoteFile(entry.size, entry.blob_id, entry.lfs.sha256 if entry.lfs else None)
                 files[entry.path.removeprefix(start)] = file

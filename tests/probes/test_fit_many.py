@@ -6,7 +6,7 @@ import torch
 from probe_problems import problem
 
 from probekit.errors import DataError, UsageError
-from probekit.probes import PROBES, MLPProbe, RidgeProbe, RidgeRegressionProbe, ridge
+from probekit.probes import PROBES, LogisticProbe, MLPProbe, RidgeProbe, RidgeRegressionProbe, ridge
 from probekit.probes.problem import Labels, every_problem
 
 X, TWO = problem(n=120)
@@ -64,29 +64,24 @@ def test_the_ridge_path_is_one_eigendecomposition_a_mask(monkeypatch):
     assert len(calls) == 2
 
 
-@pytest.mark.parametrize("name", sorted(PROBES))
-def test_rows_that_lack_a_class_are_refused(name):
-    lacking = every_problem([Labels(THREE, 3)], [None], [(THREE != 2).astype(np.float64)])
-    with pytest.raises(DataError, match="class 2"):
-        MAKE[name]().fit_many(torch.from_numpy(X), lacking)
-    with pytest.raises(DataError, match="class 3"):
-        MAKE[name]().fit_many(torch.from_numpy(X), every_problem([Labels(THREE, 500)], [None]))
+@pytest.mark.parametrize(
+    ("probe", "labels", "weights", "error", "said"),
+    [
+        *((PROBES[name](), Labels(THREE, 3), (THREE != 2) * 1.0, DataError, "class 2") for name in ("logistic", "lda")),
+        (LogisticProbe(), Labels(THREE, 500), None, DataError, "class 3"),
+        (MLPProbe(), Labels(TWO), MASK / 2, UsageError, "weights must be 0 or 1"),
+        (RidgeRegressionProbe(), Labels(TWO * 1.0, 0), MASK / 2, UsageError, "weights must be 0 or 1"),
+        (RidgeRegressionProbe(), Labels(TWO), None, UsageError, "n_classes=0; got 2"),
+        (RidgeProbe(), Labels(TWO * 1.0, 0), None, UsageError, "2 classes or more; got n_classes=0"),
+        (RidgeProbe(), Labels(THREE, 2), None, DataError, r"labels must be 0\.\.1; got 0\.\.2"),
+    ],
+    ids=str,
+)
+def test_problems_that_cannot_be_fitted_are_refused(probe, labels, weights, error, said):
+    with pytest.raises(error, match=said):
+        probe.fit_many(torch.from_numpy(X), every_problem([labels], [None], [weights]))
 
 
-@pytest.mark.parametrize("name", sorted(set(PROBES) - {"logistic"}))
-def test_rows_are_taken_or_left_out(name):
-    with pytest.raises(UsageError, match="weights must be 0 or 1"):
-        MAKE[name]().fit_many(torch.from_numpy(X), every_problem([Labels(TWO, 2)], [None], [MASK / 2]))
-    with pytest.raises(UsageError, match="weights must be 0 or 1"):
-        RidgeRegressionProbe().fit_many(torch.from_numpy(X), every_problem([Labels(TWO * 1.0, 0)], [None], [MASK / 2]))
-
-
-def test_problems_of_another_kind_and_broken_features_are_refused():
-    with pytest.raises(UsageError, match="n_classes=0; got 2"):
-        RidgeRegressionProbe().fit_many(torch.from_numpy(X), every_problem([Labels(TWO, 2)]))
-    with pytest.raises(UsageError, match="2 classes or more; got n_classes=0"):
-        RidgeProbe().fit_many(torch.from_numpy(X), every_problem([Labels(TWO * 1.0, 0)]))
-    with pytest.raises(DataError, match=r"labels must be 0\.\.1; got 0\.\.2"):
-        RidgeProbe().fit_many(torch.from_numpy(X), every_problem([Labels(THREE, 2)]))
+def test_broken_features_are_refused():
     with pytest.raises(DataError, match="NaN or infinity in the features"):
         RidgeProbe().fit_many(torch.from_numpy(X) * torch.inf, every_problem([Labels(TWO, 2)]))

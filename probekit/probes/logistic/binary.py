@@ -307,7 +307,7 @@ def solve_binary(
         return Primal(Z, not exact, by_thread)
 
     def unknowns(which: Tensor) -> Tensor:
-        u, b = torch.stack([places[p].u for p in which.tolist()]), [places[p].b for p in which.tolist()]
+        u, b = torch.stack([iterates[p].u for p in which.tolist()]), [iterates[p].b for p in which.tolist()]
         return torch.cat([system.weights(u), torch.tensor(b).double()[:, None]], dim=1)[:, None]
 
     tasks = [
@@ -315,28 +315,28 @@ def solve_binary(
         for problem, C in zip(problems.problems, objective.C.tolist(), strict=True)
     ]
     system: System = Kernel(n, columns) if n <= d else primal()
-    places: dict[int, Iterate] = {}
+    iterates: dict[int, Iterate] = {}
     n_iter = torch.zeros(len(tasks), dtype=torch.int64)
     for which in by_rising_C(problems):
         task = tasks[which[0]]
-        at = place(task, system.zero(), torch.zeros_like(task.wrong), 0.0, 0.0)
+        at = iterate_at(task, system.zero(), torch.zeros_like(task.wrong), 0.0, 0.0)
         for number, p in enumerate(which):
-            start = stretched(system, tasks[p], at) if number else at
+            start = rescaled(system, tasks[p], at) if number else at
             at, n_iter[p] = descend(system, tasks[p], start, ROUNDING if exact else AIM * tol, max_iter)
-            places[p] = at
+            iterates[p] = at
 
-    def again(late: Tensor, found: Certified, sharper: float) -> tuple[Tensor, Tensor]:
+    def again(missed: Tensor, found: Certified, sharper: float) -> tuple[Tensor, Tensor]:
         nonlocal system
         if isinstance(system, Kernel):  # raw features of very unequal sizes: K has too few digits for the smaller
-            u = system.weights(torch.stack([places[p].u for p in range(len(places))]))
-            places.update({p: replace(at, u=u[p]) for p, at in places.items()})
+            u = system.weights(torch.stack([iterates[p].u for p in range(len(iterates))]))
+            iterates.update({p: replace(at, u=u[p]) for p, at in iterates.items()})
             system = primal()
-        more = torch.zeros_like(late)
-        for i, p in enumerate(late.tolist()):
-            at, task, left = places[p], tasks[p], max_iter - int(n_iter[p])
-            at = place(task, at.u, system.scores(at.u, exact=True), at.b, float(at.u @ at.u))
-            places[p], more[i] = descend(system, task, at, sharper, left, precise=True)
-        return unknowns(late), more
+        more = torch.zeros_like(missed)
+        for i, p in enumerate(missed.tolist()):
+            at, task, left = iterates[p], tasks[p], max_iter - int(n_iter[p])
+            at = iterate_at(task, at.u, system.scores(at.u, exact=True), at.b, float(at.u @ at.u))
+            iterates[p], more[i] = descend(system, task, at, sharper, left, precise=True)
+        return unknowns(missed), more
 
     v = unknowns(torch.arange(len(tasks)))
     return within_tolerance(objective, v, n_iter, again, [tol * share for share in SHARPER], tol, max_iter)
@@ -366,7 +366,7 @@ class Iterate:
 
 @dataclass(frozen=True, eq=False)
 class Slope:
-    """The gradient at a place, its dual, and how far the objective may be above its optimum."""
+    """The gradient at an iterate, its dual, and how far the objective may be above its optimum."""
 
     g: Tensor
     v: Tensor
@@ -409,8 +409,8 @@ def _derivatives(task: BinaryProblem, z: Tensor) -> tuple[Tensor, Tensor, Tensor
     return r, r * (task.wrong - signed), size
 
 
-def place(task: BinaryProblem, u: Tensor, s: Tensor, b: float, square: float) -> Iterate:
-    """The place of unknowns u with scores s, from a guess of the intercept."""
+def iterate_at(task: BinaryProblem, u: Tensor, s: Tensor, b: float, square: float) -> Iterate:
+    """The iterate of unknowns u with scores s, from a guess of the intercept."""
     b, r, h = balance(task, s, b)
     loss = F.softplus(task.wrong * (s + b), threshold=50)
     if task.weights is not None:
@@ -419,18 +419,18 @@ def place(task: BinaryProblem, u: Tensor, s: Tensor, b: float, square: float) ->
 
 
 def slope_at(system: System, task: BinaryProblem, at: Iterate, exact: bool) -> Slope:
-    """The gradient at a place."""
+    """The gradient at an iterate."""
     g, v = system.gradient(at.u, task.C * at.r, exact)
     return Slope(g, v, 0.5 * float((g @ v).clamp_min(0).nan_to_num(math.inf)))
 
 
-def stretched(system: System, task: BinaryProblem, at: Iterate) -> Iterate:
-    """The best multiple of a place's weights: where a smaller C's optimum leads at a larger one."""
+def rescaled(system: System, task: BinaryProblem, at: Iterate) -> Iterate:
+    """The best multiple of the weights: where a smaller C's optimum leads at a larger one."""
     along = task.C * float(at.r @ at.s)
     if not at.square + along < 0:
-        return place(task, at.u, at.s, at.b, at.square)
+        return iterate_at(task, at.u, at.s, at.b, at.square)
     t = search(task, at, at.s, at.square, at.square)
-    return place(task, (1 + t) * at.u, (1 + t) * at.s, at.b, (1 + t) ** 2 * at.square)
+    return iterate_at(task, (1 + t) * at.u, (1 + t) * at.s, at.b, (1 + t) ** 2 * at.square)
 
 
 def search(task: BinaryProblem, at: Iterate, ds: Tensor, ud: float, dd: float) -> float:
@@ -511,7 +511,7 @@ def _inner(step: Tensor, gradient: Tensor) -> Tensor:
 def descend(
     system: System, task: BinaryProblem, at: Iterate, tol: float, max_iter: int, precise: bool = False
 ) -> tuple[Iterate, int]:
-    """Descend from a place until the relative bound is `tol` or only rounding is left; returns place and steps.
+    """Descend from an iterate until the relative bound is `tol` or only rounding is left; returns iterate and steps.
 
     All products are in float64 if `precise`.
     """
@@ -523,7 +523,7 @@ def descend(
         gap = slope.gap(at.f)
         if gap <= tol or (not exact and factor.slow and gap <= ROUGH * tol):
             exact = True
-            at = place(task, at.u, system.scores(at.u, exact), at.b, at.square)  # they were summed up step by step
+            at = iterate_at(task, at.u, system.scores(at.u, exact), at.b, at.square)  # they were summed up step by step
             slope, checks = slope_at(system, task, at, exact), checks + 1
             best, gap = (at, slope), slope.gap(at.f)
             if gap <= tol:
@@ -546,13 +546,13 @@ def descend(
 def _step(
     system: System, task: BinaryProblem, at: Iterate, slope: Slope, d: Tensor, exact: bool
 ) -> tuple[Iterate, Tensor, float]:
-    """The next place, the step to it, and its share t of the full one d: 1 if that is good enough, else the best."""
+    """The next iterate, the step to it, and its share t of the full one d: 1 if that is good enough, else the best."""
     ds = system.scores(d, exact)
     fall = float(slope.v @ d)
     ud, dd = system.inner(at.u, d, ds), system.inner(d, d, ds)
     b = at.b - float(at.h @ ds) / max(float(at.h.sum()), 1e-300)
-    new = place(task, at.u + d, at.s + ds, b, at.square + 2 * ud + dd)
+    new = iterate_at(task, at.u + d, at.s + ds, b, at.square + 2 * ud + dd)
     if new.f <= at.f + ENOUGH * min(fall, 0.0) or (abs(fall) <= FLAT * at.f and new.f <= at.f * (1 + FLAT)):
         return new, d, 1.0
     t = search(task, at, ds, ud, dd) if fall < 0 else 0.0
-    return place(task, at.u + t * d, at.s + t * ds, at.b, at.square + 2 * t * ud + t * t * dd), t * d, t
+    return iterate_at(task, at.u + t * d, at.s + t * ds, at.b, at.square + 2 * t * ud + t * t * dd), t * d, t

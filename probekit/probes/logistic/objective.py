@@ -183,12 +183,12 @@ class Objective:
 
         Without `second` the point's A is empty: for 1,000 classes it costs more than all else.
         """
-        score, known = self._scorer(v, dtype), z is not None
-        scores = z if known else v.new_empty(self.features.n, len(v), self.K, dtype=dtype)
+        score = self._scorer(v, dtype)
+        scores = v.new_empty(self.features.n, len(v), self.K, dtype=dtype) if z is None else z
 
         def block(rows: slice, X: Tensor) -> list[Tensor]:
             here = scores[rows]
-            if not known:
+            if z is None:
                 score(X, here)
             labels, weights = self._rows(rows, dtype)
             r, bend = self.loss.derivatives(here, labels, weights, second)

@@ -85,13 +85,12 @@ def solve_logistic(
     """
     _check(X, problems)
     X = X.detach() if isinstance(X, Tensor) else X
-    in_memory = isinstance(X, Tensor) and X.device.type == "cpu"
-    # numbers whose products float32 can hold once they are scaled
-    if in_memory and (standardise or not bool((X.abs() > FLOAT32).any())):
-        if problems.labels[0].n_classes > 2 or binary.fits(X):
+    in_memory = False
+    if isinstance(X, Tensor) and X.device.type == "cpu":
+        # numbers whose products float32 can hold once they are scaled
+        in_memory = standardise or not bool((X.abs() > FLOAT32).any())
+        if in_memory and (problems.labels[0].n_classes > 2 or binary.fits(X)):
             return _by_weighting(X, problems, standardise, tol, max_iter)
-    else:
-        in_memory = False
     which, solved = [], []
     for numbers, rows, some in _by_rows(X, problems):
         which.append(numbers)
@@ -181,8 +180,8 @@ def _solve(objective: Objective, tol: float, max_iter: int) -> Solutions:
     n_iter = torch.zeros(P, dtype=torch.int64, device=v.device)
     v, n_iter = _descend(objective, v, n_iter, dtype, min(tol, ARITHMETIC[dtype].aim), max_iter)
 
-    def again(late: Tensor, found: Certified, sharper: float) -> tuple[Tensor, Tensor]:
-        return _descend(objective.of(late), found.v[late], n_iter[late], torch.float64, sharper, max_iter)
+    def again(missed: Tensor, found: Certified, sharper: float) -> tuple[Tensor, Tensor]:
+        return _descend(objective.of(missed), found.v[missed], n_iter[missed], torch.float64, sharper, max_iter)
 
     return within_tolerance(objective, v, n_iter, again, [tol / 4, tol / 100, tol / 1e4], tol, max_iter)
 
@@ -207,7 +206,9 @@ def _descend(
         if len(slow):
             direct, found_one = objective.of(slow).newton(point.of(slow))
             d[slow[found_one]] = direct[found_one]
-        done = (idle >= how.patience) | _finished(objective, point, d, tol, how.least) | (spent >= max_iter)
+        decrease = -0.5 * _inner(point.g, d)  # still possible, by the quadratic model of L-BFGS
+        finished = (_excess(objective, point) <= tol * point.f) | (decrease <= how.least * point.f)
+        done = (idle >= how.patience) | finished | (spent >= max_iter)
         found[left[done]], n_iter[left[done]] = best[done], i
         if done.all():
             break
@@ -246,11 +247,6 @@ def _patience(objective: Objective, max_iter: int) -> float:
     return min(NEWTON_AFTER_MOST, max(NEWTON_AFTER_LEAST, worth))
 
 
-def _finished(objective: Objective, point: Point, d: Tensor, tol: float, least: float) -> Tensor:
-    decrease = -0.5 * (point.g * d).sum(dim=(1, 2))  # still possible, by the quadratic model of L-BFGS
-    return (_excess(objective, point) <= tol * point.f) | (decrease <= least * point.f)
-
-
 def _excess(objective: Objective, point: Point) -> Tensor:
     """About the most that each objective can be above its optimum, by the gradient [P]."""
     drift = point.g[..., -1].square().sum(dim=1) / (objective.C * point.A.diagonal(dim1=1, dim2=2).sum(dim=1) + 1e-300)
@@ -270,7 +266,7 @@ def _closer(objective: Objective, point: Point, new: Point) -> Tensor:
 def _step(objective: Objective, point: Point, d: Tensor, rounding: float) -> Point:
     """The next point: a full step d if it is good enough, else the minimum along d."""
     trial = objective.at(point.v + d, point.z.dtype)
-    slope0, slope = ((p.g * d).sum(dim=(1, 2)) for p in (point, trial))
+    slope0, slope = (_inner(p.g, d) for p in (point, trial))
     enough = trial.f <= point.f + ENOUGH_DECREASE * slope0 + rounding * point.f
     good = enough & (slope.abs() <= ENOUGH_FLATTER * slope0.abs())
     far = torch.nonzero(~(good | _closer(objective, point, trial)))[:, 0]
