@@ -674,7 +674,7 @@ BUGS = [
     ),
     bug(
         "two-workers-take-one-piece",
-        "tests/engines/test_shares.py",
+        "tests/engines/test_schedule.py",
         "again = [number for number in numbers if number in self.left and number not in waiting]",
         "again = [number for number in numbers if number in self.left]",
     ),
@@ -686,7 +686,7 @@ BUGS = [
     ),
     bug(
         "lost-shards-stay-lost",
-        "tests/engines/test_schedule.py tests/engines/test_shares.py",
+        "tests/engines/test_schedule.py tests/engines/test_schedule.py",
         "self._queue.extendleft(reversed(again))",
         "self._queue.extendleft(reversed(again[1:]))",
     ),
