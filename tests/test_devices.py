@@ -1,4 +1,4 @@
-"""Devices without float64, shown by a stand-in for Apple's MPS; and free memory, bounded by machine, groups and limits."""
+"""Devices without float64, shown by a stand-in for Apple's MPS; and free memory, within the limits that hold here."""
 
 from pathlib import Path
 from typing import Any
