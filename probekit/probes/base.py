@@ -101,12 +101,17 @@ class Probe(BaseEstimator):
             DataError: the rows of a problem lack one of its classes.
             UsageError: weights other than 0 and 1; classes for a probe of numbers, or numbers for a probe of classes.
         """
-        probes = []
-        for problem, probe in zip(problems.problems, self._copies(problems), strict=True):
-            labels = problems.labels[problem.label]
-            rows = self._rows(labels, problems.weightings[problem.weighting])
-            probes.append(probe.fit(take_some(X, rows), labels.of(rows)))
+        probes = self._copies(problems)
+        for problem, probe in zip(problems.problems, probes, strict=True):
+            labels, weights = problems.labels[problem.label], problems.weightings[problem.weighting]
+            rows = self._rows(labels, weights)
+            weights = None if rows is None or weights is None else weights[rows]
+            probe._fit_rows(take_some(X, rows), Labels(labels.of(rows), labels.n_classes), weights)
         return probes
+
+    def _fit_rows(self, X: Any, labels: Labels, weights: np.ndarray | None) -> None:
+        """Fit to the rows of one problem, whose weights are not 0."""
+        self.fit(X, labels.values)
 
     def _copies(self, problems: ProblemSet) -> list[Self]:
         """An unfitted copy for each problem with its C, if the probe has one."""

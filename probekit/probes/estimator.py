@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import torch
 from sklearn.base import RegressorMixin, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from probekit.errors import DataError, UsageError
-from probekit.probes.base import ClassifierProbe, Probe, as_numpy, checked, rows_of
-from probekit.probes.problem import ProblemSet
+from probekit.probes.base import ClassifierProbe, Probe, checked, rows_of
+from probekit.probes.problem import Labels
 
 
 class EstimatorProbe(Probe):
@@ -26,6 +25,7 @@ class EstimatorProbe(Probe):
 
     It has no certificate: `converged_` is False where the fit raised a ConvergenceWarning, and `gap_` is None. It has
     no C either; give a `GridSearchCV` to choose its parameters. It cannot be saved, since that would take a pickle.
+    `fit_many` takes other weights than 0 and 1 if the estimator does, and raises what it refuses as a DataError.
 
     Args:
         estimator: anything that scikit-learn can clone, with `fit` and `predict`.
@@ -41,24 +41,13 @@ class EstimatorProbe(Probe):
     def __init__(self, estimator: Any):
         self.estimator = estimator
 
-    def fit_many(self, X: torch.Tensor, problems: ProblemSet) -> list[Self]:
-        """A fitted copy for each problem; see `Probe.fit_many`. Takes other weights than 0 and 1 if the estimator does.
+    def _fit_rows(self, X: Any, labels: Labels, weights: np.ndarray | None) -> None:
+        if weights is None or (weights == 1).all():
+            self._learn(X, labels.values)
+        else:
+            self._learn(X, labels.values, sample_weight=weights)
 
-        Raises:
-            DataError: what the estimator itself refuses.
-        """
-        features: np.ndarray = as_numpy(X)
-        probes = self._copies(problems)
-        for problem, probe in zip(problems.problems, probes, strict=True):
-            labels, weights = problems.labels[problem.label], problems.weightings[problem.weighting]
-            rows = self._rows(labels, weights)
-            own = {}
-            if weights is not None and rows is not None and (weights[rows] != 1).any():
-                own["sample_weight"] = weights[rows]
-            probe._learn(features if rows is None else features[rows], labels.of(rows), **own)
-        return probes
-
-    def _learn(self, X: Any, y: Any, **weights: Any) -> Self:
+    def _learn(self, X: Any, y: Any, **weights: Any) -> None:
         """Fit a clone; sets the fitted attributes but warns of nothing."""
         X, y = self._checked(X, y, dtype=[np.float64, np.float32])
         self.estimator_ = clone(self.estimator)
@@ -67,7 +56,6 @@ class EstimatorProbe(Probe):
         self.converged_ = not warned
         n_iter = getattr(self.estimator_, "n_iter_", None)
         self.n_iter_ = 0 if n_iter is None else int(np.max(n_iter))
-        return self
 
     def _checked(self, X: Any, y: Any, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
         raise NotImplementedError

@@ -7,7 +7,7 @@ products of rows that are far from 0 would lose their last digits. Everything is
 Axes: N rows, D features, C classes, T targets, B rows of a block.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -19,8 +19,8 @@ from probekit.errors import DataError
 from probekit.machine.threads import shares
 from probekit.probes.base import LinearProbe, as_numpy, check_size, scale_of
 from probekit.probes.logistic.features import Features
-from probekit.probes.problem import ProblemSet
-from probekit.probes.stream import Stream, take_some, with_numbers
+from probekit.probes.problem import Labels
+from probekit.probes.stream import Stream, with_numbers
 from probekit.text import listed
 
 SHARE_OF_GRAMS = 40  # of the room: the matrices of as many classes as this allows are summed in one pass
@@ -77,21 +77,13 @@ class MomentsProbe(LinearProbe):
     streams = True
     of_means: bool = False
 
-    def fit_many(self, X: Tensor | Stream, problems: ProblemSet) -> Sequence[Self]:
-        """A probe for each problem; see `Probe.fit_many`. Of a stream, from its moments."""
-        if not isinstance(X, Stream):
-            return super().fit_many(X, problems)
-        probes = self._copies(problems)
-        for problem, probe in zip(problems.problems, probes, strict=True):
-            labels = problems.labels[problem.label]
-            rows = self._rows(labels, problems.weightings[problem.weighting])
-            features, y = take_some(X, rows), labels.of(rows)
-            if isinstance(features, Stream):
-                probe.classes_, probe.n_features_in_ = np.arange(labels.n_classes), X.d
-                probe.coef_, probe.intercept_ = probe._solve_stream(features, y)
-            else:
-                probe.fit(features, y)
-        return probes
+    def _fit_rows(self, X: Tensor | Stream, labels: Labels, weights: np.ndarray | None) -> None:
+        """Of a stream, from its moments."""
+        if isinstance(X, Stream):
+            self.classes_, self.n_features_in_ = np.arange(labels.n_classes), X.d
+            self.coef_, self.intercept_ = self._solve_stream(X, labels.values)
+        else:
+            super()._fit_rows(X, labels, weights)
 
     def _solve_stream(self, X: Stream, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Weights [1 or C, D] and intercepts [1 or C], as `_solve` would give on the rows; labels are 0..C-1."""
