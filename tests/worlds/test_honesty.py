@@ -22,9 +22,9 @@ from probekit.worlds.honesty import (
     LARGE,
     LIFELESS,
     SMALL,
-    STYLES,
     TEMPLATES,
     VOCABULARY,
+    chat_words,
     examples,
     honesty,
     honesty_answered,
@@ -102,14 +102,14 @@ def test_splits_separate_pairs_of_size_and_noun_and_these_are_the_group():
     assert len(set(task.groups.tolist())) == len({own[-1] for own in pairs})
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", TEMPLATES)
 def test_the_words_that_the_model_learned_are_what_its_template_writes(style):
     """The templates by Jinja itself, as `transformers` sets it up."""
     template = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(TEMPLATES[style])
     tokenizer = tokenizer_of(world("honesty"))
     for chat in draws(one_chat, 20, seed=3):
         whole, asked = messages(chat), messages(chat, answered=False)
-        words = STYLES[style](whole)
+        words = chat_words(whole, style)
         given = {"bos_token": BOS, "eos_token": EOS}
         assert [VOCABULARY[i] for i in tokenizer.encode(template.render(messages=whole, **given))] == words
         prompt = template.render(messages=asked, add_generation_prompt=True, **given)

@@ -62,7 +62,7 @@ def test_the_texts_of_the_task_are_what_the_model_has_learned_to_read(name):
     task = pk.load_task(one.task)
     longest = max(len(e.source or e.tokens) for e in [*one.examples("train", 300, 0), *one.examples("test", 300, 0)])
     assert longest <= one.make_config().n_ctx
-    texts = task.inputs if task.chats is None else [" ".join(honesty.chatml_words(chat)) for chat in task.chats]
+    texts = task.inputs if task.chats is None else [" ".join(honesty.chat_words(chat)) for chat in task.chats]
     for text in texts[:200]:
         assert 0 < len(tokenizer_of(one).encode(str(text), bos=len(one.context) == 2)) <= longest
     if task.targets is not None:
