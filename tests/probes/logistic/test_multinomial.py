@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logistic_worlds import oracle, standardised, world
+from probe_problems import oracle, standardised, world
 
 from probekit.probes.logistic import multinomial
 from probekit.probes.logistic.solver import solve_logistic

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from logistic_worlds import oracle, standardised, world
+from probe_problems import oracle, standardised, world
 
 from probekit.errors import DataError, UsageError
 from probekit.probes.lbfgs import BatchedLBFGS
