@@ -1,4 +1,4 @@
-"""Features and labels for tests of probes, and the optimum of a logistic regression from scikit-learn's newton-cholesky."""
+"""Features and labels for tests of probes, and optima of logistic regressions by newton-cholesky."""
 
 import warnings
 
