@@ -41,7 +41,7 @@ from typing import TypeVar
 import numpy as np
 
 from probekit.tasks.base import Task
-from probekit.worlds.definition import EOS, draw_splits, draws, group_numbers, make_task, split_by_checksum
+from probekit.worlds.grammar import EOS, draw_splits, draws, group_numbers, make_task, split_by_checksum
 
 NUMBERS = ("singular", "plural")
 MAX_DEPTH = 3

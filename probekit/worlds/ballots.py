@@ -24,19 +24,8 @@ import numpy as np
 from probekit.models.examples import Example
 from probekit.options import TrainingSettings
 from probekit.tasks.base import Task
-from probekit.worlds.definition import (
-    EOS,
-    Seed,
-    World,
-    choose,
-    draw_splits,
-    draws,
-    gpt2_config,
-    group_numbers,
-    make_task,
-    next_word_example,
-    split_by_checksum,
-)
+from probekit.worlds.definition import World, gpt2_config, next_word_example
+from probekit.worlds.grammar import EOS, Seed, choose, draw_splits, draws, group_numbers, make_task, split_by_checksum
 
 LENGTHS = (7, 9, 11)
 VOTES = ("a", "b")

@@ -29,18 +29,8 @@ import numpy as np
 from probekit.models.examples import Example
 from probekit.options import TrainingSettings
 from probekit.tasks.base import Task
-from probekit.worlds.definition import (
-    EOS,
-    Seed,
-    World,
-    choose,
-    draw_splits,
-    draws,
-    gpt2_config,
-    make_task,
-    next_word_example,
-    split_by_checksum,
-)
+from probekit.worlds.definition import World, gpt2_config, next_word_example
+from probekit.worlds.grammar import EOS, Seed, choose, draw_splits, draws, make_task, split_by_checksum
 
 OPEN, CLOSE, QUESTION = "(", ")", "?"
 VERDICTS = ("no", "yes")

@@ -22,18 +22,8 @@ from probekit.errors import UsageError
 from probekit.models.examples import Example
 from probekit.options import TrainingSettings
 from probekit.tasks.base import Task
-from probekit.worlds.definition import (
-    EOS,
-    QUARTERS,
-    Seed,
-    World,
-    check_split,
-    choose,
-    draw_splits,
-    gpt2_config,
-    make_task,
-    next_word_example,
-)
+from probekit.worlds.definition import World, gpt2_config, next_word_example
+from probekit.worlds.grammar import EOS, QUARTERS, Seed, check_split, choose, draw_splits, make_task
 
 LAST, LARGEST = 42, 99
 VOCABULARY: list[str] = [EOS, *map(str, range(LARGEST + 1))]

@@ -28,18 +28,16 @@ import numpy as np
 from probekit.models.examples import IGNORE, Example
 from probekit.options import TrainingSettings
 from probekit.tasks.base import Task
-from probekit.worlds.definition import (
+from probekit.worlds.definition import World, gpt2_config, next_word_example
+from probekit.worlds.grammar import (
     EOS,
     Seed,
-    World,
     check_split,
     choose,
     draw_splits,
     draws,
-    gpt2_config,
     group_numbers,
     make_task,
-    next_word_example,
     split_by_checksum,
 )
 

@@ -41,18 +41,8 @@ from probekit.models.examples import IGNORE, Example
 from probekit.options import TrainingSettings
 from probekit.tasks.base import Task
 from probekit.tasks.chats.messages import plain_lines
-from probekit.worlds.definition import (
-    EOS,
-    Seed,
-    World,
-    choose,
-    draw_splits,
-    draws,
-    group_numbers,
-    make_task,
-    next_word_example,
-    split_by_checksum,
-)
+from probekit.worlds.definition import World, next_word_example
+from probekit.worlds.grammar import EOS, Seed, choose, draw_splits, draws, group_numbers, make_task, split_by_checksum
 
 if TYPE_CHECKING:
     from jinja2 import Template

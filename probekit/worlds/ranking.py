@@ -24,17 +24,8 @@ import numpy as np
 from probekit.models.examples import Example
 from probekit.options import TrainingSettings
 from probekit.tasks.base import Task
-from probekit.worlds.definition import (
-    EOS,
-    Seed,
-    World,
-    draw_splits,
-    draws,
-    make_task,
-    next_word_example,
-    split_by_checksum,
-    word_ids,
-)
+from probekit.worlds.definition import World, next_word_example, word_ids
+from probekit.worlds.grammar import EOS, Seed, draw_splits, draws, make_task, split_by_checksum
 
 if TYPE_CHECKING:
     from probekit.models.families.transformer import TransformerConfig

@@ -26,7 +26,8 @@ import numpy as np
 from probekit.models.examples import IGNORE, Example
 from probekit.options import TrainingSettings
 from probekit.tasks.base import Task
-from probekit.worlds.definition import Seed, World, choose, draw_splits, draws, make_task, split_by_checksum, word_ids
+from probekit.worlds.definition import World, word_ids
+from probekit.worlds.grammar import Seed, choose, draw_splits, draws, make_task, split_by_checksum
 
 if TYPE_CHECKING:
     from probekit.models.families.bert import BertConfig

@@ -31,7 +31,8 @@ from probekit.models.families import family_of
 from probekit.models.tokenizer_files import tokenizer_files
 from probekit.models.training import TrainingResult, collate, read_batch, train
 from probekit.models.weights import save_hf
-from probekit.worlds.definition import Seed, World, key_of, tokenizer_of
+from probekit.worlds.definition import World, key_of, tokenizer_of
+from probekit.worlds.grammar import Seed
 
 EXAM_SIZE = 2000  # held-out examples
 EXAM_BATCH = 500

@@ -25,7 +25,7 @@ from probekit.worlds.agreement import (
     agreement,
     sentences,
 )
-from probekit.worlds.definition import split_by_checksum
+from probekit.worlds.grammar import split_by_checksum
 
 N = 20_000
 KINDS = {

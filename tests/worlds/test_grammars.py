@@ -20,7 +20,7 @@ from probekit.errors import UsageError
 from probekit.models.examples import IGNORE
 from probekit.tasks.base import SPLITS
 from probekit.worlds import ballots, brackets, built_in_task, counting, dialogue, honesty, ranking, spans, world
-from probekit.worlds.definition import QUARTERS, draws, split_by_checksum
+from probekit.worlds.grammar import QUARTERS, draws, split_by_checksum
 
 # oracles ------------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ import probekit as pk
 from probekit.models.examples import IGNORE
 from probekit.tasks.base import SPLITS
 from probekit.worlds import world
-from probekit.worlds.definition import draws, tokenizer_of
+from probekit.worlds.definition import tokenizer_of
+from probekit.worlds.grammar import draws
 from probekit.worlds.honesty import (
     ALIVE,
     BOS,
