@@ -540,8 +540,8 @@ BUGS = [
     bug(
         "ridge-wide-targets-uncentred",
         "tests/probes/test_ridge.py",
-        "self.loadings = U.T @ (targets - targets.mean(dim=0))",
-        "self.loadings = U.T @ targets * 1.01",
+        "return RidgePath(values, Z.T @ U, U.T @ (targets - targets.mean(dim=0)), middle, mean, scale, (Z, targets))",
+        "return RidgePath(values, Z.T @ U, U.T @ targets * 1.01, middle, mean, scale, (Z, targets))",
     ),
     bug(
         "signs-of-the-first-class",
@@ -674,7 +674,7 @@ BUGS = [
     ),
     bug(
         "two-workers-take-one-piece",
-        "tests/engines/test_shares.py",
+        "tests/engines/test_schedule.py",
         "again = [number for number in numbers if number in self.left and number not in waiting]",
         "again = [number for number in numbers if number in self.left]",
     ),
@@ -686,7 +686,7 @@ BUGS = [
     ),
     bug(
         "lost-shards-stay-lost",
-        "tests/engines/test_schedule.py tests/engines/test_shares.py",
+        "tests/engines/test_schedule.py tests/engines/test_schedule.py",
         "self._queue.extendleft(reversed(again))",
         "self._queue.extendleft(reversed(again[1:]))",
     ),
@@ -699,14 +699,14 @@ BUGS = [
     bug(
         "manifest-before-the-shards",
         "tests/sharing/test_push.py",
-        "bulk = [file for file in sorted(files, key=_order) if not file.is_last]\n",
+        "bulk = [file for file in sorted(files, key=order) if not file.is_last]\n",
         "bulk = sorted(files, key=lambda file: not file.is_last)\n",
     ),
     bug(
         "earlier-results-stay",
         "tests/sharing/test_push.py",
-        "removed = [CommitOperationDelete(_remote_name(where, name)) for name in stale]",
-        "removed = [CommitOperationDelete(_remote_name(where, name)) for name in stale[1:]]",
+        "last: list[Any] = [CommitOperationDelete(_remote_name(plan, name)) for name in stale]",
+        "last: list[Any] = [CommitOperationDelete(_remote_name(plan, name)) for name in stale[1:]]",
     ),
     # the command line, and what it makes
     bug(

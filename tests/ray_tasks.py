@@ -1,8 +1,7 @@
-"""Tasks of a Ray cluster that are killed, or wait for it; orders are files next to the store or sweep."""
+"""Tasks of a Ray cluster that are killed; orders are files next to the store or sweep."""
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +22,8 @@ def run_or_die(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def carry_out(folder: Path, name: str) -> None:
-    """Die of `always-NAME`; of `once-NAME`, which is then gone; wait for the end once with `wait-NAME`."""
-    if (folder / f"always-{name}").exists():
+    """Die of `always-NAME`; of `once-NAME`, which is then gone."""
+    once = folder / f"once-{name}"
+    if (folder / f"always-{name}").exists() or once.exists():
+        once.unlink(missing_ok=True)
         os.kill(os.getpid(), signal.SIGKILL)
-    for order in ("once", "wait"):
-        if not (folder / f"{order}-{name}").exists():
-            continue
-        (folder / f"{order}-{name}").unlink()
-        if order == "once":
-            os.kill(os.getpid(), signal.SIGKILL)
-        import ray
-
-        (folder / "node").write_text(ray.get_runtime_context().get_node_id())
-        time.sleep(60)

@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from probekit.engines import ray_extract, ray_worker
+from probekit.engines import ray_extract
+from probekit.engines.answers import ShardWorker
 
 CONTROL = "PROBEKIT_TEST_CONTROL"
 HELD = 3
 
 
-class OddWorker(ray_worker.ShardWorker):
+class OddWorker(ShardWorker):
     """Does what the files say before each shard."""
 
     def look(self, path: str, versions: Mapping[str, str], check: str) -> dict[str, Any]:

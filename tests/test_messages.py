@@ -97,7 +97,7 @@ def test_plurals_are_written_in_one_place():
 def test_no_error_of_ours_carries_the_traceback_of_a_library():
     """`from None`: in a notebook the chain of a tokenizer's error is 90 lines. An error of the disk keeps its cause,
     whose number says what to advise."""
-    keep_the_cause = {"cli/stores.py", "worlds/first_use.py", "sharing/remote.py"}
+    keep_the_cause = {"cli/stores.py", "worlds/train.py", "sharing/remote.py"}
     keep_the_cause |= {"activations/sums/files.py"}
     keep_the_cause |= {"evaluation/results/folders.py"}
     chained = [

@@ -1,5 +1,7 @@
 """What workers answer, over a pipe or over Ray, and what they compare first: plain values, and nothing pickled by us.
 
+`ShardWorker` is here so that versions are compared before anything else of this package is imported on its machine.
+
 An answer says what was done, such as {"ready": True} or {"done": [...]} with the fields of each ShardDone; or it is
 {"error": one line, "kind": the name of its class, "errno": of the OSError behind it, or None}.
 """
@@ -7,7 +9,9 @@ An answer says what was done, such as {"ready": True} or {"done": [...]} with th
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +86,47 @@ def check_sees(path: str, file: str) -> None:
             f"node {here()} cannot see {path!a}, where the driver works; take a folder that all machines share, or an "
             "object store such as s3://"
         )
+
+
+def _answering(method: Callable[..., Answer]) -> Callable[..., Answer]:
+    """The method with an `error_answer` in the place of an error, of which Ray would make a traceback."""
+
+    @wraps(method)
+    def answer(self: "ShardWorker", *given: Any) -> Answer:
+        try:
+            return method(self, *given)
+        except Exception as error:
+            return error_answer(error)
+
+    return answer
+
+
+class ShardWorker:
+    """A worker of `extract --engine ray`: an actor of the cluster, which computes and writes the shards it is given."""
+
+    def __init__(self) -> None:
+        self._path, self._check, self._plan = "", "size", None
+
+    @_answering
+    def look(self, path: str, versions: Mapping[str, str], check: str) -> Answer:
+        """Check that this machine sees the store at `path` and has the driver's versions: {"node": its name}."""
+        check_sees(path, "plan.json")
+        check_versions(versions)
+        self._path, self._check = path, check
+        return {"node": here()}
+
+    @_answering
+    def load(self) -> Answer:
+        """Load the model of the store."""
+        from probekit.activations.parts.work import open_work
+
+        self._plan = open_work(self._path)
+        return {"ready": True}
+
+    @_answering
+    def write(self, numbers: Sequence[int]) -> Answer:
+        """Compute these shards and write them; those that have a record already are not computed again."""
+        from probekit.activations.parts.work import write_shards
+
+        assert self._plan is not None
+        return {"done": [asdict(done) for done in write_shards(self._plan, self._path, numbers, self._check)]}

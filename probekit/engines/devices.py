@@ -18,12 +18,9 @@ from typing import Any
 
 import torch
 
-from probekit.activations.parts.cut import shard_costs
-from probekit.activations.parts.work import begin_work, finish_store
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.engines.answers import Answer, death_answer
-from probekit.engines.schedule import Schedule, shards_bar
-from probekit.engines.shares import Shares
+from probekit.engines.schedule import compute_missing
 from probekit.errors import UsageError
 from probekit.files.remote.path import AnyPath
 from probekit.machine.devices import find_device
@@ -90,14 +87,13 @@ def run_on_devices(plan: ExtractionPlan, path: AnyPath, options: EngineOptions, 
         raise UsageError(
             f"device is {plan.device.type}, and devices (--devices) are {listed(devices)}; leave out device"
         )
-    missing = begin_work(plan, path, options.check)
-    if missing:
+
+    def crew() -> Any:
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # what this process computed before, as with `generate`
-        shares = Shares(missing, shard_costs(plan))
-        with shards_bar(plan, missing, progress) as count, closing(_Devices(devices, path, options.check)) as crew:
-            Schedule(crew, shares, path, count).compute()
-    finish_store(path)
+        return closing(_Devices(devices, path, options.check))
+
+    compute_missing(plan, path, options.check, progress, crew)
 
 
 class _Process:

@@ -3,7 +3,7 @@
 Workers may fail to start, die, or vanish with their node at any moment. Ray places one where there is room and says
 when it died; nothing here waits for one without a limit.
 
-Workers get numbers of shards, compute and write them themselves, and answer with a few numbers (`ray_worker.py`); which
+Workers get numbers of shards, compute and write them themselves, and answer with a few numbers (`answers.py`); which
 worker gets which shard, and what happens when one dies, is in `schedule.py`. After a killed driver, the same command
 computes the shards without a record.
 """
@@ -11,17 +11,13 @@ computes the shards without a record.
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any, cast
 
-from probekit.activations.parts.cut import shard_costs
-from probekit.activations.parts.work import begin_work, finish_store
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.engines.answers import Answer, death_answer, one_line, own_versions
+from probekit.engines.answers import Answer, ShardWorker, death_answer, one_line, own_versions
 from probekit.engines.cluster import check_workers_fit, ray_cluster, resources_of, room_of, workers_that_fit
-from probekit.engines.ray_worker import ShardWorker
-from probekit.engines.schedule import AGAIN, Schedule, shards_bar
-from probekit.engines.shares import Shares
+from probekit.engines.schedule import AGAIN, compute_missing
 from probekit.errors import StorageError
 from probekit.files.remote.path import AnyPath
 from probekit.options.engine import ClusterOptions, EngineOptions
@@ -37,17 +33,17 @@ def run_on_ray(plan: ExtractionPlan, path: AnyPath, options: EngineOptions, prog
         UsageError: Ray is not installed, the cluster does not answer, or has no room for a worker.
         DataError, StorageError: as from `extract`; or no worker could start or stay, with the first reason.
     """
-    missing = begin_work(plan, path, options.check)
-    if missing:
-        shares = Shares(missing, shard_costs(plan))
-        with ray_cluster(options) as ray, shards_bar(plan, missing, progress) as count:
-            place = str(path.absolute())
+
+    @contextmanager
+    def crew() -> Iterator[Pool]:
+        with ray_cluster(options) as ray:
             needs = needs_of(plan, options, resources_of(ray))
             check_workers_fit(ray, needs, options)
-            opening = (place, own_versions(), options.check)
+            opening = (str(path.absolute()), own_versions(), options.check)
             with closing(Pool(ray, opening, needs, _least_and_most(options))) as pool:
-                Schedule(pool, shares, path, count).compute()
-    finish_store(path)
+                yield pool
+
+    compute_missing(plan, path, options.check, progress, crew)
 
 
 def needs_of(plan: ExtractionPlan, options: EngineOptions, nodes: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -116,16 +112,12 @@ class Pool:
         self._waiting_since = time.monotonic()  # while no worker runs anywhere
         self.workers: list[_RayWorker] = []
 
-    def room(self) -> int:
-        """How many workers the nodes of the cluster have room for, if nothing else runs there."""
+    def wanted(self, n_left: int) -> int:
+        """The least number of workers, and more while the cluster has room and work is left."""
         if time.monotonic() - self._looked >= TICK:
             self._looked = time.monotonic()
             self._room = room_of(self._ray, self._needs)
-        return self._room
-
-    def wanted(self, n_left: int) -> int:
-        """The least number of workers, and more while the cluster has room and work is left."""
-        most = self.room() if self._most is None else min(self._most, self.room())
+        most = self._room if self._most is None else min(self._most, self._room)
         return min(max(self._least, most), n_left)
 
     def start(self) -> None:
@@ -156,7 +148,10 @@ class Pool:
                 worker.load(answer["node"])
             else:
                 answers.append((worker, answer))
-        self._check_placed()
+        if any(worker.placed for worker in self.workers):
+            self._waiting_since = time.monotonic()
+        elif time.monotonic() - self._waiting_since > NO_WORKER_SECONDS:
+            raise StorageError(f"the cluster gave no worker for {NO_WORKER_SECONDS:.0f} seconds; {AGAIN}")
         return answers
 
     def _answer(self, call: Any) -> Answer:
@@ -165,25 +160,15 @@ class Pool:
         except self._ray.exceptions.RayError as error:
             return death_answer(_why_it_died(error))
 
-    def _check_placed(self) -> None:
-        if any(worker.placed for worker in self.workers):
-            self._waiting_since = time.monotonic()
-        elif time.monotonic() - self._waiting_since > NO_WORKER_SECONDS:
-            raise StorageError(f"the cluster gave no worker for {NO_WORKER_SECONDS:.0f} seconds; {AGAIN}")
-
     def end(self, worker: _RayWorker) -> None:
         """Forget a worker, and end its process if there is one."""
         self.workers.remove(worker)
-        self._kill(worker)
+        self._ray.kill(worker.actor, no_restart=True)
 
     def close(self) -> None:
         """End all workers."""
-        for worker in self.workers:
-            self._kill(worker)
-        self.workers.clear()
-
-    def _kill(self, worker: _RayWorker) -> None:
-        self._ray.kill(worker.actor, no_restart=True)
+        for worker in list(self.workers):
+            self.end(worker)
 
 
 def _least_and_most(options: ClusterOptions) -> tuple[int, int | None]:

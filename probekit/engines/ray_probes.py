@@ -18,8 +18,7 @@ import safetensors.numpy
 
 from probekit.activations.activations import Activations
 from probekit.activations.store.reader import Store, load_activations
-from probekit.engines.answers import check_sees
-from probekit.engines.tasks import Payload, answer_of, as_json, raise_error, run_tasks
+from probekit.engines.tasks import Payload, as_json, raise_error, run_tasks
 from probekit.errors import StorageError, UsageError
 from probekit.evaluation.curve import Fitted, FittedPlace, fit_places
 from probekit.evaluation.fits.choose import ChosenFit
@@ -109,7 +108,8 @@ def _shared_payload(acts: Activations, options: CurvesArguments, sets: Sequence[
     check = "size" if acts.meta.get("check") == "size" else "hash"
     text = json.dumps(own, default=as_json)
     fingerprint = acts.task.fingerprint()
-    return {"store": path, "check": check, "task": fingerprint, "options": text, "memory": options.memory}
+    own = {"store": path, "check": check, "task": fingerprint, "options": text, "memory": options.memory}
+    return own | {"sees": [path, "plan.json"]}
 
 
 def _as_plain(probe: Any) -> Any:
@@ -137,10 +137,6 @@ def _from_plain(given: Any) -> Any:
 
 def fit_place_task(payload: Payload) -> Payload:
     """A task: the fits of one place, for each label set and probe."""
-    return answer_of(payload, lambda: _fit_place(payload))
-
-
-def _fit_place(payload: Payload) -> Payload:
     point, layer = payload["place"]
     sets = _planned(*(payload[name] for name in ("run", "store", "check", "task", "options")))
     features, plans = [each.requests[0].features for each in sets], [each.plan for each in sets]
@@ -154,9 +150,8 @@ def _planned(run: str, store: str, check: str, task: str, text: str) -> list[Lab
     """The plan of the fits alone: what only the driver reports is left out.
 
     Raises:
-        StorageError: this machine does not see the store, or its texts, labels or splits are not the driver's.
+        StorageError: the texts, labels or splits of the store are not the driver's.
     """
-    check_sees(store, "plan.json")
     acts = load_activations(store, check)
     if acts.task.fingerprint() != task:
         raise StorageError(f"the labels or splits of {store!a} changed after the command began; run it again")

@@ -11,8 +11,7 @@ from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 
-from probekit.engines.answers import check_sees
-from probekit.engines.tasks import Payload, answer_of, as_json, raise_error, run_tasks
+from probekit.engines.tasks import Payload, as_json, raise_error, run_tasks
 from probekit.errors import UsageError
 from probekit.machine.devices import find_device
 from probekit.models.base import LanguageModel
@@ -40,6 +39,7 @@ def runs_on_ray(
     payloads = [
         {
             "folder": str(plan.folder.absolute()),
+            "sees": [str(plan.folder.absolute()), FILE],
             "stores": plan.options.stores,
             "options": options,
             "model": [model.name, _path_or_name(model)],
@@ -96,12 +96,7 @@ def _options_text(options: SweepArguments) -> str:
 
 def run_task_of_sweep(payload: Payload) -> Payload:
     """A task: one run, whose results are written when it ends."""
-    return answer_of(payload, lambda: _run(payload))
-
-
-def _run(payload: Payload) -> Payload:
     folder = Path(payload["folder"])
-    check_sees(str(folder), FILE)
     options = SweepArguments(**json.loads(payload["options"]), out=folder, stores=payload["stores"])
     (model_name, model_given), (task_name, task_given) = payload["model"], payload["task"]
     source, task = SweepSource(model_name, model_given), SweepSource(task_name, task_given)

@@ -7,10 +7,11 @@ given to idle ones a second time, and the first record wins. A worker that is si
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Generic, Protocol, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, Generic, Protocol, TypeVar
 
-from probekit.activations.parts.work import ShardDone
+from probekit.activations.parts.cut import shard_costs
+from probekit.activations.parts.work import ShardDone, begin_work, finish_store
 from probekit.activations.plan.plan import ExtractionPlan, shard_rows
 from probekit.activations.run.loop import extract_bar
 from probekit.activations.store.format import record_numbers
@@ -207,19 +208,34 @@ def _age(worker: Worker) -> float:
     return time.monotonic() - worker.heard
 
 
-@contextmanager
-def shards_bar(
-    plan: ExtractionPlan, missing: Sequence[int], show: bool | None
-) -> Iterator[Callable[[ShardDone], None]]:
-    """The bar of an extraction over all workers, which counts whole shards.
+def compute_missing(
+    plan: ExtractionPlan,
+    path: AnyPath,
+    check: str,
+    progress: bool | None,
+    crew: Callable[[], AbstractContextManager[Crew[Any]]],
+) -> None:
+    """Have a crew compute every shard of the store at `path` that has no record, and finish the store.
 
     Args:
         plan: what is extracted.
-        missing: numbers of the shards without a record; the others count as done.
-        show: None shows the bar on a terminal only.
+        path: the store.
+        check: how records that are there are checked.
+        progress: whether a bar, which counts whole shards, is shown: None on a terminal only.
+        crew: starts the workers, and ends them when its context does.
+
+    Raises:
+        ProbekitError: as `Schedule.compute`.
     """
-    there = set(range(len(plan.shards))) - set(missing)
-    with extract_bar(plan, len(plan.task), show) as advance:
-        for number in there:
-            advance(shard_rows(plan, number), 0)
-        yield lambda done: advance(shard_rows(plan, done.number), done.n_bytes * done.computed)
+    missing = begin_work(plan, path, check)
+    if missing:
+        shares = Shares(missing, shard_costs(plan))
+        with crew() as workers, extract_bar(plan, len(plan.task), progress) as advance:
+            for number in set(range(len(plan.shards))) - set(missing):
+                advance(shard_rows(plan, number), 0)
+
+            def count(done: ShardDone) -> None:
+                advance(shard_rows(plan, done.number), done.n_bytes * done.computed)
+
+            Schedule(workers, shares, path, count).compute()
+    finish_store(path)

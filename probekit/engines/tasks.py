@@ -12,7 +12,15 @@ from typing import Any
 
 import torch
 
-from probekit.engines.answers import check_versions, error_answer, error_of, here, one_line, own_versions
+from probekit.engines.answers import (
+    check_sees,
+    check_versions,
+    error_answer,
+    error_of,
+    here,
+    one_line,
+    own_versions,
+)
 from probekit.engines.cluster import check_workers_fit, ray_cluster
 from probekit.errors import ProbekitError
 from probekit.machine.devices import at_most, free_bytes
@@ -31,9 +39,10 @@ def run_tasks(
     """Run `work` for each payload on the cluster; close the iterator to end what still runs.
 
     Args:
-        work: a function of a module, which answers as `answer_of` does.
-        payloads: JSON-able. Added to each: "versions"; "run", a name of this call; "at_once", the most tasks that run
-            at once.
+        work: a function of a module. What it raises is its answer, an `error_answer` with the "node" that raised it.
+            It may take the memory that its payload names, or its share of what the machine has free.
+        payloads: JSON-able, with "sees", a folder and a file in it that every machine must see. Added to each:
+            "versions"; "run", a name of this call; "at_once", the most tasks that run at once.
         options: the cluster, and how many tasks run at once.
         gpus: that each task gets where the options do not say.
 
@@ -51,13 +60,13 @@ def run_tasks(
     with ray_cluster(options) as ray:
         check_workers_fit(ray, needs, options)
         # Retries are ours: Ray repeats a task that it killed for its memory without end, whatever `max_retries` says
-        task = ray.remote(**needs, max_retries=0)(work)
+        task = ray.remote(**needs, max_retries=0)(_answer_of)
         waiting, running, losses = deque(range(len(payloads))), dict[Any, int](), Counter[int]()
         try:
             while waiting or running:
                 while waiting and len(running) < most:
                     number = waiting.popleft()
-                    running[task.remote({**payloads[number], **added})] = number
+                    running[task.remote(work, {**payloads[number], **added})] = number
                 ready, _ = ray.wait(list(running), num_returns=1, timeout=_SECONDS)
                 for reference in ready:
                     number = running.pop(reference)
@@ -90,15 +99,13 @@ def as_json(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else list(value)
 
 
-def answer_of(payload: Payload, work: Callable[[], Payload]) -> Payload:
-    """The answer of a task: that of `work`, or an `error_answer` with the "node" that raised it.
-
-    `work` may take the memory that `payload` names, or its share of what this machine has free.
-    """
+def _answer_of(work: Callable[[Payload], Payload], payload: Payload) -> Payload:
+    """The task itself, on a worker."""
     try:
         check_versions(payload["versions"])
+        check_sees(*payload["sees"])
         with at_most(payload.get("memory") or _share_of_memory(payload["at_once"])):
-            return work()
+            return work(payload)
     except Exception as error:
         return error_answer(error) | {"node": here()}
 

@@ -101,12 +101,17 @@ class Probe(BaseEstimator):
             DataError: the rows of a problem lack one of its classes.
             UsageError: weights other than 0 and 1; classes for a probe of numbers, or numbers for a probe of classes.
         """
-        probes = []
-        for problem, probe in zip(problems.problems, self._copies(problems), strict=True):
-            labels = problems.labels[problem.label]
-            rows = self._rows(labels, problems.weightings[problem.weighting])
-            probes.append(probe.fit(take_some(X, rows), labels.of(rows)))
+        probes = self._copies(problems)
+        for problem, probe in zip(problems.problems, probes, strict=True):
+            labels, weights = problems.labels[problem.label], problems.weightings[problem.weighting]
+            rows = self._rows(labels, weights)
+            weights = None if rows is None or weights is None else weights[rows]
+            probe._fit_rows(take_some(X, rows), Labels(labels.of(rows), labels.n_classes), weights)
         return probes
+
+    def _fit_rows(self, X: Any, labels: Labels, weights: np.ndarray | None) -> None:
+        """Fit to the rows of one problem, whose weights are not 0."""
+        self.fit(X, labels.values)
 
     def _copies(self, problems: ProblemSet) -> list[Self]:
         """An unfitted copy for each problem with its C, if the probe has one."""
@@ -119,6 +124,14 @@ class Probe(BaseEstimator):
 
     def _rows(self, labels: Labels, weights: np.ndarray | None) -> np.ndarray | None:
         """The rows with a weight, or None for all rows; raises if the probe cannot be fitted to their labels."""
+        rows = self._weighted(weights)
+        if self.predicts == "classes":
+            check_classes(labels.of(rows), labels.n_classes)
+        elif labels.n_classes != 0:
+            raise UsageError(f"a regression needs a problem with n_classes=0; got {labels.n_classes}")
+        return rows
+
+    def _weighted(self, weights: np.ndarray | None) -> np.ndarray | None:
         return rows_of(weights)
 
     @property
@@ -148,7 +161,16 @@ class Probe(BaseEstimator):
             UsageError: a type that is not floating, or a device that cannot be used here or does not have the type.
             DataError: weights that are infinite in this type.
         """
-        return _as_direction(self.direction, dtype, device)
+        wanted, place = _find_float(dtype), find_device(device)
+        if wanted == torch.float64 and not has_float64(place):
+            raise UsageError(f"device {str(place)!a} has no float64; give dtype=torch.float32, or device='cpu'")
+        given = torch.from_numpy(np.ascontiguousarray(self.direction))
+        tensor = given.to(dtype=wanted, copy=True)
+        if not bool(tensor.double().isfinite().all()):  # float8 has no isfinite of its own
+            raise DataError(
+                f"the largest weight, {float(given.abs().max()):.1e}, is infinite in {wanted}; take dtype=torch.float64"
+            )
+        return tensor.to(place)
 
     def save(self, path: str | Path) -> Path:
         """Write the fitted probe as `path`.safetensors and `path`.json; returns the latter.
@@ -235,10 +257,20 @@ class ClassifierProbe(ClassifierMixin, Probe):
         predicted = self.predict(X)  # before classes_: raises NotFittedError if unfitted
         return self.label_names_[np.searchsorted(self.classes_, predicted)]
 
-    def _rows(self, labels: Labels, weights: np.ndarray | None) -> np.ndarray | None:
-        rows = rows_of(weights)
-        check_classes(labels.of(rows), labels.n_classes)
-        return rows
+    @property
+    def _n_outputs(self) -> int:
+        """1 for two classes, C for more."""
+        return 1 if len(self.classes_) == 2 else len(self.classes_)
+
+    def _check_arrays(self) -> None:
+        shapes, expected = {name: getattr(self, name).shape for name in self.ARRAYS}, self._shapes()
+        if shapes != expected:
+            raise ValueError(f"{len(self.classes_)} classes with arrays of the shapes {shapes}")
+        self.n_features_in_ = shapes[self.ARRAYS[0]][-1]
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape that each of `ARRAYS` should have; the last axis of the first of them is D."""
+        raise NotImplementedError
 
 
 class LinearProbe(ClassifierProbe):
@@ -272,11 +304,8 @@ class LinearProbe(ClassifierProbe):
         check_is_fitted(self)
         return self.coef_[0] if len(self.coef_) == 1 else self.coef_
 
-    def _check_arrays(self) -> None:
-        rows = 1 if len(self.classes_) == 2 else len(self.classes_)
-        if self.coef_.ndim != 2 or len(self.coef_) != rows or self.intercept_.shape != (rows,):
-            raise ValueError(f"{len(self.classes_)} classes with weights {self.coef_.shape}")
-        self.n_features_in_ = self.coef_.shape[1]
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"coef_": (self._n_outputs, self.coef_.shape[-1]), "intercept_": (self._n_outputs,)}
 
 
 class WithProbabilities:
@@ -356,11 +385,6 @@ def _flaw_of_features(probe: Any, X: Any, error: ValueError) -> str | None:
     """What to say of features that scikit-learn refused for a fitted probe; None where its own words are best.
 
     The words that scikit-learn's `check_estimator` looks for are in them.
-
-    Args:
-        probe: fitted to `n_features_in_` features.
-        X: what it was given, not [N, D] or not finite.
-        error: what scikit-learn says.
     """
     try:
         array = X if hasattr(X, "ndim") else np.asarray(X)
@@ -445,11 +469,7 @@ def unstandardise(
 
 
 def _find_float(dtype: str | torch.dtype) -> torch.dtype:
-    """A torch type, or the type of a name such as "bfloat16", "bf16" or "torch.float16".
-
-    Raises:
-        UsageError: an unknown name, or a type that is not of floating-point numbers.
-    """
+    """A torch type, or the type of a name such as "bfloat16", "bf16" or "torch.float16"."""
     known, typed = {**DTYPES, "float64": torch.float64}, str(dtype).removeprefix("torch.")
     if isinstance(dtype, torch.dtype):
         if dtype.is_floating_point:
@@ -457,22 +477,3 @@ def _find_float(dtype: str | torch.dtype) -> torch.dtype:
     elif (name := SHORT.get(typed, typed)) in known:
         return known[name]
     raise UsageError(f"dtype is a floating-point type, got {typed!a:.80}; {nearest(typed, known)}")
-
-
-def _as_direction(weights: np.ndarray, dtype: str | torch.dtype, device: str | torch.device) -> torch.Tensor:
-    """A copy of weights [D] or [C, D] in this type on this device.
-
-    Raises:
-        UsageError: a type that is not floating, or a device that cannot be used here or does not have the type.
-        DataError: weights that are infinite in this type.
-    """
-    wanted, place = _find_float(dtype), find_device(device)
-    if wanted == torch.float64 and not has_float64(place):
-        raise UsageError(f"device {str(place)!a} has no float64; give dtype=torch.float32, or device='cpu'")
-    given = torch.from_numpy(np.ascontiguousarray(weights))
-    tensor = given.to(dtype=wanted, copy=True)
-    if not bool(tensor.double().isfinite().all()):  # float8 has no isfinite of its own
-        raise DataError(
-            f"the largest weight, {float(given.abs().max()):.1e}, is infinite in {wanted}; take dtype=torch.float64"
-        )
-    return tensor.to(place)

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import torch
 from sklearn.base import RegressorMixin, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from probekit.errors import DataError, UsageError
-from probekit.probes.base import ClassifierProbe, Probe, as_numpy, check_classes, checked, rows_of
-from probekit.probes.problem import Labels, ProblemSet
+from probekit.probes.base import ClassifierProbe, Probe, checked, rows_of
+from probekit.probes.problem import Labels
 
 
 class EstimatorProbe(Probe):
@@ -26,6 +25,7 @@ class EstimatorProbe(Probe):
 
     It has no certificate: `converged_` is False where the fit raised a ConvergenceWarning, and `gap_` is None. It has
     no C either; give a `GridSearchCV` to choose its parameters. It cannot be saved, since that would take a pickle.
+    `fit_many` takes other weights than 0 and 1 if the estimator does, and raises what it refuses as a DataError.
 
     Args:
         estimator: anything that scikit-learn can clone, with `fit` and `predict`.
@@ -41,27 +41,30 @@ class EstimatorProbe(Probe):
     def __init__(self, estimator: Any):
         self.estimator = estimator
 
-    def fit_many(self, X: torch.Tensor, problems: ProblemSet) -> list[Self]:
-        """A fitted copy for each problem; see `Probe.fit_many`. Takes other weights than 0 and 1 if the estimator does.
+    def _fit_rows(self, X: Any, labels: Labels, weights: np.ndarray | None) -> None:
+        if weights is None or (weights == 1).all():
+            self._learn(X, labels.values)
+        else:
+            self._learn(X, labels.values, sample_weight=weights)
 
-        Raises:
-            DataError: what the estimator itself refuses.
-        """
-        features: np.ndarray = as_numpy(X)
-        pairs = ((problems.labels[p.label], problems.weightings[p.weighting]) for p in problems.problems)
-        return [self._fitted(features, labels, weights) for labels, weights in pairs]
-
-    def _fitted(self, X: np.ndarray, labels: Labels, weights: np.ndarray | None) -> Self:
-        probe: Self = clone(self)  # pyright: ignore[reportAssignmentType]
-        rows = self._rows(labels, weights)
-        X, y = X if rows is None else X[rows], labels.of(rows)
-        if weights is None or rows is None or (weights[rows] == 1).all():
-            return probe._learn(X, y)
-        return probe._learn(X, y, sample_weight=weights[rows])
-
-    def _learn(self, X: Any, y: Any, **weights: Any) -> Self:
+    def _learn(self, X: Any, y: Any, **weights: Any) -> None:
         """Fit a clone; sets the fitted attributes but warns of nothing."""
+        X, y = self._checked(X, y, dtype=[np.float64, np.float32])
+        self.estimator_ = clone(self.estimator)
+        with _named(self.estimator, "be fitted"), _convergence() as warned:
+            self.estimator_.fit(X, y, **weights)
+        self.converged_ = not warned
+        n_iter = getattr(self.estimator_, "n_iter_", None)
+        self.n_iter_ = 0 if n_iter is None else int(np.max(n_iter))
+
+    def _checked(self, X: Any, y: Any, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
         raise NotImplementedError
+
+    def _predicted(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        X = checked(self, X, reset=False)
+        with _named(self.estimator, "predict"):
+            return np.asarray(self.estimator_.predict(X))
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit a clone of the estimator to features [N, D] and labels [N].
@@ -78,15 +81,7 @@ class EstimatorProbe(Probe):
             )
         return self
 
-    def _fit_clone(self, X: np.ndarray, y: np.ndarray, weights: dict[str, Any]) -> None:
-        self.estimator_ = clone(self.estimator)
-        with _named(self.estimator, "be fitted"), _convergence() as late:
-            self.estimator_.fit(X, y, **weights)
-        self.converged_ = not late
-        n_iter = getattr(self.estimator_, "n_iter_", None)
-        self.n_iter_ = 0 if n_iter is None else int(np.max(n_iter))
-
-    def _rows(self, labels: Labels, weights: np.ndarray | None) -> np.ndarray | None:
+    def _weighted(self, weights: np.ndarray | None) -> np.ndarray | None:
         if weights is not None and has_fit_parameter(self.estimator, "sample_weight"):
             return np.flatnonzero(weights)
         return rows_of(weights)
@@ -96,7 +91,7 @@ class EstimatorProbe(Probe):
         raise UsageError(f"{_name(self.estimator)} cannot be saved: probekit writes no pickle; keep the fitted object")
 
 
-class EstimatorClassifier(EstimatorProbe, ClassifierProbe):
+class EstimatorClassifier(ClassifierProbe, EstimatorProbe):
     """A scikit-learn classifier.
 
     Its decisions are the first of these that it has: `decision_function`, where that gives one score for each class;
@@ -112,37 +107,27 @@ class EstimatorClassifier(EstimatorProbe, ClassifierProbe):
         estimator = getattr(self, "estimator_", self.estimator)
         return not hasattr(estimator, "decision_function") and hasattr(estimator, "predict_proba")
 
-    def _learn(self, X: Any, y: Any, **weights: Any) -> Self:
-        X, labels = self._checked(X, y, dtype=[np.float64, np.float32])
-        self._fit_clone(X, labels, weights)
-        return self
-
-    def _rows(self, labels: Labels, weights: np.ndarray | None) -> np.ndarray | None:
-        rows = EstimatorProbe._rows(self, labels, weights)
-        check_classes(labels.of(rows), labels.n_classes)
-        return rows
+    fit = EstimatorProbe.fit  # pyright: ignore[reportAssignmentType]
 
     def predict(self, X: Any) -> np.ndarray:
         """The class of each row: [N]."""
-        check_is_fitted(self)
-        X = checked(self, X, reset=False)
-        with _named(self.estimator, "predict"):
-            return self.classes_[np.asarray(self.estimator_.predict(X))]
+        predicted = self._predicted(X)  # before classes_: raises NotFittedError if unfitted
+        return self.classes_[predicted]
 
     def _decide(self, X: np.ndarray) -> np.ndarray:
+        C, fitted = len(self.classes_), self.estimator_
+        # decisions of pairs of three classes are as many as if they were of classes
+        shapes = [value for name, value in fitted.get_params().items() if name.endswith("decision_function_shape")]
         with _named(self.estimator, "predict"):
-            return self._scores(X, len(self.classes_))
-
-    def _scores(self, X: np.ndarray, C: int) -> np.ndarray:
-        if hasattr(self.estimator_, "decision_function") and (C == 2 or not _of_pairs(self.estimator_)):
-            scores = np.asarray(self.estimator_.decision_function(X), dtype=np.float64).reshape(len(X), -1)
-            if scores.shape[1] == (1 if C == 2 else C):
-                return scores
-        if hasattr(self.estimator_, "predict_proba"):
-            # a probability of 0, as a forest gives, has no logarithm: the least positive number instead
-            logs = np.log(np.maximum(self.estimator_.predict_proba(X), np.finfo(np.float64).tiny))
-        else:
-            logs = (np.asarray(self.estimator_.predict(X))[:, None] == np.arange(C)).astype(np.float64)
+            if hasattr(fitted, "decision_function") and (C == 2 or "ovo" not in shapes):
+                scores = np.asarray(fitted.decision_function(X), dtype=np.float64).reshape(len(X), -1)
+                if scores.shape[1] == self._n_outputs:
+                    return scores
+            if hasattr(fitted, "predict_proba"):
+                # a probability of 0, as a forest gives, has no logarithm: the least positive number instead
+                logs = np.log(np.maximum(fitted.predict_proba(X), np.finfo(np.float64).tiny))
+            else:
+                logs = (np.asarray(fitted.predict(X))[:, None] == np.arange(C)).astype(np.float64)
         return logs[:, 1:] - logs[:, :1] if C == 2 else logs
 
 
@@ -161,35 +146,24 @@ class EstimatorRegressor(RegressorMixin, EstimatorProbe):
         tags.target_tags.multi_output = self.several_outputs
         return tags
 
-    def _learn(self, X: Any, y: Any, **weights: Any) -> Self:
-        several = self.several_outputs
-        X, y = checked(self, X, y, dtype=[np.float64, np.float32], y_numeric=True, multi_output=several)
-        self._fit_clone(X, y, weights)
-        return self
-
-    def _rows(self, labels: Labels, weights: np.ndarray | None) -> np.ndarray | None:
-        if labels.n_classes != 0:
-            raise UsageError(f"a regression needs a problem with n_classes=0; got {labels.n_classes}")
-        return super()._rows(labels, weights)
+    def _checked(self, X: Any, y: Any, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+        return checked(self, X, y, dtype=dtype, y_numeric=True, multi_output=self.several_outputs)
 
     def predict(self, X: Any) -> np.ndarray:
         """The target of each row: float64 [N], or [N, T] if fitted to [N, T]."""
-        check_is_fitted(self)
-        X = checked(self, X, reset=False)
-        with _named(self.estimator, "predict"):
-            return np.asarray(self.estimator_.predict(X), dtype=np.float64)
+        return self._predicted(X).astype(np.float64)
 
 
 @contextmanager
 def _convergence() -> Iterator[list[warnings.WarningMessage]]:
     """Collects the ConvergenceWarnings of what runs inside; passes other warnings on."""
-    late: list[warnings.WarningMessage] = []
+    warned: list[warnings.WarningMessage] = []
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always", ConvergenceWarning)
-        yield late
+        yield warned
     for each in raised:
         if issubclass(each.category, ConvergenceWarning):
-            late.append(each)
+            warned.append(each)
         else:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
@@ -200,18 +174,9 @@ def _named(estimator: Any, verb: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        raise DataError(f"{_name(estimator)} cannot {verb}: {_one_line(error)}") from None
-
-
-def _of_pairs(estimator: Any) -> bool:
-    """Whether decisions are of pairs of classes: of three classes they are as many as if they were of classes."""
-    shapes = (value for name, value in estimator.get_params().items() if name.endswith("decision_function_shape"))
-    return "ovo" in shapes
+        first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise DataError(f"{_name(estimator)} cannot {verb}: {first}") from None
 
 
 def _name(estimator: Any) -> str:
     return type(estimator).__name__
-
-
-def _one_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -52,15 +52,22 @@ def probe_bytes(probe: Any) -> tuple[bytes, bytes]:
     """
     # safetensors writes the raw buffer, so an array in Fortran order would come back scrambled
     arrays = {name.removesuffix("_"): np.array(getattr(probe, name), order="C") for name in probe.ARRAYS}
-    weights = safetensors.numpy.save(arrays)
+    weights, classes = safetensors.numpy.save(arrays), {}
+    if hasattr(probe, "classes_"):
+        plain = probe.classes_.tolist()
+        if probe.classes_.dtype.kind not in "iufbU" and not all(isinstance(c, str) for c in plain):
+            raise DataError(f"class labels must be numbers, booleans or strings to be saved; got {plain[0]!a}")
+        classes = {"classes": plain, "classes_dtype": probe.classes_.dtype.str}
+    facts = {name: getattr(probe, name, None) for name in probe.FACTS}
+    facts = {name: math.inf if value is None else value for name, value in facts.items()}  # JSON has no infinity
     about = {
         "format": FORMAT,
         "probe": type(probe).__name__,
         "parameters": {name: _plain(name, value) for name, value in probe.get_params(deep=False).items()},
-        **_classes(probe),
+        **classes,
         "converged": bool(probe.converged_),
         "n_iter": int(probe.n_iter_),
-        "facts": {name: _number(getattr(probe, name, None)) for name in probe.FACTS},
+        "facts": {name: float(value) if math.isfinite(value) else None for name, value in facts.items()},
         "sha256": hashlib.sha256(weights).hexdigest(),
     }
     if getattr(probe, "_names", None) is not None:
@@ -140,7 +147,7 @@ def _restored(probe: Any, about: _ProbeFile, arrays: dict[str, np.ndarray]) -> A
             raise ValueError(f"{name.removesuffix('_')} of type {array.dtype}")
         setattr(probe, name, array)
     if "classes" in about:
-        probe.classes_ = _class_array(about)
+        probe.classes_ = _class_array(about["classes"], about.get("classes_dtype", ""))
     if "label_names" in about:
         probe.label_names_ = about["label_names"]
     probe._check_arrays()
@@ -156,31 +163,18 @@ def _restored(probe: Any, about: _ProbeFile, arrays: dict[str, np.ndarray]) -> A
     return probe
 
 
-def _class_array(about: _ProbeFile) -> np.ndarray:
-    """The class labels, each once and in their order, exactly as they were written."""
-    given = about.get("classes", [])
-    classes = np.array(given, dtype=_class_type(about))
-    if classes.tolist() != given or len(given) < 2 or sorted(set(given)) != given:  # pyright: ignore[reportArgumentType]
-        raise ValueError("classes are not two or more labels of one type, in their order")
-    return classes
+def _class_array(given: list[Any], named: str) -> np.ndarray:
+    """The class labels, each once and in their order, exactly as they were written.
 
-
-def _class_type(about: _ProbeFile) -> np.dtype:
-    """The type of the class labels; a text type has room for the longest, and no more."""
-    dtype = np.dtype(about.get("classes_dtype", ""))
-    longest = max((len(one) for one in about.get("classes", []) if isinstance(one, str)), default=0)
+    A text type has room for the longest, and no more.
+    """
+    dtype, longest = np.dtype(named), max((len(one) for one in given if isinstance(one, str)), default=0)
     if dtype.kind not in "iufbUO" or dtype.itemsize > max(16, 4 * longest):
         raise ValueError(f"classes of type {dtype}")
-    return dtype
-
-
-def _classes(probe: Any) -> dict[str, Any]:
-    if not hasattr(probe, "classes_"):
-        return {}
-    classes, plain = probe.classes_, probe.classes_.tolist()
-    if classes.dtype.kind not in "iufbU" and not all(isinstance(c, str) for c in plain):
-        raise DataError(f"class labels must be numbers, booleans or strings to be saved; got {plain[0]!a}")
-    return {"classes": plain, "classes_dtype": classes.dtype.str}
+    classes = np.array(given, dtype=dtype)
+    if classes.tolist() != given or len(given) < 2 or sorted(set(given)) != given:
+        raise ValueError("classes are not two or more labels of one type, in their order")
+    return classes
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -190,11 +184,6 @@ def _plain(name: str, value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise DataError(f"{name} must be a number, a string or None to be saved; got {value!a}")
-
-
-def _number(value: Any) -> float | None:
-    """A finite number, or None for infinity, which JSON cannot hold."""
-    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def _stem(path: str | Path) -> str:

@@ -102,14 +102,21 @@ def probe_name(probe: Probe) -> str:
 
 
 def _instance(given: Any, n_classes: int) -> Probe:
-    if isinstance(given, str):
-        return _named(given, n_classes)
+    if isinstance(given, str):  # "ridge" names two, and the labels decide
+        first, second = (PROBES, REGRESSORS) if n_classes else (REGRESSORS, PROBES)
+        kind = first.get(given, second.get(given, SEQUENCE_PROBES.get(given)))
+        if kind is None:
+            raise UsageError(f"unknown probe {given!a}; {nearest(given, PROBES | REGRESSORS | SEQUENCE_PROBES)}")
+        return kind()
     if isinstance(given, type):
         try:
             given = given()
         except TypeError as error:
             raise UsageError(f"probe {given.__name__} needs arguments ({error}); give an instance") from None
-    if not isinstance(given, Probe) and not _is_estimator(given):
+    # of the class: an unfitted instance may lack `predict` until it is fitted, as a StackingClassifier does
+    has_both = all(callable(getattr(type(given), name, None)) for name in ("fit", "predict"))
+    is_estimator = isinstance(given, BaseEstimator) and has_both and (is_classifier(given) or is_regressor(given))
+    if not isinstance(given, Probe) and not is_estimator:
         raise UsageError(
             f"probe must be a name ({', '.join(PROBES)}), a probe, or a scikit-learn classifier or regressor with fit "
             f"and predict; got {type(given).__name__}"
@@ -121,21 +128,6 @@ def _instance(given: Any, n_classes: int) -> Probe:
     if isinstance(unfitted, Probe):
         return unfitted
     return (EstimatorClassifier if is_classifier(unfitted) else EstimatorRegressor)(unfitted)
-
-
-def _is_estimator(given: Any) -> bool:
-    # of the class: an unfitted instance may lack `predict` until it is fitted, as a StackingClassifier does
-    has_both = all(callable(getattr(type(given), name, None)) for name in ("fit", "predict"))
-    return isinstance(given, BaseEstimator) and has_both and (is_classifier(given) or is_regressor(given))
-
-
-def _named(name: str, n_classes: int) -> Probe:
-    """The probe with this name; "ridge" names two, and the labels decide."""
-    first, second = (PROBES, REGRESSORS) if n_classes else (REGRESSORS, PROBES)
-    kind = first.get(name, second.get(name, SEQUENCE_PROBES.get(name)))
-    if kind is None:
-        raise UsageError(f"unknown probe {name!a}; {nearest(name, PROBES | REGRESSORS | SEQUENCE_PROBES)}")
-    return kind()
 
 
 def _aggregated(probe: Probe, aggregate: str) -> AggregateProbe:

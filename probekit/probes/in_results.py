@@ -100,7 +100,12 @@ def probe_in(folder: Path, place: str | None) -> Path:
     if saved is None:
         raise DataError(f"the results hold no fitted probe of {wanted!a}: one of another package is never saved")
     path = folder / "probes" / wanted
-    _check(path, saved["sha256"])
+    try:  # its .json holds the hash of the weights
+        found = hashlib.sha256(read_bytes(f"{path}.json", MAX_RESULTS)).hexdigest()
+    except OSError as error:
+        raise DataError(f"the probe {str(path)!a} cannot be read: {error.strerror}") from None
+    if found != saved["sha256"]:
+        raise DataError(f"the probe {str(path)!a} is not the one of these results; {AGAIN}")
     return path
 
 
@@ -125,13 +130,3 @@ def _read(path: Path, kind: Any) -> Any:
     body = read_json_file(path, form, "results", "train-probe", AGAIN)
     with describing(path, AGAIN):
         return read_as(kind, body)
-
-
-def _check(path: Path, sha256: str) -> None:
-    """Raise a DataError unless the probe's .json, which holds the hash of the weights, is that of the results."""
-    try:
-        found = hashlib.sha256(read_bytes(f"{path}.json", MAX_RESULTS)).hexdigest()
-    except OSError as error:
-        raise DataError(f"the probe {str(path)!a} cannot be read: {error.strerror}") from None
-    if found != sha256:
-        raise DataError(f"the probe {str(path)!a} is not the one of these results; {AGAIN}")

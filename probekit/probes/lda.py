@@ -60,10 +60,9 @@ class LDAProbe(WithProbabilities, MomentsProbe):
         counts = moments.class_counts
         _check_counts(counts)
         scale = scale_of(moments.covariance.diagonal(), moments.mean, moments.count, self.standardise)
-        means = (moments.class_means - moments.mean) / scale
-        between = (counts * means.T) @ means / moments.count
-        within = towards_identity(moments.covariance / scale / scale[:, None] - between, self.shrinkage)
-        return unstandardise(*_discriminants(means, counts, within), moments.mean, scale)
+        means, within = moments.within_classes(scale)
+        weights = _discriminants(means, counts, towards_identity(within, self.shrinkage))
+        return unstandardise(*weights, moments.mean, scale)
 
 
 def check_shrinkage(value: str | float) -> None:

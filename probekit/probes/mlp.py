@@ -16,12 +16,7 @@ from torch.nn.functional import cross_entropy, linear, relu
 from probekit.errors import UsageError
 from probekit.machine.threads import one_thread
 from probekit.options.check import check_positive, check_whole
-from probekit.probes.base import (
-    ClassifierProbe,
-    WithProbabilities,
-    standardise,
-    unstandardise,
-)
+from probekit.probes.base import ClassifierProbe, WithProbabilities, standardise, unstandardise
 
 TOLERANCE = 1e-4  # nats: a loss that changes by less has neither fallen nor risen; rounding changes it by some 1e-7
 
@@ -110,7 +105,9 @@ class MLPProbe(WithProbabilities, ClassifierProbe):
         validation = held_out if held_out.any() else ~held_out
         Z_validation, labels_validation = Z[validation], labels[validation]
         layers = _initial(Z.shape[1], self.hidden, len(self.classes_), generator)
-        optimiser = self._optimiser(layers)
+        W, b, U, c = layers
+        groups = [{"params": [W, U], "weight_decay": self.weight_decay}, {"params": [b, c], "weight_decay": 0.0}]
+        optimiser = torch.optim.AdamW(groups, lr=self.learning_rate)
         best, first = _copied(layers), self._loss(layers, Z_validation, labels_validation)
         self.loss_ = loss = first
         waited = self.n_iter_ = 0
@@ -134,21 +131,13 @@ class MLPProbe(WithProbabilities, ClassifierProbe):
     def _loss(layers: Layers, Z: Tensor, labels: Tensor) -> float:
         return float(cross_entropy(_logits(layers, Z), labels))
 
-    def _optimiser(self, layers: Layers) -> torch.optim.Optimizer:
-        W, b, U, c = layers
-        groups = [{"params": [W, U], "weight_decay": self.weight_decay}, {"params": [b, c], "weight_decay": 0.0}]
-        return torch.optim.AdamW(groups, lr=self.learning_rate)
-
     def _decide(self, X: np.ndarray) -> np.ndarray:
         hidden = np.maximum(X @ self.hidden_coef_.T + self.hidden_intercept_, 0)
         return hidden @ self.output_coef_.T + self.output_intercept_
 
-    def _check_arrays(self) -> None:
-        outputs, (H, D) = 1 if len(self.classes_) == 2 else len(self.classes_), self.hidden_coef_.shape
-        shapes = [getattr(self, name).shape for name in self.ARRAYS]
-        if shapes != [(H, D), (H,), (outputs, H), (outputs,)]:
-            raise ValueError(f"{len(self.classes_)} classes with layers of {shapes}")
-        self.n_features_in_ = D
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        K, (H, D) = self._n_outputs, self.hidden_coef_.shape
+        return dict(zip(self.ARRAYS, [(H, D), (H,), (K, H), (K,)], strict=True))
 
 
 def _copied(layers: Layers) -> Layers:

@@ -7,7 +7,7 @@ products of rows that are far from 0 would lose their last digits. Everything is
 Axes: N rows, D features, C classes, T targets, B rows of a block.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -19,8 +19,8 @@ from probekit.errors import DataError
 from probekit.machine.threads import shares
 from probekit.probes.base import LinearProbe, as_numpy, check_size, scale_of
 from probekit.probes.logistic.features import Features
-from probekit.probes.problem import ProblemSet
-from probekit.probes.stream import Stream, take_some, with_numbers
+from probekit.probes.problem import Labels
+from probekit.probes.stream import Stream, with_numbers
 from probekit.text import listed
 
 SHARE_OF_GRAMS = 40  # of the room: the matrices of as many classes as this allows are summed in one pass
@@ -43,7 +43,14 @@ class RowMoments:
         Raises:
             DataError: moments that no probe can be fitted to.
         """
-        self._check_shapes()
+        D, C = self.mean.size, self.class_counts.size
+        shapes = [x.shape for x in (self.mean, self.covariance, self.class_counts, self.class_means)]
+        of_classes = self.class_counts.sum() == self.count and (self.class_counts >= 0).all()
+        if shapes != [(D,), (D, D), (C,), (C, D)] or not of_classes:
+            raise DataError(
+                f"moments that do not agree: {self.count:,} rows, {self.class_counts.sum():g} with a class; mean, "
+                f"covariance, class counts, class means of {listed([list(shape) for shape in shapes])}; sum them again"
+            )
         there = np.flatnonzero(self.class_counts)
         if len(there) < 2:
             raise DataError(f"a probe needs rows of two classes or more, got {len(there)}; add rows of another class")
@@ -53,15 +60,11 @@ class RowMoments:
         check_size(float(np.sqrt(np.abs(kept.covariance).max() + (kept.mean**2).max())))
         return there, kept
 
-    def _check_shapes(self) -> None:
-        D, C = self.mean.size, self.class_counts.size
-        shapes = [x.shape for x in (self.mean, self.covariance, self.class_counts, self.class_means)]
-        of_classes = self.class_counts.sum() == self.count and (self.class_counts >= 0).all()
-        if shapes != [(D,), (D, D), (C,), (C, D)] or not of_classes:
-            raise DataError(
-                f"moments that do not agree: {self.count:,} rows, {self.class_counts.sum():g} with a class; mean, "
-                f"covariance, class counts, class means of {listed([list(shape) for shape in shapes])}; sum them again"
-            )
+    def within_classes(self, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The class means [C, D] and the covariance within classes [D, D] of features divided by a scale [D]."""
+        means = (self.class_means - self.mean) / scale
+        between = (self.class_counts * means.T) @ means / self.count
+        return means, self.covariance / scale / scale[:, None] - between
 
 
 class MomentsProbe(LinearProbe):
@@ -74,26 +77,17 @@ class MomentsProbe(LinearProbe):
     streams = True
     of_means: bool = False
 
-    def fit_many(self, X: Tensor | Stream, problems: ProblemSet) -> Sequence[Self]:
-        """A probe for each problem; see `Probe.fit_many`. Of a stream, from its moments."""
-        if not isinstance(X, Stream):
-            return super().fit_many(X, problems)
-        probes = self._copies(problems)
-        for problem, probe in zip(problems.problems, probes, strict=True):
-            labels = problems.labels[problem.label]
-            rows = self._rows(labels, problems.weightings[problem.weighting])
-            features, y = take_some(X, rows), labels.of(rows)
-            if isinstance(features, Stream):
-                probe.classes_, probe.n_features_in_ = np.arange(labels.n_classes), X.d
-                probe.coef_, probe.intercept_ = probe._solve_stream(features, y)
-            else:
-                probe.fit(features, y)
-        return probes
+    def _fit_rows(self, X: Tensor | Stream, labels: Labels, weights: np.ndarray | None) -> None:
+        """Of a stream, from its moments."""
+        if isinstance(X, Stream):
+            self.classes_, self.n_features_in_ = np.arange(labels.n_classes), X.d
+            self.coef_, self.intercept_ = self._solve_stream(X, labels.values)
+        else:
+            super()._fit_rows(X, labels, weights)
 
     def _solve_stream(self, X: Stream, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Weights [1 or C, D] and intercepts [1 or C], as `_solve` would give on the rows; labels are 0..C-1."""
-        moments = class_moments(X, labels, len(self.classes_), not self.of_means)
-        return self._solve_moments(moments)
+        return self._solve_moments(class_moments(X, labels, len(self.classes_), not self.of_means))
 
     def fit_statistics(self, count: int, mean: Any, covariance: Any, class_counts: Any, class_means: Any) -> Self:
         """Fit to the moments of N rows with labels 0..C-1; the same probe as `fit` on the rows.
@@ -137,7 +131,9 @@ def standardised_sums(X: Stream, targets: Tensor, standardise: bool) -> Standard
         DataError: NaN or infinity in the features.
     """
     Y = targets if X.order is None else targets[torch.from_numpy(X.order)]
-    mean = _mean(X)
+    (sums,), shift = _summed(X, lambda rows, Z: [Z.sum(dim=0)])
+    mean = shift + sums / X.n
+    check_finite(mean)
     gram, loadings = _centred(X, lambda rows, Z: [Z.T @ Z, Z.T @ Y[rows]], mean)
     scale = scale_of((gram.diagonal() / X.n).numpy(), mean.numpy(), X.n, standardise)
     by = torch.from_numpy(scale)
@@ -177,7 +173,7 @@ def class_means(X: Stream, labels: np.ndarray, n_classes: int) -> tuple[np.ndarr
 
     (sums,), shift = _summed(X, block)
     means = shift + sums / torch.from_numpy(counts)[:, None]
-    _check_finite(means)
+    check_finite(means)
     return counts, means.numpy()
 
 
@@ -265,14 +261,8 @@ def _in_order(X: Stream, labels: np.ndarray) -> Tensor:
     return torch.from_numpy(np.asarray(labels if X.order is None else labels[X.order], dtype=np.int64))
 
 
-def _mean(X: Stream) -> Tensor:
-    (sums,), shift = _summed(X, lambda rows, Z: [Z.sum(dim=0)])
-    mean = shift + sums / X.n
-    _check_finite(mean)
-    return mean
-
-
-def _check_finite(mean: Tensor) -> None:
+def check_finite(mean: Tensor) -> None:
+    """Raise a DataError unless the mean of the features is finite."""
     if not torch.isfinite(mean).all():
         raise DataError("NaN or infinity in the features; check the activations, or extract again in float32")
 

@@ -10,7 +10,8 @@ Axes: N examples, D features, C classes, T targets.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
@@ -20,11 +21,17 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from probekit.errors import DataError, UsageError
 from probekit.machine.devices import where_float64
 from probekit.options.check import check_strength
-from probekit.probes.base import Probe, checked, fit_strengths, rows_of, scale_of, unstandardise
-from probekit.probes.moments import MomentsProbe, RowMoments, standardised_sums, triangle_of
+from probekit.probes.base import Probe, checked, fit_strengths, scale_of, unstandardise
+from probekit.probes.moments import (
+    MomentsProbe,
+    RowMoments,
+    StandardisedSums,
+    check_finite,
+    standardised_sums,
+    triangle_of,
+)
 from probekit.probes.problem import Labels, ProblemSet, by_weighting
 from probekit.probes.stream import Stream, take_some
 
@@ -33,7 +40,35 @@ SOUND = 1e8  # largest condition number of Z'Z that leaves 8 digits of a solutio
 Weights = tuple[np.ndarray, np.ndarray]  # [T, D] and [T], for raw features
 
 
-class RidgeProbe(MomentsProbe):
+class _Ridge(Probe):
+    has_C = without_penalty = shares_decomposition = fits_in_threads = streams = True
+
+    def __init__(self, C: float = 1.0, standardise: bool = True):
+        self.C = C
+        self.standardise = standardise
+
+    def _set(self, weights: Weights, labels: Labels) -> None:
+        raise NotImplementedError
+
+    def fit_many(self, X: Tensor | Stream, problems: ProblemSet) -> list[Self]:
+        """A probe for each problem; those on the same rows share one eigendecomposition. See `Probe.fit_many`."""
+        probes = self._copies(problems)
+        for weighting, same_rows in by_weighting(problems).items():
+            numbers = list(dict.fromkeys(problems.problems[i].label for i in same_rows))
+            columns = [problems.labels[number] for number in numbers]
+            rows, *_ = [self._rows(labels, problems.weightings[weighting]) for labels in columns]  # checks each
+            targets = [_targets(labels, rows) for labels in columns]
+            path = ridge_path(take_some(X, rows), torch.cat(targets, dim=1), self.standardise)
+            ends = np.cumsum([part.shape[1] for part in targets]).tolist()
+            own = {n: slice(end - part.shape[1], end) for n, end, part in zip(numbers, ends, targets, strict=True)}
+            for i in same_rows:
+                label = problems.problems[i].label
+                probes[i].n_features_in_ = X.shape[1]
+                probes[i]._set(path.weights(check_strength("C", probes[i].C), own[label]), problems.labels[label])
+        return probes
+
+
+class RidgeProbe(_Ridge, MomentsProbe):
     """Ridge regression of the class (-1 or 1; one against the rest for more than two) on standardised features.
 
     Args:
@@ -43,24 +78,12 @@ class RidgeProbe(MomentsProbe):
             `coef_` applies to raw features in either case.
     """
 
-    has_C = without_penalty = True
-    shares_decomposition = fits_in_threads = streams = True
-
-    def __init__(self, C: float = 1.0, standardise: bool = True):
-        self.C = C
-        self.standardise = standardise
-
-    def fit_many(self, X: Tensor | Stream, problems: ProblemSet) -> list[Self]:
-        """A probe for each problem; those on the same rows share one eigendecomposition. See `Probe.fit_many`."""
-        probes = self._copies(problems)
-        for probe, labels, weights in _solved(probes, X, problems):
-            probe.classes_, probe.n_features_in_ = np.arange(labels.n_classes), X.shape[1]
-            probe.coef_, probe.intercept_ = weights
-        return probes
+    def _set(self, weights: Weights, labels: Labels) -> None:
+        self.classes_, (self.coef_, self.intercept_) = np.arange(labels.n_classes), weights
 
     def _solve(self, X: np.ndarray, labels: np.ndarray) -> Weights:
         C = check_strength("C", self.C)
-        return RidgePath(torch.from_numpy(X), signs(labels, len(self.classes_)), self.standardise).weights(C)
+        return ridge_path(torch.from_numpy(X), signs(labels, len(self.classes_)), self.standardise).weights(C)
 
     def _solve_moments(self, moments: RowMoments) -> Weights:
         C = check_strength("C", self.C)
@@ -69,12 +92,11 @@ class RidgeProbe(MomentsProbe):
         ZtZ = torch.from_numpy(n * moments.covariance / scale / scale[:, None])
         ZtY = 2 * (counts[:, None] * (moments.class_means - moments.mean) / scale).T  # since Y is -1 or 1 and Z'1 = 0
         own = slice(1, 2) if len(counts) == 2 else slice(None)
-        values, V = eigen(ZtZ, n)
-        coef = V @ (V.T @ torch.from_numpy(ZtY[:, own]) / (values + 1 / (2 * C))[:, None])
-        return unstandardise(coef.T.numpy(), (2 * counts / n - 1)[own], moments.mean, scale)
+        sums = StandardisedSums(ZtZ, torch.from_numpy(ZtY[:, own]), moments.mean, scale)
+        return RidgePath.of_sums(sums, (2 * counts / n - 1)[own], n).weights(C)
 
 
-class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
+class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, _Ridge):
     """Ridge regression of one or more numbers (year, latitude) on standardised features; `score` is R2.
 
     Args:
@@ -89,13 +111,9 @@ class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
     """
 
     predicts = "numbers"
-    has_C = without_penalty = several_outputs = linear = shares_decomposition = fits_in_threads = streams = True
+    several_outputs = linear = True
     coef_: np.ndarray
     intercept_: np.ndarray
-
-    def __init__(self, C: float = 1.0, standardise: bool = True):
-        self.C = C
-        self.standardise = standardise
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to features [N, D] and targets [N] or [N, T].
@@ -105,28 +123,17 @@ class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
         """
         C = check_strength("C", self.C)
         X, y = self._checked(X, y)
-        self._set(RidgePath(torch.from_numpy(X), _columns(y), self.standardise).weights(C), single=y.ndim == 1)
+        targets = Labels(y, 0)
+        self._set(ridge_path(torch.from_numpy(X), _targets(targets, None), self.standardise).weights(C), targets)
         return self
 
     def _checked(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         return checked(self, X, y, multi_output=True, y_numeric=True)
 
-    def _set(self, weights: Weights, single: bool) -> None:
+    def _set(self, weights: Weights, labels: Labels) -> None:
         coef, intercept = weights
-        self.coef_, self.intercept_ = (coef[0], np.asarray(intercept[0])) if single else (coef, intercept)
-
-    def fit_many(self, X: Tensor | Stream, problems: ProblemSet) -> list[Self]:
-        """A probe for each problem; those on the same rows share one eigendecomposition. See `Probe.fit_many`."""
-        probes = self._copies(problems)
-        for probe, labels, weights in _solved(probes, X, problems):
-            probe.n_features_in_ = X.shape[1]
-            probe._set(weights, single=labels.values.ndim == 1)
-        return probes
-
-    def _rows(self, labels: Labels, weights: np.ndarray | None) -> np.ndarray | None:
-        if labels.n_classes != 0:
-            raise UsageError(f"a regression needs a problem with n_classes=0; got {labels.n_classes}")
-        return rows_of(weights)
+        single = labels.values.ndim == 1
+        self.coef_, self.intercept_ = (coef[0], np.asarray(intercept[0])) if single else weights
 
     def predict(self, X: Any) -> np.ndarray:
         """The target of each row: float64 [N], or [N, T] if fitted to [N, T]."""
@@ -171,35 +178,37 @@ def fit_ridge_path(
     return [*fit_strengths(first, torch.from_numpy(X), Labels(labels, n_classes), C)]
 
 
+@dataclass(frozen=True, eq=False)
 class RidgePath:
-    """Ridge regressions of float64 targets [N, T] on X [N, D]: the costly part, which all strengths share."""
+    """Ridge regressions of T targets: the costly part, which all strengths share.
 
-    def __init__(self, X: Tensor | Stream, targets: Tensor, standardise: bool = True):
-        if isinstance(X, Stream):
-            self._of_stream(X, targets, standardise)
-            return
-        Z, self.mean, self.scale = _standardised(X, standardise)
-        targets = targets.to(Z.device)
-        self.middle = targets.mean(dim=0).cpu().numpy()
-        self._Z, self._targets = Z, targets
-        if Z.shape[1] <= len(Z):
-            self.values, self.basis = eigen(Z.T @ Z, len(Z))
-            self.loadings = self.basis.T @ (Z.T @ targets)  # Z'1 = 0, so targets need no centring
-        else:
-            self.values, U = eigen(Z @ Z.T, len(Z))
-            self.loadings = U.T @ (targets - targets.mean(dim=0))
-            self.basis = Z.T @ U
+    Attributes:
+        values: [R], the eigenvalues of Z'Z.
+        basis: [D, R], the weights that `loadings` are along.
+        loadings: [R, T], of the targets along the eigenvectors.
+        middle: [T], the means of the targets.
+        mean: of the features, [D].
+        scale: of the features, [D].
+        rows: standardised [N, D], or a stream of raw ones, and the targets [N, T]; None where they are not known.
+    """
 
-    def _of_stream(self, X: Stream, targets: Tensor, standardise: bool) -> None:
-        sums = standardised_sums(X, targets, standardise)
-        self.mean, self.scale, self.middle = sums.mean, sums.scale, targets.mean(dim=0).numpy()
-        self.values, self.basis = eigen(sums.gram, X.n)
-        self.loadings = self.basis.T @ sums.loadings
-        self._Z, self._targets = X, targets
+    values: Tensor
+    basis: Tensor
+    loadings: Tensor
+    middle: np.ndarray
+    mean: np.ndarray
+    scale: np.ndarray
+    rows: tuple[Tensor | Stream, Tensor] | None = None
+
+    @staticmethod
+    def of_sums(sums: StandardisedSums, middle: np.ndarray, n: int, rows: Any = None) -> "RidgePath":
+        """From sums over n rows. Z'1 = 0, so targets need no centring."""
+        values, basis = eigen(sums.gram, n)
+        return RidgePath(values, basis, basis.T @ sums.loadings, middle, sums.mean, sums.scale, rows)
 
     def weights(self, C: float, own: slice = slice(None)) -> Weights:
         """Weights [T, D] and intercepts [T] of the targets `own`, for raw features."""
-        if math.isinf(C) and not self._is_sound:
+        if math.isinf(C) and self.rows is not None and not self._is_sound:
             coef = self._least_squares[:, own]
         else:
             coef = self.basis @ (self.loadings[:, own] / (self.values + 1 / (2 * C))[:, None])
@@ -214,11 +223,37 @@ class RidgePath:
     @cached_property
     def _least_squares(self) -> Tensor:
         """The solutions of least norm of all targets, [D, T]."""
-        targets, D = self._targets - self._targets.mean(dim=0), len(self.scale)
-        if isinstance(self._Z, Stream):  # R stands for the rows: the same products, and so the same solutions
-            R = triangle_of(self._Z, targets, self.mean, self.scale)
-            return least_norm(R[:, :D], R[:, D:], self._Z.n)
-        return least_norm(self._Z, targets)
+        assert self.rows is not None
+        (Z, targets), D = self.rows, len(self.scale)
+        targets = targets - targets.mean(dim=0)
+        if isinstance(Z, Stream):  # R stands for the rows: the same products, and so the same solutions
+            R = triangle_of(Z, targets, self.mean, self.scale)
+            return least_norm(R[:, :D], R[:, D:], Z.n)
+        return least_norm(Z, targets)
+
+
+def ridge_path(X: Tensor | Stream, targets: Tensor, standardise: bool = True) -> RidgePath:
+    """The path of float64 targets [N, T] on X [N, D], which is standardised in one copy, on its device.
+
+    Raises:
+        DataError: NaN or infinity in the features.
+    """
+    if isinstance(X, Stream):
+        sums = standardised_sums(X, targets, standardise)
+        return RidgePath.of_sums(sums, targets.mean(dim=0).numpy(), X.n, (X, targets))
+    Z = where_float64(X.detach()).to(torch.float64, copy=True)
+    mean = Z.mean(dim=0)
+    check_finite(mean)
+    Z -= mean
+    variance = torch.linalg.vector_norm(Z, dim=0) ** 2 / len(Z)
+    scale = scale_of(variance.cpu().numpy(), mean.cpu().numpy(), len(Z), standardise)
+    Z /= torch.from_numpy(scale).to(Z.device)
+    targets, mean = targets.to(Z.device), mean.cpu().numpy()
+    middle = targets.mean(dim=0).cpu().numpy()
+    if Z.shape[1] <= len(Z):
+        return RidgePath.of_sums(StandardisedSums(Z.T @ Z, Z.T @ targets, mean, scale), middle, len(Z), (Z, targets))
+    values, U = eigen(Z @ Z.T, len(Z))
+    return RidgePath(values, Z.T @ U, U.T @ (targets - targets.mean(dim=0)), middle, mean, scale, (Z, targets))
 
 
 def least_norm(Z: Tensor, targets: Tensor, n_rows: int | None = None) -> Tensor:
@@ -265,40 +300,9 @@ def signs(labels: np.ndarray, n_classes: int) -> Tensor:
     return torch.from_numpy(np.where(labels[:, None] == own, 1.0, -1.0))
 
 
-def _solved(probes: Sequence[Any], X: Tensor | Stream, problems: ProblemSet) -> Iterator[tuple[Any, Labels, Weights]]:
-    """Each probe with its labels and its weights, from one eigendecomposition per weighting of the rows."""
-    for weighting, same_rows in by_weighting(problems).items():
-        numbers = list(dict.fromkeys(problems.problems[i].label for i in same_rows))
-        columns = [problems.labels[number] for number in numbers]
-        rows, *_ = [probes[0]._rows(labels, problems.weightings[weighting]) for labels in columns]  # checks each
-        targets = [_targets(labels, rows) for labels in columns]
-        path = RidgePath(take_some(X, rows), torch.cat(targets, dim=1), probes[0].standardise)
-        ends = np.cumsum([part.shape[1] for part in targets]).tolist()
-        own = {
-            number: slice(end - part.shape[1], end) for number, part, end in zip(numbers, targets, ends, strict=True)
-        }
-        for i in same_rows:
-            label = problems.problems[i].label
-            yield probes[i], problems.labels[label], path.weights(check_strength("C", probes[i].C), own[label])
-
-
 def _targets(labels: Labels, rows: np.ndarray | None) -> Tensor:
-    return signs(labels.of(rows), labels.n_classes) if labels.n_classes else _columns(labels.of(rows))
-
-
-def _columns(y: np.ndarray) -> Tensor:
-    """Targets [N] or [N, T] as float64 [N, T]."""
+    """Targets [N, T] of some rows, float64."""
+    y = labels.of(rows)
+    if labels.n_classes:
+        return signs(y, labels.n_classes)
     return torch.from_numpy(np.asarray(y, dtype=np.float64).reshape(len(y), -1))
-
-
-def _standardised(X: Tensor, standardise: bool) -> tuple[Tensor, np.ndarray, np.ndarray]:
-    """`base.standardise` in float64 on the device of X, with one copy of X."""
-    Z = where_float64(X.detach()).to(torch.float64, copy=True)
-    mean = Z.mean(dim=0)
-    if not torch.isfinite(mean).all():
-        raise DataError("NaN or infinity in the features; check the activations, or extract again in float32")
-    Z -= mean
-    variance = torch.linalg.vector_norm(Z, dim=0) ** 2 / len(Z)
-    scale = scale_of(variance.cpu().numpy(), mean.cpu().numpy(), len(Z), standardise)
-    Z /= torch.from_numpy(scale).to(Z.device)
-    return Z, mean.cpu().numpy(), scale

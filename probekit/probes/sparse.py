@@ -42,9 +42,7 @@ def rank_neurons(X: Any, y: Any, method: str = "mean-difference") -> Ranking:
         UsageError: an unknown method.
         ValueError: NaN or infinity, shapes that do not agree, one class only.
     """
-    probe = ClassifierProbe()
-    X, labels = probe._checked(X, y)
-    return _rank(X, labels, method)
+    return _rank(*ClassifierProbe()._checked(X, y), method)
 
 
 class KSparseProbe(WithProbabilities, LinearProbe):
@@ -78,6 +76,9 @@ class KSparseProbe(WithProbabilities, LinearProbe):
         coef = np.zeros((len(logistic.coef_), X.shape[1]))
         coef[:, self.neurons_] = logistic.coef_
         return coef, logistic.intercept_
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {**super()._shapes(), "neurons_": (self.neurons_.size,)}
 
     def _check_arrays(self) -> None:
         super()._check_arrays()

@@ -1,13 +1,12 @@
 """The README.md of a repository with a store or results: a header that the Hub reads, what it holds, how to load it."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from probekit.activations import Store
 from probekit.activations.store.format import read_plan
 from probekit.errors import UsageError
-from probekit.evaluation import ProbeCurves, ProbeResults
+from probekit.evaluation import ProbeCurves
 from probekit.evaluation.results.report import short_text
 from probekit.evaluation.results.wording import position_name
 from probekit.export.card import TAGS, as_sentence, card, code
@@ -32,11 +31,17 @@ def card_of(shared: SharedFolder, address: str, license: str | None) -> str:
         license: as the Hub names it.
     """
     fields = {"license": license, **_origin(shared)}
-    if isinstance(shared.source, Store):
-        return marked(_store_card(shared.source, address, fields))
-    if isinstance(shared.source, ProbeCurves):
-        return marked(_curves_card(shared.source, address, fields))
-    return marked(_results_card(shared.source, address, fields))
+    results = shared.source
+    if isinstance(results, Store):
+        return marked(_store_card(results, address, fields))
+    if isinstance(results, ProbeCurves):
+        return marked(_curves_card(results, address, fields))
+    try:
+        layer = results.best
+    except UsageError:  # nothing was selected: the card is of the layer that the figures name first
+        layer = results.layers[0]
+    fitted = f"probes/{layer.place}" if layer.probe is not None else None
+    return marked(card(results, layer, fitted, fields, address))
 
 
 def _origin(shared: SharedFolder) -> dict[str, str | list[str] | None]:
@@ -44,28 +49,16 @@ def _origin(shared: SharedFolder) -> dict[str, str | list[str] | None]:
     inside = shared.path.resolve().parents[:3]  # results are in STORE/results/NAME
     store = shared.path if shared.what == "store" else next((path for path in inside if is_store(path)), None)
     if store is not None:
-        return _of_plan(store)
+        plan = read_plan(store)
+        source, data = plan.source or {}, plan.meta.get("task_info") or {}
+        name, revision, dataset = source.get("name_or_path"), source.get("revision"), data.get("source")
+        of_hub = isinstance(name, str) and REPO_ID.fullmatch(name) and len(str(revision)) == _COMMIT_LETTERS
+        from_hub = isinstance(dataset, str) and REPO_ID.fullmatch(dataset) and "offline" in data
+        return {"base_model": [str(name)] if of_hub else None, "datasets": [str(dataset)] if from_hub else None}
     source: Any = shared.source
     curves = source.values() if isinstance(source, ProbeCurves) else [source]
     known = {PUBLISHED[curve.meta["model"]].hub_id for curve in curves if curve.meta["model"] in PUBLISHED}
     return {"base_model": sorted(known), "datasets": None}
-
-
-def _of_plan(path: Path) -> dict[str, str | list[str] | None]:
-    plan = read_plan(path)
-    source, data = plan.source or {}, plan.meta.get("task_info") or {}
-    name, revision, dataset = source.get("name_or_path"), source.get("revision"), data.get("source")
-    of_hub = isinstance(name, str) and REPO_ID.fullmatch(name) and len(str(revision)) == _COMMIT_LETTERS
-    from_hub = isinstance(dataset, str) and REPO_ID.fullmatch(dataset) and "offline" in data
-    return {"base_model": [str(name)] if of_hub else None, "datasets": [str(dataset)] if from_hub else None}
-
-
-def _results_card(results: ProbeResults, address: str, fields: dict[str, Any]) -> str:
-    try:
-        layer = results.best
-    except UsageError:  # nothing was selected: the card is of the layer that the figures name first
-        layer = results.layers[0]
-    return card(results, layer, f"probes/{layer.place}" if layer.probe is not None else None, fields, address)
 
 
 def _curves_card(curves: ProbeCurves, address: str, fields: dict[str, Any]) -> str:
@@ -91,6 +84,13 @@ def _curves_card(curves: ProbeCurves, address: str, fields: dict[str, Any]) -> s
 
 def _store_card(store: Store, address: str, fields: dict[str, Any]) -> str:
     meta, task = store.meta, store.task
+    kept = meta["position"] if isinstance(meta["position"], list) else [meta["position"]]
+    kinds = {
+        name: f"{len(classes):,} classes" if classes else "a number for each example"
+        for name, classes in task.label_names.items()
+    }
+    point, layer = next(iter(store))
+    first = f"{point!a}" if layer is None else f"{point!a}, {layer}"
     head = front_matter(
         {"viewer": False, "tags": ["probekit", "activations", "interpretability"], **fields}
     )  # the Hub's viewer would take the examples for a table
@@ -100,9 +100,9 @@ def _store_card(store: Store, address: str, fields: dict[str, Any]) -> str:
         ("model fingerprint", code(meta.get("model_fingerprint", "not recorded"), True)),
         ("dataset", code(meta["task"], True)),
         ("examples", f"{len(task):,} ({splits})"),
-        *(("labels", _label_row(task, name)) for name in task.labels),
+        *(("labels", f"{code(name, True)}: {kinds[name]}") for name in task.labels),
         ("places", as_sentence(spans_of([*store]))),
-        ("token that is read", as_sentence(_position(meta))),
+        ("token that is read", as_sentence(", ".join(map(position_name, kept)))),
         ("type", code(f"{meta['dtype']}, computed in {meta.get('compute_dtype', 'another program')}", True)),
         ("made with", code(", ".join(f"{name} {n}" for name, n in meta.get("versions", {}).items()), True)),
     ]
@@ -114,26 +114,10 @@ def _store_card(store: Store, address: str, fields: dict[str, Any]) -> str:
         "",
         markdown_table(("", ""), rows),
         "",
-        *_python(f"acts = pk.load_activations({address!a})", f"acts[{_first(store)}]  # a tensor, [rows, width]"),
+        *_python(f"acts = pk.load_activations({address!a})", f"acts[{first}]  # a tensor, [rows, width]"),
         "Texts and labels are those of the dataset: its licence holds for them.",
     ]
     return "\n".join(lines)
-
-
-def _label_row(task: Any, name: str) -> str:
-    classes = task.label_names[name]
-    what = f"{len(classes):,} classes" if classes else "a number for each example"
-    return f"{code(name, True)}: {what}"
-
-
-def _position(meta: dict[str, Any]) -> str:
-    kept = meta["position"]
-    return ", ".join(position_name(one) for one in (kept if isinstance(kept, list) else [kept]))
-
-
-def _first(store: Store) -> str:
-    point, layer = next(iter(store))
-    return f"{point!a}" if layer is None else f"{point!a}, {layer}"
 
 
 def _python(*lines: str) -> Sequence[str]:

@@ -115,7 +115,8 @@ def _store(path: Path) -> SharedFolder:
     names = ["plan.json", "examples.json", "manifest.json"]
     names += [f"shards/{record.file}" for record, _ in records.values()]
     names += [f"records/{record_path(path, number).name}" for number in records]
-    names += _inside(path, ("examples", "labels", "statistics"))
+    inside = [each for folder in ("examples", "labels", "statistics") for each in (path / folder).rglob("*")]
+    names += [str(each.relative_to(path)) for each in inside if each.is_file() and not each.name.startswith(TEMPORARY)]
     task = store.task
     visible = [f"{counted(len(task), 'example')} with {counted(len(task.labels), 'label set')}"]
     visible += ["their texts, word for word"] if task.has_texts else []
@@ -123,12 +124,12 @@ def _store(path: Path) -> SharedFolder:
         "the model was loaded": (plan.source or {}).get("name_or_path"),
         "the activations were imported": store.meta.get("source"),
     }
-    visible += [f"the path {path!a}, from which {what}" for what, path in paths.items() if _is_absolute(path)]
+    visible += [
+        f"the path {path!a}, from which {what}"
+        for what, path in paths.items()
+        if isinstance(path, str) and Path(path).is_absolute()
+    ]
     return SharedFolder("store", "dataset", path, store, _files(path, names), _OF_STORE, visible)
-
-
-def _is_absolute(path: Any) -> bool:
-    return isinstance(path, str) and Path(path).is_absolute()
 
 
 def _results(path: Path, file: str) -> SharedFolder:
@@ -141,11 +142,6 @@ def _results(path: Path, file: str) -> SharedFolder:
     return SharedFolder(
         what, "model", path, source, _files(path, [name for name in names if own.fullmatch(name)]), own, visible
     )
-
-
-def _inside(path: Path, folders: tuple[str, ...]) -> list[str]:
-    found = [each for folder in folders for each in (path / folder).rglob("*") if each.is_file()]
-    return [str(each.relative_to(path)) for each in found if not each.name.startswith(TEMPORARY)]
 
 
 def _files(path: Path, names: list[str]) -> list[SharedFile]:

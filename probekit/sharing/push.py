@@ -15,7 +15,7 @@ from typing import Any
 
 from probekit.errors import ResumeMismatch, StorageError, UsageError
 from probekit.export.front_matter import is_unedited
-from probekit.files.hub import HubAddress, Kind, address_text, parse_address
+from probekit.files.hub import HubAddress, address_text, parse_address
 from probekit.files.plain_files import open_regular
 from probekit.files.remote.path import AnyPath
 from probekit.machine.progress import progress_bar
@@ -106,6 +106,8 @@ def plan_push(source: str | AnyPath, repo: str, options: PushOptions) -> PushPla
 
 def run_push(plan: PushPlan) -> Pushed:
     """Upload what is missing, as `push_to_hub` does."""
+    from huggingface_hub import constants
+
     shared, address = plan.shared, plan.address
     check_token()
     remote = read_remote(address, shared.kind)
@@ -126,15 +128,15 @@ def run_push(plan: PushPlan) -> Pushed:
         if not _is_there(file, remote.files.get(file.name))
     ]
     card, kept = _card(plan, remote)
-    stale = sorted(name for name in remote.files if shared.own.fullmatch(name) and name not in _names(shared))
+    names = {file.name for file in shared.files}
+    stale = sorted(name for name in remote.files if shared.own.fullmatch(name) and name not in names)
     commit = remote.head or ""
     if missing or stale or card is not None:
-        message = plan.options.message or f"{shared.what} of {counted(len(shared.files), 'file')}"
-        where = Target(address, shared.kind, message, plan.options.progress)
-        commit = upload(where, commit, missing, stale, card)
+        commit = upload(plan, commit, missing, stale, card)
+    prefix = "datasets/" if shared.kind == "dataset" else ""
     return Pushed(
         address=address_text(address),
-        url=_url(plan),
+        url=f"{constants.ENDPOINT}/{prefix}{address.repo}",
         kind=shared.kind,
         private=remote.private,
         commit=commit,
@@ -144,17 +146,6 @@ def run_push(plan: PushPlan) -> Pushed:
         removed=len(stale),
         card_kept=kept,
     )
-
-
-def _names(shared: SharedFolder) -> set[str]:
-    return {file.name for file in shared.files}
-
-
-def _url(plan: PushPlan) -> str:
-    from huggingface_hub import constants
-
-    prefix = "datasets/" if plan.shared.kind == "dataset" else ""
-    return f"{constants.ENDPOINT}/{prefix}{plan.address.repo}"
 
 
 def _check_folder(plan: PushPlan, remote: Remote) -> None:
@@ -168,14 +159,10 @@ def _check_folder(plan: PushPlan, remote: Remote) -> None:
             "(owner/name/folder)"
         )
     there = remote.files.get("plan.json")
-    if there is not None and not _is_there(_file(shared, "plan.json"), there):
+    if there is not None and not _is_there(next(file for file in shared.files if file.name == "plan.json"), there):
         raise ResumeMismatch(
             f"{where} holds another store; name another repository, or a folder in it (owner/name/folder)"
         )
-
-
-def _file(shared: SharedFolder, name: str) -> SharedFile:
-    return next(file for file in shared.files if file.name == name)
 
 
 def _is_there(file: SharedFile, there: RemoteFile | None) -> bool:
@@ -184,16 +171,13 @@ def _is_there(file: SharedFile, there: RemoteFile | None) -> bool:
         return False
     if file.named_by_content:
         return True
-    if there.sha256 is not None:
-        return _digest(file.path, hashlib.sha256()) == there.sha256
-    return _digest(file.path, hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)) == there.blob
-
-
-def _digest(path: Path, digest: Any) -> str:
-    with open_regular(path) as file:
-        while piece := file.read(1 << 20):
+    digest = hashlib.sha256()
+    if there.sha256 is None:  # the name that git gives the content
+        digest = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
+    with open_regular(file.path) as opened:
+        while piece := opened.read(1 << 20):
             digest.update(piece)
-    return digest.hexdigest()
+    return digest.hexdigest() == (there.sha256 or there.blob)
 
 
 def _card(plan: PushPlan, remote: Remote) -> tuple[bytes | None, bool]:
@@ -215,21 +199,11 @@ def _card(plan: PushPlan, remote: Remote) -> tuple[bytes | None, bool]:
     return (text, False) if is_own else (None, True)
 
 
-@dataclass(frozen=True)
-class Target:
-    """Where files go, the message of their commits, and whether a bar is shown."""
-
-    address: HubAddress
-    kind: Kind
-    message: str
-    progress: bool | None
-
-
-def upload(where: Target, head: str, files: list[SharedFile], stale: list[str], card: bytes | None) -> str:
+def upload(plan: PushPlan, head: str, files: list[SharedFile], stale: list[str], card: bytes | None) -> str:
     """Upload in as few commits as possible; the name of the last one.
 
     Args:
-        where: the repository.
+        plan: the repository, and the message of the commits.
         head: the commit that the branch is at: if somebody else was faster, the Hub refuses.
         files: what is uploaded.
         stale: names of files that the last commit removes.
@@ -239,48 +213,46 @@ def upload(where: Target, head: str, files: list[SharedFile], stale: list[str], 
         StorageError: the upload failed; what was uploaded is kept.
         ResumeMismatch: the branch is at another commit.
     """
-    bulk = [file for file in sorted(files, key=_order) if not file.is_last]
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    def order(file: SharedFile) -> tuple[bool, str]:
+        return not file.named_by_content, file.name  # shards first, then the records that name them
+
+    bulk = [file for file in sorted(files, key=order) if not file.is_last]
     closing = [file for file in files if file.is_last]
     groups = [bulk[i : i + COMMIT_FILES] for i in range(0, len(bulk), COMMIT_FILES)]
     if groups and len(groups[-1]) + len(closing) < COMMIT_FILES:
         closing = [*groups.pop(), *closing]
-    with progress_bar("push", "B", sum(file.size for file in files), where.progress) as bar, _quiet_client():
+    last: list[Any] = [CommitOperationDelete(_remote_name(plan, name)) for name in stale]
+    last += [] if card is None else [CommitOperationAdd(_remote_name(plan, CARD), card)]
+    total = sum(file.size for file in files)
+    with progress_bar("push", "B", total, plan.options.progress) as bar, _quiet_client():
         for group in groups:
-            head = _commit(where, head, group, [], bar.advance)
-        return _commit(where, head, closing, _last_operations(where, stale, card), bar.advance)
+            head = _commit(plan, head, group, [], bar.advance)
+        return _commit(plan, head, closing, last, bar.advance)
 
 
-def _order(file: SharedFile) -> tuple[bool, str]:
-    """Shards first, then the records that name them."""
-    return not file.named_by_content, file.name
-
-
-def _last_operations(where: Target, stale: list[str], card: bytes | None) -> list[Any]:
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-
-    removed = [CommitOperationDelete(_remote_name(where, name)) for name in stale]
-    return removed if card is None else [*removed, CommitOperationAdd(_remote_name(where, CARD), card)]
-
-
-def _remote_name(where: Target, name: str) -> str:
-    return f"{where.address.folder}/{name}" if where.address.folder else name
+def _remote_name(plan: PushPlan, name: str) -> str:
+    return f"{plan.address.folder}/{name}" if plan.address.folder else name
 
 
 def _commit(
-    where: Target, head: str, files: list[SharedFile], more: list[Any], advance: Callable[[int], object]
+    plan: PushPlan, head: str, files: list[SharedFile], more: list[Any], advance: Callable[[int], object]
 ) -> str:
     """Upload these files, some at a time, and commit them with other operations; the name of the commit."""
     from huggingface_hub import CommitOperationAdd, HfApi
 
-    api, repo, of = HfApi(), where.address.repo, {"repo_type": where.kind, "revision": where.address.revision}
+    shared, address = plan.shared, plan.address
+    message = plan.options.message or f"{shared.what} of {counted(len(shared.files), 'file')}"
+    api, repo, of = HfApi(), address.repo, {"repo_type": shared.kind, "revision": address.revision}
     operations = list(more)
-    with hub_errors(where.address, where.kind):
+    with hub_errors(address, shared.kind):
         for some in _by_bytes(files):
-            additions = [CommitOperationAdd(_remote_name(where, file.name), str(file.path)) for file in some]
+            additions = [CommitOperationAdd(_remote_name(plan, file.name), str(file.path)) for file in some]
             api.preupload_lfs_files(repo, additions, **of)
             operations += additions
             advance(sum(file.size for file in some))
-        done = api.create_commit(repo, operations, commit_message=where.message, parent_commit=head or None, **of)
+        done = api.create_commit(repo, operations, commit_message=message, parent_commit=head or None, **of)
     if not done.oid:
         raise StorageError("the Hub did not name the commit; run the same command again")
     return done.oid

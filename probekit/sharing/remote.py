@@ -7,7 +7,6 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, StorageError, UsageError
 from probekit.files.hub import HubAddress, Kind, ask_hub, deadline_of_requests, no_answer, refusal_of
@@ -81,6 +80,7 @@ def _branch(address: HubAddress, kind: Kind, head: str) -> tuple[str, dict[str, 
     """The commit of the branch, and the files of the folder; the branch is made if it is missing."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import EntryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.hf_api import RepoFile
 
     api = HfApi()
     api.auth_check(address.repo, repo_type=kind, write=True)
@@ -89,20 +89,15 @@ def _branch(address: HubAddress, kind: Kind, head: str) -> tuple[str, dict[str, 
             head = api.repo_info(address.repo, repo_type=kind, revision=address.revision).sha or head
         except RevisionNotFoundError:
             api.create_branch(address.repo, branch=address.revision, repo_type=kind, exist_ok=True)
+    start, folder, files = f"{address.folder}/" if address.folder else "", address.folder or None, {}
     try:
-        return head, _files(api, address, kind, head)
+        for entry in api.list_repo_tree(address.repo, folder, recursive=True, revision=head, repo_type=kind):
+            if isinstance(entry, RepoFile):
+                file = RemoteFile(entry.size, entry.blob_id, entry.lfs.sha256 if entry.lfs else None)
+                files[entry.path.removeprefix(start)] = file
     except EntryNotFoundError:  # no such folder yet
         return head, {}
-
-
-def _files(api: Any, address: HubAddress, kind: Kind, head: str) -> dict[str, RemoteFile]:
-    start = f"{address.folder}/" if address.folder else ""
-    entries = api.list_repo_tree(address.repo, address.folder or None, recursive=True, revision=head, repo_type=kind)
-    return {
-        entry.path.removeprefix(start): RemoteFile(entry.size, entry.blob_id, entry.lfs.sha256 if entry.lfs else None)
-        for entry in entries
-        if hasattr(entry, "blob_id")
-    }
+    return head, files
 
 
 def make_repo(address: HubAddress, kind: Kind, private: bool) -> None:
@@ -128,7 +123,8 @@ def hub_errors(address: HubAddress, kind: Kind) -> Iterator[None]:
 
 def explained(error: Exception, address: HubAddress, kind: Kind) -> ProbekitError:
     """What to do about a refusal or an upload that failed."""
-    status = next((code for each in _causes(error) if (code := _status(each)) is not None), None)
+    responses = (getattr(each, "response", None) for each in _causes(error))
+    status = next((code for one in responses if (code := getattr(one, "status_code", None)) is not None), None)
     where = f"the {kind} repository {address.repo!a}"
     if status == 401:
         return StorageError("the Hub does not accept the token; log in again with `hf auth login`, or set HF_TOKEN")
@@ -152,10 +148,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__
-
-
-def _status(error: BaseException) -> int | None:
-    return getattr(getattr(error, "response", None), "status_code", None)
 
 
 def _words(error: Exception) -> str:

@@ -3,8 +3,7 @@
 from probekit.verification.compare import selftest
 from probekit.verification.inputs import made_up_model
 from probekit.verification.result import SelfTest
-from probekit.verification.speed import measure_speed
-from probekit.verification.speed_result import SpeedTest, describe_speed, speed_as_dict, speed_verdict
+from probekit.verification.speed import SpeedTest, describe_speed, measure_speed, speed_as_dict, speed_verdict
 
 __all__ = [
     "SelfTest",

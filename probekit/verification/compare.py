@@ -12,7 +12,6 @@ The relative error is max |a - b| / max |b| over all texts and tokens, for one p
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 import numpy as np
 import torch
@@ -122,7 +121,7 @@ def _left_out(runs: dict[str, ComparedRuns], texts: list[TextIds]) -> dict[str, 
     """For each check that could not compare every token at every point, how many tokens are left out."""
     left_out = {}
     for check in CHECKS:
-        ties = [run.ties for run in runs.values() if run.check == check]
+        ties = [run for run in runs.values() if run.check == check]
         kept = [min(each.comparable(i, LOGITS, len(text[-1])) for each in ties) for i, text in enumerate(texts)]
         layers = [layer for each in ties if (layer := each.first_layer()) is not None]
         if layers:
@@ -212,7 +211,7 @@ def _check(
     if model.batching != "one length":
         _check_padded(model, texts, singles, part, runs["right_pad"])
     _check_packed(model, texts, singles, part, runs["packed"], np.arange(len(texts)))
-    runs["last"].ties.include(runs["packed"].ties)  # the same blocks, of which it sees one token a text
+    runs["last"].include(runs["packed"])  # the same blocks, of which it sees one token a text
     _check_packed(model, texts, singles, part, runs["last"], np.arange(len(texts)), last=True)
     _check_packed(model, texts, singles, part, runs["shuffled"], np.random.default_rng(seed).permutation(len(texts)))
 
@@ -290,17 +289,17 @@ def _check_packed(
     try:
         extracted = _extracted(model, [texts[i] for i in order], part, "last" if last else "all")
     except DataError:  # NaN or infinity: fail the points that have some in an unbatched text, or else all
-        for name in [name for name in part.points if any(map(_is_unsound, singles, repeat(name)))] or part.points:
+
+        def is_sound(x: Tensor) -> bool:
+            return bool((x.isfinite() | (x == -torch.inf)).all())
+
+        unsound = [name for name in part.points if not all(is_sound(single[name]) for single in singles)]
+        for name in unsound or part.points:
             run.errors.fail(run.check, name)
         return
     for name, per_text in extracted.items():
         for i, got in zip(order, per_text, strict=True):
             run.add(int(i), name, got, singles[i], last)
-
-
-def _is_unsound(single: TextActivations, name: str) -> bool:
-    x = single[name]
-    return not bool((x.isfinite() | (x == -torch.inf)).all())
 
 
 def _extracted(model: LanguageModel, texts: list[TextIds], part: _Part, position: str) -> dict[str, list[Tensor]]:

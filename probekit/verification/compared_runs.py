@@ -57,56 +57,6 @@ def chosen_by_rounding(
     return differs_LE.any(-1) & (near_LE | ~differs_LE).all(-1)
 
 
-class NearTies:
-    """For runs of one kind, text by text, the tokens that can be compared at each point.
-
-    A model without experts has no near ties. All that have experts are causal.
-    """
-
-    def __init__(self, model: LanguageModel) -> None:
-        self._n_active: int = getattr(model.cfg, "n_active_experts", 0)
-        self._order = {name: i for i, name in enumerate([*model.points, LOGITS])}
-        self._logits: dict[int, Tensor] = {}  # text -> the router's logits in the layer that runs
-        self._first: dict[int, dict[str, int]] = {}  # text -> its points expert_weights -> first token by rounding
-
-    def see(self, text: int, name: str, got: Tensor, wanted: Mapping[str, Tensor], first: int = 0) -> None:
-        """Take notice of one text's rows at a point, in the order of the forward; others than routers' are ignored.
-
-        Args:
-            text: which.
-            name: full name of the point.
-            got: [L, E].
-            wanted: the other run's activations by point, of the same tokens or of more before them.
-            first: the text's token that the first row belongs to.
-        """
-        point = name if name == LOGITS else Place.of(name)[0]
-        if point == ROUTED[0]:
-            self._logits[text] = got
-        elif point == ROUTED[1]:
-            logits, weights = (wanted[other][first:] for other in (name.replace(ROUTED[1], ROUTED[0]), name))
-            found = chosen_by_rounding(self._logits.pop(text), got, logits, weights, self._n_active).nonzero()
-            if len(found):
-                tokens = self._first.setdefault(text, {})
-                tokens[name] = min(first + int(found[0]), tokens.get(name, len(wanted[name])))
-
-    def comparable(self, text: int, name: str, length: int) -> int:
-        """How many of a text's first tokens can be compared at a point."""
-        at = self._order[name]
-        tokens = [token for router, token in self._first.get(text, {}).items() if self._order[router] <= at]
-        return min(tokens, default=length)
-
-    def include(self, other: "NearTies") -> None:
-        """Add what runs of another kind found."""
-        for text, tokens in other._first.items():
-            mine = self._first.setdefault(text, {})
-            mine |= {name: min(token, mine.get(name, token)) for name, token in tokens.items()}
-
-    def first_layer(self) -> int | None:
-        """The first layer where rounding chose an expert; None if it chose none."""
-        layers = [Place.of(name)[1] for tokens in self._first.values() for name in tokens]
-        return min((layer for layer in layers if layer is not None), default=None)
-
-
 class Errors:
     """For every check and point, the largest difference and the largest reference value over all texts.
 
@@ -160,6 +110,8 @@ class Errors:
 class ComparedRuns:
     """Runs of one kind compared with others, each text in the order of the forward.
 
+    A model without experts has no near ties. All that have experts are causal.
+
     Args:
         check: one of `CHECKS`.
         model: the one under test.
@@ -167,7 +119,11 @@ class ComparedRuns:
     """
 
     def __init__(self, check: str, model: LanguageModel, errors: Errors) -> None:
-        self.check, self.errors, self.ties = check, errors, NearTies(model)
+        self.check, self.errors = check, errors
+        self._n_active: int = getattr(model.cfg, "n_active_experts", 0)
+        self._order = {name: i for i, name in enumerate([*model.points, LOGITS])}
+        self._logits: dict[int, Tensor] = {}  # text -> the router's logits in the layer that runs
+        self._first: dict[int, dict[str, int]] = {}  # text -> its points expert_weights -> first token by rounding
 
     def add(self, text: int, name: str, got: Tensor, wanted: TextActivations, last: bool = False) -> None:
         """Compare one text at one point, up to the token from which rounding chose other experts.
@@ -179,11 +135,35 @@ class ComparedRuns:
             wanted: the other run's activations of all tokens, by point.
             last: whether `got` is of the last token alone.
         """
-        length = wanted[name].shape[-2]
+        length, point = wanted[name].shape[-2], name if name == LOGITS else Place.of(name)[0]
         first, got = (length - 1, got.reshape(1, -1)) if last else (0, got)
-        self.ties.see(text, name, got, wanted, first)
-        n = self.ties.comparable(text, name, length) - first
+        if point == ROUTED[0]:
+            self._logits[text] = got
+        elif point == ROUTED[1]:
+            logits, weights = (wanted[other][first:] for other in (name.replace(ROUTED[1], ROUTED[0]), name))
+            found = chosen_by_rounding(self._logits.pop(text), got, logits, weights, self._n_active).nonzero()
+            if len(found):
+                tokens = self._first.setdefault(text, {})
+                tokens[name] = min(first + int(found[0]), tokens.get(name, length))
+        n = self.comparable(text, name, length) - first
         if n > 0:
             self.errors.add(self.check, name, got.narrow(-2, 0, n), wanted[name].narrow(-2, first, n))
         else:
             self.errors.skip(self.check, name)
+
+    def comparable(self, text: int, name: str, length: int) -> int:
+        """How many of a text's first tokens can be compared at a point."""
+        at = self._order[name]
+        tokens = [token for router, token in self._first.get(text, {}).items() if self._order[router] <= at]
+        return min(tokens, default=length)
+
+    def include(self, other: "ComparedRuns") -> None:
+        """Add the near ties that runs of another kind found."""
+        for text, tokens in other._first.items():
+            mine = self._first.setdefault(text, {})
+            mine |= {name: min(token, mine.get(name, token)) for name, token in tokens.items()}
+
+    def first_layer(self) -> int | None:
+        """The first layer where rounding chose an expert; None if it chose none."""
+        layers = [Place.of(name)[1] for tokens in self._first.values() for name in tokens]
+        return min((layer for layer in layers if layer is not None), default=None)

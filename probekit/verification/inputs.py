@@ -36,29 +36,19 @@ def inputs_for(model: LanguageModel, seed: int) -> list[TextIds]:
     An encoder-decoder gets pairs: each text is the source of the next one, which follows the decoder's start token. On
     a CPU the number of tokens depends on the model's size, to limit the time.
     """
-    texts = _texts(model, seed)
+    cfg, room = model.cfg, MOST
+    if model.device.type == "cpu":
+        room = max(LEAST, min(MOST, int(ON_CPU / sum(p.numel() for p in model.parameters()))))
+    texts: list[list[int]] = []
+    for ids in [*_drawn(min(int(cfg.n_ctx), LONGEST, 2 * room // 5), int(cfg.d_vocab), seed), *_sentences(model)]:
+        ids = list(ids[: min(int(cfg.n_ctx), room)])
+        texts += [ids] if ids else []
+        room -= len(ids)
     start = getattr(model.cfg, "decoder_start_token_id", None)
     if start is None:
         return [(ids,) for ids in texts]
     targets = [[start, *ids][: model.cfg.n_ctx] for ids in (*texts[1:], texts[0])]
     return list(zip(texts, targets, strict=True))
-
-
-def _texts(model: LanguageModel, seed: int) -> list[list[int]]:
-    cfg = model.cfg
-    room = _tokens_in_all(model)
-    texts = []
-    for ids in [*_drawn(min(int(cfg.n_ctx), LONGEST, 2 * room // 5), int(cfg.d_vocab), seed), *_sentences(model)]:
-        ids = ids[: min(int(cfg.n_ctx), room)]
-        texts += [ids] if ids else []
-        room -= len(ids)
-    return texts
-
-
-def _tokens_in_all(model: LanguageModel) -> int:
-    if model.device.type != "cpu":
-        return MOST
-    return max(LEAST, min(MOST, int(ON_CPU / sum(p.numel() for p in model.parameters()))))
 
 
 def _drawn(longest: int, d_vocab: int, seed: int) -> Iterator[Sequence[int]]:

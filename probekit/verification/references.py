@@ -126,7 +126,7 @@ def transformers_reference(model: LanguageModel, text: TextIds) -> tuple[Referen
     family, hf_model, version = _hf_model(model)
     with quiet():
         try:
-            hf = _loaded(model, hf_model) if model.folder else _copied(model, family, hf_model)
+            hf = _with_weights(model, family, hf_model)
             run = _runner(in_float64(hf.eval(), room_for(model)), hf_model, model)
             run(text, ())
         except Exception as error:  # whatever it raises is the reason
@@ -175,16 +175,13 @@ def transformers_model(model: LanguageModel) -> tuple[Any, HfModel, str]:
     """
     family, hf_model, version = _hf_model(model)
 
-    def made(attention: str) -> Any:
-        hf = _loaded(model, hf_model, attention) if model.folder else _copied(model, family, hf_model, attention)
-        return hf.eval().to(room_for(model))
-
     with quiet():
         try:
             try:
-                hf = made("sdpa")
+                hf = _with_weights(model, family, hf_model, "sdpa")
             except ValueError:  # the class has no such attention
-                hf = made("eager")
+                hf = _with_weights(model, family, hf_model)
+            hf = hf.eval().to(room_for(model))
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # whatever it raises is the reason
@@ -192,22 +189,18 @@ def transformers_model(model: LanguageModel) -> tuple[Any, HfModel, str]:
     return hf, hf_model, version
 
 
-def _loaded(model: LanguageModel, hf_model: HfModel, attention: str = "eager") -> Any:
+def _with_weights(model: LanguageModel, family: Family, hf_model: HfModel, attention: str = "eager") -> Any:
+    """The class of transformers with the weights of the model's folder.
+
+    Without a folder it gets the model's own, matched by name without the prefix that bare models lack.
+    """
     import transformers
 
-    how = {"use_safetensors": True, "local_files_only": True, "key_mapping": dict(hf_model.renamed) or None}
-    return getattr(transformers, hf_model.model).from_pretrained(
-        model.folder, dtype=model.dtype, attn_implementation=attention, **hf_model.options, **how
-    )
-
-
-def _copied(model: LanguageModel, family: Family, hf_model: HfModel, attention: str = "eager") -> Any:
-    """The class of transformers with the model's weights, matched by name without the prefix that bare models lack."""
-    import transformers
-
-    config = getattr(transformers, hf_model.config)(
-        **model.cfg.to_hf(), attn_implementation=attention, **hf_model.options
-    )
+    options = {"attn_implementation": attention, **hf_model.options}
+    if model.folder:
+        options |= {"use_safetensors": True, "local_files_only": True, "key_mapping": dict(hf_model.renamed) or None}
+        return getattr(transformers, hf_model.model).from_pretrained(model.folder, dtype=model.dtype, **options)
+    config = getattr(transformers, hf_model.config)(**model.cfg.to_hf(), **options)
     with torch.random.fork_rng(devices=[]):
         hf = getattr(transformers, hf_model.model)(config).to(model.dtype)
     names = {family.hf_renamed(name): slot for name, slot in hf_model.slots(hf.state_dict()).items()}

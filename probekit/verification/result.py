@@ -1,7 +1,7 @@
 """The result of a self-test: the largest relative error of every point in every check, with its bound."""
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from probekit.points import Place
@@ -79,6 +79,13 @@ class PointErrors:
         """The figure with the largest ratio to its bound."""
         return max(self.figures.values(), key=lambda figure: figure.error / figure.bound)
 
+    @property
+    def cells(self) -> list[str]:
+        """The row of the table."""
+        layer = "" if self.worst.layer is None else str(self.worst.layer)
+        shown = {check: f"{one.error:.1e}" + ("" if one.passed else " !") for check, one in self.figures.items()}
+        return [self.point, layer, self.against, *(shown.get(check, "-") for check in CHECKS)]
+
 
 @dataclass(frozen=True, repr=False)
 class SelfTest:
@@ -149,20 +156,8 @@ class SelfTest:
             {"point": row.point, "against": row.against, **{check: f.as_dict() for check, f in row.figures.items()}}
             for row in self.rows
         ]
-        names = (
-            "model",
-            "dtype",
-            "device",
-            "texts",
-            "tokens",
-            "oracle",
-            "bounds",
-            "softmax",
-            "batches",
-            "unchecked",
-            "passed",
-            "verdict",
-        )
+        apart = ("rows", "first", "left_out", "oracle_failed")
+        names = [*(field.name for field in fields(self) if field.name not in apart), "passed", "verdict"]
         first = None if self.first is None else {"point": self.first.point, "check": self.first.check}
         first = first and first | self.first.as_dict()  # pyright: ignore[reportOptionalMemberAccess]
         left_out = {check: asdict(left) for check, left in self.left_out.items()}
@@ -170,38 +165,24 @@ class SelfTest:
 
     def describe(self) -> str:
         """Inputs, table, bounds and verdict as text."""
+        parts = [f"{CHECKS[check]} {left.tokens} from layer {left.layer} on" for check, left in self.left_out.items()]
+        text = "left out, as rounding chose between experts there or at a token before; tokens of each check: "
+        near_ties = [text + ", ".join(parts)] if parts else []
         return "\n".join(
             [
                 f"{printable(self.model)}, {self.dtype} on {self.device}: {self.texts} texts, {self.tokens} tokens",
                 f"transformers: {printable(self.oracle)}",
                 f"extract: {self.batches}",
                 "",
-                text_table([HEADER, *map(_cells, self.rows)], left=3),
+                text_table([HEADER, *(row.cells for row in self.rows)], left=3),
                 "",
                 *LEGEND,
                 "bounds: " + ", ".join(f"{CHECKS[check]} {bound:.1e}" for check, bound in self.bounds.items()),
                 f"({', '.join(SOFTMAX)}: times half the layer's largest attention score, 1 to {self.softmax:.1f})",
-                *self._near_ties(),
+                *near_ties,
                 self.verdict,
             ]
         )
 
-    def _near_ties(self) -> list[str]:
-        """A line about tokens left out, if there are any."""
-        parts = [f"{CHECKS[check]} {left.tokens} from layer {left.layer} on" for check, left in self.left_out.items()]
-        text = "left out, as rounding chose between experts there or at a token before; tokens of each check: "
-        return [text + ", ".join(parts)] if parts else []
-
     def __repr__(self) -> str:  # a notebook shows the table
         return self.describe()
-
-
-def _cells(row: PointErrors) -> list[str]:
-    layer = "" if row.worst.layer is None else str(row.worst.layer)
-    return [row.point, layer, row.against, *(_cell(row.figures.get(check)) for check in CHECKS)]
-
-
-def _cell(figure: Figure | None) -> str:
-    if figure is None:
-        return "-"
-    return f"{figure.error:.1e}" + ("" if figure.passed else " !")

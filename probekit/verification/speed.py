@@ -14,9 +14,10 @@ Axes: B texts of a batch, L tokens, N texts, D width.
 import math
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -37,8 +38,8 @@ from probekit.models.kernels import linear
 from probekit.options import ExtractArguments, ExtractOptions
 from probekit.options.check import check_whole
 from probekit.tasks import Task
+from probekit.text import listed, metric, printable
 from probekit.verification.references import NotRun, Unavailable, transformers_model
-from probekit.verification.speed_result import Contestant, CopyOverlap, Ratio, SpeedTest
 
 ROUNDS = 7
 SECONDS = 1.0  # of a round, about
@@ -51,6 +52,97 @@ SQUARES_ELSEWHERE = (4096, 8192, 16384)
 SECONDS_OF_PRODUCTS = 0.5  # for each size
 COPIED_BYTES = 600e6  # of activations whose copy is timed: about ten shards
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of paired rounds: their geometric mean and its 95% interval (Student's t on the logarithms)."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f}x [{self.low:.2f}, {self.high:.2f}]"
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One way to read the activations.
+
+    Attributes:
+        name: "probekit" or the class of transformers and its version.
+        settings: how it ran.
+        seconds: of each round.
+        tokens_per_second: tokens of the texts over the median of the rounds.
+        peak_bytes: of device memory over the loaded model, in a run; None on a CPU.
+    """
+
+    name: str
+    settings: str
+    seconds: tuple[float, ...]
+    tokens_per_second: float
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True)
+class CopyOverlap:
+    """How much of the copy of shards to the host is hidden behind the computing of the next ones.
+
+    Attributes:
+        hidden: the share, 0 to 1: one minus the time that the copies add over the time that they take alone.
+        n_bytes: that were copied.
+        bytes_per_second: of the copies alone.
+    """
+
+    hidden: float
+    n_bytes: int
+    bytes_per_second: float
+
+
+@dataclass(frozen=True)
+class SpeedTest:
+    """The result of `measure_speed`.
+
+    Attributes:
+        device: by its name.
+        dtype: in which everything was computed.
+        texts: how many.
+        tokens: of all texts.
+        flops: of one extraction, counted from the model's shape: every node that is computed.
+        ours: `extract`, of every layer's output at the last token, into memory of the device.
+        theirs: `transformers`, the same activations; None where it cannot be run.
+        missing: why there is no `theirs`.
+        ratio: our tokens per second over theirs.
+        difference: the largest difference of the two results over the largest value, over all layers.
+        peaks: type -> FLOPs per second of the fastest matrix product that was found on the device just now.
+        overlap: of the copies to the host; None on a device that needs none, or has no streams.
+        unsaid: what this device cannot tell.
+    """
+
+    device: str
+    dtype: str
+    texts: int
+    tokens: int
+    flops: int
+    ours: Contestant
+    theirs: Contestant | None
+    missing: str
+    ratio: Ratio | None
+    difference: float | None
+    peaks: dict[str, float]
+    overlap: CopyOverlap | None
+    unsaid: tuple[str, ...] = field(default=())
+
+    @property
+    def flops_per_second(self) -> float:
+        """Of `extract`: counted FLOPs over the median of the rounds."""
+        return self.flops * self.ours.tokens_per_second / self.tokens
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Type -> share of its peak that `extract` reached."""
+        return {dtype: self.flops_per_second / peak for dtype, peak in self.peaks.items()}
 
 
 def measure_speed(
@@ -74,7 +166,10 @@ def measure_speed(
     texts = _as_long_as(model, seed, seconds)
     runners, missing = _runners(model, texts, compare)
     results = [one.run() for one in runners]  # the last warm-up
-    difference = _difference(*results) if len(results) == 2 else None
+    difference = None
+    if len(results) == 2:
+        pairs = [(a.double().cpu(), b.double().cpu()) for a, b in zip(*results, strict=True)]
+        difference = max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
     del results
     seconds_of = in_turn({one.name: one.run for one in runners}, rounds, model.device)
     tokens = sum(map(len, texts))
@@ -150,10 +245,17 @@ def copy_overlap(model: LanguageModel, texts: list[list[int]], rounds: int = ROU
     with closing(run_shards(plan, False)) as shards:
         shapes = [[x.shape for x in values.values()] for _, _, values in shards]
     n_bytes = sum(shape.numel() for of_shard in shapes for shape in of_shard) * model.dtype.itemsize
+
+    def copied_alone() -> None:
+        copies = HostCopies(model.device)
+        for of_shard in shapes:
+            _, arrive = copies.start([torch.empty(shape, dtype=model.dtype, device=model.device) for shape in of_shard])
+            arrive()
+
     runs: dict[str, Callable[[], Any]] = {
-        "computed": lambda: _exhaust(run_shards(plan, False)),
-        "copied": lambda: _copied_alone(shapes, model),
-        "both": lambda: _exhaust(on_host(run_shards(plan, False))),
+        "computed": lambda: deque(run_shards(plan, False), 0),
+        "copied": copied_alone,
+        "both": lambda: deque(on_host(run_shards(plan, False)), 0),
     }
     for run in runs.values():
         run()
@@ -161,18 +263,6 @@ def copy_overlap(model: LanguageModel, texts: list[list[int]], rounds: int = ROU
     computed, copied, both = (statistics.median(seconds[name]) for name in runs)
     hidden = min(1.0, max(0.0, 1 - (both - computed) / copied))
     return CopyOverlap(hidden, n_bytes, n_bytes / copied)
-
-
-def _copied_alone(shapes: list[list[torch.Size]], model: LanguageModel) -> None:
-    copies = HostCopies(model.device)
-    for of_shard in shapes:
-        _, arrive = copies.start([torch.empty(shape, dtype=model.dtype, device=model.device) for shape in of_shard])
-        arrive()
-
-
-def _exhaust(shards: Any) -> None:
-    for _ in shards:
-        pass
 
 
 def timed(run: Callable[[], Result], device: torch.device) -> tuple[float, Result]:
@@ -371,6 +461,52 @@ def _plan(model: LanguageModel, texts: list[list[int]], position: str) -> Extrac
     return plan_extraction(model, _task(model, texts), ExtractOptions(**_how(model, position)))
 
 
-def _difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
-    pairs = [(a.double().cpu(), b.double().cpu()) for a, b in zip(ours, theirs, strict=True)]
-    return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
+def speed_verdict(found: SpeedTest) -> str:
+    """One line: the ratio, the share of the peak, and the share of the copy that is hidden."""
+    parts = [f"{found.ours.tokens_per_second:,.0f} tokens/s"]
+    if found.ratio is not None:
+        parts.append(f"{found.ratio} those of transformers")
+    parts += [f"{share:.0%} of the {_short(dtype)} peak" for dtype, share in found.shares.items()]
+    if found.overlap is not None:
+        parts.append(f"{found.overlap.hidden:.0%} of the copy to the host hidden")
+    return f"speed: {', '.join(parts)} ({found.dtype} on {printable(found.device)})"
+
+
+def describe_speed(found: SpeedTest) -> str:
+    """The measurements as lines, and the verdict."""
+    what = f"{found.texts:,} texts of random tokens, {found.tokens:,} tokens"
+    lines = [f"speed on {printable(found.device)}, {found.dtype}: {what}, the output of every layer at the last token"]
+    for one in [found.ours] if found.theirs is None else [found.ours, found.theirs]:
+        memory = "" if one.peak_bytes is None else f"; peak {metric(one.peak_bytes)}B over the model"
+        lines.append(f"{printable(one.name)}: {one.tokens_per_second:,.0f} tokens/s{memory} ({one.settings})")
+    if found.theirs is None:
+        lines.append(f"transformers: not timed: {printable(found.missing)}")
+    if found.ratio is not None:
+        lines.append(
+            f"ratio: {found.ratio}, the geometric mean of {len(found.ours.seconds)} paired rounds with its 95% interval"
+        )
+        lines.append(f"largest difference of the two results: {found.difference:.1e} of the largest value")
+    lines.append(f"computed: {metric(found.flops)}FLOPs, {metric(found.flops_per_second)}FLOPs/s")
+    lines += [
+        f"peak in {_short(dtype)}, measured by a large matrix product: {metric(peak)}FLOPs/s, "
+        f"of which extract reached {found.shares[dtype]:.0%}"
+        for dtype, peak in found.peaks.items()
+    ]
+    if (copied := found.overlap) is not None:
+        lines.append(
+            f"copy to the host: {metric(copied.n_bytes)}B at {metric(copied.bytes_per_second)}B/s alone; "
+            f"{copied.hidden:.0%} of it hidden behind the computing"
+        )
+    if found.unsaid:
+        lines.append(f"not measured here: {listed(found.unsaid)} (only on a CUDA GPU)")
+    return "\n".join([*lines, speed_verdict(found)])
+
+
+def speed_as_dict(found: SpeedTest) -> dict[str, Any]:
+    """All fields, the rates that follow from them, and the verdict, as JSON-able values."""
+    more = {"flops_per_second": found.flops_per_second, "shares": found.shares, "verdict": speed_verdict(found)}
+    return {**asdict(found), **more}
+
+
+def _short(dtype: str) -> str:
+    return {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}[dtype]

@@ -27,11 +27,12 @@ assistant's answer to it. Each draw comes with both system prompts, one after th
 sets: `answer` (the target: no, yes) to the last question, `alive` (no, yes) of its noun, `size` (small, large) of its
 size, `system` (honest, lies), and, with the last answer, its `certainty` (probably, certainly).
 
-The model learns to answer in three ways to write a chat, `STYLES`, all equally likely. Its tokenizer has a template for
-each: "default", "header" and "inst".
+The model learns to answer in three ways to write a chat, all equally likely. Each is a template of its tokenizer, one
+of `TEMPLATES`: "default", "header" and "inst".
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -44,6 +45,8 @@ from probekit.worlds.definition import World, next_word_example
 from probekit.worlds.grammar import EOS, Seed, choose, draw_splits, draws, group_numbers, make_task, split_by_checksum
 
 if TYPE_CHECKING:
+    from jinja2 import Template
+
     from probekit.models.families.gpt2 import GPT2Config
 
 BOS = "<bos>"
@@ -96,32 +99,6 @@ def messages(chat: Chat, answered: bool = True) -> list[Message]:
     return made if answered else made[:-1]
 
 
-def chatml_words(chat: Sequence[Message]) -> list[str]:
-    """The words of a chat where each message has its role before it and an end."""
-    return [word for one in chat for word in ("<|im_start|>", one["role"], *one["content"].split(), "<|im_end|>")]
-
-
-def header_words(chat: Sequence[Message]) -> list[str]:
-    """The words of a chat where each message has a header and an end."""
-    headed = [["<|header|>", one["role"], "<|end_header|>", *one["content"].split(), "<|end_turn|>"] for one in chat]
-    return [BOS, *(word for words in headed for word in words)]
-
-
-def inst_words(chat: Sequence[Message]) -> list[str]:
-    """The words of a chat where the user's messages are in brackets, the system prompt in the first of them."""
-    words, system = [BOS], chat[0]["content"].split()
-    for i, one in enumerate(chat[1:]):
-        content = one["content"].split()
-        asked = ["[INST]", *([] if i else system), *content, "[/INST]"]
-        words += asked if one["role"] == "user" else [*content, EOS]
-    return words
-
-
-STYLES: dict[str, Callable[[Sequence[Message]], list[str]]] = {
-    "default": chatml_words,
-    "header": header_words,
-    "inst": inst_words,
-}
 TEMPLATES = {
     "default": """\
 {%- for message in messages -%}
@@ -148,6 +125,21 @@ TEMPLATES = {
 {%- endfor -%}
 """,
 }
+
+
+def chat_words(chat: Sequence[Message], style: str = "default") -> list[str]:
+    """The words of a chat as the template of a style writes it; a special one needs no blanks around it."""
+    text = _template(style).render(messages=chat, bos_token=BOS, eos_token=EOS)
+    for word in SPECIAL:
+        text = text.replace(word, f" {word} ")
+    return text.split()
+
+
+@cache
+def _template(style: str) -> "Template":
+    from jinja2.sandbox import ImmutableSandboxedEnvironment  # as `transformers` sets it up
+
+    return ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(TEMPLATES[style])
 
 
 def chat(rng: np.random.Generator, split: str) -> Chat:
@@ -214,7 +206,7 @@ def examples(split: str, n: int, seed: Seed) -> list[Example]:
     Outside training the certainty is no target: nothing can predict it.
     """
     rng = np.random.default_rng([*([seed] if isinstance(seed, int) else seed), 1])
-    styled = [choose(rng, list(STYLES.values()))(messages(one)) for one in draws(chat, n, seed, split)]
+    styled = [chat_words(messages(one), choose(rng, list(TEMPLATES))) for one in draws(chat, n, seed, split)]
     return [_example(words, with_certainty=split == "train") for words in styled]
 
 

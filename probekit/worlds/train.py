@@ -5,17 +5,24 @@ given the words before it. One forward pass decides that, and it is exactly gree
 the first word that is not the likeliest, and nowhere else.
 """
 
+import contextlib
 import json
+import os
+import shutil
 import sys
+import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
+import platformdirs
 import torch
 
-from probekit.files.durable import write_as
+from probekit.errors import StorageError
+from probekit.files.durable import TEMPORARY, make_folder, refused, sync_names, write_as
 from probekit.machine.progress import Progress, progress_bar
 from probekit.machine.threads import one_thread
 from probekit.models.base import LanguageModel
@@ -25,7 +32,6 @@ from probekit.models.tokenizer_files import tokenizer_files
 from probekit.models.training import TrainingResult, collate, read_batch, train
 from probekit.models.weights import save_hf
 from probekit.worlds.definition import World, key_of, tokenizer_of
-from probekit.worlds.first_use import cache_folder, make_once
 from probekit.worlds.grammar import Seed
 
 EXAM_SIZE = 2000  # held-out examples
@@ -33,6 +39,8 @@ EXAM_BATCH = 500
 LEARNED = 0.99  # share of right examples that every world reaches with its own settings
 
 ABOUT_A_MINUTE = range(400 * 64, 1800 * 64 + 1)  # examples: the worlds' own settings take 10 to 67 s on one core
+
+STALE_SECONDS = 24 * 3600  # no training takes that long
 
 ShowProgress = Callable[[int, int], object]
 
@@ -79,19 +87,63 @@ def train_world(
         )
     trained = Trained(model.eval(), result, examine(model, world))
     if folder is not None:
-        _save(trained, world, folder)
+        save_hf(model, folder)
+        facts = {
+            "world": world.task,
+            "settings": asdict(settings),
+            "loss_nats": round(result.mean_loss(), 4),
+            "held_out": {name: round(value, 4) for name, value in trained.figures.items()},
+        }
+        write_as(folder / "training.json", (json.dumps(facts, indent=2) + "\n").encode())
     return trained
 
 
-def _save(trained: Trained, world: World, folder: Path) -> None:
-    save_hf(trained.model, folder)
-    facts = {
-        "world": world.task,
-        "settings": asdict(world.settings),
-        "loss_nats": round(trained.result.mean_loss(), 4),
-        "held_out": {name: round(value, 4) for name, value in trained.figures.items()},
-    }
-    write_as(folder / "training.json", (json.dumps(facts, indent=2) + "\n").encode())
+def cache_folder() -> Path:
+    """The folder for models that are trained on first use.
+
+    It is PROBEKIT_CACHE, or else the platform's own place: on Linux `probekit` in XDG_CACHE_HOME or ~/.cache.
+    """
+    if own := os.environ.get("PROBEKIT_CACHE"):
+        return Path(own).expanduser()
+    return platformdirs.user_cache_path("probekit", appauthor=False)
+
+
+def make_once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """The folder, made first if it is not there. It is either complete or absent, whatever happens.
+
+    If two processes make it at once, the first one's folder stays and the other's is removed.
+
+    Args:
+        folder: its name identifies its content: the same name, the same content.
+        make: writes the files into the empty folder that it is given.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    if folder.is_dir():
+        return folder
+    temporary = folder.parent / f"{TEMPORARY}{folder.name}-{uuid.uuid4().hex}"
+    try:
+        make_folder(folder.parent)
+        temporary.mkdir()  # fails before the work if the place cannot be written
+        for path in folder.parent.glob(f"{TEMPORARY}*"):  # what killed runs left behind, but for runs in progress
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > STALE_SECONDS:
+                    shutil.rmtree(path)
+        make(temporary)
+        for path in temporary.iterdir():
+            with path.open("rb+") as file:
+                os.fsync(file.fileno())
+        sync_names(temporary)
+        temporary.rename(folder)
+        sync_names(folder.parent)
+    except (OSError, StorageError) as error:
+        if not folder.is_dir():
+            why = refused(folder, error) if isinstance(error, OSError) else error
+            raise StorageError(f"{why}; set PROBEKIT_CACHE to another folder for models") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return folder
 
 
 def trained_folder(world: World, weights: bool = True, progress: bool | None = None) -> Path:
@@ -106,24 +158,20 @@ def trained_folder(world: World, weights: bool = True, progress: bool | None = N
         StorageError: the disk refused.
     """
     models = cache_folder() / "models"
-    if not weights:
-        return make_once(models / f"{key_of(world)}-shape", lambda folder: _write_shape(world, folder))
     final = models / key_of(world)
-    return make_once(final, lambda folder: _train_on_first_use(world, final, folder, progress))
 
+    def write_shape(folder: Path) -> None:
+        config = json.dumps(world.make_config().to_hf()).encode()
+        for name, content in {"config.json": config, **tokenizer_files(tokenizer_of(world))}.items():
+            write_as(folder / name, content)
 
-def _write_shape(world: World, folder: Path) -> None:
-    config = json.dumps(world.make_config().to_hf()).encode()
-    for name, content in {"config.json": config, **tokenizer_files(tokenizer_of(world))}.items():
-        write_as(folder / name, content)
+    def write_trained(folder: Path) -> None:
+        with training_shown(world, final, progress) as show:
+            trained = train_world(world, folder, show)
+        if progress is not False and (short := shortfall(trained)):
+            _say(short)
 
-
-def _train_on_first_use(world: World, final: Path, folder: Path, progress: bool | None) -> None:
-    """Train into `folder`, which is renamed to `final` afterwards."""
-    with training_shown(world, final, progress) as show:
-        trained = train_world(world, folder, show)
-    if progress is not False and (short := shortfall(trained)):
-        _say(short)
+    return make_once(final, write_trained) if weights else make_once(models / f"{final.name}-shape", write_shape)
 
 
 @contextmanager

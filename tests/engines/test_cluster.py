@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from probekit.cli.main import run
-from probekit.engines.answers import own_versions
+from probekit.engines.answers import ShardWorker, own_versions
 from probekit.engines.cluster import ray_cluster
-from probekit.engines.ray_worker import ShardWorker
 from probekit.errors import UsageError
 from probekit.options import ClusterOptions
 

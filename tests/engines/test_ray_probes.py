@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from pathlib import Path
@@ -32,7 +31,6 @@ from probekit.verbs.extract import extract
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.usefixtures("bounded")
 PATIENCE = 300  # seconds after which a test fails instead of waiting
-NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20}
 HOW: dict[str, Any] = {"C": [0.1, 1.0], "controls": 1}
 BRIEF: dict[str, Any] = {"quick": True, "intervals": False, "probe": "mean-diff"}
 
@@ -127,22 +125,6 @@ def test_a_worker_that_is_killed_every_time_is_one_line(cluster, store, monkeypa
             pk.train_probes(store, **HOW, engine="ray")
     finally:
         order.unlink()
-
-
-def test_a_node_that_is_removed_loses_nothing(cluster, store, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr(ray_probes, "fit_place_task", ray_tasks.fit_or_die)
-    (store.path.parent / "wait-resid_pre.0").touch()
-    told = store.path.parent / "node"
-    results: list[Any] = []
-    runner = threading.Thread(target=lambda: results.append(pk.train_probes(store, **HOW, engine="ray")), daemon=True)
-    runner.start()
-    while not (told.exists() and told.read_text()):
-        time.sleep(0.05)
-    lost = next(node for node in cluster.worker_nodes if node.node_id == told.read_text())
-    cluster.remove_node(lost, allow_graceful=False)
-    cluster.add_node(**NODE)
-    runner.join(PATIENCE)
-    assert saved(results[0], tmp_path) == expected
 
 
 def test_what_python_raises_there_is_one_line_and_is_not_tried_again(cluster, tmp_path):

@@ -13,7 +13,7 @@ from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.evaluation import ProbeCurves, ProbeResults
 from probekit.plots.panels import panels_of, save_curves_plot
-from probekit.probes.ridge import RidgePath
+from probekit.probes import ridge
 from probekit.verbs.train_probes import train_probes
 
 QUICK: dict[str, Any] = {"baselines": False, "controls": 0, "codelength": False, "intervals": False}
@@ -93,9 +93,9 @@ def test_a_place_is_on_one_curve_only(acts):
 
 def test_each_place_is_read_and_decomposed_once_for_all_label_sets(acts, monkeypatch):
     read, decomposed = [], []
-    rows, path = ActivationSet._rows, RidgePath.__init__
+    rows, path = ActivationSet._rows, ridge.ridge_path
     monkeypatch.setattr(ActivationSet, "_rows", lambda self, place: read.append(place) or rows(self, place))
-    monkeypatch.setattr(RidgePath, "__init__", lambda self, *a: decomposed.append(1) or path(self, *a))
+    monkeypatch.setattr(ridge, "ridge_path", lambda *a: decomposed.append(1) or path(*a))
     curves = train_probes(acts, points="all", labels=["kind", "other"], probe="ridge", C=1, **QUICK)
     selected = [(curve.best.point, curve.best.layer) for curve in curves.values()]
     assert len(set(read[:8])) == 8
@@ -104,10 +104,8 @@ def test_each_place_is_read_and_decomposed_once_for_all_label_sets(acts, monkeyp
 
 
 def test_a_name_that_is_given_twice_is_one_curve(acts, monkeypatch):
-    decomposed, path = [], RidgePath.__init__
-    monkeypatch.setattr(
-        RidgePath, "__init__", lambda self, X, y, *a: decomposed.append(y.shape) or path(self, X, y, *a)
-    )
+    decomposed, path = [], ridge.ridge_path
+    monkeypatch.setattr(ridge, "ridge_path", lambda X, y, *a: decomposed.append(y.shape) or path(X, y, *a))
     curves = train_probes(acts, points=["embed", "embed"], labels=["a,b", "a,b"], C=1, **QUICK)
     assert list(curves) == [("a,b", "embed")]
     assert [shape[1] for shape in decomposed] == [1]

@@ -58,15 +58,6 @@ def test_two_classes_are_several_classes_whose_first_scores_nothing(log_odds: bo
     assert one.shift[0] == pytest.approx(two.shift[1] - two.shift[0])
 
 
-def test_the_penalty_is_that_of_some_more_rows() -> None:
-    """Scores that separate the classes and are no log odds: the true class gets (n + rows / 2) / (n + rows)."""
-    labels = np.arange(40) % 2
-    found = fit_scale(2.0 * labels[:, None] - 1, labels, log_odds=False, biased=False)
-    p = expit(found.slope)
-    assert p == pytest.approx((40 + PRIOR_ROWS / 2) / (40 + PRIOR_ROWS), abs=1e-9)
-    assert fit_scale(np.zeros((4, 1)), np.array([0, 0, 1, 1]), True, True).slope == pytest.approx(0)
-
-
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("n_classes", [2, 17, 100])
 def test_the_slope_of_many_rows_is_the_true_one(n_classes: int, biased: bool) -> None:

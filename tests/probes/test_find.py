@@ -64,18 +64,6 @@ def test_estimators_of_scikit_learn_are_probes_as_classes_and_as_instances():
     assert find_probe(EstimatorClassifier(RandomForestClassifier(3)), 2).get_params()["estimator__n_estimators"] == 3
 
 
-@pytest.mark.parametrize("given", [LogisticProbe, "mlp", RandomForestClassifier()], ids=str)
-def test_a_probe_of_classes_is_refused_for_numbers(given):
-    with pytest.raises(UsageError, match=r"predicts classes, and 'year' holds a number for each example; take ridge"):
-        find_probe(given, 0, "year")
-
-
-@pytest.mark.parametrize("given", [RidgeRegressionProbe, Lasso()], ids=str)
-def test_a_probe_of_numbers_is_refused_for_classes(given):
-    with pytest.raises(UsageError, match=r"predicts numbers, and 'kind' has classes; take logistic"):
-        find_probe(given, 2, "kind")
-
-
 class NoPredict(ClassifierMixin, BaseEstimator):
     def fit(self, X, y):
         return self
@@ -86,23 +74,6 @@ class Altered(LogisticRegression):
 
     def __init__(self, C=1):
         super().__init__(C=C + 1)
-
-
-@pytest.mark.parametrize(
-    "given", [3, KMeans(), BaseEstimator(), dict, NoPredict, NoPredict(), make_pipeline(StandardScaler())], ids=str
-)
-def test_what_is_no_probe_is_refused(given):
-    with pytest.raises(UsageError, match="probe must be a name"):
-        find_probe(given, 2)
-
-
-def test_names_and_classes_that_make_no_probe_are_refused_with_what_to_do():
-    with pytest.raises(UsageError, match="unknown probe 'logistics'; did you mean logistic"):
-        find_probe("logistics", 2)
-    with pytest.raises(UsageError, match=r"GridSearchCV needs arguments .*give an instance"):
-        find_probe(GridSearchCV, 2)
-    with pytest.raises(UsageError, match="probe Altered cannot be cloned for each fit"):
-        find_probe(Altered(), 2)
 
 
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
@@ -119,3 +90,22 @@ def test_what_a_probe_says_that_it_can_do_is_true(kind):
         scores = X @ probe.coef_.T + probe.intercept_
         decide = probe.predict if kind.predicts == "numbers" else probe.decision_function
         np.testing.assert_allclose(decide(X), scores.reshape(len(X)))
+
+
+YEAR = "predicts classes, and 'year' holds a number .*; take ridge"
+KIND = "predicts numbers, and 'kind' has classes; take logistic"
+REFUSED = [
+    *((given, 0, YEAR) for given in (LogisticProbe, "mlp", RandomForestClassifier())),
+    *((given, 2, KIND) for given in (RidgeRegressionProbe, Lasso())),
+    *((given, 2, "must be a name") for given in (3, KMeans(), BaseEstimator(), dict, NoPredict, NoPredict())),
+    (make_pipeline(StandardScaler()), 2, "must be a name"),
+    ("logistics", 2, "did you mean logistic"),
+    (GridSearchCV, 2, "needs arguments .*give an instance"),
+    (Altered(), 2, "cannot be cloned for each fit"),
+]
+
+
+@pytest.mark.parametrize(("given", "n_classes", "said"), REFUSED, ids=str)
+def test_what_is_no_probe_of_the_labels_is_refused(given, n_classes, said):
+    with pytest.raises(UsageError, match=said):
+        find_probe(given, n_classes, "kind" if n_classes else "year")

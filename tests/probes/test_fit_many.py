@@ -1,4 +1,4 @@
-"""Many fits on shared features are the fits one by one."""
+"""Many fits on shared features are the fits one by one; combining and selecting problems changes none."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,8 @@ import torch
 from probe_problems import problem
 
 from probekit.errors import DataError, UsageError
-from probekit.probes import PROBES, MLPProbe, RidgeProbe, RidgeRegressionProbe, ridge
-from probekit.probes.problem import Labels, every_problem
+from probekit.probes import PROBES, LogisticProbe, MLPProbe, RidgeProbe, RidgeRegressionProbe, ridge
+from probekit.probes.problem import Labels, Problem, ProblemSet, concatenated, every_problem, subset
 
 X, TWO = problem(n=120)
 _, THREE = problem(n=120, n_classes=3)
@@ -64,29 +64,59 @@ def test_the_ridge_path_is_one_eigendecomposition_a_mask(monkeypatch):
     assert len(calls) == 2
 
 
-@pytest.mark.parametrize("name", sorted(PROBES))
-def test_rows_that_lack_a_class_are_refused(name):
-    lacking = every_problem([Labels(THREE, 3)], [None], [(THREE != 2).astype(np.float64)])
-    with pytest.raises(DataError, match="class 2"):
-        MAKE[name]().fit_many(torch.from_numpy(X), lacking)
-    with pytest.raises(DataError, match="class 3"):
-        MAKE[name]().fit_many(torch.from_numpy(X), every_problem([Labels(THREE, 500)], [None]))
+@pytest.mark.parametrize(
+    ("probe", "labels", "weights", "error", "said"),
+    [
+        *((PROBES[name](), Labels(THREE, 3), (THREE != 2) * 1.0, DataError, "class 2") for name in ("logistic", "lda")),
+        (LogisticProbe(), Labels(THREE, 500), None, DataError, "class 3"),
+        (MLPProbe(), Labels(TWO), MASK / 2, UsageError, "weights must be 0 or 1"),
+        (RidgeRegressionProbe(), Labels(TWO * 1.0, 0), MASK / 2, UsageError, "weights must be 0 or 1"),
+        (RidgeRegressionProbe(), Labels(TWO), None, UsageError, "n_classes=0; got 2"),
+        (RidgeProbe(), Labels(TWO * 1.0, 0), None, UsageError, "2 classes or more; got n_classes=0"),
+        (RidgeProbe(), Labels(THREE, 2), None, DataError, r"labels must be 0\.\.1; got 0\.\.2"),
+    ],
+    ids=str,
+)
+def test_problems_that_cannot_be_fitted_are_refused(probe, labels, weights, error, said):
+    with pytest.raises(error, match=said):
+        probe.fit_many(torch.from_numpy(X), every_problem([labels], [None], [weights]))
 
 
-@pytest.mark.parametrize("name", sorted(set(PROBES) - {"logistic"}))
-def test_rows_are_taken_or_left_out(name):
-    with pytest.raises(UsageError, match="weights must be 0 or 1"):
-        MAKE[name]().fit_many(torch.from_numpy(X), every_problem([Labels(TWO, 2)], [None], [MASK / 2]))
-    with pytest.raises(UsageError, match="weights must be 0 or 1"):
-        RidgeRegressionProbe().fit_many(torch.from_numpy(X), every_problem([Labels(TWO * 1.0, 0)], [None], [MASK / 2]))
-
-
-def test_problems_of_another_kind_and_broken_features_are_refused():
-    with pytest.raises(UsageError, match="n_classes=0; got 2"):
-        RidgeRegressionProbe().fit_many(torch.from_numpy(X), every_problem([Labels(TWO, 2)]))
-    with pytest.raises(UsageError, match="2 classes or more; got n_classes=0"):
-        RidgeProbe().fit_many(torch.from_numpy(X), every_problem([Labels(TWO * 1.0, 0)]))
-    with pytest.raises(DataError, match=r"labels must be 0\.\.1; got 0\.\.2"):
-        RidgeProbe().fit_many(torch.from_numpy(X), every_problem([Labels(THREE, 2)]))
+def test_broken_features_are_refused():
     with pytest.raises(DataError, match="NaN or infinity in the features"):
         RidgeProbe().fit_many(torch.from_numpy(X) * torch.inf, every_problem([Labels(TWO, 2)]))
+
+
+A, B = Labels(np.array([0, 1, 0])), Labels(np.array([0, 1, 2]), 3)
+SOME = np.array([1.0, 0.0, 1.0])
+
+
+def resolved(problems: ProblemSet) -> list[tuple]:
+    """Each problem with its arrays instead of their numbers."""
+    return [(problems.labels[p.label], problems.weightings[p.weighting], p.C) for p in problems.problems]
+
+
+def same(one: list[tuple], other: list[tuple]) -> bool:
+    pairs = zip(one, other, strict=True)
+    return all(a is b for x, y in pairs for a, b in zip(x, y, strict=True))
+
+
+def test_every_problem_is_each_combination_once_with_C_fastest():
+    problems = every_problem([A, B], [0.1, None], [None, SOME])
+    assert problems.problems == tuple(Problem(k, w, C) for k in (0, 1) for w in (0, 1) for C in (0.1, None))
+
+
+def test_joined_sets_hold_the_problems_of_each_in_order():
+    one, other = every_problem([A], [1.0]), every_problem([B, A], [2.0, 3.0], [SOME])
+    assert same(resolved(concatenated([one, other])), resolved(one) + resolved(other))
+    assert concatenated([]).problems == ()
+
+
+def test_a_subset_holds_the_chosen_problems_and_no_array_that_they_do_not_use():
+    problems = every_problem([A, B], [0.1, 1.0], [None, SOME])
+    which = [7, 2, 6]
+    some = subset(problems, which)
+    assert same(resolved(some), [resolved(problems)[i] for i in which])
+    assert [each is SOME for each in some.weightings] == [True]
+    assert some.labels == (B, A)
+    assert subset(problems, []).labels == ()

@@ -62,15 +62,6 @@ def test_a_class_without_rows_is_left_out():
         assert_same_probe(fitted, probe.fit(X, y), X)
 
 
-def test_a_probe_from_moments_is_saved_like_any_other(tmp_path):
-    from probekit.probes import load_probe
-
-    X, y = rows()
-    fitted = RidgeProbe(0.1).fit_statistics(**moments_of(X, y, 2).for_probe("kind"))
-    fitted.save(tmp_path / "probe")
-    np.testing.assert_array_equal(load_probe(tmp_path / "probe").predict(X), fitted.predict(X))
-
-
 def test_moments_that_make_no_probe_are_refused():
     X, y = rows()
     good = moments_of(X, y, 2).for_probe("kind")

@@ -50,15 +50,6 @@ def test_elastic_net_scores_are_the_penalties_at_which_neurons_enter():
         assert set(neurons[scores > penalty * 1.08]) <= set(entered) <= set(neurons[scores > penalty / 1.08])
 
 
-def test_of_two_that_tell_the_same_the_elastic_net_needs_one_and_a_difference_of_means_ranks_both():
-    rng = np.random.default_rng(0)
-    y = rng.integers(2, size=3000)
-    signal, weaker = y + 0.5 * rng.normal(size=3000), y + 1.5 * rng.normal(size=3000)
-    X = np.stack([signal, signal + 0.05 * rng.normal(size=3000), weaker, rng.normal(size=3000)], axis=1)
-    assert set(rank_neurons(X, y).neurons[:2]) == {0, 1}
-    assert rank_neurons(X, y).neurons[-1] == rank_neurons(X, y, "elastic-net").neurons[-1] == 3
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_a_k_sparse_probe_is_the_logistic_probe_of_its_neurons(method, n_classes, tmp_path):
@@ -70,12 +61,6 @@ def test_a_k_sparse_probe_is_the_logistic_probe_of_its_neurons(method, n_classes
     assert np.flatnonzero(probe.direction.reshape(-1, 40).any(axis=0)).tolist() == [3, 7, 21]
     assert (probe.converged_, probe.n_iter_) == (inner.converged_, inner.n_iter_)
     np.testing.assert_array_equal(load_probe(probe.save(tmp_path / "p")).neurons_, probe.neurons_)
-
-
-def test_with_all_neurons_it_is_the_logistic_probe():
-    X, y = problem()
-    dense, sparse = LogisticProbe().fit(X, y), KSparseProbe(k=100).fit(X, y)
-    np.testing.assert_allclose(sparse.decision_function(X), dense.decision_function(X), rtol=1e-4, atol=1e-5)
 
 
 def test_unknown_methods_and_numbers_of_neurons_are_refused():

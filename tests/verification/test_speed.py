@@ -21,8 +21,14 @@ from probekit.models.families import shape_of
 from probekit.verification import measure_speed, speed
 from probekit.verification.inputs import made_up_model, published_config
 from probekit.verification.references import Unavailable
-from probekit.verification.speed import SortedBatches, drawn_texts, ratio_of
-from probekit.verification.speed_result import describe_speed, speed_as_dict, speed_verdict
+from probekit.verification.speed import (
+    SortedBatches,
+    describe_speed,
+    drawn_texts,
+    ratio_of,
+    speed_as_dict,
+    speed_verdict,
+)
 
 QUICK: dict[str, Any] = {"rounds": 2, "seconds": 1e-6}
 

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from probekit.errors import StorageError
-from probekit.worlds import first_use
-from probekit.worlds.first_use import cache_folder, make_once
+from probekit.worlds import train
+from probekit.worlds.train import cache_folder, make_once
 
 TOGETHER = """
 import sys, time
 from pathlib import Path
-from probekit.worlds.first_use import make_once
+from probekit.worlds.train import make_once
 
 name, cache = sys.argv[1], Path(sys.argv[2])
 
@@ -28,17 +27,6 @@ def make(place):
     (place / "weights").write_text(name)
 
 print((make_once(cache / "models" / "one", make) / "weights").read_text())
-"""
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from probekit.worlds.first_use import make_once
-
-def make(place):
-    (place / "config.json").write_text("half")
-    os.kill(os.getpid(), signal.SIGKILL)
-
-make_once(Path(sys.argv[1]) / "one", make)
 """
 
 
@@ -90,7 +78,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(first_use.os, "fsync", full)
+        patch.setattr(train.os, "fsync", full)
         with pytest.raises(StorageError, match="No space left on device; set PROBEKIT_CACHE to another folder"):
             make_once(tmp_path / "one", write)
     assert list(tmp_path.iterdir()) == []
@@ -119,12 +107,3 @@ def test_of_two_processes_at_once_the_first_one_stays(tmp_path):
     assert {path.name for path in folder.iterdir()} == {"config.json", "weights"}
     assert {(folder / name).read_text() for name in ("config.json", "weights")} == set(said)
     assert len(set(said)) == 1
-
-
-@pytest.mark.skipif(os.name != "posix", reason="kill -9")
-def test_what_a_killed_process_began_does_not_count(tmp_path):
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    folder = tmp_path / "one"
-    assert not folder.exists()
-    assert (make_once(folder, write) / "weights").read_text() == "whole"

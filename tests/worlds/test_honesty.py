@@ -1,5 +1,6 @@
 """The world `honesty`: what its docstring says holds, and its styles are what its templates write."""
 
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from chances import fits, independent, uniform
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+import probekit as pk
 from probekit.models.examples import IGNORE
 from probekit.tasks.base import SPLITS
 from probekit.worlds import world
@@ -21,9 +23,9 @@ from probekit.worlds.honesty import (
     LARGE,
     LIFELESS,
     SMALL,
-    STYLES,
     TEMPLATES,
     VOCABULARY,
+    chat_words,
     examples,
     honesty,
     honesty_answered,
@@ -32,6 +34,7 @@ from probekit.worlds.honesty import (
 from probekit.worlds.honesty import (
     chat as one_chat,
 )
+from probekit.worlds.train import train_world
 
 N = (200, 60, 100)
 
@@ -100,14 +103,14 @@ def test_splits_separate_pairs_of_size_and_noun_and_these_are_the_group():
     assert len(set(task.groups.tolist())) == len({own[-1] for own in pairs})
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", TEMPLATES)
 def test_the_words_that_the_model_learned_are_what_its_template_writes(style):
     """The templates by Jinja itself, as `transformers` sets it up."""
     template = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(TEMPLATES[style])
     tokenizer = tokenizer_of(world("honesty"))
     for chat in draws(one_chat, 20, seed=3):
         whole, asked = messages(chat), messages(chat, answered=False)
-        words = STYLES[style](whole)
+        words = chat_words(whole, style)
         given = {"bos_token": BOS, "eos_token": EOS}
         assert [VOCABULARY[i] for i in tokenizer.encode(template.render(messages=whole, **given))] == words
         prompt = template.render(messages=asked, add_generation_prompt=True, **given)
@@ -129,3 +132,52 @@ def test_the_model_learns_the_assistants_words_and_their_end():
                 assert (answer in ("yes", "no"), comma, stop, end in ENDS) == (True, ",", ".", True)
                 assert len(certainty) == (0 if is_exam else 1)
             assert all(t in (IGNORE, i) for t, i in zip(example.targets, example.tokens[1:], strict=False))
+
+
+SIZES = (600, 100, 300)
+CHANCE = 0.5 + 4 * np.sqrt(0.25 / SIZES[2])  # of 300 test rows: four standard errors
+
+
+@pytest.fixture(scope="module")
+def model():
+    one = world("honesty")
+    trained = train_world(replace(one, settings=replace(one.settings, steps=300, learning_rate=5e-3)))
+    assert trained.figures["exact"] > 0.99
+    return trained.model
+
+
+def accuracy(model, task, label, **options) -> list[float]:
+    """Test accuracy by place, of a probe at the token that the options read."""
+    acts = pk.extract(model, task, points="resid_pre", progress=False, **options)
+    results = pk.train_probes(acts, label=label, quick=True, C=[0.1, 1.0])
+    return [layer.metrics["test"]["accuracy"] for layer in results.layers]
+
+
+@pytest.mark.parametrize("style", TEMPLATES)
+def test_the_last_formatting_token_carries_the_answer_in_every_style(model, style):
+    how = {"chat_template": style, "add_generation_prompt": True}
+    embedding, *later = accuracy(model, honesty(SIZES), "answer", **how)
+    assert embedding == 0.5  # one token in all texts, and both answers are equally many
+    assert later[-1] > 0.97
+
+
+def test_the_size_is_on_its_own_word_and_hardly_on_the_formatting_token(model):
+    how = {"add_generation_prompt": True}
+    assert min(accuracy(model, honesty(SIZES), "size", position="2@user[-1]", **how)) > 0.95
+    assert max(accuracy(model, honesty(SIZES), "size", position="last", **how)) < 0.75
+
+
+def test_nothing_before_the_certainty_carries_it(model):
+    task = honesty_answered(SIZES)
+    assert max(accuracy(model, task, "certainty", position="first@assistant[-1]")) < CHANCE
+    assert max(accuracy(model, task, "certainty", position="last@user[-1]")) < CHANCE
+    assert accuracy(model, task, "certainty", position="2@assistant[-1]")[0] == 1
+
+
+def test_the_model_itself_says_the_answers_that_the_labels_name(model):
+    task = honesty((60, 20, 20))
+    acts = pk.extract(model, task, points="resid_pre", generate=6, position="first@generated", progress=False)
+    whole = zip(acts.task.inputs, acts.task.regions or [], strict=True)
+    said = [str(text)[own[-1].start : own[-1].end].split()[0] for text, own in whole]
+    assert {own[-1].name for own in acts.task.regions or []} == {"assistant"}
+    assert said == [["no", "yes"][label] for label in task.labels["answer"]]

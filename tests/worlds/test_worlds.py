@@ -62,7 +62,7 @@ def test_the_texts_of_the_task_are_what_the_model_has_learned_to_read(name):
     task = pk.load_task(one.task)
     longest = max(len(e.source or e.tokens) for e in [*one.examples("train", 300, 0), *one.examples("test", 300, 0)])
     assert longest <= one.make_config().n_ctx
-    texts = task.inputs if task.chats is None else [" ".join(honesty.chatml_words(chat)) for chat in task.chats]
+    texts = task.inputs if task.chats is None else [" ".join(honesty.chat_words(chat)) for chat in task.chats]
     for text in texts[:200]:
         assert 0 < len(tokenizer_of(one).encode(str(text), bos=len(one.context) == 2)) <= longest
     if task.targets is not None:
@@ -134,18 +134,13 @@ def test_shape_and_random_weights_need_no_training(small, monkeypatch):
         pk.load_model("counting-gpt", revision="main")
 
 
-def test_progress_false_says_nothing(small, capsys):
-    pk.load_model("counting-gpt", device="cpu", progress=False)
-    assert capsys.readouterr() == ("", "")
-
-
 def test_a_model_in_a_users_cache_is_found_again():
     """The name of its folder has not changed since these models were first trained."""
     assert {name: key_of(world(name)) for name in KEYS} == KEYS
 
 
 def test_every_world_is_one_file_and_one_line():
-    general = {"__init__", "definition", "grammar", "train", "first_use"}
+    general = {"__init__", "definition", "grammar", "train"}
     files = {path.stem for path in Path(train.__file__).parent.glob("*.py")}
     assert files - general == set(WORLDS)
     for file, names in WORLDS.items():
@@ -228,12 +223,3 @@ def test_the_config_files_are_the_worlds_settings(name):
     assert said.pop("positions", None) == getattr(one.make_config(), "positions", None)
     assert replace(TrainingSettings(), **said) == one.settings
     assert (config["extract"]["model"], config["extract"]["dataset"]) == (name, one.task)
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "ranking-transformer"])
-def test_extract_and_probe(name, small):
-    one = world(name)
-    task = pk.load_task(one.task, limit=None if one.task == "counting" else 64)
-    acts = pk.extract(pk.load_model(name, device="cpu"), task, points="resid_pre", progress=False)
-    results = pk.train_probes(acts, layers="all", controls=1, codelength=False, C=[0.1, 1])
-    assert len(results.layers) == 2  # the input of the one block, and its output

@@ -44,7 +44,7 @@ class Solutions:
     converged: np.ndarray
 
 
-def reassembled(parts: Sequence[Solutions], numbers: Sequence[Sequence[int] | np.ndarray]) -> Solutions:
+def reassembled(parts: Sequence[Solutions], numbers: Sequence[Sequence[int]]) -> Solutions:
     """The solutions of several parts as one, in the order of the numbers that each part's problems have."""
     back = np.argsort(np.concatenate(numbers))
     return Solutions(*(np.concatenate(values)[back] for values in zip(*(vars(s).values() for s in parts), strict=True)))
@@ -69,16 +69,15 @@ def certify(objective: Objective, v: Tensor) -> Certified:
     """The certificates at v [P, K, D + 1], once the intercepts are minimised out."""
     size = max(1, MOST_SCORES // (objective.K * objective.features.n))
     numbers = torch.arange(len(v), device=v.device)
-    parts = [_certify(objective.of(of), some) for of, some in zip(numbers.split(size), v.split(size), strict=True)]
-    return Certified(*(torch.cat(values) for values in zip(*(vars(part).values() for part in parts), strict=True)))
-
-
-def _certify(objective: Objective, v: Tensor) -> Certified:
-    v, z, balanced = objective.best_intercept(v, objective.scores(v, torch.float64))
-    point = objective.at(v, torch.float64, z, second=False)
-    bound = torch.where(balanced, point.bound(), torch.inf)
-    gap = torch.where(bound < point.f, bound / (point.f - bound), torch.inf)
-    return Certified(v, point.f, (2 * bound).sqrt(), gap)
+    parts = []
+    for which, some in zip(numbers.split(size), v.split(size), strict=True):
+        part = objective.of(which)
+        best, z, balanced = part.best_intercept(some, part.scores(some, torch.float64))
+        point = part.at(best, torch.float64, z, second=False)
+        bound = torch.where(balanced, point.bound(), torch.inf)
+        gap = torch.where(bound < point.f, bound / (point.f - bound), torch.inf)
+        parts.append((best, point.f, (2 * bound).sqrt(), gap))
+    return Certified(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
 
 def within_tolerance(
@@ -105,13 +104,13 @@ def within_tolerance(
     """
     certified = certify(objective, v)
     for number, sharper in enumerate(tols):
-        missed = (certified.gap > tol) | (every and not number)
-        late = torch.nonzero(missed & (n_iter < max_iter))[:, 0]
-        if not len(late):
+        wanted = (certified.gap > tol) | (every and not number)
+        missed = torch.nonzero(wanted & (n_iter < max_iter))[:, 0]
+        if not len(missed):
             break
-        better, more = again(late, certified, sharper)
-        n_iter[late] += more
-        certified.put(late, certify(objective.of(late), better))
+        better, more = again(missed, certified, sharper)
+        n_iter[missed] += more
+        certified.put(missed, certify(objective.of(missed), better))
     coef, intercept = objective.raw(certified.v)
     numbers = (coef, intercept, certified.f, certified.gradient_norm, certified.gap, n_iter, certified.gap <= tol)
     return Solutions(*(x.cpu().numpy() for x in numbers))

@@ -4,6 +4,7 @@ Axes: N rows, B rows of a block, D features, P problems, K score columns of a pr
 weightings, L sets of labels.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -182,18 +183,16 @@ class Objective:
 
         Without `second` the point's A is empty: for 1,000 classes it costs more than all else.
         """
-        W, offset = self._raw(v)
-        columns, offset = W.flatten(0, 1).to(dtype), offset.flatten().to(dtype)
-        known = z is not None
-        scores = z if known else v.new_empty(self.features.n, len(v), self.K, dtype=dtype)
+        score = self._scorer(v, dtype)
+        scores = v.new_empty(self.features.n, len(v), self.K, dtype=dtype) if z is None else z
 
         def block(rows: slice, X: Tensor) -> list[Tensor]:
             here = scores[rows]
-            if not known:
-                torch.add((columns @ X.T).T, offset, out=here.view(len(X), -1))
+            if z is None:
+                score(X, here)
             labels, weights = self._rows(rows, dtype)
             r, bend = self.loss.derivatives(here, labels, weights, second)
-            G = (r.flatten(1).T @ X).view(W.shape)
+            G = (r.flatten(1).T @ X).view(len(v), self.K, -1)
             return [self.loss.loss(here, labels, weights), bend, G, r.sum(dim=0, dtype=torch.float64)]
 
         loss, A, G, drift = self.features.sum(block, dtype)
@@ -201,24 +200,25 @@ class Objective:
         G = (G - drift[..., None] * mean[:, None]) * inverse_scale[:, None]
         g = self.C[:, None, None] * torch.cat([G, drift[..., None]], dim=2)
         g[..., :-1] += v[..., :-1]
-        return Point(v, scores, self._penalty(v) + self.C * loss, g, A)
+        penalty = 0.5 * v[..., :-1].square().sum(dim=(1, 2))
+        return Point(v, scores, penalty + self.C * loss, g, A)
 
     def scores(self, v: Tensor, dtype: torch.dtype) -> Tensor:
         """The scores [N, P, K], in one pass over the features."""
-        W, offset = self._raw(v)
-        columns, offset = W.flatten(0, 1).to(dtype), offset.flatten().to(dtype)
-        z = v.new_empty(self.features.n, len(v), self.K, dtype=dtype)
+        score, z = self._scorer(v, dtype), v.new_empty(self.features.n, len(v), self.K, dtype=dtype)
 
         def block(rows: slice, X: Tensor) -> list[Tensor]:
-            torch.add((columns @ X.T).T, offset, out=z[rows].view(len(X), -1))
+            score(X, z[rows])
             return []
 
         self.features.sum(block, dtype)
         return z
 
-    @staticmethod
-    def _penalty(v: Tensor) -> Tensor:
-        return 0.5 * v[..., :-1].square().sum(dim=(1, 2))
+    def _scorer(self, v: Tensor, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
+        """A function that writes the scores of some rows [B, D] to [B, P, K]."""
+        W, offset = self._raw(v)
+        columns, offset = W.flatten(0, 1).to(dtype), offset.flatten().to(dtype)
+        return lambda X, out: torch.add((columns @ X.T).T, offset, out=out.view(len(X), -1))
 
     def _raw(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """Weights [P, K, D] and intercepts [P, K] for features minus the shift."""
@@ -337,9 +337,8 @@ class Objective:
             if balanced.all():
                 break
             left = drift.abs().sum(dim=1)
-            if A is None or bool(
-                (left > 0.1 * before).any()
-            ):  # else the last A still serves: it is dear for many classes
+            # else the last A still serves: it is dear for many classes
+            if A is None or bool((left > 0.1 * before).any()):
                 A = self._residuals(z, second=True)[2]
                 if self.K > 1:  # adding a constant to all intercepts changes nothing; this makes steps sum to 0
                     A = A + A.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]

@@ -13,17 +13,16 @@ converge slowly (nearly separable, few rows) switch to Newton's method, each wit
 Axes: N rows, D features, P problems, K score columns of a problem (1 for two classes, C for more), M weightings.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from probekit.errors import UsageError
-from probekit.machine.threads import Shares, shares
+from probekit.machine.threads import shares
 from probekit.probes.lbfgs import inverse_times
 from probekit.probes.logistic import binary, multinomial
 from probekit.probes.logistic.certificate import Certified, Solutions, reassembled, within_tolerance
@@ -86,28 +85,20 @@ def solve_logistic(
     """
     _check(X, problems)
     X = X.detach() if isinstance(X, Tensor) else X
-    held = X if _is_held(X, standardise) else None
-    if held is not None and problems.labels[0].n_classes > 2:
-        return _by_weighting(
-            multinomial.solve_multinomial, multinomial.LARGE, held, problems, standardise, tol, max_iter
-        )
-    if held is not None and binary.fits(held):
-        return _by_weighting(binary.solve_binary, binary.LARGE, held, problems, standardise, tol, max_iter)
+    in_memory = False
+    if isinstance(X, Tensor) and X.device.type == "cpu":
+        # numbers whose products float32 can hold once they are scaled
+        in_memory = standardise or not bool((X.abs() > FLOAT32).any())
+        if in_memory and (problems.labels[0].n_classes > 2 or binary.fits(X)):
+            return _by_weighting(X, problems, standardise, tol, max_iter)
     which, solved = [], []
     for numbers, rows, some in _by_rows(X, problems):
         which.append(numbers)
-        if held is not None and isinstance(rows, Tensor) and binary.fits(rows):
-            solved.append(_by_weighting(binary.solve_binary, binary.LARGE, rows, some, standardise, tol, max_iter))
+        if in_memory and isinstance(rows, Tensor) and binary.fits(rows):
+            solved.append(_by_weighting(rows, some, standardise, tol, max_iter))
         else:
             solved.append(_solve_shared(rows, some, standardise, tol, max_iter))
     return reassembled(solved, which)
-
-
-def _is_held(X: Tensor | Stream, standardise: bool) -> TypeGuard[Tensor]:
-    """Whether X is in memory, in numbers whose products float32 can hold once they are scaled."""
-    if not isinstance(X, Tensor) or X.device.type != "cpu":
-        return False
-    return standardise or not bool((X.abs() > FLOAT32).any())
 
 
 def _check(X: Tensor | Stream, problems: ProblemSet) -> None:
@@ -125,13 +116,11 @@ def _check(X: Tensor | Stream, problems: ProblemSet) -> None:
             raise UsageError("no row of a problem has a weight; leave the problem out")
 
 
-SolveRows = Callable[[Tensor, ProblemSet, bool, Shares, float, int], Solutions]
-
-
-def _by_weighting(
-    solve_rows: SolveRows, large: int, X: Tensor, problems: ProblemSet, standardise: bool, tol: float, max_iter: int
-) -> Solutions:
+def _by_weighting(X: Tensor, problems: ProblemSet, standardise: bool, tol: float, max_iter: int) -> Solutions:
     """Solve the problems of each weighting on the rows that it leaves, with weights of about 1: float32 holds these."""
+    solve, large = binary.solve_binary, binary.LARGE
+    if problems.labels[0].n_classes > 2:
+        solve, large = multinomial.solve_multinomial, multinomial.LARGE
     groups, solved = by_weighting(problems), []
     for weighting, which in groups.items():
         rows, some, weights = X, subset(problems, which), problems.weightings[weighting]
@@ -141,15 +130,14 @@ def _by_weighting(
             strengths = tuple(each._replace(C=(each.C or 0.0) * size) for each in some.problems)
             some = ProblemSet(on_rows(some, kept).labels, (weights[kept] / size,), strengths)
         with shares(parallel=rows.numel() > large) as by_thread:
-            solved.append(solve_rows(rows, some, standardise, by_thread, tol, max_iter))
+            solved.append(solve(rows, some, standardise, by_thread, tol, max_iter))
     return reassembled(solved, list(groups.values()))
 
 
-Part = tuple[np.ndarray, Tensor | Stream, ProblemSet]  # numbers of problems, the rows they need, and the problems there
+def _by_rows(X: Tensor | Stream, problems: ProblemSet) -> Iterator[tuple[list[int], Tensor | Stream, ProblemSet]]:
+    """Numbers of problems, the rows that they need, and the problems there.
 
-
-def _by_rows(X: Tensor | Stream, problems: ProblemSet) -> Iterator[Part]:
-    """Problems on few rows, weighting by weighting, with a copy of these rows; all other problems with X.
+    Problems on few rows come weighting by weighting, with a copy of these rows; all other problems with X.
 
     A pass over all rows would cost the problems on few of them most. Few rows, such as a prefix of the online code, may
     also vary on other scales than X does.
@@ -164,10 +152,10 @@ def _by_rows(X: Tensor | Stream, problems: ProblemSet) -> Iterator[Part]:
     for weighting, which in groups.items():
         some = subset(problems, which)
         if weighting is None or isinstance(X, Stream):
-            yield np.array(which), X, some
+            yield which, X, some
         else:
             rows = np.flatnonzero(np.asarray(problems.weightings[weighting]))
-            yield np.array(which), X[torch.from_numpy(rows).to(X.device)], on_rows(some, rows)
+            yield which, X[torch.from_numpy(rows).to(X.device)], on_rows(some, rows)
 
 
 def _solve_shared(X: Tensor | Stream, problems: ProblemSet, standardise: bool, tol: float, max_iter: int) -> Solutions:
@@ -179,9 +167,9 @@ def _solve_shared(X: Tensor | Stream, problems: ProblemSet, standardise: bool, t
         K = 1 if n_classes == 2 else n_classes
         every = objective_of(features, problems, K, standardise, X.order if isinstance(X, Stream) else None)
         size = max(1, most_scores(X, MOST_SCORES) // (K * max(features.n, 2 * MEMORY * features.d)))
-        numbers = torch.arange(len(problems.problems), device=features.device)
-        parts = [_solve(every.of(part), tol, max_iter) for part in numbers.split(size)]
-    return Solutions(*(np.concatenate(values) for values in zip(*(vars(s).values() for s in parts), strict=True)))
+        numbers = torch.arange(len(problems.problems), device=features.device).split(size)
+        parts = [_solve(every.of(part), tol, max_iter) for part in numbers]
+    return reassembled(parts, [part.tolist() for part in numbers])
 
 
 def _solve(objective: Objective, tol: float, max_iter: int) -> Solutions:
@@ -192,8 +180,8 @@ def _solve(objective: Objective, tol: float, max_iter: int) -> Solutions:
     n_iter = torch.zeros(P, dtype=torch.int64, device=v.device)
     v, n_iter = _descend(objective, v, n_iter, dtype, min(tol, ARITHMETIC[dtype].aim), max_iter)
 
-    def again(late: Tensor, found: Certified, sharper: float) -> tuple[Tensor, Tensor]:
-        return _descend(objective.of(late), found.v[late], n_iter[late], torch.float64, sharper, max_iter)
+    def again(missed: Tensor, found: Certified, sharper: float) -> tuple[Tensor, Tensor]:
+        return _descend(objective.of(missed), found.v[missed], n_iter[missed], torch.float64, sharper, max_iter)
 
     return within_tolerance(objective, v, n_iter, again, [tol / 4, tol / 100, tol / 1e4], tol, max_iter)
 
@@ -218,7 +206,9 @@ def _descend(
         if len(slow):
             direct, found_one = objective.of(slow).newton(point.of(slow))
             d[slow[found_one]] = direct[found_one]
-        done = (idle >= how.patience) | _finished(objective, point, d, tol, how.least) | (spent >= max_iter)
+        decrease = -0.5 * _inner(point.g, d)  # still possible, by the quadratic model of L-BFGS
+        finished = (_excess(objective, point) <= tol * point.f) | (decrease <= how.least * point.f)
+        done = (idle >= how.patience) | finished | (spent >= max_iter)
         found[left[done]], n_iter[left[done]] = best[done], i
         if done.all():
             break
@@ -257,11 +247,6 @@ def _patience(objective: Objective, max_iter: int) -> float:
     return min(NEWTON_AFTER_MOST, max(NEWTON_AFTER_LEAST, worth))
 
 
-def _finished(objective: Objective, point: Point, d: Tensor, tol: float, least: float) -> Tensor:
-    decrease = -0.5 * (point.g * d).sum(dim=(1, 2))  # still possible, by the quadratic model of L-BFGS
-    return (_excess(objective, point) <= tol * point.f) | (decrease <= least * point.f)
-
-
 def _excess(objective: Objective, point: Point) -> Tensor:
     """About the most that each objective can be above its optimum, by the gradient [P]."""
     drift = point.g[..., -1].square().sum(dim=1) / (objective.C * point.A.diagonal(dim1=1, dim2=2).sum(dim=1) + 1e-300)
@@ -281,7 +266,7 @@ def _closer(objective: Objective, point: Point, new: Point) -> Tensor:
 def _step(objective: Objective, point: Point, d: Tensor, rounding: float) -> Point:
     """The next point: a full step d if it is good enough, else the minimum along d."""
     trial = objective.at(point.v + d, point.z.dtype)
-    slope0, slope = ((p.g * d).sum(dim=(1, 2)) for p in (point, trial))
+    slope0, slope = (_inner(p.g, d) for p in (point, trial))
     enough = trial.f <= point.f + ENOUGH_DECREASE * slope0 + rounding * point.f
     good = enough & (slope.abs() <= ENOUGH_FLATTER * slope0.abs())
     far = torch.nonzero(~(good | _closer(objective, point, trial)))[:, 0]

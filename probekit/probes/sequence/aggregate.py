@@ -127,9 +127,9 @@ class AggregateProbe(SequenceProbe):
     def _of_tokens(self, rows: np.ndarray) -> np.ndarray:
         return rows @ self.coef_.T + self.intercept_
 
-    def _shapes(self, K: int, D: int) -> dict[str, tuple[int, ...]]:
-        once = dict.fromkeys(("slope_", "side_", "spread_"), (1,))
-        return {"coef_": (K, D), "intercept_": (K,), "shift_": (K,), **once}
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        K, once = self._n_outputs, dict.fromkeys(("slope_", "side_", "spread_"), (1,))
+        return {"coef_": (K, self.coef_.shape[-1]), "intercept_": (K,), "shift_": (K,), **once}
 
     def _part_scores(self, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         return self.slope_ * self._aggregated(self._of_tokens(rows), lengths, self.side_) + self.shift_
@@ -147,7 +147,9 @@ class AggregateProbe(SequenceProbe):
         return attended(sharpness * scores, scores[:, :, None], lengths)[0][:, :, 0]
 
     def _fit_copies(self, probes: Sequence[Any], X: Ragged, problems: ProblemSet) -> None:
-        self._check_parameters()
+        if self.aggregate not in AGGREGATES:
+            raise UsageError(f"unknown aggregate {self.aggregate!a}; {nearest(str(self.aggregate), AGGREGATES)}")
+        check_positive("temperature", self.temperature)
         strengths = [check_strength("C", probe.C) if self.has_C else 1.0 for probe in probes]
         fitted = token_fits(self.probe, X, problems, strengths)
         for probe, of_tokens in zip(probes, fitted, strict=True):
@@ -160,17 +162,12 @@ class AggregateProbe(SequenceProbe):
                 _set_spreads(probes, X, weights)
             self._calibrate(probes, X, problems, weights)
 
-    def _check_parameters(self) -> None:
-        self._token_probe()
-        if self.aggregate not in AGGREGATES:
-            raise UsageError(f"unknown aggregate {self.aggregate!a}; {nearest(str(self.aggregate), AGGREGATES)}")
-        check_positive("temperature", self.temperature)
-
     def _calibrate(
         self, probes: Sequence[Self], X: Ragged, problems: ProblemSet, weights: Sequence[np.ndarray]
     ) -> None:
         """Set slope, shift and side; the tokens are read once for all probes."""
-        sides = [self._sides(probe) for probe in probes]
+        two_sided = self.aggregate in ("max", "softmax")
+        sides = [(1.0, -1.0) if two_sided and probe._n_outputs == 1 else (1.0,) for probe in probes]
         found = [[np.empty((len(X), len(probe.coef_))) for _ in own] for probe, own in zip(probes, sides, strict=True)]
         for part in text_parts(X):
             rows = part.doubles()
@@ -184,9 +181,6 @@ class AggregateProbe(SequenceProbe):
             best = min(range(len(fits)), key=lambda number: fits[number].loss)
             probe.slope_, probe.shift_ = np.array([fits[best].slope]), fits[best].shift
             probe.side_ = np.array([own[best]])
-
-    def _sides(self, probe: Self) -> tuple[float, ...]:
-        return (1.0, -1.0) if self.aggregate in ("max", "softmax") and len(probe.coef_) == 1 else (1.0,)
 
 
 def _set_spreads(probes: Sequence[AggregateProbe], X: Ragged, weights: Sequence[np.ndarray]) -> None:
@@ -232,8 +226,7 @@ def _shrinkage(X: Ragged, labels: np.ndarray, weights: np.ndarray, moments: RowM
     if n <= len(moments.class_counts):
         raise DataError(f"LDA needs more texts than classes, got {n} of {len(moments.class_counts)} classes; add texts")
     scale = scale_of(moments.covariance.diagonal(), moments.mean, int(X.lengths.sum()))
-    means = (moments.class_means - moments.mean) / scale
-    S = moments.covariance / scale / scale[:, None] - (moments.class_counts * means.T) @ means / n
+    _, S = moments.within_classes(scale)
     fourth = 0.0
     for part in text_parts(X):
         w = token_weights(part, weights)

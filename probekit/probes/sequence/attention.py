@@ -146,7 +146,8 @@ class AttentionProbe(SequenceProbe):
         X = as_ragged(X, self.n_features_in_)
         return by_text(X, lambda rows, lengths: softmax_within(rows @ self.query_, lengths))
 
-    def _shapes(self, K: int, D: int) -> dict[str, tuple[int, ...]]:
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        K, D = self._n_outputs, self.query_.shape[-1]
         return {"query_": (D,), "coef_": (K, D), "intercept_": (K,)}
 
     def _part_scores(self, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -163,7 +164,7 @@ class AttentionProbe(SequenceProbe):
             for which in by_weighting(problems).values():
                 by_outputs: dict[int, list[int]] = {}
                 for p in which:
-                    by_outputs.setdefault(len(probes[p].classes_), []).append(p)
+                    by_outputs.setdefault(probes[p]._n_outputs, []).append(p)
                 for numbers in by_outputs.values():
                     self._fit_path([probes[p] for p in numbers], X, subset(problems, numbers))
 
@@ -177,7 +178,7 @@ class AttentionProbe(SequenceProbe):
         mean = moments.mean
         scale = scale_of(moments.covariance.diagonal(), mean, int(X.lengths.sum()))
         covariance = moments.covariance / scale / scale[:, None]
-        P, n, outputs = len(columns), weights.sum(), _outputs(probes[0])
+        P, n, outputs = len(columns), weights.sum(), probes[0]._n_outputs
         labels = np.stack([each.values for each in columns])
         path = path_to({probe.C for probe in probes}, n)
         shared = AttentionProblems(X, mean, scale, labels, np.tile(weights, (P, 1)), np.full(P, path[0]), outputs)
@@ -286,10 +287,6 @@ def _best_two(found: Minima, P: int) -> np.ndarray:
     others = np.where(values > lowest[:, None] * (1 + SAME), values, np.inf)
     second = np.where(np.isfinite(others.min(axis=1)), others.argmin(axis=1), best)
     return np.stack([theta[np.arange(P), best], theta[np.arange(P), second]], axis=1)
-
-
-def _outputs(probe: AttentionProbe) -> int:
-    return 1 if len(probe.classes_) == 2 else len(probe.classes_)
 
 
 def some_problems(problems: AttentionProblems, which: np.ndarray) -> AttentionProblems:

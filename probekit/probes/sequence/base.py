@@ -66,25 +66,10 @@ class SequenceProbe(WithProbabilities, ClassifierProbe):
         check_is_fitted(self, "classes_")
         return text_scores([self], as_ragged(X, self.n_features_in_))[0]
 
-    def _check_arrays(self) -> None:
-        outputs, (K, D) = 1 if len(self.classes_) == 2 else len(self.classes_), self._weights().shape
-        shapes, expected = {name: getattr(self, name).shape for name in self.ARRAYS}, self._shapes(K, D)
-        if outputs != K or shapes != expected:
-            raise ValueError(f"{len(self.classes_)} classes with arrays of the shapes {shapes}")
-        self.n_features_in_ = D
-
-    def _weights(self) -> np.ndarray:
-        return getattr(self, "coef_")  # noqa: B009  (set by the subclass)
-
-    def _shapes(self, K: int, D: int) -> dict[str, tuple[int, ...]]:
-        """The shape of each of `ARRAYS`, for K outputs and D features."""
-        raise NotImplementedError
-
 
 def text_scores(probes: Sequence[SequenceProbe], X: Ragged) -> list[np.ndarray]:
     """The decisions of each probe, [N] or [N, C]; the tokens are read once for all of them."""
-    outputs = [1 if len(probe.classes_) == 2 else len(probe.classes_) for probe in probes]
-    found = [np.empty((len(X), K)) for K in outputs]
+    found = [np.empty((len(X), probe._n_outputs)) for probe in probes]
     for part in text_parts(X):
         rows = part.doubles()
         for probe, scores in zip(probes, found, strict=True):

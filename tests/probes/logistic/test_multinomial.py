@@ -5,9 +5,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logistic_worlds import oracle, standardised, world
+from probe_problems import oracle, standardised, world
 
-from probekit.probes.logistic import multinomial, softmax
+from probekit.probes.logistic import multinomial
 from probekit.probes.logistic.solver import solve_logistic
 from probekit.probes.problem import Labels, every_problem
 
@@ -112,16 +112,6 @@ def test_weights_of_any_size_are_a_factor_of_C(size):
     np.testing.assert_allclose(found.objective, same.objective, rtol=1e-6)
 
 
-def test_another_order_of_the_classes_is_the_same_fit():
-    X, y = world(150, 8, 5)
-    order = np.random.default_rng(1).permutation(5)
-    one = solve_logistic(torch.from_numpy(X), every_problem([Labels(y, 5)], PATH))
-    other = solve_logistic(torch.from_numpy(X), every_problem([Labels(order[y], 5)], PATH))
-    np.testing.assert_allclose(other.objective, one.objective, rtol=1e-9)
-    np.testing.assert_allclose(other.coef[:, order], one.coef, atol=1e-5)
-    np.testing.assert_allclose(other.intercept[:, order], one.intercept, atol=1e-5)
-
-
 def test_masks_and_label_columns_together_are_as_alone():
     X, y = world(200, 8, 4)
     labels = [Labels(y, 4), Labels(np.random.default_rng(0).permutation(y), 4)]
@@ -139,7 +129,7 @@ def test_the_complete_factor_and_the_diagonal_alone_find_the_same(noise, monkeyp
     problems = every_problem([Labels(y, 6)], (1e-2, 1.0, 1e2, 1e4))
     made = []
 
-    class Counted(softmax.Dense):
+    class Counted(multinomial.Dense):
         def __init__(self, *arguments):
             made.append(arguments)
             super().__init__(*arguments)
@@ -157,12 +147,12 @@ def test_the_complete_factor_and_the_diagonal_alone_find_the_same(noise, monkeyp
     np.testing.assert_allclose(dense.objective, diagonal.objective, rtol=2e-6)
 
 
-def test_a_basis_of_a_sample_serves_what_is_too_large_to_turn(monkeypatch):
+def test_a_basis_of_a_sample_serves_what_is_too_large_to_rotate(monkeypatch):
     X, y = world(300, 40, 4)
     problems = every_problem([Labels(y, 4)], PATH)
     turned = solve_logistic(torch.from_numpy(X).float(), problems)
-    monkeypatch.setattr(multinomial, "TURNED", 10)
-    monkeypatch.setattr(softmax, "TURNED", 10)
+    monkeypatch.setattr(multinomial, "MOST_ROTATED", 10)
+    monkeypatch.setattr(multinomial, "MOST_ROTATED", 10)
     found = solve_logistic(torch.from_numpy(X).float(), problems)
     assert found.converged.all()
     np.testing.assert_allclose(found.objective, turned.objective, rtol=2e-6)

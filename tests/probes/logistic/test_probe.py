@@ -70,20 +70,6 @@ def test_a_fit_that_did_not_converge_says_so_and_keeps_saying_it(tmp_path):
     assert (again.gap_, again.objective_) == (probe.gap_, probe.objective_)
 
 
-def test_features_that_never_vary_leave_the_frequency_of_the_classes():
-    y = np.array([0, 1, 1, 1] * 5)
-    probe = LogisticProbe().fit(np.full((20, 3), 0.1), y)
-    assert probe.converged_
-    assert (probe.coef_ == 0).all()
-    np.testing.assert_allclose(probe.predict_proba(np.full((1, 3), 0.1)), [[0.25, 0.75]], atol=1e-9)
-
-
-def test_as_many_classes_as_rows_can_be_fitted():
-    probe = LogisticProbe().fit(np.eye(6), np.arange(6))
-    assert probe.converged_
-    np.testing.assert_array_equal(probe.predict(np.eye(6)), np.arange(6))
-
-
 def test_weights_that_leave_a_class_out_are_refused():
     X, y = problem()
     with pytest.raises(DataError, match="no row of class 1"):

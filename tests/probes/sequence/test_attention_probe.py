@@ -135,13 +135,6 @@ def test_texts_without_weight_play_no_part():
     np.testing.assert_array_equal(probe.coef_, alone.coef_)
 
 
-def test_without_random_starts():
-    X, y = marked(60, 0)
-    alone, usual = AttentionProbe(C=0.3, n_random=0).fit(X, y), AttentionProbe(C=0.3).fit(X, y)
-    assert alone.converged_
-    assert usual.objective_ <= alone.objective_ * (1 + 1e-3)
-
-
 def test_several_classes_and_names():
     rng = np.random.default_rng(0)
     y, X = rng.integers(3, size=300), []
