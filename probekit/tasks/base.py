@@ -11,11 +11,18 @@ from probekit.files.scratch import scratch_list
 from probekit.options.task import OnBadRow
 from probekit.selections import Selection
 from probekit.tasks.chats.messages import checked_chats
-from probekit.tasks.fields import Region, changed_columns, column_rows, fingerprint
-from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS, PROMPT_CHARACTERS, VALIDATION_CARVED
+from probekit.tasks.fields import (
+    CARVED_FROM_TRAIN,
+    NO_TEXTS,
+    PROMPT_CHARACTERS,
+    VALIDATION_CARVED,
+    Region,
+    changed_columns,
+    column_rows,
+    fingerprint,
+)
 from probekit.tasks.splitting.classes import check_trainable
-from probekit.tasks.splitting.same_text import text_numbers
-from probekit.tasks.splitting.splits import carve, carve_missing, components, split_array, split_names
+from probekit.tasks.splitting.splits import carve, carve_missing, components, split_array, split_names, text_numbers
 from probekit.tasks.task_checks import (
     SPLITS,
     array_of,
@@ -29,8 +36,15 @@ from probekit.tasks.task_checks import (
     name_lists,
     side_columns,
 )
-from probekit.tasks.tokens.stretches import TokenLabels, as_token_labels, no_label
-from probekit.tasks.tokens.token_labels import check_token_labels, label_rows, rows_with_label, text_strata
+from probekit.tasks.token_labels import (
+    TokenLabels,
+    as_token_labels,
+    check_token_labels,
+    label_rows,
+    no_label,
+    rows_with_label,
+    text_strata,
+)
 from probekit.text import counted, kind_of, listed
 
 __all__ = ["SPLITS", "Task"]
@@ -258,7 +272,7 @@ class Task:
     def with_validation(self, fraction: float = 0.2, seed: int = 0) -> "Task":
         """The task with a validation split carved from train, stratified by the target.
 
-        A regression is stratified by tenths of its values. Rows of the same text (`tasks.splitting.same_text`) or group
+        A regression is stratified by tenths of its values. Rows of the same text (`tasks.splitting.splits`) or group
         stay in one split, so large groups can make the split larger or smaller than `fraction`.
 
         Args:

@@ -15,7 +15,7 @@ import numpy as np
 from probekit.errors import DataError, UsageError
 from probekit.options.task import LabelOptions
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.info import CARVED_FROM_TRAIN, LABEL_SETS, UNLABELLED
+from probekit.tasks.fields import CARVED_FROM_TRAIN, LABEL_SETS, UNLABELLED
 from probekit.tasks.labels import (
     as_labels,
     encode,
@@ -27,8 +27,7 @@ from probekit.tasks.labels import (
     refuse_unlabelled,
 )
 from probekit.tasks.splitting.classes import check_number_of_classes, warn_of_look_alikes
-from probekit.tasks.splitting.same_text import text_numbers
-from probekit.tasks.splitting.splits import carve_missing, components, kept_together, split_of_cell
+from probekit.tasks.splitting.splits import carve_missing, components, kept_together, split_of_cell, text_numbers
 from probekit.tasks.tables.columns import ID_COLUMNS, LABEL_COLUMNS, check_one_use, split_column_of, split_flaw
 from probekit.tasks.tables.data_table import DataTable, Flaw, choose_column, flaw_of, quote
 from probekit.tasks.tables.objects import label_table

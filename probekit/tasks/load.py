@@ -16,7 +16,7 @@ from probekit.options import ImportOptions, LabelOptions, TaskOptions
 from probekit.options.option import keywords
 from probekit.options.typed import changed
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.info import ASKED, CARVED_FROM_TRAIN, NO_TEXTS, READ_AS, UNLABELLED
+from probekit.tasks.fields import ASKED, CARVED_FROM_TRAIN, NO_TEXTS, READ_AS, UNLABELLED
 from probekit.tasks.join_labels import label_set_of_column
 from probekit.tasks.labels import (
     as_labels,
@@ -36,15 +36,23 @@ from probekit.tasks.splitting.classes import (
     warn_of_look_alikes,
     without_rare_classes,
 )
-from probekit.tasks.splitting.same_text import shared_by_splits, text_numbers
-from probekit.tasks.splitting.splits import WHOLE, carve_missing, kept_together, sample, split_array, split_of_cell
+from probekit.tasks.splitting.splits import (
+    WHOLE,
+    carve_missing,
+    kept_together,
+    sample,
+    shared_by_splits,
+    split_array,
+    split_of_cell,
+    text_numbers,
+)
 from probekit.tasks.tables.columns import LABEL_COLUMNS, TEXT_COLUMNS, Columns, columns_of, split_column_of, split_flaw
 from probekit.tasks.tables.data_table import DataTable, Flaw, choose_column, flaw_of
 from probekit.tasks.tables.objects import task_of
 from probekit.tasks.tables.readers import TableFormat, read_table
 from probekit.tasks.tables.rows import SKIP_HINT, Rows, collect, keep_rows, refuse_numbers, text_flaw
 from probekit.tasks.tables.sources import check_builtin, open_tables
-from probekit.tasks.tokens.token_labels import text_strata
+from probekit.tasks.token_labels import text_strata
 from probekit.text import counted, listed
 
 

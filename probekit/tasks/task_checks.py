@@ -12,8 +12,7 @@ import numpy as np
 
 from probekit.errors import DataError, UsageError
 from probekit.files.scratch import DiskList, pieces, settled
-from probekit.tasks.fields import task_columns
-from probekit.tasks.info import UNLABELLED
+from probekit.tasks.fields import UNLABELLED, task_columns
 from probekit.tasks.labels import as_labels, column_of, encode, group_flaw, group_name, is_unlabelled, label_flaw
 from probekit.tasks.splitting.splits import SPLITS
 from probekit.tasks.tables.data_table import quote

@@ -12,7 +12,7 @@ import probekit as pk
 from probekit.errors import DataError, UsageError
 from probekit.tasks import Task, load_task
 from probekit.tasks.labels import column_of
-from probekit.tasks.tokens.token_labels import token_rows
+from probekit.tasks.token_labels import token_rows
 
 N = 40
 ODD = ["<script>", "=1+1", 'a,b"c', "日本 ‮", "", "NA"]

@@ -8,7 +8,7 @@ import pytest
 from probekit.errors import DataError, UsageError
 from probekit.tasks import Task
 from probekit.tasks.base import SPLITS
-from probekit.tasks.tokens.token_labels import labels_at, token_rows
+from probekit.tasks.token_labels import labels_at, token_rows
 
 IDS = np.arange(24).reshape(6, 4) % 5
 STATE = (IDS * 3 + 1) % 4 % 3

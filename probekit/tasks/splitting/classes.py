@@ -13,12 +13,10 @@ import numpy as np
 
 from probekit.errors import DataError, UsageError
 from probekit.options.task import RareClasses
-from probekit.tasks.info import CARVED_FROM_TRAIN
+from probekit.tasks.fields import CARVED_FROM_TRAIN
 from probekit.tasks.labels import are_whole_numbers
-from probekit.tasks.splitting.same_text import folded
-from probekit.tasks.splitting.splits import SPLITS
-from probekit.tasks.tokens.stretches import Stretches
-from probekit.tasks.tokens.token_labels import label_rows
+from probekit.tasks.splitting.splits import SPLITS, folded
+from probekit.tasks.token_labels import Stretches, label_rows
 from probekit.text import counted, listed
 
 Task = Any  # `tasks.base.Task`, which imports this module

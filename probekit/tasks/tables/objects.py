@@ -15,7 +15,7 @@ from probekit.errors import DataError, UsageError
 from probekit.options.task import LabelOptions
 from probekit.tasks.base import Task
 from probekit.tasks.chats.messages import chat_flaw, is_chat, plain_lines
-from probekit.tasks.info import IN_MEMORY
+from probekit.tasks.fields import IN_MEMORY
 from probekit.tasks.splitting.splits import WHOLE, splits_of_names
 from probekit.tasks.tables.columns import ID_COLUMNS
 from probekit.tasks.tables.data_table import DataTable, Flaw, quote

@@ -16,7 +16,7 @@ from probekit.tasks.splitting.splits import split_of_cell
 from probekit.tasks.tables.columns import Columns, split_flaw
 from probekit.tasks.tables.data_table import DataTable, Flaw, flaw_of, quote
 from probekit.tasks.task_checks import span_flaw
-from probekit.tasks.tokens.stretches import EXAMPLE, are_stretches, read_stretches
+from probekit.tasks.token_labels import EXAMPLE, are_stretches, read_stretches
 from probekit.text import counted, listed
 
 SKIP_HINT = "or leave such rows out with on_bad_row='skip' (--on-bad-row skip)"
