@@ -22,7 +22,15 @@ from probekit.tasks.fields import (
     fingerprint,
 )
 from probekit.tasks.splitting.classes import check_trainable
-from probekit.tasks.splitting.splits import carve, carve_missing, components, split_array, split_names, text_numbers
+from probekit.tasks.splitting.splits import (
+    carve,
+    carve_missing,
+    components,
+    first_rows,
+    split_array,
+    split_names,
+    text_numbers,
+)
 from probekit.tasks.task_checks import (
     SPLITS,
     array_of,
@@ -43,7 +51,7 @@ from probekit.tasks.token_labels import (
     label_rows,
     no_label,
     rows_with_label,
-    text_strata,
+    strata_of,
 )
 from probekit.text import counted, kind_of, listed
 
@@ -175,10 +183,9 @@ class Task:
 
     def _carve_splits(self) -> None:
         """Carve validation and test from train, with the defaults of `load_task`."""
-        labels, seed = self._stratified(), 0
         missing = ["validation", "test"]
-        splits = carve_missing(labels, self.splits, self.split_keys(), missing, seed)
-        self._set(splits=splits, info={**self.info, "seed": seed, CARVED_FROM_TRAIN: missing})
+        splits = carve_missing(strata_of(self), self.splits, self.split_keys(), missing, seed=0)
+        self._set(splits=splits, info={**self.info, "seed": 0, CARVED_FROM_TRAIN: missing})
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -264,10 +271,8 @@ class Task:
             return np.unique(self.text_of, return_index=True, return_inverse=True)[1:]
         if self.spans is None:
             return np.arange(len(self)), np.arange(len(self))
-        known: dict[Any, int] = {}
-        keys = zip(self.splits.tolist(), self.inputs, strict=True)
-        number = np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
-        return np.unique(number, return_index=True)[1], number
+        first, number = first_rows([*zip(self.splits.tolist(), self.inputs, strict=True)])
+        return first, number.astype(np.int64)
 
     def with_validation(self, fraction: float = 0.2, seed: int = 0) -> "Task":
         """The task with a validation split carved from train, stratified by the target.
@@ -289,7 +294,7 @@ class Task:
             raise UsageError(f"{self.name!a} has a validation split already; leave with_validation out")
         train = np.flatnonzero(self.splits == "train")
         size = max(self.n_classes() or 2, round(fraction * len(train)))
-        chosen = carve(self._stratified()[train], self.split_keys()[train], min(size, len(train)), seed)
+        chosen = carve(strata_of(self)[train], self.split_keys()[train], min(size, len(train)), seed)
         codes = np.zeros(len(self), dtype=np.int8)
         for code, split in enumerate(SPLITS):
             codes[self.splits == split] = code
@@ -297,12 +302,6 @@ class Task:
         splits = split_names(codes, SPLITS)
         made = {"fraction": float(fraction), "seed": seed}
         return replace(self, splits=splits, info={**self.info, VALIDATION_CARVED: made})
-
-    def _stratified(self) -> np.ndarray:
-        """The labels [N] by which splits are carved; of labels of tokens, a summary of each text."""
-        if self.target in self.token_labels:
-            return text_strata(self, self.target)
-        return self.labels.get(self.target, np.zeros(len(self)))
 
     def split_keys(self) -> np.ndarray:
         """Numbers int64 [N], equal for rows that must share a split: those with the same text or group."""

@@ -437,6 +437,13 @@ def rows_with_label(task: Task, label_set: str) -> Task:
     return task.subset(~missing) if missing.any() else task
 
 
+def strata_of(task: Task) -> np.ndarray:
+    """The labels [N] by which splits are carved: those of the target, or of labels of tokens `text_strata`."""
+    if task.target in task.token_labels:
+        return text_strata(task, task.target)
+    return task.labels.get(task.target, np.zeros(len(task)))
+
+
 def text_strata(task: Task, label_set: str) -> np.ndarray:
     """What splits are stratified by, [N]: the class of each text that is in the fewest texts, or its mean number.
 
@@ -463,11 +470,7 @@ def text_strata(task: Task, label_set: str) -> np.ndarray:
 
 
 def _labels_of_rows(task: Task, text: np.ndarray, index: np.ndarray) -> dict[str, np.ndarray]:
-    """The labels of tokens `index` [R] of texts `text` [R], by label set.
-
-    Raises:
-        DataError: labels by character, or a text with fewer labels than tokens.
-    """
+    """The labels of tokens `index` [R] of texts `text` [R], by label set."""
     found = {}
     for label_set, labels in task.token_labels.items():
         if any(isinstance(one, Stretches) for one in labels):

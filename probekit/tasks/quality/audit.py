@@ -14,7 +14,7 @@ from probekit.tasks.chats.messages import as_compared
 from probekit.tasks.quality.compare_splits import difference_text, split_differences, split_record
 from probekit.tasks.quality.duplicates import THRESHOLD, Inputs, near_pairs, rows_spanning_splits
 from probekit.tasks.splitting.classes import IMBALANCED, look_alike_words
-from probekit.tasks.splitting.splits import groups_across_splits, text_numbers
+from probekit.tasks.splitting.splits import first_rows, groups_across_splits, text_numbers
 from probekit.tasks.tables.data_table import quote
 from probekit.tasks.token_labels import label_rows
 from probekit.text import counted
@@ -271,8 +271,7 @@ def _shared(
 def _conflicts(task: Task, number: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     """Equal texts that are read at the same token or word and have different labels."""
     if task.spans is not None:  # compare exact characters, which spans count
-        known: dict[Any, int] = {}
-        texts = [known.setdefault(text, len(known)) for text in task.inputs]
+        texts = first_rows(task.inputs)[1]
         number = np.unique(np.column_stack([texts, task.spans]), axis=0, return_inverse=True)[1].ravel()
     if not isinstance(task.position, str):
         number = _of_pairs(number, task.position)

@@ -19,6 +19,7 @@ import numpy as np
 from probekit.files.scratch import IN_MEMORY, ArrayWriter, on_disk, picked, pieces
 
 SPLITS = ("train", "validation", "test")
+Task = Any  # `tasks.base.Task`, which imports this module
 WHOLE = "all"  # the key of a table that is not split, among tables by split
 SPLIT_NAMES = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -50,19 +51,14 @@ def split_of_cell(cell: Any, column: str = "") -> str | None:
     is_train: in test).
     """
     own = str(cell).strip().lower()
-    of_column = SPLIT_NAMES.get(column.strip().lower().removeprefix("is_")) if is_flag(column) else None
+    column = column.strip().lower()
+    of_column = SPLIT_NAMES.get(column.removeprefix("is_")) if column.startswith("is_") else None
     if of_column is not None and own in TRUTHS:
         other = "test" if of_column == "train" else "train"
         return of_column if TRUTHS[own] else other
     return (SPLIT_NAMES | SHORT).get(own) if isinstance(cell, str) else None
 
 
-def is_flag(column: str) -> bool:
-    """Whether a column is named as one of truth values: is_test."""
-    return column.strip().lower().startswith("is_")
-
-
-Counts = dict[int, int]
 CARVED_SHARE = 0.1  # of train, for each missing split
 MAX_NAME = 60  # characters of a group's name
 BINS = 10  # quantile bins for a regression's values, of ten rows or more each
@@ -151,6 +147,11 @@ def _by_class(labels: np.ndarray, rows: np.ndarray) -> dict[int, np.ndarray]:
 def _doublings(rows: list[int]) -> int:
     """2 for two or three rows, 3 for four to seven: within a factor of two the seed decides."""
     return len(rows).bit_length()
+
+
+def missing_splits(given: Sequence[str] | np.ndarray, validation: bool = True) -> list[str]:
+    """The splits that no row is in; validation only if it is wanted."""
+    return [split for split in SPLITS if split not in given and (validation or split != "validation")]
 
 
 def carve_missing(
@@ -260,7 +261,7 @@ def sample(labels: np.ndarray, n: int, seed: int) -> np.ndarray:
     return np.flatnonzero(carve(labels, np.arange(len(labels)), min(n, len(labels)), seed))
 
 
-def share(labels: np.ndarray, n: int) -> Counts:
+def share(labels: np.ndarray, n: int) -> dict[int, int]:
     """How many of `n` rows each class gets: n x frequency to within one, at least one where `n` allows; sums to `n`.
 
     The method of largest remainders (Hamilton's apportionment).
@@ -278,7 +279,6 @@ def share(labels: np.ndarray, n: int) -> Counts:
 # equal texts ----------------------------------------------------------------------------------------------------------
 
 
-Task = Any  # `tasks.base.Task`, which imports this module
 MANY = 64  # rows of equal texts, from which on they are read together
 
 _WRITTEN_WITHOUT_SPACES = "぀-ヿ㐀-䶿一-鿿豈-﫿"
@@ -298,17 +298,13 @@ def text_numbers(inputs: Sequence[Any]) -> np.ndarray:
     All inputs are texts, or all are lists of token ids.
     """
     if not len(inputs) or not isinstance(inputs[0], str):
-        known: dict[Hashable, int] = {}
-        return np.array([known.setdefault(plain_ids(ids), len(known)) for ids in inputs], dtype=np.int64)
+        return first_rows([plain_ids(ids) for ids in inputs])[1].astype(np.int64)
     return _text_numbers(inputs)
 
 
 def _text_numbers(texts: Sequence[str]) -> np.ndarray:
-    """Finding words takes most of the time, and only texts that are equal without any white space need it.
-
-    A number of 64 bits stands for each text, so that memory does not hold the texts. Texts of one number are compared
-    themselves.
-    """
+    # Finding words takes most of the time, and only texts that are equal without any white space need it. A number of
+    # 64 bits stands for each text, so that memory does not hold the texts; texts of one number are compared themselves.
     rough = np.fromiter((hash(_without_spaces(text)) for text in texts), np.int64, len(texts))
     order = np.argsort(rough, kind="stable")
     rough = rough[order]
