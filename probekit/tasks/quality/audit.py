@@ -271,7 +271,7 @@ def _shared(
 def _conflicts(task: Task, number: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     """Equal texts that are read at the same token or word and have different labels."""
     if task.spans is not None:  # compare exact characters, which spans count
-        texts = first_rows(task.inputs)[1]
+        texts = first_rows([*map(str, task.inputs)])[1]
         number = np.unique(np.column_stack([texts, task.spans]), axis=0, return_inverse=True)[1].ravel()
     if not isinstance(task.position, str):
         number = _of_pairs(number, task.position)

@@ -94,7 +94,7 @@ def collect(
     keep_blanks = keep_blanks or columns.token_label is not None
     others = {name: [*table.column(name)] for name in (*columns.kept, *columns.labels)}
     sound: dict[str, str] = {}  # labels repeat
-    _refuse_numbers(table, columns.text, texts)
+    _refuse_numbers(table, columns.text or "", texts)
     cells = _cells(table, columns, len(texts))
     for i, (text, (label, group, own_split, own_id, span, token_labels)) in enumerate(zip(texts, cells, strict=True)):
         if table.span is not None and label is None and i not in table.bad:
