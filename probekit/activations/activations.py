@@ -25,7 +25,7 @@ from probekit.places import NamedPlaces
 from probekit.points import FOLLOWED_BY_OUTPUT, PAIR_POINTS, Place, PointSpec, UnknownPoint, joined_name, spans_of
 from probekit.selections import ALL, PER_EXAMPLE, Selection, not_a_selection
 from probekit.tasks.base import Task, examples_table, without_bad_rows
-from probekit.tasks.tokens.token_labels import token_rows
+from probekit.tasks.token_labels import token_rows
 from probekit.text import counted, listed, printable
 
 if TYPE_CHECKING:

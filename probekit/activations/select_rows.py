@@ -20,7 +20,7 @@ from probekit.errors import UsageError
 from probekit.places import check_kept
 from probekit.selections import ALL, PER_EXAMPLE, Selection, check_in_language, not_a_selection
 from probekit.tasks.base import Task
-from probekit.tasks.tokens.token_labels import labels_at
+from probekit.tasks.token_labels import labels_at
 
 
 @dataclass(frozen=True, eq=False)

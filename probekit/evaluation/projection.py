@@ -21,7 +21,7 @@ from probekit.evaluation.reading import checked_activations, one_position
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.points import Place, PointSpec
 from probekit.selections import Selection
-from probekit.tasks.tokens.token_labels import unlabelled_rows
+from probekit.tasks.token_labels import unlabelled_rows
 from probekit.text import listed
 
 MOST_OTHERS = 2000  # other rows; principal components of more cost seconds and look the same

@@ -27,9 +27,9 @@ from probekit.probes import Probe
 from probekit.probes.find import find_probe, probe_name
 from probekit.selections import ALL
 from probekit.tasks.base import Task
-from probekit.tasks.info import VALIDATION_CARVED
+from probekit.tasks.fields import VALIDATION_CARVED
 from probekit.tasks.splitting.splits import CARVED_SHARE, carve_missing
-from probekit.tasks.tokens.token_labels import unlabelled_rows
+from probekit.tasks.token_labels import unlabelled_rows
 
 Curves = list[tuple[str, list[Place]]]  # the short name of a point, and its places
 DEFAULT_C = tuple(10.0**k for k in range(-4, 5))

@@ -20,8 +20,7 @@ from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.chats.messages import compared_inputs
 from probekit.tasks.quality.audit import Audit, TextComparison, audit, audit_of_folds, compare_texts
 from probekit.tasks.quality.duplicates import linked_texts
-from probekit.tasks.splitting.same_text import text_numbers
-from probekit.tasks.splitting.splits import components
+from probekit.tasks.splitting.splits import components, text_numbers
 
 
 class Comparisons:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError, nearest
-from probekit.options.check import is_real, is_whole
+from probekit.options.check import Conflict, is_real, is_whole
 from probekit.options.engine import PartsOptions
 from probekit.options.kinds import LAYERS, Kind, choice, names, whole
 from probekit.options.option import CHECKS, EDITED, READ, Options, option
@@ -96,6 +96,14 @@ def _numbers(text: str) -> list[float]:
         return [float(part) for part in names(text)]
     except ValueError:
         raise UsageError(f"--scale takes numbers with commas between them, such as -2,2; got {text!r:.80}") from None
+
+
+def _patches(options: "CausalOptions") -> bool:
+    return "patch" in options.method_names
+
+
+def _patches_alone(options: "CausalOptions") -> bool:
+    return options.method_names == ("patch",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,12 +226,36 @@ class CausalOptions(Options, heading=READ):
             object.__setattr__(self, "methods", usual)
         if self.scales is None:
             object.__setattr__(self, "scales", DEFAULT_SCALES)
-        _check_together(self)
+
+    conflicts = (
+        Conflict("pairs", _patches, "pairs (--pairs) are for patching; add patch to --method", needs=True),
+        Conflict("align", "pairs", "align (--align) is for the pairs of a file; name it with --pairs", needs=True),
+        Conflict(
+            lambda options: options.of_pairs_alone, "answers", "the file of --pairs has them; leave --answers out"
+        ),
+        Conflict(
+            lambda options: options.of_pairs_alone,
+            "answers_label",
+            "--pairs has the answers; leave --answers-label out",
+        ),
+        Conflict("pairs", "answer_at", "the texts of --pairs end before their answers; leave --answer-at out"),
+        Conflict(
+            _patches_alone,
+            "neutral",
+            "neutral texts (--neutral) are for other methods than patch; add erase to --method",
+        ),
+        Conflict(_patches_alone, "at", "patch edits every position of a text by itself; leave out --at all"),
+        Conflict(
+            "at",
+            lambda options: "interchange" in options.method_names,
+            "interchange takes the coordinate of one token from another text; with --at all give --method erase,steer",
+        ),
+    )
 
     @property
     def of_pairs_alone(self) -> bool:
         """Whether a file of pairs is patched and nothing else; it has the answers, and no probe is needed."""
-        return self.pairs is not None and self.method_names == ("patch",)
+        return self.pairs is not None and _patches_alone(self)
 
     @property
     def method_names(self) -> tuple[str, ...]:
@@ -243,23 +275,3 @@ class CausalArguments(PartsOptions, CausalOptions, heading=READ):
     keep: Path | None = option(
         None, "Folder for what is complete of an unfinished run, from which the next one resumes.", flag=None
     )
-
-
-def _check_together(options: CausalOptions) -> None:
-    """Refuse an option that no method would read."""
-    if options.pairs is not None and "patch" not in options.method_names:
-        raise UsageError("pairs (--pairs) are for patching; add patch to --method")
-    if options.align != "tokens" and options.pairs is None:
-        raise UsageError("align (--align) is for the pairs of a file; name it with --pairs")
-    if options.of_pairs_alone and (options.answers is not None or options.answers_label is not None):
-        raise UsageError("the file of --pairs has the answers; leave --answers and --answers-label out")
-    if options.pairs is not None and options.answer_at is not None:
-        raise UsageError("the texts of --pairs end before their answers; leave --answer-at out")
-    if options.method_names == ("patch",) and options.neutral is not None:
-        raise UsageError("neutral texts (--neutral) are for other methods than patch; add erase to --method")
-    if options.method_names == ("patch",) and options.at == "all":
-        raise UsageError("patch edits every position of a text by itself; leave out --at all")
-    if options.at == "all" and "interchange" in options.method_names:
-        raise UsageError(
-            "interchange takes the coordinate of one token from another text; with --at all give --method erase,steer"
-        )

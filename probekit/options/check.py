@@ -1,17 +1,50 @@
-"""Checks of option values that many options share; nothing here needs numpy."""
+"""Checks of option values that many options share, and of options that exclude or need each other; without numpy."""
 
+import dataclasses
 import math
 import numbers
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from probekit.errors import UsageError, nearest
 from probekit.files.remote.path import AnyPath, RemotePath, as_path, local_path
 from probekit.text import listed
 
 C_RANGE = 1e-100, 1e100  # float64 holds its products with losses, and their squares
+Term = str | Callable[[Any], Any]
+
+
+class Conflict(NamedTuple):
+    """Two options that exclude each other, or one that needs the other.
+
+    Attributes:
+        one: the name of an option, which counts where it is not its default; or a function of the options.
+        other: as `one`.
+        why: the message; "{0.NAME}" is the value of an option.
+        needs: whether `one` is refused without `other`, rather than with it.
+    """
+
+    one: Term
+    other: Term
+    why: str
+    needs: bool = False
+
+
+def refuse_conflicts(options: Any, conflicts: Iterable[Conflict]) -> None:
+    """Raise a UsageError for the first row of the table that the options are in conflict with."""
+    usual = {field.name: field.default for field in dataclasses.fields(options)}
+
+    def counts(term: Term) -> bool:
+        if callable(term):
+            return bool(term(options))
+        value = getattr(options, term)
+        return value is not None and value is not False and value != usual[term]
+
+    for one, other, why, needs in conflicts:
+        if counts(one) and counts(other) != needs:
+            raise UsageError(why.format(options))
 
 
 def check_whole(name: str, value: Any, least: int = 1) -> int:
@@ -26,12 +59,6 @@ def check_positive(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
         raise UsageError(f"{name} must be a positive, finite number; got {value!a}")
     return float(value)
-
-
-def check_fpr(value: Any) -> None:
-    """Raise a UsageError unless a false-positive rate is None or between 0 and 1."""
-    if value is not None and not (is_real(value) and 0 < float(value) < 1):
-        raise UsageError(f"fpr (--fpr) must be a rate between 0 and 1, such as 0.01; got {value!a:.60}")
 
 
 def check_strength(name: str, value: Any, without_penalty: bool = True) -> float:
@@ -54,12 +81,6 @@ def check_among(name: str, value: Any, choices: Sequence[str | None]) -> None:
         more = f"; {hint}" if hint.startswith("did you mean") else ""
         flag = f"--{name.replace('_', '-')}"
         raise UsageError(f"{name} ({flag}) is one of {listed(known)}; got {value!a:.60}{more}")
-
-
-def check_reading(value: Any) -> str:
-    """`value` itself, how a store is checked as it is read. Raises UsageError unless it is "hash" or "size"."""
-    check_among("check", value, ("hash", "size"))
-    return value
 
 
 def check_path(name: str, value: Any) -> Path:

@@ -1,7 +1,7 @@
 """Which probe is fitted to which label, and where: the options that `train_probes` and `transfer` share."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +27,19 @@ def _rising(_: str, C: float | Iterable[float]) -> tuple[float, ...]:
     return tuple(sorted({check_strength("C", value) for value in several}))
 
 
-def check_probe_name(name: Any) -> None:
-    """Refuse an unknown name; other kinds of probes are checked later."""
-    if isinstance(name, str):
-        _NAME.check("probe", name)
+def check_probe(_: str, probe: Any) -> Any:
+    """A probe, or a tuple of several, whose names are known; other kinds of probes are checked later.
+
+    Raises:
+        UsageError: an unknown name, or parameters for several.
+    """
+    probe = tuple(probe) if isinstance(probe, list | Iterator) else probe
+    if isinstance(probe, dict) and "," in str(probe.get("name")):
+        raise UsageError(f"several probes take no parameters, got {dict(probe)!a:.80}; name one probe")
+    for name in map(name_in, probe if isinstance(probe, tuple) else (probe,)):
+        if isinstance(name, str):
+            _NAME.check("probe", name)
+    return probe
 
 
 def name_in(probe: Any) -> Any:
@@ -69,8 +78,8 @@ class CurveOptions(Options, heading=READ):
         notes="In Python also a probe class, an instance, or any scikit-learn classifier or regressor, which is cloned "
         "for each fit, has no certificate and is not saved. An instance keeps its parameters; a C other than the "
         "default is then the only one tried.",
+        kind=Kind(check_probe, metavar="NAME"),
         heading=CHOSEN,
-        metavar="NAME",
         takes_parameters=True,
     )
     label: str | None = option(None, "Label set to predict.  [default: the task's target]", metavar="NAME")
@@ -107,10 +116,8 @@ class CurveOptions(Options, heading=READ):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        several = [name_in(probe) for probe in (self.probe if isinstance(self.probe, tuple) else (self.probe,))]
-        for name in several:
-            check_probe_name(name)
-        check_strengths_of(several, self.C)
+        probes = self.probe if isinstance(self.probe, tuple) else (self.probe,)
+        check_strengths_of([name_in(one) for one in probes], self.C)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, Literal
 
 from probekit.errors import UsageError
-from probekit.options.check import is_whole
+from probekit.options.check import Conflict, is_whole
 from probekit.options.kinds import READING, Kind, choice, not_blank, number
 from probekit.options.option import CHECKS, RUNS, Options, option
 
@@ -13,7 +14,6 @@ Engine = Literal["ray"]
 Sums = Literal["also", "only"] | None
 """What an extraction keeps: sums as well as activations, sums alone, or activations alone."""
 MAX_PARTS = 99_999  # a cut of that many takes seconds; the name of its file has five digits
-_RAY = ("workers", "gpus_per_worker", "address")  # options that only Ray has
 
 
 def checked_part(part: Any) -> tuple[int, int] | None:
@@ -107,12 +107,10 @@ class ClusterOptions(Options, heading=RUNS):
         "With --engine ray: address of a running cluster, or auto.  [default: a cluster on this machine]",
         not_blank("HOST:PORT"),
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.engine is None and (given := [name for name in _RAY if getattr(self, name) is not None]):
-            flag = given[0].replace("_", "-")
-            raise UsageError(f"{given[0]} (--{flag}) is for Ray; give engine='ray' (--engine ray) too, or leave it out")
+    conflicts = tuple(
+        Conflict(name, "engine", f"{name} (--{flag}) is for Ray; give engine='ray' (--engine ray) too", needs=True)
+        for name, flag in (("workers", "workers"), ("gpus_per_worker", "gpus-per-worker"), ("address", "address"))
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,9 +137,7 @@ class EngineOptions(ClusterOptions, heading=RUNS):
         kind=READING,
         heading=CHECKS,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        given = [name for name in ("part", "devices", "engine") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise UsageError(f"{given[0]} (--{given[0]}) and {given[1]} (--{given[1]}) exclude each other; give one")
+    conflicts = tuple(
+        Conflict(one, other, f"{one} (--{one}) and {other} (--{other}) exclude each other; give one")
+        for one, other in combinations(("part", "devices", "engine"), 2)
+    )

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from probekit.errors import UsageError
-from probekit.options.check import is_real
+from probekit.options.check import Conflict, is_real
 from probekit.options.kinds import POSITIVE, Kind, number, whole
 from probekit.options.option import CHOSEN, CONTINUED, Options, like, option
 
@@ -29,11 +29,10 @@ class Sampling(Options, heading=CONTINUED):
         kind=number("above 0 and at most 1", lambda value: 0 < value <= 1, "P"),
     )
     seed: int = option(0, "Seed of the draws.", notes="Prompt i of several draws with seed + i.", kind=whole(0))
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.temperature == 0 and (self.top_k, self.top_p) != (None, None):
-            raise UsageError("top_k and top_p choose among tokens to draw; give a temperature above 0 with them")
+    conflicts = tuple(
+        Conflict(name, "temperature", f"{name} chooses among tokens to draw; give a temperature above 0", needs=True)
+        for name in ("top_k", "top_p")
+    )
 
 
 @dataclass(frozen=True)
@@ -85,21 +84,15 @@ class ContinuationOptions(Options, heading=CONTINUED):
         Sampling, "seed", "Seed of the tokens drawn.", notes="Text i of the task draws with this seed + i."
     )
     stop_tokens: Sequence[int | str] | None = like(GenerateOptions, "stop_tokens")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        sampling_of(self)
-        set_here = [field.name for field in fields(ContinuationOptions) if getattr(self, field.name) != field.default]
-        if self.generate is None and set_here:
-            raise UsageError(f"{set_here[0]} is for texts that the model continues; give generate (--generate N) too")
+    conflicts = tuple(
+        Conflict(name, "generate", f"{name} is for texts that the model continues; give --generate N too", needs=True)
+        for name in ("temperature", "top_k", "top_p", "generate_seed", "stop_tokens")
+    )
+    conflicts = (*Sampling.conflicts, *conflicts)
 
 
 def sampling_of(options: ContinuationOptions) -> Sampling:
-    """How the tokens of continuations are chosen.
-
-    Raises:
-        UsageError: an impossible setting.
-    """
+    """How the tokens of continuations are chosen."""
     return Sampling(options.temperature, options.top_k, options.top_p, options.generate_seed)
 
 

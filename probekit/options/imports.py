@@ -1,7 +1,7 @@
 """The options of `import_activations`."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -48,8 +48,8 @@ def _point(_: str, value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class _Labels(Options, heading=READ):
-    """The one option that may be given by position."""
+class ImportOptions(Options, heading=READ):
+    """Which place each array belongs to, where the labels are, and the names that titles show."""
 
     labels: str | Path | None = option(
         None,
@@ -59,12 +59,7 @@ class _Labels(Options, heading=READ):
         "`load_task` does.",
         metavar="FILE",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImportOptions(_Labels, heading=READ):
-    """Which place each array belongs to, where the labels are, and the names that titles show."""
-
+    _: KW_ONLY
     format: Literal["arrays", "vllm"] = option(
         "arrays",
         "What the files are: arrays whose names give their places, or the requests of vLLM's hidden-state extraction.",

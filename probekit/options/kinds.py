@@ -175,11 +175,7 @@ def _several(text: str) -> Selection | list[Selection] | None:
 
 
 def _position(_: str, given: Any) -> Selection | list[Selection]:
-    """One position, or a list of those that are read together.
-
-    Raises:
-        UsageError: text outside the language, or selections that cannot be read at once.
-    """
+    """One position, or a list of those that are read together."""
     if not isinstance(given, list | tuple):
         return Selection.of(given)
     several = [Selection.of(one) for one in given]

@@ -3,7 +3,7 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-from probekit.errors import UsageError
+from probekit.options.check import Conflict
 from probekit.options.engine import ProgressOptions
 from probekit.options.kinds import DTYPE, choice, whole
 from probekit.options.option import RUNS, Options, like, option
@@ -52,15 +52,15 @@ class DeviceOptions(Options, heading=RUNS):
         "Weights in 8 or 4 bits, by bitsandbytes; only with --via transformers.",
         choice("8bit", "4bit"),
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.quantize is not None and self.via != "transformers":
-            raise UsageError("quantize (--quantize) works with transformers' models alone; add --via transformers")
-        if self.device_map is not None and str(self.device) != "auto":
-            raise UsageError(
-                f"device_map (--device-map) chooses the devices; leave out device {str(self.device)!a:.60}"
-            )
+    conflicts = (
+        Conflict(
+            "quantize",
+            lambda options: options.via == "transformers",
+            "quantize (--quantize) works with transformers' models alone; add --via transformers",
+            needs=True,
+        ),
+        Conflict("device_map", "device", "device_map (--device-map) chooses the devices; leave out device {0.device}"),
+    )
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,9 @@ class ModelOptions(DeviceOptions, heading=RUNS):
     seed: int = option(
         0, "Seed of the random weights.", notes="Equal seeds give equal weights.", flag="--model-seed", kind=whole(0)
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.random_init and self.quantize is not None:
-            raise UsageError("random weights are not quantized; leave out --quantize or --random-init")
+    conflicts = (
+        Conflict("random_init", "quantize", "random weights are not quantized; leave out --quantize or --random-init"),
+    )
 
 
 @dataclass(frozen=True)

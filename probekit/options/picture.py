@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from probekit.errors import UsageError
-from probekit.options.check import is_real
+from probekit.options.check import Conflict, is_real
 from probekit.options.kinds import Kind, names
 from probekit.options.option import OUTPUT, Options, option
 
@@ -54,11 +54,11 @@ class PictureOptions(Options, heading=OUTPUT):
         notes="Fonts are embedded in a PDF as TrueType, as publishers ask.",
         kind=Kind(_formats, names, "NAMES"),
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.title and self.no_title:
-            raise UsageError("a title and no_title exclude each other; give one of the two")
+    conflicts = (
+        Conflict(
+            lambda options: options.title, "no_title", "a title and no_title exclude each other; give one of the two"
+        ),
+    )
 
     @property
     def heading(self) -> str | None:

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 from probekit.errors import UsageError
-from probekit.options.check import check_names, is_whole
+from probekit.options.check import Conflict, check_names, is_whole
 from probekit.options.curve import (
     AGGREGATES,
     PROBE_NAMES,
     SEQUENCE_NAMES,
     CurveOptions,
-    check_probe_name,
+    check_probe,
     check_strengths_of,
     name_in,
 )
@@ -43,18 +43,22 @@ def are_labels(given: Any) -> bool:
     return isinstance(given, list | tuple) and bool(given) and isinstance(given[0], Mapping | tuple)
 
 
-def refuse_with_by(options: Any, names: Iterable[str]) -> None:
-    """Refuse what a curve for each position does not do."""
-    for name in names:
-        given = getattr(options, name)
-        if given in (None, False):
-            continue
-        is_one = isinstance(given, tuple) and len(given) == 1  # labels=["answer"]
-        what = f"; give {name[:-1]}={given[0]!r:.40}" if is_one else "; leave one of the two out"
-        raise UsageError(
-            f"by={options.by!r} (--by) makes curves of one point and one label set on the task's splits, one token "
-            f"at a time: without {name}={given!r:.40}{what}"
+def _without(name: str, others: Iterable[str], what: str) -> tuple[Conflict, ...]:
+    """Rows for an option that does not go together with others."""
+    return tuple(
+        Conflict(
+            name,
+            lambda options, other=other: getattr(options, other, None),
+            f"{what}: without {other}={{0.{other}!r:.40}}; leave one of the two out",
         )
+        for other in others
+    )
+
+
+_OF_BY = "by={0.by!r} (--by) makes curves of one point and one label set on the task's splits, one token at a time"
+_OF_NUISANCE = "--nuisance (nuisance=) reads one row of each text on the task's splits"
+_OF_SHIFT = "--shift-column (shift_column=) reads one row of each text on the task's splits"
+_ROWS = ("folds", "by", "aggregate")
 
 
 def _metric(name: str, metric: Any) -> Any:
@@ -90,7 +94,7 @@ def _several_probes(_: str, given: Any) -> tuple[Any, ...]:
         raise UsageError(f"probes= takes a list, such as ['logistic', 'mean-diff']; got {given!a:.80}")
     probes: list[Any] = []
     for probe in given:
-        check_probe_name(probe)
+        check_probe("probe", probe)
         if not isinstance(probe, str) or probe not in probes:
             probes.append(probe)
     if not probes:
@@ -117,7 +121,7 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
         "probe",
         f"{', '.join(PROBE_NAMES[:-1])} or {PROBE_NAMES[-1]}; on the command line also several with commas.  "
         "[default: logistic; ridge where labels are numbers]",
-        kind=Kind(parse=_probes, metavar="NAME"),
+        kind=Kind(check_probe, _probes, "NAME"),
     )
     on_bad_row: OnBadRow = like(TaskOptions, "on_bad_row", "What to do with texts without the token to read.")
     aggregate: str | None = option(
@@ -233,29 +237,44 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
         flag=None,
     )
 
+    conflicts = (
+        Conflict(
+            "by",
+            lambda options: options.of_sequences,
+            "--by {0.by} (by=) reads one token of each text at a time, and a probe over a sequence takes all of them; "
+            "leave one of the two out",
+        ),
+        Conflict(
+            "folds",
+            "drop_leaks",
+            "drop_leaks (--drop-leaks) is for splits: folds keep repeated and nearly repeated texts together, so "
+            "nothing leaks; leave it out",
+        ),
+        *_without("by", ("folds", "concatenate", "points", "random_init"), _OF_BY),
+        Conflict(
+            "by",
+            lambda options: getattr(options, "label_sets", None),
+            f"{_OF_BY}: without labels={{0.labels!r:.40}}; give one of them as label=",
+        ),
+        *_without("nuisance", _ROWS, _OF_NUISANCE),
+        *_without("shift_column", (*_ROWS, "nuisance", "controls", "codelength", "baselines", "log_to"), _OF_SHIFT),
+        *(
+            Conflict(name, lambda options: options.of_sequences, f"{what}: without probe={{0.probe!r:.40}}")
+            for name, what in (("nuisance", _OF_NUISANCE), ("shift_column", _OF_SHIFT))
+        ),
+    )
+
     def __post_init__(self) -> None:
-        if isinstance(self.probe, list):
-            object.__setattr__(self, "probe", tuple(self.probe))
-        if isinstance(self.probe, dict) and "," in str(self.probe.get("name")):
-            raise UsageError(f"several probes take no parameters, got {dict(self.probe)!a:.80}; name one probe")
         super().__post_init__()
-        _check_each_probe(self.each_probe, self.aggregate, self.by)
-        if self.by is not None and self.of_sequences:
+        if len({is_of_sequences(probe) for probe in self.each_probe}) > 1 and self.aggregate is None:
             raise UsageError(
-                f"--by {self.by} (by=) reads one token of each text at a time, and a probe over a sequence takes all "
-                "of them; leave one of the two out"
+                "a probe over a sequence takes all tokens of a text, and the others one row; train them in two calls"
             )
-        _check_surface(self)
+        if self.by is not None and len(self.each_probe) > 1:
+            raise UsageError(f"--by (by=) takes one probe, got {len(self.each_probe)}; train the others by themselves")
         for name, value in _usual(self).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        if self.folds is not None and self.drop_leaks:
-            raise UsageError(
-                "drop_leaks (--drop-leaks) is for splits: folds keep repeated and nearly repeated texts together, so "
-                "nothing leaks; leave it out"
-            )
-        if self.by is not None:
-            refuse_with_by(self, ("folds", "concatenate"))
         if self.by in (BY_POSITION, FROM_END) or not isinstance(self.position, list):
             return
         if len(self.position) == 1:
@@ -358,13 +377,11 @@ class CurvesArguments(ProbeArguments):
                 "shift_column (--shift-column) makes one matrix of one point, one label set and one probe: without "
                 "points=, labels=, probes= and random_init=; leave them out"
             )
-        if self.by is not None:
-            refuse_with_by(self, ("points", "random_init", *(["labels"] if self.joined is None else [])))
 
     @property
     def several(self) -> bool:
         """Whether several curves were requested, rather than one."""
-        return self.points is not None or self.probes is not None or (self.labels is not None and self.joined is None)
+        return self.points is not None or self.probes is not None or self.label_sets is not None
 
     @property
     def each_probe(self) -> tuple[Any, ...]:
@@ -372,33 +389,14 @@ class CurvesArguments(ProbeArguments):
         return super().each_probe if self.probes is None else tuple(self.probes)
 
     @property
+    def label_sets(self) -> Any:
+        """The label sets to make curves of; None where `labels` holds labels by id."""
+        return None if self.joined is not None else self.labels
+
+    @property
     def joined(self) -> Any:
         """Labels by id, to be joined; None where `labels` names label sets."""
         return self.labels if self.labels is not None and are_labels(self.labels) else None
-
-
-def _check_surface(options: Any) -> None:
-    """Refuse what surface controls do not go together with."""
-    excluded = {"nuisance": ["folds", "by", "aggregate"]}
-    excluded["shift_column"] = [*excluded["nuisance"], "nuisance", "controls", "codelength", "baselines", "log_to"]
-    for name in (name for name in excluded if getattr(options, name) is not None):
-        taken = [one for one in excluded[name] if getattr(options, one, None) not in (None, False)]
-        if taken or options.of_sequences:
-            what = taken[0] if taken else "probe"
-            raise UsageError(
-                f"--{name.replace('_', '-')} ({name}=) reads one row of each text on the task's splits: without "
-                f"{what}={getattr(options, what)!r:.40}; leave one of the two out"
-            )
-
-
-def _check_each_probe(several: Sequence[Any], aggregate: str | None, by: str | None) -> None:
-    """Refuse several probes that read different rows, or a curve of each with a curve at each position."""
-    if len({is_of_sequences(probe) for probe in several}) > 1 and aggregate is None:
-        raise UsageError(
-            "a probe over a sequence takes all tokens of a text, and the others one row; train them in two calls"
-        )
-    if by is not None and len(several) > 1:
-        raise UsageError(f"--by (by=) takes one probe, got {len(several)}; train the others in calls of their own")
 
 
 def _usual(options: "ProbeOptions") -> dict[str, Any]:

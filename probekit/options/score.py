@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probekit.errors import UsageError
-from probekit.options.check import is_real
+from probekit.options.check import Conflict, is_real
 from probekit.options.engine import ProgressOptions
 from probekit.options.extract import ExtractOptions
 from probekit.options.kinds import DTYPE, RATE, Kind
@@ -91,20 +91,14 @@ def _thresholds(_: str, value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class _Place(Options):
-    """The option that may be given by position."""
+class MonitorOptions(Options):
+    """What raises an alarm, and what an alarm does."""
 
     place: Any = option(
         None,
         'The place of a fitted probe, such as "resid_pre.5"; of results, the place to take.  [default: the best]',
         flag=None,
     )
-
-
-@dataclass(frozen=True)
-class MonitorOptions(_Place):
-    """What raises an alarm, and what an alarm does."""
-
     threshold: float | Mapping[str, float] | None = option(
         None,
         "A score of at least this raises an alarm; a dictionary has one for each probe by name.",
@@ -137,11 +131,13 @@ class MonitorOptions(_Place):
     any_model: bool = option(
         False, "Watch a model with other weights than those that the results were trained on.", flag=None
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.fpr is not None and (self.threshold is not None or self.target is not None):
-            other = "threshold" if self.threshold is not None else "target"
-            raise UsageError(f"fpr= chooses the threshold for the second class; leave {other}= out")
-        if self.on_alarm is not None and self.threshold is None and self.fpr is None:
-            raise UsageError("on_alarm is called at a threshold; give threshold= or fpr= too")
+    conflicts = (
+        Conflict("fpr", "threshold", "fpr= chooses the threshold for the second class; leave threshold= out"),
+        Conflict("fpr", "target", "fpr= chooses the threshold for the second class; leave target= out"),
+        Conflict(
+            "on_alarm",
+            lambda options: options.threshold is not None or options.fpr is not None,
+            "on_alarm is called at a threshold; give threshold= or fpr= too",
+            needs=True,
+        ),
+    )

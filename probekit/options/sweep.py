@@ -69,8 +69,6 @@ class SweepOptions(Options, heading=READ):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.probe, Iterable) and not isinstance(self.probe, str | list | tuple):
-            object.__setattr__(self, "probe", tuple(self.probe))
         if self.regression is None:
             object.__setattr__(self, "regression", [])
         for made in (model_options_of, task_options_of, extract_options_of, curves_options_of):

@@ -16,7 +16,7 @@ from probekit.scoring.calibrate import Calibration, calibration_of
 from probekit.scoring.threshold import ChosenThreshold, choose_threshold
 from probekit.selections import ALL, PER_EXAMPLE
 from probekit.tasks.base import Task
-from probekit.tasks.info import CHAT
+from probekit.tasks.fields import CHAT
 from probekit.text import listed, printable
 
 OLDER = (

@@ -11,11 +11,26 @@ from probekit.files.scratch import scratch_list
 from probekit.options.task import OnBadRow
 from probekit.selections import Selection
 from probekit.tasks.chats.messages import checked_chats
-from probekit.tasks.fields import Region, changed_columns, column_rows, fingerprint
-from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS, PROMPT_CHARACTERS, VALIDATION_CARVED
+from probekit.tasks.fields import (
+    CARVED_FROM_TRAIN,
+    NO_TEXTS,
+    PROMPT_CHARACTERS,
+    VALIDATION_CARVED,
+    Region,
+    changed_columns,
+    column_rows,
+    fingerprint,
+)
 from probekit.tasks.splitting.classes import check_trainable
-from probekit.tasks.splitting.same_text import text_numbers
-from probekit.tasks.splitting.splits import carve, carve_missing, components, split_array, split_names
+from probekit.tasks.splitting.splits import (
+    carve,
+    carve_missing,
+    components,
+    first_rows,
+    split_array,
+    split_names,
+    text_numbers,
+)
 from probekit.tasks.task_checks import (
     SPLITS,
     array_of,
@@ -29,8 +44,15 @@ from probekit.tasks.task_checks import (
     name_lists,
     side_columns,
 )
-from probekit.tasks.tokens.stretches import TokenLabels, as_token_labels, no_label
-from probekit.tasks.tokens.token_labels import check_token_labels, label_rows, rows_with_label, text_strata
+from probekit.tasks.token_labels import (
+    TokenLabels,
+    as_token_labels,
+    check_token_labels,
+    label_rows,
+    no_label,
+    rows_with_label,
+    strata_of,
+)
 from probekit.text import counted, kind_of, listed
 
 __all__ = ["SPLITS", "Task"]
@@ -161,10 +183,9 @@ class Task:
 
     def _carve_splits(self) -> None:
         """Carve validation and test from train, with the defaults of `load_task`."""
-        labels, seed = self._stratified(), 0
         missing = ["validation", "test"]
-        splits = carve_missing(labels, self.splits, self.split_keys(), missing, seed)
-        self._set(splits=splits, info={**self.info, "seed": seed, CARVED_FROM_TRAIN: missing})
+        splits = carve_missing(strata_of(self), self.splits, self.split_keys(), missing, seed=0)
+        self._set(splits=splits, info={**self.info, "seed": 0, CARVED_FROM_TRAIN: missing})
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -250,15 +271,13 @@ class Task:
             return np.unique(self.text_of, return_index=True, return_inverse=True)[1:]
         if self.spans is None:
             return np.arange(len(self)), np.arange(len(self))
-        known: dict[Any, int] = {}
-        keys = zip(self.splits.tolist(), self.inputs, strict=True)
-        number = np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
-        return np.unique(number, return_index=True)[1], number
+        first, number = first_rows([*zip(self.splits.tolist(), self.inputs, strict=True)])
+        return first, number.astype(np.int64)
 
     def with_validation(self, fraction: float = 0.2, seed: int = 0) -> "Task":
         """The task with a validation split carved from train, stratified by the target.
 
-        A regression is stratified by tenths of its values. Rows of the same text (`tasks.splitting.same_text`) or group
+        A regression is stratified by tenths of its values. Rows of the same text (`tasks.splitting.splits`) or group
         stay in one split, so large groups can make the split larger or smaller than `fraction`.
 
         Args:
@@ -275,7 +294,7 @@ class Task:
             raise UsageError(f"{self.name!a} has a validation split already; leave with_validation out")
         train = np.flatnonzero(self.splits == "train")
         size = max(self.n_classes() or 2, round(fraction * len(train)))
-        chosen = carve(self._stratified()[train], self.split_keys()[train], min(size, len(train)), seed)
+        chosen = carve(strata_of(self)[train], self.split_keys()[train], min(size, len(train)), seed)
         codes = np.zeros(len(self), dtype=np.int8)
         for code, split in enumerate(SPLITS):
             codes[self.splits == split] = code
@@ -283,12 +302,6 @@ class Task:
         splits = split_names(codes, SPLITS)
         made = {"fraction": float(fraction), "seed": seed}
         return replace(self, splits=splits, info={**self.info, VALIDATION_CARVED: made})
-
-    def _stratified(self) -> np.ndarray:
-        """The labels [N] by which splits are carved; of labels of tokens, a summary of each text."""
-        if self.target in self.token_labels:
-            return text_strata(self, self.target)
-        return self.labels.get(self.target, np.zeros(len(self)))
 
     def split_keys(self) -> np.ndarray:
         """Numbers int64 [N], equal for rows that must share a split: those with the same text or group."""

@@ -14,22 +14,35 @@ import numpy as np
 
 from probekit.errors import DataError, UsageError
 from probekit.options.task import LabelOptions
-from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.info import CARVED_FROM_TRAIN, LABEL_SETS, UNLABELLED
+from probekit.tasks.base import Task
+from probekit.tasks.fields import CARVED_FROM_TRAIN, LABEL_SETS, UNLABELLED
 from probekit.tasks.labels import (
     as_labels,
     encode,
-    group_flaw,
     group_name,
-    id_flaw,
     is_unlabelled,
     label_flaw,
+    name_flaw,
     refuse_unlabelled,
 )
 from probekit.tasks.splitting.classes import check_number_of_classes, warn_of_look_alikes
-from probekit.tasks.splitting.same_text import text_numbers
-from probekit.tasks.splitting.splits import carve_missing, components, kept_together, split_of_cell
-from probekit.tasks.tables.columns import ID_COLUMNS, LABEL_COLUMNS, check_one_use, split_column_of, split_flaw
+from probekit.tasks.splitting.splits import (
+    carve_missing,
+    components,
+    kept_together,
+    missing_splits,
+    split_of_cell,
+    text_numbers,
+)
+from probekit.tasks.tables.columns import (
+    ID_COLUMNS,
+    LABEL_COLUMNS,
+    NO_COLUMNS,
+    Columns,
+    check_one_use,
+    split_column_of,
+    split_flaw,
+)
 from probekit.tasks.tables.data_table import DataTable, Flaw, choose_column, flaw_of, quote
 from probekit.tasks.tables.objects import label_table
 from probekit.tasks.task_checks import is_sequence
@@ -87,16 +100,6 @@ class _Joined:
     skipped: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True)
-class _Named:
-    """The columns of a table of labels."""
-
-    id: str
-    label: str
-    group: str | None
-    split: str | None
-
-
 def read_label_set(task: Task, source: Any, options: LabelOptions) -> tuple[LabelSet, LabelledSplits | None]:
     """The labels that a source holds for a task, and the splits that are made with its first labels.
 
@@ -119,12 +122,13 @@ def read_label_set(task: Task, source: Any, options: LabelOptions) -> tuple[Labe
     label = choose_column(table, options.label_column, LABEL_COLUMNS, "label")
     group = None if options.group_column is None else choose_column(table, options.group_column, (), "group")
     check_one_use({"id": own, "label": label, "group": group})
-    columns = _Named(own, label, group, split_column_of(table, (own, label, group), options.split_column))
+    columns = Columns(None, label, group, None, split_column_of(table, (own, label, group), options.split_column), own)
     if group is not None and (task.groups is not None or _has_splits(task)):
         have = "groups" if task.groups is not None else "splits, made without them,"
         raise UsageError(f"the texts of {task.name!a} have {have} already; leave --group-column out")
     joined = _join(task, table, columns, options.on_bad_row == "skip")
-    label_set = _label_set(task, table, columns, joined, options)
+    label_set = _label_set(task, table, label, joined, options)
+    label_set.info["id_column"] = own
     if task.target:
         _check_same_splits(task, joined)
         return label_set, None
@@ -161,7 +165,7 @@ def label_set_of_column(
     table = DataTable(f"column {name!a}", "", [name], lambda _: cells, range(len(cells)), typed, class_names=known)
     if not rows:
         raise DataError(f"the column {name!a} of {task.name!a} has no label for any text; name another column")
-    return _label_set(task, table, _Named("", name, None, None), joined, options)
+    return _label_set(task, table, name, joined, options)
 
 
 def with_column_as_labels(task: Task, name: str | None) -> Task:
@@ -176,7 +180,7 @@ def with_column_as_labels(task: Task, name: str | None) -> Task:
     label_set = label_set_of_column(task, name, cells, places, True, (), how)
     if task.target:
         return with_label_sets(task, [label_set], None)
-    made = _splits(task, label_set.labels, _Joined(), _Named("", name, None, None), LabelOptions())
+    made = _splits(task, label_set.labels, _Joined(), NO_COLUMNS, LabelOptions())
     return with_label_sets(task, [label_set], made)
 
 
@@ -261,11 +265,7 @@ def checked_labels(task: Task, are_first: bool) -> Task:
 
 
 def _refuse_lists(task: Task, source: Any) -> None:
-    """Refuse a dict id -> list, which would be read as a dict of columns.
-
-    Raises:
-        DataError: it is one.
-    """
+    """Refuse a dict id -> list, which would be read as a dict of columns."""
     if not isinstance(source, Mapping) or not source:
         return
     own, value = next(iter(source.items()))
@@ -278,23 +278,23 @@ def _has_splits(task: Task) -> bool:
     return bool(task.target) or bool((task.splits != "train").any())
 
 
-def _join(task: Task, table: DataTable, columns: _Named, skip: bool) -> _Joined:
+def _join(task: Task, table: DataTable, columns: Columns, skip: bool) -> _Joined:
     """Find the example of each row of the table, and check the row."""
     row_of = {group_name(one): row for row, one in enumerate(task.ids)}
     if len(row_of) < len(task):
         raise DataError("some ids of the texts differ only in blanks, or as 1 and 1.0; extract with other ids")
-    ids, joined = table.column(columns.id), _Joined()
-    names = table.class_names.get(columns.label, ())
+    ids, joined = table.column(str(columns.id)), _Joined()
+    names = table.class_names.get(str(columns.label), ())
     groups = [] if columns.group is None else table.column(columns.group)
     splits = [] if columns.split is None else table.column(columns.split)
-    cells = table.column(columns.label)
+    cells = table.column(str(columns.label))
     for i, own in enumerate(ids):
-        flaw = table.bad.get(i) or id_flaw(own)
+        flaw = table.bad.get(i) or name_flaw(own, "id")
         row = None if flaw else row_of.get(group_name(own))
         flaw, who = flaw or _id_flaw(task, joined, own, row_of), ""
         if flaw is None:
             flaw, who = _label_flaw(cells[i], table.typed, names), f", id {quote(own)}"
-            flaw = flaw or (group_flaw(groups[i]) if groups else None)
+            flaw = flaw or (name_flaw(groups[i], "group") if groups else None)
             flaw = flaw or (split_flaw(splits[i], str(columns.split)) if splits else None)
         if flaw is not None and not skip:
             raise DataError(f"{table.where(i)}{who}: {flaw[1]}, {SKIP_HINT}")
@@ -334,24 +334,16 @@ def _label_flaw(cell: Any, typed: bool, names: Sequence[str]) -> Flaw | None:
     return label_flaw(cell, typed, names) or flaw_of([cell])
 
 
-def _classes(task: Task, table: DataTable, columns: _Named, joined: _Joined, options: LabelOptions) -> dict[int, Any]:
-    """Example -> its label, in the order of the examples; all are of one kind."""
+def _label_set(task: Task, table: DataTable, column: str, joined: _Joined, options: LabelOptions) -> LabelSet:
+    """The labels of all examples of the task; those without one are -1, or NaN in a regression."""
     rows = sorted(joined.cells)
     cells = [joined.cells[row] for row in rows]
     places = [f"{joined.places[row]}, id {quote(task.ids[row])}" for row in rows]
-    if not rows:
-        return {}
-    found = as_labels(cells, places, columns.label, options.regression or columns.label in table.measured)
+    found = as_labels(cells, places, column, options.regression or column in table.measured) if rows else []
     if options.on_bad_row != "skip":
-        refuse_unlabelled(found, places, columns.label, f"write the label, {SKIP_HINT}")
+        refuse_unlabelled(found, places, column, f"write the label, {SKIP_HINT}")
     classes = {row: value for row, value in zip(rows, found, strict=True) if not is_unlabelled(value)}
     joined.skipped["unlabelled"] += len(rows) - len(classes)
-    return classes
-
-
-def _label_set(task: Task, table: DataTable, columns: _Named, joined: _Joined, options: LabelOptions) -> LabelSet:
-    """The labels of all examples of the task; those without one are -1, or NaN in a regression."""
-    classes = _classes(task, table, columns, joined, options)
     rows = list(classes)
     missing = len(task) - len(rows)
     if not rows:
@@ -362,21 +354,17 @@ def _label_set(task: Task, table: DataTable, columns: _Named, joined: _Joined, o
             f"{table.name}: no label for the id {quote(first)} ({missing:,} of {counted(len(task), 'text')} have "
             f"none); add them, {SKIP_HINT}"
         )
-    found, names = encode(list(classes.values()), table.class_names.get(columns.label))
-    check_number_of_classes(names, columns.label, table.name, options.max_classes)
-    labels = np.full(len(task), -1 if names else np.nan, dtype=found.dtype)
-    labels[rows] = found
-    info = {"source": table.name, "sha256": table.checksums(), "id_column": columns.id, "label_column": columns.label}
+    numbers, names = encode(list(classes.values()), table.class_names.get(column))
+    check_number_of_classes(names, column, table.name, options.max_classes)
+    labels = np.full(len(task), -1 if names else np.nan, dtype=numbers.dtype)
+    labels[rows] = numbers
+    info = {"source": table.name, "sha256": table.checksums(), "id_column": "", "label_column": column}
     info |= {"labelled": len(rows), "unlabelled": missing, "skipped": dict(+joined.skipped)}
-    return LabelSet(columns.label if options.name is None else options.name, labels, names, info)
+    return LabelSet(column if options.name is None else options.name, labels, names, info)
 
 
 def _check_same_splits(task: Task, joined: _Joined) -> None:
-    """Check that a column of splits says what the splits of the task are.
-
-    Raises:
-        DataError: it does not.
-    """
+    """Check that a column of splits says what the splits of the task are."""
     for row, split in joined.splits.items():
         if task.splits[row] != split:
             raise DataError(
@@ -385,7 +373,7 @@ def _check_same_splits(task: Task, joined: _Joined) -> None:
             )
 
 
-def _splits(task: Task, labels: np.ndarray, joined: _Joined, columns: _Named, options: LabelOptions) -> LabelledSplits:
+def _splits(task: Task, labels: np.ndarray, joined: _Joined, columns: Columns, options: LabelOptions) -> LabelledSplits:
     """The splits with the missing ones carved from train, as `load_task` carves them."""
     if columns.group is not None:
         own = [joined.groups.get(row, f"the text {one}") for row, one in enumerate(task.ids)]
@@ -399,7 +387,7 @@ def _splits(task: Task, labels: np.ndarray, joined: _Joined, columns: _Named, op
         origin = f"by column {columns.split!a}"
     if "train" not in given:
         raise DataError(f"no text is in the split train by column {columns.split!a}; put some there to fit on")
-    missing = [split for split in SPLITS if split not in given and (options.validation or split != "validation")]
+    missing = missing_splits(given, options.validation)
     seed = task.info.get("seed", 0) if options.seed is None else options.seed
     keys = task.split_keys().tolist()
     if task.generated is not None and task.token_ids is not None:  # one prompt may have several continuations

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -42,21 +42,17 @@ def label_flaw(cell: Any, typed: bool, names: Sequence[str] = ()) -> Flaw | None
     return None
 
 
-def group_flaw(cell: Any) -> Flaw | None:
-    """What is wrong with a cell as a group's name, as (kind, description). "NA" is fine: it is also Namibia."""
-    if cell is None or cell != cell or (isinstance(cell, str) and not cell.strip()):
-        return "no_group", f"expected a group, got {quote(cell)}; write one"
-    if not isinstance(cell, (bool, int, float, str)):
-        return "group_type", f"expected a group (a text, a number, true or false), got {quote(cell)}; write one"
-    return None
+def name_flaw(cell: Any, what: Literal["group", "id"]) -> Flaw | None:
+    """What is wrong with a cell as the name of a group, or the id of a row, as (kind, description).
 
-
-def id_flaw(cell: Any) -> Flaw | None:
-    """What is wrong with a cell as the id of a row, as (kind, description)."""
+    "NA" is fine: it is also Namibia.
+    """
+    a = f"expected {'a' if what == 'group' else 'an'} {what}"
     if cell is None or cell != cell or (isinstance(cell, str) and not cell.strip()):
-        return "no_id", f"expected an id, got {quote(cell)}; write one"
-    if isinstance(cell, bool) or not isinstance(cell, (int, float, str)):
-        return "id_type", f"expected an id (a text or a number), got {quote(cell)}; write one"
+        return f"no_{what}", f"{a}, got {quote(cell)}; write one"
+    if not isinstance(cell, (int, float, str)) or (what == "id" and isinstance(cell, bool)):
+        kinds = "a text, a number, true or false" if what == "group" else "a text or a number"
+        return f"{what}_type", f"{a} ({kinds}), got {quote(cell)}; write one"
     return None
 
 
@@ -176,17 +172,14 @@ def cell_flaw(cell: Any, name: str) -> Flaw | None:
     if cell is None or isinstance(cell, bool | np.bool_):
         return None
     if not isinstance(cell, str | int | float | np.number):
-        return (
-            "column",
-            f"expected a number or a text in the column {name!a:.80}, got {quote(cell)}; keep another column",
-        )
-    if not isinstance(cell, str):
-        too_large = isinstance(cell, int) and abs(cell) > 1e300
-        finite = not too_large and (math.isfinite(cell) or cell != cell)
-        return (
-            None if finite else ("column", f"expected a finite number in {name!a:.80}, got {quote(cell)}; correct it")
-        )
-    return flaw_of([cell])
+        expected = f"expected a number or a text in the column {name!a:.80}"
+        return "column", f"{expected}, got {quote(cell)}; keep another column"
+    if isinstance(cell, str):
+        return flaw_of([cell])
+    too_large = isinstance(cell, int) and abs(cell) > 1e300
+    if too_large or math.isinf(cell):
+        return "column", f"expected a finite number in {name!a:.80}, got {quote(cell)}; correct it"
+    return None
 
 
 def is_missing(cell: Any) -> bool:
@@ -201,7 +194,4 @@ def _is_number(cell: Any) -> bool:
 
 
 def _category(cell: Any) -> str:
-    """The same name for 1 and 1.0, which different formats may write."""
-    if isinstance(cell, bool | np.bool_):
-        return str(bool(cell)).lower()
-    return str(int(cell) if isinstance(cell, float) and cell.is_integer() else cell).strip()
+    return str(bool(cell)).lower() if isinstance(cell, bool | np.bool_) else group_name(cell)

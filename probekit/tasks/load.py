@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,13 @@ from probekit.options import ImportOptions, LabelOptions, TaskOptions
 from probekit.options.option import keywords
 from probekit.options.typed import changed
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.info import ASKED, CARVED_FROM_TRAIN, NO_TEXTS, READ_AS, UNLABELLED
+from probekit.tasks.fields import ASKED, CARVED_FROM_TRAIN, NO_TEXTS, READ_AS, UNLABELLED
 from probekit.tasks.join_labels import label_set_of_column
 from probekit.tasks.labels import (
     as_labels,
     column_of,
     encode,
-    group_flaw,
-    group_name,
     is_unlabelled,
-    label_flaw,
     refuse_unlabelled,
 )
 from probekit.tasks.splitting.classes import (
@@ -36,15 +33,23 @@ from probekit.tasks.splitting.classes import (
     warn_of_look_alikes,
     without_rare_classes,
 )
-from probekit.tasks.splitting.same_text import shared_by_splits, text_numbers
-from probekit.tasks.splitting.splits import WHOLE, carve_missing, kept_together, sample, split_array, split_of_cell
-from probekit.tasks.tables.columns import LABEL_COLUMNS, TEXT_COLUMNS, Columns, columns_of, split_column_of, split_flaw
-from probekit.tasks.tables.data_table import DataTable, Flaw, choose_column, flaw_of
+from probekit.tasks.splitting.splits import (
+    WHOLE,
+    carve_missing,
+    kept_together,
+    missing_splits,
+    sample,
+    shared_by_splits,
+    split_array,
+    text_numbers,
+)
+from probekit.tasks.tables.columns import LABEL_COLUMNS, TEXT_COLUMNS, Columns, columns_of, split_column_of
+from probekit.tasks.tables.data_table import DataTable, choose_column
 from probekit.tasks.tables.objects import task_of
 from probekit.tasks.tables.readers import TableFormat, read_table
-from probekit.tasks.tables.rows import SKIP_HINT, Rows, collect, keep_rows, refuse_numbers, text_flaw
+from probekit.tasks.tables.rows import SKIP_HINT, Rows, collect, keep_rows
 from probekit.tasks.tables.sources import check_builtin, open_tables
-from probekit.tasks.tokens.token_labels import text_strata
+from probekit.tasks.token_labels import strata_of
 from probekit.text import counted, listed
 
 
@@ -100,9 +105,6 @@ def _with_train(name: str, tables: dict[str, DataTable], on_hub: bool) -> tuple[
     """The tables with one for train, and where the splits come from, for the plan.
 
     A single file is carved. Where there is validation and test but no train, probes are fitted on validation.
-
-    Raises:
-        DataError: a folder with a single file, of validation or test.
     """
     if WHOLE in tables:
         return {"train": tables[WHOLE]}, ""
@@ -123,12 +125,14 @@ def _with_train(name: str, tables: dict[str, DataTable], on_hub: bool) -> tuple[
 def _assemble(name: str, tables: dict[str, DataTable], info: dict[str, Any], options: TaskOptions) -> Task:
     tables, origin = _with_train(name, tables, "sha256" not in info)
     rows, columns = _collected(name, tables, options)
-    skip = options.on_bad_row == "skip"
     if columns.label is None:
         _warn_unlabelled(tables["train"], columns, options)
         labels, names, groups, carving = {}, {}, _groups(rows, columns)[1], {"seed": options.seed}
     else:
-        coded = _encoded(rows, columns.label, tables["train"], skip, options.regression)
+        advice = _advice(options)
+        coded = _encoded(
+            rows, columns.label, tables["train"], options.regression, advice and f"write the label, {advice}"
+        )
         rows.cells = []
         own, own_names, groups, carving = _carved(rows, columns, columns.label, coded, options)
         labels, names = {columns.label: own}, {columns.label: own_names}
@@ -176,10 +180,9 @@ def _with_token_labels(task: Task, rows: Rows, columns: Columns, options: TaskOp
     check_number_of_classes(task.label_names[column], column, task.name, options.max_classes)
     if is_carved:
         return task
-    wanted = [split for split in SPLITS if options.validation or split != "validation"]
-    missing = [split for split in wanted if not (task.splits == split).any()]
+    missing = missing_splits(task.splits, options.validation)
     keys = _groups(rows, columns)[0]
-    splits = carve_missing(text_strata(task, column), task.splits, keys, missing, options.seed)
+    splits = carve_missing(strata_of(task), task.splits, keys, missing, options.seed)
     return replace(task, splits=splits, info={**task.info, CARVED_FROM_TRAIN: missing})
 
 
@@ -198,16 +201,17 @@ def _collected(name: str, tables: dict[str, DataTable], options: TaskOptions) ->
         if own.has_tokens != columns.has_tokens:
             raise DataError(f"{tables[split].name} and {tables['train'].name} hold texts and token ids; give one kind")
         columns = own._replace(split=columns.split, label=columns.label and own.label)
-        collect(rows, split, tables[split], columns, options.keep_blanks, options.on_bad_row == "skip")
+        collect(rows, split, tables[split], columns, options.keep_blanks, _advice(options))
     return rows, columns
 
 
-def _warn_unlabelled(table: DataTable, columns: Columns, options: TaskOptions) -> None:
-    """Say that texts and tokens have no labels, and which columns are not read: labels may be in one of them.
+def _advice(options: TaskOptions) -> str | None:
+    """What an error says about a bad row besides what is wrong; None where such rows are left out."""
+    return None if options.on_bad_row == "skip" else SKIP_HINT
 
-    Raises:
-        UsageError: options that are of no use without labels.
-    """
+
+def _warn_unlabelled(table: DataTable, columns: Columns, options: TaskOptions) -> None:
+    """Say that texts and tokens have no labels, and which columns are not read: labels may be in one of them."""
     if columns.token_label is not None:
         return
     if options.regression:
@@ -224,14 +228,9 @@ def _warn_unlabelled(table: DataTable, columns: Columns, options: TaskOptions) -
 def _carved(
     rows: Rows, columns: Columns, label: str, coded: tuple[np.ndarray, list[str]], options: TaskOptions
 ) -> tuple[np.ndarray, list[str], np.ndarray | None, dict[str, Any]]:
-    """Carve the missing splits, after classes that are too rare for it were dropped or merged.
-
-    Returns:
-        labels, class names, groups, and the part of the info about all this.
-    """
+    """Carve the missing splits, after too rare classes are dropped or merged: labels, class names, groups, and info."""
     labels, names = coded
-    wanted = [split for split in SPLITS if options.validation or split != "validation"]
-    missing = [split for split in wanted if split not in rows.splits]
+    missing = missing_splits(rows.splits, options.validation)
     info = {"seed": options.seed, CARVED_FROM_TRAIN: missing, "keep_blanks": options.keep_blanks}
     together, groups = _groups(rows, columns)
     if names and options.rare_classes != "error":
@@ -247,27 +246,24 @@ def _carved(
     return labels, names, groups, info
 
 
-def _encoded(rows: Rows, label: str, train: DataTable, skip: bool, regression: bool) -> tuple[np.ndarray, list[str]]:
-    """The labels and the names of their classes; with `skip`, unlabelled rows are dropped."""
+def _encoded(
+    rows: Rows, label: str, train: DataTable, regression: bool, advice: str | None
+) -> tuple[np.ndarray, list[str]]:
+    """The labels and the names of their classes; without advice for an error, unlabelled rows are dropped."""
     classes = as_labels(rows.cells, rows.places, label, regression or label in train.measured)
-    if skip and any(map(is_unlabelled, classes)):
+    if advice is None and any(map(is_unlabelled, classes)):
         labelled = [i for i, value in enumerate(classes) if not is_unlabelled(value)]
         rows.skipped["unlabelled"] += len(classes) - len(labelled)
         keep_rows(rows, labelled)
         classes = [classes[i] for i in labelled]
-    _refuse_unlabelled_splits(classes, rows, label)
-    refuse_unlabelled(classes, rows.places, label, f"write the label, {SKIP_HINT}")
-    return encode(classes, train.class_names.get(label))
-
-
-def _refuse_unlabelled_splits(classes: list[Any], rows: Rows, label: str) -> None:
-    """Raise if a whole split is labelled -1, as the secret test splits of SST and GLUE are."""
     labelled = {split for split, value in zip(rows.splits, classes, strict=True) if not is_unlabelled(value)}
     if labelled and (hidden := [split for split in SPLITS if split in rows.splits and split not in labelled]):
-        raise DataError(
+        raise DataError(  # a whole split is -1, as the secret test splits of SST and GLUE are
             f"{rows.places[rows.splits.index(hidden[0])]}: expected a label of {label!a}, got -1, which means 'not "
             f"labelled', in every row of {hidden[0]}; leave {hidden[0]} out, so that it is carved from train"
         )
+    refuse_unlabelled(classes, rows.places, label, advice or "")
+    return encode(classes, train.class_names.get(label))
 
 
 def _groups(rows: Rows, columns: Columns) -> tuple[np.ndarray, np.ndarray | None]:
@@ -300,37 +296,24 @@ def _row_info(rows: Rows, tables: dict[str, DataTable], columns: Columns) -> dic
 def _limited(task: Task, options: TaskOptions) -> Task:
     """The task with at most `limit` texts of each split, stratified by the target's classes."""
     limit, seed, keep_classes = options.limit or 0, options.seed, options.rare_classes == "error"
-    if not task.target:
-        parts = [np.flatnonzero(task.splits == split) for split in SPLITS]
-        return task.subset(np.concatenate([part[sample(np.zeros(len(part)), limit, seed)] for part in parts]))
-    if task.spans is not None:
-        task = limited_words(task, limit, seed, keep_classes)
+    if task.target and task.spans is not None:
+        task = _limited_words(task, limit, seed, keep_classes)
     else:
-        least = 2 if not task.n_classes() or not keep_classes else task.n_classes()
+        least = 0 if not task.target else task.n_classes() if keep_classes and task.n_classes() else 2
         if limit < least:
             what = f"{task.n_classes()} classes" if task.n_classes() else "2 values that a regression needs"
             raise UsageError(f"limit {limit} is less than the {what} of {task.name!a}; raise it")
-        of_tokens = task.target in task.token_labels
-        labels = text_strata(task, task.target) if of_tokens else task.labels[task.target]
-        parts = [np.flatnonzero(task.splits == split) for split in SPLITS]
+        labels, parts = strata_of(task), [np.flatnonzero(task.splits == split) for split in SPLITS]
         task = task.subset(np.concatenate([part[sample(labels[part], limit, seed)] for part in parts]))
-        if of_tokens and keep_classes:
-            task.check()
-    if not keep_classes:  # a small limit makes classes rare
+    if task.target and not keep_classes:  # a small limit makes classes rare
         task = without_rare_classes(task, options.rare_classes)
+    if task.target and (task.target in task.token_labels or not keep_classes):
         task.check()
     return task
 
 
-def limited_words(task: Task, limit: int, seed: int, keep_classes: bool = True) -> Task:
-    """All words of at most `limit` texts of each split, chosen so that every split keeps every class.
-
-    Texts are drawn uniformly, but the first text drawn of each class, rarest class first, is always kept.
-
-    Raises:
-        UsageError: more texts are needed to keep every class, and `keep_classes` is True; otherwise the first texts
-            drawn are kept, with the classes that they have.
-    """
+def _limited_words(task: Task, limit: int, seed: int, keep_classes: bool) -> Task:
+    """All words of at most `limit` texts of each split, drawn uniformly, but the first of each class is always kept."""
     first, of = task.texts()
     kept = np.zeros(len(first), dtype=bool)
     for number, split in enumerate(SPLITS):
@@ -396,7 +379,7 @@ def load_texts(source: Any, options: TaskOptions) -> Task:
         is_words = table.span is not None  # the words of CoNLL-U need some label to be read
         columns = columns_of(table, replace(options, label_column="upos") if is_words else options)
         columns = columns._replace(label=columns.label if is_words else None, group=None, token_label=None)
-        collect(rows, "train", table, columns, options.keep_blanks, options.on_bad_row == "skip")
+        collect(rows, "train", table, columns, options.keep_blanks, _advice(options))
         of_spans = columns.span is not None
     return Task(
         name,
@@ -434,63 +417,38 @@ def labels_task(cells: Sequence[Any], where: str, options: ImportOptions, name: 
     Raises:
         DataError: a label that cannot be used, or too few of a class.
     """
+    if not len(cells):
+        raise DataError(f"{name!a} has no labels; write one for each example")
     table = DataTable(where, "row", ["label"], lambda _: cells, range(len(cells)), typed=True, unit="row")
     return _task_of_all_rows(table, options, name)[0]
 
 
 def _task_of_all_rows(table: DataTable, options: ImportOptions, name: str) -> tuple[Task, str]:
     """A task in which no row of the table is left out, and where its splits come from, in words."""
-
-    def sound(column: str, flaw: Callable[[Any], Flaw | None]) -> Sequence[Any]:
-        """The cells of a column, all of them sound."""
-        cells = table.column(column)
-        for i, cell in enumerate(cells):
-            if found := table.bad.get(i) or flaw(cell):
-                raise DataError(f"{table.where(i)}: {found[1]}")
-        return cells
-
-    label, names = choose_column(table, options.label_column, LABEL_COLUMNS, "label"), None
-    texts = groups = None
+    label = choose_column(table, options.label_column, LABEL_COLUMNS, "label")
+    group = None if options.group_column is None else choose_column(table, options.group_column, (), "group")
     usual = {one.strip().lower() for one in table.columns}
-    if options.text_column is not None or not usual.isdisjoint(TEXT_COLUMNS):
-        column = choose_column(table, options.text_column, TEXT_COLUMNS, "text")
-        refuse_numbers(table, column, table.column(column))
-        texts = sound(column, lambda cell: text_flaw(cell, table.typed) or flaw_of([cell]))
-    names = table.class_names.get(label)
-    cells = sound(label, lambda cell: label_flaw(cell, table.typed, names or ()) or flaw_of([cell]))
-    if not len(cells):
-        raise DataError(f"{name!a} has no labels; write one for each example")
-    if options.group_column is not None:
-        column = choose_column(table, options.group_column, (), "group")
-        groups = [group_name(cell) for cell in sound(column, group_flaw)]
-    splits, origin = ["train"] * len(cells), ""
-    if (own := split_column_of(table, (options.text_column, label, options.group_column))) is not None:
-        splits, origin = (
-            [str(split_of_cell(cell, own)) for cell in sound(own, lambda cell: split_flaw(cell, own))],
-            f"by column {own!a}",
-        )
-        if "train" not in splits:
-            raise DataError(f"{table.name}: no row is in the split train by column {own!a}; put some there to fit on")
-    places = [table.where(i) for i in range(len(cells))]
-    classes = as_labels(cells, places, label, options.regression)
-    refuse_unlabelled(classes, places, label, "remove the row from the labels and from the activations, or correct it")
-    labels, names = encode(classes, names)
-    check_number_of_classes(names, label, places[0].rpartition(",")[0], options.max_classes)
-    missing = [split for split in SPLITS if split not in splits]
-    ids = [f"{table.stem}:{i}" for i in range(len(cells))]
-    keys, groups = kept_together(np.arange(len(ids)) if texts is None else text_numbers(texts), groups)
-    info = {"seed": options.seed, CARVED_FROM_TRAIN: missing, NO_TEXTS: texts is None}
+    has_texts = options.text_column is not None or not usual.isdisjoint(TEXT_COLUMNS)
+    text = choose_column(table, options.text_column, TEXT_COLUMNS, "text") if has_texts else None
+    split = split_column_of(table, (options.text_column, label, options.group_column))
+    columns, rows = Columns(text, label, group, None, split), Rows()
+    collect(rows, "train", table, columns, keep_blanks=True, advice="")
+    advice = "remove the row from the labels and from the activations, or correct it"
+    coded = _encoded(rows, label, table, options.regression, advice)
+    how = TaskOptions(seed=options.seed, max_classes=options.max_classes)
+    labels, names, groups, carving = _carved(rows, columns, label, coded, how)
+    del carving["keep_blanks"]
     task = Task(
         name,
-        ids if texts is None else texts,  # pyright: ignore[reportArgumentType]  Task makes a list of it
+        settled(rows.texts),
         {label: labels},
         {label: names},
-        carve_missing(labels, splits, keys, missing, options.seed),
-        ids=ids,
+        split_array(rows.splits),
+        ids=[f"{table.stem}:{i}" for i in range(len(labels))],
         groups=groups,
-        info=info,
+        info=carving | {NO_TEXTS: not has_texts},
     )
     task.check()
     task.info.update(shared_by_splits(task))
     warn_of_look_alikes(task)
-    return task, origin
+    return task, "" if split is None else f"by column {split!a}"

@@ -12,9 +12,8 @@ import numpy as np
 
 from probekit.errors import DataError, UsageError
 from probekit.files.scratch import DiskList, pieces, settled
-from probekit.tasks.fields import task_columns
-from probekit.tasks.info import UNLABELLED
-from probekit.tasks.labels import as_labels, column_of, encode, group_flaw, group_name, is_unlabelled, label_flaw
+from probekit.tasks.fields import UNLABELLED, task_columns
+from probekit.tasks.labels import as_labels, column_of, encode, group_name, label_flaw, name_flaw, refuse_unlabelled
 from probekit.tasks.splitting.splits import SPLITS
 from probekit.tasks.tables.data_table import quote
 from probekit.text import kind_of, listed
@@ -49,10 +48,9 @@ def array_of(given: Any, what: str) -> np.ndarray:
     """
     if isinstance(given, np.ndarray):
         return given
-    if not is_sequence(given):
-        raise UsageError(f"{what} is a list or an array with one entry for each example, got {kind_of(given)}")
+    cells = _cells(given, what)
     try:
-        return np.asarray(given.tolist() if hasattr(given, "tolist") else list(given))
+        return np.asarray(cells)
     except ValueError:
         raise DataError(f"{what} is one entry for each example, got lists of several lengths") from None
 
@@ -68,7 +66,7 @@ def grouped(groups: Any, ids: Sequence[Any]) -> np.ndarray:
         return array
     cells = array.tolist()
     for row, cell in enumerate(cells):
-        if flaw := group_flaw(cell):
+        if flaw := name_flaw(cell, "group"):
             raise DataError(f"example {ids[row] if row < len(ids) else row!a}: {flaw[1]}")
     kinds = set(map(type, cells))
     return np.array(cells if kinds in ({int}, {str}) else [group_name(cell) for cell in cells])
@@ -164,12 +162,7 @@ def derived(name: str, cells: Sequence[Any], places: Sequence[str]) -> tuple[np.
         if flaw := label_flaw(cell, typed=True):
             raise DataError(f"{place} of labels[{name!r}]: {flaw[1]}, or leave the example out")
     classes = as_labels(cells, places, name)
-    for cell, place in zip(classes, places, strict=True):
-        if is_unlabelled(cell):
-            raise DataError(
-                f"{place} has the label -1 of {name!a}, which means 'not labelled'; leave the example out, or write "
-                "another label"
-            )
+    refuse_unlabelled(classes, places, name, "leave the example out, or write another label")
     return encode(classes)
 
 
@@ -200,12 +193,10 @@ def side_columns(given: Any, ids: Sequence[Any]) -> dict[str, np.ndarray]:
         raise UsageError(f"columns is a dict of columns by name, got {kind_of(given)}; write columns={{'source': ...}}")
     found = {}
     for name, cells in given.items():
-        if not is_sequence(cells):
-            raise UsageError(f"columns[{name!r}] has one entry for each example, got {kind_of(cells)}; give a list")
         if isinstance(cells, np.ndarray) and cells.dtype == np.float64 and cells.ndim == 1:
             column = cells
         else:
-            own = cells.tolist() if hasattr(cells, "tolist") else list(cells)
+            own = _cells(cells, f"columns[{name!r}]")
             column = column_of(own, name, [f"example {one!a}" for one in ids] + [f"row {i}" for i in range(len(own))])
         if len(column) != len(ids):
             raise DataError(

@@ -25,8 +25,7 @@ from probekit.files.durable import each_of
 from probekit.files.remote.path import as_path
 from probekit.files.scratch import DiskList
 from probekit.tasks import Task, load_task
-from probekit.tasks.splitting.same_text import normalised_words, text_numbers
-from probekit.tasks.splitting.splits import carve_missing, components, first_rows
+from probekit.tasks.splitting.splits import carve_missing, components, first_rows, normalised_words, text_numbers
 
 N = 60
 TEXTS = ["q" + "".join(chr(97 + (k * j) % 26) for j in range(1, 1 + k % 11)) for k in range(N)]

@@ -12,7 +12,7 @@ from probekit.activations import extract_statistics, load_activations, repair
 from probekit.activations.plan.summary import describe_plan
 from probekit.activations.store.format import read_plan
 from probekit.errors import DataError, UsageError
-from probekit.tasks.tokens.token_labels import token_rows
+from probekit.tasks.token_labels import token_rows
 from probekit.verbs.extract import extract
 
 HOW: dict[str, Any] = {"points": "resid_pre,resid_post", "position": "all"}

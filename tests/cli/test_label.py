@@ -106,11 +106,7 @@ def wrong(here: Path) -> dict[str, tuple[list[str], int, str]]:
             "has other labels 'label'",
         ),
         "missing id": ([write(here / "b.csv", id=KEYS[1:], label=LABELS[1:]), "--name", "b"], 3, "for the id 'q00'"),
-        "twice": ([write(here / "c.csv", id=[*KEYS, "q05"], label=[*LABELS, "good"])], 3, "the id 'q05' is that of"),
-        "one class": ([write(here / "d.csv", id=KEYS, label=["x"] * N), "--name", "d"], 3, "needs two classes"),
         "no file": (["nothing.csv"], 2, "no file 'nothing.csv'"),
-        "no id column": ([write(here / "e.csv", key=KEYS, label=LABELS)], 2, "name the id column with --id-column"),
-        "no label column": ([write(here / "f.csv", id=KEYS, truth=LABELS)], 2, "--label-column"),
     }
 
 

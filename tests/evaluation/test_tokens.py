@@ -15,7 +15,7 @@ from probekit.evaluation import ProbeResults, transfer
 from probekit.evaluation.rows import resampling_units
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.tasks.base import Task
-from probekit.tasks.tokens.token_labels import token_rows
+from probekit.tasks.token_labels import token_rows
 from probekit.verbs.extract import extract
 from probekit.verbs.train_probes import train_probes
 

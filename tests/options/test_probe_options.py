@@ -6,8 +6,6 @@ import pytest
 from probekit.errors import UsageError
 from probekit.options import CurveOptions, ProbeOptions
 from probekit.options.check import check_positive, check_whole
-from probekit.options.curve import PROBE_NAMES
-from probekit.probes import PROBES, REGRESSORS, SEQUENCE_PROBES
 
 
 @pytest.mark.parametrize(
@@ -52,7 +50,3 @@ def test_what_is_no_number_is_refused() -> None:
     for wrong in (True, "1", None, 0, -1, float("inf"), np.array(1.0)):
         with pytest.raises(UsageError, match="C must be a positive, finite number"):
             check_positive("C", wrong)
-
-
-def test_the_help_names_every_probe():
-    assert set(PROBE_NAMES) == {*PROBES, *REGRESSORS, *SEQUENCE_PROBES}

@@ -187,13 +187,6 @@ def test_distance_and_depth_are_numbers(folder):
     assert load_task(folder, label_column="depth").labels["depth"][:4].tolist() == [1.0, 1.0, 0.0, 1.0]
 
 
-def test_nothing_is_guessed(folder):
-    with pytest.raises(UsageError, match=r"no column named label or target, only 'text', .*'upos'.*--label-column"):
-        load_task(folder)
-    with pytest.raises(UsageError, match=r"no column 'feats.Numbr', only .*did you mean .*feats.Number"):
-        load_task(folder, label_column="feats.Numbr")
-
-
 def test_one_file_is_carved_by_sentences(folder):
     task = load_task(folder / "xx_tiny-ud-train.conllu", label_column="upos")
     assert task.groups is not None

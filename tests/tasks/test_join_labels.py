@@ -154,18 +154,6 @@ def test_bad_labels_are_one_line_with_the_id(tmp_path, source, error, words):
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_without_a_label_column_is_told_how_to_name_an_id_and_a_label(tmp_path):
-    table = write(tmp_path / "labels.csv", id=KEYS, truth=LABELS)
-    with pytest.raises(UsageError, match=r"--label-column; without a header, name all columns: --columns id,label$"):
-        join(unlabelled(tmp_path), table)
-
-
-def test_a_file_says_the_line(tmp_path):
-    table = write(tmp_path / "labels.csv", id=[*KEYS, "q99"], label=[*LABELS, "no"])
-    with pytest.raises(DataError, match=r"labels\.csv, line 62: no text has the id 'q99'"):
-        join(unlabelled(tmp_path), table)
-
-
 def test_ids_from_data_are_escaped(tmp_path):
     with pytest.raises(DataError) as caught:
         join(unlabelled(tmp_path), {"\x1b[31m": "no"})

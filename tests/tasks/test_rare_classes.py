@@ -145,28 +145,21 @@ def test_dropping_everything_is_an_error(tmp_path):
 
 def test_many_classes_are_refused_with_three_of_them_and_what_to_do(tmp_path):
     path = tmp_path / "data.csv"
-    path.write_text("text,id\n" + "".join(f"text {i},row-{i:05}\n" for i in range(100_000)))
+    path.write_text("text,id\n" + "".join(f"text {i},row-{i:05}\n" for i in range(3000)))
     with pytest.raises(UsageError) as caught:
         load_task(path, label_column="id")
     words = str(caught.value)
-    for part in ("data.csv: ", "'id'", "100,000", "'row-00000', 'row-00001', 'row-00002'", "2,000", "--label-column"):
+    for part in ("data.csv: ", "'id'", "3,000", "'row-00000', 'row-00001', 'row-00002'", "2,000", "--max-classes"):
         assert part in words
-    assert "--max-classes" in words
     assert "--regression" not in words
     path.write_text("text,label\n" + "".join(f"text {i},{i}\n" for i in range(3000)))
     with pytest.raises(UsageError, match="--regression"):
         load_task(path)
     with pytest.raises(DataError, match="every split needs every class"):
         load_task(path, max_classes=3000)
-
-
-def test_a_thousand_classes_are_fine(tmp_path):
-    path = write(tmp_path / "data.csv", {f"w{k:04}": 4 for k in range(1000)})
-    task = load_task(path)
+    task = load_task(write(path, {f"w{k:04}": 4 for k in range(1000)}))
     check_whole(task)
     assert task.n_classes() == 1000
-    with pytest.raises(UsageError, match="at most 999 classes"):
-        load_task(path, max_classes=999)
 
 
 def test_counts_are_those_of_a_plain_loop():

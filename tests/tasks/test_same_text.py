@@ -18,7 +18,7 @@ from probekit.tasks.base import Task
 from probekit.tasks.load import labelled_task
 from probekit.tasks.quality.audit import audit
 from probekit.tasks.quality.duplicates import Inputs, linked_texts
-from probekit.tasks.splitting.same_text import normalised_words, text_numbers
+from probekit.tasks.splitting.splits import normalised_words, text_numbers
 
 PIECES = st.sampled_from(["Café", "straße", "ﬁne", "It", "'", "s", "GOOD", "film", ".", "?", "(", ")", "日本", "19"])
 BLANKS = st.sampled_from(["", " ", "  ", "\u00a0", "\u3000", "\t"])

@@ -6,13 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_configs import new_model
 
-import probekit as pk
-from probekit.errors import DataError, UsageError
 from probekit.tasks import Task, load_task
 from probekit.tasks.labels import column_of
-from probekit.tasks.tokens.token_labels import token_rows
+from probekit.tasks.token_labels import token_rows
 
 N = 40
 ODD = ["<script>", "=1+1", 'a,b"c', "日本 ‮", "", "NA"]
@@ -73,49 +70,3 @@ def test_subsets_and_tokens_have_the_columns_of_their_texts():
     assert own.columns["source"].tolist() == [CELLS[5] if CELLS[5] != "NA" else None, CELLS[3]]
     ids = task_of("ids", [[1, 2], [3], [4, 5, 6]], [0, 1, 0], columns={"source": ["a", "b", "c"]})
     assert token_rows(ids).columns["source"].tolist() == ["a", "a", "b", "c", "c", "c"]
-
-
-def test_columns_change_the_fingerprint_and_a_task_without_them_keeps_its_own():
-    plain, one = load_task(rows()), kept()
-    assert plain.fingerprint() != one.fingerprint()
-    assert one.fingerprint() == kept().fingerprint()
-    assert one.fingerprint() != kept(size=lambda i: i).fingerprint()
-    assert one.fingerprint() != kept(source=lambda i: "other").fingerprint()
-
-
-def test_lengths_are_checked():
-    with pytest.raises(DataError, match="one entry of columns"):
-        task_of("t", ["a", "b"], [0, 1], columns={"source": ["x"]})
-    with pytest.raises(UsageError, match="dict of columns"):
-        task_of("t", ["a", "b"], [0, 1], columns=["x", "y"])
-
-
-def test_a_store_keeps_the_columns(tmp_path: Path):
-    model = new_model("gpt2")
-    ids = [[1 + i % 5, 2, 3 + i % 7] for i in range(N)]
-    size = [None if i == 3 else i / 4 for i in range(N)]
-    task = task_of(
-        "ids",
-        ids,
-        [i % 2 for i in range(N)],
-        columns={"source": [None if c in ("", "NA") else c for c in CELLS], "size": size, "none": [None] * N},
-    )
-    acts = pk.extract(model, task, points="resid_pre", out=tmp_path / "store")
-    read = pk.load_activations(tmp_path / "store")
-    for found in (acts.task, read.task):
-        assert found.columns.keys() == task.columns.keys()
-        for name, values in task.columns.items():
-            np.testing.assert_array_equal(found.columns[name], values)
-    assert read.task.fingerprint() == task.fingerprint()
-
-
-def test_a_large_task_keeps_them_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("probekit.activations.store.examples.PIECE_ROWS", 7)
-    model, ids = new_model("gpt2"), [[1 + i % 5, 2] for i in range(N)]
-    columns = {"late": [None] * (N - 1) + ["x"], "n": [None] * (N - 1) + [1.5]}
-    task = task_of("ids", ids, [i % 2 for i in range(N)], columns=columns)
-    pk.extract(model, task, points="resid_pre", out=tmp_path / "store")
-    read = pk.load_activations(tmp_path / "store").task
-    assert len(list((tmp_path / "store" / "examples").iterdir())) > 1
-    assert read.columns["late"].tolist() == columns["late"]
-    np.testing.assert_array_equal(read.columns["n"], task.columns["n"])

@@ -130,15 +130,6 @@ def test_a_number_that_no_class_has_is_told_with_its_row_or_skipped(tmp_path, hu
     assert "train:1" not in task.ids
 
 
-def test_groups_of_a_hub_dataset_stay_together(tmp_path, hub):
-    hub.id = str(labelled_rows(tmp_path / "pairs", [0, 1] * 40, ["no", "yes"]))
-    task = load_task("someone/pairs", group_column="pair")
-    assert task.groups is not None
-    assert task.groups.tolist() == [str(i // 4) for i in range(80)]
-    assert task.info["groups_across_splits"] == 0
-    assert task.counts()["test"] == {"no": 4, "yes": 4}
-
-
 def test_what_datasets_hides_in_the_cause_is_said(tmp_path, hub):
     folder = tmp_path / "broken"
     folder.mkdir()

@@ -44,20 +44,6 @@ def test_geometry_of_truth(shared_dir):
     assert (task.info["text_column"], task.info["label_column"]) == ("statement", "label")
 
 
-def test_geometry_of_truth_by_city(shared_dir):
-    """Each city stands in a true and a false statement: both are on one side, and the splits stay balanced."""
-    path = shared_dir / "data" / "geometry-of-truth" / "cities.csv"
-    task = load_task(path, group_column="city")
-    with path.open(encoding="utf-8", newline="") as given:
-        cities = np.array([row["city"] for row in csv.DictReader(given)])
-    parts = [set(cities[task.splits == split]) for split in SPLITS]
-    assert not parts[0] & parts[1] | parts[0] & parts[2] | parts[1] & parts[2]
-    assert (task.info["group_column"], task.info["groups_across_splits"]) == ("city", 0)
-    counts = task.counts()
-    for split in SPLITS[1:]:
-        assert all(abs(n - 75) <= 4 for n in counts[split].values())
-
-
 @pytest.mark.parametrize(
     ("file", "classes"),
     [
@@ -76,14 +62,3 @@ def test_sae_probes(shared_dir, file, classes):
         rows = list(csv.DictReader(given))
     assert task.inputs == [row["prompt"] for row in rows]
     assert [classes[k] for k in task.labels[task.target]] == [row["target"] for row in rows]
-
-
-def test_latitudes_are_a_regression(shared_dir):
-    path = shared_dir / "data" / "sae-probes" / "11_us_lat.csv"
-    task = load_task(path)
-    with path.open(encoding="utf-8", newline="") as given:
-        rows = list(csv.DictReader(given))
-    assert (task.n_classes(), task.label_names) == (0, {"target": []})
-    assert task.labels["target"].tolist() == [float(row["target"]) for row in rows]
-    medians = [np.median(task.labels["target"][task.splits == split]) for split in SPLITS]
-    assert np.ptp(medians) < 0.5

@@ -8,8 +8,7 @@ import pytest
 from probekit.errors import DataError
 from probekit.tasks import load_task
 from probekit.tasks.base import SPLITS
-from probekit.tasks.tokens.stretches import Stretches
-from probekit.tasks.tokens.token_labels import text_strata
+from probekit.tasks.token_labels import Stretches, text_strata
 
 WORDS = ["the", "cats", "see", "dogs", "here", "now"]
 

@@ -8,7 +8,7 @@ import pytest
 from probekit.errors import DataError, UsageError
 from probekit.tasks import Task
 from probekit.tasks.base import SPLITS
-from probekit.tasks.tokens.token_labels import labels_at, token_rows
+from probekit.tasks.token_labels import labels_at, token_rows
 
 IDS = np.arange(24).reshape(6, 4) % 5
 STATE = (IDS * 3 + 1) % 4 % 3
@@ -203,15 +203,3 @@ def test_the_fingerprint_sees_every_label():
 def test_check_says_what_is_wrong(changes, error, words):
     with pytest.raises(error, match=words):
         made(**changes).check()
-
-
-def test_inputs_repeated_as_one_object_count_as_copies_do():
-    ids = [[1, 2], [3, 4, 5], [1, 2]]
-    once = [ids[i] for i in (0, 0, 0, 1, 1, 2)]
-    copies = [list(one) for one in once]
-    one, other = (
-        Task("t", inputs, {"a": np.arange(6) % 2}, {"a": ["x", "y"]}, np.tile(SPLITS, 2), "a")
-        for inputs in (once, copies)
-    )
-    assert one.fingerprint() == other.fingerprint()
-    assert one.split_keys().tolist() == other.split_keys().tolist() == [0, 0, 0, 1, 1, 0]

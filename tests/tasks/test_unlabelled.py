@@ -3,7 +3,6 @@
 import json
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from probekit.errors import DataError, UsageError
@@ -34,11 +33,6 @@ def test_columns_that_may_hold_labels_are_named(tmp_path):
     with pytest.warns(UserWarning, match="no column named label or target, .* if they are in 'key', name the column"):
         load_task(path)
     assert load_task(path, id_column="key").ids == [row["key"] for row in ROWS]  # pyproject.toml: warnings are errors
-
-
-def test_a_dataframe_without_labels_is_the_same():
-    task = load_task(pd.DataFrame({"text": [row["text"] for row in ROWS]}))
-    assert (len(task), task.target) == (N, "")
 
 
 def test_given_splits_and_groups_stay_and_none_is_carved(tmp_path):

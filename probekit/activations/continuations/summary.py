@@ -20,7 +20,7 @@ from probekit.activations.plan.summary import how_in_words
 from probekit.activations.plan.token_ids import has_texts
 from probekit.models.generation import Among, Continuation, continuations
 from probekit.tasks.base import Task
-from probekit.tasks.info import GENERATE
+from probekit.tasks.fields import GENERATE
 from probekit.text import counted, printable
 
 SHOWN = 3  # texts that a dry run continues

@@ -24,8 +24,7 @@ from probekit.files.run import ELSEWHERE, PLAN, Run, begin_run, differing, folde
 from probekit.machine.progress import progress_bar
 from probekit.models.generation import Among, Continuation, continuation_text, continuations
 from probekit.tasks.base import Task, without_bad_rows
-from probekit.tasks.fields import Region
-from probekit.tasks.info import CHAT, GENERATE, PROMPT_CHARACTERS
+from probekit.tasks.fields import CHAT, GENERATE, PROMPT_CHARACTERS, Region
 from probekit.text import counted
 
 Advance = Callable[[int, int], None]  # takes the tokens that were written, and how many texts ended

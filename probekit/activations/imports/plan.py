@@ -17,7 +17,7 @@ from probekit.activations.layout import Layout, row_bytes
 from probekit.points import Place, spans_of
 from probekit.selections import Selection
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.info import origin_of_splits
+from probekit.tasks.fields import origin_of_splits
 from probekit.tasks.splitting.classes import look_alike_words
 from probekit.text import counted, listed, printable
 

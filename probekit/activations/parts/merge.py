@@ -42,7 +42,8 @@ from probekit.files.durable import (
 )
 from probekit.files.remote.path import AnyPath
 from probekit.files.run import Run
-from probekit.options.check import check_any_path, check_reading
+from probekit.options.check import check_any_path
+from probekit.options.kinds import READING
 
 Advance = Callable[[int, int], object] | None  # called with (shards done, shards in all)
 
@@ -95,7 +96,7 @@ def merge_stores(
         ResumeMismatch: the stores, or one at `out`, are of different extractions; the message names the fields.
         StorageError: a file is damaged, or the disk refused.
     """
-    path, check = check_any_path("out", out), check_reading(check)
+    path, check = check_any_path("out", out), READING.check("check", check)
     if isinstance(stores, str | AnyPath) or not stores:
         raise UsageError("merge_stores takes a list of stores, and one at least")
     given = [check_any_path("a store", one) for one in stores]

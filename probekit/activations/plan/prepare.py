@@ -11,7 +11,7 @@ from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
 from probekit.tasks.base import Task, without_bad_rows
 from probekit.tasks.chats.render import LIMITS, ChatTemplate, Rendering, described, render_chats, template_sha256
-from probekit.tasks.info import CHAT
+from probekit.tasks.fields import CHAT
 from probekit.text import listed
 
 MOST_LIMITS = 3  # chats that may each take the template's ten seconds, or all its memory

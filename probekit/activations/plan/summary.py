@@ -16,10 +16,10 @@ from probekit.models.placement import describe_placement
 from probekit.points import PAIR_POINTS, Place, spans_of
 from probekit.selections import Selection
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.info import CHAT, GENERATE, READ_AS, origin_of_splits
+from probekit.tasks.fields import CHAT, GENERATE, READ_AS, origin_of_splits
 from probekit.tasks.quality.audit import audit, audit_findings
 from probekit.tasks.splitting.classes import rare_words
-from probekit.tasks.tokens.stretches import no_label
+from probekit.tasks.token_labels import no_label
 from probekit.text import counted, listed, printable
 
 CONTEXT = {  # by the number of tokens before a text and after it

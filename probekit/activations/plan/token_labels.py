@@ -13,7 +13,7 @@ from probekit.activations.plan.reading.offsets import offsets_of
 from probekit.activations.plan.token_ids import Sequences, has_texts
 from probekit.models.base import LanguageModel
 from probekit.tasks.base import Task
-from probekit.tasks.tokens.stretches import Stretches, labels_of_tokens, no_label, stretches_of_characters
+from probekit.tasks.token_labels import Stretches, labels_of_tokens, no_label, stretches_of_characters
 from probekit.text import counted, listed
 
 MOST_SHOWN = 8  # tokens of the first text in a plan

@@ -36,7 +36,8 @@ from probekit.errors import DataError, ProbekitError, StorageError, UsageError
 from probekit.files.durable import readers_of
 from probekit.files.remote.path import AnyPath
 from probekit.machine.devices import DTYPES
-from probekit.options.check import check_any_path, check_reading
+from probekit.options.check import check_any_path
+from probekit.options.kinds import READING
 from probekit.points import Place, PointSpec
 from probekit.tasks.join_labels import labels_record
 from probekit.text import listed
@@ -60,7 +61,7 @@ class Store(Activations):
 
     def __init__(self, path: str | AnyPath, check: str = ONCE):
         self.path = check_any_path("the store", path)
-        self._check = check_reading(check)
+        self._check = READING.check("check", check)
         self._plan = read_plan(self.path)
         if not has_manifest(self.path):
             raise _unfinished(self.path, self._plan)

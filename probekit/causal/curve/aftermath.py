@@ -42,7 +42,7 @@ from probekit.tasks.base import Task
 from probekit.tasks.tables.columns import TOKEN_COLUMNS
 from probekit.tasks.tables.readers import TXT, read_table
 from probekit.tasks.tables.rows import tokens_flaw
-from probekit.tasks.tokens.stretches import no_label
+from probekit.tasks.token_labels import no_label
 from probekit.text import listed
 
 

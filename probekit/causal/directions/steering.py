@@ -28,7 +28,7 @@ from probekit.options.check import check_among, is_whole
 from probekit.places import NamedPlaces, places_of
 from probekit.points import Place, PointSpec, spans_of
 from probekit.selections import Selection
-from probekit.tasks.tokens.token_labels import unlabelled_rows
+from probekit.tasks.token_labels import unlabelled_rows
 from probekit.text import kind_of, listed
 
 METHODS = ("mean-difference", "lda", "probe")

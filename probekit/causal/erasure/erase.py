@@ -29,7 +29,7 @@ from probekit.interventions import Affine
 from probekit.machine.devices import where_float64
 from probekit.points import Place, PointSpec
 from probekit.probes.base import as_numpy, scale_of
-from probekit.tasks.tokens.token_labels import unlabelled_rows
+from probekit.tasks.token_labels import unlabelled_rows
 from probekit.text import listed
 
 # Canonical correlations up to this count as none: their square is below the rounding of an R2 in float64.

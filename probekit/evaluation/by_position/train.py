@@ -52,7 +52,7 @@ from probekit.options.probe import BY_HEAD, FROM_END
 from probekit.points import Place
 from probekit.selections import ALL, Selection
 from probekit.tasks.base import Task
-from probekit.tasks.tokens.stretches import no_label
+from probekit.tasks.token_labels import no_label
 
 MOST_SHARE = 0.5  # of the free memory, for the rows of one layer
 

@@ -26,7 +26,7 @@ from probekit.evaluation.scores.score import value_of
 from probekit.options import ProbeOptions
 from probekit.selections import PER_EXAMPLE
 from probekit.tasks.chats.messages import compared_inputs
-from probekit.tasks.splitting.same_text import normalised_words, text_numbers
+from probekit.tasks.splitting.splits import normalised_words, text_numbers
 
 MOST_COMMON = 0.5  # share of the examples; a type above it distinguishes too few of them
 TRIES = 100
@@ -123,7 +123,7 @@ def _share_seen(protocol: Protocol, types: Sequence[Hashable]) -> float:
 def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
     """The type of each example: the id of the token that is read (an int), or the last word of its text (a str).
 
-    For the kind "text" it is the number of the text (`tasks.splitting.same_text`, an int). Where the examples are words
+    For the kind "text" it is the number of the text (`tasks.splitting.splits`, an int). Where the examples are words
     of their texts it is that word (a str), as in Hewitt and Liang.
 
     The last word, punctuation left out, replaces the token where tokens were not recorded (imports, older stores),

@@ -17,7 +17,7 @@ from probekit.evaluation.results.files import is_saved
 from probekit.evaluation.scores.bootstrap import LEVEL, RESAMPLES, Bootstrap
 from probekit.machine.versions import versions_of
 from probekit.probes.find import probe_name
-from probekit.tasks.info import CHAT, VALIDATION_CARVED
+from probekit.tasks.fields import CHAT, VALIDATION_CARVED
 from probekit.tasks.join_labels import FINGERPRINTS
 from probekit.tasks.quality.audit import Audit, audit_dict
 

@@ -15,7 +15,7 @@ from probekit.evaluation.compare.baseline_fits import standardised
 from probekit.evaluation.compare.lengths import length_features, with_squares
 from probekit.evaluation.surface.residual import basis_of
 from probekit.tasks.chats.messages import compared_inputs
-from probekit.tasks.tokens.stretches import no_label
+from probekit.tasks.token_labels import no_label
 from probekit.text import listed
 
 LENGTH, TOKENS, POSITION = "length", "tokens", "position"

@@ -15,7 +15,7 @@ from probekit.report.render import html_of
 from probekit.report.runs import ReportRun
 from probekit.report.section import Section
 from probekit.selections import PER_EXAMPLE
-from probekit.tasks.info import ASKED, IN_MEMORY, LABEL_SETS
+from probekit.tasks.fields import ASKED, IN_MEMORY, LABEL_SETS
 from probekit.text import listed
 
 NAMES = {

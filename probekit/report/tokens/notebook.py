@@ -10,7 +10,8 @@ from probekit.errors import UsageError
 from probekit.evaluation.results.data import ProbeData
 from probekit.files.durable import write_as
 from probekit.models.base import LanguageModel
-from probekit.options.check import check_fpr, check_path
+from probekit.options.check import check_path
+from probekit.options.kinds import RATE
 from probekit.report.tokens.data import TRAINED, TokenScores
 from probekit.report.tokens.find import view_of_texts
 from probekit.report.tokens.section import token_page
@@ -138,7 +139,8 @@ def token_view(data: ProbeData, model: LanguageModel, texts: Any, **how: Any) ->
         texts: a list of texts, chats or lists of token ids, or a task, whose labels are then shown.
         how: fpr, edits and chat_template.
     """
-    check_fpr(how.get("fpr"))
+    if how.get("fpr") is not None:
+        RATE.check("fpr", how["fpr"])
     if not isinstance(model, LanguageModel):
         raise UsageError(f"expected a model, as load_model returns it, got {kind_of(model)}")
     view = view_of_texts(data, model, task_of(texts), **how)

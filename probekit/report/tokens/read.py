@@ -22,7 +22,7 @@ from probekit.points import POINTS
 from probekit.scoring.probe import options_as_trained, template_difference
 from probekit.selections import ALL, PER_EXAMPLE, Selection
 from probekit.tasks.base import Task
-from probekit.tasks.info import CHAT
+from probekit.tasks.fields import CHAT
 from probekit.text import counted
 
 UNKNOWN_READ = "Which tokens the probe was trained on is unknown for these texts."

@@ -9,7 +9,7 @@ from functools import reduce
 from typing import Any
 
 from probekit.errors import DataError
-from probekit.tasks.info import CHAT
+from probekit.tasks.fields import CHAT
 from probekit.tasks.tables.data_table import Flaw, flaw_of, quote
 
 ROLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")  # what a selection such as last@assistant can name

@@ -14,9 +14,9 @@ from probekit.tasks.chats.messages import as_compared
 from probekit.tasks.quality.compare_splits import difference_text, split_differences, split_record
 from probekit.tasks.quality.duplicates import THRESHOLD, Inputs, near_pairs, rows_spanning_splits
 from probekit.tasks.splitting.classes import IMBALANCED, look_alike_words
-from probekit.tasks.splitting.same_text import groups_across_splits, text_numbers
+from probekit.tasks.splitting.splits import first_rows, groups_across_splits, text_numbers
 from probekit.tasks.tables.data_table import quote
-from probekit.tasks.tokens.token_labels import label_rows
+from probekit.tasks.token_labels import label_rows
 from probekit.text import counted
 
 Finding = tuple[str, str]  # what was found, and its first example
@@ -146,7 +146,7 @@ def compare_texts(task: Task, near: bool = True) -> TextComparison:
 def audit(task: Task, label_set: str | None = None, near: bool = True, texts: TextComparison | None = None) -> Audit:
     """Audit a checked task and one of its label sets (default: the target); changes nothing.
 
-    `tasks.splitting.same_text` defines exact duplicates, `tasks.quality.duplicates` near ones. Inputs that are
+    `tasks.splitting.splits` defines exact duplicates, `tasks.quality.duplicates` near ones. Inputs that are
     placeholders (an import without texts) are not compared.
 
     Args:
@@ -271,8 +271,7 @@ def _shared(
 def _conflicts(task: Task, number: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     """Equal texts that are read at the same token or word and have different labels."""
     if task.spans is not None:  # compare exact characters, which spans count
-        known: dict[Any, int] = {}
-        texts = [known.setdefault(text, len(known)) for text in task.inputs]
+        texts = first_rows([*map(str, task.inputs)])[1]
         number = np.unique(np.column_stack([texts, task.spans]), axis=0, return_inverse=True)[1].ravel()
     if not isinstance(task.position, str):
         number = _of_pairs(number, task.position)

@@ -120,11 +120,6 @@ def _texts_differ(text_of: np.ndarray, labels: np.ndarray, pair: tuple[np.ndarra
 
     The share is a ratio of sums over texts. Its standard error comes from each text's influence on it (Cochran 1977,
     Sampling Techniques, 6.3-6.4); the p of several classes is Bonferroni's.
-
-    Args:
-        text_of: the number of each token's text, int64 [N].
-        labels: int64 [N], or float64 [N].
-        pair: the rows of two splits, bool [N] each.
     """
     labels = _scaled(labels)[0] if labels.dtype.kind == "f" else labels
     classes = np.unique(labels) if labels.dtype.kind != "f" else [None]

@@ -1,6 +1,6 @@
 """Exact and near duplicates among inputs, computed exactly: no pair is missed, and none is estimated.
 
-Two inputs are exact duplicates if they are the same text (`tasks.splitting.same_text`). They are near-duplicates if the
+Two inputs are exact duplicates if they are the same text (`tasks.splitting.splits`). They are near-duplicates if the
 Jaccard similarity of their word trigrams is >= 0.7 (`THRESHOLD`), which one word in fifteen replaced, or one in twelve
 added, still reaches; the ends of a text count as words. Pairs are found by prefix filtering (Bayardo, Ma and Srikant
 2007, "Scaling up all pairs similarity search"; Xiao et al. 2008): two similar sets share an element among the rarest
@@ -24,8 +24,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from probekit.tasks.base import SPLITS
-from probekit.tasks.splitting.same_text import normalised_words, plain_ids, text_numbers
-from probekit.tasks.splitting.splits import components
+from probekit.tasks.splitting.splits import components, normalised_words, plain_ids, text_numbers
 
 SHINGLE = 3  # words in a row: trigrams
 THRESHOLD = 0.7  # Jaccard similarity

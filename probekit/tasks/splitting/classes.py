@@ -13,12 +13,10 @@ import numpy as np
 
 from probekit.errors import DataError, UsageError
 from probekit.options.task import RareClasses
-from probekit.tasks.info import CARVED_FROM_TRAIN
+from probekit.tasks.fields import CARVED_FROM_TRAIN
 from probekit.tasks.labels import are_whole_numbers
-from probekit.tasks.splitting.same_text import folded
-from probekit.tasks.splitting.splits import SPLITS
-from probekit.tasks.tokens.stretches import Stretches
-from probekit.tasks.tokens.token_labels import label_rows
+from probekit.tasks.splitting.splits import SPLITS, first_rows, folded
+from probekit.tasks.token_labels import Stretches, label_rows
 from probekit.text import counted, listed
 
 Task = Any  # `tasks.base.Task`, which imports this module
@@ -194,8 +192,7 @@ def too_rare_to_carve(
         missing: the splits to be carved.
     """
     given = np.asarray(splits)
-    number: dict[Hashable, int] = {}
-    of = np.array([number.setdefault(key, len(number)) for key in keys], dtype=np.int64)
+    of = first_rows(keys)[1]
     train = given == "train"
     pairs = np.unique(np.stack([labels[train], of[train]]), axis=1)[0]
     rare = np.bincount(pairs, minlength=n_classes) < 1 + len(missing)
@@ -329,21 +326,13 @@ def _free_name(names: Sequence[str]) -> str:
     return name
 
 
-def look_alikes(names: Iterable[str]) -> list[list[str]]:
-    """The classes that differ only in case, Unicode form or spaces, together."""
+def look_alike_words(names: Iterable[str]) -> str:
+    """A phrase that names the classes that differ only in case, Unicode form or spaces; "" if there are none."""
     alike: dict[str, list[str]] = {}
     for name in names:
         alike.setdefault(_plain_form(name), []).append(name)
-    return [together for together in alike.values() if len(together) > 1]
-
-
-def look_alike_words(names: Iterable[str]) -> str:
-    """A phrase that names such classes; "" if there are none."""
-    found = look_alikes(names)
-    if not found:
-        return ""
-    shown = listed([" and ".join(map(ascii, together)) for together in found], most=5, between="; ")
-    return f"separate classes look alike: {shown}"
+    found = [" and ".join(map(ascii, together)) for together in alike.values() if len(together) > 1]
+    return f"separate classes look alike: {listed(found, most=5, between='; ')}" if found else ""
 
 
 def warn_of_look_alikes(task: Task) -> None:

@@ -1,18 +1,25 @@
-"""Splits: their names, in files, on the Hub and in columns; and how a part is carved off a labelled set.
+"""Splits: their names, how a part is carved off a labelled set, and when two inputs are the same text.
 
-Carving is stratified and seeded, and keeps equal texts (or groups) together.
+Carving is stratified and seeded, and keeps equal texts (or groups) together. Texts are the same if they are equal apart
+from Unicode form (NFKC), case, white space and the spacing of punctuation: if their `normalised_words` are equal. Lists
+of token ids are the same if all ids are equal. Folds, control tasks and the audit have the same rule.
+
+Axes: N inputs.
 """
 
 import hashlib
+import re
+import unicodedata
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from probekit.files.scratch import IN_MEMORY, ArrayWriter, on_disk, pieces
+from probekit.files.scratch import IN_MEMORY, ArrayWriter, on_disk, picked, pieces
 
 SPLITS = ("train", "validation", "test")
+Task = Any  # `tasks.base.Task`, which imports this module
 WHOLE = "all"  # the key of a table that is not split, among tables by split
 SPLIT_NAMES = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -44,19 +51,14 @@ def split_of_cell(cell: Any, column: str = "") -> str | None:
     is_train: in test).
     """
     own = str(cell).strip().lower()
-    of_column = SPLIT_NAMES.get(column.strip().lower().removeprefix("is_")) if is_flag(column) else None
+    column = column.strip().lower()
+    of_column = SPLIT_NAMES.get(column.removeprefix("is_")) if column.startswith("is_") else None
     if of_column is not None and own in TRUTHS:
         other = "test" if of_column == "train" else "train"
         return of_column if TRUTHS[own] else other
     return (SPLIT_NAMES | SHORT).get(own) if isinstance(cell, str) else None
 
 
-def is_flag(column: str) -> bool:
-    """Whether a column is named as one of truth values: is_test."""
-    return column.strip().lower().startswith("is_")
-
-
-Counts = dict[int, int]
 CARVED_SHARE = 0.1  # of train, for each missing split
 MAX_NAME = 60  # characters of a group's name
 BINS = 10  # quantile bins for a regression's values, of ten rows or more each
@@ -147,6 +149,11 @@ def _doublings(rows: list[int]) -> int:
     return len(rows).bit_length()
 
 
+def missing_splits(given: Sequence[str] | np.ndarray, validation: bool = True) -> list[str]:
+    """The splits that no row is in; validation only if it is wanted."""
+    return [split for split in SPLITS if split not in given and (validation or split != "validation")]
+
+
 def carve_missing(
     labels: np.ndarray,
     given: Sequence[str] | np.ndarray,
@@ -228,7 +235,7 @@ def kept_together(texts: np.ndarray, groups: Sequence[str] | None) -> tuple[np.n
     """Keys [N], equal for rows that must share a split; and the names of their groups, None without groups.
 
     Args:
-        texts: the number of each row's text (`same_text.text_numbers`), int64 [N].
+        texts: the number of each row's text (`text_numbers`), int64 [N].
         groups: the name of each row's group, if there are groups. Those that share a text are merged.
     """
     if groups is None:
@@ -254,7 +261,7 @@ def sample(labels: np.ndarray, n: int, seed: int) -> np.ndarray:
     return np.flatnonzero(carve(labels, np.arange(len(labels)), min(n, len(labels)), seed))
 
 
-def share(labels: np.ndarray, n: int) -> Counts:
+def share(labels: np.ndarray, n: int) -> dict[int, int]:
     """How many of `n` rows each class gets: n x frequency to within one, at least one where `n` allows; sums to `n`.
 
     The method of largest remainders (Hamilton's apportionment).
@@ -267,3 +274,94 @@ def share(labels: np.ndarray, n: int) -> Counts:
     while given.sum() < n:
         given[np.argmax(np.where(given < counts, quotas - given, -np.inf))] += 1
     return dict(zip(values.tolist(), given.astype(int).tolist(), strict=True))
+
+
+# equal texts ----------------------------------------------------------------------------------------------------------
+
+
+MANY = 64  # rows of equal texts, from which on they are read together
+
+_WRITTEN_WITHOUT_SPACES = "぀-ヿ㐀-䶿一-鿿豈-﫿"
+_WORD = re.compile(rf"[{_WRITTEN_WITHOUT_SPACES}]|[^\W{_WRITTEN_WITHOUT_SPACES}]+|[^\w\s]")
+
+_SPACES = bytes(code for code in range(128) if chr(code).isspace())
+
+
+def normalised_words(text: str) -> list[str]:
+    """The words and punctuation marks of a text, with case, Unicode form and spacing normalised."""
+    return _WORD.findall(folded(text))
+
+
+def text_numbers(inputs: Sequence[Any]) -> np.ndarray:
+    """Equal numbers for the same texts, 0..U-1 in the order of first occurrence: int64 [N].
+
+    All inputs are texts, or all are lists of token ids.
+    """
+    if not len(inputs) or not isinstance(inputs[0], str):
+        return first_rows([plain_ids(ids) for ids in inputs])[1].astype(np.int64)
+    return _text_numbers(inputs)
+
+
+def _text_numbers(texts: Sequence[str]) -> np.ndarray:
+    # Finding words takes most of the time, and only texts that are equal without any white space need it. A number of
+    # 64 bits stands for each text, so that memory does not hold the texts; texts of one number are compared themselves.
+    rough = np.fromiter((hash(_without_spaces(text)) for text in texts), np.int64, len(texts))
+    order = np.argsort(rough, kind="stable")
+    rough = rough[order]
+    again = np.flatnonzero(rough[1:] == rough[:-1])  # the next one has the same number
+    del rough
+    starts, ends = again[np.diff(again, prepend=-2) != 1], again[np.diff(again, append=-2) != 1] + 2
+    first = np.arange(len(texts), dtype=np.int32)  # the first row of each row's text
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        rows = order[start:end].tolist()
+        given = map(texts.__getitem__, rows) if len(rows) < MANY else picked(texts, order[start:end])
+        distinct: dict[str, str] = {}
+        plain = [distinct.setdefault(text, text) for text in given]  # one object for each distinct text
+        words = {text: tuple(normalised_words(text)) for text in distinct} if len(distinct) > 1 else {}
+        known: dict[Hashable, int] = {}
+        for row, text in zip(rows, plain, strict=True):
+            first[row] = known.setdefault(words.get(text), row)
+    del order
+    return (np.cumsum(first == np.arange(len(texts), dtype=np.int32)) - 1)[first]
+
+
+def _without_spaces(text: str) -> str:
+    if text.isascii():  # several times as fast as splitting and joining
+        return text.encode().lower().translate(None, _SPACES).decode()
+    return "".join(folded(text).split())
+
+
+def folded(text: str) -> str:
+    """A text in one case and one Unicode form (NFKC)."""
+    if text.isascii():
+        return text.lower()
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+
+
+def plain_ids(given: Any) -> tuple[int, ...]:
+    """Token ids as numbers that compare and hash as integers do, which those of a tensor do not."""
+    return tuple(given.tolist() if hasattr(given, "tolist") else given)
+
+
+def shared_by_splits(task: Task) -> dict[str, Any]:
+    """For a task's info: how many texts of validation and test are also in train, and how many groups span splits.
+
+    The latter is None where the task has no groups.
+    """
+    rows = task.texts()[0]
+    inputs = task.inputs if len(rows) == len(task) else [task.inputs[i] for i in rows]
+    texts = text_numbers(inputs) if task.has_texts else np.arange(len(rows))
+    of = {split: texts[task.splits[rows] == split] for split in SPLITS}
+    return {
+        "also_in_train": {split: int(np.isin(of[split], of["train"]).sum()) for split in SPLITS[1:]},
+        "groups_across_splits": groups_across_splits(task),
+    }
+
+
+def groups_across_splits(task: Task) -> int | None:
+    """How many groups have rows in several splits; None where the task has no groups."""
+    if task.groups is None:
+        return None
+    groups = np.unique(task.groups, return_inverse=True)[1].ravel()
+    splits = np.unique(task.splits, return_inverse=True)[1].ravel()
+    return int((np.bincount(np.unique(np.stack([groups, splits]), axis=1)[0]) > 1).sum())

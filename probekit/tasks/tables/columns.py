@@ -23,7 +23,7 @@ MESSAGES_COLUMN = "messages"
 class Columns(NamedTuple):
     """The names of a table's columns; None for those that are not read."""
 
-    text: str
+    text: str | None
     label: str | None
     group: str | None
     span: tuple[str, ...] | None
@@ -34,6 +34,9 @@ class Columns(NamedTuple):
     kept: tuple[str, ...] = ()  # others, for surface controls
     has_tokens: bool = False  # the texts are lists of token ids
     labels: tuple[str, ...] = ()  # of more label sets
+
+
+NO_COLUMNS = Columns(None, None, None, None)
 
 
 def columns_of(table: DataTable, options: TaskOptions, labelled: bool = False) -> Columns:
@@ -51,14 +54,16 @@ def columns_of(table: DataTable, options: TaskOptions, labelled: bool = False) -
 
     messages = _messages_column(table, options)
     of_tokens = [name for name in table.columns if table.typed and name.strip().lower() in TOKEN_COLUMNS]
-    usual = TEXT_COLUMNS + (TOKEN_COLUMNS if of_tokens else ())
-    text = messages or choose_column(table, options.text_column, usual, "text")
+    text_columns = TEXT_COLUMNS + (TOKEN_COLUMNS if of_tokens else ())
+    text = messages or choose_column(table, options.text_column, text_columns, "text")
     has_tokens = messages is None and _holds_lists(table, text)
     first, more = options.label_column, ()
     if first is not None and first not in table.columns and "," in first:  # a name that exists is taken whole
         first, *others = check_names("label-column", first)
         more = tuple(choose_column(table, name, (), "label") for name in others)
-    label = label_column_of(table, first, labelled)
+    usual = {name.strip().lower() for name in table.columns}
+    may_lack = not labelled and first is None and table.span is None and usual.isdisjoint(LABEL_COLUMNS)
+    label = None if may_lack else choose_column(table, first, LABEL_COLUMNS, "label")
     group = named(options.group_column if options.group_column is not None else table.group, "group")
     own_id = named(options.id_column, "id")
     if own_id is not None and options.span_column is not None:
@@ -69,10 +74,9 @@ def columns_of(table: DataTable, options: TaskOptions, labelled: bool = False) -
         check_one_use({"text": text, "id": own_id, "group": group, "label": name})
     check_one_use({"label": label, "group": group})
     span = _span_columns(table, options.span_column)
-    if messages is not None and span is not None:
-        raise UsageError("a span is in a text, and these rows are chats; leave --span-column out")
-    if has_tokens and span is not None:
-        raise UsageError("a span is in a text, and these rows are token ids; leave --span-column out")
+    if span is not None and (messages is not None or has_tokens):
+        what = "token ids" if has_tokens else "chats"
+        raise UsageError(f"a span is in a text, and these rows are {what}; leave --span-column out")
     if token_label is not None and span is not None:
         raise UsageError("the examples are words of texts, which have one label each; leave --token-label-column out")
     kept = tuple(choose_column(table, name, (), "keep") for name in options.keep_columns or ())
@@ -83,19 +87,6 @@ def _holds_lists(table: DataTable, column: str) -> bool:
     """Whether the cells of a column are lists of token ids, as the first one is, and not texts."""
     first = next((cell for cell in table.column(column) if cell is not None), None) if table.typed else None
     return isinstance(first, list | tuple) and not is_chat(first)
-
-
-def label_column_of(table: DataTable, named: str | None, labelled: bool) -> str | None:
-    """The column of the labels; None where it may be missing, none is named and none has a usual name.
-
-    Raises:
-        UsageError: the named column is not there; a table of words without labels.
-        DataError: two columns with the name.
-    """
-    usual = {name.strip().lower() for name in table.columns}
-    if not labelled and named is None and table.span is None and usual.isdisjoint(LABEL_COLUMNS):
-        return None
-    return choose_column(table, named, LABEL_COLUMNS, "label")
 
 
 def check_one_use(columns: dict[str, str | None]) -> None:

@@ -40,13 +40,14 @@ class Flaw(Exception):
 
 
 @dataclass
-class AnnotatedSentence:
+class Sentence:
     """One sentence.
 
     Attributes:
         text: as it was written.
         lines: the line number of each word.
         rows: the fields of each word.
+        surface: (first word, last word, fields, line number) of each token.
         spans: the characters of each word.
         heads: the number of each word's head, 0 for a root; None where it is not annotated.
         depths: arcs from the root to each word; None where they do not lead to a root.
@@ -54,29 +55,18 @@ class AnnotatedSentence:
         empty: number of empty nodes.
     """
 
-    text: str
-    lines: list[int]
-    rows: list[Row]
-    spans: list[tuple[int, int]]
-    heads: list[int | None]
-    depths: list[int | None]
-    multiword: int = 0
-    empty: int = 0
-
-
-@dataclass
-class _Lines:
-    """The lines of one sentence by kind; `surface` are (first word, last word, fields, line number)."""
-
-    text: str | None = None
+    text: str = ""
+    lines: list[int] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    numbers: list[int] = field(default_factory=list)
     surface: list[tuple[int, int, Row, int]] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    heads: list[int | None] = field(default_factory=list)
+    depths: list[int | None] = field(default_factory=list)
     multiword: int = 0
     empty: int = 0
 
 
-def read_sentences(text: str) -> Iterator[tuple[int, AnnotatedSentence | str]]:
+def read_sentences(text: str) -> Iterator[tuple[int, Sentence | str]]:
     """The sentences of a file: (its first line, the sentence), or (the flawed line, a description of the flaw)."""
     begins, block = 1, []
     for number, line in enumerate([*text.split("\n"), ""], start=1):
@@ -92,43 +82,44 @@ def read_sentences(text: str) -> Iterator[tuple[int, AnnotatedSentence | str]]:
             block = []
 
 
-def _sentence(begins: int, block: list[str]) -> AnnotatedSentence:
-    lines = _Lines()
+def _sentence(begins: int, block: list[str]) -> Sentence:
+    one = Sentence()
     for number, line in enumerate(block, start=begins):
         if line.startswith("#"):
-            lines.text = dict(parse_comment_line(line)).get("text") or lines.text
+            one.text = dict(parse_comment_line(line)).get("text") or one.text
         else:
-            _add(lines, number, line)
-    if not lines.rows:
+            _add(one, number, line)
+    if not one.rows:
         raise Flaw(begins, "expected a sentence, got no word in it; remove it")
-    if lines.surface[-1][1] > len(lines.rows):
-        raise Flaw(lines.surface[-1][3], f"the token spans words up to {lines.surface[-1][1]}, got {len(lines.rows)}")
-    text = lines.text or _spelled(lines)
-    heads = [_head(lines, i) for i in range(len(lines.rows))]
-    spans, depths = _spans(lines, text), _depths(lines, heads)
-    return AnnotatedSentence(text, lines.numbers, lines.rows, spans, heads, depths, lines.multiword, lines.empty)
+    if one.surface[-1][1] > len(one.rows):
+        raise Flaw(one.surface[-1][3], f"the token spans words up to {one.surface[-1][1]}, got {len(one.rows)}")
+    one.text = one.text or _spelled(one)
+    one.heads = [_head(one, i) for i in range(len(one.rows))]
+    one.spans, one.depths = _spans(one), _depths(one)
+    one.surface.clear()
+    return one
 
 
-def _add(lines: _Lines, number: int, line: str) -> None:
+def _add(one: Sentence, number: int, line: str) -> None:
     """Add one line to the words, the multiword tokens or the empty nodes."""
     row = _parsed(number, line)
-    covered = lines.surface[-1][1] if lines.surface else 0
-    n = len(lines.rows)
+    covered = one.surface[-1][1] if one.surface else 0
+    n = len(one.rows)
     match row["id"]:
         case (_, ".", _):
-            lines.empty += 1
+            one.empty += 1
         case (first, "-", last):
             if not (first == n + 1 and last > first and covered <= n):
                 raise Flaw(number, f"expected a token from word {n + 1} on, got {first}-{last}; renumber the words")
-            lines.surface.append((first, last, row, number))
-            lines.multiword += 1
+            one.surface.append((first, last, row, number))
+            one.multiword += 1
         case given if given == n + 1:
             if not row["form"].strip():
                 raise Flaw(number, "expected a word's form, got none; write it")
             if covered <= n:
-                lines.surface.append((n + 1, n + 1, row, number))
-            lines.rows.append(row)
-            lines.numbers.append(number)
+                one.surface.append((n + 1, n + 1, row, number))
+            one.rows.append(row)
+            one.lines.append(number)
         case _:
             given = line.split("\t")[0][:20]
             raise Flaw(number, f"expected word {n + 1}, got {given!a}; number the words from 1 in every sentence")
@@ -147,27 +138,27 @@ def _parsed(number: int, line: str) -> Row:
         return {"id": None}
 
 
-def _spelled(lines: _Lines) -> str:
+def _spelled(one: Sentence) -> str:
     """The text of a sentence without a text line: a blank after each token except where SpaceAfter=No."""
     ends = {True: "", False: " "}
     return "".join(
-        row["form"] + ends[(row["misc"] or {}).get("SpaceAfter") == "No"] for _, _, row, _ in lines.surface
+        row["form"] + ends[(row["misc"] or {}).get("SpaceAfter") == "No"] for _, _, row, _ in one.surface
     ).rstrip(" ")
 
 
-def _spans(lines: _Lines, text: str) -> list[tuple[int, int]]:
+def _spans(one: Sentence) -> list[tuple[int, int]]:
     """The characters of each word: tokens follow each other in the text, with only blanks between them."""
+    text, at = one.text, 0
     spans: list[tuple[int, int]] = []
-    at = 0
-    for first, last, row, number in lines.surface:
+    for first, last, row, number in one.surface:
         at += len(text[at:]) - len(text[at:].lstrip())
         form = row["form"]
         if not text.startswith(form, at):
             raise Flaw(number, f"expected {form[:40]!a} in '# text', got {text[at : at + 40]!a}; correct one of them")
-        spans += _parts([word["form"] for word in lines.rows[first - 1 : last]], form, at)
+        spans += _parts([word["form"] for word in one.rows[first - 1 : last]], form, at)
         at += len(form)
     if rest := text[at:].strip():
-        raise Flaw(lines.numbers[-1], f"'# text' continues with {rest[:40]!a} after the last word; correct it")
+        raise Flaw(one.lines[-1], f"'# text' continues with {rest[:40]!a} after the last word; correct it")
     return spans
 
 
@@ -181,25 +172,25 @@ def _parts(words: list[str], form: str, at: int) -> list[tuple[int, int]]:
     return list(pairwise(ends))
 
 
-def _head(lines: _Lines, i: int) -> int | None:
-    given, n = lines.rows[i]["head"], len(lines.rows)
+def _head(one: Sentence, i: int) -> int | None:
+    given, n = one.rows[i]["head"], len(one.rows)
     if given == "_":
         return None
     is_number = given.isascii() and given.isdigit() and len(given) < 10
     if not (is_number and int(given) <= n and int(given) != i + 1):
         what = f"expected the number of another word as the head, 0 to {n}, got {given[:20]!a}; correct it"
-        raise Flaw(lines.numbers[i], what)
+        raise Flaw(one.lines[i], what)
     return int(given)
 
 
-def _depths(lines: _Lines, heads: list[int | None]) -> list[int | None]:
-    depths: list[int | None] = []
+def _depths(one: Sentence) -> list[int | None]:
+    heads, depths = one.heads, list[int | None]()
     for i in range(len(heads)):
         depth, at = 0, heads[i]
         while at:
             depth, at = depth + 1, heads[at - 1]
             if depth > len(heads):
-                raise Flaw(lines.numbers[i], f"the heads of word {i + 1} form a circle; correct one of them")
+                raise Flaw(one.lines[i], f"the heads of word {i + 1} form a circle; correct one of them")
         depths.append(None if at is None else depth)
     return depths
 
@@ -215,14 +206,14 @@ class WordRows:
     """
 
     def __init__(self, stem: str, text: str):
-        self._rows: list[tuple[AnnotatedSentence, str, int]] = []
+        self._rows: list[tuple[Sentence, str, int]] = []
         self.lines: list[int] = []
         self.bad: dict[int, RowFlaw] = {}
         self.counts = {"sentences": 0, "multiword_tokens": 0, "empty_nodes": 0}
         for line, one in read_sentences(text):
             if isinstance(one, str):
                 self.bad[len(self._rows)] = ("conllu", one)
-                one = AnnotatedSentence("", [line], [NO_WORD], [(0, 0)], [None], [None])
+                one = Sentence("", [line], [NO_WORD], spans=[(0, 0)], heads=[None], depths=[None])
             self._rows += [(one, f"{stem}:{self.counts['sentences']}", i) for i in range(len(one.rows))]
             self.lines += one.lines
             self.counts["sentences"] += 1
@@ -245,7 +236,7 @@ def _features(row: Row) -> dict[str, str]:
     return {name: value for name, _, value in pairs if name and value}
 
 
-def _cell(name: str) -> Callable[[AnnotatedSentence, str, int], Any]:
+def _cell(name: str) -> Callable[[Sentence, str, int], Any]:
     """The function that returns a column's cell for a sentence, the sentence's name, and word i."""
     if name in PLAIN:
         return lambda one, sentence, i: _value(one.rows[i][name], name)

@@ -15,7 +15,7 @@ from probekit.errors import DataError, UsageError
 from probekit.options.task import LabelOptions
 from probekit.tasks.base import Task
 from probekit.tasks.chats.messages import chat_flaw, is_chat, plain_lines
-from probekit.tasks.info import IN_MEMORY
+from probekit.tasks.fields import IN_MEMORY
 from probekit.tasks.splitting.splits import WHOLE, splits_of_names
 from probekit.tasks.tables.columns import ID_COLUMNS
 from probekit.tasks.tables.data_table import DataTable, Flaw, quote
@@ -113,12 +113,7 @@ def _split_tables(source: Mapping[Any, Any]) -> dict[str, DataTable]:
 
 
 def _table(source: Any, name: str, stem: str) -> DataTable:
-    """One table; errors call it `name`, and its rows are the examples `stem`:0, `stem`:1, ...
-
-    Raises:
-        UsageError: an object that holds no table.
-        DataError: no rows, or columns of several lengths.
-    """
+    """One table; errors call it `name`, and its rows are the examples `stem`:0, `stem`:1, ..."""
     if _is_a(source, "datasets", "Dataset"):
         table = dataset_table(name, stem, source.with_format(None), first=0)
     elif _is_a(source, "pandas", "DataFrame"):
@@ -245,11 +240,7 @@ def label_table(source: Any, options: LabelOptions) -> DataTable:
 
 
 def _with_columns(source: Any, named: str | None) -> Any:
-    """The source as `object_tables` takes it, with a column of ids.
-
-    Raises:
-        UsageError: it has no ids.
-    """
+    """The source as `object_tables` takes it, with a column of ids."""
     if hasattr(source, "columns") and hasattr(source, "index"):  # a DataFrame; ids may be its index
         names = {str(name).strip().lower() for name in source.columns}
         has_ids = named in source.columns if named is not None else not names.isdisjoint(ID_COLUMNS)

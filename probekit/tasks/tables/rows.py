@@ -11,12 +11,12 @@ from probekit.errors import DataError
 from probekit.files.plain_files import parse_json
 from probekit.files.scratch import DiskList, take
 from probekit.tasks.chats.messages import chat_flaw, is_chat, plain_lines
-from probekit.tasks.labels import NA, cell_flaw, group_flaw, group_name, id_flaw, is_numeral, label_flaw
+from probekit.tasks.labels import NA, cell_flaw, group_name, is_numeral, label_flaw, name_flaw
 from probekit.tasks.splitting.splits import split_of_cell
 from probekit.tasks.tables.columns import Columns, split_flaw
 from probekit.tasks.tables.data_table import DataTable, Flaw, flaw_of, quote
 from probekit.tasks.task_checks import span_flaw
-from probekit.tasks.tokens.stretches import EXAMPLE, are_stretches, read_stretches
+from probekit.tasks.token_labels import EXAMPLE, are_stretches, read_stretches
 from probekit.text import counted, listed
 
 SKIP_HINT = "or leave such rows out with on_bad_row='skip' (--on-bad-row skip)"
@@ -70,20 +70,31 @@ def keep_rows(rows: Rows, kept: Sequence[int]) -> None:
     rows.kept = {name: [cells[i] for i in kept] for name, cells in rows.kept.items()}
 
 
-def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_blanks: bool, skip: bool) -> None:
+def collect(
+    rows: Rows, split: str, table: DataTable, columns: Columns, keep_blanks: bool, advice: str | None = SKIP_HINT
+) -> None:
     """Add the usable rows of one table, which belong to `split`, or to the splits that its split column says.
 
+    Args:
+        rows: to which they are added.
+        split: of all rows, unless a column says it.
+        table: whose rows they are.
+        columns: that are read; without one of texts, the ids are the texts.
+        keep_blanks: whether white space at the end of a text stays.
+        advice: what an error says after what is wrong with a row; None leaves such rows out.
+
     Raises:
-        DataError: a row cannot be used and `skip` is False, or no row can.
+        DataError: a row cannot be used, and none may be left out; or no row can.
     """
     n_before = len(rows.texts)
-    chat_flaws, chats, texts = _chats(table.column(columns.text), columns.has_chats)
+    cells = table.column(columns.text) if columns.text else [f"{table.stem}:{i}" for i in range(len(table.lines))]
+    chat_flaws, chats, texts = _chats(cells, columns.has_chats)
     if columns.span is not None:
         rows.texts = [*rows.texts]  # the words of a text have one object
     keep_blanks = keep_blanks or columns.token_label is not None
     others = {name: [*table.column(name)] for name in (*columns.kept, *columns.labels)}
     sound: dict[str, str] = {}  # labels repeat
-    refuse_numbers(table, columns.text, texts)
+    _refuse_numbers(table, columns.text or "", texts)
     cells = _cells(table, columns, len(texts))
     for i, (text, (label, group, own_split, own_id, span, token_labels)) in enumerate(zip(texts, cells, strict=True)):
         if table.span is not None and label is None and i not in table.bad:
@@ -94,7 +105,7 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
             table.bad.get(i)
             or chat_flaws.get(i)
             or _row_flaw(table, columns, text, label, sound)
-            or (None if columns.group is None else group_flaw(group))
+            or (None if columns.group is None else name_flaw(group, "group"))
             or (None if columns.span is None else _span_flaw(kept, span))
             or (None if columns.split is None else split_flaw(own_split, columns.split))
             or token_flaw(token_labels, kept)
@@ -102,8 +113,8 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
             or next((found for name, column in others.items() if (found := cell_flaw(column[i], name))), None)
         )
         if flaw is not None:
-            if not skip:
-                raise DataError(f"{table.where(i)}: {flaw[1]}, {SKIP_HINT}")
+            if advice is not None:
+                raise DataError(f"{table.where(i)}: {flaw[1]}{advice and ', '}{advice}")
             rows.skipped[flaw[0]] += 1
             continue
         rows.dropped_blanks += kept != text
@@ -130,8 +141,10 @@ def _cells(table: DataTable, columns: Columns, n: int) -> Iterator[tuple[Any, ..
     """Of each of n rows its label, group, split, id, span and labels of tokens; None where there is no such column."""
     names = (columns.label, columns.group, columns.split, columns.id)
     found: list[Iterable[Any]] = [repeat(None, n) if one is None else table.column(one) for one in names]
-    found.append(repeat(None, n) if columns.span is None else spans_in(table, columns.span))
-    found.append(repeat(None, n) if columns.token_label is None else token_cells(table, columns.token_label))
+    spans = [table.column(name) for name in columns.span or ()]
+    found.append(map(_span, spans[0] if len(spans) == 1 else zip(*spans, strict=True)) if spans else repeat(None, n))
+    labels = repeat(None, n) if columns.token_label is None else table.column(columns.token_label)
+    found.append(labels if table.typed or columns.token_label is None else map(_parsed, labels))
     return zip(*found, strict=True)
 
 
@@ -149,10 +162,8 @@ def _row_flaw(table: DataTable, columns: Columns, text: Any, label: Any, sound: 
 
     Labels in `sound` are not looked at again.
     """
-    flaw, is_known = (
-        tokens_flaw(text) if columns.has_tokens else text_flaw(text, table.typed),
-        type(label) is str and label in sound,
-    )
+    flaw = tokens_flaw(text) if columns.has_tokens else _text_flaw(text, table.typed)
+    is_known = type(label) is str and label in sound
     if flaw or is_known:
         return flaw or (flaw_of([text]) if table.typed else None)
     if columns.label is not None:
@@ -165,7 +176,7 @@ def _row_flaw(table: DataTable, columns: Columns, text: Any, label: Any, sound: 
 
 def _id_flaw(rows: Rows, column: str, cell: Any) -> Flaw | None:
     """What is wrong with a row's id: it is missing, or another row has it."""
-    flaw = id_flaw(cell)
+    flaw = name_flaw(cell, "id")
     if flaw is None and (place := rows.of_id.get(group_name(cell))):
         flaw = "twice", f"the id {quote(cell)} in {column!a} is that of {place} too; give each row its own"
     return flaw
@@ -189,7 +200,7 @@ def tokens_flaw(cell: Any) -> Flaw | None:
     return None
 
 
-def text_flaw(cell: Any, typed: bool) -> Flaw | None:
+def _text_flaw(cell: Any, typed: bool) -> Flaw | None:
     """What is wrong with a cell as a text, as (kind, description); None if nothing is."""
     stripped = cell.strip() if isinstance(cell, str) else cell
     if isinstance(stripped, str) and stripped and (typed or stripped not in _MISSING):
@@ -198,16 +209,14 @@ def text_flaw(cell: Any, typed: bool) -> Flaw | None:
         hint = "write the text" if typed else "write the text (in JSONL the word itself is a text)"
         return "na", f"expected a text, got {quote(cell)}, a missing value; {hint}"
     if is_chat(cell):
-        return (
-            "not_text",
-            f"expected a text, got a chat, {quote(cell)}; name the column of chats with --messages-column",
-        )
+        hint = "name the column of chats with --messages-column"
+        return "not_text", f"expected a text, got a chat, {quote(cell)}; {hint}"
     if not isinstance(cell, str):
         return "not_text", f"expected a text, got {quote(cell)} ({type(cell).__name__}); put the text in quotes"
     return "empty", f"expected a text, got the empty {quote(cell)}; write one"
 
 
-def refuse_numbers(table: DataTable, column: str, texts: Sequence[str]) -> None:
+def _refuse_numbers(table: DataTable, column: str, texts: Sequence[str]) -> None:
     """Refuse a text column of nothing but numbers. A single one is fine: "1987" is a phrase of SST-2."""
     if table.typed:
         return
@@ -230,13 +239,8 @@ def refuse_numbers(table: DataTable, column: str, texts: Sequence[str]) -> None:
 WRITTEN = re.compile(r"\s*[\[(]?\s*(?P<first>[0-9]{1,18})\s*[,:-]\s*(?P<end>[0-9]{1,18})\s*[\])]?\s*")
 
 
-def spans_in(table: DataTable, columns: tuple[str, ...]) -> list[Any]:
-    """The span of each row, (start, end), or a description of what is wrong with it."""
-    cells: list[Any] = [table.column(name) for name in columns]
-    return [_span(cell) for cell in (cells[0] if len(cells) == 1 else zip(*cells, strict=True))]
-
-
 def _span(cell: Any) -> tuple[int, int] | str:
+    """(start, end), or a description of what is wrong with the cell."""
     if isinstance(cell, str) and (written := WRITTEN.fullmatch(cell)):
         return int(written["first"]), int(written["end"])
     parts = list(cell) if isinstance(cell, list | tuple) else []
@@ -246,21 +250,13 @@ def _span(cell: Any) -> tuple[int, int] | str:
     return f"expected a span, the characters [start, end) such as [4, 7], got {quote(cell)}; correct it"
 
 
-def token_cells(table: DataTable, column: str) -> Sequence[Any]:
-    """The cells of the column."""
-    cells = table.column(column)
-    return cells if table.typed else [_parsed(cell) for cell in cells]
-
-
 def token_flaw(cell: Any, text: Any) -> Flaw | None:
     """What is wrong with a cell as labels of the tokens of a text, as (kind, description); None if nothing is."""
     if cell is None:
         return None
     if not isinstance(cell, list):
-        return (
-            "token_labels",
-            f"expected a list of labels, or of stretches such as {EXAMPLE}, got {quote(cell)}; write one",
-        )
+        expected = f"expected a list of labels, or of stretches such as {EXAMPLE}"
+        return "token_labels", f"{expected}, got {quote(cell)}; write one"
     labels = cell
     if are_stretches(cell):
         try:

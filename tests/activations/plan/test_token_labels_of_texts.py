@@ -20,7 +20,7 @@ from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.tokenizer import Tokenizer
 from probekit.tasks import Task, load_task
 from probekit.tasks.base import SPLITS
-from probekit.tasks.tokens.stretches import Stretches, labels_of_tokens, stretches_of_characters
+from probekit.tasks.token_labels import Stretches, labels_of_tokens, stretches_of_characters
 from probekit.verbs.extract import extract
 from probekit.verbs.train_probes import train_probes
 
@@ -263,7 +263,7 @@ def test_stretches_that_cannot_be_used_are_named_with_their_example(stretches, w
 
 def test_labels_by_character_need_a_tokenizer():
     task = task_of([stretches_of(text) for text in texts()])
-    from probekit.tasks.tokens.token_labels import token_rows
+    from probekit.tasks.token_labels import token_rows
 
     with pytest.raises(DataError, match="'kind' are by character, and no tokenizer has made tokens of the texts"):
         token_rows(task, np.full(36, 2))

@@ -13,10 +13,9 @@ from probekit.errors import DataError, UsageError
 from probekit.tasks import load_task
 from probekit.tasks.base import Task
 from probekit.tasks.chats.messages import as_compared, chat_flaw, checked_chats, compared_inputs
-from probekit.tasks.fields import Region
-from probekit.tasks.info import CHAT
+from probekit.tasks.fields import CHAT, Region
 from probekit.tasks.quality.audit import audit, compare_texts
-from probekit.tasks.tokens.token_labels import token_rows
+from probekit.tasks.token_labels import token_rows
 
 SYSTEM = {"role": "system", "content": "You are a careful helper who answers every question with one word."}
 

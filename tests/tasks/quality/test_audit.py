@@ -146,13 +146,6 @@ def test_imbalanced_classes_and_splits_that_differ_are_reported():
     assert found.splits["test"]["classes"] == {"no": 25, "yes": 25}
 
 
-def test_groups_in_several_splits_are_counted():
-    task = make_task(sentences(9), groups=np.array([0, 1, 2, 0, 2, 5, 6, 7, 8]))
-    assert audit(task).groups_across_splits == 1
-    assert "1 group spans splits" in audit_lines(audit(task))
-    assert audit(make_task(sentences(9))).groups_across_splits is None
-
-
 def test_a_regression_has_moments_and_conflicts():
     texts = [*sentences(8), "the same", "The same"]
     labels = np.arange(10) / 4
@@ -205,4 +198,6 @@ def test_rows_of_groups_that_straddle_splits_are_leaks(no_texts):
     found = audit(task)
     assert found.leaks.tolist() == [0, 1]
     assert found.groups_across_splits == 2
+    assert "2 groups span splits" in audit_lines(found)
+    assert audit(replace(task, groups=None)).groups_across_splits is None
     assert audit(task.subset(np.array([2, 3, 4, 5]))).leaks.tolist() == []

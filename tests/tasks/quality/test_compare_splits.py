@@ -9,7 +9,7 @@ from scipy import stats
 from probekit.tasks.base import Task
 from probekit.tasks.quality.audit import audit, audit_dict
 from probekit.tasks.quality.compare_splits import difference_text, split_differences
-from probekit.tasks.splitting.same_text import text_numbers
+from probekit.tasks.splitting.splits import text_numbers
 
 
 def random_task(n: int, seed: int, **changes) -> Task:

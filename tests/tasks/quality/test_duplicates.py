@@ -15,7 +15,7 @@ from probekit.tasks.quality.duplicates import (
     near_pairs,
     rows_spanning_splits,
 )
-from probekit.tasks.splitting.same_text import normalised_words
+from probekit.tasks.splitting.splits import normalised_words
 
 
 def shingles_of(words, width):

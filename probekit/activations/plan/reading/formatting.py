@@ -9,7 +9,7 @@ from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.reading.offsets import offsets_of
 from probekit.activations.plan.token_ids import has_texts, targets_task
 from probekit.tasks.base import Task
-from probekit.tasks.info import CHAT
+from probekit.tasks.fields import CHAT
 
 MOST_ROWS = 1000  # that the note of a plan looks at
 

@@ -1,1 +1,0 @@
-"""Labels of tokens: the forms in which they are given, and the rows that they make."""
