@@ -23,7 +23,7 @@ from probekit.activations import ActivationSet, ImportPlan, Store, import_activa
 from probekit.activations.imports import arrays as import_plan
 from probekit.activations.imports import run as imports
 from probekit.activations.imports.array_files import arrays_in, read_rows, scan
-from probekit.activations.imports.place_names import place_of
+from probekit.activations.imports.arrays import place_of
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError
 from probekit.files.safetensors_header import MAX_HEADER
 from probekit.options import ImportOptions
@@ -52,7 +52,7 @@ def write_labels(path: Path, n: int = N, texts: bool = True, splits: bool = True
 
 
 def checksums(plan: ImportPlan) -> dict[str, str]:
-    return plan.source.checked(plan, lambda n: None)["sources"]
+    return plan.source.checked(lambda n: None)["sources"]
 
 
 def write_npy(folder: Path, made: Tensors, name: Callable[[Place], str] = lambda place: str(Place(*place))) -> Path:

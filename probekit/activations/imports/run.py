@@ -36,7 +36,7 @@ def import_activations(source: str | Path, options: ImportArguments) -> Store:
 
     Args:
         source: a folder of .npy and .safetensors files, or one such file; their names give the places
-            (`imports.place_names`). Or, with format="vllm", the folder of its requests.
+            (`imports.arrays`). Or, with format="vllm", the folder of its requests.
         options: the fields of `ImportArguments`.
 
     Raises:
@@ -78,8 +78,11 @@ def run_import(
     """
     n_bytes = plan.row_bytes
     with progress_bar("import", "B", int(n_bytes.sum()) + plan.source.n_bytes, progress) as bar:
-        identity = _identity(plan, plan.source.checked(plan, bar.advance))
-        path = _default_path(plan, identity) if out is None else check_any_path("out", out)
+        identity = _identity(plan, plan.source.checked(bar.advance))
+        if out is None:  # equal imports get the same path
+            what = "-".join(plan.points) if plan.source.format == "arrays" else plan.source.format
+            out = Path("runs", folder_name([plan.model, plan.task.name, what, "import"], identity))
+        path = check_any_path("out", out)
         if on_begin:
             on_begin(path)
         new = NewStore(identity, plan.model, plan.task, plan.layout, plan.positions, None, _meta(plan, identity))
@@ -115,12 +118,6 @@ def _identity(plan: ImportPlan, of_source: dict[str, Any]) -> dict[str, Any]:
         "dtype": plan.dtype,
         "shards": len(plan.shards),
     }
-
-
-def _default_path(plan: ImportPlan, identity: dict[str, Any]) -> Path:
-    """The store of this import under runs/; equal imports get the same path."""
-    what = "-".join(plan.points) if plan.source.format == "arrays" else plan.source.format
-    return Path("runs", folder_name([plan.model, plan.task.name, what, "import"], identity))
 
 
 def _kept(plan: ImportPlan, rows: np.ndarray) -> dict[Place, Tensor]:
