@@ -245,10 +245,8 @@ BUGS = [
     bug(
         "record-of-another-plan",
         STORE,
-        'if matches(body, _RECORD) and plan_seal in (None, body["plan"]):',
-        "if matches(body, _RECORD):",
-        'if matches(body, RECORD) and plan_seal in (None, body["plan"]):',
-        "if matches(body, RECORD):",
+        'if has_form(RecordFile, body) and plan_seal in (None, body["plan"]):',
+        "if has_form(RecordFile, body):",
     ),
     bug(
         "rows-may-repeat",

@@ -9,9 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from itertools import chain
-from types import UnionType
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from probekit.errors import StorageError
 from probekit.files.backends import TEMPORARY, Buffer, backend_of, refused
@@ -224,43 +222,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     raise TypeError(f"JSON cannot hold a {type(value).__name__}")
-
-
-def matches(value: Any, schema: Any) -> bool:
-    """True if a value out of JSON has the form of `schema`.
-
-    A schema is a type or a union of types (exact: a bool is no int), `[schema]` for a list, `(schema, ...)` for a list
-    of that length, `{"key": schema}` for an object with at least these keys ("key?" may be missing or null), or
-    `{str: schema}` for an object with any keys.
-    """
-    if isinstance(schema, dict):
-        return type(value) is dict and _fields_match(value, schema)
-    if isinstance(schema, list):
-        return type(value) is list and _items_match(value, schema[0])
-    if isinstance(schema, tuple):
-        return type(value) is list and len(value) == len(schema) and all(map(matches, value, schema))
-    return type(value) in _types(schema)
-
-
-def _fields_match(fields: dict[str, Any], schema: dict[Any, Any]) -> bool:
-    if str in schema:
-        return all(matches(value, schema[str]) for value in fields.values())
-    return all(
-        matches(fields.get(key.removesuffix("?")), inner)
-        or (key.endswith("?") and fields.get(key.removesuffix("?")) is None)
-        for key, inner in schema.items()
-    )
-
-
-def _items_match(items: Iterable[Any], schema: Any) -> bool:
-    """`matches` for each item; one call for lists and atoms, since there may be millions of them."""
-    if isinstance(schema, dict | tuple):
-        return all(matches(item, schema) for item in items)
-    if isinstance(schema, list):
-        items = list(items)
-        return set(map(type, items)) <= {list} and _items_match(chain.from_iterable(items), schema[0])
-    return set(map(type, items)) <= set(_types(schema))
-
-
-def _types(schema: Any) -> tuple[type, ...]:
-    return get_args(schema) if isinstance(schema, UnionType) else (schema,)

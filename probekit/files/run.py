@@ -23,7 +23,6 @@ from probekit.files.durable import (
     TEMPORARY,
     is_there,
     make_folder,
-    matches,
     remove,
     remove_stale,
     seal,
@@ -31,6 +30,7 @@ from probekit.files.durable import (
     write_as,
     write_first,
 )
+from probekit.files.records import has_form
 from probekit.files.remote.path import AnyPath
 
 PLAN = "plan.json"
@@ -82,19 +82,19 @@ class Run:
         done = set(self.done())
         return [piece for piece in pieces if piece not in done]
 
-    def read(self, piece: str, form: Mapping[str, Any] | None = None, fits: Callable[[Any], bool] | None = None) -> Any:
+    def read(self, piece: str, form: Any = dict[str, Any], fits: Callable[[Any], bool] | None = None) -> Any:
         """What the record of a piece holds.
 
         Args:
             piece: its name.
-            form: of the record, as `matches` takes it.
+            form: the type of the record, as `read_as` takes it; more keys may be there.
             fits: what else must hold of it.
 
         Raises:
             StorageError: it is missing, damaged, of another question, or without its form.
         """
         body, _ = unseal(self.file(piece), self._max_bytes, self._advice)
-        if self._is_own(body) and matches(body, dict(form or {})) and (fits is None or fits(body)):
+        if body.get(self._key) == self.seal and has_form(form, body) and (fits is None or fits(body)):
             return body
         raise StorageError(f"{str(self.file(piece))!a} {self._other}; {self._advice}")
 
@@ -128,9 +128,6 @@ class Run:
     def remove(self, piece: str) -> None:
         """Remove the record of a piece, which is then done again; a missing one is no error."""
         remove(self.file(piece))
-
-    def _is_own(self, body: Mapping[str, Any]) -> bool:
-        return body.get(self._key) == self.seal
 
 
 def begin_run(

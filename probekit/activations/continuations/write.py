@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from probekit.activations.plan.token_ids import has_texts
 from probekit.activations.run.forward import running
 from probekit.activations.store.begin import CONTINUATIONS, check_free
 from probekit.errors import ResumeMismatch, StorageError
-from probekit.files.durable import is_there, matches, unseal
+from probekit.files.durable import is_there, unseal
+from probekit.files.records import has_form
 from probekit.files.remote.path import AnyPath, as_path
 from probekit.files.run import ELSEWHERE, PLAN, Run, begin_run, differing, folder_name, refuse_others
 from probekit.machine.progress import progress_bar
@@ -29,11 +30,21 @@ from probekit.tasks.info import CHAT, GENERATE, PROMPT_CHARACTERS
 from probekit.text import counted
 
 Advance = Callable[[int, int], None]  # takes the tokens that were written, and how many texts ended
-_BATCH = {"rows": [int], "tokens": [[int]], "ended": [str]}
 _EXPLAINED = {
     "prompts": " (the texts, their order, or how they become tokens)",
     "model_fingerprint": " (the weights, in the type that computes)",
 }
+
+
+class _Plan(TypedDict):
+    format: str
+    identity: dict[str, Any]
+
+
+class _Batch(TypedDict):
+    rows: list[int]
+    tokens: list[list[int]]
+    ended: list[str]
 
 
 def write_continuations(plan: ContinuationPlan, folder: AnyPath | None = None, progress: bool | None = None) -> Task:
@@ -216,7 +227,7 @@ def begin_folder(folder: AnyPath, plan: ContinuationPlan) -> Run:
             raise ResumeMismatch(f"{str(store)!a} was made with other settings (generate: nothing there); {ELSEWHERE}")
 
     def check(found: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-        if not matches(found, {"format": str, "identity": dict}) or found["format"] != FORMAT:
+        if not has_form(_Plan, found) or found["format"] != FORMAT:
             raise StorageError(f"{str(folder / PLAN)!a} is not a plan of continuations; {ELSEWHERE}")
         stored, wanted = found["identity"], ours["identity"]
         if fields := differing(stored, wanted):
@@ -238,7 +249,7 @@ def batch_on_disk(run: Run, number: int, rows: np.ndarray) -> list[Continuation]
     def fits(body: Mapping[str, Any]) -> bool:
         return body["rows"] == rows.tolist() and len(body["tokens"]) == len(body["ended"]) == len(rows)
 
-    body = run.read(_piece(number), _BATCH, fits)
+    body = run.read(_piece(number), _Batch, fits)
     return [Continuation(tokens, why) for tokens, why in zip(body["tokens"], body["ended"], strict=True)]
 
 

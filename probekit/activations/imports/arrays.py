@@ -212,9 +212,10 @@ def plan_arrays(source: str | Path, options: ImportOptions) -> ImportPlan:
     types = {STORED_AS[one.array.type_name] for one in placed}
     dtype = dtype_name(options.dtype) if options.dtype is not None else types.pop() if len(types) == 1 else "float32"
     shard_rows = max(1, SHARD_BYTES // (sum(widths) * DTYPES[dtype].itemsize))
-    position = NOT_RECORDED if options.position is None else Selection.of(options.position)
-    if options.position is not None and not isinstance(options.position.plain, int):
-        task = replace(task, position=options.position)  # as titles show it; no model reads at an index again
+    given: Any = options.position
+    position = NOT_RECORDED if given is None else Selection.of(given)
+    if given is not None and not isinstance(given.plain, int):
+        task = replace(task, position=given)  # as titles show it; no model reads at an index again
     return ImportPlan(
         path=source,
         source=ArrayFiles(placed, states, shard_rows, dtype, task),
@@ -234,8 +235,8 @@ def plan_arrays(source: str | Path, options: ImportOptions) -> ImportPlan:
 
 def _task(source: Path, labels: Path | None, arrays: list[FileArray], options: ImportOptions) -> Task:
     columns = {name: getattr(options, name) for name in ("text_column", "label_column", "group_column")}
-    is_general = labels is None or labels.stem in (LABELS, "label")
-    name = options.task_name or (source.resolve().stem if is_general else labels.stem)
+    own = "" if labels is None or labels.stem in (LABELS, "label") else labels.stem
+    name = options.task_name or own or source.resolve().stem
     if labels is not None and labels.suffix != ".npy":
         return labelled_task(labels, options, name)
     found = arrays_in(labels) if labels is not None else [array for array in arrays if array.name == LABELS]

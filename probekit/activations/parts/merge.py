@@ -26,7 +26,7 @@ from probekit.activations.store.format import (
 )
 from probekit.activations.store.shard import record_body
 from probekit.activations.store.tensors import SIZE, check_shard
-from probekit.activations.sums.files import PartSums, join_sums, list_sums, newest, sums_are_whole, sums_at
+from probekit.activations.sums.statistics import PartSums, join_sums, list_sums, newest, sums_are_whole, sums_at
 from probekit.errors import StorageError, UsageError
 from probekit.files.durable import (
     TEMPORARY,

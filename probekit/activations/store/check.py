@@ -8,13 +8,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from probekit.activations.store.examples import StoredExamples, joined, read_head, read_piece
+from probekit.activations.store.examples import StoredExamples, joined, piece_path, read_head, read_piece
 from probekit.activations.store.format import (
     AGAIN,
     PlanFile,
     check_layout,
     has_manifest,
-    piece_path,
     read_manifest,
     read_plan,
     read_record,
@@ -26,7 +25,7 @@ from probekit.activations.store.labels import FOLDER as LABELS
 from probekit.activations.store.labels import SPLITS_FILE, label_files, read_label_file, read_splits
 from probekit.activations.store.shard import Record, load_record, repair_advice
 from probekit.activations.store.tensors import check_shard
-from probekit.activations.sums.files import FOLDER as STATISTICS
+from probekit.activations.sums.statistics import FOLDER as STATISTICS
 from probekit.activations.sums.statistics import check_statistics
 from probekit.errors import StorageError
 from probekit.files.durable import each_of, entries
@@ -227,7 +226,7 @@ def _checked_examples(check: _Check, plan: PlanFile | None) -> StoredExamples | 
     if head is None:
         return None
     pieces = [
-        check.attempt(str(piece_path(Path(), one)), lambda one=one, head=head: read_piece(path, head, one))
+        check.attempt(str(piece_path(Path(), head, one)), lambda one=one, head=head: read_piece(path, head, one))
         for one in head.pieces
     ]
     sound = [piece for piece in pieces if piece is not None]

@@ -25,10 +25,9 @@ from probekit.activations.plan import build as planning
 from probekit.activations.run import loop
 from probekit.activations.store.shard import Record, TensorRecord
 from probekit.activations.store.writer import StoreWriter
-from probekit.activations.sums import files as sum_files
+from probekit.activations.sums import statistics as sum_files
 from probekit.activations.sums import tally
-from probekit.activations.sums.files import sum_tensors
-from probekit.activations.sums.statistics import check_statistics
+from probekit.activations.sums.statistics import check_statistics, sum_tensors
 from probekit.activations.sums.tally import Tally
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.files.durable import seal, unseal
@@ -65,7 +64,7 @@ def sums_only(model, task, path=None, progress=None, **changes):
 def assert_same_bits(one: Statistics, other: Statistics):
     assert list(one) == list(other)
     assert one.label_names == other.label_names
-    ours, theirs = sum_tensors(one._contents), sum_tensors(other._contents)
+    ours, theirs = sum_tensors(one), sum_tensors(other)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     for key, moments in one.items():
