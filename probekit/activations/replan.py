@@ -9,9 +9,9 @@ from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.identity import identity_of, identity_of_model
 from probekit.activations.plan.places import find_places
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.activations.store.begin import check_same
 from probekit.activations.store.examples import StoredExamples
 from probekit.activations.store.format import AGAIN, PlanFile
+from probekit.activations.store.writer import check_same
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.files.records import has_form
 from probekit.files.remote.path import AnyPath

@@ -26,7 +26,7 @@ from probekit.errors import StorageError
 from probekit.files.plain_files import file_kind, open_regular
 from probekit.files.remote.attempts import attempt
 from probekit.files.remote.filesystems import filesystem
-from probekit.files.remote.path import AnyPath, Entry, RemotePath
+from probekit.files.remote.path import ONE_REQUEST, AnyPath, Entry, RemotePath
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -280,9 +280,13 @@ class _ObjectStore:
         return path.is_object()
 
     def put(self, folder: RemotePath, parts: Iterable[Buffer], name: Callable[[], str]) -> RemotePath:
-        data = b"".join(parts)
+        from probekit.files.scratch import ScratchFile  # which imports numpy
+
+        spool = ScratchFile()  # sums may be many GB, and their name is known only after the last byte
+        for part in parts:
+            spool.write(part)
         path = folder / name()
-        path.write_bytes(data)
+        path.write_bytes(spool.read(0, spool.size) if spool.size < ONE_REQUEST else spool.mapped())
         return path
 
     def put_if_absent(self, path: RemotePath, data: bytes) -> bool:

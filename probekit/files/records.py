@@ -214,7 +214,7 @@ def _shown(value: Any) -> str:
 
 
 def _refused_constant(name: str) -> float:
-    raise ValueError(f"it holds {name}, which no result is")
+    raise ValueError(f"it holds {name}, which no file of ours does")
 
 
 def _finite(text: str) -> float:

@@ -25,7 +25,6 @@ from probekit.activations.imports import run as imports
 from probekit.activations.imports.array_files import arrays_in, read_rows, scan
 from probekit.activations.imports.arrays import place_of
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError
-from probekit.files.safetensors_header import MAX_HEADER
 from probekit.options import ImportOptions
 from probekit.points import Place
 from probekit.tasks.load import labelled_task
@@ -352,26 +351,13 @@ def entry(*offsets: int, shape: tuple[int, ...] = (N, D), dtype: str = "F32") ->
 
 
 SIZE = N * D * 4
-LYING: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "header claims"),
+LYING: dict[str, tuple[bytes, str]] = {  # the rest is the header's own test
     "huge": (safetensors_bytes({}, length=2**63), "header claims 9,223,372,036,854,775,808 bytes"),
-    "longer than any": (safetensors_bytes(b" " * (MAX_HEADER + 1)), "header claims"),
     "no json": (safetensors_bytes(b"{"), "damaged"),
-    "deep": (safetensors_bytes(b"[" * 100_000), "damaged"),
-    "list": (safetensors_bytes([]), "damaged"),
-    "twice": (safetensors_bytes(b'{"a": 1, "a": 2}'), "appears twice"),
-    "short": (safetensors_bytes({"resid_pre.0": entry(0, SIZE)}, b"x" * (SIZE - 1)), "cut short"),
     "long": (safetensors_bytes({"resid_pre.0": entry(0, SIZE)}, b"x" * (SIZE + 1)), "its header describes"),
-    "other size": (safetensors_bytes({"resid_pre.0": entry(0, 8)}, b"x" * 8), "needs 960 bytes, its offsets leave 8"),
-    "hole": (safetensors_bytes({"resid_pre.0": entry(4, SIZE + 4)}, b"x" * (SIZE + 4)), "begins at byte"),
-    "negative": (safetensors_bytes({"resid_pre.0": entry(0, 4, shape=(-1, -1))}, b"xxxx"), "invalid shape"),
     "type": (
         safetensors_bytes({"resid_pre.0": entry(0, 240, dtype="F8_E4M3")}, b"x" * 240),
         "F8_E4M3, which is not",
-    ),
-    "overlap": (
-        safetensors_bytes({"resid_pre.0": entry(0, SIZE), "resid_pre.1": entry(0, SIZE)}, b"x" * SIZE),
-        "begins at byte",
     ),
 }
 
@@ -393,13 +379,9 @@ def npy_bytes(header: str, data: bytes = b"", version: bytes = b"\x01\x00") -> b
 NPY = "{{'descr': {!r}, 'fortran_order': False, 'shape': {!r}}}"
 BAD_NPY = {
     "empty": (b"", "damaged"),
-    "text": (b"1 2 3", "damaged"),
     "version": (npy_bytes(NPY.format("<f4", (N, D)), version=b"\x09\x00"), "format version"),
     "short": (npy_bytes(NPY.format("<f4", (N, D)), b"x" * (SIZE - 4)), "cut short"),
-    "long": (npy_bytes(NPY.format("<f4", (N, D)), b"x" * (SIZE + 4)), "its header describes"),
     "huge": (npy_bytes(NPY.format("<f4", (10**30, D))), "shape"),
-    "more than the file": (npy_bytes(NPY.format("<f4", (10**18, D))), "cut short"),
-    "nothing of many": (npy_bytes(NPY.format("<U0", (N,))), "damaged"),
     "header": (npy_bytes(" " * 10_001), "its header claims 10,002 bytes"),
     "negative": (npy_bytes(NPY.format("<f4", (-N, -D)), b"x" * SIZE), "damaged"),
     "code": (npy_bytes("__import__('os').system('true')"), "damaged"),

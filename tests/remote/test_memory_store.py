@@ -22,8 +22,7 @@ from probekit.activations import (
     repair,
     verify,
 )
-from probekit.activations.store.begin import CONTINUATIONS
-from probekit.activations.store.writer import StoreWriter
+from probekit.activations.store.writer import CONTINUATIONS, StoreWriter
 from probekit.cli.main import run as run_command
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.files.remote import attempts

@@ -14,10 +14,9 @@ from torch import Tensor
 from probekit.activations.imports.arrays import plan_arrays
 from probekit.activations.imports.plan import ImportPlan
 from probekit.activations.imports.vllm import plan_requests
-from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.format import FORMAT_VERSION
 from probekit.activations.store.reader import Store
-from probekit.activations.store.writer import StoreWriter
+from probekit.activations.store.writer import NewStore, StoreWriter, begin_store
 from probekit.errors import DataError
 from probekit.files.remote.path import AnyPath
 from probekit.files.run import folder_name

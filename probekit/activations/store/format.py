@@ -172,17 +172,19 @@ def plan_in(path: AnyPath, body: dict[str, Any], seal: str) -> PlanFile:
         return PlanFile(identity, body["model"], body["task"], source, meta, seal, rows, places, widths)
 
 
-def read_manifest(path: AnyPath) -> dict[str, Any]:
+def read_manifest(path: AnyPath, plan: PlanFile | None = None) -> dict[str, Any]:
     """The manifest of the store at `path`.
 
     Raises:
-        StorageError: missing or damaged.
+        StorageError: missing, damaged, or not of the plan.
     """
     file, advice = path / "manifest.json", repair_advice(path)
     body, _ = unseal(file, advice=advice)
     with storage_errors(file, "manifest", advice):
         read_as(_Manifest, body)
         require(body["format"] == FORMAT, len(body["records"]) > 0)
+    if plan is not None and body["plan"] != plan.seal:
+        raise StorageError(f"{str(file)!a} belongs to another plan; {advice}")
     return body
 
 

@@ -179,28 +179,19 @@ def load_statistics(path: str | AnyPath) -> Statistics:
     return found
 
 
-def check_statistics(path: str | AnyPath) -> tuple[int, int] | None:
-    """As `statistics_progress`, after checking every byte of the statistics at `path`, those of parts too.
+def statistics_progress(path: str | AnyPath, check: bool = False) -> tuple[int, int] | None:
+    """(texts counted, texts in total) of the statistics at `path`; None if there are none.
+
+    Of a store whose parts are not joined yet, the texts that the parts have counted, by the cut that counted most.
+
+    Args:
+        path: the store, or the place where statistics were saved.
+        check: read every byte of them, those of parts too.
 
     Raises:
         StorageError: they are damaged, or do not belong to the store at `path`; the message names the file.
     """
-    return _progress(check_any_path("path", path), check=True)
-
-
-def statistics_progress(path: str | AnyPath) -> tuple[int, int] | None:
-    """(texts counted, texts in total) of the statistics at `path`; None if there are none.
-
-    Of a store whose parts are not joined yet, the texts that the parts have counted.
-
-    Raises:
-        StorageError: they are damaged.
-    """
-    return _progress(check_any_path("path", path), check=False)
-
-
-def _progress(path: AnyPath, check: bool) -> tuple[int, int] | None:
-    """The progress of the whole, or of the parts by the cut that counted most; `check` reads every byte of them."""
+    path = check_any_path("path", path)
     run = sums_at(path)
     parts: dict[Part, PartSums | OldSums] = {**read_sums(run)}
     whole = newest(run, WHOLE, lambda sums: sums) or read_old_sums(run.folder)  # last, as parts go once it is there
