@@ -161,14 +161,8 @@ def find_repo(name: str, kind: Kind, revision: str | None = None, sought: Sought
 def fetch_folder(address: HubAddress, kind: Kind, sought: Sought, wanted: Callable[[str], bool]) -> Path:
     """Download the files of a folder on the Hub into the local cache; the local folder.
 
-    Files that the cache has are not downloaded again. All are of one commit. The files of `sought` come last: where the
-    cache has one of them, it has the others.
-
-    Args:
-        address: the folder.
-        kind: of repository.
-        sought: what the folder should hold.
-        wanted: of a file's name in the folder, whether to download it.
+    Files that the cache has are not downloaded again; of the others, those whose names in the folder are `wanted` are.
+    All are of one commit. The files of `sought` come last: where the cache has one of them, it has the others.
 
     Raises:
         UsageError: no such repository or revision.

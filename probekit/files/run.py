@@ -83,12 +83,7 @@ class Run:
         return [piece for piece in pieces if piece not in done]
 
     def read(self, piece: str, form: Any = dict[str, Any], fits: Callable[[Any], bool] | None = None) -> Any:
-        """What the record of a piece holds.
-
-        Args:
-            piece: its name.
-            form: the type of the record, as `read_as` takes it; more keys may be there.
-            fits: what else must hold of it.
+        """What the record of a piece holds: of this form, as `read_as` takes it, for which `fits` holds.
 
         Raises:
             StorageError: it is missing, damaged, of another question, or without its form.
@@ -107,10 +102,7 @@ class Run:
     def write(self, piece: str, body: Mapping[str, Any], replace: bool = False) -> bool:
         """Put the record of a piece on disk, unless it has one; False if another writer was faster.
 
-        Args:
-            piece: its name.
-            body: the rest of the record, JSON-able.
-            replace: put it in place of one that is there.
+        With `replace` it takes the place of one that is there.
 
         Raises:
             StorageError: the disk refused.

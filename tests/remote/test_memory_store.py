@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from remote_cases import N_SHARDS, N, computed_shards, content, run_to, small_model
+from remote_cases import N_SHARDS, N, computed_shards, content, run_to
+from store_cases import make_model
 
 from probekit import engines
 from probekit.activations import (
@@ -118,7 +119,7 @@ def test_damage_is_found_and_repaired(place, usual, where, how):
     assert found.broken or not found.finished
     with pytest.raises(StorageError):
         run_all(place)
-    repair(place, small_model())
+    repair(place, make_model())
     assert verify(place).is_sound
     assert content(place) == content(usual)
     run_all(place)

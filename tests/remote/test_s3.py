@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from remote_cases import N_SHARDS, computed_shards, content, run_to, small_model
+from remote_cases import N_SHARDS, computed_shards, content, run_to
 from s3_server import ACCESS, BUCKET, CuttingProxy, S3Server, clean_environment
+from store_cases import make_model
 
 from probekit.activations import Store, load_activations, repair, verify
 from probekit.cli.main import run as run_command
@@ -73,7 +74,7 @@ def test_it_equals_the_store_on_disk_file_by_file_also_after_damage(s3, usual):
     assert "repair" in found.advice
     with pytest.raises(StorageError, match="checksum"):
         [store[place] for place in store]
-    repair(s3, small_model())
+    repair(s3, make_model())
     assert content(s3) == written
 
 

@@ -133,12 +133,9 @@ def _without_bad_rows(plan: ContinuationPlan, made: dict[int, Continuation]) -> 
 def continued_task(
     plan: ContinuationPlan, made: dict[int, Continuation], texts: Mapping[int, str] | None = None
 ) -> Task:
-    """The task with whole texts: of each example that was continued, prompt and continuation.
+    """The task with whole texts: of each example that was continued, prompt and continuation (no stop token).
 
-    Args:
-        plan: the plan.
-        made: the continuation of each example, without its stop token.
-        texts: the characters of each continuation; None decodes its tokens.
+    Without `texts`, the characters of each continuation, its tokens are decoded.
 
     Raises:
         DataError: a text was not continued, unless such rows are skipped; or none was.

@@ -158,13 +158,7 @@ def scan(
     check: Callable[[FileArray, Tensor], None],
     advance: Callable[[int], object],
 ) -> str:
-    """Read one file once, in order, and return its sha256; `check` gets its values in chunks.
-
-    Args:
-        path: the file.
-        arrays: all of its arrays, in file order.
-        check: called with an array and some of its values.
-        advance: called with bytes that were read.
+    """Read one file once, in order, and return its sha256; `check` gets its arrays' values in chunks.
 
     Raises:
         DataError: the file cannot be read, or ended early; and the errors of `check`.

@@ -40,9 +40,6 @@ class Source(Protocol):
     def checked(self, advance: Callable[[int], object]) -> dict[str, Any]:
         """Read every file once; what of it decides the bits of the store, checksums of the files included.
 
-        Args:
-            advance: called with bytes that were read.
-
         Raises:
             DataError: NaN, infinity or a value that the type on disk cannot hold; a file that cannot be read, or was
                 written meanwhile.

@@ -66,14 +66,7 @@ def run_import(
 ) -> Store:
     """Carry out a plan, as `import_activations` does.
 
-    Args:
-        plan: the import.
-        out: as for `import_activations`.
-        progress: as for `import_activations`.
-        on_begin: called with the store's path when every file is checked, just before anything is written.
-
-    Raises:
-        As `import_activations`.
+    `on_begin` gets the store's path when every file is checked, just before anything is written.
     """
     n_bytes = plan.row_bytes
     with progress_bar("import", "B", int(n_bytes.sum()) + plan.source.n_bytes, progress) as bar:

@@ -304,13 +304,7 @@ def _stack_axis(requests: Sequence[VllmRequest], n_layers: int, width: int, give
     """The axis of the layers in all files; None where there is one layer and no axis for it.
 
     The shape of each file allows one order of the axes, or both where it has as many tokens as layers. One order must
-    be left for all of them.
-
-    Args:
-        requests: the files.
-        n_layers: S.
-        width: D.
-        given: the axis that the user names.
+    be left for all of them, or be `given`.
 
     Raises:
         UsageError: every file allows both orders, and none was named; or the one that was named does not fit.

@@ -120,11 +120,7 @@ class Verification:
 
 
 def verify(path: str | AnyPath, advance: Advance = None) -> Verification:
-    """Read every byte of a store, finished or not, and compare all checksums.
-
-    Args:
-        path: the store.
-        advance: called with (bytes read, bytes in all).
+    """Read every byte of a store, finished or not, and compare all checksums; `advance` takes (bytes read, in all).
 
     Raises:
         DataError: no store there.

@@ -144,15 +144,9 @@ def write_labels(
     splits: LabelledSplits | None,
     replace: bool,
 ) -> bool:
-    """Write a label set into the store at `path`; False if it is there already, with the same labels.
+    """Write a label set, and splits made with it, beside the `known` ones of the store at `path`.
 
-    Args:
-        path: the store.
-        examples: its examples.
-        known: its labels.
-        label_set: the new ones.
-        splits: made with them; None keeps those of the store.
-        replace: whether a set of the name may be replaced.
+    False if it is there already, with the same labels.
 
     Raises:
         ResumeMismatch: the store has other labels of this name, and `replace` is False.

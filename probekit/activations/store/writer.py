@@ -153,13 +153,7 @@ def check_free(path: AnyPath) -> bool:
 
 
 def check_same(path: AnyPath, plan: PlanFile, wanted: dict[str, Any], advice: str = ELSEWHERE) -> None:
-    """Compare the identity of the store at `path` with that of this run.
-
-    Args:
-        path: the store.
-        plan: its plan.
-        wanted: identity, model and task of this run, as JSON gives them back.
-        advice: what to do if they differ.
+    """Compare a store with `wanted`: identity, model and task of this run, as JSON gives them back.
 
     Raises:
         ResumeMismatch: they differ; the message names every field.
@@ -331,10 +325,7 @@ class StoreWriter:
         self._pending.clear()
 
     def finish(self, meta: dict[str, Any] | None = None) -> None:
-        """Write the manifest: from now on the store is complete.
-
-        Args:
-            meta: provenance in addition to that of the plan.
+        """Write the manifest, with `meta` beside the plan's provenance: from now on the store is complete.
 
         Raises:
             StorageError: the disk refused, or a record is damaged.

@@ -455,17 +455,7 @@ def _write(
     counts: Mapping[str, Any],
     counted: Counted,
 ) -> None:
-    """Write sums as `write_sums` does.
-
-    Args:
-        run: the records.
-        part: which one.
-        about: places, splits, label names and meta, as a record has them.
-        forms: of the tensors, by name.
-        tensors: their values, in this order.
-        counts: of examples and classes; complete once `tensors` has given the last one.
-        counted: how far the part is counted.
-    """
+    """Write sums as `write_sums` does; `about` is a record's, and `counts` complete after the last of `tensors`."""
     made = list[Record]()
     numbers = np.array(counted.numbers, dtype=np.int64)
     write_named(run.folder, hashed_parts(numbers, forms, tensors, made), lambda: made[0].file)
@@ -514,12 +504,7 @@ def _named(run: Run) -> set[str]:
 
 
 def join_sums(run: Run, plan: PlanFile, parts: Sequence[Part]) -> bool:
-    """Add up the sums of these parts if all of them are complete, and remove theirs; True if that is done.
-
-    Args:
-        run: the records of the sums.
-        plan: of the store.
-        parts: all that have shards.
+    """Add up the sums of all `parts` that have shards if they are complete, and remove theirs; True if that is done.
 
     Raises:
         StorageError: the disk refused, a file is damaged, or the parts do not have the shards of the run.
