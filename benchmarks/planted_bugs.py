@@ -749,8 +749,8 @@ BUGS = [
     bug(
         "verify-skips-the-last-shard",
         "tests/activations/test_store_repair.py tests/cli/test_verify.py",
-        '        if error:\n            check.add(f"shards/{record.file}", error)',
-        '        if error and number + 1 < len(records):\n            check.add(f"shards/{record.file}", error)',
+        'if error:\n                check.add(f"shards/{record.file}", error)',
+        'if error and number + 1 < len(records):\n                check.add(f"shards/{record.file}", error)',
     ),
     bug(
         "repair-takes-other-bits",

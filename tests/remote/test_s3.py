@@ -18,7 +18,7 @@ from store_cases import make_model
 from probekit.activations import Store, load_activations, repair, verify
 from probekit.cli.main import run as run_command
 from probekit.errors import StorageError
-from probekit.files import backends
+from probekit.files import durable
 from probekit.files.durable import remove_stale, write_named
 from probekit.files.remote import attempts, filesystems
 from probekit.files.remote.filesystems import filesystem
@@ -187,7 +187,7 @@ def test_large_objects_go_in_parts_and_the_first_writer_wins_there_too(s3, monke
     assert (s3 / "a").read_bytes() == data
     assert not (s3 / "a").create(data[::-1])
     assert (s3 / "a").read_bytes(0, 9) == data[:9]
-    monkeypatch.setattr(backends, "ONE_REQUEST", 10 << 20)
+    monkeypatch.setattr(durable, "ONE_REQUEST", 10 << 20)
     write_named(s3, (data[i : i + (1 << 20)] for i in range(0, len(data), 1 << 20)), lambda: "b")
     assert (s3 / "b").read_bytes() == data
 
