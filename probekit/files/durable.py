@@ -1,7 +1,7 @@
 """Atomic, durable files, here or in an object store, and JSON with a checksum of itself.
 
-A file is under its name as a whole or not at all, and stays there once the function has returned. Nothing above asks
-where a file is.
+A file is under its name as a whole or not at all, and stays there once the function has returned. A refusal of the disk
+or of the store is a StorageError. Nothing above asks where a file is.
 
 Order of a write on disk: temporary file in the same folder, write, fsync, then rename or link(2) to the final name,
 fsync the folder. No file is ever rewritten in place, and a failed fsync is never retried on the same file: the kernel
@@ -71,11 +71,7 @@ def _refusals(path: AnyPath, *passed: type[OSError]) -> Iterator[None]:
 
 
 def make_folder(path: AnyPath) -> None:
-    """Make a folder and its parents durably; an object store needs none.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Make a folder and its parents durably; an object store needs none."""
     if isinstance(path, RemotePath):
         return
     missing = [folder for folder in [path, *path.parents] if not folder.exists()]
@@ -87,7 +83,7 @@ def make_folder(path: AnyPath) -> None:
 
 
 def make_folders(path: AnyPath, *inside: str) -> None:
-    """Make a folder and the named ones in it, and remove what runs that died left there; errors as in `make_folder`."""
+    """Make a folder and the named ones in it, and remove what runs that died left there; as `make_folder`."""
     for folder in (path, *(path / name for name in inside)):
         make_folder(folder)
         remove_stale(folder)
@@ -114,11 +110,7 @@ def is_there(path: AnyPath) -> bool:
 
 
 def entries(folder: AnyPath) -> list[Entry]:
-    """What is directly in a folder, by name, with sizes and dates; links are not followed. Empty for no folder.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """What is directly in a folder, by name, with sizes and dates; links are not followed. Empty for no folder."""
     if isinstance(folder, RemotePath):
         return folder.entries()
     found = []
@@ -132,22 +124,14 @@ def entries(folder: AnyPath) -> list[Entry]:
 
 
 def sync_names(folder: AnyPath) -> None:
-    """Make every name in a folder durable, including those of runs that died before their fsync.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Make every name in a folder durable, including those of runs that died before their fsync."""
     if isinstance(folder, Path):
         with _refusals(folder):
             _fsync_folder(folder)
 
 
 def remove(path: AnyPath) -> None:
-    """Remove a file durably; a missing file is no error.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Remove a file durably; a missing file is no error."""
     with _refusals(path):
         path.unlink(missing_ok=True)
         if isinstance(path, Path):
@@ -213,20 +197,12 @@ def _fsync_folder(path: Path) -> None:
 
 
 def write_as(path: AnyPath, data: bytes) -> None:
-    """Write a file, replacing any at `path`; for names that determine the content.
-
-    Raises:
-        StorageError: the disk refused; `path` holds no partial file.
-    """
+    """Write a file, replacing any at `path`; for names that determine the content."""
     write_named(path.parent, [data], lambda: path.name)
 
 
 def write_named(folder: AnyPath, parts: Iterable[Buffer], name: Callable[[], str]) -> AnyPath:
-    """Write a file whose name is known only after its content; `name` is called when the content is on disk.
-
-    Raises:
-        StorageError: the disk refused; no partial file has the name.
-    """
+    """Write a file whose name is known only after its content; `name` is called when the content is on disk."""
     if isinstance(folder, Path):
         return _write(folder, parts, lambda: folder / name(), os.replace)
     from probekit.files.scratch import ScratchFile  # which imports numpy
@@ -235,7 +211,8 @@ def write_named(folder: AnyPath, parts: Iterable[Buffer], name: Callable[[], str
     for part in parts:
         spool.write(part)
     path = folder / name()
-    path.write_bytes(spool.read(0, spool.size) if spool.size < ONE_REQUEST else spool.mapped())
+    data: Any = spool.read(0, spool.size) if spool.size < ONE_REQUEST else spool.mapped()
+    path.write_bytes(data)
     return path
 
 

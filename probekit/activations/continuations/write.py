@@ -115,11 +115,7 @@ def trimmed(plan: ContinuationPlan, row: int, made: Continuation) -> Continuatio
 
 
 def _without_bad_rows(plan: ContinuationPlan, made: dict[int, Continuation]) -> tuple[Task, np.ndarray]:
-    """The task without the texts that were not continued, and the rows that are left.
-
-    Raises:
-        DataError: there are some, unless they are left out; or no others.
-    """
+    """The task without the texts that were not continued, and the rows that are left."""
     why = (
         f"the model ends it at once, with the stop token {stop_names(plan)}; stop at another token (--stop), or leave "
         "it out (--on-bad-row skip)"

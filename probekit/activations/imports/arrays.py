@@ -288,12 +288,7 @@ def _checked_width(source: PlacedArray, n: int) -> int:
 
 
 def _placed(arrays: list[FileArray], options: ImportOptions) -> list[PlacedArray]:
-    """Every array with its places.
-
-    Raises:
-        DataError: an invalid name or shape, or two arrays for one place.
-        UsageError: a missing option, or one that has no use.
-    """
+    """Every array with its places."""
     is_stacked = any(len(array.shape) == 3 for array in arrays)
     if options.point and not is_stacked and not any(_BARE.fullmatch(array.name) for array in arrays):
         raise UsageError(f"every name gives its point, so --point {options.point} has no use; leave it out")

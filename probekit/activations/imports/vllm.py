@@ -305,10 +305,6 @@ def _stack_axis(requests: Sequence[VllmRequest], n_layers: int, width: int, give
 
     The shape of each file allows one order of the axes, or both where it has as many tokens as layers. One order must
     be left for all of them, or be `given`.
-
-    Raises:
-        UsageError: every file allows both orders, and none was named; or the one that was named does not fit.
-        DataError: a shape that fits neither order, files of different orders, or states of a part of the tokens.
     """
     if not requests:
         raise DataError("there is no file of a request; give the folder that vLLM wrote (shared_storage_path)")
@@ -369,11 +365,7 @@ def _orders(request: VllmRequest, n_layers: int, width: int) -> set[int | None]:
 
 
 def _read_states(request: VllmRequest, axis: int | None) -> Tensor:
-    """The states of one request, [S, T, D].
-
-    Raises:
-        DataError: the file cannot be read, or was written since it was looked at.
-    """
+    """The states of one request, [S, T, D]."""
     x = read_rows(request.states, 0, 0, request.states.shape[0])
     check_unchanged({request.file: request.state})
     return x.unsqueeze(0) if axis is None else x.movedim(axis, 0)
