@@ -245,10 +245,8 @@ BUGS = [
     bug(
         "record-of-another-plan",
         STORE,
-        'if matches(body, _RECORD) and plan_seal in (None, body["plan"]):',
-        "if matches(body, _RECORD):",
-        'if matches(body, RECORD) and plan_seal in (None, body["plan"]):',
-        "if matches(body, RECORD):",
+        'if has_form(RecordFile, body) and plan_seal in (None, body["plan"]):',
+        "if has_form(RecordFile, body):",
     ),
     bug(
         "rows-may-repeat",
@@ -751,8 +749,8 @@ BUGS = [
     bug(
         "verify-skips-the-last-shard",
         "tests/activations/test_store_repair.py tests/cli/test_verify.py",
-        '        if error:\n            check.add(f"shards/{record.file}", error)',
-        '        if error and number + 1 < len(records):\n            check.add(f"shards/{record.file}", error)',
+        'if error:\n                check.add(f"shards/{record.file}", error)',
+        'if error and number + 1 < len(records):\n                check.add(f"shards/{record.file}", error)',
     ),
     bug(
         "repair-takes-other-bits",

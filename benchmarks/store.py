@@ -22,10 +22,9 @@ import torch
 from torch import Tensor
 
 from probekit.activations.layout import Layout
-from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.format import FORMAT_VERSION
 from probekit.activations.store.reader import Store
-from probekit.activations.store.writer import StoreWriter
+from probekit.activations.store.writer import NewStore, StoreWriter, begin_store
 from probekit.files.remote.path import AnyPath
 from probekit.points import Place
 from probekit.selections import Selection

@@ -7,9 +7,11 @@ import contextlib
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any, NotRequired, TypedDict
 
 from probekit.errors import DataError, ProbekitError
-from probekit.files.durable import MAX_JSON_BYTES, is_there, matches, unseal
+from probekit.files.durable import is_there, unseal
+from probekit.files.records import has_form
 from probekit.files.remote.path import AnyPath, local_path
 from probekit.files.run import question_digest
 from probekit.places import NamedPlaces
@@ -17,7 +19,13 @@ from probekit.points import Place
 from probekit.selections import Selection
 from probekit.text import by_numbers
 
-_FORM = {"places": [(str, int | None)], "points": [str], "n_layers": int, "output?": str}
+
+class _Manifest(TypedDict):
+    places: list[tuple[str, int | None]]
+    points: list[str]
+    n_layers: int
+    output: NotRequired[str | None]
+    position: Any
 
 
 class StoredPlaces(NamedPlaces):
@@ -68,10 +76,10 @@ def stored_places(path: AnyPath) -> StoredPlaces | None:
     """
     check_is_store(path)
     try:
-        body, _ = unseal(path / "manifest.json", MAX_JSON_BYTES)
+        body, _ = unseal(path / "manifest.json")
     except (ProbekitError, OSError):
         return None
-    if not matches(body, _FORM) or "position" not in body or not body["points"]:
+    if not has_form(_Manifest, body) or not body["points"]:
         return None
     return StoredPlaces([Place(point, layer) for point, layer in body["places"]], body)
 

@@ -4,17 +4,15 @@ import os
 import signal
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from store_cases import make_model, make_task
 
 from probekit.activations.plan import build as planning
 from probekit.activations.run import loop
 from probekit.activations.store import examples as stored_examples
 from probekit.activations.store.writer import StoreWriter
 from probekit.files.remote.path import AnyPath, RemotePath
-from probekit.models.families.gpt2 import GPT2, GPT2Config
-from probekit.tasks.base import SPLITS, Task
 from probekit.verbs.extract import extract
 
 N = 40
@@ -22,29 +20,8 @@ SHARD_BYTES, PIECE_ROWS, N_SHARDS = 6 * 7 * 16 * 4, 16, 3  # several shards, sev
 HOW: dict[str, Any] = {"points": ["resid_pre", "q"], "batch_tokens": 30, "progress": False}
 
 
-def small_model() -> GPT2:
-    cfg = GPT2Config(d_model=16, n_heads=2, d_mlp=24, n_layers=3, n_ctx=12, d_vocab=27, init_std=0.3, bos_token_id=0)
-    model = GPT2(cfg).init_weights(0)
-    model.name = "tiny"
-    return model
-
-
-def small_task() -> Task:
-    rng = np.random.default_rng(0)
-    return Task(
-        name="letters",
-        inputs=[rng.integers(1, 27, size=rng.integers(1, 13)).tolist() for _ in range(N)],
-        labels={"odd": np.arange(N) % 2},
-        label_names={"odd": ["no", "yes"]},
-        splits=np.array([SPLITS[i % 3] for i in range(N)]),
-        target="odd",
-        ids=[f"train:{i + 100}" for i in range(N)],
-        info={"seed": 0},
-    )
-
-
 def run_to(out: str | AnyPath | None, **changes: Any) -> Any:
-    return extract(small_model(), small_task(), out=out, **{**HOW, **changes})
+    return extract(make_model(), make_task(N, texts=False), out=out, **{**HOW, **changes})
 
 
 def computed_shards(monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -1,8 +1,9 @@
-"""What the tests of the store share: a small run to disk, stopped where one likes, and its files."""
+"""What the tests of the store share: a tiny model and task, a run to disk, stopped where one likes, and its files."""
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from probekit.activations import plan_extraction
@@ -10,11 +11,56 @@ from probekit.activations.plan.plan import shard_rows
 from probekit.activations.store.format import read_plan, read_record
 from probekit.activations.store.writer import StoreWriter
 from probekit.files.durable import TEMPORARY
+from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.options import ExtractOptions
+from probekit.tasks.base import SPLITS, Task
 from probekit.verbs.extract import extract
 
 HOW = {"points": ["resid_pre", "q"], "batch_tokens": 16, "block_nodes": 8}
 ROW_BYTES = 7 * 16 * 4
+N = 23
+
+
+class Letters:
+    """One token per letter, a = 1; id 0 is the BOS."""
+
+    fingerprint = "letters"
+    bos_token_id = 0
+    sep_token_id = None
+    special_ids: frozenset[int] = frozenset()
+
+    def encode_batch(self, texts: list[str], bos: bool = False) -> list[list[int]]:
+        return [[0] * bos + [ord(c) - ord("a") + 1 for c in text] for text in texts]
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join("<bos>" if i == 0 else chr(ord("a") + i - 1) for i in ids)
+
+    def offsets_batch(self, texts: list[str]) -> list[list[tuple[int, int]]]:
+        return [[(i, i + 1) for i in range(len(text))] for text in texts]
+
+
+def make_model(seed: int = 0, tokenizer: Any = None, **changes: Any) -> GPT2:
+    sizes = {"d_model": 16, "n_heads": 2, "d_mlp": 24, "n_layers": 3, "n_ctx": 12, "d_vocab": 27, "init_std": 0.3}
+    model = GPT2(GPT2Config(**{**sizes, "bos_token_id": 0, **changes})).init_weights(seed)
+    model.tokenizer = tokenizer
+    model.name = "tiny"
+    assert sum(p.numel() for p in model.parameters()) < 20_000
+    return model
+
+
+def make_task(n: int = N, shortest: int = 1, longest: int = 12, seed: int = 0, texts: bool = True) -> Task:
+    rng = np.random.default_rng(seed)
+    words = [rng.integers(1, 27, size=rng.integers(shortest, longest + 1)).tolist() for _ in range(n)]
+    return Task(
+        name="letters",
+        inputs=["".join(chr(ord("a") + i - 1) for i in word) for word in words] if texts else words,
+        labels={"odd": np.arange(n) % 2, "third": np.arange(n) % 3},
+        label_names={"odd": ["no", "yes"], "third": ["0", "1", "2"]},
+        splits=np.array([SPLITS[i % 3] for i in range(n)]),
+        target="odd",
+        ids=[f"train:{i + 100}" for i in range(n)],
+        info={"seed": seed, "dropped_blanks": 4, "skipped_rows": 2},
+    )
 
 
 def run(model: Any, task: Any, out: Path | None = None, **changes: Any) -> Any:

@@ -2,12 +2,13 @@
 
 import errno
 import os
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import pytest
 
 from probekit.errors import StorageError
-from probekit.files.durable import matches, write_as, write_first
+from probekit.files.durable import write_as, write_first
+from probekit.files.records import has_form
 
 
 def test_the_first_writer_wins_and_nothing_else_is_left(tmp_path):
@@ -45,42 +46,23 @@ def test_a_file_and_its_folder_are_on_disk_in_order(tmp_path, monkeypatch, write
     assert synced == [7, "folder"]
 
 
-@pytest.mark.parametrize(
-    ("value", "schema"),
-    [
-        (1, int),
-        ("a", str | int),
-        ([1, "a"], [str | int]),
-        ([], [int]),
-        ([[], [1, 2]], [[int]]),
-        ([["q", 0], ["embed", None]], [(str, int | None)]),
-        ({"rows": 3, "more": 1}, {"rows": int}),
-        ({"a": [1], "b": []}, {str: [int]}),
-        ({"rows": 3}, {"rows": int, "shards?": int}),
-        ({"rows": 3, "shards": None}, {"rows": int, "shards?": int}),
-    ],
-)
-def test_values_of_a_form_match_it(value: Any, schema: Any) -> None:
-    assert matches(value, schema)
+class Form(TypedDict):
+    rows: int
+    shards: NotRequired[int | None]
 
 
 @pytest.mark.parametrize(
-    ("value", "schema"),
+    ("hint", "values", "others"),
     [
-        (True, int),
-        (1.0, int),
-        (None, str),
-        ([1, True], [int]),
-        ([[1], [2, True]], [[int]]),
-        ([[1], 2], [[int]]),
-        ("ab", [str]),
-        (["q"], [(str, int)]),
-        ([["q", 0, 1]], [(str, int)]),
-        ({}, {"rows": int}),
-        ({"rows": 3, "shards": "x"}, {"rows": int, "shards?": int}),
-        ({"a": 1}, {str: [int]}),
-        ([], {"rows": int}),
+        (int, [1, -(2**63) + 1], [True, 1.0, 10**30, None]),
+        (str | int, ["a", 1], [None, 1.5]),
+        (list[int], [[], [1, 2]], [[1, True], "ab", [1, 10**30], [-(10**30)]]),
+        (list[list[int]], [[[], [1, 2]]], [[[1], [2, True]], [[1], 2]]),
+        (list[str | int], [[1, "a"]], [[1, None]]),
+        (list[tuple[str, int | None]], [[["q", 0], ["embed", None]]], [["q"], [["q", 0, 1]], [["q"]]]),
+        (dict[str, list[int]], [{"a": [1], "b": []}], [{"a": 1}, []]),
+        (Form, [{"rows": 3, "more": 1}, {"rows": 3, "shards": None}], [{}, {"rows": 3, "shards": "x"}, []]),
     ],
 )
-def test_other_values_do_not(value: Any, schema: Any) -> None:
-    assert not matches(value, schema)
+def test_values_out_of_json_have_the_form_of_their_type(hint: Any, values: list[Any], others: list[Any]) -> None:
+    assert [has_form(hint, one) for one in values + others] == [True] * len(values) + [False] * len(others)

@@ -12,8 +12,8 @@ from store_cases import plan_of
 from tiny_configs import tiny_model
 
 from probekit import extract
-from probekit.activations.store import begin
 from probekit.activations.store import format as store_format
+from probekit.activations.store import writer as begin
 from probekit.errors import UsageError
 from probekit.files.durable import MAX_JSON_BYTES, seal
 from probekit.models.accounting import account

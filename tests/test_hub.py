@@ -170,14 +170,6 @@ for name, kind in [("sst2", "dataset"), ("distilgpt2", "model"), ("gpt2", "model
     assert cached == "True"
 
 
-def test_a_dataset_asks_for_a_dataset_path(silent):
-    says = ask("stanfordnlp/sst2", "dataset", silent)["says"]
-    assert says == (
-        "the Hub did not answer within 2 s (HF_HUB_ETAG_TIMEOUT sets how long to wait) and 'stanfordnlp/sst2' is not "
-        "in the local cache; give a file or folder: --dataset PATH"
-    )
-
-
 def test_offline_the_copy_that_others_cached_under_the_short_name_is_found(server):
     code = "from huggingface_hub import hf_hub_download as get; get('gpt2', 'config.json')"
     done = python(code, server.env)
@@ -199,33 +191,6 @@ print(*sorted(path.name for path in folder.iterdir()))
     assert python(code, server.env).returncode == 0
     asked = [request for request in server.requests if "/resolve/" in request]
     assert asked == ["HEAD /openai-community/gpt2/resolve/main/config.json"], "a cached commit is not fetched again"
-
-
-def test_the_real_datasets_library_reads_the_served_dataset(hub):
-    code = """
-import datasets
-data = datasets.load_dataset("stanfordnlp/sst2")
-print({name: len(part) for name, part in data.items()})
-print(data["train"].features["label"].names, set(data["test"]["label"]), repr(data["train"][0]["sentence"][-1]))
-"""
-    done = python(code, hub.env)
-    assert done.stdout.splitlines() == [
-        "{'train': 300, 'validation': 60, 'test': 40}",
-        "['negative', 'positive'] {-1} ' '",
-    ], done.stderr
-
-
-def test_part_of_a_file_can_be_asked_for(hub, tmp_path):
-    content = hub.repos["models/openai-community/gpt2"]["vocab.json"]
-    code = f"""
-import urllib.request as u
-get = u.Request("{hub.url}/gpt2/resolve/main/vocab.json", headers={{"Range": "bytes=5-9"}})
-answer = u.urlopen(get)
-print(answer.status, answer.read())
-"""
-    done = python(code, hub.env)
-    assert done.stdout.strip() == f"206 {content[5:10]!r}", done.stderr
-    assert not list(Path(tmp_path).iterdir())
 
 
 @pytest.mark.parametrize("given", ["abc", "0", "-1", "1.5", ""])

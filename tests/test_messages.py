@@ -98,7 +98,7 @@ def test_no_error_of_ours_carries_the_traceback_of_a_library():
     """`from None`: in a notebook the chain of a tokenizer's error is 90 lines. An error of the disk keeps its cause,
     whose number says what to advise."""
     keep_the_cause = {"cli/stores.py", "worlds/train.py", "sharing/remote.py"}
-    keep_the_cause |= {"activations/sums/files.py"}
+    keep_the_cause |= {"activations/sums/statistics.py"}
     keep_the_cause |= {"evaluation/results/folders.py"}
     chained = [
         f"{name}:{node.lineno}"

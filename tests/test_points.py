@@ -2,7 +2,7 @@
 
 import pytest
 
-from probekit.activations.imports.place_names import check_place, place_of
+from probekit.activations.imports.arrays import place_of
 from probekit.errors import DataError, UsageError
 from probekit.options.kinds import stacked_layers
 from probekit.points import POINTS, Place, base_name, depth_of, parse_layers
@@ -30,9 +30,8 @@ def test_more_stacked_layers_than_any_array_has() -> None:
 
 @pytest.mark.parametrize("layer", ["99999999999", "1000", "9" * 90])
 def test_a_name_with_a_layer_that_no_model_has_is_refused_by_name(layer: str) -> None:
-    place = place_of(f"resid_pre.{layer}", "'file'", None, None)
     with pytest.raises(DataError, match=rf"'file' gives layer {layer}, and models have at most 1,000 layers"):
-        check_place(place, "'file'", None)
+        place_of(f"resid_pre.{layer}", "'file'", None, None)
 
 
 def test_a_point_with_thousands_of_digits_is_unknown() -> None:

@@ -51,7 +51,7 @@ def test_a_type_that_is_not_known_is_described_all_the_same():
         (raw(b" " * (MAX_HEADER + 1)), "claims"),
         (raw(b"[]"), None),
         (raw(b"[" * 100_000), None),
-        (raw(b'{"x": 1, "x": 1}'), "appears twice"),
+        (raw(b'{"x": 1, "x": 1}'), "stands twice"),
         (raw({"__metadata__": {"a": 1}}), "metadata"),
         (raw({"__metadata__": ["a"]}), "metadata"),
         (raw({"x": {"dtype": "F32"}}), None),

@@ -25,8 +25,7 @@ from probekit.activations.run.memory import check_sums, compute_in_memory
 from probekit.activations.store.reader import Store
 from probekit.activations.store.tensors import SIZE
 from probekit.activations.store.writer import StoreWriter
-from probekit.activations.sums.files import sums_at
-from probekit.activations.sums.statistics import Statistics
+from probekit.activations.sums.statistics import Statistics, sums_at
 from probekit.activations.sums.tally import Tally
 from probekit.errors import UsageError
 from probekit.files.remote.path import AnyPath

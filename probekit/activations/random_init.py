@@ -4,7 +4,7 @@ Whatever a probe finds there comes from the architecture and the words, not from
 arXiv 1809.10040).
 """
 
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from probekit.activations.activations import Activations
 from probekit.activations.extract import run_plan
@@ -15,14 +15,18 @@ from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import PlanFile, has_manifest, read_plan
 from probekit.activations.store.reader import Store
 from probekit.errors import UsageError
-from probekit.files.durable import matches
+from probekit.files.records import has_form
 from probekit.files.remote.path import AnyPath
 from probekit.files.run import differing
 from probekit.options.check import check_any_path
 
 BY_HAND = "make such a baseline yourself: extract(load_model(..., random_init=True), task, ...)"
-_SOURCE = {"name_or_path": str, "revision?": str}
 _MAY_DIFFER = {"model_fingerprint", "quantize", "arithmetic", "shards"}  # the weights, rounding, and of no value
+
+
+class _Source(TypedDict):
+    name_or_path: str
+    revision: NotRequired[str | None]
 
 
 def random_init_of(
@@ -70,7 +74,7 @@ def _random_source(path: AnyPath, plan: PlanFile, seed: int) -> dict[str, Any]:
             f"{str(path)!a} was extracted under edits ({plan.edits}), made for the trained model; take "
             "the baseline of a store without edits"
         )
-    if source is None or not matches(source, _SOURCE):
+    if source is None or not has_form(_Source, source):
         raise UsageError(f"{what} does not record where its model was loaded from; {BY_HAND}")
     if source.get("random_init") and source.get("seed") == seed:
         raise UsageError(f"{str(path)!a} holds random weights of seed {seed} already; give the baseline another seed")

@@ -14,7 +14,6 @@ from torch import Tensor
 from probekit.activations.replan import check_extracted, load_again, plan_again, same_plan
 from probekit.activations.run.device_copy import on_host
 from probekit.activations.run.loop import run_shards
-from probekit.activations.store.begin import refuse_old
 from probekit.activations.store.check import (
     STATISTICS,
     Broken,
@@ -36,7 +35,7 @@ from probekit.activations.store.format import (
 )
 from probekit.activations.store.shard import Record, bytes_of, record_body, record_of
 from probekit.activations.store.tensors import check_shard
-from probekit.activations.store.writer import StoreWriter, write_manifest
+from probekit.activations.store.writer import StoreWriter, refuse_old, write_manifest
 from probekit.errors import StorageError, UsageError
 from probekit.files.durable import remove, write_named
 from probekit.files.remote.path import AnyPath

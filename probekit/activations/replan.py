@@ -3,33 +3,42 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.identity import identity_of, identity_of_model
 from probekit.activations.plan.places import find_places
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.activations.store.begin import check_same
 from probekit.activations.store.examples import StoredExamples
 from probekit.activations.store.format import AGAIN, PlanFile
+from probekit.activations.store.writer import check_same
 from probekit.errors import DataError, StorageError, UsageError
-from probekit.files.durable import matches
+from probekit.files.records import has_form
 from probekit.files.remote.path import AnyPath
 from probekit.interventions import Edits
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
 from probekit.points import Place
 
-_OPTIONS = {
-    "points": [str],
-    "device": str,
-    "dtype": str,
-    "batch_tokens": int,
-    "bos": bool,
-    "on_long": str,
-    "block_nodes": int,
-    "share": bool,
-}  # of ExtractOptions, as the identity has them
+
+class _Options(TypedDict):
+    """Those of ExtractOptions, as the identity has them."""
+
+    points: list[str]
+    device: str
+    dtype: str
+    batch_tokens: int
+    bos: bool
+    on_long: str
+    block_nodes: int
+    share: bool
+
+
+class _Extracted(_Options):
+    compute_dtype: str
+    shard_bytes: NotRequired[int | None]
+
+
 _SOURCE = {"revision": str, "random_init": bool, "seed": int, "via": str, "device_map": str, "quantize": str}
 _GIVE_EDITS = "give the edits of the extraction"
 _GIVE_MODEL = "give the model that made it with --model"
@@ -37,7 +46,7 @@ _GIVE_MODEL = "give the model that made it with --model"
 
 def check_extracted(path: AnyPath, identity: dict[str, Any]) -> None:
     """Raise a StorageError unless the identity has every option of an extraction."""
-    if not matches(identity, {**_OPTIONS, "compute_dtype": str, "shard_bytes?": int}):
+    if not has_form(_Extracted, identity):
         raise StorageError(f"{str(path / 'plan.json')!a} does not say how the store was extracted; {AGAIN}")
 
 
@@ -101,7 +110,7 @@ def plan_again(
     the type of device that the store names.
     """
     identity, positions = plan.identity, examples.positions
-    again: dict[str, Any] = {key: identity[key] for key in _OPTIONS}
+    again: dict[str, Any] = {key: identity[key] for key in _Options.__annotations__}
     again |= {} if device is None else {"device": device}
     options = ExtractOptions(
         edits=edits,

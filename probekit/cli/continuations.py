@@ -29,8 +29,7 @@ def continued_plan(model: "LanguageModel", task: "Task", options: ExtractArgumen
     """The plan of an extraction of texts that the model continues now, or has continued in an earlier run."""
     from probekit.activations import plan_extraction
     from probekit.activations.continuations.plan import of_continued, plan_continuations
-    from probekit.activations.continuations.summary import describe_continuations
-    from probekit.activations.continuations.write import folder_of, write_continuations
+    from probekit.activations.continuations.write import describe_continuations, folder_of, write_continuations
 
     plan = plan_continuations(model, task, options)
     folder = folder_of(plan, options.out)
@@ -45,7 +44,7 @@ def sketched_plan(
     """The plan if every text is continued as far as it can be, and the continuations in words and in numbers."""
     from probekit.activations import plan_extraction
     from probekit.activations.continuations.plan import of_continued, plan_continuations
-    from probekit.activations.continuations.summary import (
+    from probekit.activations.continuations.write import (
         continuations_as_dict,
         describe_continuations,
         sketched_task,

@@ -133,8 +133,14 @@ def find_repo(name: str, kind: Kind, revision: str | None = None, sought: Sought
             f"{name!a} is not the name of a {kind} on the Hub (owner/name); {nearest(name, ALIASES[kind])}"
         )
     deadline, earlier = deadline_of_requests(), recent_timeout()
-    answer = earlier or ask_hub(lambda api: _info(api, repo_id, kind, revision, deadline), deadline)
-    if not earlier and _is_timeout(answer):
+    answer = earlier or ask_hub(
+        lambda api: (api.model_info if kind == "model" else api.dataset_info)(
+            repo_id, revision=revision, timeout=deadline
+        ),
+        deadline,
+    )
+    # ours or the client's own; a Hub that refuses at once can be tried again
+    if not earlier and isinstance(answer, Exception) and "Timeout" in type(answer).__name__:
         _timeouts[:] = [(time.monotonic(), answer)]
     if not isinstance(answer, Exception):
         files = tuple(file.rfilename for file in answer.siblings or ())
@@ -155,14 +161,8 @@ def find_repo(name: str, kind: Kind, revision: str | None = None, sought: Sought
 def fetch_folder(address: HubAddress, kind: Kind, sought: Sought, wanted: Callable[[str], bool]) -> Path:
     """Download the files of a folder on the Hub into the local cache; the local folder.
 
-    Files that the cache has are not downloaded again. All are of one commit. The files of `sought` come last: where the
-    cache has one of them, it has the others.
-
-    Args:
-        address: the folder.
-        kind: of repository.
-        sought: what the folder should hold.
-        wanted: of a file's name in the folder, whether to download it.
+    Files that the cache has are not downloaded again; of the others, those whose names in the folder are `wanted` are.
+    All are of one commit. The files of `sought` come last: where the cache has one of them, it has the others.
 
     Raises:
         UsageError: no such repository or revision.
@@ -191,11 +191,19 @@ def fetch_folder(address: HubAddress, kind: Kind, sought: Sought, wanted: Callab
 
 def _download(repo: HubRepo, kind: Kind, name: str, instead: str) -> str:
     from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import GatedRepoError
 
     try:
         return hf_hub_download(repo.id, name, revision=repo.requested, repo_type=kind)
+    except GatedRepoError:
+        raise DataError(f"{repo.id!a} is gated: ask for access on its page, then log in with `hf auth login`") from None
     except Exception as error:  # httpx, OSError, ValueError, the client's own
-        raise _no_download(error, repo.id, name, instead) from None
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+            raise StorageError(
+                f"{name!a} of {repo.id!a} cannot be stored in the cache: {ascii(str(error))[1:-1]}"
+            ) from None
+        words = ascii(" ".join(str(error).split())[:300])[1:-1] or type(error).__name__
+        raise DataError(f"{name!a} of {repo.id!a} could not be downloaded: {words}; try again, or {instead}") from None
 
 
 def fetch(repo: HubRepo, names: Iterable[str]) -> Path:
@@ -260,11 +268,6 @@ def ask_hub(request: Callable[[Any], T], deadline: float) -> T | Exception:
     return answers[0] if answers else TimeoutError()
 
 
-def _info(api: Any, repo_id: str, kind: Kind, revision: str | None, deadline: float) -> Any:
-    info = api.model_info if kind == "model" else api.dataset_info
-    return info(repo_id, revision=revision, timeout=deadline)
-
-
 def refusal_of(error: Exception, name: str, kind: Kind, revision: str | None, hint: str) -> ProbekitError | None:
     """The error if the Hub answered with a refusal; None if it did not answer."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
@@ -282,11 +285,6 @@ def refusal_of(error: Exception, name: str, kind: Kind, revision: str | None, hi
             f"`hf auth login` (the token in use, if any, was not accepted)"
         )
     return None
-
-
-def _is_timeout(answer: Any) -> bool:
-    """True after our timeout or the client's own; a Hub that refuses at once can be tried again."""
-    return isinstance(answer, Exception) and "Timeout" in type(answer).__name__
 
 
 def no_answer(error: Exception, deadline: float, timed_out: bool) -> str:
@@ -330,14 +328,3 @@ def _cached_file(repo_id: str, kind: Kind, revision: str | None, names: tuple[st
 
     found = (try_to_load_from_cache(repo_id, name, revision=revision, repo_type=kind) for name in names)
     return next((path for path in found if isinstance(path, str)), None)
-
-
-def _no_download(error: Exception, repo_id: str, name: str, instead: str) -> ProbekitError:
-    from huggingface_hub.errors import GatedRepoError
-
-    if isinstance(error, GatedRepoError):
-        return DataError(f"{repo_id!a} is gated: ask for access on its page, then log in with `hf auth login`")
-    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
-        return StorageError(f"{name!a} of {repo_id!a} cannot be stored in the cache: {ascii(str(error))[1:-1]}")
-    words = ascii(" ".join(str(error).split())[:300])[1:-1] or type(error).__name__
-    return DataError(f"{name!a} of {repo_id!a} could not be downloaded: {words}; try again, or {instead}")

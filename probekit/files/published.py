@@ -84,16 +84,9 @@ _TABLES: dict[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[_Row, ...]]] 
         ),
     ),
     "mistral": (
-        {**_UNTIED, "sliding_window": None},
+        {**_UNTIED, "sliding_window": 4096},
         _DECODER,
-        (
-            (
-                "mistral-7b",
-                "mistralai/Mistral-7B-v0.1",
-                (4096, 14336, 32, 32, 8, 32000, 32768),
-                {"sliding_window": 4096},
-            ),
-        ),
+        (("mistral-7b", "mistralai/Mistral-7B-v0.1", (4096, 14336, 32, 32, 8, 32000, 32768)),),
     ),
     "mixtral": (
         {**_UNTIED, "num_local_experts": 8, "num_experts_per_tok": 2},

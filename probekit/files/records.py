@@ -1,4 +1,4 @@
-"""JSON files of results, read into the types that say what they hold: one checker for every kind of results.
+"""JSON files, read into the types that say what they hold: one checker for every kind of them.
 
 A type says what its JSON must be, and nothing else lists it:
 
@@ -160,6 +160,15 @@ def read_as(hint: Any, value: Any) -> Any:
     return _reader(hint)(value)
 
 
+def has_form(hint: Any, value: Any) -> bool:
+    """True if a value out of JSON is of the type that `hint` says, as `read_as` reads it."""
+    try:
+        read_as(hint, value)
+    except Unfit:
+        return False
+    return True
+
+
 @contextmanager
 def describing(path: Path, advice: str) -> Iterator[None]:
     """Turn an `Unfit` into a DataError that names the file and says what to do."""
@@ -205,7 +214,7 @@ def _shown(value: Any) -> str:
 
 
 def _refused_constant(name: str) -> float:
-    raise ValueError(f"it holds {name}, which no result is")
+    raise ValueError(f"it holds {name}, which no file of ours does")
 
 
 def _finite(text: str) -> float:
@@ -244,7 +253,7 @@ def _reader(hint: Any) -> Read:
     if origin is Literal:
         return _literal(parts)
     if origin is list:
-        return _list_of(_reader(parts[0]))
+        return _list_of(_reader(parts[0]), parts[0] if parts[0] in (int, str, bool) else None)
     if origin is dict:
         return _dict_of(_reader(parts[1]))
     if origin is tuple and parts[-1] is Ellipsis:
@@ -374,10 +383,14 @@ def _within(read: Read, value: Any, key: str | int) -> Any:
         raise
 
 
-def _list_of(read: Read) -> Read:
+def _list_of(read: Read, kind: type | None = None) -> Read:
     def read_list(value: Any) -> list[Any]:
         if type(value) is not list:
             raise Unfit("a list", value)
+        if kind is not None and set(map(type, value)) <= {kind}:  # there may be millions of them
+            for one in {min(value), max(value)} if kind is int and value else ():
+                _whole(one)
+            return value
         return [_within(read, one, i) for i, one in enumerate(value)]
 
     return read_list

@@ -23,7 +23,6 @@ from probekit.files.durable import (
     TEMPORARY,
     is_there,
     make_folder,
-    matches,
     remove,
     remove_stale,
     seal,
@@ -31,6 +30,7 @@ from probekit.files.durable import (
     write_as,
     write_first,
 )
+from probekit.files.records import has_form
 from probekit.files.remote.path import AnyPath
 
 PLAN = "plan.json"
@@ -82,19 +82,14 @@ class Run:
         done = set(self.done())
         return [piece for piece in pieces if piece not in done]
 
-    def read(self, piece: str, form: Mapping[str, Any] | None = None, fits: Callable[[Any], bool] | None = None) -> Any:
-        """What the record of a piece holds.
-
-        Args:
-            piece: its name.
-            form: of the record, as `matches` takes it.
-            fits: what else must hold of it.
+    def read(self, piece: str, form: Any = dict[str, Any], fits: Callable[[Any], bool] | None = None) -> Any:
+        """What the record of a piece holds: of this form, as `read_as` takes it, for which `fits` holds.
 
         Raises:
             StorageError: it is missing, damaged, of another question, or without its form.
         """
         body, _ = unseal(self.file(piece), self._max_bytes, self._advice)
-        if self._is_own(body) and matches(body, dict(form or {})) and (fits is None or fits(body)):
+        if body.get(self._key) == self.seal and has_form(form, body) and (fits is None or fits(body)):
             return body
         raise StorageError(f"{str(self.file(piece))!a} {self._other}; {self._advice}")
 
@@ -107,10 +102,7 @@ class Run:
     def write(self, piece: str, body: Mapping[str, Any], replace: bool = False) -> bool:
         """Put the record of a piece on disk, unless it has one; False if another writer was faster.
 
-        Args:
-            piece: its name.
-            body: the rest of the record, JSON-able.
-            replace: put it in place of one that is there.
+        With `replace` it takes the place of one that is there.
 
         Raises:
             StorageError: the disk refused.
@@ -128,9 +120,6 @@ class Run:
     def remove(self, piece: str) -> None:
         """Remove the record of a piece, which is then done again; a missing one is no error."""
         remove(self.file(piece))
-
-    def _is_own(self, body: Mapping[str, Any]) -> bool:
-        return body.get(self._key) == self.seal
 
 
 def begin_run(

@@ -5,10 +5,11 @@ the last one), and the tensors must fill the file exactly, without gaps or overl
 The format: https://github.com/huggingface/safetensors#format
 """
 
-import json
 import math
 from dataclasses import dataclass
 from typing import Any, BinaryIO
+
+from probekit.files.records import parse_record
 
 MAX_HEADER = 10_000_000  # bytes; the header of GPT-2 XL, one file of 580 tensors, has 60,000
 MAX_SIZE = 1 << 63  # of a shape or an offset; numbers of thousands of digits cannot even be shown
@@ -60,12 +61,12 @@ def read_header(file: BinaryIO) -> Header:
     if size < 8 or length > min(size - 8, MAX_HEADER):
         raise HeaderError(f"its header claims {length:,} bytes, the file has {size:,}")
     try:
-        entries = json.loads(file.read(length), object_pairs_hook=_without_duplicates)
+        entries = parse_record(file.read(length))
         metadata = entries.pop("__metadata__", None) or {}
         tensors = {key: _entry(key, entry, 8 + length) for key, entry in entries.items()}
     except HeaderError:
         raise
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise HeaderError(str(error)) from None
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise HeaderError("its metadata is not a mapping from names to text")
@@ -78,13 +79,6 @@ def check_file_size(expected: int, size: int) -> None:
         raise HeaderError(f"it is cut short, {size:,} bytes instead of {expected:,}")
     if size > expected:
         raise HeaderError(f"it has {size:,} bytes, its header describes {expected:,}")
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    entries = dict(pairs)
-    if len(entries) < len(pairs):
-        raise HeaderError("a name appears twice in its header")
-    return entries
 
 
 def _entry(key: str, entry: dict[str, Any], begin: int) -> TensorEntry:

@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -45,8 +45,14 @@ from probekit.models.examples import IGNORE, Example
 from probekit.options import TrainingSettings
 
 CHECKPOINT = "checkpoint"  # the folder of a run's checkpoints, in that of its model
-RECORD = {"sha256": str, "n_bytes": int}
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state for each weight
+
+
+class CheckpointRecord(TypedDict):
+    """The record of a checkpoint: what its tensors must be."""
+
+    sha256: str
+    n_bytes: int
 
 
 @dataclass(frozen=True)
@@ -195,6 +201,12 @@ class _Training:
         tensors = load_checkpoint(run)
         if tensors is None:
             return 0
+        shapes = {f"weights.{name}": weight.shape for name, weight in self.weights.items()}
+        held = {name: x.shape for name, x in tensors.items() if name in shapes}
+        if held != shapes or "losses" not in tensors:
+            raise StorageError(
+                f"the checkpoint in {str(run.folder)!a} is of another model; remove that folder to train from the start"
+            )
         self.losses = tensors["losses"].tolist()
         with torch.no_grad():
             for name, weight in self.weights.items():
@@ -349,7 +361,7 @@ def load_checkpoint(run: Run) -> dict[str, Tensor] | None:
 
 
 def _tensors_of(run: Run, piece: str) -> dict[str, Tensor]:
-    record = run.read(piece, RECORD)
+    record = run.read(piece, CheckpointRecord)
     path = _tensor_file(run, piece, record["sha256"])
     try:
         data = read_plain(path, record["n_bytes"])
@@ -363,7 +375,7 @@ def _tensors_of(run: Run, piece: str) -> dict[str, Tensor]:
 def _may_name(run: Run, piece: str, checksum: str) -> bool:
     """True if a record that another worker wrote names these tensors, or cannot say."""
     try:
-        return run.read(piece, RECORD)["sha256"] == checksum
+        return run.read(piece, CheckpointRecord)["sha256"] == checksum
     except StorageError:
         return run.has(piece)
 

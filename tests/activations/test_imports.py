@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import struct
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -23,9 +22,8 @@ from probekit.activations import ActivationSet, ImportPlan, Store, import_activa
 from probekit.activations.imports import arrays as import_plan
 from probekit.activations.imports import run as imports
 from probekit.activations.imports.array_files import arrays_in, read_rows, scan
-from probekit.activations.imports.place_names import place_of
+from probekit.activations.imports.arrays import place_of
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError
-from probekit.files.safetensors_header import MAX_HEADER
 from probekit.options import ImportOptions
 from probekit.points import Place
 from probekit.tasks.load import labelled_task
@@ -52,7 +50,7 @@ def write_labels(path: Path, n: int = N, texts: bool = True, splits: bool = True
 
 
 def checksums(plan: ImportPlan) -> dict[str, str]:
-    return plan.source.checked(plan, lambda n: None)["sources"]
+    return plan.source.checked(lambda n: None)["sources"]
 
 
 def write_npy(folder: Path, made: Tensors, name: Callable[[Place], str] = lambda place: str(Place(*place))) -> Path:
@@ -352,26 +350,13 @@ def entry(*offsets: int, shape: tuple[int, ...] = (N, D), dtype: str = "F32") ->
 
 
 SIZE = N * D * 4
-LYING: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "header claims"),
+LYING: dict[str, tuple[bytes, str]] = {  # the rest is the header's own test
     "huge": (safetensors_bytes({}, length=2**63), "header claims 9,223,372,036,854,775,808 bytes"),
-    "longer than any": (safetensors_bytes(b" " * (MAX_HEADER + 1)), "header claims"),
     "no json": (safetensors_bytes(b"{"), "damaged"),
-    "deep": (safetensors_bytes(b"[" * 100_000), "damaged"),
-    "list": (safetensors_bytes([]), "damaged"),
-    "twice": (safetensors_bytes(b'{"a": 1, "a": 2}'), "appears twice"),
-    "short": (safetensors_bytes({"resid_pre.0": entry(0, SIZE)}, b"x" * (SIZE - 1)), "cut short"),
     "long": (safetensors_bytes({"resid_pre.0": entry(0, SIZE)}, b"x" * (SIZE + 1)), "its header describes"),
-    "other size": (safetensors_bytes({"resid_pre.0": entry(0, 8)}, b"x" * 8), "needs 960 bytes, its offsets leave 8"),
-    "hole": (safetensors_bytes({"resid_pre.0": entry(4, SIZE + 4)}, b"x" * (SIZE + 4)), "begins at byte"),
-    "negative": (safetensors_bytes({"resid_pre.0": entry(0, 4, shape=(-1, -1))}, b"xxxx"), "invalid shape"),
     "type": (
         safetensors_bytes({"resid_pre.0": entry(0, 240, dtype="F8_E4M3")}, b"x" * 240),
         "F8_E4M3, which is not",
-    ),
-    "overlap": (
-        safetensors_bytes({"resid_pre.0": entry(0, SIZE), "resid_pre.1": entry(0, SIZE)}, b"x" * SIZE),
-        "begins at byte",
     ),
 }
 
@@ -393,13 +378,9 @@ def npy_bytes(header: str, data: bytes = b"", version: bytes = b"\x01\x00") -> b
 NPY = "{{'descr': {!r}, 'fortran_order': False, 'shape': {!r}}}"
 BAD_NPY = {
     "empty": (b"", "damaged"),
-    "text": (b"1 2 3", "damaged"),
     "version": (npy_bytes(NPY.format("<f4", (N, D)), version=b"\x09\x00"), "format version"),
     "short": (npy_bytes(NPY.format("<f4", (N, D)), b"x" * (SIZE - 4)), "cut short"),
-    "long": (npy_bytes(NPY.format("<f4", (N, D)), b"x" * (SIZE + 4)), "its header describes"),
     "huge": (npy_bytes(NPY.format("<f4", (10**30, D))), "shape"),
-    "more than the file": (npy_bytes(NPY.format("<f4", (10**18, D))), "cut short"),
-    "nothing of many": (npy_bytes(NPY.format("<U0", (N,))), "damaged"),
     "header": (npy_bytes(" " * 10_001), "its header claims 10,002 bytes"),
     "negative": (npy_bytes(NPY.format("<f4", (-N, -D)), b"x" * SIZE), "damaged"),
     "code": (npy_bytes("__import__('os').system('true')"), "damaged"),
@@ -444,65 +425,43 @@ def test_pickles_and_archives_are_refused_with_what_to_do(acts: Path, labels: Pa
         plan_import(acts, ImportOptions(labels))
 
 
-def test_names_that_say_nothing_are_refused_with_the_forms(acts: Path, labels: Path) -> None:
-    for name in ("attention_mask", "resid_prae.0", "x\n\x1b[31m.0"):
-        np.save(acts / f"{name}.npy", np.zeros((N, D), dtype=np.float32))
-        with pytest.raises(DataError, match=r"gives no place.*blocks\.3\.hook_resid_pre") as caught:
-            plan_import(acts, ImportOptions(labels))
-        assert str(caught.value).isprintable()
-        (acts / f"{name}.npy").unlink()
+ZEROS, STACK = (np.zeros(shape, dtype=np.float32) for shape in ((N, D), (N, N, D)))
+NO_PLACE = r"gives no place.*blocks\.3\.hook_resid_pre"
+REFUSED: list[tuple[dict[str, np.ndarray], dict[str, Any], type[ProbekitError], str]] = [
+    ({"attention_mask": ZEROS}, {}, DataError, NO_PLACE),
+    ({"resid_prae.0": ZEROS}, {}, DataError, NO_PLACE),
+    ({"x\n\x1b[31m.0": ZEROS}, {}, DataError, NO_PLACE),
+    ({"resid_pre": ZEROS}, {}, DataError, "gives the point resid_pre and no layer"),
+    ({"embed.0": ZEROS}, {}, DataError, "embed, which has no layers"),
+    ({"resid_pre.12": ZEROS}, {"n_layers": 12}, DataError, r"layer 12 is not in 0\.\.11"),
+    ({"blocks.1.hook_resid_pre": ZEROS}, {}, DataError, r"hold resid_pre\.1: 'blocks.1.hook_.*' and 'resid_pre.1.npy'"),
+    ({}, {"point": "resid_post"}, UsageError, "every name gives its point"),
+    ({}, {"point": "resid_prae"}, UsageError, "unknown point 'resid_prae'"),
+    ({}, {"point": "resid_pre.3"}, UsageError, "without its layer"),
+    ({}, {"stack_axis": 0}, UsageError, "no array has three axes, so --stack-axis"),
+    ({}, {"stack_axis": 2}, UsageError, "0 or 1"),
+    ({}, {"layers": [0]}, UsageError, "no array has three axes, so --layers"),
+    ({}, {"n_layers": 0}, UsageError, r"in 1\.\.1000"),
+    ({}, {"n_layers": 1 << 40}, UsageError, r"in 1\.\.1000"),
+    ({}, {"position": "lats"}, UsageError, "did you mean last"),
+    ({}, {"position": "per example"}, UsageError, "expected the tokens to read"),
+    ({}, {"dtype": "int8"}, UsageError, "unknown dtype"),
+    ({"x": STACK}, {"point": "resid_pre"}, UsageError, "--stack-axis"),
+    ({"x": STACK}, {"stack_axis": 0}, UsageError, "gives no point"),
+    ({"x": STACK}, {"point": "q", "stack_axis": 1, "layers": [0, 1]}, UsageError, "names 2, and .* has 40 on axis 1"),
+    ({"z.3": STACK}, {"stack_axis": 1}, DataError, "its name gives one layer"),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("resid_pre", "gives the point resid_pre and no layer"),
-        ("embed.0", "embed, which has no layers"),
-        (
-            "blocks.1.hook_resid_pre",
-            r"two arrays hold resid_pre\.1: 'blocks.1.hook_resid_pre.npy' and 'resid_pre.1.npy'",
-        ),
-        ("resid_pre.12", r"layer 12 is not in 0\.\.11"),
-    ],
-)
-def test_places_that_cannot_be(acts: Path, labels: Path, name: str, says: str) -> None:
-    np.save(acts / f"{name}.npy", np.zeros((N, D), dtype=np.float32))
-    with pytest.raises(DataError, match=says):
-        plan_import(acts, ImportOptions(labels, n_layers=12))
-
-
-@pytest.mark.parametrize(
-    ("how", "says"),
-    [
-        ({"point": "resid_post"}, "every name gives its point"),
-        ({"point": "resid_prae"}, "unknown point 'resid_prae'"),
-        ({"point": "resid_pre.3"}, "without its layer"),
-        ({"stack_axis": 0}, "no array has three axes, so --stack-axis"),
-        ({"stack_axis": 2}, "0 or 1"),
-        ({"layers": [0]}, "no array has three axes, so --layers"),
-        ({"n_layers": 0}, r"in 1\.\.1000"),
-        ({"n_layers": 1 << 40}, r"in 1\.\.1000"),
-        ({"position": "lats"}, "did you mean last"),
-        ({"position": "per example"}, "expected the tokens to read"),
-        ({"dtype": "int8"}, "unknown dtype"),
-    ],
-)
-def test_options_that_cannot_be(acts: Path, labels: Path, how: dict[str, Any], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+@pytest.mark.parametrize(("arrays", "how", "kind", "says"), REFUSED)
+def test_names_and_options_that_cannot_be(
+    acts: Path, labels: Path, arrays: dict[str, np.ndarray], how: dict[str, Any], kind: type[ProbekitError], says: str
+) -> None:
+    for name, x in arrays.items():
+        np.save(acts / f"{name}.npy", x)
+    with pytest.raises(kind, match=says) as caught:
         plan_import(acts, ImportOptions(labels, **how))
-
-
-def test_stacks_are_not_guessed_at(tmp_path: Path, labels: Path) -> None:
-    np.save(tmp_path / "x.npy", np.zeros((N, N, D), dtype=np.float32))
-    with pytest.raises(UsageError, match="--stack-axis"):
-        plan_import(tmp_path / "x.npy", ImportOptions(labels, point="resid_pre"))
-    with pytest.raises(UsageError, match="gives no point"):
-        plan_import(tmp_path / "x.npy", ImportOptions(labels, stack_axis=0))
-    with pytest.raises(UsageError, match=r"--layers names 2, and .* has 40 on axis 1"):
-        plan_import(tmp_path / "x.npy", ImportOptions(labels, point="resid_pre", stack_axis=1, layers=[0, 1]))
-    shutil.move(tmp_path / "x.npy", tmp_path / "z.3.npy")
-    with pytest.raises(DataError, match="its name gives one layer"):
-        plan_import(tmp_path / "z.3.npy", ImportOptions(labels, stack_axis=1))
+    assert str(caught.value).isprintable()
 
 
 def test_places_that_hold_no_activations(tmp_path: Path, labels: Path) -> None:

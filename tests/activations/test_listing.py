@@ -63,25 +63,20 @@ def test_listing(model, task, tmp_path, monkeypatch):
     assert list_stores(tmp_path / "a") == [a]
 
 
-@pytest.mark.parametrize("file", ["plan.json", "manifest.json", "examples.json", "records/00000.json"])
+@pytest.mark.parametrize("file", ["plan.json", "manifest.json", "examples.json", "records/*", "shards/*"])
 def test_a_damaged_store_says_so(model, task, tmp_path, file):
     extract(model, task, out=tmp_path / "a")
-    victim = tmp_path / "a" / file
+    victim = next((tmp_path / "a").glob(file))
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 1
-    for content in (bytes(data), b"", b"{}", b"\xff\x00"):
+    altered = data[:-1] if file == "shards/*" else data  # whose bytes a listing does not hash
+    for content in (b"", b"{}", b"\xff\x00", bytes(altered)):
         victim.write_bytes(content)
         assert [info.state for info in list_stores(tmp_path)] == ["damaged"]
     victim.unlink()
     assert [info.state for info in list_stores(tmp_path)] == ["23 of 23 rows" if file == "manifest.json" else "damaged"]
     with pytest.raises(DataError, match="no complete store under"):
         newest_store(tmp_path)
-
-
-def test_a_missing_shard_is_damage(model, task, tmp_path):
-    extract(model, task, out=tmp_path / "a")
-    next((tmp_path / "a" / "shards").iterdir()).unlink()
-    assert [info.state for info in list_stores(tmp_path)] == ["damaged"]
 
 
 def test_the_newest_is_the_one_that_was_finished_last(model, task, tmp_path):

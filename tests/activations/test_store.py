@@ -15,7 +15,7 @@ from store_cases import HOW, Stopped, assert_equal, files, lasting, plan_of, row
 from probekit.activations import Store, load_activations
 from probekit.activations.plan import identity
 from probekit.activations.plan.plan import shard_rows
-from probekit.activations.store import begin
+from probekit.activations.store import writer as begin
 from probekit.errors import DataError, ResumeMismatch, StorageError
 from probekit.files.durable import seal, unseal
 
@@ -112,16 +112,6 @@ def test_a_run_stopped_at_any_shard_ends_in_the_same_files(model, task, path, tm
         assert written == list(range(n, len(made.shards)))
         assert_equal(store, whole)
         assert lasting(path) == lasting(tmp_path / "whole")
-
-
-def test_ctrl_c_keeps_what_is_committed(model, task, path, monkeypatch):
-    with monkeypatch.context() as patch:
-        stop_after(patch, 2, KeyboardInterrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run(model, task, path)
-    kept, total = Store.progress(path)
-    assert 0 < kept < total == 23
-    assert_equal(run(model, task, path), run(model, task))
 
 
 def test_a_complete_store_is_returned_without_any_work(model, task, path, monkeypatch):

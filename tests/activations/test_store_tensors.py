@@ -9,7 +9,7 @@ from store_cases import assert_equal, flip, run, shard_of
 from probekit.activations import Store, load_activations
 from probekit.activations.store import tensors
 from probekit.errors import StorageError, UsageError
-from probekit.files import backends
+from probekit.files import durable
 
 pytestmark = pytest.mark.usefixtures("small_shards")
 
@@ -44,7 +44,7 @@ def hashed(monkeypatch):
 @pytest.fixture
 def settled(monkeypatch):
     """Every file counts as one that was last changed long ago."""
-    monkeypatch.setattr(backends, "SETTLED", 0)
+    monkeypatch.setattr(durable, "SETTLED", 0)
 
 
 def altered(file):

@@ -13,8 +13,8 @@ from store_cases import assert_equal, flip, lasting, run, shard_of
 
 from probekit.activations import Store, repair
 from probekit.activations.random_init import random_init_of
-from probekit.activations.store.begin import check_same
 from probekit.activations.store.format import read_plan
+from probekit.activations.store.writer import check_same
 from probekit.errors import ResumeMismatch, UsageError
 from probekit.files.durable import unseal
 from probekit.models import load_model

@@ -42,7 +42,6 @@ from small import (
     digests,
     given,
     lost,
-    make_model,
     named,
     plan_of,
     read,
@@ -51,6 +50,7 @@ from small import (
     run_cli,
     unsound,
 )
+from store_cases import make_model
 from tqdm import tqdm
 
 from probekit.activations import Store, list_stores, load_activations, run_plan

@@ -21,7 +21,7 @@ from probekit.activations.imports import arrays
 from probekit.activations.parts.run import run_part
 from probekit.activations.store.shard import bytes_of
 from probekit.activations.sums import tally
-from probekit.activations.sums.files import sum_tensors
+from probekit.activations.sums.statistics import sum_tensors
 from probekit.models.training import train
 from probekit.verbs.extract import extract
 
@@ -73,10 +73,9 @@ def _sums(path: Path, **how: Any) -> None:
 
 
 def _digests_of_sums(path: Path) -> dict[str, str]:
-    contents = load_statistics(path)._contents
-    counts = {str(key): str([one.count, one.class_counts]) for key, one in contents.moments.items()}
-    sums = {name: hashlib.sha256(bytes_of(x)).hexdigest() for name, x in sum_tensors(contents).items()}
-    return counts | sums
+    found = load_statistics(path)
+    counts = {str(key): str([one.count, one.class_counts]) for key, one in found.items()}
+    return counts | {name: hashlib.sha256(bytes_of(x)).hexdigest() for name, x in sum_tensors(found).items()}
 
 
 def _parts(path: Path, **how: Any) -> None:

@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load as parse_shard
+from store_cases import make_model, make_task
 
 from probekit.activations import Store, list_stores, load_activations, plan_extraction
 from probekit.activations.activations import Activations
 from probekit.activations.plan import build as planning
 from probekit.activations.store import examples as stored_examples
 from probekit.errors import DataError, StorageError
-from probekit.models.families.gpt2 import GPT2, GPT2Config
+from probekit.models.families.gpt2 import GPT2
 from probekit.options import ExtractOptions
-from probekit.tasks.base import SPLITS, Task
+from probekit.tasks.base import Task
 from probekit.verbs.extract import extract
 
 N = 64
@@ -32,33 +33,11 @@ USUAL_SHARD_BYTES = planning.SHARD_BYTES
 SHARD_NAME = re.compile(r"[\w-]+\.safetensors")
 
 
-def make_model(seed: int = 0) -> GPT2:
-    cfg = GPT2Config(d_model=16, n_heads=2, d_mlp=24, n_layers=3, n_ctx=12, d_vocab=27, init_std=0.3, bos_token_id=0)
-    model = GPT2(cfg).init_weights(seed)
-    model.name = "tiny"
-    assert sum(p.numel() for p in model.parameters()) < 20_000
-    return model
-
-
-def make_task() -> Task:
-    rng = np.random.default_rng(0)
-    return Task(
-        name="letters",
-        inputs=[rng.integers(1, 27, size=rng.integers(1, 13)).tolist() for _ in range(N)],
-        labels={"odd": np.arange(N) % 2},
-        label_names={"odd": ["no", "yes"]},
-        splits=np.array([SPLITS[i % 3] for i in range(N)]),
-        target="odd",
-        ids=[f"train:{i + 100}" for i in range(N)],
-        info={"seed": 0},
-    )
-
-
 @functools.cache
 def given() -> tuple[GPT2, Task]:
     planning.SHARD_BYTES = 6 * 7 * 16 * 4
     stored_examples.PIECE_ROWS = N // 2
-    return make_model(), make_task()
+    return make_model(), make_task(N, texts=False)
 
 
 def run(path: Path | None) -> Activations:

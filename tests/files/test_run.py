@@ -38,7 +38,7 @@ def test_what_is_done_is_found_again_and_the_first_writer_wins(folder):
     assert again.seal == run.seal
     assert again.done() == ["b"]
     assert again.to_do(["a", "b", "c"]) == ["a", "c"]
-    assert again.read("b", {"value": int})["value"] == 3
+    assert again.read("b", dict[str, str | int])["value"] == 3
     assert again.write("b", {"value": 4}, replace=True)
     assert run.read("b")["value"] == 4
     again.remove("b")
@@ -78,7 +78,7 @@ def test_a_record_that_is_damaged_or_of_another_question_is_named(folder):
         assert list(run.sound()) == []
     run.file("a").write_bytes(sound)
     with pytest.raises(StorageError, match=r"a\.json' holds other draws"):
-        run.read("a", {"value": str})
+        run.read("a", dict[str, str])
     with pytest.raises(StorageError, match=r"a\.json' holds other draws"):
         run.read("a", fits=lambda body: body["value"] > 3)
     with pytest.raises(StorageError, match=r"b\.json' is missing"):

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from remote_cases import N_SHARDS, N, computed_shards, content, run_to, small_model
+from remote_cases import N_SHARDS, N, computed_shards, content, run_to
+from store_cases import make_model
 
 from probekit import engines
 from probekit.activations import (
@@ -22,8 +23,7 @@ from probekit.activations import (
     repair,
     verify,
 )
-from probekit.activations.store.begin import CONTINUATIONS
-from probekit.activations.store.writer import StoreWriter
+from probekit.activations.store.writer import CONTINUATIONS, StoreWriter
 from probekit.cli.main import run as run_command
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.files.remote import attempts
@@ -119,7 +119,7 @@ def test_damage_is_found_and_repaired(place, usual, where, how):
     assert found.broken or not found.finished
     with pytest.raises(StorageError):
         run_all(place)
-    repair(place, small_model())
+    repair(place, make_model())
     assert verify(place).is_sound
     assert content(place) == content(usual)
     run_all(place)

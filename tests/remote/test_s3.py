@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 import torch
-from remote_cases import N_SHARDS, computed_shards, content, run_to, small_model
+from remote_cases import N_SHARDS, computed_shards, content, run_to
 from s3_server import ACCESS, BUCKET, CuttingProxy, S3Server, clean_environment
+from store_cases import make_model
 
 from probekit.activations import Store, load_activations, repair, verify
 from probekit.cli.main import run as run_command
 from probekit.errors import StorageError
-from probekit.files.durable import remove_stale
+from probekit.files import durable
+from probekit.files.durable import remove_stale, write_named
 from probekit.files.remote import attempts, filesystems
 from probekit.files.remote.filesystems import filesystem
 from probekit.files.remote.path import RemotePath, as_path
@@ -72,7 +74,7 @@ def test_it_equals_the_store_on_disk_file_by_file_also_after_damage(s3, usual):
     assert "repair" in found.advice
     with pytest.raises(StorageError, match="checksum"):
         [store[place] for place in store]
-    repair(s3, small_model())
+    repair(s3, make_model())
     assert content(s3) == written
 
 
@@ -185,6 +187,9 @@ def test_large_objects_go_in_parts_and_the_first_writer_wins_there_too(s3, monke
     assert (s3 / "a").read_bytes() == data
     assert not (s3 / "a").create(data[::-1])
     assert (s3 / "a").read_bytes(0, 9) == data[:9]
+    monkeypatch.setattr(durable, "ONE_REQUEST", 10 << 20)
+    write_named(s3, (data[i : i + (1 << 20)] for i in range(0, len(data), 1 << 20)), lambda: "b")
+    assert (s3 / "b").read_bytes() == data
 
 
 @pytest.mark.parametrize(

@@ -184,11 +184,7 @@ def _check_selections(task: Task, options: ExtractArguments) -> None:
 
 
 def _full(model: LanguageModel, task: Task, sequences: Sequences, options: ExtractArguments) -> dict[int, str]:
-    """The examples that leave no room for a token, and what to do about them.
-
-    Raises:
-        DataError: there are some, unless they are left out; or no others.
-    """
+    """The examples that leave no room for a token, and what to do about them."""
     n_ctx = model.cfg.n_ctx
     why = (
         f"it fills the context of {n_ctx:,} tokens, and the model can write nothing after it; shorten it, or leave it "

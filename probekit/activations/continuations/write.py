@@ -1,38 +1,55 @@
 """Let the model continue the texts of a task, batch after batch, and make a task of the whole texts.
 
-On disk the batches are a run: one record for each that is finished.
+On disk the batches are a run: one record for each that is finished. A dry run writes the first texts, and times the
+rest.
 
 Axes: N examples.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from probekit.activations.continuations.plan import AT_ONCE, FORMAT, NO_ROOM, ContinuationPlan, stop_names
+from probekit.activations.estimate import duration
+from probekit.activations.plan.summary import how_in_words
 from probekit.activations.plan.token_ids import has_texts
 from probekit.activations.run.forward import running
-from probekit.activations.store.begin import CONTINUATIONS, check_free
+from probekit.activations.store.writer import CONTINUATIONS, check_free
 from probekit.errors import ResumeMismatch, StorageError
-from probekit.files.durable import is_there, matches, unseal
+from probekit.files.durable import is_there, unseal
+from probekit.files.records import has_form
 from probekit.files.remote.path import AnyPath, as_path
 from probekit.files.run import ELSEWHERE, PLAN, Run, begin_run, differing, folder_name, refuse_others
 from probekit.machine.progress import progress_bar
 from probekit.models.generation import Among, Continuation, continuation_text, continuations
 from probekit.tasks.base import Task, without_bad_rows
 from probekit.tasks.fields import CHAT, GENERATE, PROMPT_CHARACTERS, Region
-from probekit.text import counted
+from probekit.text import counted, printable
 
+SHOWN = 3  # texts that a dry run continues
+STEPS = 3  # tokens of each row that are timed, after one that is not
 Advance = Callable[[int, int], None]  # takes the tokens that were written, and how many texts ended
-_BATCH = {"rows": [int], "tokens": [[int]], "ended": [str]}
 _EXPLAINED = {
     "prompts": " (the texts, their order, or how they become tokens)",
     "model_fingerprint": " (the weights, in the type that computes)",
 }
+
+
+class _Plan(TypedDict):
+    format: str
+    identity: dict[str, Any]
+
+
+class _Batch(TypedDict):
+    rows: list[int]
+    tokens: list[list[int]]
+    ended: list[str]
 
 
 def write_continuations(plan: ContinuationPlan, folder: AnyPath | None = None, progress: bool | None = None) -> Task:
@@ -97,11 +114,7 @@ def trimmed(plan: ContinuationPlan, row: int, made: Continuation) -> Continuatio
 
 
 def _without_bad_rows(plan: ContinuationPlan, made: dict[int, Continuation]) -> tuple[Task, np.ndarray]:
-    """The task without the texts that were not continued, and the rows that are left.
-
-    Raises:
-        DataError: there are some, unless they are left out; or no others.
-    """
+    """The task without the texts that were not continued, and the rows that are left."""
     why = (
         f"the model ends it at once, with the stop token {stop_names(plan)}; stop at another token (--stop), or leave "
         "it out (--on-bad-row skip)"
@@ -115,12 +128,9 @@ def _without_bad_rows(plan: ContinuationPlan, made: dict[int, Continuation]) -> 
 def continued_task(
     plan: ContinuationPlan, made: dict[int, Continuation], texts: Mapping[int, str] | None = None
 ) -> Task:
-    """The task with whole texts: of each example that was continued, prompt and continuation.
+    """The task with whole texts: of each example that was continued, prompt and continuation (no stop token).
 
-    Args:
-        plan: the plan.
-        made: the continuation of each example, without its stop token.
-        texts: the characters of each continuation; None decodes its tokens.
+    Without `texts`, the characters of each continuation, its tokens are decoded.
 
     Raises:
         DataError: a text was not continued, unless such rows are skipped; or none was.
@@ -215,7 +225,7 @@ def begin_folder(folder: AnyPath, plan: ContinuationPlan) -> Run:
             raise ResumeMismatch(f"{str(store)!a} was made with other settings (generate: nothing there); {ELSEWHERE}")
 
     def check(found: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-        if not matches(found, {"format": str, "identity": dict}) or found["format"] != FORMAT:
+        if not has_form(_Plan, found) or found["format"] != FORMAT:
             raise StorageError(f"{str(folder / PLAN)!a} is not a plan of continuations; {ELSEWHERE}")
         stored, wanted = found["identity"], ours["identity"]
         if fields := differing(stored, wanted):
@@ -237,7 +247,7 @@ def batch_on_disk(run: Run, number: int, rows: np.ndarray) -> list[Continuation]
     def fits(body: Mapping[str, Any]) -> bool:
         return body["rows"] == rows.tolist() and len(body["tokens"]) == len(body["ended"]) == len(rows)
 
-    body = run.read(_piece(number), _BATCH, fits)
+    body = run.read(_piece(number), _Batch, fits)
     return [Continuation(tokens, why) for tokens, why in zip(body["tokens"], body["ended"], strict=True)]
 
 
@@ -257,3 +267,78 @@ def texts_written(folder: AnyPath) -> int:
 
 def _piece(number: int) -> str:
     return f"{number:06d}"
+
+
+# before it runs ---------------------------------------------------------------------------------------------------
+
+
+def sketched_task(plan: ContinuationPlan) -> Task:
+    """The plan's task with its first texts continued, and the others as long as they can get, by one token."""
+    rows = np.concatenate(plan.batches)
+    first = np.sort(rows)[:SHOWN]
+    with writing(plan):
+        written = write_rows(plan, first)
+    made = {int(row): trimmed(plan, int(row), one) for row, one in zip(first, written, strict=True)}
+    has_text, of_length = has_texts(plan.task), dict[int, str]()
+    texts = {row: written_text(plan, row, one) for row, one in made.items()} if has_text else {}
+    longest = Continuation([_filler(plan, int(first[0]))] * plan.most, "max_new_tokens")
+    for row in rows.tolist():
+        if row not in made:
+            made[row] = one = trimmed(plan, row, longest)
+            if has_text and len(one.tokens) not in of_length:  # decoded once, not once a text
+                of_length[len(one.tokens)] = written_text(plan, row, one)
+            texts[row] = of_length.get(len(one.tokens), "")
+    task = continued_task(plan, made, texts if has_text else None)
+    return replace(task, info={key: value for key, value in task.info.items() if key != GENERATE})
+
+
+def _filler(plan: ContinuationPlan, row: int) -> int:
+    """A token of a prompt that has a letter or a digit, if there is one."""
+    ids, tokenizer = prompt_of(plan, row), plan.model.tokenizer
+    names = [""] * len(ids) if tokenizer is None else tokenizer.tokens(ids)
+    return next((i for i, name in zip(ids, names, strict=True) if name.strip().isalnum()), ids[-1])
+
+
+def writing_seconds(plan: ContinuationPlan) -> float:
+    """The time that the continuations take at most, from a few steps of a batch of one-token prompts.
+
+    Reading the prompts is counted as if each token cost as much as a step's; attention over them is left out.
+    """
+    rows, ends = max(plan.batches, key=len), list[float]()
+    prompts, steps = [prompt_of(plan, int(row))[-1:] for row in rows], min(STEPS + 1, plan.model.cfg.n_ctx)
+    among = Among(rows.tolist(), len(plan.task))
+    with writing(plan):
+        start = time.perf_counter()
+        continuations(plan.model, prompts, steps, among=among, advance=lambda *_: ends.append(time.perf_counter()))
+    step = (ends[-1] - ends[0]) / (steps - 1) if steps > 1 else ends[0] - start
+    read = int(plan.sequences.lengths[np.concatenate(plan.batches)].sum())
+    return step * (plan.most * len(plan.batches) + read / len(rows))
+
+
+def continuations_as_dict(plan: ContinuationPlan) -> dict[str, Any]:
+    """The plan as JSON-able numbers and names."""
+    names = ("generate", "temperature", "top_k", "top_p", "generate_seed", "stop_tokens", "batch_tokens")
+    n = len(plan.task) - len(plan.full)
+    numbers = {"texts": n, "left_out": len(plan.full), "most_tokens": n * plan.most, "batches": len(plan.batches)}
+    return {**{name: plan.identity[name] for name in names}, **numbers}
+
+
+def describe_continuations(plan: ContinuationPlan, seconds: float | None = None) -> str:
+    """The plan as one line for the terminal; with the estimated time, if there is one."""
+    n = continuations_as_dict(plan)
+    batches = f"{counted(n['batches'], 'batch', 'batches')} of up to {counted(max(map(len, plan.batches)), 'text')}"
+    end = f"until {stop_names(plan)}" if plan.stops else "without a stop token"
+    left = f", {n['left_out']:,} left out with a full context" if n["left_out"] else ""
+    line = (
+        f"up to {counted(plan.most, 'token')} after each of {counted(n['texts'], 'text')}{left}, {how_in_words(n)}, "
+        f"{end}; {batches}{_answered(plan)}"
+    )
+    time = "" if seconds is None else f"; at most about {duration(seconds)}"
+    return f"{'write':<9}{printable(line + time)}"
+
+
+def _answered(plan: ContinuationPlan) -> str:
+    """How many chats end with an answer already, after which the model begins a second one; "" for none."""
+    n = sum(bool(own) and own[-1].name == "assistant" for own in plan.task.regions or ())
+    each = f"{n:,} of the chats" if n < len(plan.task) else "the chats"
+    return f"; {each} already end with an answer of the assistant, and the model writes another after it" if n else ""

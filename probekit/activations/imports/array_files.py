@@ -8,8 +8,7 @@ https://github.com/huggingface/safetensors#format
 
 import hashlib
 import math
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from probekit.errors import DataError
 from probekit.files.plain_files import open_regular
 from probekit.files.safetensors_header import MAX_AXES, MAX_SIZE, HeaderError, check_file_size, read_header
 from probekit.options.check import check_there
-from probekit.text import listed
+from probekit.text import by_numbers, listed
 
 LABELS = "labels"  # key of a tensor, or name of a .npy file, that holds labels instead of activations
 PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib")
@@ -141,11 +140,16 @@ def file_state(path: Path) -> tuple[int, int, int]:
     Raises:
         DataError: the file cannot be read.
     """
-    try:
+    with _reading(path):
         about = path.stat()
-    except OSError as error:
-        raise _unreadable(path, error) from None
     return about.st_ino, about.st_size, about.st_mtime_ns
+
+
+def check_unchanged(states: Mapping[Path, tuple[int, int, int]]) -> None:
+    """Raise a DataError if a file was written since it had this `file_state`."""
+    for path, state in states.items():
+        if file_state(path) != state:
+            raise DataError(f"{str(path)!a} was written while it was imported; run the same command again")
 
 
 def scan(
@@ -154,13 +158,7 @@ def scan(
     check: Callable[[FileArray, Tensor], None],
     advance: Callable[[int], object],
 ) -> str:
-    """Read one file once, in order, and return its sha256; `check` gets its values in chunks.
-
-    Args:
-        path: the file.
-        arrays: all of its arrays, in file order.
-        check: called with an array and some of its values.
-        advance: called with bytes that were read.
+    """Read one file once, in order, and return its sha256; `check` gets its arrays' values in chunks.
 
     Raises:
         DataError: the file cannot be read, or ended early; and the errors of `check`.
@@ -171,28 +169,28 @@ def scan(
         _fill(file, memoryview(head), path)
         digest.update(head)
         for array in arrays:
-            for size in _chunks(array.n_bytes):
-                data = bytearray(size)
+            for start in range(0, array.n_bytes, CHUNK):
+                data = bytearray(min(CHUNK, array.n_bytes - start))
                 _fill(file, memoryview(data), path)
                 digest.update(data)
                 check(array, _values(array, data))
-                advance(size)
+                advance(len(data))
     return digest.hexdigest()
 
 
-def _chunks(n_bytes: int) -> Iterator[int]:
-    for start in range(0, n_bytes, CHUNK):
-        yield min(CHUNK, n_bytes - start)
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn an OSError into a DataError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{str(path)!a} cannot be read: {error.strerror}") from None
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """A file to read; an OSError becomes a DataError that names the file."""
-    try:
-        with open_regular(path) as file:
-            yield file
-    except OSError as error:
-        raise _unreadable(path, error) from None
+    with _reading(path), open_regular(path) as file:
+        yield file
 
 
 def _fill(file: BinaryIO, data: memoryview, path: Path) -> None:
@@ -202,16 +200,16 @@ def _fill(file: BinaryIO, data: memoryview, path: Path) -> None:
         )
 
 
-def _unreadable(path: Path, error: OSError) -> DataError:
-    return DataError(f"{str(path)!a} cannot be read: {error.strerror}")
-
-
 def _npy(path: Path, file: BinaryIO) -> list[FileArray]:
     try:
         version = np.lib.format.read_magic(file)
         if version not in _NPY_HEADERS:
             raise ValueError(f"format version {version}")
-        _check_npy_header(file, 2 if version == (1, 0) else 4)
+        width = 2 if version == (1, 0) else 4
+        length = int.from_bytes(file.read(width), "little")
+        if length > MAX_NPY_HEADER:  # numpy would read all of it, up to 4 GB, before it checks the length
+            raise ValueError(f"its header claims {length:,} bytes")
+        file.seek(-width, 1)
         shape, fortran, dtype = _NPY_HEADERS[version](file)
         if len(shape) > MAX_AXES or not all(0 <= n < MAX_SIZE for n in shape) or not dtype.itemsize:
             raise ValueError(f"shape {shape} of {dtype}")
@@ -230,14 +228,6 @@ def _npy(path: Path, file: BinaryIO) -> list[FileArray]:
     except HeaderError as error:
         raise _damaged(path, str(error)) from None
     return [array]
-
-
-def _check_npy_header(file: BinaryIO, width: int) -> None:
-    """Refuse a long header: numpy would read all of it, up to 4 GB, before it checks the length."""
-    length = int.from_bytes(file.read(width), "little")
-    if length > MAX_NPY_HEADER:
-        raise ValueError(f"its header claims {length:,} bytes")
-    file.seek(-width, 1)
 
 
 _NPY_HEADERS: dict[tuple[int, int], Callable[[BinaryIO], tuple[tuple[int, ...], bool, np.dtype]]] = {
@@ -264,11 +254,11 @@ def _damaged(path: Path, why: str) -> DataError:
 def find_array_files(source: Path, labels: Path | None) -> tuple[list[Path], list[str]]:
     """The files of arrays in natural order, and the names of other files."""
     check_there(source)
-    try:
-        found = [source] if not source.is_dir() else sorted(source.iterdir(), key=_natural)
-    except OSError as error:
-        raise DataError(f"{str(source)!a} cannot be read: {error.strerror}") from None
-    found = [path for path in found if not path.name.startswith(".") and not _same(path, labels)]
+    with _reading(source):
+        found = sorted(source.iterdir(), key=lambda path: by_numbers(path.name)) if source.is_dir() else [source]
+    if labels is not None and labels.exists():
+        found = [path for path in found if not (path.exists() and path.samefile(labels))]
+    found = [path for path in found if not path.name.startswith(".")]
     for path in found:
         _refuse_pickle(path)
     files = [path for path in found if path.suffix in SUFFIXES]
@@ -283,14 +273,6 @@ def find_array_files(source: Path, labels: Path | None) -> tuple[list[Path], lis
             f"{str(source)!a} holds no .npy or .safetensors file of activations, but {others}; save them there as one"
         )
     return files, left_aside
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path.name)]
-
-
-def _same(path: Path, labels: Path | None) -> bool:
-    return labels is not None and labels.exists() and path.exists() and path.samefile(labels)
 
 
 def _refuse_pickle(path: Path) -> None:

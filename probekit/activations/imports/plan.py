@@ -37,12 +37,8 @@ class Source(Protocol):
         """Bytes that are read to check the files."""
         ...
 
-    def checked(self, plan: "ImportPlan", advance: Callable[[int], object]) -> dict[str, Any]:
+    def checked(self, advance: Callable[[int], object]) -> dict[str, Any]:
         """Read every file once; what of it decides the bits of the store, checksums of the files included.
-
-        Args:
-            plan: the import.
-            advance: called with bytes that were read.
 
         Raises:
             DataError: NaN, infinity or a value that the type on disk cannot hold; a file that cannot be read, or was
@@ -58,8 +54,8 @@ class Source(Protocol):
         """What it says of itself, JSON-able."""
         ...
 
-    def lines(self, plan: "ImportPlan", in_full: bool) -> Iterator[tuple[str, str]]:
-        """The same in words, as (key, text); `in_full` with each array."""
+    def lines(self, left_aside: list[str], in_full: bool) -> Iterator[tuple[str, str]]:
+        """The same in words, as (key, text), and what was left aside; `in_full` with each array."""
         ...
 
 
@@ -151,5 +147,5 @@ def describe_import(plan: ImportPlan, arrays: bool = True) -> str:
     if not task.n_classes():
         labels = task.labels[task.target]
         lines.append(("labels", f"numbers, {labels.min():g} to {labels.max():g}: a regression"))
-    lines += plan.source.lines(plan, arrays)
+    lines += plan.source.lines(plan.left_aside, arrays)
     return "\n".join(f"{key:<8}{printable(value)}" for key, value in lines)

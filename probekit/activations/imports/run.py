@@ -14,10 +14,9 @@ from torch import Tensor
 from probekit.activations.imports.arrays import plan_arrays
 from probekit.activations.imports.plan import ImportPlan
 from probekit.activations.imports.vllm import plan_requests
-from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.format import FORMAT_VERSION
 from probekit.activations.store.reader import Store
-from probekit.activations.store.writer import StoreWriter
+from probekit.activations.store.writer import NewStore, StoreWriter, begin_store
 from probekit.errors import DataError
 from probekit.files.remote.path import AnyPath
 from probekit.files.run import folder_name
@@ -36,7 +35,7 @@ def import_activations(source: str | Path, options: ImportArguments) -> Store:
 
     Args:
         source: a folder of .npy and .safetensors files, or one such file; their names give the places
-            (`imports.place_names`). Or, with format="vllm", the folder of its requests.
+            (`imports.arrays`). Or, with format="vllm", the folder of its requests.
         options: the fields of `ImportArguments`.
 
     Raises:
@@ -67,19 +66,15 @@ def run_import(
 ) -> Store:
     """Carry out a plan, as `import_activations` does.
 
-    Args:
-        plan: the import.
-        out: as for `import_activations`.
-        progress: as for `import_activations`.
-        on_begin: called with the store's path when every file is checked, just before anything is written.
-
-    Raises:
-        As `import_activations`.
+    `on_begin` gets the store's path when every file is checked, just before anything is written.
     """
     n_bytes = plan.row_bytes
     with progress_bar("import", "B", int(n_bytes.sum()) + plan.source.n_bytes, progress) as bar:
-        identity = _identity(plan, plan.source.checked(plan, bar.advance))
-        path = _default_path(plan, identity) if out is None else check_any_path("out", out)
+        identity = _identity(plan, plan.source.checked(bar.advance))
+        if out is None:  # equal imports get the same path
+            what = "-".join(plan.points) if plan.source.format == "arrays" else plan.source.format
+            out = Path("runs", folder_name([plan.model, plan.task.name, what, "import"], identity))
+        path = check_any_path("out", out)
         if on_begin:
             on_begin(path)
         new = NewStore(identity, plan.model, plan.task, plan.layout, plan.positions, None, _meta(plan, identity))
@@ -115,12 +110,6 @@ def _identity(plan: ImportPlan, of_source: dict[str, Any]) -> dict[str, Any]:
         "dtype": plan.dtype,
         "shards": len(plan.shards),
     }
-
-
-def _default_path(plan: ImportPlan, identity: dict[str, Any]) -> Path:
-    """The store of this import under runs/; equal imports get the same path."""
-    what = "-".join(plan.points) if plan.source.format == "arrays" else plan.source.format
-    return Path("runs", folder_name([plan.model, plan.task.name, what, "import"], identity))
 
 
 def _kept(plan: ImportPlan, rows: np.ndarray) -> dict[Place, Tensor]:

@@ -20,15 +20,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.imports.array_files import FileArray, scan
-from probekit.activations.imports.plan import STORED_AS, ImportPlan
-from probekit.activations.imports.vllm_requests import (
-    STATES,
-    VllmRequest,
-    find_stack_axis,
-    read_requests,
-    read_states,
+from probekit.activations.imports.array_files import (
+    FileArray,
+    arrays_in,
+    check_unchanged,
+    file_state,
+    find_array_files,
+    read_rows,
+    scan,
 )
+from probekit.activations.imports.plan import STORED_AS, ImportPlan
 from probekit.activations.layout import row_bytes
 from probekit.activations.plan.build import SHARD_BYTES, plan_extraction
 from probekit.activations.plan.plan import ExtractionPlan
@@ -44,9 +45,30 @@ from probekit.tasks.base import Task
 from probekit.tasks.load import load_task
 from probekit.text import counted, listed
 
+STATES, TOKENS = "hidden_states", "token_ids"
+NO_CACHE = "run vLLM again with enable_prefix_caching=False"
 OF_ARRAYS = ("labels", "point", "n_layers")  # options that say what a file of vLLM says
 _OF_TASK = ("text_column", "label_column", "group_column", "columns", "header", "regression", "max_classes", "seed")
 _AXES = {None: "[tokens, width]", 0: "[layers, tokens, width]", 1: "[tokens, layers, width]"}
+
+
+@dataclass(frozen=True, eq=False)
+class VllmRequest:
+    """One file.
+
+    Attributes:
+        file: where it is.
+        arrays: all arrays in it, in file order.
+        states: its hidden states, as the header describes them.
+        tokens: its token ids, int64 [T].
+        state: a value that changes when the file is written again.
+    """
+
+    file: Path
+    arrays: list[FileArray]
+    states: FileArray
+    tokens: np.ndarray
+    state: tuple[int, int, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +102,7 @@ class VllmFiles:
         """Bytes that are read to check the files."""
         return sum(request.file.stat().st_size for request in self.files)
 
-    def checked(self, plan: ImportPlan, advance: Callable[[int], object]) -> dict[str, Any]:
+    def checked(self, advance: Callable[[int], object]) -> dict[str, Any]:
         """A checksum of all files and how they are read, after every value was checked; errors as in `Source`."""
         digest = hashlib.sha256()
         for request in self.files:
@@ -104,7 +126,7 @@ class VllmFiles:
         """The rows of these examples at each place, [R, D]; errors as in `Source`."""
         parts = []
         for row in shard.tolist():
-            x_STD = read_states(self.requests[row], self.stack_axis)
+            x_STD = _read_states(self.requests[row], self.stack_axis)
             parts += [self._kept(x_STD, read, row) for read in self.reading.reading.reads]
         return dict(zip(self.places, torch.cat(parts, 1), strict=True))
 
@@ -125,12 +147,12 @@ class VllmFiles:
         about = {"format": "vllm", "width": self.width, "positions": self.reading.reading.positions, "bos": self.bos}
         return {**about, "stack_axis": self.stack_axis, "files": len(self.files)}
 
-    def lines(self, plan: ImportPlan, in_full: bool) -> Iterator[tuple[str, str]]:
+    def lines(self, left_aside: list[str], in_full: bool) -> Iterator[tuple[str, str]]:
         """How many files there are, how they are read, and how many are ignored."""
         bos = " after a BOS" if self.bos else ""
         yield "files", f"{len(self.files):,}, {_AXES[self.stack_axis]}; their tokens are those of the texts{bos}"
-        if plan.left_aside:
-            yield "ignored", f"{counted(len(plan.left_aside), 'file')} of no text: {listed(plan.left_aside, most=4)}"
+        if left_aside:
+            yield "ignored", f"{counted(len(left_aside), 'file')} of no text: {listed(left_aside, most=4)}"
 
 
 def plan_requests(source: str | Path, options: ImportOptions) -> ImportPlan:
@@ -142,12 +164,13 @@ def plan_requests(source: str | Path, options: ImportOptions) -> ImportPlan:
     """
     source, ids = check_path("source", source).expanduser(), _layer_ids(options)
     check_model_name(str(options.model))
-    requests = read_requests(source)
+    files, _ = find_array_files(source, None)
+    requests = [_request(file) for file in files if file.suffix == ".safetensors"]
     task = load_task(str(options.dataset), **{name: getattr(options, name) for name in _OF_TASK})
     model = outline(str(options.model), tokenizer=True)
     places = _places(range(model.n_layers + 1) if ids is None else ids, model.n_layers, options)
     width = model.cfg.d_model
-    axis = find_stack_axis(requests, len(places), width, options.stack_axis)
+    axis = _stack_axis(requests, len(places), width, options.stack_axis)
     reading, bos = _reading(model, task, options, requests)
     found, left_aside = _match(reading, requests)
     types = {STORED_AS.get(one.states.type_name, "") for one in found}
@@ -238,11 +261,19 @@ def _match(plan: ExtractionPlan, requests: list[VllmRequest]) -> tuple[list[Vllm
         by_tokens[_key(request.tokens)].append(request)
     keys = [_key(plan.sequences[i]) for i in range(len(plan.task))]
     if missing := [i for i, key in enumerate(keys) if key not in by_tokens]:
-        first = missing[0]
+        first = plan.sequences[missing[0]].tolist()
         names = listed([ascii(str(plan.task.ids[i]))[:60] for i in missing], most=4)
+        said = f"{len(first):,} tokens, {listed(first, most=6)}"
+        other = next((one for one in requests if _key(one.tokens) not in set(keys)), None)
+        if other is None:
+            said += "; run vLLM on it too"
+        else:
+            said += (
+                f"; {other.file.name!a}, which is of no text, has {len(other.tokens):,}, "
+                f"{listed(other.tokens.tolist(), most=6)}: give vLLM the same texts, without a chat template"
+            )
         raise DataError(
-            f"no file has the tokens of {counted(len(missing), 'text')} of {len(keys):,}: {names}; the first has "
-            f"{len(plan.sequences[first]):,} tokens, {_shown(plan.sequences[first])}{_nearest(plan, requests)}"
+            f"no file has the tokens of {counted(len(missing), 'text')} of {len(keys):,}: {names}; the first has {said}"
         )
     wanted, taken = set(keys), defaultdict(int)
     found = []
@@ -253,17 +284,88 @@ def _match(plan: ExtractionPlan, requests: list[VllmRequest]) -> tuple[list[Vllm
     return found, [one.file.name for one in requests if _key(one.tokens) not in wanted]
 
 
-def _shown(tokens: np.ndarray) -> str:
-    return listed(tokens.tolist(), most=6)
+def _request(file: Path) -> VllmRequest:
+    """One file; its header and its tokens are read."""
+    state, found = file_state(file), arrays_in(file)
+    arrays = {array.key: array for array in found}
+    if STATES not in arrays or TOKENS not in arrays:
+        held = listed([ascii(name) for name in arrays]) or "nothing"
+        raise DataError(f"{str(file)!a} holds {held}, expected {STATES} and {TOKENS} as vLLM writes them")
+    tokens = arrays[TOKENS]
+    if len(tokens.shape) != 1 or tokens.dtype not in ("<i8", "<i4") or not tokens.shape[0]:
+        raise DataError(
+            f"{tokens.where} has the shape {list(tokens.shape)} of {tokens.type_name}, expected token ids [T]"
+        )
+    ids = read_rows(tokens, 0, 0, tokens.shape[0]).numpy().astype(np.int64)
+    return VllmRequest(file, found, arrays[STATES], ids, state)
 
 
-def _nearest(plan: ExtractionPlan, requests: list[VllmRequest]) -> str:
-    """What the first file of no text holds, for the message about a text of no file."""
-    wanted = {_key(plan.sequences[i]) for i in range(len(plan.task))}
-    other = next((one for one in requests if _key(one.tokens) not in wanted), None)
-    if other is None:
-        return "; run vLLM on it too"
-    return (
-        f"; {other.file.name!a}, which is of no text, has {len(other.tokens):,}, {_shown(other.tokens)}: give vLLM the "
-        "same texts, without a chat template"
+def _stack_axis(requests: Sequence[VllmRequest], n_layers: int, width: int, given: int | None) -> int | None:
+    """The axis of the layers in all files; None where there is one layer and no axis for it.
+
+    The shape of each file allows one order of the axes, or both where it has as many tokens as layers. One order must
+    be left for all of them, or be `given`.
+    """
+    if not requests:
+        raise DataError("there is no file of a request; give the folder that vLLM wrote (shared_storage_path)")
+    allowed: dict[int | None, VllmRequest] = {}
+    common: set[int | None] = {None, 0, 1}
+    for request in requests:
+        orders = _orders(request, n_layers, width)
+        if not orders & common:
+            other = next(one for axis, one in allowed.items() if axis not in orders)
+            raise DataError(
+                f"{request.states.where} has the shape {list(request.states.shape)} and {other.states.where} "
+                f"{list(other.states.shape)}: their axes are in different orders; import them one by one"
+            )
+        allowed |= dict.fromkeys(orders, request)
+        common &= orders
+    if given is not None and given not in common:
+        raise UsageError(f"--stack-axis {given} does not fit {requests[0].states.where}; leave it out")
+    if given is None and len(common) > 1:
+        raise UsageError(
+            f"every file has {counted(n_layers, 'token')} and as many layers, so its shape does not show which axis is "
+            "which; say it with --stack-axis, 1 for [tokens, layers, width] or 0 for [layers, tokens, width]"
+        )
+    return given if given is not None else common.pop()
+
+
+def _orders(request: VllmRequest, n_layers: int, width: int) -> set[int | None]:
+    """The axes of the layers that the shape of one file allows."""
+    shape, T = request.states.shape, len(request.tokens)
+    if n_layers > 1 and list(shape) == [T, n_layers * width]:
+        raise DataError(
+            f"{request.states.where} has the shape {list(shape)}, {n_layers:,} layers in one row; write it as [tokens, "
+            "layers, width], as vLLM's own connector does"
+        )
+    if not shape or shape[-1] != width:
+        raise DataError(
+            f"{request.states.where} has the shape {list(shape)}, and the model is {width} wide; name its own model"
+        )
+    if len(shape) == 2 and n_layers == 1 and shape[0] == T:
+        return {None}
+    orders: set[int | None] = {
+        axis for axis in (0, 1) if len(shape) == 3 and shape[axis] == n_layers and shape[1 - axis] == T
+    }
+    if orders:
+        return orders
+    where = f"{request.states.where} has the shape {list(shape)}"
+    if len(shape) == 3 and n_layers in shape[:2]:
+        n_states = shape[0] if shape[1] == n_layers else shape[1]
+        if n_states < T:
+            raise DataError(
+                f"{where}, states of {n_states:,} of its {T:,} tokens: vLLM took the others from its prefix cache; "
+                f"{NO_CACHE}, and with enable_chunked_prefill=False"
+            )
+        raise DataError(f"{where}, states of more than its {T:,} tokens; run vLLM again with max_tokens=1")
+    raise DataError(
+        f"{where}, expected {T:,} tokens and {counted(n_layers, 'layer')} in either order; name the layers of "
+        "eagle_aux_hidden_state_layer_ids with --layers, ascending"
     )
+
+
+def _read_states(request: VllmRequest, axis: int | None) -> Tensor:
+    """The states of one request, [S, T, D]."""
+    x = read_rows(request.states, 0, 0, request.states.shape[0])
+    check_unchanged({request.file: request.state})
+    return x.unsqueeze(0) if axis is None else x.movedim(axis, 0)

@@ -10,14 +10,16 @@ where sums are wanted too; sums are joined only if they count each shard once.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 
 from probekit.activations.plan.packing import ATTENTION_COST, Packing
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.store.format import PlanFile, has_manifest, record_numbers
-from probekit.activations.sums.files import read_sums, sums_at
-from probekit.files.durable import make_folder, matches
+from probekit.activations.sums.statistics import read_sums, sums_at
+from probekit.files.durable import make_folder
+from probekit.files.records import has_form
 from probekit.files.remote.path import AnyPath
 from probekit.files.run import Run
 from probekit.text import listed
@@ -25,6 +27,10 @@ from probekit.text import listed
 FOLDER = "parts"
 # A node of a model without d_model: attention is left out, as nothing says how wide its linear layers are.
 _NO_WIDTH = float("inf")
+
+
+class _Cut(TypedDict):
+    parts: list[list[int]]
 
 
 def shard_costs(plan: ExtractionPlan) -> np.ndarray:
@@ -97,7 +103,7 @@ def cut_file(path: AnyPath, n: int) -> AnyPath:
 
 def read_cuts(path: AnyPath, plan: PlanFile) -> dict[int, list[list[int]]]:
     """Number of parts -> the shard numbers of each; those of another plan, and damaged ones, are left out."""
-    found = [body["parts"] for _, body in Run(path / FOLDER, plan.seal).sound() if matches(body, {"parts": [[int]]})]
+    found = [body["parts"] for _, body in Run(path / FOLDER, plan.seal).sound() if has_form(_Cut, body)]
     every = list(range(plan.shards or 0))
     return {len(parts): parts for parts in found if sorted(number for part in parts for number in part) == every}
 

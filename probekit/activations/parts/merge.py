@@ -12,7 +12,6 @@ from probekit.activations.parts.cut import (
     write_cut,
 )
 from probekit.activations.parts.work import finish_store
-from probekit.activations.store.begin import check_free, check_same
 from probekit.activations.store.examples import check_examples
 from probekit.activations.store.format import (
     MAX_EXAMPLES_BYTES,
@@ -26,7 +25,8 @@ from probekit.activations.store.format import (
 )
 from probekit.activations.store.shard import record_body
 from probekit.activations.store.tensors import SIZE, check_shard
-from probekit.activations.sums.files import PartSums, join_sums, list_sums, newest, sums_are_whole, sums_at
+from probekit.activations.store.writer import check_free, check_same
+from probekit.activations.sums.statistics import PartSums, join_sums, list_sums, newest, sums_are_whole, sums_at
 from probekit.errors import StorageError, UsageError
 from probekit.files.durable import (
     TEMPORARY,

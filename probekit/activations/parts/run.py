@@ -17,7 +17,7 @@ from probekit.activations.plan.plan import ExtractionPlan, shard_rows
 from probekit.activations.run.loop import write_missing
 from probekit.activations.run.memory import check_sums
 from probekit.activations.store.tensors import SIZE
-from probekit.activations.sums.files import join_sums, sums_are_whole, sums_at
+from probekit.activations.sums.statistics import join_sums, sums_are_whole, sums_at
 from probekit.activations.sums.tally import Tally
 from probekit.errors import StorageError
 from probekit.files.remote.path import AnyPath

@@ -20,11 +20,10 @@ from probekit.activations.replan import check_extracted, load_again, same_plan
 from probekit.activations.run.device_copy import Shard, on_host
 from probekit.activations.run.forward import running
 from probekit.activations.run.loop import compute_shard, refuse_hooks
-from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import has_manifest, read_plan, record_numbers, stored_rows
 from probekit.activations.store.tensors import SIZE
-from probekit.activations.store.writer import StoreWriter, write_manifest
+from probekit.activations.store.writer import NewStore, StoreWriter, begin_store, write_manifest
 from probekit.errors import UsageError
 from probekit.files.durable import each_of
 from probekit.files.remote.path import AnyPath

@@ -1,6 +1,6 @@
 """Check that a store is as it was written: read every file and name each broken one."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,26 +8,26 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from probekit.activations.store.examples import StoredExamples, joined, read_head, read_piece
+from probekit.activations.store.examples import StoredExamples, joined, piece_path, read_head, read_piece
 from probekit.activations.store.format import (
     AGAIN,
     PlanFile,
     check_layout,
     has_manifest,
-    piece_path,
     read_manifest,
     read_plan,
     read_record,
     record_numbers,
     record_path,
+    record_piece,
     unfinished_advice,
 )
 from probekit.activations.store.labels import FOLDER as LABELS
 from probekit.activations.store.labels import SPLITS_FILE, label_files, read_label_file, read_splits
 from probekit.activations.store.shard import Record, load_record, repair_advice
 from probekit.activations.store.tensors import check_shard
-from probekit.activations.sums.files import FOLDER as STATISTICS
-from probekit.activations.sums.statistics import check_statistics
+from probekit.activations.sums.statistics import FOLDER as STATISTICS
+from probekit.activations.sums.statistics import statistics_progress
 from probekit.errors import StorageError
 from probekit.files.durable import each_of, entries
 from probekit.files.remote.attempts import NotReached
@@ -120,11 +120,7 @@ class Verification:
 
 
 def verify(path: str | AnyPath, advance: Advance = None) -> Verification:
-    """Read every byte of a store, finished or not, and compare all checksums.
-
-    Args:
-        path: the store.
-        advance: called with (bytes read, bytes in all).
+    """Read every byte of a store, finished or not, and compare all checksums; `advance` takes (bytes read, in all).
 
     Raises:
         DataError: no store there.
@@ -188,7 +184,9 @@ def _loose_records(check: _Check) -> dict[int, Record]:
     if check.finished:
         check.attempt("manifest.json", lambda: read_manifest(path))
     loaded = {
-        number: check.attempt(_record_name(number), lambda number=number: load_record(record_path(path, number), None))
+        number: check.attempt(
+            f"records/{record_piece(number)}.json", lambda number=number: load_record(record_path(path, number), None)
+        )
         for number in _record_numbers(check)
     }
     return {number: one[0] for number, one in loaded.items() if one}
@@ -199,7 +197,7 @@ def _planned_records(check: _Check, plan: PlanFile) -> dict[int, Record]:
     examples = _checked_examples(check, plan)
     if examples:
         _check_labels(check, examples)
-    manifest = check.attempt("manifest.json", lambda: _manifest_of(check.path, plan)) if check.finished else None
+    manifest = check.attempt("manifest.json", lambda: read_manifest(check.path, plan)) if check.finished else None
     if manifest and examples and manifest["examples"] != examples.seal:
         check.add("examples.json", "it is not the one that the manifest names")
     seals: list[str] | None = manifest["records"] if manifest else None
@@ -210,7 +208,7 @@ def _planned_records(check: _Check, plan: PlanFile) -> dict[int, Record]:
     read = each_of(check.path, lambda number: _tried(lambda: read_record(check.path, plan, number)), numbers)
     for number, found in zip(numbers, read, strict=True):
         record = check.attempt(
-            _record_name(number),
+            f"records/{record_piece(number)}.json",
             lambda number=number, found=found: _checked_record(check.path, plan, found, examples, seals, number, taken),
         )
         if record is None:
@@ -227,7 +225,7 @@ def _checked_examples(check: _Check, plan: PlanFile | None) -> StoredExamples | 
     if head is None:
         return None
     pieces = [
-        check.attempt(str(piece_path(Path(), one)), lambda one=one, head=head: read_piece(path, head, one))
+        check.attempt(str(piece_path(Path(), head, one)), lambda one=one, head=head: read_piece(path, head, one))
         for one in head.pieces
     ]
     sound = [piece for piece in pieces if piece is not None]
@@ -250,13 +248,6 @@ def _check_labels(check: _Check, examples: StoredExamples) -> None:
     for file in files:
         read = read_splits if file.name == SPLITS_FILE else read_label_file
         check.attempt(f"{LABELS}/{file.name}", lambda read=read, file=file: read(file, examples))
-
-
-def _manifest_of(path: AnyPath, plan: PlanFile) -> dict[str, Any]:
-    manifest = read_manifest(path)
-    if manifest["plan"] != plan.seal:
-        raise StorageError("it belongs to another plan")
-    return manifest
 
 
 def _tried(read: Callable[[], T]) -> T | Exception:
@@ -289,11 +280,6 @@ def _checked_record(
     return record
 
 
-def _record_name(number: int) -> str:
-    """The path of a record in its store."""
-    return str(record_path(Path(), number))
-
-
 def _record_numbers(check: _Check) -> list[int]:
     try:
         return record_numbers(check.path)
@@ -304,28 +290,17 @@ def _record_numbers(check: _Check) -> list[int]:
 
 def _check_shards(check: _Check, records: dict[int, Record], advance: Advance) -> None:
     total, done = sum(record.n_bytes for record in records.values()), 0
-    errors = _shard_errors(check.path, records.values())
-    for (number, record), error in zip(records.items(), errors, strict=True):
-        check.files += 1
-        check.bytes += record.n_bytes
-        done += record.n_bytes
-        if advance:
-            advance(done, total)
-        if error:
-            check.add(f"shards/{record.file}", error)
-            check.shards.append(number)
-
-
-def _shard_errors(path: AnyPath, records: Iterable[Record]) -> Iterable[StorageError | None]:
-    def error_of(record: Record) -> StorageError | None:
-        try:
-            check_shard(path, record)
-        except StorageError as error:
-            return error
-        return None
-
     with ThreadPoolExecutor(THREADS) as pool:
-        yield from pool.map(error_of, records)
+        errors = pool.map(lambda record: _tried(lambda: check_shard(check.path, record)), records.values())
+        for (number, record), error in zip(records.items(), errors, strict=True):
+            check.files += 1
+            check.bytes += record.n_bytes
+            done += record.n_bytes
+            if advance:
+                advance(done, total)
+            if error:
+                check.add(f"shards/{record.file}", error)
+                check.shards.append(number)
 
 
 def _check_statistics(check: _Check) -> int | None:
@@ -334,7 +309,7 @@ def _check_statistics(check: _Check) -> int | None:
     files = [path for path in folder.glob("[0-9a-f]*") if path.suffix in (".json", ".safetensors")]
     check.files += len(files)
     try:
-        counted = check_statistics(check.path)
+        counted = statistics_progress(check.path, check=True)
         check.bytes += sum(path.stat().st_size for path in files)
     except (StorageError, OSError) as error:
         check.add(STATISTICS, error)

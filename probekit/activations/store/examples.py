@@ -11,16 +11,17 @@ import hashlib
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict
 
 import numpy as np
 
 from probekit.activations.layout import Layout
-from probekit.activations.store import old_examples
-from probekit.activations.store.format import AGAIN, MAX_EXAMPLES_BYTES, PlanFile, piece_path, require, storage_errors
+from probekit.activations.store.format import AGAIN, MAX_EXAMPLES_BYTES, PlanFile, require, storage_errors
+from probekit.activations.store.old_format import is_old, old_columns, old_head
 from probekit.errors import StorageError
-from probekit.files.durable import each_of, matches, read_plain, seal, unseal, write_first, write_named
+from probekit.files.durable import each_of, read_plain, seal, unseal, write_first, write_named
+from probekit.files.records import read_as
 from probekit.files.remote.path import AnyPath
 from probekit.files.scratch import give_back_memory, pieces
 from probekit.selections import Selection
@@ -40,6 +41,7 @@ from probekit.tasks.fields import (
     to_arrow,
 )
 
+FOLDER = "examples"
 PIECE_BYTES = 4 << 20  # roughly; parsing a piece takes several times as much memory for a moment
 PIECE_ROWS = 16_384
 AHEAD = 3  # pieces that are read ahead from an object store
@@ -58,18 +60,14 @@ LAYOUT = {
     "positions": Field(NUMBERS, several=True),  # those with an index for each example, by number
 }
 _COLUMNS = {field: how for field, how in (FIELDS | LAYOUT).items() if how.is_stored}
-_HEAD = {
-    "name": str,
-    "target": str,
-    "info": dict,
-    "label_names": {str: [str]},
-    "position?": str,
-    "positions": [str | int | None],
-    "layout": {"positions": [str], "n_bos": int, "n_end": int},
-    "pieces": [str],
-}
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
 _WHAT = "list of the examples"
+
+
+class _Form(TypedDict):
+    positions: list[str]
+    n_bos: int
+    n_end: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,24 +79,26 @@ class ExamplesHead:
         target: its default label set.
         info: where it comes from.
         label_names: label set -> class names.
-        position: the selection of the task; None where it has an index for each example.
         positions: the positions that were requested; None for each that has an index for each example.
-        form: names of the positions, and the context tokens before and after each text.
-        pieces: files of the pieces, named by their checksums.
-        seal: checksum of the file.
+        layout: names of the positions, and the context tokens before and after each text.
+        pieces: checksums of the pieces.
+        position: the selection of the task; None where it has an index for each example.
         own: the examples of a small store of format 2, which are in the file itself.
+        is_old: True for format 2, whose pieces are JSON.
+        seal: checksum of the file.
     """
 
     name: str
     target: str
     info: dict[str, Any]
     label_names: dict[str, list[str]]
-    position: str | None
     positions: list[str | int | None]
-    form: dict[str, Any]
+    layout: _Form
     pieces: list[str]
-    seal: str
-    own: Columns | None = None
+    position: str | None = None
+    own: Any = None
+    is_old: bool = False
+    seal: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,8 +205,7 @@ def _write_piece(path: AnyPath, columns: Columns, rows: slice) -> str:
             f"{len(data):,} bytes of examples exceed the limit of {MAX_EXAMPLES_BYTES:,}; split the task"
         )
     checksum = hashlib.sha256(data).hexdigest()
-    file = piece_path(path, f"{checksum}.parquet")
-    write_named(file.parent, [data], lambda: file.name)
+    write_named(path / FOLDER, [data], lambda: f"{checksum}.parquet")
     return checksum
 
 
@@ -251,51 +250,44 @@ def read_head(path: AnyPath) -> ExamplesHead:
     file = path / "examples.json"
     body, checksum = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
     with storage_errors(file, _WHAT, AGAIN):
-        is_old = old_examples.is_old(body)
-        body = old_examples.old_head(path, body) if is_old else body
-        require(matches(body, _HEAD), body["target"] in (body["label_names"] or [""]))
-        form, positions, checksums = body["layout"], body["positions"], body["pieces"]
-        require(len(form["positions"]) == len(positions) > 0, form["n_bos"] in (0, 1), form["n_end"] in (0, 1))
-        require(all(map(_CHECKSUM.fullmatch, checksums)), bool(checksums) or is_old)
-        head = ExamplesHead(
-            name=body["name"],
-            target=body["target"],
-            info=body["info"],
-            label_names=body["label_names"],
-            position=body.get("position"),
-            positions=positions,
-            form=form,
-            pieces=[f"{one}.{'json' if is_old else 'parquet'}" for one in checksums],
-            seal=checksum,
-            own=body.get("own") if is_old else None,
-        )
+        if is_old(body):
+            body = old_head(path, body)
+        head = replace(read_as(ExamplesHead, body), seal=checksum)
+        form, positions = head.layout, head.positions
+        require(head.target in (head.label_names or [""]), form["n_bos"] in (0, 1), form["n_end"] in (0, 1))
+        require(len(form["positions"]) == len(positions) > 0, bool(head.pieces) or head.is_old)
+        require(all(map(_CHECKSUM.fullmatch, head.pieces)))
         if head.own is not None:
             _check_piece(head.own, head)
         return head
 
 
-def read_piece(path: AnyPath, head: ExamplesHead, name: str) -> Columns:
+def read_piece(path: AnyPath, head: ExamplesHead, checksum: str) -> Columns:
     """The columns of one piece of the examples.
 
     Raises:
         StorageError: missing, damaged, or not the one that is named.
     """
-    file, checksum = piece_path(path, name), name.partition(".")[0]
-    if name.endswith(".json"):
-        columns = old_examples.read_old_piece(file, checksum, head.label_names)
-        with storage_errors(file, _WHAT, AGAIN):
-            _check_piece(columns, head)
-        return columns
-    try:
-        data = read_plain(file, MAX_EXAMPLES_BYTES)
-    except FileNotFoundError:
-        raise StorageError(f"{str(file)!a} is missing; {AGAIN}") from None
-    if hashlib.sha256(data).hexdigest() != checksum:
+    file = piece_path(path, head, checksum)
+    if head.is_old:
+        content, found = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
+    else:
+        try:
+            content = read_plain(file, MAX_EXAMPLES_BYTES)
+        except FileNotFoundError:
+            raise StorageError(f"{str(file)!a} is missing; {AGAIN}") from None
+        found = hashlib.sha256(content).hexdigest()
+    if found != checksum:
         raise StorageError(f"{str(file)!a} is damaged: its content does not match its name; {AGAIN}")
     with storage_errors(file, _WHAT, AGAIN):
-        columns = _columns_of_file(data)
+        columns = old_columns(content, head.label_names) if isinstance(content, dict) else _columns_of_file(content)
         _check_piece(columns, head)
         return columns
+
+
+def piece_path(path: AnyPath, head: ExamplesHead, checksum: str) -> AnyPath:
+    """The file of a piece of the examples, which is named by its content."""
+    return path / FOLDER / f"{checksum}.{'json' if head.is_old else 'parquet'}"
 
 
 def _columns_of_file(data: bytes) -> Columns:
@@ -351,7 +343,7 @@ def _check_piece(columns: Columns, head: ExamplesHead) -> None:
 
 
 def _layout(columns: Mapping[Any, Any], head: ExamplesHead) -> Layout:
-    lengths, form, picked = columns["lengths", ""], head.form, columns.get(("picked", ""))
+    lengths, form, picked = columns["lengths", ""], head.layout, columns.get(("picked", ""))
     require(lengths.min() >= form["n_bos"] + form["n_end"], (lengths.astype(float) ** 2).sum() < 2**60)
     require(picked is None or (len(form["positions"]) == 1 and bool((picked > 0).all())))
     return Layout(

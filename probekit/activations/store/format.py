@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from probekit.activations.layout import Layout
 from probekit.activations.store.shard import Record, load_record, repair_advice
 from probekit.errors import DataError, StorageError
-from probekit.files.durable import MAX_JSON_BYTES, TEMPORARY, check_folder, each_of, is_there, matches, unseal
+from probekit.files.durable import MAX_JSON_BYTES, TEMPORARY, check_folder, each_of, is_there, unseal
+from probekit.files.records import read_as
 from probekit.files.remote.path import AnyPath
 from probekit.files.run import Run
 from probekit.interventions import edits_in_words
@@ -21,36 +22,44 @@ from probekit.points import Place
 
 FORMAT = "probekit-activations"
 FORMAT_VERSION = 3
-OLD_VERSION = 2  # is read, and not written to: its examples are JSON (`store.old_examples`)
+OLD_VERSION = 2  # is read, and not written to: its examples are JSON (`store.old_format`)
 MAX_EXAMPLES_BYTES = 512 << 20  # of examples.json, or a piece of the examples
 MAX_ROWS = 32 << 20  # examples of a store
 MAX_RECORDS = MAX_JSON_BYTES // 72  # the manifest holds a checksum of each: 68 bytes, and room for the rest
 MAX_WIDTH = 1 << 40
 AGAIN = "remove the store and extract again"
 _RECORD_NAME = re.compile(r"[0-9]{5,9}\.json")
-_PLAN = {
-    "identity": {
-        "places": [(str, int | None)],
-        "widths": [int],
-        "rows": int,
-        "dtype": str,
-        "shards?": int,
-        "edits?": {str: [{"kind": str}]},
-    },
-    "model": str,
-    "task": str,
-    "source?": dict,
-    "meta": dict,
-}
-_MANIFEST = {
-    "format": str,
-    "plan": str,
-    "examples": str,
-    "created": str,
-    "records": [str],
-    "points": [str],
-    "n_layers": int,
-}
+
+
+class _Edit(TypedDict):
+    kind: str
+
+
+class _Identity(TypedDict):
+    places: list[tuple[str, int | None]]
+    widths: list[int]
+    rows: int
+    dtype: str
+    shards: NotRequired[int | None]
+    edits: NotRequired[dict[str, list[_Edit]] | None]
+
+
+class _Plan(TypedDict):
+    identity: _Identity
+    model: str
+    task: str
+    source: NotRequired[dict[str, Any] | None]
+    meta: dict[str, Any]
+
+
+class _Manifest(TypedDict):
+    format: str
+    plan: str
+    examples: str
+    created: str
+    records: list[str]
+    points: list[str]
+    n_layers: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,37 +161,31 @@ def plan_in(path: AnyPath, body: dict[str, Any], seal: str) -> PlanFile:
             "; extract again"
         )
     with storage_errors(file, "plan", AGAIN):
-        return _plan(body, seal)
+        read_as(_Plan, body)
+        identity = body["identity"]
+        rows, widths, shards = identity["rows"], identity["widths"], identity.get("shards")
+        places = [Place(point, layer) for point, layer in identity["places"]]
+        require(len(set(map(str, places))) == len(places) == len(widths) > 0)
+        require(all(0 < width < MAX_WIDTH for width in widths), 0 < rows < MAX_ROWS, identity["dtype"] in DTYPES)
+        require(shards is None or 0 < shards <= min(rows, MAX_RECORDS))
+        source, meta = body.get("source"), body["meta"]
+        return PlanFile(identity, body["model"], body["task"], source, meta, seal, rows, places, widths)
 
 
-def _plan(body: dict[str, Any], seal: str) -> PlanFile:
-    require(matches(body, _PLAN))
-    identity = body["identity"]
-    rows, widths, shards = identity["rows"], identity["widths"], identity.get("shards")
-    places = [Place(point, layer) for point, layer in identity["places"]]
-    require(len(set(map(str, places))) == len(places) == len(widths) > 0)
-    require(all(0 < width < MAX_WIDTH for width in widths), 0 < rows < MAX_ROWS, identity["dtype"] in DTYPES)
-    require(shards is None or 0 < shards <= min(rows, MAX_RECORDS))
-    source, meta = body.get("source"), body["meta"]
-    return PlanFile(identity, body["model"], body["task"], source, meta, seal, rows, places, widths)
-
-
-def read_manifest(path: AnyPath) -> dict[str, Any]:
+def read_manifest(path: AnyPath, plan: PlanFile | None = None) -> dict[str, Any]:
     """The manifest of the store at `path`.
 
     Raises:
-        StorageError: missing or damaged.
+        StorageError: missing, damaged, or not of the plan.
     """
     file, advice = path / "manifest.json", repair_advice(path)
     body, _ = unseal(file, advice=advice)
     with storage_errors(file, "manifest", advice):
-        require(matches(body, _MANIFEST), body["format"] == FORMAT, len(body["records"]) > 0)
+        read_as(_Manifest, body)
+        require(body["format"] == FORMAT, len(body["records"]) > 0)
+    if plan is not None and body["plan"] != plan.seal:
+        raise StorageError(f"{str(file)!a} belongs to another plan; {advice}")
     return body
-
-
-def piece_path(path: AnyPath, name: str) -> AnyPath:
-    """The file of a piece of the examples, which is named by its content."""
-    return path / "examples" / name
 
 
 def record_path(path: AnyPath, number: int) -> AnyPath:

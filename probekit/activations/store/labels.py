@@ -11,14 +11,16 @@ Axes: N examples.
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import Any
+from types import NoneType
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
 from probekit.activations.store.examples import StoredExamples
 from probekit.activations.store.format import MAX_EXAMPLES_BYTES, require, storage_errors
 from probekit.errors import ResumeMismatch, StorageError
-from probekit.files.durable import TEMPORARY, check_folder, entries, make_folder, matches, remove_stale
+from probekit.files.durable import TEMPORARY, check_folder, entries, make_folder, remove_stale
+from probekit.files.records import read_as
 from probekit.files.remote.path import AnyPath
 from probekit.files.run import Run
 from probekit.tasks.base import SPLITS, Task
@@ -29,15 +31,26 @@ AGAIN = "remove it and label again"
 _FILE = re.compile(r"[0-9a-f]{16}\.json")
 SPLITS_PIECE = "splits"
 SPLITS_FILE = f"{SPLITS_PIECE}.json"
-_LABELS = {
-    "name": str,
-    "label_names": [str],
-    "labels": [int | float | None],
-    "info": dict,
-    "number": int,
-}
-_SPLITS = {"splits": [int], "groups?": [str | int], "info": dict}
-_COUNTS = {"labelled": int, "unlabelled": int, "skipped": {str: int}}
+
+
+class _Counts(TypedDict):
+    labelled: int
+    unlabelled: int
+    skipped: dict[str, int]
+
+
+class _Labels(TypedDict):
+    name: str
+    label_names: list[str]
+    labels: list[Any]  # whole numbers, or numbers and null
+    info: _Counts
+    number: int
+
+
+class _Splits(TypedDict):
+    splits: list[int]
+    groups: NotRequired[list[str | int] | None]
+    info: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,12 +105,13 @@ def read_label_file(file: AnyPath, examples: StoredExamples) -> tuple[int, Label
     n = len(examples.task)
     body = _run(file.parent, examples).read(file.stem)
     with storage_errors(file, "file of labels", AGAIN):
-        require(matches(body, _LABELS), matches(body["info"], _COUNTS))
+        read_as(_Labels, body)
         names, given = body["label_names"], body["labels"]
         require(len(given) == n, file.stem == piece_name(body["name"]), len(set(names)) == len(names))
+        require(set(map(type, given)) <= ({int} if names else {int, float, NoneType}))
         if names:
             labels = np.array(given, dtype=np.int64)
-            require(all(type(one) is int for one in given), bool(((labels >= -1) & (labels < len(names))).all()))
+            require(bool(((labels >= -1) & (labels < len(names))).all()))
         else:
             labels = np.array([np.nan if one is None else one for one in given], dtype=np.float64)
         missing = int((labels < 0).sum() if names else np.isnan(labels).sum())
@@ -110,7 +124,7 @@ def read_splits(file: AnyPath, examples: StoredExamples) -> LabelledSplits:
     n = len(examples.task)
     body = _run(file.parent, examples).read(file.stem)
     with storage_errors(file, "file of splits", AGAIN):
-        require(matches(body, _SPLITS))
+        read_as(_Splits, body)
         numbers, groups = np.array(body["splits"], dtype=np.int64), body.get("groups")
         require(len(numbers) == n, bool(((numbers >= 0) & (numbers < len(SPLITS))).all()))
         require(groups is None or (len(groups) == n and len(set(map(type, groups))) == 1))
@@ -130,15 +144,9 @@ def write_labels(
     splits: LabelledSplits | None,
     replace: bool,
 ) -> bool:
-    """Write a label set into the store at `path`; False if it is there already, with the same labels.
+    """Write a label set, and splits made with it, beside the `known` ones of the store at `path`.
 
-    Args:
-        path: the store.
-        examples: its examples.
-        known: its labels.
-        label_set: the new ones.
-        splits: made with them; None keeps those of the store.
-        replace: whether a set of the name may be replaced.
+    False if it is there already, with the same labels.
 
     Raises:
         ResumeMismatch: the store has other labels of this name, and `replace` is False.

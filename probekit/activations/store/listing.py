@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from probekit.activations.parts.cut import missing_parts, parts_in_words
-from probekit.activations.store.begin import CONTINUATIONS
 from probekit.activations.store.format import PlanFile, has_manifest, read_plan
 from probekit.activations.store.reader import Store
-from probekit.activations.sums.files import FOLDER as STATISTICS
+from probekit.activations.store.writer import CONTINUATIONS
+from probekit.activations.sums.statistics import FOLDER as STATISTICS
 from probekit.activations.sums.statistics import load_statistics, statistics_progress
 from probekit.errors import ProbekitError, StorageError
 from probekit.files.durable import each_of, entries

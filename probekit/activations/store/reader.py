@@ -65,11 +65,11 @@ class Store(Activations):
         self._plan = read_plan(self.path)
         if not has_manifest(self.path):
             raise _unfinished(self.path, self._plan)
-        manifest = read_manifest(self.path)
+        manifest = read_manifest(self.path, self._plan)
         examples = read_examples(self.path, self._plan)
         numbered = read_records(self.path, self._plan)
         seals = {number: seal for number, (_, seal) in numbered.items()}
-        _check_seals(self.path, manifest, [self._plan.seal, examples.seal], seals)
+        _check_seals(self.path, manifest, examples.seal, seals)
         self._records = [record for record, _ in numbered.values()]
         meta = {key: value for key, value in manifest.items() if key not in ("examples", "records")}
         meta |= {key: self._plan.identity[key] for key in ("places", "widths", "dtype", "rows")}
@@ -223,13 +223,13 @@ def load_activations(path: str | AnyPath, check: str = ONCE) -> Store:
     return Store(path, check)
 
 
-def _check_seals(path: AnyPath, manifest: dict[str, Any], fixed: list[str], records: dict[int, str]) -> None:
-    """Raise a StorageError unless the manifest names these files; `fixed` are the seals of plan and examples."""
+def _check_seals(path: AnyPath, manifest: dict[str, Any], examples: str, records: dict[int, str]) -> None:
+    """Raise a StorageError unless the manifest names the examples and records with these seals."""
     expected = range(len(manifest["records"]))
     if odd := sorted(set(records) ^ set(expected)):
         names = listed([record_path(path, number).name for number in odd])
         raise StorageError(f"{str(path)!a} is damaged: missing or not its own: {names}; {repair_advice(path)}")
-    if [*fixed, *records.values()] != [manifest["plan"], manifest["examples"], *manifest["records"]]:
+    if [examples, *records.values()] != [manifest["examples"], *manifest["records"]]:
         raise StorageError(f"{str(path)!a} is damaged: its files do not belong together; {repair_advice(path)}")
 
 

@@ -11,14 +11,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from probekit.errors import StorageError
-from probekit.files.durable import Buffer, matches, unseal
+from probekit.files.durable import Buffer, unseal
+from probekit.files.records import has_form
 from probekit.files.remote.path import AnyPath
 from probekit.machine.devices import DTYPES
 
@@ -28,13 +29,6 @@ TYPES = {**DTYPES, "float64": torch.float64}  # the last one is that of sums
 _SAFETENSORS_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MAX_SIZE = 1 << 40  # of one size of a tensor; larger ones would overflow sums of bytes
-RECORD = {
-    "plan": str,
-    "file": str,
-    "n_bytes": int,
-    "rows": [int],
-    "tensors": {str: {"dtype": str, "shape": (int, int), "sha256": str}},
-}
 
 
 def repair_advice(path: AnyPath) -> str:
@@ -64,6 +58,16 @@ class TensorRecord:
     def n_bytes(self) -> int:
         """Bytes of all rows."""
         return self.shape[0] * self.row_bytes
+
+
+class RecordFile(TypedDict):
+    """The JSON of a record."""
+
+    plan: str
+    file: str
+    n_bytes: int
+    rows: list[int]
+    tensors: dict[str, TensorRecord]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +119,7 @@ def load_record(path: AnyPath, plan_seal: str | None) -> tuple[Record, str]:
     """
     advice = repair_advice(path.parent.parent)
     body, seal = unseal(path, advice=advice)
-    if matches(body, RECORD) and plan_seal in (None, body["plan"]):
+    if has_form(RecordFile, body) and plan_seal in (None, body["plan"]):
         record = record_in(body)
         if record is not None:
             return record, seal
@@ -123,7 +127,7 @@ def load_record(path: AnyPath, plan_seal: str | None) -> tuple[Record, str]:
 
 
 def record_in(body: dict[str, Any], folder: str = SHARDS, piece: str = "") -> Record | None:
-    """The record that a body of the form `RECORD` holds, of a shard in `folder`; None if it is inconsistent."""
+    """The record that a body of the form `RecordFile` holds, of a shard in `folder`; None if it is inconsistent."""
     tensors = {name: TensorRecord(x["dtype"], tuple(x["shape"]), x["sha256"]) for name, x in body["tensors"].items()}
     if all(map(_is_possible, tensors.values())) and _are_distinct(body["rows"]):
         record = Record(np.array(body["rows"], dtype=np.int64), tensors, folder, piece)

@@ -92,13 +92,7 @@ def chunks(path: AnyPath, record: Record, name: str, check: str = ALWAYS) -> Ite
     """One tensor of a shard as (first row, bytes uint8 [rows, row_bytes]), each valid until the next is requested.
 
     The checksum is compared after the last chunk: use the bytes only when the iteration has ended. What comes over a
-    network is hashed each time, unless only sizes are checked.
-
-    Args:
-        path: the store.
-        record: of the shard.
-        name: of the tensor.
-        check: ALWAYS, ONCE or SIZE.
+    network is hashed each time, unless only sizes are checked (`check` is ALWAYS, ONCE or SIZE).
 
     Raises:
         StorageError: the shard is missing or damaged.

@@ -15,20 +15,20 @@ import torch
 from torch import Tensor
 
 from probekit.activations.plan.plan import ExtractionPlan, shard_rows
-from probekit.activations.sums.files import (
+from probekit.activations.sums.moments import SplitMoments
+from probekit.activations.sums.statistics import (
     WHOLE,
-    Contents,
     Counted,
     Key,
     Part,
     PartSums,
+    Statistics,
     newest,
     remove_older,
     remove_orphans,
+    used_splits,
     write_sums,
 )
-from probekit.activations.sums.moments import SplitMoments
-from probekit.activations.sums.statistics import Statistics, used_splits
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.files.durable import make_folder, remove_stale
 from probekit.files.run import AGAIN, Run
@@ -45,7 +45,7 @@ class Tally:
     Args:
         plan: whose examples are counted, with all label sets; sums are kept on its device if that is a GPU.
         numbers: the shards, in their order.
-        run: where checkpoints are written (`sums.files`); None writes none.
+        run: where checkpoints are written (`sums.statistics`); None writes none.
         part: which part of the run these shards are.
 
     Raises:
@@ -102,7 +102,7 @@ class Tally:
         if not self.is_complete:
             self._meta = meta
             self._checkpoint()
-        return Statistics(*self._contents())
+        return self._sums()
 
     def _is_due(self) -> bool:
         return time.monotonic() - self._written > self._pause
@@ -119,9 +119,9 @@ class Tally:
             moments = self._moments[place, split]
             self._moments[place, split] = moments.including(x[torch.from_numpy(own).to(x.device)], labels)
 
-    def _contents(self) -> Contents:
+    def _sums(self) -> Statistics:
         keys = [(place, split) for place in self._plan.places for split in self._splits]
-        return Contents({key: self._moments[key] for key in keys}, self._plan.task.label_names, self._meta)
+        return Statistics({key: self._moments[key] for key in keys}, self._plan.task.label_names, self._meta)
 
     def _resume(self, run: Run) -> PartSums | None:
         """Load the newest checkpoint, if there is one."""
@@ -137,9 +137,9 @@ class Tally:
         done = found.record.rows.tolist()
         if (done, found.body["shards"]) != (self._numbers[: len(done)], len(self._numbers)):
             raise _of_other_shards(found)
-        contents = found.contents()
-        self._moments = {key: moments.to(self._device) for key, moments in contents.moments.items()}
-        self._meta = contents.meta
+        sums = found.statistics()
+        self._moments = {key: moments.to(self._device) for key, moments in sums.items()}
+        self._meta = sums.meta
         return found
 
     def _check_order(self, done: int) -> None:
@@ -154,7 +154,7 @@ class Tally:
         if self._run is None:
             return
         start = time.monotonic()
-        write_sums(self._run, self._part, self._contents(), self._counted)
+        write_sums(self._run, self._part, self._sums(), self._counted)
         self._written = time.monotonic()
         self._pause = max(SECONDS_BETWEEN, (self._written - start) / SHARE_OF_TIME)
 

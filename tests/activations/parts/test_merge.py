@@ -19,7 +19,7 @@ from probekit.activations import (
     run_plan,
     verify,
 )
-from probekit.activations.sums.files import list_sums, sums_at
+from probekit.activations.sums.statistics import list_sums, sums_at
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.files.remote.path import as_path
 from probekit.options import ExtractOptions

@@ -27,7 +27,7 @@ from probekit.activations import (
 from probekit.activations.parts import run
 from probekit.activations.parts.cut import cut_parts, shard_costs
 from probekit.activations.run import loop
-from probekit.activations.sums.files import PartSums, read_sums, remove_orphans, sums_at
+from probekit.activations.sums.statistics import PartSums, read_sums, remove_orphans, sums_at
 from probekit.activations.sums.tally import Tally
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.files.durable import unseal
