@@ -4,8 +4,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from probekit.activations.activations import Activations, RowsOf
-from probekit.activations.selected_positions import SelectedPositions
+from probekit.activations.activations import Activations, RowsOf, SelectedPositions
 from probekit.errors import UsageError
 from probekit.evaluation.fits.sequences import all_tokens
 from probekit.options import CurveOptions, CurvesArguments

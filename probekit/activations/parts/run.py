@@ -14,8 +14,7 @@ from probekit.activations.parts.cut import (
 )
 from probekit.activations.parts.work import finish_store, open_writer
 from probekit.activations.plan.plan import ExtractionPlan, shard_rows
-from probekit.activations.run.loop import write_missing
-from probekit.activations.run.memory import check_sums
+from probekit.activations.run.loop import check_sums, write_missing
 from probekit.activations.store.tensors import SIZE
 from probekit.activations.sums.files import join_sums, sums_are_whole, sums_at
 from probekit.activations.sums.tally import Tally

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -48,16 +47,9 @@ class ShardDone:
     number: int
     rows: int
     tokens: int
-    n_bytes: int
-    seconds: float
-    computed: bool
-
-
-class _Writing(NamedTuple):
-    """A shard on its way to the disk."""
-
-    done: ShardDone
-    written: Future[bool]
+    n_bytes: int = 0
+    seconds: float = 0.0
+    computed: bool = False
 
 
 def begin_work(plan: ExtractionPlan, path: str | AnyPath, check: str = SIZE) -> list[int]:
@@ -145,50 +137,34 @@ def write_shards(
         StorageError: the disk refused, or the files at `path` are damaged.
     """
     path = check_any_path("the store", path)
-    there, waiting, seconds = deque[ShardDone](), deque[_Writing](), dict[int, float]()
+    waiting, seconds = deque[tuple[ShardDone, Future[bool] | None]](), dict[int, float]()
+
+    def there(number: int, rows: np.ndarray) -> ShardDone:
+        return ShardDone(number, len(rows), int(plan.sequences.lengths[rows].sum()))
+
+    def missing() -> Iterator[Shard]:
+        for number in numbers:
+            start, rows = time.monotonic(), shard_rows(plan, number)
+            if writer.has(number, rows):
+                waiting.append((there(number, rows), None))
+                continue
+            values = compute_shard(plan, number, later=[number])
+            seconds[number] = time.monotonic() - start
+            yield number, rows, values
+
     with StoreWriter(path, read_plan(path), check) as writer, running(plan.model, plan.device):
-        for number, rows, tensors in on_host(_missing(plan, writer, numbers, there, seconds)):
+        for number, rows, tensors in on_host(missing()):
             n_bytes = sum(x.nbytes for x in tensors.values())
-            done = replace(_there(plan, number, rows), n_bytes=n_bytes, seconds=seconds.pop(number))
-            waiting.append(_Writing(done, writer.write(number, rows, tensors)))
-            yield from _popped(there)
-            while waiting and waiting[0].written.done():
-                yield _on_disk(waiting.popleft())
-        yield from _popped(there)
+            done = replace(there(number, rows), n_bytes=n_bytes, seconds=seconds.pop(number))
+            waiting.append((done, writer.write(number, rows, tensors)))
+            while waiting and (waiting[0][1] is None or waiting[0][1].done()):
+                yield _on_disk(*waiting.popleft())
         while waiting:
-            yield _on_disk(waiting.popleft())
+            yield _on_disk(*waiting.popleft())
 
 
-def _missing(
-    plan: ExtractionPlan,
-    writer: StoreWriter,
-    numbers: Iterable[int],
-    there: deque[ShardDone],
-    seconds: dict[int, float],
-) -> Iterator[Shard]:
-    """Compute the shards without a record; `there` gets the others, `seconds` the time that each took."""
-    for number in numbers:
-        start, rows = time.monotonic(), shard_rows(plan, number)
-        if writer.has(number, rows):
-            there.append(_there(plan, number, rows))
-            continue
-        values = compute_shard(plan, number, later=[number])
-        seconds[number] = time.monotonic() - start
-        yield number, rows, values
-
-
-def _there(plan: ExtractionPlan, number: int, rows: np.ndarray) -> ShardDone:
-    """A shard that was not computed."""
-    return ShardDone(number, len(rows), int(plan.sequences.lengths[rows].sum()), 0, 0.0, computed=False)
-
-
-def _popped(done: deque[ShardDone]) -> Iterator[ShardDone]:
-    while done:
-        yield done.popleft()
-
-
-def _on_disk(one: _Writing) -> ShardDone:
-    return replace(one.done, computed=one.written.result())
+def _on_disk(done: ShardDone, written: Future[bool] | None) -> ShardDone:
+    return done if written is None else replace(done, computed=written.result())
 
 
 def finish_store(path: str | AnyPath) -> bool:

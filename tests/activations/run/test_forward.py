@@ -166,7 +166,7 @@ def test_nothing_is_computed_twice_nor_after_the_last_token_that_is_read(model, 
 
 
 def test_more_than_the_memory_holds_is_refused_with_the_arithmetic(model, family, monkeypatch, tmp_path):
-    monkeypatch.setattr("probekit.activations.run.memory.free_bytes", lambda device: 7000)
+    monkeypatch.setattr("probekit.activations.run.loop.free_bytes", lambda device: 7000)
     with pytest.raises(
         UsageError, match=r"0\.0 GB of activations \(31 texts x 4 places x 16, float32\) do not fit .*out=PATH"
     ):
