@@ -154,7 +154,7 @@ def _nodes_at(positions: Any, batch: PackedBatch, sequences: Sequences) -> Tenso
 
 
 def _texts(batch: PackedBatch, n_examples: int, length_T: Tensor | None = None) -> TextTokens:
-    """The tokens of each text of a batch, one text in each row; without the whole texts' lengths, those in the batch."""
+    """The tokens of each text of a batch, one text in each row; `length_T` are the lengths of the whole texts."""
     held_T = torch.from_numpy(batch.lengths)
     column_TL = torch.arange(batch.tokens.shape[1]).expand(len(held_T), -1)
     index_TL = torch.where(column_TL < held_T[:, None], column_TL, -1)

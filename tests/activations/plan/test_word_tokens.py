@@ -16,7 +16,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from probekit.activations import Store, load_activations, random_init_of
-from probekit.activations.plan.reading.word_tokens import token_spans
+from probekit.activations.plan.reading.read_positions import token_spans
 from probekit.activations.plan.summary import describe_plan, plan_as_dict
 from probekit.errors import DataError, UsageError
 from probekit.models import load_model
