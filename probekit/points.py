@@ -204,11 +204,10 @@ def parse_layers(spec: str | int | Iterable[int], n_layers: int) -> list[int]:
         UsageError: a layer outside 0..n_layers-1, or text in none of these forms.
     """
     if isinstance(spec, str):
-        layers = (
-            range(n_layers)
-            if spec.strip() == "all"
-            else [i for part in spec.split(",") for i in _span(part, spec, n_layers)]
-        )
+        spans = [] if spec.strip() == "all" else [_ends(part, spec) for part in spec.split(",")]
+        # checked before a range is built of it
+        layers = [i for first, last in spans for i in range(first, check_layer(last, n_layers) + 1)]
+        layers = layers if spans else [*range(n_layers)]
     elif isinstance(spec, int):
         layers = [spec]
     else:
@@ -222,11 +221,6 @@ def check_layers(spec: str) -> None:
     """Raise a UsageError unless the text is all, 3, 0,4,8 or 2-6, whatever the model."""
     for part in [] if spec.strip() == "all" else spec.split(","):
         _ends(part, spec)
-
-
-def _span(part: str, spec: str, n_layers: int) -> range:
-    first, last = _ends(part, spec)
-    return range(first, check_layer(last, n_layers) + 1)
 
 
 def _ends(part: str, spec: str) -> tuple[int, int]:
@@ -283,22 +277,17 @@ def parse_points(points: str | Iterable[str]) -> list[str]:
     if not names:
         raise UsageError("no points given; give one or more, such as resid_pre")
     names = list(dict.fromkeys(names))
-    _check_stacks(names)
-    return names
-
-
-def _check_stacks(points: list[str]) -> None:
-    """Raise for points that no model can extract together; a name without a stack is never of a decoder."""
-    of_decoder = [point for point in points if point.startswith("decoder.")]
-    others = [point for point in points if point not in of_decoder]
+    of_decoder = [point for point in names if point.startswith("decoder.")]
+    others = [point for point in names if point not in of_decoder]  # a name without a stack is never of a decoder
     if of_decoder and others:
         one, other = (f"--points {','.join(part)}" for part in (others, of_decoder))
         raise UsageError(
             "the encoder reads inputs and the decoder targets, got points of both; extract them in two runs: "
             f"one command with {one}, one with {other}"
         )
-    for point in points:
-        if point in OF_SOURCES:
+    for point in OF_SOURCES:
+        if point in names:
             raise UsageError(
                 f"{point} has a row for each source token, which a store cannot hold; read it with run_with_cache"
             )
+    return names

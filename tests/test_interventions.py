@@ -19,7 +19,6 @@ from probekit.interventions import (
     add,
     affine,
     apply_edit,
-    check_edit,
     check_positions,
     editing,
     project_out,
@@ -147,14 +146,14 @@ def test_gradients_reach_the_tensors_of_an_edit():
         (lambda: swap(draw(3, 8, 2), draw(2, 8)), "2 rows, and the directions 3"),
         (lambda: replace(draw(4), [1, 0, 1, 0]), "part is bool"),
         (lambda: replace(draw(4), "1010"), "part is bool.*got '1010'"),
-        (lambda: check_edit(Add([1.0])), "direction of an edit is a tensor, got a list"),  # pyright: ignore
-        (lambda: check_edit(Add(draw(2, 3, 4))), r"shape \[D\] or \[R, D\]; got \[2, 3, 4\]"),
-        (lambda: check_edit(Add(draw(4), scale=float("nan"))), "finite number or one for each row; got nan"),
+        (lambda: Add([1.0]), "direction of an edit is a tensor, got a list"),  # pyright: ignore
+        (lambda: Add(draw(2, 3, 4)), r"shape \[D\] or \[R, D\]; got \[2, 3, 4\]"),
+        (lambda: Add(draw(4), scale=float("nan")), "finite number or one for each row; got nan"),
         (
-            lambda: check_edit(Affine(draw(2, 4, 4), draw(4))),
+            lambda: Affine(draw(2, 4, 4), draw(4)),
             r"matrix of an edit has the shape \[D, D\]; got \[2, 4, 4\]",
         ),
-        (lambda: check_edit(Swap(draw(4, 2), draw(3))), "one number of dimensions; got basis 2, coordinates 3"),
+        (lambda: Swap(draw(4, 2), draw(3)), "one number of dimensions; got basis 2, coordinates 3"),
     ],
 )
 def test_what_is_no_edit_is_refused(make, message):
