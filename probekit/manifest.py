@@ -12,8 +12,7 @@ from probekit.errors import DataError, ProbekitError
 from probekit.files.durable import MAX_JSON_BYTES, is_there, matches, unseal
 from probekit.files.remote.path import AnyPath, local_path
 from probekit.files.run import question_digest
-from probekit.places import NamedPlaces
-from probekit.points import Place
+from probekit.points import NamedPlaces, Place
 from probekit.selections import Selection
 from probekit.text import by_numbers
 

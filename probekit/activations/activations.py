@@ -27,8 +27,16 @@ from probekit.activations.select_rows import (
 from probekit.errors import DataError, UsageError
 from probekit.options.check import check_among, is_whole
 from probekit.options.task import OnBadRow
-from probekit.places import NamedPlaces
-from probekit.points import FOLLOWED_BY_OUTPUT, PAIR_POINTS, Place, PointSpec, UnknownPoint, joined_name, spans_of
+from probekit.points import (
+    FOLLOWED_BY_OUTPUT,
+    PAIR_POINTS,
+    NamedPlaces,
+    Place,
+    PointSpec,
+    UnknownPoint,
+    joined_name,
+    spans_of,
+)
 from probekit.selections import ALL, PER_EXAMPLE, Selection, not_a_selection
 from probekit.tasks.base import Task, examples_table, without_bad_rows
 from probekit.tasks.tokens.token_labels import token_rows

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.replan import check_extracted, load_again, plan_again, same_plan
+from probekit.activations.replan import check_extracted, load_again, same_plan
 from probekit.activations.run.device_copy import on_host
 from probekit.activations.run.loop import run_shards
 from probekit.activations.store.begin import refuse_old
@@ -44,9 +44,7 @@ from probekit.interventions import Edits
 from probekit.models.base import LanguageModel
 from probekit.points import Place
 
-__all__ = ["Repaired", "plan_again", "repair"]
-
-Advance = Callable[[int, int], object] | None
+Advance = Callable[[int, int], object] | None  # called with (done, in all)
 
 
 @dataclass(frozen=True)
@@ -154,20 +152,12 @@ def _recompute(
 
 
 class _ReplacingWriter(StoreWriter):
-    """Writes the broken shards of a store, each only by the bits that were recorded, and takes all others as sound.
-
-    Args:
-        path: the store; an unfinished one stays so.
-        plan: its plan.
-        broken: numbers of the broken shards.
-        advance: called with (shards written, broken shards).
-    """
+    """Writes the broken shards of a store, each only by the bits that were recorded, and takes all others as sound."""
 
     def __init__(self, path: AnyPath, plan: PlanFile, broken: Iterable[int], advance: Advance = None):
         super().__init__(path, plan)
         self._expected = {number: _expected(path, plan, number) for number in broken}
-        self._advance = advance
-        self._written = 0
+        self._advance, self._written = advance, 0
 
     def has(self, number: int, rows: np.ndarray) -> bool:
         """True unless the shard is one of the broken ones."""

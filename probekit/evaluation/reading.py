@@ -9,8 +9,7 @@ from probekit.errors import UsageError
 from probekit.evaluation.fits.sequences import all_tokens
 from probekit.options import CurveOptions, CurvesArguments
 from probekit.options.task import OnBadRow
-from probekit.places import check_kept
-from probekit.selections import ALL, Selection
+from probekit.selections import ALL, Selection, check_kept
 
 
 def checked_activations(acts: Any, what: str = "") -> Activations:

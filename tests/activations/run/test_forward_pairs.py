@@ -15,7 +15,7 @@ from torch import Tensor
 from probekit.activations import Store, extract_statistics, random_init_of, repair
 from probekit.activations.plan.identity import identity_of
 from probekit.activations.plan.summary import describe_plan, plan_as_dict
-from probekit.activations.repair import plan_again
+from probekit.activations.replan import plan_again
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import read_plan
 from probekit.errors import DataError, UsageError
