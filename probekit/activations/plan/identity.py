@@ -60,7 +60,7 @@ def identity_of(plan: ExtractionPlan) -> dict[str, Any]:
     if plan.reading.skip_special:
         plan.identity["skip_special"] = True
     if plan.edits is not None:
-        plan.identity |= {"edits": record_of_edits(plan.model, plan.edits), "edit_positions": plan.edit_positions}
+        plan.identity.update(edits=record_of_edits(plan.model, plan.edits), edit_positions=plan.edit_positions)
     return plan.identity
 
 

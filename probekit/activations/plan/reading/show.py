@@ -10,6 +10,7 @@ import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -80,10 +81,23 @@ class ShownReading(Sequence[ShownRow]):
         return len(self._rows)
 
     def __repr__(self) -> str:
-        return "\n".join(line for row in self._rows for line in _lines(row))
+        lines = []
+        for row in self._rows:
+            lines += [f"{'row':<9}{printable(row.id)}, {printable(said)}" for said in row.reads]
+            marked = (f"{OPEN}{text}{CLOSE}" if is_read else text for text, is_read, _ in _runs(row))
+            lines.append(f"{'':<9}{''.join(marked)}")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return "".join(_html(row) for row in self._rows)
+        parts = []
+        for row in self._rows:
+            said = "<br>".join(html.escape(printable(one)) for one in row.reads)
+            parts.append(f"<div><b>{html.escape(printable(row.id))}</b>: {said}<pre style='white-space:pre-wrap'>")
+            for text, is_read, is_formatting in _runs(row):
+                style = FORMATTING_STYLE if is_formatting else STYLE
+                parts.append(f'<span style="{style}">{html.escape(text)}</span>' if is_read else html.escape(text))
+            parts.append("</pre></div>")
+        return "".join(parts)
 
     def as_dict(self) -> list[dict[str, Any]]:
         """JSON-able: id, text, reads, and the tokens that are read as [index, text, whether it is formatting]."""
@@ -131,11 +145,9 @@ def shown_reading(plan: ExtractionPlan, rows: int = ROWS) -> ShownReading:
         plan: of an extraction.
         rows: how many examples.
     """
-    found = []
-    all_texts = _token_texts(plan, np.arange(min(rows, len(plan.task))))
-    for row, (texts, formatting) in enumerate(zip(all_texts, formatting_tokens(plan, rows), strict=True)):
-        found.append(_shown(plan, row, texts, formatting))
-    return ShownReading(found)
+    texts = _token_texts(plan, np.arange(min(rows, len(plan.task))))
+    each = zip(texts, formatting_tokens(plan, rows), strict=True)
+    return ShownReading(_shown(plan, row, *of_row) for row, of_row in enumerate(each))
 
 
 def _token_texts(plan: ExtractionPlan, rows: np.ndarray) -> list[list[str]]:
@@ -182,7 +194,7 @@ def _read_in_words(index: np.ndarray, texts: list[str], formatting: np.ndarray, 
     kind = "a formatting token" if plan.task.regions is not None else "a special token"
     if len(index) == 1:
         at = int(index[0])
-        said = f"token {at - plan.sequences.n_bos} of 0-{n_own - 1}, {_quoted(texts[at])}"
+        said = f"token {at - plan.sequences.n_bos} of 0-{n_own - 1}, '{printable(texts[at])}'"
         return said + (f", {kind}" if no_content else "")
     runs = [f"{a[0]}-{a[-1]}" if len(a) > 1 else f"{a[0]}" for a in _stretches(index - plan.sequences.n_bos)]
     where = ", ".join(runs if len(runs) <= MOST_RUNS + 1 else [*runs[:MOST_RUNS], "...", runs[-1]])
@@ -190,31 +202,26 @@ def _read_in_words(index: np.ndarray, texts: list[str], formatting: np.ndarray, 
     return said + (f"; {no_content} of them {kind[2:]}s" if no_content else "")
 
 
-def _quoted(text: str) -> str:
-    return f"'{printable(text)}'"
-
-
 def _runs(row: ShownRow) -> list[tuple[str, bool, bool]]:
     """The text in stretches: (text, whether it is marked, whether it is formatting), long ones without their middle."""
-    groups = [(mark, list(tokens)) for mark, tokens in groupby(row.tokens, key=_mark)]
-    last = len(groups) - 1
-    return [
-        (_marked(tokens) if is_printed else _between(tokens, k == 0, k == last), is_printed, is_formatting)
-        for k, ((is_printed, is_formatting), tokens) in enumerate(groups)
+    marks = ((one.is_printed, one.is_printed and one.is_formatting) for one in row.tokens)
+    groups = [
+        (mark, [token for _, token in some])
+        for mark, some in groupby(zip(marks, row.tokens, strict=True), itemgetter(0))
     ]
-
-
-def _mark(token: ShownToken) -> tuple[bool, bool]:
-    return token.is_printed, token.is_printed and token.is_formatting
+    found = []
+    for k, ((is_printed, is_formatting), tokens) in enumerate(groups):
+        if is_printed:
+            text, half = _text(tokens), MOST_READ // 2
+            text = text if len(text) <= MOST_READ + 3 else f"{text[:half]}...{text[-half:]}"
+        else:
+            text = _between(tokens, k == 0, k == len(groups) - 1)
+        found.append((text, is_printed, is_formatting))
+    return found
 
 
 def _text(tokens: Iterable[ShownToken]) -> str:
     return "".join(printable(token.text) for token in tokens)
-
-
-def _marked(tokens: list[ShownToken]) -> str:
-    text, half = _text(tokens), MOST_READ // 2
-    return text if len(text) <= MOST_READ + 3 else f"{text[:half]}...{text[-half:]}"
 
 
 def _between(tokens: list[ShownToken], is_first: bool, is_last: bool) -> str:
@@ -224,24 +231,6 @@ def _between(tokens: list[ShownToken], is_first: bool, is_last: bool) -> str:
         return f"{_text(tokens[: read[0]])[:AROUND]}...{_text(tokens[read[-1] + 1 :])[-AROUND:]}"
     text, before, after = _text(tokens), 0 if is_first else AROUND, 0 if is_last else AROUND
     return text if len(text) <= before + after + 3 else f"{text[:before]}...{text[len(text) - after :]}"
-
-
-def _lines(row: ShownRow) -> list[str]:
-    """Two lines or more: what is read, and the text with marks."""
-    marked = "".join(f"{OPEN}{text}{CLOSE}" if is_read else text for text, is_read, _ in _runs(row))
-    reads = [f"{'row':<9}{printable(row.id)}, {printable(said)}" for said in row.reads]
-    return [*reads, f"{'':<9}{marked}"]
-
-
-def _html(row: ShownRow) -> str:
-    said = "<br>".join(html.escape(printable(one)) for one in row.reads)
-    text = "".join(
-        f'<span style="{FORMATTING_STYLE if is_formatting else STYLE}">{html.escape(text)}</span>'
-        if is_read
-        else html.escape(text)
-        for text, is_read, is_formatting in _runs(row)
-    )
-    return f"<div><b>{html.escape(printable(row.id))}</b>: {said}<pre style='white-space:pre-wrap'>{text}</pre></div>"
 
 
 def _task_read(plan: ExtractionPlan) -> Task:
