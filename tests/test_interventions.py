@@ -27,7 +27,6 @@ from probekit.interventions import (
     texts_in,
     tokens_at,
 )
-from probekit.models.generation import prompt_tokens
 from probekit.points import Place, UnknownPoint
 
 D, TOKENS = 32, [[5, 6, 7, 8, 9, 10], [11, 12, 13], [14, 15, 16, 17]]
@@ -235,25 +234,6 @@ def test_edits_at_generated_tokens_are_those_of_the_text_so_far():
         with model.edited(edits, mask):
             logits_LV = model(torch.tensor([prompt + new]))[0]
         assert logits_LV.argmax(-1)[3:-1].tolist() == new
-
-
-def test_positions_of_prompts_leave_generated_tokens_out():
-    index_BL = torch.tensor([[-1, 0, 1, 2, 3], [0, 1, 2, 3, 4]])  # prompts of 2 and 3 tokens, two generated ones
-    texts = prompt_tokens(index_BL, [2, 3])
-    wanted = {
-        "last": [[0, 0, 1, 0, 0], [0, 0, 1, 0, 0]],
-        "generated": [[0, 0, 0, 1, 1], [0, 0, 0, 1, 1]],
-        "index": [[0, 0, 1, 0, 0], [0, 1, 0, 0, 0]],
-        "from the end": [[0, 1, 0, 0, 0], [0, 1, 0, 0, 0]],
-    }
-    for name, at in wanted.items():
-        found = tokens_at(check_positions(POSITIONS[name]), texts)
-        assert found is not None
-        assert found.int().tolist() == at, name
-    every_second = tokens_at(slice(None, None, -2), texts)
-    assert every_second is not None
-    assert every_second.int().tolist() == [[0, 0, 1, 0, 0], [1, 0, 1, 0, 0]]
-    assert tokens_at("all", texts) is None
 
 
 @pytest.mark.parametrize(

@@ -96,29 +96,6 @@ def test_several_positions_are_those_of_single_runs(model, family):
             assert_near(everything.at(position)[place], x, place, 2e-6)
 
 
-def test_one_for_each_among_several(model, family):
-    index = np.array([RNG.integers(len(text)) for text in family.inputs])
-    acts = extract(model, family, position=["last", index])
-    assert torch.equal(acts.at("per example")["resid_pre", 2], acts["resid_pre", 2][:, 1])
-    assert_near(acts["resid_pre", 2][:, 1], extract(model, family, position=index)["resid_pre", 2], "each", 2e-6)
-
-
-@pytest.mark.parametrize(
-    ("position", "message"),
-    [
-        (["last", "all"], "'all' keeps several tokens of a text; give it alone"),
-        (["last", "last"], "must all differ"),
-        ([], "the tokens to read, got none"),
-        (["last", "lost"], "last"),
-        (["last", 1.5], "1.5"),
-        (["last", [1, 2]], "one position for each of the 31"),
-    ],
-)
-def test_impossible_positions(model, family, position, message):
-    with pytest.raises((UsageError, DataError), match=message):
-        extract(model, family, position=position)
-
-
 def test_a_position_that_was_not_kept(model, family):
     acts, everything = extract(model, family, position=["last", 0]), extract(model, family, position="all")
     with pytest.raises(UsageError, match="position 'first' was not extracted; take last, 0"):

@@ -12,7 +12,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
-from probekit.activations import Store, extract_statistics, random_init_of, repair
+from probekit.activations import Store, random_init_of, repair
 from probekit.activations.plan.identity import identity_of
 from probekit.activations.plan.summary import describe_plan, plan_as_dict
 from probekit.activations.replan import plan_again
@@ -23,7 +23,6 @@ from probekit.models import load_model
 from probekit.models.families.transformer import Transformer, TransformerConfig
 from probekit.models.tokenizer import Tokenizer
 from probekit.models.weights import save_hf
-from probekit.options import ExtractOptions
 from probekit.points import Place
 from probekit.tasks import Task
 from probekit.verbs.extract import extract
@@ -135,12 +134,6 @@ def test_curves_end_with_the_last_norm_of_their_stack(pair_model, pairs):
     assert [place[1] for place in decoder.curve("decoder.resid_pre")[:-1]] == [0, 1, 2]
 
 
-def test_a_name_without_a_stack_is_the_encoders(pair_model, pairs):
-    plain, named = (extract(pair_model, pairs, points=points) for points in ("resid_pre", "encoder.resid_pre"))
-    assert list(plain) == list(named)
-    assert all(torch.equal(plain[place], named[place]) for place in named)
-
-
 @pytest.mark.parametrize("position", ["last", "first", "mean"])
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
 def test_positions_count_the_tokens_of_their_own_side(pair_model, pairs, wanted, stack, position):
@@ -180,12 +173,6 @@ def test_a_store_holds_the_same_and_is_repaired(pair_model, pairs, tmp_path):
     baseline = random_init_of(path, seed=3)
     assert list(baseline) == list(store)
     assert not torch.equal(baseline["decoder.resid_pre", 1], store["decoder.resid_pre", 1])
-
-
-def test_statistics_equal_those_of_the_rows(pair_model, pairs):
-    stats = extract_statistics(pair_model, pairs, ExtractOptions(points="decoder.resid_pre"))
-    rows = extract(pair_model, pairs, points="decoder.resid_pre")["decoder.resid_pre", 2][pairs.splits == "train"]
-    assert torch.allclose(stats["decoder.resid_pre.2", "train"].mean.float(), rows.mean(0), atol=1e-6)
 
 
 @pytest.mark.parametrize(
