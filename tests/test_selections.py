@@ -103,7 +103,7 @@ def test_a_quote_inside_a_text_is_a_letter():
 
 OUTSIDE = [
     *(
-        (Selection.parse, text, "")
+        (Selection.parse, text, "expected (the tokens to read|a part)|holds no token")
         for text in ("", "lst", "last@", "@user", "5:2", "-2:-5", "in:", 'in:""', "1.5", "a b")
     ),
     (Selection.parse, "user", r"got 'user'; write last@user, mean@user or all@user$"),
