@@ -107,7 +107,10 @@ OUTSIDE = [
         for text in ("", "lst", "last@", "@user", "5:2", "-2:-5", "in:", 'in:""', "1.5", "a b")
     ),
     (Selection.parse, "user", r"got 'user'; write last@user, mean@user or all@user$"),
-    *((Selection.parse, text, "give several selections as a list") for text in ("last,mean", 'in:"x",last')),
+    *(
+        (Selection.parse, text, "give several selections as a list")
+        for text in ("last,mean", "last@user,last", 'in:"x",last')
+    ),
     *((parse_selections, text, "either side of each comma") for text in ("last,,mean", ",last", "last,", ",")),
     (parse_selections, "in:Hello, world", r"'world' after '.*Hello' and a comma; .*--position 'in:.Hello, world.'$"),
     (parse_selections, "last,in: Hello,world,mean", r"'world' after '.*Hello' and a comma"),

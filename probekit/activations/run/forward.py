@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from probekit.activations.plan.packing import PackedBatch
-from probekit.activations.plan.places import full_name
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.token_ids import Sequences
 from probekit.activations.run.gather import ReadNodes, nodes_of_positions, nodes_to_read, pools_of
@@ -50,7 +49,7 @@ def compute_batch(plan: ExtractionPlan, batch: PackedBatch) -> dict[Place, Tenso
     """Every place of the plan for the texts of a batch: [R, D], of the type in which they were computed."""
     model, read = plan.model, nodes_of_last_block(plan, batch)
     pools = pools_of(plan.places, plan.reading, plan.layout, batch, model.device, read)
-    places = {full_name(place): (place, pool) for place, pool in zip(plan.places, pools, strict=True)}
+    places = {model.resolve(place)[0]: (place, pool) for place, pool in zip(plan.places, pools, strict=True)}
     pooled: dict[Place, Tensor] = {}
 
     def keep(x: Tensor, hook: HookPoint) -> None:

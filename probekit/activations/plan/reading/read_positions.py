@@ -94,11 +94,17 @@ def read_positions(
     several = [Selection.of(one) for one in (given if isinstance(given, list | tuple) else [given])]
     check_together(several)
     for one in several:
-        _check_each(one, task)
+        if one.each is not None and task.spans is not None:  # words have no tokens of their own number
+            raise not_a_selection(one.each, " or an int")
+        if one.each is not None and one.each.shape != (len(task),):
+            raise DataError(f"expected one position for each of the {len(task)} examples, got {list(one.each.shape)}")
     tokens, bad = _text_tokens(model, task, sequences, several, skip_special)
     found = [select_tokens(one, tokens) for one in several]
-    reads = [_as_read(one, chosen, sequences.n_bos) for one, (chosen, _) in zip(several, found, strict=True)]
-    for _, unread in found:
+    reads = []
+    for one, (chosen, unread) in zip(several, found, strict=True):
+        index = None if chosen.index is None else on_disk(chosen.index + sequences.n_bos)
+        is_mean = one.pick == "mean"
+        reads.append(ReadTokens(index, chosen.counts if is_mean or one.several else None, is_mean))
         bad = unread | bad
     characters = None
     if several[0].several and tokens.offsets is not None and not bad:
@@ -152,28 +158,6 @@ def _flat(read: ReadTokens, sequences: Sequences) -> np.ndarray | None:
         return None
     starts = sequences.offsets[:-1]
     return (starts if read.counts is None else np.repeat(starts, read.counts)) + read.index
-
-
-def _as_read(position: Selection, chosen: TokenSet, n_bos: int) -> ReadTokens:
-    """The tokens of a position, context tokens counted."""
-    index = None if chosen.index is None else on_disk(chosen.index + n_bos)
-    is_mean = position.pick == "mean"
-    return ReadTokens(index, chosen.counts if is_mean or position.several else None, is_mean)
-
-
-def _check_each(position: Selection, task: Task) -> None:
-    """Check that a position with an index for each example has one for each, and that they are no words.
-
-    Raises:
-        UsageError: words, which have no tokens of their own number.
-        DataError: another number of indices.
-    """
-    if position.each is None:
-        return
-    if task.spans is not None:
-        raise not_a_selection(position.each, " or an int")
-    if position.each.shape != (len(task),):
-        raise DataError(f"expected one position for each of the {len(task)} examples, got {list(position.each.shape)}")
 
 
 def _text_tokens(
