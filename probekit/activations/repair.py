@@ -1,6 +1,6 @@
 """Repair a store: the shard loop of `extract` computes the broken shards again, bit for bit."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -17,6 +17,7 @@ from probekit.activations.run.loop import run_shards
 from probekit.activations.store.begin import refuse_old
 from probekit.activations.store.check import (
     STATISTICS,
+    Advance,
     Broken,
     Verification,
     cannot_be_made_again,
@@ -43,8 +44,6 @@ from probekit.files.remote.path import AnyPath
 from probekit.interventions import Edits
 from probekit.models.base import LanguageModel
 from probekit.points import Place
-
-Advance = Callable[[int, int], object] | None  # called with (done, in all)
 
 
 @dataclass(frozen=True)

@@ -304,21 +304,23 @@ def test_the_bar_is_silent_by_default(model, task, capsys):
     assert "texts" in err
 
 
-def test_the_plan_knows_everything_before(model, task):
-    made = plan_of(model, task, points=["resid_pre", "q"], layers="all", batch_tokens=50)
-    numbers = plan_as_dict(made)
-    assert numbers["texts"] == 23
+def test_the_plan_claims_no_sharing_and_no_blocks_where_there_are_none(model, task, monkeypatch):
+    apart = replace(task, inputs=[f"{chr(ord('a') + i)}xyz" for i in range(len(task))])
+    assert "nodes: no prefixes are shared\n" in describe_plan(plan_of(model, apart))
+    nearly = replace(task, inputs=[f"{chr(ord('a') + i)}{'z' * 11}" for i in range(len(task) - 1)] + ["ax"])
+    assert "nodes: hardly any prefixes are shared\n" in describe_plan(plan_of(model, nearly))
+    monkeypatch.setattr(type(model), "batching", "padded")
+    told = describe_plan(plan_of(model, apart))
+    assert "nodes: no equal texts are shared\n" in told
+    assert "batches  1 of up to 2,048 nodes\n" in told
+
+
+def test_the_plan_in_numbers_and_in_words(model, task):
+    kept = {"points": ["resid_pre", "q"]}
+    numbers = plan_as_dict(plan_of(model, task, **kept))
     assert numbers["tokens"] == sum(map(len, task.inputs)) <= numbers["padded_tokens"]
-    assert len(made.places) == len(made.widths) == 7
-    assert numbers["layers"] == [0, 1, 2]
-    assert numbers["bytes"] == 23 * 7 * 16 * 4
-    assert numbers["bytes"] == sum(
-        x.numel() * x.element_size() for x in extract(model, task, points=["resid_pre", "q"]).values()
-    )
-    assert numbers["dropped_blanks"] == 4
-
-
-def test_the_plan_in_words(model, task):
+    assert (len(numbers["places"]), len(numbers["widths"]), numbers["layers"]) == (7, 7, [0, 1, 2])
+    assert numbers["bytes"] == 23 * 7 * 16 * 4 == sum(x.nbytes for x in extract(model, task, **kept).values())
     task.inputs[0] = "x" * 13
     n = plan_as_dict(plan_of(model, task))
     assert describe_plan(plan_of(model, replace(task, name="evil\x1b[2J\ntask"), dtype="float16")) == (
@@ -335,16 +337,6 @@ def test_the_plan_in_words(model, task):
         "blanks   dropped at the end of 4 texts of the data\n"
         "skipped  2 rows of the data could not be used"
     )
-
-
-def test_the_plan_claims_no_sharing_and_no_blocks_where_there_are_none(model, task, monkeypatch):
-    apart = replace(task, inputs=[f"{chr(ord('a') + i)}xyz" for i in range(len(task))])
-    assert "nodes: no prefixes are shared\n" in describe_plan(plan_of(model, apart))
-    nearly = replace(task, inputs=[f"{chr(ord('a') + i)}{'z' * 11}" for i in range(len(task) - 1)] + ["ax"])
-    assert "nodes: hardly any prefixes are shared\n" in describe_plan(plan_of(model, nearly))
-    monkeypatch.setattr(type(model), "batching", "padded")
-    assert "nodes: no equal texts are shared\n" in describe_plan(plan_of(model, apart))
-    assert "batches  1 of up to 2,048 nodes\n" in describe_plan(plan_of(model, apart))
 
 
 def test_the_plan_says_what_the_audit_finds(model, task):

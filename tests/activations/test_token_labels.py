@@ -12,7 +12,6 @@ from probekit.activations import extract_statistics, load_activations, repair
 from probekit.activations.plan.summary import describe_plan
 from probekit.activations.store.format import read_plan
 from probekit.errors import DataError, UsageError
-from probekit.tasks.tokens.token_labels import token_rows
 from probekit.verbs.extract import extract
 
 HOW: dict[str, Any] = {"points": "resid_pre,resid_post", "position": "all"}
@@ -32,24 +31,6 @@ def with_labels(task):
     }
     names = {**task.label_names, "class": ["x", "y", "z"]}
     return dataclasses.replace(task, token_labels=labels, label_names=names, target="class")
-
-
-@pytest.mark.parametrize("bos", [False, True])
-def test_every_token_is_a_row_and_the_context_is_not(model, task, bos):
-    acts = extract(model, task, bos=bos, **HOW)
-    tokens = acts.at("all")
-    rows = token_rows(task)
-    assert tokens.n_examples == sum(map(len, task.inputs)) == len(tokens["resid_pre.0"])
-    assert tokens.ids == rows.ids
-    flat = [token for ids in task.inputs for token in ids]
-    assert tokens.layout.tokens is not None
-    assert tokens.layout.tokens.tolist() == flat
-    assert tokens.labels["class"].tolist() == [token % 3 for token in flat]
-    assert torch.equal(tokens["resid_post.2"], acts["resid_post.2"])
-    for i, ids in enumerate(task.inputs):
-        _, cache = model.run_with_cache(torch.tensor([[0] * bos + ids]))
-        own = tokens["resid_post.2"][torch.from_numpy(rows.text_of == i)]
-        assert torch.allclose(own, cache["resid_post", 2][0, bos:], atol=1e-5)
 
 
 @pytest.mark.parametrize(("position", "at"), [("last", -1), ("first", 0), (1, 1), (-2, -2)])

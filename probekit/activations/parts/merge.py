@@ -1,6 +1,6 @@
 """Merge the folders that parts of one extraction were written to into one store."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from probekit.activations.parts.cut import (
 )
 from probekit.activations.parts.work import finish_store
 from probekit.activations.store.begin import check_free, check_same
+from probekit.activations.store.check import Advance
 from probekit.activations.store.examples import check_examples
 from probekit.activations.store.format import (
     MAX_EXAMPLES_BYTES,
@@ -43,8 +44,6 @@ from probekit.files.durable import (
 from probekit.files.remote.path import AnyPath
 from probekit.files.run import Run
 from probekit.options.check import check_any_path, check_reading
-
-Advance = Callable[[int, int], object] | None  # called with (shards done, shards in all)
 
 
 @dataclass(frozen=True)

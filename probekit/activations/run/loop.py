@@ -36,7 +36,7 @@ from probekit.text import counted
 
 MAPPED_BYTES = 1 << 20  # of a place in a shard
 
-Advance = Callable[[np.ndarray, int], None]  # takes the rows that are done, and the bytes that were computed for them
+BatchDone = Callable[[np.ndarray, int], None]  # takes the rows that are done, and the bytes that were computed for them
 
 
 def run_shards(
@@ -166,7 +166,7 @@ def write_missing(
 
 @torch.inference_mode()
 def compute_shard(
-    plan: ExtractionPlan, number: int, advance: Advance | None = None, later: Sequence[int] | None = None
+    plan: ExtractionPlan, number: int, advance: BatchDone | None = None, later: Sequence[int] | None = None
 ) -> dict[Place, Tensor]:
     """Every place of a shard's rows, [R, D] of the kept type, on the plan's device.
 
@@ -300,7 +300,7 @@ def unpacked(plan: ExtractionPlan) -> ExtractionPlan:
 
 
 @contextmanager
-def extract_bar(plan: ExtractionPlan, n_texts: int, show: bool | None) -> Iterator[Advance]:
+def extract_bar(plan: ExtractionPlan, n_texts: int, show: bool | None) -> Iterator[BatchDone]:
     """A bar on stderr: texts done and time left, tokens per second, megabytes so far.
 
     Args:

@@ -15,15 +15,13 @@ from store_cases import plan_of
 from tokenizers import Tokenizer as Backend
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from probekit.activations import Store, load_activations, random_init_of
+from probekit.activations import Store, load_activations
 from probekit.activations.plan.reading.read_positions import token_spans
 from probekit.activations.plan.summary import describe_plan, plan_as_dict
 from probekit.errors import DataError, UsageError
-from probekit.models import load_model
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.tokenizer import Tokenizer
 from probekit.models.tokenizer_files import load_tokenizer
-from probekit.models.weights import save_hf
 from probekit.tasks import load_task
 from probekit.tasks.base import Task
 from probekit.verbs.extract import extract
@@ -216,18 +214,6 @@ def test_a_store_of_words_reads_back(tmp_path):
     (piece,) = (tmp_path / "store" / "examples").iterdir()
     inputs = pq.read_table(piece)["inputs"].to_pylist()
     assert [text for text in inputs if text is not None] == [text for text, _ in groupby(task.inputs)]
-
-
-def test_random_weights_read_the_same_words(tmp_path):
-    folder = tmp_path / "model"
-    model = make(GPT2)
-    save_hf(model, folder)
-    (folder / "tokenizer.json").write_text(BYTE_LEVEL.to_str())
-    store = extract(load_model(folder), words_task(), out=tmp_path / "store")
-    assert isinstance(store, Store)
-    noise = random_init_of(store, seed=3, progress=False)
-    assert noise.task.fingerprint() == store.task.fingerprint()
-    assert noise["resid_pre", 1].shape == store["resid_pre", 1].shape
 
 
 @pytest.fixture(scope="module")
