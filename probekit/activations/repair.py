@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.replan import check_extracted, load_again, same_plan
+from probekit.activations.replan import plan_of_store
 from probekit.activations.run.device_copy import on_host
 from probekit.activations.run.loop import run_shards
 from probekit.activations.store.begin import refuse_old
@@ -24,7 +24,6 @@ from probekit.activations.store.check import (
     is_of_labels,
     verify,
 )
-from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import (
     AGAIN,
     PlanFile,
@@ -137,9 +136,7 @@ def _recompute(
             f"{str(path)!a} was extracted under edits ({plan.edits}), and does not hold their tensors; give them "
             "again in Python: probekit.activations.repair(path, edits=...)"
         )
-    examples = read_examples(path, plan)
-    check_extracted(path, plan.identity)
-    again = same_plan(path, plan, examples, load_again(path, plan, model), edits)
+    again = plan_of_store(path, plan, model, edits)
     numbers = [number for number in found.shards if number < len(again.shards)]
     writer = _ReplacingWriter(path, plan, numbers, show)
     with writer, closing(run_shards(again, progress=False, writer=writer)) as computed:

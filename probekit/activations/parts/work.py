@@ -15,12 +15,11 @@ import numpy as np
 
 from probekit.activations.plan.identity import identity_of, record_of_run
 from probekit.activations.plan.plan import ExtractionPlan, shard_rows
-from probekit.activations.replan import check_extracted, load_again, same_plan
+from probekit.activations.replan import plan_of_store
 from probekit.activations.run.device_copy import Shard, on_host
 from probekit.activations.run.forward import running
 from probekit.activations.run.loop import compute_shard, refuse_hooks
 from probekit.activations.store.begin import NewStore, begin_store
-from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import has_manifest, read_plan, record_numbers, stored_rows
 from probekit.activations.store.tensors import SIZE
 from probekit.activations.store.writer import StoreWriter, write_manifest
@@ -111,11 +110,7 @@ def open_work(path: str | AnyPath, device: str = "auto") -> ExtractionPlan:
             f"{str(path)!a} is extracted under edits ({plan.edits}), and does not hold their tensors: a worker cannot "
             "make them again; extract in one process, or with part=(i, n)"
         )
-    check_extracted(path, plan.identity)
-    wanted = None if device == "auto" else str(find_device(device))
-    examples = read_examples(path, plan)
-    model = load_again(path, plan, device=wanted)
-    return same_plan(path, plan, examples, model, device=None if model.stays else wanted)
+    return plan_of_store(path, plan, device=None if device == "auto" else str(find_device(device)))
 
 
 def write_shards(
