@@ -27,14 +27,7 @@ def bert(tmp_path_factory) -> Bert:
     folder: Path = tmp_path_factory.mktemp("bert")
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
     (folder / "vocab.txt").write_text("\n".join(pieces))
-    sizes: dict[str, Any] = {
-        "d_model": 16,
-        "n_heads": 2,
-        "d_mlp": 24,
-        "n_layers": 3,
-        "n_ctx": 12,
-        "d_vocab": len(pieces),
-    }
+    sizes: Any = {"d_model": 16, "n_heads": 2, "d_mlp": 24, "n_layers": 3, "n_ctx": 12, "d_vocab": len(pieces)}
     model = Bert(BertConfig(**sizes, init_std=0.3)).init_weights(1)
     model.tokenizer, model.name = load_tokenizer(folder), "tiny-bert"
     with torch.no_grad():  # so that positions and segments show

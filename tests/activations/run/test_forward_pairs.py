@@ -34,17 +34,9 @@ OF_SOURCES = ("decoder.cross_attn_scores", "decoder.cross_attn_pattern", "decode
 @pytest.fixture(scope="module")
 def pair_model() -> Transformer:
     """Encoder and decoder differ in depth, heads and width."""
-    sizes: dict[str, Any] = {
-        "n_heads": 2,
-        "n_decoder_heads": 4,
-        "d_mlp": 24,
-        "d_decoder_mlp": 40,
-        "n_layers": 2,
-        "n_decoder_layers": 3,
-    }
-    cfg = TransformerConfig(
-        d_model=16, **sizes, n_ctx=12, d_vocab=VOCABULARY, pad_token_id=0, eos_token_id=2, decoder_start_token_id=START
-    )
+    sizes: Any = {"d_model": 16, "n_heads": 2, "n_decoder_heads": 4, "d_mlp": 24, "d_decoder_mlp": 40, "n_ctx": 12}
+    ids: Any = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": START}
+    cfg = TransformerConfig(**sizes, n_layers=2, n_decoder_layers=3, d_vocab=VOCABULARY, **ids)
     model = Transformer(cfg).init_weights(0)
     assert sum(p.numel() for p in model.parameters()) < 20_000
     return model.eval()
@@ -57,10 +49,7 @@ def make_pairs() -> Task:
     inputs = [rng.integers(3, VOCABULARY, size=rng.integers(1, 12)).tolist() for _ in range(n)]
     targets = [[START, *rng.integers(3, VOCABULARY, size=rng.integers(0, 9)).tolist()] for _ in range(n)]
     inputs[7], targets[9] = inputs[3], targets[4]
-    labels = {"label": np.arange(n) % 2}
-    return Task(
-        "pairs", inputs, labels, {"label": ["a", "b"]}, np.repeat(["train", "test"], n // 2), "label", targets=targets
-    )
+    return Task("pairs", inputs, np.arange(n) % 2, splits=np.repeat(["train", "test"], n // 2), targets=targets)
 
 
 @pytest.fixture
@@ -175,20 +164,17 @@ def test_a_store_holds_the_same_and_is_repaired(pair_model, pairs, tmp_path):
     assert not torch.equal(baseline["decoder.resid_pre", 1], store["decoder.resid_pre", 1])
 
 
-@pytest.mark.parametrize(
-    ("points", "match"),
-    [
-        (
-            "encoder.resid_pre,decoder.resid_pre",
-            "one command with --points encoder.resid_pre, one with --points decoder.resid_pre",
-        ),
-        ("resid_pre,decoder.resid_pre,embed", "--points resid_pre,embed, one with --points decoder.resid_pre"),
-        ("decoder.cross_attn_pattern", "a row for each source token"),
-        ("ln_final", "has no point ln_final"),
-        ("encoder.resid_pre,ln_final", "has no point ln_final"),
-        ("encoder.cross_q", "unknown point"),
-    ],
-)
+IMPOSSIBLE = [
+    ("encoder.resid_pre,decoder.resid_pre", "with --points encoder.resid_pre, one with --points decoder.resid_pre"),
+    ("resid_pre,decoder.resid_pre,embed", "--points resid_pre,embed, one with --points decoder.resid_pre"),
+    ("decoder.cross_attn_pattern", "a row for each source token"),
+    ("ln_final", "has no point ln_final"),
+    ("encoder.resid_pre,ln_final", "has no point ln_final"),
+    ("encoder.cross_q", "unknown point"),
+]
+
+
+@pytest.mark.parametrize(("points", "match"), IMPOSSIBLE)
 def test_points_that_cannot_be_extracted(pair_model, pairs, points, match):
     with pytest.raises(UsageError, match=match):
         plan_of(pair_model, pairs, points=points)
