@@ -61,22 +61,13 @@ def test_all_tokens_of_every_point_equal_float64_alone(model, family, alone, blo
             assert_near(got, x if place[0] in PAIRS else x[int(bos) :].flatten(1), place)
 
 
-def test_patterns_come_back_per_text(model, family):
-    acts = extract(model, family, points=["attn_pattern", "resid_pre"], layers=1)
-    for text, pattern in zip(family.inputs, acts.per_text(("attn_pattern", 1)), strict=True):
-        assert pattern.shape == (2, len(text), len(text))
-        assert torch.equal(pattern.triu(1), torch.zeros_like(pattern))
-        torch.testing.assert_close(pattern.sum(-1), torch.ones(2, len(text)))
-    assert acts["resid_pre", 1].shape == (31, 16)
-    with pytest.raises(UsageError, match=r"\[H, L, L\] for each text; read it with per_text"):
-        acts["attn_pattern", 1]
-
-
 def test_only_the_layer_whose_pattern_is_wanted_is_explicit(model, family, monkeypatch):
     explicit = []
     monkeypatch.setattr(layers, "attention_scores", lambda *a: explicit.append(1) or attention_scores(*a))
-    extract(model, family, points=["attn_pattern"], layers=1, batch_tokens=10_000)
+    acts = extract(model, family, points=["attn_pattern"], layers=1, batch_tokens=10_000)
     assert len(explicit) == 1
+    with pytest.raises(UsageError, match=r"\[H, L, L\] for each text; read it with per_text"):
+        acts["attn_pattern", 1]
     extract(model, family, points=["z"], batch_tokens=10_000)
     assert len(explicit) == 1
 

@@ -113,15 +113,6 @@ def test_each_position_equals_float64_alone_and_the_whole_text_is_computed(bert,
     assert plan_of(bert, family, position="first", share=False).packing.nodes == p.sequences.lengths.sum()
 
 
-def test_patterns_look_both_ways_and_show_the_context(bert, family):
-    acts = extract(bert, family, points=["attn_pattern", "ln2_normalized"], layers=1)
-    for text, pattern in zip(family.inputs, acts.per_text(("attn_pattern", 1)), strict=True):
-        assert pattern.shape == (2, len(text) + 2, len(text) + 2)
-        assert (pattern > 0).all()
-        torch.testing.assert_close(pattern.sum(-1), torch.ones(2, len(text) + 2))
-    assert acts["ln2_normalized", 1].shape == (31, 16)
-
-
 def test_tokens_of_rows_are_the_texts_own(bert, family):
     ids = bert.tokenizer.encode_batch(family.inputs)  # pyright: ignore[reportOptionalMemberAccess]
     assert plan_of(bert, family, position="all").layout.tokens.tolist() == [i for text in ids for i in text]  # pyright: ignore[reportOptionalMemberAccess]

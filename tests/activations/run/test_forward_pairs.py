@@ -123,15 +123,6 @@ def test_curves_end_with_the_last_norm_of_their_stack(pair_model, pairs):
     assert [place[1] for place in decoder.curve("decoder.resid_pre")[:-1]] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("position", ["last", "first", "mean"])
-@pytest.mark.parametrize("stack", ["encoder", "decoder"])
-def test_positions_count_the_tokens_of_their_own_side(pair_model, pairs, wanted, stack, position):
-    acts = extract(pair_model, pairs, points=f"{stack}.resid_post", position=position)
-    pick = {"last": lambda x: x[-1], "first": lambda x: x[0], "mean": lambda x: x.mean(0)}[position]
-    for i, of_pair in enumerate(wanted):
-        assert near(acts[f"{stack}.resid_post", 1][i], pick(of_pair[f"{stack}.blocks.1.hook_resid_post"]))
-
-
 def test_a_start_token_that_is_missing_is_put_before_every_target_and_never_read(pair_model, pairs):
     without = replace(pairs, targets=[[*target[1:], 5] for target in pairs.targets])
     with_start = replace(pairs, targets=[[*target, 5] for target in pairs.targets])
