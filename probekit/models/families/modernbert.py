@@ -31,7 +31,7 @@ from probekit.models.config_fields import (
     check_fields,
     check_implemented,
     check_pairs,
-    check_whole,
+    check_whole_number,
     check_windows,
     flag,
     given_layer_types,
@@ -324,7 +324,7 @@ ARCHITECTURES = {"ModernBertModel": (False,), "ModernBertForMaskedLM": (True,)} 
 def _layers(hf: Mapping[str, Any]) -> dict[str, Any]:
     """The window and the layers that have it: a token sees itself and local_attention / 2 tokens on either side."""
     both, every = hf.get("local_attention", 128), hf.get("global_attn_every_n_layers", 3)
-    check_whole(both, "local_attention")
+    check_whole_number(both, "local_attention")
     check_dimension("n_layers", every, "global_attn_every_n_layers")
     types = [SLIDING if i % every else FULL for i in range(hf["num_hidden_layers"])]
     given = given_layer_types(hf, types)
