@@ -355,7 +355,7 @@ BUGS = [
     # tasks
     bug(
         "groups-span-splits",
-        "tests/tasks/test_task_splits.py",
+        "tests/tasks/test_task_files.py tests/tasks/test_task_splits.py",
         "    together = components(texts, groups)\n",
         "    together = np.arange(len(texts))\n",
     ),

@@ -27,7 +27,7 @@ def _rising(_: str, C: float | Iterable[float]) -> tuple[float, ...]:
     return tuple(sorted({check_strength("C", value) for value in several}))
 
 
-def check_probe(_: str, probe: Any) -> Any:
+def checked_probe(_: str, probe: Any) -> Any:
     """A probe, or a tuple of several, whose names are known; other kinds of probes are checked later.
 
     Raises:
@@ -78,7 +78,7 @@ class CurveOptions(Options, heading=READ):
         notes="In Python also a probe class, an instance, or any scikit-learn classifier or regressor, which is cloned "
         "for each fit, has no certificate and is not saved. An instance keeps its parameters; a C other than the "
         "default is then the only one tried.",
-        kind=Kind(check_probe, metavar="NAME"),
+        kind=Kind(checked_probe, metavar="NAME"),
         heading=CHOSEN,
         takes_parameters=True,
     )

@@ -12,8 +12,8 @@ from probekit.options.curve import (
     PROBE_NAMES,
     SEQUENCE_NAMES,
     CurveOptions,
-    check_probe,
     check_strengths_of,
+    checked_probe,
     name_in,
 )
 from probekit.options.engine import ClusterOptions, PartsOptions
@@ -94,7 +94,7 @@ def _several_probes(_: str, given: Any) -> tuple[Any, ...]:
         raise UsageError(f"probes= takes a list, such as ['logistic', 'mean-diff']; got {given!a:.80}")
     probes: list[Any] = []
     for probe in given:
-        check_probe("probe", probe)
+        checked_probe("probe", probe)
         if not isinstance(probe, str) or probe not in probes:
             probes.append(probe)
     if not probes:
@@ -121,7 +121,7 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
         "probe",
         f"{', '.join(PROBE_NAMES[:-1])} or {PROBE_NAMES[-1]}; on the command line also several with commas.  "
         "[default: logistic; ridge where labels are numbers]",
-        kind=Kind(check_probe, _probes, "NAME"),
+        kind=Kind(checked_probe, _probes, "NAME"),
     )
     on_bad_row: OnBadRow = like(TaskOptions, "on_bad_row", "What to do with texts without the token to read.")
     aggregate: str | None = option(

@@ -40,7 +40,7 @@ class Flaw(Exception):
 
 
 @dataclass
-class Sentence:
+class AnnotatedSentence:
     """One sentence.
 
     Attributes:
@@ -66,7 +66,7 @@ class Sentence:
     empty: int = 0
 
 
-def read_sentences(text: str) -> Iterator[tuple[int, Sentence | str]]:
+def read_sentences(text: str) -> Iterator[tuple[int, AnnotatedSentence | str]]:
     """The sentences of a file: (its first line, the sentence), or (the flawed line, a description of the flaw)."""
     begins, block = 1, []
     for number, line in enumerate([*text.split("\n"), ""], start=1):
@@ -82,8 +82,8 @@ def read_sentences(text: str) -> Iterator[tuple[int, Sentence | str]]:
             block = []
 
 
-def _sentence(begins: int, block: list[str]) -> Sentence:
-    one = Sentence()
+def _sentence(begins: int, block: list[str]) -> AnnotatedSentence:
+    one = AnnotatedSentence()
     for number, line in enumerate(block, start=begins):
         if line.startswith("#"):
             one.text = dict(parse_comment_line(line)).get("text") or one.text
@@ -100,7 +100,7 @@ def _sentence(begins: int, block: list[str]) -> Sentence:
     return one
 
 
-def _add(one: Sentence, number: int, line: str) -> None:
+def _add(one: AnnotatedSentence, number: int, line: str) -> None:
     """Add one line to the words, the multiword tokens or the empty nodes."""
     row = _parsed(number, line)
     covered = one.surface[-1][1] if one.surface else 0
@@ -138,7 +138,7 @@ def _parsed(number: int, line: str) -> Row:
         return {"id": None}
 
 
-def _spelled(one: Sentence) -> str:
+def _spelled(one: AnnotatedSentence) -> str:
     """The text of a sentence without a text line: a blank after each token except where SpaceAfter=No."""
     ends = {True: "", False: " "}
     return "".join(
@@ -146,7 +146,7 @@ def _spelled(one: Sentence) -> str:
     ).rstrip(" ")
 
 
-def _spans(one: Sentence) -> list[tuple[int, int]]:
+def _spans(one: AnnotatedSentence) -> list[tuple[int, int]]:
     """The characters of each word: tokens follow each other in the text, with only blanks between them."""
     text, at = one.text, 0
     spans: list[tuple[int, int]] = []
@@ -172,7 +172,7 @@ def _parts(words: list[str], form: str, at: int) -> list[tuple[int, int]]:
     return list(pairwise(ends))
 
 
-def _head(one: Sentence, i: int) -> int | None:
+def _head(one: AnnotatedSentence, i: int) -> int | None:
     given, n = one.rows[i]["head"], len(one.rows)
     if given == "_":
         return None
@@ -183,7 +183,7 @@ def _head(one: Sentence, i: int) -> int | None:
     return int(given)
 
 
-def _depths(one: Sentence) -> list[int | None]:
+def _depths(one: AnnotatedSentence) -> list[int | None]:
     heads, depths = one.heads, list[int | None]()
     for i in range(len(heads)):
         depth, at = 0, heads[i]
@@ -206,14 +206,14 @@ class WordRows:
     """
 
     def __init__(self, stem: str, text: str):
-        self._rows: list[tuple[Sentence, str, int]] = []
+        self._rows: list[tuple[AnnotatedSentence, str, int]] = []
         self.lines: list[int] = []
         self.bad: dict[int, RowFlaw] = {}
         self.counts = {"sentences": 0, "multiword_tokens": 0, "empty_nodes": 0}
         for line, one in read_sentences(text):
             if isinstance(one, str):
                 self.bad[len(self._rows)] = ("conllu", one)
-                one = Sentence("", [line], [NO_WORD], spans=[(0, 0)], heads=[None], depths=[None])
+                one = AnnotatedSentence("", [line], [NO_WORD], spans=[(0, 0)], heads=[None], depths=[None])
             self._rows += [(one, f"{stem}:{self.counts['sentences']}", i) for i in range(len(one.rows))]
             self.lines += one.lines
             self.counts["sentences"] += 1
@@ -236,7 +236,7 @@ def _features(row: Row) -> dict[str, str]:
     return {name: value for name, _, value in pairs if name and value}
 
 
-def _cell(name: str) -> Callable[[Sentence, str, int], Any]:
+def _cell(name: str) -> Callable[[AnnotatedSentence, str, int], Any]:
     """The function that returns a column's cell for a sentence, the sentence's name, and word i."""
     if name in PLAIN:
         return lambda one, sentence, i: _value(one.rows[i][name], name)
