@@ -27,11 +27,11 @@ from probekit.models.config_fields import (
     FULL,
     SLIDING,
     SharedWidth,
+    check_count,
     check_dimension,
     check_fields,
     check_implemented,
     check_pairs,
-    check_whole,
     check_windows,
     flag,
     given_layer_types,
@@ -303,7 +303,7 @@ ARCHITECTURES = {"ModernBertModel": (False,), "ModernBertForMaskedLM": (True,)} 
 def _layers(hf: Mapping[str, Any]) -> dict[str, Any]:
     """The window and the layers that have it: a token sees itself and local_attention / 2 tokens on either side."""
     both, every = hf.get("local_attention", 128), hf.get("global_attn_every_n_layers", 3)
-    check_whole(both, "local_attention")
+    check_count(both, "local_attention")
     check_dimension("n_layers", every, "global_attn_every_n_layers")
     types = [SLIDING if i % every else FULL for i in range(hf["num_hidden_layers"])]
     given = given_layer_types(hf, types)
