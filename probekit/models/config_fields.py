@@ -264,7 +264,7 @@ def check_dimension(own: str, value: Any, name: str) -> None:
         raise DataError(f"{name} must be a whole number in 1..{LARGEST[own]}; got {value!a:.60}")
 
 
-def check_whole_number(value: Any, name: str, least: int = 0) -> None:
+def check_count(value: Any, name: str, least: int = 0) -> None:
     """Refuse all but a whole number from `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise DataError(f"{name} must be a whole number from {least}; got {value!a:.60}")

@@ -22,14 +22,14 @@ from probekit.text import listed
 
 
 class MLMHead(nn.Module):
-    """The product of ln(act(x W + b)) with each token's embedding, plus a bias for each token."""
+    """The product of ln(act(x W + b)) with each token's embedding, plus a bias for each token unless `d_vocab` is 0."""
 
-    def __init__(self, d_model: int, d_vocab: int, activation: str, ln_eps: float):
+    def __init__(self, dense: Linear, activation: str, ln: nn.Module, d_vocab: int):
         super().__init__()
         self.activation = activation
-        self.dense = Linear(d_model, d_model)
-        self.ln = LayerNorm(d_model, ln_eps)
-        self.bias = nn.Parameter(torch.empty(d_vocab))
+        self.dense = dense
+        self.ln: Any = ln
+        self.bias = nn.Parameter(torch.empty(d_vocab)) if d_vocab else None
 
     def forward(self, x_BLD: Tensor, embedding_VD: Tensor) -> Tensor:
         return linear(self.transform(x_BLD), embedding_VD, self.bias)
@@ -167,7 +167,8 @@ class SegmentedLM(MaskedLM):
         self.ln_embed = LayerNorm(cfg.d_model, cfg.ln_eps)
         block = cfg.d_model, cfg.n_heads, cfg.d_mlp, cfg.activation, cfg.ln_eps, cfg.d_head
         self.blocks = nn.ModuleList(PostNormBlock(*block) for _ in range(cfg.n_layers))
-        self.head = MLMHead(cfg.d_model, cfg.d_vocab, head_activation, cfg.ln_eps) if cfg.mlm_head else None
+        dense, ln = Linear(cfg.d_model, cfg.d_model), LayerNorm(cfg.d_model, cfg.ln_eps)
+        self.head = MLMHead(dense, head_activation, ln, cfg.d_vocab) if cfg.mlm_head else None
         self.unembed = Embedding(cfg.d_vocab, cfg.d_model) if cfg.mlm_head and not cfg.tie_embeddings else None
         self.pooler = Linear(cfg.d_model, cfg.d_model) if cfg.pooler else None
 

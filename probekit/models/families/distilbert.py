@@ -31,7 +31,7 @@ from probekit.models.config_fields import (
     written_fields,
 )
 from probekit.models.family import Family, parts_by_names
-from probekit.models.layers import ACTIVATIONS, Embedding, LayerNorm, PostNormBlock
+from probekit.models.layers import ACTIVATIONS, Embedding, LayerNorm, Linear, PostNormBlock
 from probekit.models.masked_lm import (
     MaskedLM,
     MLMHead,
@@ -101,7 +101,8 @@ class DistilBert(MaskedLM):
         self.ln_embed = LayerNorm(cfg.d_model, LN_EPS)
         block = cfg.d_model, cfg.n_heads, cfg.d_mlp, cfg.activation, LN_EPS, cfg.d_head
         self.blocks = nn.ModuleList(PostNormBlock(*block) for _ in range(cfg.n_layers))
-        self.head = MLMHead(cfg.d_model, cfg.d_vocab, cfg.activation, LN_EPS) if cfg.mlm_head else None
+        dense, ln = Linear(cfg.d_model, cfg.d_model), LayerNorm(cfg.d_model, LN_EPS)
+        self.head = MLMHead(dense, cfg.activation, ln, cfg.d_vocab) if cfg.mlm_head else None
         self.unembed = Embedding(cfg.d_vocab, cfg.d_model) if cfg.mlm_head and not cfg.tie_embeddings else None
 
     def entered(self, tokens: Tensor, position_ids: Tensor) -> Tensor:

@@ -29,13 +29,13 @@ from probekit.models.config_fields import (
     FULL,
     SLIDING,
     check_choice,
+    check_count,
     check_fields,
     check_flag,
     check_implemented,
     check_multiple,
     check_only_layer_types,
     check_pairs,
-    check_whole_number,
     flag,
     grouped_heads,
     named,
@@ -326,7 +326,7 @@ def _window(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
 def _n_full_layers(hf: Mapping[str, Any]) -> int:
     """How many layers come before those with a window: max_window_layers, unless layer_types says otherwise."""
     types, n_full = hf.get("layer_types"), hf.get("max_window_layers", 28)
-    check_whole_number(n_full, "max_window_layers")
+    check_count(n_full, "max_window_layers")
     if not isinstance(types, list):
         return n_full
     listed = next((i for i, kind in enumerate(types) if kind != FULL), len(types))

@@ -27,11 +27,11 @@ from probekit.models.config_fields import (
     FULL,
     SLIDING,
     SharedWidth,
+    check_count,
     check_dimension,
     check_fields,
     check_implemented,
     check_pairs,
-    check_whole_number,
     check_windows,
     flag,
     given_layer_types,
@@ -57,7 +57,7 @@ from probekit.models.layers import (
     projected,
     truncated_normal,
 )
-from probekit.models.masked_lm import MaskedLM, encoder_twin, parts_named
+from probekit.models.masked_lm import MaskedLM, MLMHead, encoder_twin, parts_named
 from probekit.models.positional import Rotary, rotate_half
 from probekit.models.rope_fields import rope_by_type_from_hf, rope_to_hf
 from probekit.models.shapes import ModelShape, stack_shape
@@ -251,29 +251,6 @@ class Block(nn.Module):
         return self.hook_resid_post(resid_mid + mlp_out)
 
 
-class Head(nn.Module):
-    """The product of ln(act(x W)) with each token's embedding; biases as the config says."""
-
-    def __init__(self, cfg: ModernBertConfig):
-        super().__init__()
-        self.activation = cfg.head_activation
-        self.dense = Linear(cfg.d_model, cfg.d_model, cfg.head_bias)
-        self.ln = norm_of(cfg)
-        self.bias = nn.Parameter(torch.empty(cfg.d_vocab)) if cfg.unembed_bias else None
-
-    def forward(self, x_BLD: Tensor, embedding_VD: Tensor) -> Tensor:
-        return linear(self.transform(x_BLD), embedding_VD, self.bias)
-
-    def transform(self, x_BLD: Tensor) -> Tensor:
-        """ln(act(x W)), [B, L, D]."""
-        return self.ln(self.dense.activated(x_BLD, self.activation))
-
-    @property
-    def hooked(self) -> bool:
-        """True if a hook is attached to a point of the head."""
-        return self.ln.hook_scale.hooked or self.ln.hook_normalized.hooked
-
-
 class ModernBert(MaskedLM):
     """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
 
@@ -287,7 +264,9 @@ class ModernBert(MaskedLM):
         self.ln_embed = norm_of(cfg)
         self.blocks = nn.ModuleList(Block(cfg, i) for i in range(cfg.n_layers))
         self.ln_final = norm_of(cfg)
-        self.head = Head(cfg) if cfg.mlm_head else None
+        dense = Linear(cfg.d_model, cfg.d_model, cfg.head_bias)
+        head = MLMHead(dense, cfg.head_activation, norm_of(cfg), cfg.d_vocab if cfg.unembed_bias else 0)
+        self.head = head if cfg.mlm_head else None
         self.unembed = Embedding(cfg.d_vocab, cfg.d_model) if cfg.mlm_head and not cfg.tie_embeddings else None
 
     def entered(self, tokens: Tensor, position_ids: Tensor) -> Tensor:
@@ -324,7 +303,7 @@ ARCHITECTURES = {"ModernBertModel": (False,), "ModernBertForMaskedLM": (True,)} 
 def _layers(hf: Mapping[str, Any]) -> dict[str, Any]:
     """The window and the layers that have it: a token sees itself and local_attention / 2 tokens on either side."""
     both, every = hf.get("local_attention", 128), hf.get("global_attn_every_n_layers", 3)
-    check_whole_number(both, "local_attention")
+    check_count(both, "local_attention")
     check_dimension("n_layers", every, "global_attn_every_n_layers")
     types = [SLIDING if i % every else FULL for i in range(hf["num_hidden_layers"])]
     given = given_layer_types(hf, types)

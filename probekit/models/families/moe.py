@@ -36,6 +36,7 @@ from probekit.models.config_fields import (
     FULL,
     SLIDING,
     check_choice,
+    check_count,
     check_dimension,
     check_fields,
     check_flag,
@@ -43,7 +44,6 @@ from probekit.models.config_fields import (
     check_multiple,
     check_only_layer_types,
     check_pairs,
-    check_whole_number,
     flag,
     grouped_heads,
     named,
@@ -380,7 +380,7 @@ def _window(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
 def _dense_layers(hf: Mapping[str, Any]) -> tuple[int, ...]:
     """Layers without experts: those of mlp_only_layers, and all but every decoder_sparse_step-th."""
     n_layers, step, listed = hf["num_hidden_layers"], hf.get("decoder_sparse_step", 1), hf.get("mlp_only_layers") or []
-    check_whole_number(step, "decoder_sparse_step", 1)
+    check_count(step, "decoder_sparse_step", 1)
     if not isinstance(listed, list):
         raise DataError(f"mlp_only_layers must be a list of layers; got {listed!a:.60}")
     if wrong := [i for i in listed if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < n_layers]:

@@ -22,10 +22,10 @@ from probekit.errors import UsageError
 from probekit.models.config_fields import (
     SharedWidth,
     check_choice,
+    check_count,
     check_dimension,
     check_fields,
     check_implemented,
-    check_whole_number,
     flag,
     named,
     one_of,
@@ -94,7 +94,7 @@ class RobertaConfig(SharedWidth):
         check_implemented(hf, REQUIRED, model_type)
         given = read_fields(cls, hf, ("d_model", "n_heads", "n_layers", "d_vocab"))
         n_rows, pad = hf.get("max_position_embeddings", 512), hf.get("pad_token_id", 1)
-        check_whole_number(pad, "pad_token_id")  # positions begin after it
+        check_count(pad, "pad_token_id")  # positions begin after it
         check_dimension("first_position", pad + 1, named(cls, "first_position"))
         check_dimension("n_ctx", n_rows, "max_position_embeddings")
         given |= {"n_ctx": n_rows - pad - 1, "first_position": pad + 1, "model_type": model_type}
