@@ -343,8 +343,8 @@ BUGS = [
     bug(
         "after-one-early",
         "tests/activations/plan tests/test_selections.py",
-        "found = np.arange(found[-1] + 1, n)",
-        "found = np.arange(found[-1], n)",
+        "else np.arange(found[-1] + 1, n)",
+        "else np.arange(found[-1], n)",
     ),
     bug(
         "token-touching-a-span",

@@ -138,18 +138,15 @@ class HookedModule(nn.Module):
             resolve_point((short, layer), self.n_layers_of(short))  # raises if the layer is what is wrong
         raise UnknownPoint(self._why_absent(short, layer if layers else None))
 
-    def _why_absent(self, short: str, layer: int | None = None) -> str:
+    def _why_absent(self, short: str, layer: int | None) -> str:
         """Why there is no such point here, as far as the model knows, and which there are."""
         text = f"this model has no point {Place(short, layer)}"
         text += f": {why}" if (why := self.absent.get(base_name(short))) else ""
         if others := self.layers_of(short):
             return f"{text}; there are {spans_of(Place(short, i) for i in others)}"
-        return text if why else f"{text}; {self._nearest(short)}"
-
-    def _nearest(self, short: str) -> str:
-        """A hint for a point that only other families have."""
         here = list(dict.fromkeys(Place.of(name)[0] for name in self.points))
-        return nearest(base_name(short) if base_name(short) in here else short, here)
+        base = base_name(short)  # of a point that only other families have
+        return text if why else f"{text}; {nearest(base if base in here else short, here)}"
 
     @contextmanager
     def hooks(self, fwd_hooks: Hooks) -> Iterator["HookedModule"]:

@@ -14,8 +14,7 @@ from probekit.files.durable import is_there, unseal
 from probekit.files.records import has_form
 from probekit.files.remote.path import AnyPath, local_path
 from probekit.files.run import question_digest
-from probekit.places import NamedPlaces
-from probekit.points import Place
+from probekit.points import NamedPlaces, Place
 from probekit.selections import Selection
 from probekit.text import by_numbers
 

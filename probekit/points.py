@@ -1,17 +1,19 @@
-"""Names of points, layers and places, as people type them; nothing here needs torch.
+"""Names of points, layers and places, as people type them, and which of them activations have; no torch is needed.
 
 The names are those of TransformerLens (github.com/TransformerLensOrg/TransformerLens, 1.x to 3.x); each is the path of
 its `HookPoint` in `named_modules()`. A short name and a layer are enough: `("resid_pre", 5)`, `"resid_pre.5"` and
 `"blocks.5.hook_resid_pre"` name the same point. A *place* is a point with its layer: `("resid_pre", 5)`, or
-`("embed", None)` for a point outside the layers.
+`("embed", None)` for a point outside the layers. A store's manifest names its places, so a wrong one is refused before
+anything else is read.
 """
 
 import operator
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from probekit.errors import ProbekitError, UsageError, nearest
+from probekit.text import listed
 
 LONGEST_NAME = 200  # characters of a point, which names files; file systems take 255 bytes
 POINTS = {
@@ -204,11 +206,10 @@ def parse_layers(spec: str | int | Iterable[int], n_layers: int) -> list[int]:
         UsageError: a layer outside 0..n_layers-1, or text in none of these forms.
     """
     if isinstance(spec, str):
-        layers = (
-            range(n_layers)
-            if spec.strip() == "all"
-            else [i for part in spec.split(",") for i in _span(part, spec, n_layers)]
-        )
+        spans = [] if spec.strip() == "all" else [_ends(part, spec) for part in spec.split(",")]
+        # checked before a range is built of it
+        layers = [i for first, last in spans for i in range(first, check_layer(last, n_layers) + 1)]
+        layers = layers if spans else [*range(n_layers)]
     elif isinstance(spec, int):
         layers = [spec]
     else:
@@ -222,11 +223,6 @@ def check_layers(spec: str) -> None:
     """Raise a UsageError unless the text is all, 3, 0,4,8 or 2-6, whatever the model."""
     for part in [] if spec.strip() == "all" else spec.split(","):
         _ends(part, spec)
-
-
-def _span(part: str, spec: str, n_layers: int) -> range:
-    first, last = _ends(part, spec)
-    return range(first, check_layer(last, n_layers) + 1)
 
 
 def _ends(part: str, spec: str) -> tuple[int, int]:
@@ -283,22 +279,112 @@ def parse_points(points: str | Iterable[str]) -> list[str]:
     if not names:
         raise UsageError("no points given; give one or more, such as resid_pre")
     names = list(dict.fromkeys(names))
-    _check_stacks(names)
-    return names
-
-
-def _check_stacks(points: list[str]) -> None:
-    """Raise for points that no model can extract together; a name without a stack is never of a decoder."""
-    of_decoder = [point for point in points if point.startswith("decoder.")]
-    others = [point for point in points if point not in of_decoder]
+    of_decoder = [point for point in names if point.startswith("decoder.")]
+    others = [point for point in names if point not in of_decoder]  # a name without a stack is never of a decoder
     if of_decoder and others:
         one, other = (f"--points {','.join(part)}" for part in (others, of_decoder))
         raise UsageError(
             "the encoder reads inputs and the decoder targets, got points of both; extract them in two runs: "
             f"one command with {one}, one with {other}"
         )
-    for point in points:
-        if point in OF_SOURCES:
+    for point in OF_SOURCES:
+        if point in names:
             raise UsageError(
                 f"{point} has a row for each source token, which a store cannot hold; read it with run_with_cache"
             )
+    return names
+
+
+class NamedPlaces:
+    """Places with what the record of their activations says of the model.
+
+    Attributes:
+        meta: JSON-able: points, n_layers, output and more.
+    """
+
+    def __init__(self, places: Iterable[Place], meta: dict[str, Any]):
+        self._places = [Place(*place) for place in places]
+        self.meta = meta
+
+    def point_of(self, key: PointSpec) -> Place:
+        """The short name of a point, and its layer where the key names one; places side by side have their own name."""
+        own = (key, None) if isinstance(key, str) else key
+        if own in self._places:
+            return Place(*own)
+        short, layer = Place.of(key)
+        return Place(self.in_stack(short), layer)
+
+    @property
+    def points(self) -> list[str]:
+        """The short names of the requested points, in that order."""
+        return list(self.meta["points"])
+
+    @property
+    def n_layers(self) -> int:
+        """The number of blocks of the model, including any that were not extracted."""
+        return int(self.meta["n_layers"])
+
+    @property
+    def output(self) -> str:
+        """The point of the last block's output, which ends the residual curve."""
+        return str(self.meta.get("output", "resid_post"))
+
+    def in_stack(self, short: str) -> str:
+        """The short name here: `"resid_pre"` is `"encoder.resid_pre"` in the activations of an encoder."""
+        return as_extracted(short, self._places)
+
+    def curve(self, point: str) -> list[Place]:
+        """The places of one point in layer order; for a residual point, then the output of the last block.
+
+        Raises:
+            UnknownPoint: the point was not extracted.
+        """
+        short, _ = self.point_of(point)
+        places = sorted((p for p in self._places if p[0] == short), key=lambda p: p[1] or 0)
+        if not places:
+            raise UnknownPoint(f"no activations of {short} here; there are {spans_of(self._places)}")
+        output = Place(self.output, self.n_layers - 1)
+        return [*places, output] if short in FOLLOWED_BY_OUTPUT and output in self._places else places
+
+
+def has_layers(acts: NamedPlaces, point: str) -> bool:
+    """Whether a point was extracted at layers, rather than once for the model."""
+    return any(layer is not None for name, layer in acts.curve(point) if name == point)
+
+
+def places_of(acts: NamedPlaces, point: str | None, layers: str | int | Iterable[int]) -> tuple[str, list[Place]]:
+    """The point's short name, and its places at these layers.
+
+    Raises:
+        UsageError: a point or layer that was not extracted.
+    """
+    short = short_name(acts, point)
+    curve = acts.curve(short)
+    if isinstance(layers, str) and layers.strip() == "all":
+        return short, curve
+    extracted = [layer for name, layer in curve if name == short and layer is not None]
+    if not extracted:
+        raise UsageError(f"{short} belongs to no layer; leave --layer (in Python, layers=) out")
+    if str(layers).strip() in ("out", "output", str(acts.n_layers)) and curve[-1][0] != short:
+        output, last = curve[-1]
+        raise UsageError(
+            f"{short} has no layer {layers!a}; for the output of the last block alone give --point {output} "
+            f"--layer {last} (in Python, point={output!r}, layers={last})"
+        )
+    wanted = parse_layers(layers, acts.n_layers)
+    if missing := [layer for layer in wanted if layer not in extracted]:
+        known = listed(extracted)
+        raise UsageError(f"layer {missing[0]} of {short} was not extracted; there are {known}")
+    return short, [Place(short, layer) for layer in wanted]
+
+
+def short_name(acts: NamedPlaces, point: str | None) -> str:
+    """The short name of a point, by default the first that a probe can read."""
+    first = next((name for name in acts.points if name not in PAIR_POINTS), acts.points[0])
+    short, layer = acts.point_of(first if point is None else point)
+    if layer is not None:
+        raise UsageError(
+            f"point and layer are given separately; give --point {short} --layer {layer} (in Python, point={short!r}, "
+            f"layers={layer})"
+        )
+    return short

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from probekit.errors import UsageError, nearest
+from probekit.text import listed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -195,6 +196,41 @@ def check_together(selections: Sequence[Selection]) -> None:
             raise UsageError(f"{str(one)!a:.80} keeps several tokens of a text; give it alone")
         if selections.count(one) > 1:
             raise UsageError(f"several positions must all differ, and {str(one)!a:.80} is given twice; leave one out")
+
+
+def check_kept(kept: Sequence[Selection], position: Selection | None) -> None:
+    """Check that a probe can read one position of those that were kept.
+
+    Raises:
+        UsageError: several were kept and none is named, or one that was not kept is.
+    """
+    is_ragged = len(kept) == 1 and kept[0].several
+    if position is None and (is_ragged or len(kept) > 1):
+        choice = "last, first, mean, a token's index, last@assistant, ... or all" if is_ragged else listed(kept)
+        raise UsageError(
+            f"a probe reads one position of each text; name it with --position (in Python, position=): {choice}"
+        )
+    if position not in (None, ALL) and not is_ragged and position not in kept:
+        known = f"take {listed(kept)}" if len(kept) > 1 else f"the only one is {kept[0]!a}: leave it out"
+        raise UsageError(f"position {position!a} was not extracted; {known}, or extract again")
+
+
+def check_several_kept(kept: Sequence[Selection], position: Selection | None) -> None:
+    """Check that a probe over a sequence can read several tokens of each text.
+
+    Raises:
+        UsageError: one token of each text was kept, or each of several positions; a position that names one token.
+    """
+    if len(kept) != 1 or not kept[0].several:
+        raise UsageError(
+            f"a probe over a sequence reads several tokens of each text, and these activations are of {listed(kept)}; "
+            "extract again with position all (--position all)"
+        )
+    if position is not None and position not in kept and not position.several:
+        raise UsageError(
+            f"a probe over a sequence reads several tokens of each text, and position {position} is one; leave "
+            "position (--position) out, or name several, such as -5: or all@assistant"
+        )
 
 
 def parse_selections(text: str) -> list[Selection]:

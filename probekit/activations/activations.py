@@ -15,14 +15,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.layout import ROWS, Layout
-from probekit.activations.plan.reading.select_tokens import UNREAD
-from probekit.activations.select_rows import chosen_tokens, labelled_rows, select_rows, selected_values
+from probekit.activations.layout import Layout
+from probekit.activations.plan.reading.select_tokens import UNREAD, Bad
+from probekit.activations.select_rows import (
+    SelectedRows,
+    chosen_tokens,
+    labelled_rows,
+    select_rows,
+    selected_values,
+)
 from probekit.errors import DataError, UsageError
 from probekit.options.check import check_among, is_whole
 from probekit.options.task import OnBadRow
-from probekit.places import NamedPlaces
-from probekit.points import FOLLOWED_BY_OUTPUT, PAIR_POINTS, Place, PointSpec, UnknownPoint, joined_name, spans_of
+from probekit.points import (
+    FOLLOWED_BY_OUTPUT,
+    PAIR_POINTS,
+    NamedPlaces,
+    Place,
+    PointSpec,
+    UnknownPoint,
+    joined_name,
+    spans_of,
+)
 from probekit.selections import ALL, PER_EXAMPLE, Selection, not_a_selection
 from probekit.tasks.base import Task, examples_table, without_bad_rows
 from probekit.tasks.token_labels import token_rows
@@ -216,19 +230,31 @@ class ActivationSet(Activations):
         return next(iter(self._tensors.values())).device
 
 
-class _At(Activations):
-    """One position of activations that have several, selected on access."""
+class _View(Activations):
+    """Activations that are read from others on access; places of attention, whose rows are pairs, are left out."""
+
+    def __init__(self, source: Activations, task: Task, layout: Layout, **meta: Any):
+        self._source = source
+        points = [point for point in source.points if point not in PAIR_POINTS]
+        places = [place for place in source if place[0] not in PAIR_POINTS]
+        super().__init__(places, task, {**source.meta, "points": points, **meta}, layout)
+
+    def _rows(self, place: Place) -> Tensor:
+        return self._source._rows(place)
+
+    def _n_bytes(self) -> int:
+        return self._source._n_bytes()
+
+
+class _At(_View):
+    """One position of activations that have several."""
 
     def __init__(self, source: Activations, position: Selection, on_bad_row: OnBadRow = "error"):
-        self._source = source
-        layout, of_targets = source.layout, source.points[0].startswith("decoder.")
-        chosen, bad = select_rows(layout, source.task, position, of_targets, bool(source.meta.get("cut")))
+        layout = source.layout
+        chosen, bad = _select(source, position)
         task, left = without_bad_rows(source.task, bad, UNREAD, on_bad_row)
-        starts = layout.offsets()[left]
         self._chosen = chosen = replace(chosen, counts=chosen.counts[left])
-        places = [place for place in source if place[0] not in PAIR_POINTS]
-        points = [point for point in source.points if point not in PAIR_POINTS]
-        tokens, index = chosen_tokens(layout, chosen, starts)
+        tokens, index = chosen_tokens(layout, chosen, layout.offsets()[left])
         own = replace(
             layout,
             positions=[position],
@@ -238,9 +264,8 @@ class _At(Activations):
             token_index=index,
             characters=layout.characters[chosen.index] if chosen.is_ragged and layout.characters is not None else None,
         )
-        meta = {**source.meta, "points": points, "position": position.plain}
         labelled = labelled_rows(layout, task, source.meta, position, chosen, index)
-        super().__init__(places, labelled, meta, own)
+        super().__init__(source, labelled, own, position=position.plain)
 
     def __repr__(self) -> str:
         return f"{self._source!r}.at({self.meta['position']!r})"
@@ -248,8 +273,10 @@ class _At(Activations):
     def _rows(self, place: Place) -> Tensor:
         return selected_values(self._source._rows(place), self._chosen)
 
-    def _n_bytes(self) -> int:
-        return self._source._n_bytes()
+
+def _select(source: Activations, position: Selection) -> tuple[SelectedRows, Bad]:
+    of_targets = source.points[0].startswith("decoder.")
+    return select_rows(source.layout, source.task, position, of_targets, bool(source.meta.get("cut")))
 
 
 def selected_from(acts: Activations, rows: np.ndarray) -> tuple[Activations, np.ndarray]:
@@ -259,7 +286,54 @@ def selected_from(acts: Activations, rows: np.ndarray) -> tuple[Activations, np.
     return acts, rows
 
 
-class _EachToken(Activations):
+class SelectedPositions(_View):
+    """One row of each text for each selection, [N, P, D]; a place of the source is read once for all of them.
+
+    Args:
+        source: all tokens, those of a selection, or several positions.
+        positions: selections of one row each; they differ.
+
+    Raises:
+        UsageError: a position that was not extracted.
+        DataError: a text without such a token.
+    """
+
+    def __init__(self, source: Activations, positions: Sequence[Selection]):
+        layout, self._chosen = source.layout, list[SelectedRows]()
+        for position in positions:
+            chosen, bad = _select(source, position)
+            without_bad_rows(source.task, bad, UNREAD, "error")
+            self._chosen.append(chosen)
+        N, starts = len(layout.lengths), layout.offsets()[:-1]
+        tokens, index = zip(*(chosen_tokens(layout, chosen, starts) for chosen in self._chosen), strict=True)
+        own = replace(
+            layout,
+            positions=[*positions],
+            tokens=None
+            if layout.tokens is None
+            else _interleaved([np.full(N, -1) if t is None else t for t in tokens]),
+            picked=None,
+            token_index=None if any(column is None for column in index) else _interleaved(index),
+            characters=None if layout.characters is None else self._characters(layout.characters),
+        )
+        super().__init__(source, source.task, own, position=[one.plain for one in positions])
+
+    def _characters(self, known: np.ndarray) -> np.ndarray:
+        """The characters of each token that is read, int64 [N * P, 2]; none for a mean."""
+        read = [np.zeros((len(c.counts), 2), dtype=known.dtype) if c.is_mean else known[c.index] for c in self._chosen]
+        return np.stack(read, axis=1).reshape(-1, 2)
+
+    def _rows(self, place: Place) -> Tensor:
+        rows = self._source._rows(place)
+        return torch.stack([selected_values(rows, chosen) for chosen in self._chosen], dim=1).flatten(0, 1)
+
+
+def _interleaved(columns: Sequence[Any]) -> np.ndarray:
+    """One value of each text from P arrays [N] to [N * P]."""
+    return np.stack(columns, axis=1).ravel()
+
+
+class _EachToken(_View):
     """Activations of all tokens, each of them an example; the tensors are the source's."""
 
     def __init__(self, source: Activations):
@@ -269,27 +343,16 @@ class _EachToken(Activations):
                 "a probe of every token needs the activations of all tokens, and these are of "
                 f"{listed(layout.positions)}; extract again with position all (--position all)"
             )
-        self._source = source
         rows = layout.counts()
-        index = None if layout.picked is None else layout.token_index
-        task = token_rows(source.task, rows, index)
+        task = token_rows(source.task, rows, None if layout.picked is None else layout.token_index)
         own = replace(layout, positions=[PER_EXAMPLE], lengths=np.repeat(layout.lengths, rows), picked=None)
-        points = [point for point in source.points if point not in PAIR_POINTS]
-        places = [place for place in source if place[0] not in PAIR_POINTS]
-        meta = {**source.meta, "points": points, "position": str(ALL), "selection": str(layout.positions[0])}
-        super().__init__(places, task, meta, own)
+        super().__init__(source, task, own, position=str(ALL), selection=str(layout.positions[0]))
 
     def __repr__(self) -> str:
         return f"{self._source!r}.at({ALL!r})"
 
-    def _rows(self, place: Place) -> Tensor:
-        return self._source._rows(place)
 
-    def _n_bytes(self) -> int:
-        return self._source._n_bytes()
-
-
-class RowsOf(Activations):
+class RowsOf(_View):
     """Some examples of activations, read on access.
 
     Args:
@@ -298,25 +361,13 @@ class RowsOf(Activations):
     """
 
     def __init__(self, source: Activations, rows: np.ndarray):
-        self.source = source
         self._index = rows
-        layout, every = source.layout, source.layout.index(ROWS, rows)
-        own = replace(
-            layout,
-            lengths=layout.lengths[rows],
-            tokens=None if layout.tokens is None else layout.tokens[every],
-            picked=None if layout.picked is None else layout.picked[rows],
-            token_index=None if layout.token_index is None else layout.token_index[every],
-            characters=None if layout.characters is None else layout.characters[every],
-        )
-        super().__init__(source, source.task.subset(rows), {**source.meta, "points": source.points}, own)
+        super().__init__(source, source.task.subset(rows), source.layout.of_examples(rows))
+        self.source, self._places, self.meta["points"] = source, [*source], source.points  # attention too
 
     def _rows(self, place: Place) -> Tensor:
-        rows = self.source._rows(place)
-        return rows[torch.from_numpy(self.source.layout.index(place, self._index)).to(rows.device)]
-
-    def _n_bytes(self) -> int:
-        return self.source._n_bytes()
+        rows = self._source._rows(place)
+        return rows[torch.from_numpy(self._source.layout.index(place, self._index)).to(rows.device)]
 
 
 class SideBySide(Activations):

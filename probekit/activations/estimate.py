@@ -79,26 +79,31 @@ class StackWork(NamedTuple):
 
 def estimate(plan: ExtractionPlan) -> Estimate:
     """Estimate the time and memory of the plan on its device; runs one block of the model for a moment."""
-    works = _works(plan.model, plan.packing, plan.stack, plan.stop_at_layer)
-    batches = plan.batches
-    flops = plan_flops(plan)
-    before, rate = _measured(plan.model, plan.device, works[0], batches)
+    model, works, batches, flops = plan.model, _works(plan), plan.batches, plan_flops(plan)
+    before, rate = _measured(model, plan.device, works[0], batches)
     nodes = sum(filled_nodes(work.packing.sizes, batches) for work in works)
-    has_pairs, size = any(point in PAIR_POINTS for point, _ in plan.places), plan.model.dtype.itemsize
+    has_pairs = any(point in PAIR_POINTS for point, _ in plan.places)
+    # bfloat16 on a CPU is held a second time in oneDNN's layout (`layers.prepared`)
+    copies = 2 if plan.device.type == "cpu" and model.dtype == torch.bfloat16 else 1
     example_bytes = row_bytes(plan.layout, plan.places, plan.widths, plan.dtype)
+    shard_bytes = [int(example_bytes[plan.packing.rows_of(np.concatenate(shard))].sum()) for shard in plan.shards]
+    largest = max(shard_bytes)
     return Estimate(
         flops=flops,
         flops_per_second=rate,
         seconds=before * nodes + flops / rate,
-        weights_bytes=_weights_bytes(plan.model, plan.device),
-        batch_bytes=max(_batch_bytes(work, batch, size, has_pairs) for work in works for batch in batches),
-        kept_bytes=_kept_bytes(plan.packing, plan.shards, example_bytes),
+        weights_bytes=copies * sum(weight.nbytes for weight in model.parameters()),
+        batch_bytes=max(
+            _batch_bytes(work, batch, model.dtype.itemsize, has_pairs) for work in works for batch in batches
+        ),
+        # the largest shard as it is computed, and those on their way to the disk
+        kept_bytes=largest + max(largest, min(sum(shard_bytes), IN_FLIGHT * largest, IN_FLIGHT_BYTES)),
     )
 
 
 def plan_flops(plan: ExtractionPlan) -> int:
     """FLOPs of all batches of a plan, including the nodes that fill them up."""
-    works = _works(plan.model, plan.packing, plan.stack, plan.stop_at_layer)
+    works = _works(plan)
     flops = sum(work.n_blocks * _batch_flops(work, batch) for work in works for batch in plan.batches)
     return flops - sum(_unread_flops(plan, works[-1], batch) for batch in plan.batches)
 
@@ -111,18 +116,19 @@ def describe_estimate(found: Estimate) -> str:
     return f"{'time':<9}about {duration(found.seconds)}: {rate}\n{'memory':<9}about {memory}; Python's own on top"
 
 
-def _works(model: LanguageModel, packing: Packing, stack: str, stop_at_layer: int | None) -> list[StackWork]:
-    """The stack whose points are read, as far as needed; for a decoder, all of the encoder before it."""
-    stacks = [_commonest(stack) for stack in shape_of(model.cfg).stacks]
-    shape = stacks[1] if stack == "decoder" else stacks[0]
-    own = StackWork(shape, packing, shape.n_layers if stop_at_layer is None else stop_at_layer)
-    sources = packing.sources
-    return [own] if sources is None else [StackWork(stacks[0], sources, stacks[0].n_layers), own]
+def _works(plan: ExtractionPlan) -> list[StackWork]:
+    """The stack whose points are read, as far as needed; for a decoder, all of the encoder before it.
 
-
-def _commonest(stack: StackShape) -> StackShape:
-    """The stack as if all its blocks were of the commonest kind."""
-    return replace(max(equal_blocks(stack), key=lambda part: part.n_layers), n_layers=stack.n_layers)
+    Of a stack whose blocks differ, all count as blocks of the commonest kind.
+    """
+    stacks = []
+    for stack in shape_of(plan.model.cfg).stacks:
+        commonest = max(equal_blocks(stack), key=lambda part: part.n_layers)
+        stacks.append(replace(commonest, n_layers=stack.n_layers))
+    shape, sources = stacks[plan.stack == "decoder"], plan.packing.sources
+    n_blocks = shape.n_layers if plan.stop_at_layer is None else plan.stop_at_layer
+    before = [] if sources is None else [StackWork(stacks[0], sources, stacks[0].n_layers)]
+    return [*before, StackWork(shape, plan.packing, n_blocks)]
 
 
 def _batch_flops(work: StackWork, blocks: np.ndarray) -> int:
@@ -182,31 +188,11 @@ def _median(timed: Callable[[], float]) -> float:
     return statistics.median(times)
 
 
-def _weights_bytes(model: LanguageModel, device: torch.device) -> int:
-    """Bytes of the weights; bfloat16 on a CPU is held a second time in oneDNN's layout (`layers.prepared`)."""
-    weights = sum(weight.nbytes for weight in model.parameters())
-    return weights * (2 if device.type == "cpu" and model.dtype == torch.bfloat16 else 1)
-
-
 def _batch_bytes(work: StackWork, blocks: np.ndarray, size: int, has_pairs: bool) -> int:
-    """Bytes of a batch: its widest moment, its mask as bools and as numbers, and any scores of pairs.
-
-    Args:
-        work: the stack that runs.
-        blocks: of the batch.
-        size: bytes of a number.
-        has_pairs: whether points of pairs of tokens are read.
-    """
+    """Bytes of a batch, with `size` for a number: its widest moment, its mask as bools and numbers, scores of pairs."""
     stack, B, N = work.stack, len(blocks), int(work.packing.sizes[blocks].max())
     pairs = 3 * stack.n_heads * size if has_pairs else 0
     return B * N * block_width(stack, N) * size + B * N * N * (1 + size + pairs)
-
-
-def _kept_bytes(packing: Packing, shards: list[list[np.ndarray]], example_bytes: np.ndarray) -> int:
-    """Bytes of the largest shard as it is computed, and of those on their way to the disk."""
-    sizes = [int(example_bytes[packing.rows_of(np.concatenate(shard))].sum()) for shard in shards]
-    largest = max(sizes)
-    return largest + max(largest, min(sum(sizes), IN_FLIGHT * largest, IN_FLIGHT_BYTES))
 
 
 def duration(seconds: float) -> str:

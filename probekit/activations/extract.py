@@ -20,8 +20,7 @@ from probekit.activations.plan.build import plan_extraction, position_of_rows
 from probekit.activations.plan.identity import record_of_run
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.summary import plan_as_dict
-from probekit.activations.run.loop import refuse_hooks, run_shards, write_missing
-from probekit.activations.run.memory import check_sums, compute_in_memory
+from probekit.activations.run.loop import check_sums, compute_in_memory, refuse_hooks, run_shards, write_missing
 from probekit.activations.store.reader import Store
 from probekit.activations.store.tensors import SIZE
 from probekit.activations.store.writer import StoreWriter

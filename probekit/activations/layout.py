@@ -9,7 +9,7 @@ Axes: N examples, P positions, L tokens of one example (query), M tokens (key), 
 import hashlib
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -91,6 +91,17 @@ class Layout:
         """The rows of these examples, one example after the other, int64."""
         counts, offsets = self.counts(place)[examples], self.offsets(place)[examples]
         return ranges(offsets, counts)
+
+    def of_examples(self, examples: np.ndarray) -> "Layout":
+        """The layout of these examples alone, one after the other."""
+        every = self.index(ROWS, examples)
+        of_rows = {name: getattr(self, name) for name in ("tokens", "token_index", "characters")}
+        return replace(
+            self,
+            lengths=self.lengths[examples],
+            picked=None if self.picked is None else self.picked[examples],
+            **{name: None if known is None else known[every] for name, known in of_rows.items()},
+        )
 
     def shaped(self, place: Place, x_RD: Tensor) -> Tensor:
         """Rows in the shape that users see: [N, D] for one position, [N, P, D] for several, else [R, D]."""

@@ -9,7 +9,6 @@ from typing import Any, NotRequired, TypedDict
 from probekit.activations.activations import Activations
 from probekit.activations.extract import run_plan
 from probekit.activations.labelled import with_task
-from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.replan import check_extracted, device_again, plan_again
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import PlanFile, has_manifest, read_plan
@@ -57,8 +56,14 @@ def random_init_of(
     plan = read_plan(path)
     source = _random_source(path, plan, seed)
     baseline = path / f"random-init-{seed}" if out is None else check_any_path("out", out)
-    done = _is_done(baseline, plan, source)
-    made = Store(baseline) if done else run_plan(_random_plan(path, plan, source), baseline, progress)
+    if _is_done(baseline, plan, source):  # no model is needed to know
+        made = Store(baseline)
+    else:
+        from probekit.models import load_model
+
+        how = {key: value for key, value in source.items() if key != "name_or_path"}
+        model = load_model(source["name_or_path"], **how, device=device_again(plan, source))
+        made = run_plan(plan_again(plan, read_examples(path, plan), model), baseline, progress)
     return made if made.task.labels.keys() == task.labels.keys() else with_task(made, task)
 
 
@@ -85,16 +90,7 @@ def _random_source(path: AnyPath, plan: PlanFile, seed: int) -> dict[str, Any]:
 
 
 def _is_done(baseline: AnyPath, plan: PlanFile, source: dict[str, Any]) -> bool:
-    """True if the baseline is there and complete; no model is needed to know."""
     if not has_manifest(baseline):
         return False
     found = read_plan(baseline)
     return found.source == source and set(differing(found.identity, plan.identity)) <= _MAY_DIFFER
-
-
-def _random_plan(path: AnyPath, plan: PlanFile, source: dict[str, Any]) -> ExtractionPlan:
-    from probekit.models import load_model
-
-    how = {key: value for key, value in source.items() if key != "name_or_path"}
-    model = load_model(source["name_or_path"], **how, device=device_again(plan, source))
-    return plan_again(plan, read_examples(path, plan), model)

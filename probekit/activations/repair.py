@@ -1,6 +1,6 @@
 """Repair a store: the shard loop of `extract` computes the broken shards again, bit for bit."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -11,18 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.replan import check_extracted, load_again, plan_again, same_plan
+from probekit.activations.replan import plan_of_store
 from probekit.activations.run.device_copy import on_host
 from probekit.activations.run.loop import run_shards
 from probekit.activations.store.check import (
     STATISTICS,
+    Advance,
     Broken,
     Verification,
     cannot_be_made_again,
     is_of_labels,
     verify,
 )
-from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import (
     AGAIN,
     PlanFile,
@@ -42,10 +42,6 @@ from probekit.files.remote.path import AnyPath
 from probekit.interventions import Edits
 from probekit.models.base import LanguageModel
 from probekit.points import Place
-
-__all__ = ["Repaired", "plan_again", "repair"]
-
-Advance = Callable[[int, int], object] | None
 
 
 @dataclass(frozen=True)
@@ -139,9 +135,7 @@ def _recompute(
             f"{str(path)!a} was extracted under edits ({plan.edits}), and does not hold their tensors; give them "
             "again in Python: probekit.activations.repair(path, edits=...)"
         )
-    examples = read_examples(path, plan)
-    check_extracted(path, plan.identity)
-    again = same_plan(path, plan, examples, load_again(path, plan, model), edits)
+    again = plan_of_store(path, plan, model, edits)
     numbers = [number for number in found.shards if number < len(again.shards)]
     writer = _ReplacingWriter(path, plan, numbers, show)
     with writer, closing(run_shards(again, progress=False, writer=writer)) as computed:
@@ -153,20 +147,12 @@ def _recompute(
 
 
 class _ReplacingWriter(StoreWriter):
-    """Writes the broken shards of a store, each only by the bits that were recorded, and takes all others as sound.
-
-    Args:
-        path: the store; an unfinished one stays so.
-        plan: its plan.
-        broken: numbers of the broken shards.
-        advance: called with (shards written, broken shards).
-    """
+    """Writes the broken shards of a store, each only by the bits that were recorded, and takes all others as sound."""
 
     def __init__(self, path: AnyPath, plan: PlanFile, broken: Iterable[int], advance: Advance = None):
         super().__init__(path, plan)
         self._expected = {number: _expected(path, plan, number) for number in broken}
-        self._advance = advance
-        self._written = 0
+        self._advance, self._written = advance, 0
 
     def has(self, number: int, rows: np.ndarray) -> bool:
         """True unless the shard is one of the broken ones."""

@@ -9,7 +9,7 @@ from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.identity import identity_of, identity_of_model
 from probekit.activations.plan.places import find_places
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.activations.store.examples import StoredExamples
+from probekit.activations.store.examples import StoredExamples, read_examples
 from probekit.activations.store.format import AGAIN, PlanFile
 from probekit.activations.store.writer import check_same
 from probekit.errors import DataError, StorageError, UsageError
@@ -18,7 +18,6 @@ from probekit.files.remote.path import AnyPath
 from probekit.interventions import Edits
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
-from probekit.points import Place
 
 
 class _Options(TypedDict):
@@ -55,48 +54,6 @@ def device_again(plan: PlanFile, source: Mapping[str, Any]) -> str:
     return "auto" if "device_map" in source else plan.identity["device"]
 
 
-def load_again(
-    path: AnyPath, plan: PlanFile, model: LanguageModel | str | Path | None = None, device: str | None = None
-) -> LanguageModel:
-    """The model of a store, in the type of its plan.
-
-    Args:
-        path: the store.
-        plan: its plan.
-        model: the model, or where to load it from; None is the source that the store names.
-        device: where it is loaded; None takes the device of the plan.
-
-    Raises:
-        StorageError: the store does not say where its model is.
-        DataError: it cannot be loaded.
-        UsageError: no such model or device.
-    """
-    if isinstance(model, LanguageModel):
-        return model
-    from probekit.models import load_model
-
-    source = dict(plan.source or {})
-    if model is not None:
-        source |= {"name_or_path": str(model), "revision": None}
-    if not isinstance(source.get("name_or_path"), str):
-        raise StorageError(
-            f"{str(path)!a} does not record where its model is; name it with probekit repair --model MODEL"
-        )
-    how: dict[str, Any] = {key: source[key] for key, kind in _SOURCE.items() if isinstance(source.get(key), kind)}
-    try:
-        return load_model(
-            source["name_or_path"],
-            **how,
-            device=device or device_again(plan, source),
-            dtype=plan.identity["compute_dtype"],
-        )
-    except (UsageError, DataError) as error:
-        if model is not None:
-            raise
-        gone = f"the model that made {str(path)!a} cannot be loaded from where it was ({error})"
-        raise DataError(f"{gone}; name it with probekit repair --model MODEL") from None
-
-
 def plan_again(
     plan: PlanFile,
     examples: StoredExamples,
@@ -110,12 +67,14 @@ def plan_again(
     the type of device that the store names.
     """
     identity, positions = plan.identity, examples.positions
+    places, points = plan.places, identity["points"]
+    is_all = set(places) == set(find_places(model, points, "all"))
     again: dict[str, Any] = {key: identity[key] for key in _Options.__annotations__}
     again |= {} if device is None else {"device": device}
     options = ExtractOptions(
         edits=edits,
         edit_positions=identity.get("edit_positions", "all"),
-        layers=_layers(plan.places, identity["points"], model),
+        layers="all" if is_all else sorted({i for point, i in places if point in points and i is not None}),
         position=positions[0] if len(positions) == 1 else positions,
         shard_bytes=identity.get("shard_bytes"),
         skip_special=identity.get("skip_special", False),
@@ -124,33 +83,61 @@ def plan_again(
     return plan_extraction(model, examples.task, options)
 
 
-def same_plan(
+def plan_of_store(
     path: AnyPath,
     plan: PlanFile,
-    examples: StoredExamples,
-    model: LanguageModel,
+    model: LanguageModel | str | Path | None = None,
     edits: Edits | None = None,
     device: str | None = None,
 ) -> ExtractionPlan:
-    """The plan that made the store at `path`; `edits` and `device` as in `plan_again`.
+    """The plan that made the store at `path`, from its own files.
+
+    Args:
+        path: the store.
+        plan: its plan file.
+        model: the model, or where to load it from; None is the source that the store names.
+        edits: those of the extraction, as in `plan_again`.
+        device: where the model is loaded and runs; None takes the device of the plan.
 
     Raises:
+        StorageError: the store does not say how it was made, or where its model is.
+        DataError: the model cannot be loaded.
+        UsageError: no such model or device.
         ResumeMismatch: with this model, these edits, or this probekit, it would be another store.
     """
+    check_extracted(path, plan.identity)
+    examples, model = read_examples(path, plan), _load(path, plan, model, device)
     # first the model by itself: another one may not allow these layers or points
     _compare(path, plan, {**plan.identity, **identity_of_model(model)}, model, _GIVE_MODEL)
-    again = plan_again(plan, examples, model, edits, device)
+    again = plan_again(plan, examples, model, edits, None if model.stays else device)
     _compare(path, plan, identity_of(again), model, _GIVE_EDITS if plan.edits else _GIVE_MODEL)
     return again
+
+
+def _load(path: AnyPath, plan: PlanFile, model: LanguageModel | str | Path | None, device: str | None) -> LanguageModel:
+    """The model of a store, in the type of its plan."""
+    if isinstance(model, LanguageModel):
+        return model
+    from probekit.models import load_model
+
+    source = dict(plan.source or {})
+    if model is not None:
+        source |= {"name_or_path": str(model), "revision": None}
+    if not isinstance(source.get("name_or_path"), str):
+        raise StorageError(
+            f"{str(path)!a} does not record where its model is; name it with probekit repair --model MODEL"
+        )
+    how: dict[str, Any] = {key: source[key] for key, kind in _SOURCE.items() if isinstance(source.get(key), kind)}
+    how |= {"device": device or device_again(plan, source), "dtype": plan.identity["compute_dtype"]}
+    try:
+        return load_model(source["name_or_path"], **how)
+    except (UsageError, DataError) as error:
+        if model is not None:
+            raise
+        gone = f"the model that made {str(path)!a} cannot be loaded from where it was ({error})"
+        raise DataError(f"{gone}; name it with probekit repair --model MODEL") from None
 
 
 def _compare(path: AnyPath, plan: PlanFile, identity: dict[str, Any], model: LanguageModel, advice: str) -> None:
     wanted = {"identity": identity, "model": model.name, "task": plan.task}
     check_same(path, plan, json.loads(json.dumps(wanted)), advice)
-
-
-def _layers(places: list[Place], points: list[str], model: LanguageModel) -> str | list[int]:
-    """The layers that were requested: "all" where these are the places that it gives."""
-    if set(places) == set(find_places(model, points, "all")):
-        return "all"
-    return sorted({layer for point, layer in places if point in points and layer is not None})

@@ -17,8 +17,7 @@ from torch import Tensor
 from probekit.activations.layout import Layout, fingerprint_of
 from probekit.activations.plan.reading.select_tokens import Bad, ReadableTokens, select_tokens
 from probekit.errors import UsageError
-from probekit.places import check_kept
-from probekit.selections import ALL, PER_EXAMPLE, Selection, check_in_language, not_a_selection
+from probekit.selections import ALL, PER_EXAMPLE, Selection, check_in_language, check_kept, not_a_selection
 from probekit.tasks.base import Task
 from probekit.tasks.token_labels import labels_at
 

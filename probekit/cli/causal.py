@@ -35,7 +35,7 @@ from probekit.options.kinds import READING
 from probekit.options.option import CHECKS, RUNS, help_of, option
 from probekit.options.picture import PictureOptions
 from probekit.options.typed import json_value
-from probekit.places import places_of
+from probekit.points import places_of
 from probekit.text import listed
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from probekit.files.remote.path import AnyPath, as_path, is_private, local_path
 from probekit.manifest import results_home, stored_places
 from probekit.options import CurveOptions, kinds
 from probekit.options.check import check_path
-from probekit.places import check_kept, check_several_kept, places_of
+from probekit.points import places_of
+from probekit.selections import check_kept, check_several_kept
 
 T = TypeVar("T")
 

@@ -4,14 +4,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from probekit.activations.activations import Activations, RowsOf
-from probekit.activations.selected_positions import SelectedPositions
+from probekit.activations.activations import Activations, RowsOf, SelectedPositions
 from probekit.errors import UsageError
 from probekit.evaluation.fits.sequences import all_tokens
 from probekit.options import CurveOptions, CurvesArguments
 from probekit.options.task import OnBadRow
-from probekit.places import check_kept
-from probekit.selections import ALL, Selection
+from probekit.selections import ALL, Selection, check_kept
 
 
 def checked_activations(acts: Any, what: str = "") -> Activations:

@@ -21,8 +21,7 @@ from probekit.evaluation.fits.stream import check_room
 from probekit.evaluation.reading import checked_activations, one_position, position_of, rows_read
 from probekit.options import CurveOptions, CurvesArguments
 from probekit.options.curve import SEQUENCE_NAMES
-from probekit.places import has_layers, places_of, short_name
-from probekit.points import PAIR_POINTS, Place
+from probekit.points import PAIR_POINTS, Place, has_layers, places_of, short_name
 from probekit.probes import Probe
 from probekit.probes.find import find_probe, probe_name
 from probekit.selections import ALL

@@ -1,6 +1,14 @@
 """Edits: changes of the activations at a point while the model runs."""
 
-from probekit.interventions.attach import check_edits, editing, editing_at, editing_texts
+from probekit.interventions.attach import (
+    check_edits,
+    editing,
+    editing_at,
+    editing_texts,
+    edits_in_words,
+    one_place_in_words,
+    record_of_edits,
+)
 from probekit.interventions.edits import (
     Add,
     Affine,
@@ -10,13 +18,11 @@ from probekit.interventions.edits import (
     Replace,
     Swap,
     apply_edit,
-    check_edit,
     check_width,
     edit_rows,
     is_identity,
 )
 from probekit.interventions.make import add, affine, project_out, replace, swap
-from probekit.interventions.record import edits_in_words, one_place_in_words, record_of_edits
 from probekit.interventions.where import Positions, TextTokens, Writing, check_positions, texts_in, tokens_at
 
 __all__ = [
@@ -33,7 +39,6 @@ __all__ = [
     "add",
     "affine",
     "apply_edit",
-    "check_edit",
     "check_edits",
     "check_positions",
     "check_width",

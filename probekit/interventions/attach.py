@@ -1,24 +1,28 @@
-"""Run a model with edits: hooks that edit, for as long as a context holds.
+"""Run a model with edits: hooks that edit, for as long as a context holds; and what a store keeps of edits.
 
 Edits at one point are done in the order given, those of different points in the order of the forward. Contexts nest:
-the edits of the outer one come first.
+the edits of the outer one come first. A store keeps enough to tell edits from others, not to repeat them.
 
 Axes: B batch, L position, R positions that the last block computes, N rows of an edit's tensors.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from probekit.errors import UsageError
 from probekit.hooks import HookedModule, HookPoint
-from probekit.interventions.edits import Edit, Edits, apply_edit, check_edit, check_width, edit_rows, is_identity
+from probekit.interventions.edits import Edit, Edits, apply_edit, check_width, edit_rows, is_identity
 from probekit.interventions.where import TextTokens, check_positions, tokens_at
 from probekit.points import PAIR_POINTS, Place
 from probekit.text import kind_of
 
+_NAMES = {"Replace": "replace", "Add": "add", "ProjectOut": "project_out", "Affine": "affine", "Swap": "swap"}
 Placed = tuple[Tensor | None, Tensor | None]  # which tokens an edit is done at, and the row of each token: [B, L]
 
 
@@ -28,8 +32,7 @@ def check_edits(model: HookedModule, edits: Edits) -> list[tuple[str, Edit]]:
     A short name without a layer means every layer that has the point.
 
     Raises:
-        UsageError: something else, an unknown point, one that has no row for each token, or an edit as `check_edit`
-            refuses it.
+        UsageError: something else, an unknown point, or one that has no row for each token.
     """
     if not hasattr(edits, "items"):
         raise UsageError(f'edits are a dictionary such as {{("resid_pre", 5): add(direction)}}; got {kind_of(edits)}')
@@ -41,7 +44,6 @@ def check_edits(model: HookedModule, edits: Edits) -> list[tuple[str, Edit]]:
                     f"expected an edit at {spec}, got {kind_of(edit)}; make one with add, replace, project_out, "
                     "affine or swap of probekit.interventions"
                 )
-            check_edit(edit)
             pairs += [(_editable(model, name), edit) for name in model.resolve(spec)]
     return pairs
 
@@ -142,3 +144,63 @@ def _as_read(model: HookedModule, of_tokens: Tensor | None, x: Tensor) -> Tensor
             f"edits for tokens {list(of_tokens.shape)} met activations {list(x.shape)}; give matching ones"
         )
     return of_tokens.expand(len(x), -1).gather(1, read_BR.to(of_tokens.device))
+
+
+def record_of_edits(model: HookedModule, edits: Edits) -> dict[str, list[dict[str, Any]]]:
+    """Place -> its edits in order, JSON-able: kind, scale, and shape and sha256 of each tensor."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name, edit in check_edits(model, edits):
+        found.setdefault(str(Place.of(name)), []).append(_record(edit))
+    return found
+
+
+def _record(edit: Edit) -> dict[str, Any]:
+    values = {field.name: getattr(edit, field.name) for field in fields(edit)}
+    if edit.positions is not None:
+        values["positions"] = _plain(check_positions(edit.positions))
+    tensors = {name: x for name, x in values.items() if isinstance(x, Tensor)}
+    plain = {name: x for name, x in values.items() if name not in tensors and x is not None}
+    kind = _NAMES.get(type(edit).__name__, type(edit).__name__)
+    return {"kind": kind, **plain, **{name: _digest(x) for name, x in tensors.items()}}
+
+
+def _plain(positions: Any) -> Any:
+    """Checked positions, a slice as text."""
+    if not isinstance(positions, slice):
+        return positions
+    parts = [positions.start, positions.stop, *([] if positions.step is None else [positions.step])]
+    return ":".join("" if part is None else str(part) for part in parts)
+
+
+def _digest(x: Tensor) -> dict[str, Any]:
+    """Shape and hex sha256 of a tensor's values, as float64 (or as bools), wherever and in whatever type they are."""
+    host = x.detach().cpu()
+    host = host if host.dtype == torch.bool else host.to(torch.float64)
+    return {"shape": list(x.shape), "sha256": hashlib.sha256(host.contiguous().numpy().tobytes()).hexdigest()}
+
+
+def one_place_in_words(some: list[dict[str, Any]]) -> str:
+    """The edits of one place, so that others look different: "add scale 2 direction cba5d3"."""
+    return " then ".join(
+        " ".join([one["kind"], *(f"{name} {_value(x)}" for name, x in one.items() if name != "kind")]) for one in some
+    )
+
+
+def _value(x: Any) -> str:
+    return x["sha256"][:6] if isinstance(x, dict) else f"{x:g}" if isinstance(x, float) else str(x)
+
+
+def edits_in_words(record: dict[str, list[dict[str, Any]]], positions: str) -> str:
+    """A store's edits in a few words: "project_out at resid_pre.5, all tokens"."""
+    each = [f"{' then '.join(map(_with_positions, some))} at {place}" for place, some in record.items()]
+    if all("positions" in one for some in record.values() for one in some):
+        return ", ".join(each)
+    return f"{', '.join(each)}, {'all tokens' if positions == 'all' else 'the read tokens'}"
+
+
+def _with_positions(one: dict[str, Any]) -> str:
+    """The kind of an edit, and its own positions: "add (positions 4)"."""
+    if "positions" not in one:
+        return one["kind"]
+    own = one["positions"]
+    return f"{one['kind']} (positions {'of each text' if isinstance(own, dict) else own})"

@@ -45,6 +45,40 @@ class Edit(ABC):
     scale: float | Tensor = 1.0
     positions: Any = None
 
+    def __post_init__(self) -> None:
+        """Check what may have been made without the functions of `make`.
+
+        Raises:
+            UsageError: what should be a tensor is none, shapes that do not go together, a scale that is not finite, or
+                no positions.
+        """
+        optional = {field.name for field in fields(self) if field.default is None}
+        for name in self.axes:
+            value = getattr(self, name)
+            if not (isinstance(value, Tensor) or (value is None and name in optional)):
+                raise UsageError(
+                    f"the {name} of an edit is a tensor, got {kind_of(value)}; the functions add, replace, "
+                    "project_out, affine and swap take arrays and lists too"
+                )
+        sizes: dict[str, tuple[str, int]] = {}  # axis -> the first tensor with it, and its size there
+        for name, x, axes in _tensors_of(self):
+            with_rows = ["R", *axes]
+            shapes = [axes] if axes and isinstance(self, Affine) else [axes, with_rows]
+            if x.dim() not in map(len, shapes):
+                wanted = " or ".join(f"[{', '.join(shape)}]" for shape in shapes)
+                raise UsageError(f"the {name} of an edit has the shape {wanted}; got {list(x.shape)}")
+            for axis, size in zip(axes if x.dim() == len(axes) else with_rows, x.shape, strict=True):
+                first, known = sizes.setdefault(axis, (name, size))
+                if size != known:
+                    raise UsageError(f"the tensors of an edit have {_ONE[axis]}; got {first} {known}, {name} {size}")
+        scale = self.scale
+        if not (isinstance(scale, Tensor | SupportsFloat) and bool(torch.as_tensor(scale).isfinite().all())):
+            is_tensor = isinstance(scale, Tensor)
+            shown = f"a tensor {list(scale.shape)} with NaN or infinity" if is_tensor else f"{scale!a:.60}"
+            raise UsageError(f"the scale of an edit is a finite number or one for each row; got {shown}")
+        if self.positions is not None:
+            check_positions(self.positions)
+
     @abstractmethod
     def changed(self, x_TD: Tensor, rows_T: Tensor | None) -> Tensor:
         """The activations at scale 1.
@@ -148,7 +182,7 @@ def _change_of_coordinates(x_TD: Tensor, basis: Tensor, c: Tensor, rows_T: Tenso
     return change_TD
 
 
-def tensors_of(edit: Edit) -> Iterator[tuple[str, Tensor, list[str]]]:
+def _tensors_of(edit: Edit) -> Iterator[tuple[str, Tensor, list[str]]]:
     """Name, value and axes (without that of the rows) of each tensor of an edit."""
     for name, axes in {"scale": "", **edit.axes}.items():
         if isinstance(value := getattr(edit, name), Tensor):
@@ -157,48 +191,12 @@ def tensors_of(edit: Edit) -> Iterator[tuple[str, Tensor, list[str]]]:
 
 def edit_rows(edit: Edit) -> int | None:
     """For how many rows an edit has tensors; None if all its tensors belong to every row."""
-    return next((len(x) for _, x, axes in tensors_of(edit) if x.dim() > len(axes)), None)
-
-
-def check_edit(edit: Edit) -> None:
-    """Check an edit that may have been made without the functions of `make`.
-
-    Raises:
-        UsageError: what should be a tensor is none, shapes that do not go together, a scale that is not finite, or no
-            positions.
-    """
-    optional = {field.name for field in fields(edit) if field.default is None}
-    for name in edit.axes:
-        value = getattr(edit, name)
-        if not (isinstance(value, Tensor) or (value is None and name in optional)):
-            raise UsageError(
-                f"the {name} of an edit is a tensor, got {kind_of(value)}; the functions add, replace, project_out, "
-                "affine and swap take arrays and lists too"
-            )
-    sizes: dict[str, tuple[str, int]] = {}  # axis -> the first tensor with it, and its size there
-    for name, x, axes in tensors_of(edit):
-        with_rows = ["R", *axes]
-        shapes = [axes] if axes and isinstance(edit, Affine) else [axes, with_rows]
-        if x.dim() not in map(len, shapes):
-            wanted = " or ".join(f"[{', '.join(shape)}]" for shape in shapes)
-            raise UsageError(f"the {name} of an edit has the shape {wanted}; got {list(x.shape)}")
-        for axis, size in zip(axes if x.dim() == len(axes) else with_rows, x.shape, strict=True):
-            first, known = sizes.setdefault(axis, (name, size))
-            if size != known:
-                raise UsageError(f"the tensors of an edit have {_ONE[axis]}; got {first} {known}, {name} {size}")
-    if not (isinstance(edit.scale, Tensor | SupportsFloat) and bool(torch.as_tensor(edit.scale).isfinite().all())):
-        raise UsageError(f"the scale of an edit is a finite number or one for each row; got {_shown(edit.scale)}")
-    if edit.positions is not None:
-        check_positions(edit.positions)
-
-
-def _shown(x: Any) -> str:
-    return f"a tensor {list(x.shape)} with NaN or infinity" if isinstance(x, Tensor) else f"{x!a:.60}"
+    return next((len(x) for _, x, axes in _tensors_of(edit) if x.dim() > len(axes)), None)
 
 
 def check_width(edit: Edit, point: str, width: int) -> None:
     """Raise a UsageError unless the edit is for activations of this width."""
-    for name, x, axes in tensors_of(edit):
+    for name, x, axes in _tensors_of(edit):
         for axis, size in zip(reversed(axes), reversed(x.shape), strict=False):
             if axis == "D" and size != width:
                 raise UsageError(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from probekit.errors import UsageError
-from probekit.interventions.edits import Add, Affine, ProjectOut, Replace, Swap, check_edit
+from probekit.interventions.edits import Add, Affine, ProjectOut, Replace, Swap
 from probekit.interventions.where import in_one_line, to_tensor
 from probekit.text import kind_of
 
@@ -36,7 +36,7 @@ def replace(value: Any, part: Any = None, scale: Any = 1.0, positions: Any = Non
     which = None if part is None else to_tensor(part)
     if part is not None and (which is None or which.dtype != torch.bool):
         raise UsageError(f"part is bool, True where a component is replaced; got {in_one_line(part)}")
-    return _checked(Replace(value, which, scale=_scale(scale), positions=positions))
+    return Replace(value, which, scale=_scale(scale), positions=positions)
 
 
 def add(direction: Any, scale: Any = 1.0, positions: Any = None) -> Add:
@@ -53,7 +53,7 @@ def add(direction: Any, scale: Any = 1.0, positions: Any = None) -> Add:
     Raises:
         UsageError: another shape, or values that are not finite.
     """
-    return _checked(Add(_numbers("direction", direction, _VECTORS), scale=_scale(scale), positions=positions))
+    return Add(_numbers("direction", direction, _VECTORS), scale=_scale(scale), positions=positions)
 
 
 def project_out(directions: Any, mean: Any = None, scale: Any = 1.0, positions: Any = None) -> ProjectOut:
@@ -70,7 +70,7 @@ def project_out(directions: Any, mean: Any = None, scale: Any = 1.0, positions: 
     """
     basis = _orthonormal(_numbers("directions", directions, _SUBSPACES))
     mean = None if mean is None else _numbers("mean", mean, _VECTORS)
-    return _checked(ProjectOut(basis, mean, scale=_scale(scale), positions=positions))
+    return ProjectOut(basis, mean, scale=_scale(scale), positions=positions)
 
 
 def affine(matrix: Any, bias: Any = None, scale: Any = 1.0, positions: Any = None) -> Affine:
@@ -87,7 +87,7 @@ def affine(matrix: Any, bias: Any = None, scale: Any = 1.0, positions: Any = Non
     """
     matrix = _numbers("matrix", matrix, ("[D, D]",))
     bias = torch.zeros(len(matrix), dtype=matrix.dtype) if bias is None else _numbers("bias", bias, ("[D]",))
-    return _checked(Affine(matrix, bias, scale=_scale(scale), positions=positions))
+    return Affine(matrix, bias, scale=_scale(scale), positions=positions)
 
 
 def swap(directions: Any, other: Any, scale: Any = 1.0, positions: Any = None) -> Swap:
@@ -109,12 +109,7 @@ def swap(directions: Any, other: Any, scale: Any = 1.0, positions: Any = None) -
         raise UsageError(f"other has {len(other)} rows, and the directions {len(basis)}; give one number of rows")
     equation = "...d,dk->...k" if basis.dim() == 2 else "...d,...dk->...k"
     coordinates = torch.einsum(equation, other.to(basis), basis)
-    return _checked(Swap(basis, coordinates, scale=_scale(scale), positions=positions))
-
-
-def _checked(edit: Any) -> Any:
-    check_edit(edit)
-    return edit
+    return Swap(basis, coordinates, scale=_scale(scale), positions=positions)
 
 
 def _numbers(name: str, given: Any, shapes: tuple[str, ...]) -> Tensor:

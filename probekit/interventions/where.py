@@ -128,9 +128,15 @@ def tokens_at(positions: Any, texts: TextTokens) -> Tensor | None:
         UsageError: an index outside a text, or a mask or a list for another number of texts.
     """
     if isinstance(positions, str):
-        return _at_word(positions, texts)
+        length_B1 = texts.length_B[:, None]
+        at_last, is_generated = texts.index_BL == length_B1 - 1, texts.index_BL >= length_B1
+        return {"all": None, "last": at_last, "generated": is_generated}[positions]
     if isinstance(positions, slice):
-        return _in_slice(positions, texts)
+        at_BL = torch.zeros_like(texts.index_BL, dtype=torch.bool)
+        for row, length in enumerate(texts.length_B.tolist()):
+            chosen = torch.tensor([*range(length)[positions]], device=at_BL.device, dtype=torch.long)
+            at_BL[row] = torch.isin(texts.index_BL[row], chosen)
+        return at_BL
     if isinstance(positions, int):
         return _at_index(torch.full_like(texts.length_B, positions), texts)
     if positions.dtype == torch.bool:
@@ -138,13 +144,6 @@ def tokens_at(positions: Any, texts: TextTokens) -> Tensor | None:
     if len(positions) != texts.n_rows:
         raise UsageError(f"expected one position for each of {counted(texts.n_rows, 'text')}; got {len(positions)}")
     return _at_index(positions.to(texts.row_B.device)[texts.row_B], texts)
-
-
-def _at_word(word: str, texts: TextTokens) -> Tensor | None:
-    if word == "all":
-        return None
-    length_B1 = texts.length_B[:, None]
-    return texts.index_BL == length_B1 - 1 if word == "last" else texts.index_BL >= length_B1
 
 
 def _at_index(index_B: Tensor, texts: TextTokens) -> Tensor:
@@ -156,15 +155,6 @@ def _at_index(index_B: Tensor, texts: TextTokens) -> Tensor:
             f"{int(index_B[row])}"
         )
     return texts.index_BL == torch.where(index_B < 0, index_B + texts.length_B, index_B)[:, None]
-
-
-def _in_slice(positions: slice, texts: TextTokens) -> Tensor:
-    at_BL = torch.zeros_like(texts.index_BL, dtype=torch.bool)
-    for row, length in enumerate(texts.length_B.tolist()):
-        at_BL[row] = torch.isin(
-            texts.index_BL[row], torch.tensor([*range(length)[positions]], device=at_BL.device, dtype=torch.long)
-        )
-    return at_BL
 
 
 def _in_mask(mask: Tensor, texts: TextTokens) -> Tensor:

@@ -25,8 +25,6 @@ from probekit.files.run import Run
 from probekit.text import listed
 
 FOLDER = "parts"
-# A node of a model without d_model: attention is left out, as nothing says how wide its linear layers are.
-_NO_WIDTH = float("inf")
 
 
 class _Cut(TypedDict):
@@ -39,16 +37,15 @@ def shard_costs(plan: ExtractionPlan) -> np.ndarray:
     The unit is a node without attention; attention of a node to the N nodes of its block is added, as in
     `choose_nodes`. For a decoder the nodes of the sources count too.
     """
-    width = float(getattr(plan.model.cfg, "d_model", _NO_WIDTH))
+    # without d_model attention is left out, as nothing says how wide the linear layers are
+    width = float(getattr(plan.model.cfg, "d_model", "inf"))
     packings = [plan.packing] + ([] if plan.packing.sources is None else [plan.packing.sources])
-    return np.array(
-        [sum(_batch_cost(packing, batch, width) for batch in shard for packing in packings) for shard in plan.shards]
-    )
 
+    def cost(packing: Packing, blocks: np.ndarray) -> float:
+        largest = int(packing.sizes[blocks].max())
+        return len(blocks) * largest * (1 + ATTENTION_COST * largest / width)
 
-def _batch_cost(packing: Packing, blocks: np.ndarray, width: float) -> float:
-    largest = int(packing.sizes[blocks].max())
-    return len(blocks) * largest * (1 + ATTENTION_COST * largest / width)
+    return np.array([sum(cost(packing, batch) for batch in shard for packing in packings) for shard in plan.shards])
 
 
 def cut_parts(costs: Sequence[float] | np.ndarray, n: int) -> list[np.ndarray]:
@@ -134,6 +131,12 @@ def missing_parts(path: AnyPath, plan: PlanFile, counted: bool = False) -> list[
     ]
     best = max(found, key=lambda one: (sum(part.done == part.shards for part in one) / len(one), len(one)), default=[])
     return [part for part in best if part.done < part.shards]
+
+
+def left_to_do(path: AnyPath, plan: PlanFile, lacks_shards: bool, counted: bool | None) -> list[PartProgress]:
+    """The parts that lack shards; if none does, those whose statistics lack some, where `counted` is False."""
+    missing = missing_parts(path, plan) if lacks_shards else []
+    return missing_parts(path, plan, counted=True) if counted is False and not missing else missing
 
 
 def parts_in_words(parts: Sequence[PartProgress]) -> str:

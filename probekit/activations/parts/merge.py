@@ -1,17 +1,18 @@
 """Merge the folders that parts of one extraction were written to into one store."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from probekit.activations.parts.cut import (
     PartProgress,
-    missing_parts,
+    left_to_do,
     parts_in_words,
     read_cuts,
     write_cut,
 )
 from probekit.activations.parts.work import finish_store
+from probekit.activations.store.check import Advance
 from probekit.activations.store.examples import check_examples
 from probekit.activations.store.format import (
     MAX_EXAMPLES_BYTES,
@@ -44,8 +45,6 @@ from probekit.files.remote.path import AnyPath
 from probekit.files.run import Run
 from probekit.options.check import check_any_path
 from probekit.options.kinds import READING
-
-Advance = Callable[[int, int], object] | None  # called with (shards done, shards in all)
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def merge_stores(
     for one, plan in zip(given[1:], plans[1:], strict=True):
         _check_same(one, plan, plans[0], given[0])
     plan = _begin(path, given[0], plans[0])
-    others = [(one, own) for one, own in zip(given, plans, strict=True) if not _is_same(one, path)]
+    others = [(one, own) for one, own in zip(given, plans, strict=True) if one.resolve() != path.resolve()]
     for one, own in others:
         for parts in read_cuts(one, own).values():
             write_cut(path, plan, parts)
@@ -121,9 +120,7 @@ def merge_stores(
     # parts of another version's cut are named by nobody: they would find nothing to do
     cuts = read_cuts(path, plan)
     is_one = all(read_cuts(one, own).get(n, cut) == cut for one, own in others for n, cut in cuts.items())
-    missing = missing_parts(path, plan) if rows and is_one and not complete else []
-    if not missing and is_one and counted is False:
-        missing = missing_parts(path, plan, counted=True)
+    missing = left_to_do(path, plan, bool(rows) and not complete, counted) if is_one else []
     return Merged(path, taken, rows, plan.rows, complete, missing, counted)
 
 
@@ -138,7 +135,7 @@ def _begin(path: AnyPath, first: AnyPath, plan: PlanFile) -> PlanFile:
     check_free(path)
     make_folders(path, "shards", "records")
     if not is_there(path / "plan.json"):
-        _copy_first(first / "plan.json", path)
+        write_first(path / "plan.json", read_plain(first / "plan.json", MAX_EXAMPLES_BYTES))
     own = read_plan(path)
     _check_same(path, own, plan, first)
     if not is_there(path / "examples.json"):
@@ -146,17 +143,9 @@ def _begin(path: AnyPath, first: AnyPath, plan: PlanFile) -> PlanFile:
         for piece in entries(first / "examples"):
             if not (piece.is_folder or piece.path.name.startswith(TEMPORARY)):
                 link_or_copy(piece.path, path / "examples")
-        _copy_first(first / "examples.json", path)
+        write_first(path / "examples.json", read_plain(first / "examples.json", MAX_EXAMPLES_BYTES))
     check_examples(path, own)
     return own
-
-
-def _copy_first(file: AnyPath, folder: AnyPath) -> None:
-    write_first(folder / file.name, read_plain(file, MAX_EXAMPLES_BYTES))
-
-
-def _is_same(one: AnyPath, other: AnyPath) -> bool:
-    return one.resolve() == other.resolve()
 
 
 def _take_shards(

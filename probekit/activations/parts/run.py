@@ -7,15 +7,14 @@ from probekit.activations.parts.cut import (
     PartProgress,
     cut_file,
     cut_parts,
-    missing_parts,
+    left_to_do,
     read_cuts,
     shard_costs,
     write_cut,
 )
 from probekit.activations.parts.work import finish_store, open_writer
 from probekit.activations.plan.plan import ExtractionPlan, shard_rows
-from probekit.activations.run.loop import write_missing
-from probekit.activations.run.memory import check_sums
+from probekit.activations.run.loop import check_sums, write_missing
 from probekit.activations.store.tensors import SIZE
 from probekit.activations.sums.statistics import join_sums, sums_are_whole, sums_at
 from probekit.activations.sums.tally import Tally
@@ -81,33 +80,33 @@ def run_part(
     if sums:
         check_sums(plan)
     writer = open_writer(plan, path, check)
-    cut, keep = [one.tolist() for one in cut_parts(shard_costs(plan), part[1])], sums != "only"
+    keep, run = sums != "only", sums_at(path, writer.plan)
+    must_count = sums is not None and not sums_are_whole(run)
+    cut = [one.tolist() for one in cut_parts(shard_costs(plan), part[1])]
     write_cut(path, writer.plan, cut)
-    run = sums_at(path, writer.plan)
-    counted = None if sums is None else sums_are_whole(run)
     there = read_cuts(path, writer.plan).get(len(cut), cut)
-    if there != cut and counted is False:
+    if there != cut and must_count:
         raise StorageError(
             f"{str(cut_file(path, len(cut)))!a} has another cut into {len(cut)} parts, by another version of probekit; "
             "remove it, and run all parts again with one version"
         )
-    cut, own = there, there[part[0] - 1]
-    computed = 0
-    if own and (keep or counted is False):
+    own, computed = there[part[0] - 1], 0
+    if own and (keep or must_count):
         try:
             computed = write_missing(  # no name here holds the tally: its memory is free when parts are joined
-                plan, progress, writer, Tally(plan, own, run, part) if counted is False else None, keep, own
+                plan, progress, writer, Tally(plan, own, run, part) if must_count else None, keep, own
             )
         except StorageError:
             # another run of this part may have been faster: the files of its sums go once all are joined
-            if counted is not False or not sums_are_whole(run):
+            if not must_count or not sums_are_whole(run):
                 raise
             computed = write_missing(plan, progress, writer, None, keep, own)
-    if counted is False:
-        counted = join_sums(run, writer.plan, [(i, len(cut)) for i, numbers in enumerate(cut, 1) if numbers])
+    if must_count:
+        parts = [(i, len(there)) for i, numbers in enumerate(there, 1) if numbers]
+        counted = join_sums(run, writer.plan, parts)
+    else:
+        counted = None if sums is None else True
     complete = keep and finish_store(path)
-    missing = missing_parts(path, writer.plan) if keep and not complete else []
-    if not missing and counted is False:
-        missing = missing_parts(path, writer.plan, counted=True)
+    missing = left_to_do(path, writer.plan, keep and not complete, counted)
     rows = sum(len(shard_rows(plan, number)) for number in own)
     return PartDone(path, *part, len(own), rows, computed, complete, missing, counted)

@@ -10,17 +10,15 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
 from probekit.activations.plan.identity import identity_of, record_of_run
 from probekit.activations.plan.plan import ExtractionPlan, shard_rows
-from probekit.activations.replan import check_extracted, load_again, same_plan
+from probekit.activations.replan import plan_of_store
 from probekit.activations.run.device_copy import Shard, on_host
 from probekit.activations.run.forward import running
 from probekit.activations.run.loop import compute_shard, refuse_hooks
-from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import has_manifest, read_plan, record_numbers, stored_rows
 from probekit.activations.store.tensors import SIZE
 from probekit.activations.store.writer import NewStore, StoreWriter, begin_store, write_manifest
@@ -47,16 +45,9 @@ class ShardDone:
     number: int
     rows: int
     tokens: int
-    n_bytes: int
-    seconds: float
-    computed: bool
-
-
-class _Writing(NamedTuple):
-    """A shard on its way to the disk."""
-
-    done: ShardDone
-    written: Future[bool]
+    n_bytes: int = 0
+    seconds: float = 0.0
+    computed: bool = False
 
 
 def begin_work(plan: ExtractionPlan, path: str | AnyPath, check: str = SIZE) -> list[int]:
@@ -118,11 +109,7 @@ def open_work(path: str | AnyPath, device: str = "auto") -> ExtractionPlan:
             f"{str(path)!a} is extracted under edits ({plan.edits}), and does not hold their tensors: a worker cannot "
             "make them again; extract in one process, or with part=(i, n)"
         )
-    check_extracted(path, plan.identity)
-    wanted = None if device == "auto" else str(find_device(device))
-    examples = read_examples(path, plan)
-    model = load_again(path, plan, device=wanted)
-    return same_plan(path, plan, examples, model, device=None if model.stays else wanted)
+    return plan_of_store(path, plan, device=None if device == "auto" else str(find_device(device)))
 
 
 def write_shards(
@@ -144,50 +131,34 @@ def write_shards(
         StorageError: the disk refused, or the files at `path` are damaged.
     """
     path = check_any_path("the store", path)
-    there, waiting, seconds = deque[ShardDone](), deque[_Writing](), dict[int, float]()
+    waiting, seconds = deque[tuple[ShardDone, Future[bool] | None]](), dict[int, float]()
+
+    def there(number: int, rows: np.ndarray) -> ShardDone:
+        return ShardDone(number, len(rows), int(plan.sequences.lengths[rows].sum()))
+
+    def missing() -> Iterator[Shard]:
+        for number in numbers:
+            start, rows = time.monotonic(), shard_rows(plan, number)
+            if writer.has(number, rows):
+                waiting.append((there(number, rows), None))
+                continue
+            values = compute_shard(plan, number, later=[number])
+            seconds[number] = time.monotonic() - start
+            yield number, rows, values
+
     with StoreWriter(path, read_plan(path), check) as writer, running(plan.model, plan.device):
-        for number, rows, tensors in on_host(_missing(plan, writer, numbers, there, seconds)):
+        for number, rows, tensors in on_host(missing()):
             n_bytes = sum(x.nbytes for x in tensors.values())
-            done = replace(_there(plan, number, rows), n_bytes=n_bytes, seconds=seconds.pop(number))
-            waiting.append(_Writing(done, writer.write(number, rows, tensors)))
-            yield from _popped(there)
-            while waiting and waiting[0].written.done():
-                yield _on_disk(waiting.popleft())
-        yield from _popped(there)
+            done = replace(there(number, rows), n_bytes=n_bytes, seconds=seconds.pop(number))
+            waiting.append((done, writer.write(number, rows, tensors)))
+            while waiting and (waiting[0][1] is None or waiting[0][1].done()):
+                yield _on_disk(*waiting.popleft())
         while waiting:
-            yield _on_disk(waiting.popleft())
+            yield _on_disk(*waiting.popleft())
 
 
-def _missing(
-    plan: ExtractionPlan,
-    writer: StoreWriter,
-    numbers: Iterable[int],
-    there: deque[ShardDone],
-    seconds: dict[int, float],
-) -> Iterator[Shard]:
-    """Compute the shards without a record; `there` gets the others, `seconds` the time that each took."""
-    for number in numbers:
-        start, rows = time.monotonic(), shard_rows(plan, number)
-        if writer.has(number, rows):
-            there.append(_there(plan, number, rows))
-            continue
-        values = compute_shard(plan, number, later=[number])
-        seconds[number] = time.monotonic() - start
-        yield number, rows, values
-
-
-def _there(plan: ExtractionPlan, number: int, rows: np.ndarray) -> ShardDone:
-    """A shard that was not computed."""
-    return ShardDone(number, len(rows), int(plan.sequences.lengths[rows].sum()), 0, 0.0, computed=False)
-
-
-def _popped(done: deque[ShardDone]) -> Iterator[ShardDone]:
-    while done:
-        yield done.popleft()
-
-
-def _on_disk(one: _Writing) -> ShardDone:
-    return replace(one.done, computed=one.written.result())
+def _on_disk(done: ShardDone, written: Future[bool] | None) -> ShardDone:
+    return done if written is None else replace(done, computed=written.result())
 
 
 def finish_store(path: str | AnyPath) -> bool:

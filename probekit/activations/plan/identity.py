@@ -10,7 +10,6 @@ from typing import Any
 
 from probekit.activations.layout import fingerprint_of
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.activations.plan.reading.read_positions import Reading
 from probekit.activations.plan.summary import plan_as_dict
 from probekit.activations.plan.token_ids import has_texts
 from probekit.activations.store.format import FORMAT_VERSION
@@ -30,8 +29,38 @@ def identity_of(plan: ExtractionPlan) -> dict[str, Any]:
     Computed once for each plan, because it hashes every weight of the model, and kept in the plan. Not in a weak
     dictionary: a Ctrl-C that falls into its callback would be lost.
     """
-    if not plan.identity:
-        plan.identity.update(_identity(plan))
+    if plan.identity:
+        return plan.identity
+    tokenizer = plan.model.tokenizer if has_texts(plan.task) else None
+    counts, positions = plan_as_dict(plan), plan.reading.positions
+    names = [one.plain if one.each is None else fingerprint_of(one.each) for one in positions]
+    plan.identity.update(
+        version=FORMAT_VERSION,
+        arithmetic=ARITHMETIC,
+        **identity_of_model(plan.model),
+        tokenizer_fingerprint=None if tokenizer is None else tokenizer.fingerprint,
+        task_fingerprint=plan.task.fingerprint(),
+        rows=len(plan.task),
+        points=plan.points,
+        places=counts["places"],
+        widths=plan.widths,
+        position=names[0] if len(names) == 1 else names,
+        dtype=plan.dtype,
+        device=plan.device.type,
+        bos=counts["bos"],
+        on_long=plan.on_long,
+        batch_tokens=plan.batch_tokens,
+        block_nodes=plan.block_nodes,
+        share=plan.share,
+        shards=len(plan.shards),
+    )
+    # fields that older stores do not have
+    if plan.shard_bytes is not None:
+        plan.identity["shard_bytes"] = plan.shard_bytes
+    if plan.reading.skip_special:
+        plan.identity["skip_special"] = True
+    if plan.edits is not None:
+        plan.identity.update(edits=record_of_edits(plan.model, plan.edits), edit_positions=plan.edit_positions)
     return plan.identity
 
 
@@ -48,41 +77,6 @@ def checkpoints_path(plan: ExtractionPlan, root: str | Path = "runs") -> Path:
 
 def _parts(plan: ExtractionPlan) -> list[str]:
     return [plan.model.name, plan.task.name, "-".join(plan.points), "+".join(plan.reading.positions)]
-
-
-def _identity(plan: ExtractionPlan) -> dict[str, Any]:
-    tokenizer = plan.model.tokenizer if has_texts(plan.task) else None
-    counts = plan_as_dict(plan)
-    return {
-        "version": FORMAT_VERSION,
-        "arithmetic": ARITHMETIC,
-        **identity_of_model(plan.model),
-        "tokenizer_fingerprint": None if tokenizer is None else tokenizer.fingerprint,
-        "task_fingerprint": plan.task.fingerprint(),
-        "rows": len(plan.task),
-        "points": plan.points,
-        "places": counts["places"],
-        "widths": plan.widths,
-        "position": _json_position(plan.reading),
-        "dtype": plan.dtype,
-        "device": plan.device.type,
-        "bos": counts["bos"],
-        "on_long": plan.on_long,
-        "batch_tokens": plan.batch_tokens,
-        "block_nodes": plan.block_nodes,
-        "share": plan.share,
-        "shards": len(plan.shards),
-        **({} if plan.shard_bytes is None else {"shard_bytes": plan.shard_bytes}),
-        **({"skip_special": True} if plan.reading.skip_special else {}),  # older stores do not have it
-        **_edits(plan),
-    }
-
-
-def _edits(plan: ExtractionPlan) -> dict[str, Any]:
-    """The edits, where there are any: stores from before them have neither field."""
-    if plan.edits is None:
-        return {}
-    return {"edits": record_of_edits(plan.model, plan.edits), "edit_positions": plan.edit_positions}
 
 
 def identity_of_model(model: LanguageModel) -> dict[str, Any]:
@@ -106,7 +100,7 @@ def _chosen(model: LanguageModel, *names: str) -> dict[str, str]:
 
 def record_of_run(plan: ExtractionPlan) -> dict[str, Any]:
     """Where the values come from: the `meta` of activations, and most of a store's manifest."""
-    counts, identity = plan_as_dict(plan), identity_of(plan)
+    counts, identity, positions = plan_as_dict(plan), identity_of(plan), plan.reading.positions
     return {
         **identity,
         **_chosen(plan.model, "device_map"),
@@ -115,7 +109,7 @@ def record_of_run(plan: ExtractionPlan) -> dict[str, Any]:
         "task": plan.task.name,
         "task_info": plan.task.info,
         "target": plan.task.target,
-        "position": _plain_position(plan.reading),
+        "position": positions[0].plain if len(positions) == 1 else [str(one) for one in positions],
         "position_fingerprint": identity["position"],
         "n_layers": plan.model.n_layers_of(plan.points[0]) or plan.model.n_layers,
         "output": plan.model.output_of(plan.points[0]),
@@ -126,14 +120,3 @@ def record_of_run(plan: ExtractionPlan) -> dict[str, Any]:
         "versions": versions_of("torch", "numpy", "safetensors", "tokenizers", *plan.model.packages),
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
-
-
-def _json_position(reading: Reading) -> str | int | list[str | int]:
-    """The positions, JSON-able; an array of indices as its fingerprint."""
-    names = [one.plain if one.each is None else fingerprint_of(one.each) for one in reading.positions]
-    return names[0] if len(names) == 1 else names
-
-
-def _plain_position(reading: Reading) -> str | int | list[str]:
-    """The positions for people, JSON-able."""
-    return reading.positions[0].plain if len(reading.positions) == 1 else [str(one) for one in reading.positions]

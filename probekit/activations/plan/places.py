@@ -41,11 +41,6 @@ def _check_layers(model: LanguageModel, having: dict[str, set[int]], wanted: lis
             model.resolve((next(iter(having)), layer))
 
 
-def full_name(place: Place) -> str:
-    """The full name of a place, as in `model.points`: ("resid_pre", 5) -> "blocks.5.hook_resid_pre"."""
-    return POINTS[place[0]].format(layer=place[1])
-
-
 def width_of(model: LanguageModel, place: Place) -> int:
     """Width of one row at this place: the product of the axes after B and L, or the heads of a pair of tokens."""
     axes = model.points[model.resolve(place)[0]].axes.split()

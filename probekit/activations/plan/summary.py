@@ -1,20 +1,19 @@
 """A plan in numbers (`plan_as_dict`) and in words for the terminal (`describe_plan`)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from probekit.activations.layout import row_bytes
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.activations.plan.reading.formatting import formatting_note
+from probekit.activations.plan.reading.show import formatting_note
 from probekit.activations.plan.token_ids import Sequences
 from probekit.activations.plan.token_labels import token_label_lines
 from probekit.files.scratch import IN_MEMORY, give_back_memory
 from probekit.interventions import edits_in_words, record_of_edits
 from probekit.models.placement import describe_placement
-from probekit.points import PAIR_POINTS, Place, spans_of
-from probekit.selections import Selection
+from probekit.points import PAIR_POINTS, spans_of
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.fields import CHAT, GENERATE, READ_AS, origin_of_splits
 from probekit.tasks.quality.audit import audit, audit_findings
@@ -45,6 +44,7 @@ def plan_as_dict(plan: ExtractionPlan) -> dict[str, Any]:
     """
     task, lengths = plan.task, plan.sequences.lengths[plan.task.texts()[0]]
     tokens, nodes = int(lengths.sum()), plan.packing.nodes
+    starts = np.arange(0, len(lengths), PADDED_BATCH)
     inputs = plan.sequences if plan.sources is None else plan.sources
     return {
         "model": plan.model.name,
@@ -55,7 +55,9 @@ def plan_as_dict(plan: ExtractionPlan) -> dict[str, Any]:
         "tokens": tokens,
         "nodes": nodes,
         "sharing": tokens / nodes,
-        "padded_tokens": _padded_tokens(lengths),
+        "padded_tokens": int(
+            (np.maximum.reduceat(lengths, starts) * np.minimum(PADDED_BATCH, len(lengths) - starts)).sum()
+        ),
         "points": plan.points,
         "layers": sorted({layer for point, layer in plan.places if point in plan.points and layer is not None}),
         "places": [list(place) for place in plan.places],
@@ -76,33 +78,37 @@ def plan_as_dict(plan: ExtractionPlan) -> dict[str, Any]:
         "dropped_blanks": int(task.info.get("dropped_blanks", 0)),
         "skipped_rows": int(task.info.get("skipped_rows", 0)),
         **({CHAT: dict(task.info[CHAT])} if CHAT in task.info else {}),
-        **_edits(plan),
+        **(
+            {}
+            if plan.edits is None
+            else {"edits": edits_in_words(record_of_edits(plan.model, plan.edits), plan.edit_positions)}
+        ),
         **({} if task.generated is None else {GENERATE: task.info.get(GENERATE)}),
         "rare_classes": dict(task.info.get("rare_classes", {})),
         "splits_from": origin_of_splits(task.info),
     }
 
 
-def _edits(plan: ExtractionPlan) -> dict[str, str]:
-    if plan.edits is None:
-        return {}
-    return {"edits": edits_in_words(record_of_edits(plan.model, plan.edits), plan.edit_positions)}
-
-
 def describe_plan(plan: ExtractionPlan) -> str:
     """The plan as short aligned lines for the terminal."""
     n, cfg, task = plan_as_dict(plan), plan.model.cfg, plan.task
-    compute = str(plan.model.dtype).removeprefix("torch.")
+    compute, spread = str(plan.model.dtype).removeprefix("torch."), plan.model.placement
+    where = str(plan.device) if spread is None else describe_placement(spread)
+    words = "" if n["words"] is None else f"{counted(n['words'], 'word')} in "
+    splits = ", ".join(f"{size:,} {split}" for split, size in n["splits"].items())
+    blocks = f" in blocks of {n['block_nodes']:,}" if n["batching"] == "packed" else ""  # others are of one text
+    rows = _distinct(f"{int(plan.layout.counts(place).sum()):,}" for place in plan.places)
     lines = {
-        "model": f"{n['model']}: {counted(cfg.n_layers, 'layer')}, d_model {cfg.d_model}, {compute} on {_where(plan)}",
-        "task": f"{n['task']}: {_examples(n)}",
+        "model": f"{n['model']}: {counted(cfg.n_layers, 'layer')}, d_model {cfg.d_model}, {compute} on {where}",
+        "task": f"{n['task']}: {words}{counted(n['texts'], 'text')} ({splits})",
         "tokens": _tokens(n["tokens"], plan.sequences, plan.sources),
-        "read": f"{spans_of(plan.places)}; {_tokens_read(plan.places, plan.points, plan.reading.positions, task)}",
+        "read": f"{spans_of(plan.places)}; {_tokens_read(plan)}",
         "work": f"{n['nodes']:,} nodes{_sharing(n, plan.share and plan.sources is None, plan.packing.causal)}",
         "padding": f"{PADDING[plan.model.batching]}; padded batches of {PADDED_BATCH} in this order would compute "
         f"{n['padded_tokens']:,} tokens",
-        "batches": _batches(n),
-        "size": _size(n, [int(plan.layout.counts(place).sum()) for place in plan.places]),
+        "batches": f"{n['batches']:,} of up to {n['batch_tokens']:,} nodes{blocks}",
+        "size": f"{n['bytes'] / 1e6:,.1f} MB: {rows} rows x {len(n['places'])} places x {_distinct(n['widths'])}, "
+        f"{n['dtype']}",
         **({} if plan.edits is None else {"edits": n["edits"]}),
         **({"note": note} if (note := formatting_note(plan)) else {}),
         **token_label_lines(plan.model, task, plan.sequences),
@@ -111,22 +117,8 @@ def describe_plan(plan: ExtractionPlan) -> str:
     return "\n".join(f"{key:<9}{printable(value)}" for key, value in lines.items())
 
 
-def _where(plan: ExtractionPlan) -> str:
-    spread = plan.model.placement
-    return str(plan.device) if spread is None else describe_placement(spread)
-
-
-def _padded_tokens(lengths: np.ndarray) -> int:
-    """Tokens of padded batches in the order of the task."""
-    starts = np.arange(0, len(lengths), PADDED_BATCH)
-    sizes = np.minimum(PADDED_BATCH, len(lengths) - starts)
-    return int((np.maximum.reduceat(lengths, starts) * sizes).sum())
-
-
-def _examples(n: dict[str, Any]) -> str:
-    texts = counted(n["texts"], "text")
-    words = "" if n["words"] is None else f"{counted(n['words'], 'word')} in "
-    return f"{words}{texts} ({', '.join(f'{size:,} {split}' for split, size in n['splits'].items())})"
+def _distinct(given: Iterable[Any]) -> str:
+    return "/".join(map(str, dict.fromkeys(given)))
 
 
 def _tokens(n_tokens: int, sequences: Sequences, sources: Sequences | None) -> str:
@@ -138,11 +130,11 @@ def _tokens(n_tokens: int, sequences: Sequences, sources: Sequences | None) -> s
     return f"{n_tokens:,} of targets{start}; {of_sources}"
 
 
-def _tokens_read(places: list[Place], points: list[str], positions: list[Selection], task: Task) -> str:
-    pairs = {point for point, _ in places if point in PAIR_POINTS}
-    if pairs == set(points):
+def _tokens_read(plan: ExtractionPlan) -> str:
+    positions, pairs = plan.reading.positions, {point for point, _ in plan.places if point in PAIR_POINTS}
+    if pairs == set(plan.points):
         return "every pair of tokens"
-    of_words = task.spans is not None and not any(one.part for one in positions)
+    of_words = plan.task.spans is not None and not any(one.part for one in positions)
     tokens = ", ".join(one.in_words for one in positions) + (" of each word" if of_words else "")
     return f"{tokens}; attention of every pair" if pairs else tokens
 
@@ -158,23 +150,7 @@ def _sharing(n: dict[str, Any], share: bool, causal: bool) -> str:
     return f": {fewer}x fewer than tokens, because {what} are shared"
 
 
-def _batches(n: dict[str, Any]) -> str:
-    """The number of batches; only packed texts are in blocks of several."""
-    blocks = f" in blocks of {n['block_nodes']:,}" if n["batching"] == "packed" else ""
-    return f"{n['batches']:,} of up to {n['batch_tokens']:,} nodes{blocks}"
-
-
-def _size(n: dict[str, Any], rows: list[int]) -> str:
-    widths = "/".join(map(str, dict.fromkeys(n["widths"])))
-    rows_text = "/".join(f"{count:,}" for count in dict.fromkeys(rows))
-    return f"{n['bytes'] / 1e6:,.1f} MB: {rows_text} rows x {len(n['places'])} places x {widths}, {n['dtype']}"
-
-
-def _ids(task: Task) -> str:
-    return listed([ascii(one) for one in task.ids], most=2)
-
-
-def regression_line(task: Task) -> str:
+def _regression_line(task: Task) -> str:
     """The target of a regression and its range, in words."""
     labels = task.labels.get(task.target)
     labels = np.concatenate(task.token_labels[task.target]) if labels is None else labels
@@ -206,7 +182,7 @@ def _template(chat: dict[str, Any]) -> str:
 def _remarks(n: dict[str, Any], task: Task, names: Sequence[str], n_ctx: int) -> dict[str, str]:
     """What was changed in the data or left out of it, where there is something to say."""
     lines = {"chats": _template(n[CHAT])} if CHAT in n else {}
-    if wrote := written_in_words(task):
+    if wrote := _written_in_words(task):
         lines["wrote"] = wrote
     if n["splits_from"]:
         lines["splits"] = n["splits_from"]
@@ -219,10 +195,11 @@ def _remarks(n: dict[str, Any], task: Task, names: Sequence[str], n_ctx: int) ->
     if rare := rare_words(task.info):
         lines["rare"] = rare
     if not (task.labels or task.token_labels):
-        lines["labels"] = f"none; join them later by id ({_ids(task)}): probekit label STORE labels.csv"
+        ids = listed([ascii(one) for one in task.ids], most=2)
+        lines["labels"] = f"none; join them later by id ({ids}): probekit label STORE labels.csv"
     else:
         sets = [listed([_label_set_words(task, name) for name in task.labels])] if len(task.labels) > 1 else []
-        told = sets if task.n_classes() else [regression_line(task), *sets]
+        told = sets if task.n_classes() else [_regression_line(task), *sets]
         lines |= {"labels": "; ".join(told)} if told else {}
     if n["cut"]:
         at_cut = task.spans is None and any(one == "last" or one.startswith("-") for one in names)
@@ -250,7 +227,7 @@ def how_in_words(n: Mapping[str, Any]) -> str:
     return f"drawn at temperature {n['temperature']:g}{of}, seed {n.get('generate_seed')}"
 
 
-def written_in_words(task: Task) -> str:
+def _written_in_words(task: Task) -> str:
     """What the model wrote, and where it ended; "" where it wrote nothing."""
     done = task.info.get(GENERATE)
     if task.generated is None or not isinstance(done, dict):

@@ -210,12 +210,14 @@ def tokenise_inputs(model: LanguageModel, task: Task, bos: bool | None, on_long:
         raise DataError(f"task {task.name!a} has no examples; give one or more")
     around = sep_of(model) is not None
     bos = around and not model.causal and has_texts(task) if bos is None else bos
-    n_ctx, n_bos, n_end = model.cfg.n_ctx, int(bos and not _only_ends(model)), int(bos and around)
+    only_ends = around and model.tokenizer is not None and model.tokenizer.bos_token_id is None  # Marian's </s>
+    n_ctx, n_bos, n_end = model.cfg.n_ctx, int(bos and not only_ends), int(bos and around)
     flat, lengths = ArrayWriter(), np.empty(len(task), dtype=np.int64)
     for rows in pieces(len(task), CHUNK):
         tokens = _checked(model, task, rows, bos, n_bos + n_end)
         lengths[rows] = np.fromiter(map(len, tokens), np.int64, len(tokens))
-        flat.add(Sequences.of([_cut(ids, n_ctx, n_end) for ids in tokens]).flat)
+        cut = [ids if len(ids) <= n_ctx else [*ids[: n_ctx - n_end], *ids[len(ids) - n_end :]] for ids in tokens]
+        flat.add(Sequences.of(cut).flat)
     long = np.flatnonzero(lengths > n_ctx)
     if len(long) and on_long == "error":
         first = int(long[0])
@@ -249,8 +251,7 @@ def tokenise_targets(model: LanguageModel, task: Task, on_long: OnLong) -> Seque
     if begun.any():
         raise DataError(
             f"only {begun.sum():,} of {len(task):,} targets begin with the decoder's start token {start}; put it "
-            "before "
-            "all of them, or before none"
+            "before all of them, or before none"
         )
     with_start = replace(side, inputs=[[start, *given[i].tolist()] for i in range(len(task))])
     return replace(tokenise_inputs(model, with_start, False, on_long), n_bos=1)
@@ -272,22 +273,22 @@ def has_texts(task: Task) -> bool:
     return isinstance(task.inputs[0], str)
 
 
-def _only_ends(model: LanguageModel) -> bool:
-    """True if the context is a token after each text and none before it: Marian's </s>."""
-    return model.tokenizer is not None and sep_of(model) is not None and model.tokenizer.bos_token_id is None
-
-
-def _cut(ids: list[int], n_ctx: int, n_end: int) -> list[int]:
-    return ids if len(ids) <= n_ctx else [*ids[: n_ctx - n_end], *ids[len(ids) - n_end :]]
-
-
 def _checked(model: LanguageModel, task: Task, rows: slice, bos: bool, n_context: int) -> list[list[int]]:
     """The ids of some examples, none of them empty, all in the vocabulary."""
-    tokens = _encode(model, task, rows, bos)
+    tokens, d_vocab = _encode(model, task, rows, bos), model.cfg.d_vocab
     for row, ids in zip(task.ids[rows], tokens, strict=True):
         if len(ids) <= n_context:
             raise DataError(f"example {row!a} has no tokens; leave it out")
-    _check_ids(model, task, rows, tokens)
+    flat = np.array(list(chain.from_iterable(tokens)))
+    if flat.dtype.kind in "iu" and flat.min() >= 0 and flat.max() < d_vocab:
+        return tokens
+    hint = "; the tokenizer belongs to another model" if has_texts(task) and task.token_ids is None else ""
+    for row, ids in zip(task.ids[rows], tokens, strict=True):
+        for token in ids:
+            if not isinstance(token, int | np.integer) or not 0 <= token < d_vocab:
+                raise DataError(
+                    f"example {row!a}: token ids of {model.name!a} are 0..{d_vocab - 1}, got {token!r}{hint}"
+                )
     return tokens
 
 
@@ -312,30 +313,11 @@ def _encode(model: LanguageModel, task: Task, rows: slice, bos: bool) -> list[li
                 except DataError as error:
                     raise DataError(f"example {row!a}: {error}") from None
             raise
-    start, end = _context_ids(model) if bos else ([], [])
     ids: Any = task.inputs[rows] if task.token_ids is None else task.token_ids[rows]
-    return [[*start, *row, *end] for row in ids]
-
-
-def _context_ids(model: LanguageModel) -> tuple[list[int], list[int]]:
-    """The ids of the context tokens before and after a text."""
+    if not bos:
+        return [list(row) for row in ids]
     tokenizer, sep = model.tokenizer, sep_of(model)
     start = getattr(model.cfg, "bos_token_id", None) if tokenizer is None or sep is None else tokenizer.bos_token_id
     if start is None and sep is None:
         raise UsageError(f"model {model.name!a} has no BOS token; leave out --bos")
-    return [] if start is None else [start], [] if sep is None else [sep]
-
-
-def _check_ids(model: LanguageModel, task: Task, rows: slice, tokens: list[list[int]]) -> None:
-    flat = np.array(list(chain.from_iterable(tokens)))
-    d_vocab = model.cfg.d_vocab
-    if flat.dtype.kind in "iu" and flat.min() >= 0 and flat.max() < d_vocab:
-        return
-    for row, ids in zip(task.ids[rows], tokens, strict=True):
-        for token in ids:
-            if not isinstance(token, int | np.integer) or not 0 <= token < d_vocab:
-                is_read = has_texts(task) and task.token_ids is None
-                hint = "; the tokenizer belongs to another model" if is_read else ""
-                raise DataError(
-                    f"example {row!a}: token ids of {model.name!a} are 0..{d_vocab - 1}, got {token!r}{hint}"
-                )
+    return [[*([] if start is None else [start]), *row, *([] if sep is None else [sep])] for row in ids]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.plan.reading.offsets import offsets_of
+from probekit.activations.plan.reading.select_tokens import Bad
 from probekit.activations.plan.token_ids import Sequences, has_texts
 from probekit.models.base import LanguageModel
 from probekit.tasks.base import Task
@@ -20,7 +21,7 @@ MOST_SHOWN = 8  # tokens of the first text in a plan
 WRONG_LABELS = "token_labels"  # under which rows that are left out are counted
 
 
-def with_labels_by_token(model: LanguageModel, task: Task, sequences: Sequences) -> tuple[Task, dict[int, str]]:
+def with_labels_by_token(model: LanguageModel, task: Task, sequences: Sequences) -> tuple[Task, Bad]:
     """The task with one label for each token of its texts.
 
     Labels by character become those of the tokens that cover the characters. Of a text that was cut at the context, the
@@ -38,27 +39,23 @@ def with_labels_by_token(model: LanguageModel, task: Task, sequences: Sequences)
     if not task.token_labels or not has_texts(task):
         return task, {}
     wholes = _tokens_of_texts(model, task, sequences)
+    prompts = wholes if task.generated is None else wholes - task.generated
     by_set = {name: _by_character(task, labels, wholes) for name, labels in task.token_labels.items()}
     bad = {
         row: why
         for name, labels in reversed(by_set.items())
-        for row, why in _misfits(task, name, labels, wholes, sequences.own_lengths).items()
+        for row, why in _misfits(task, name, labels, wholes, prompts, sequences.own_lengths).items()
     }
     if bad:
         return task, bad
     are_by_character = any(isinstance(one, Stretches) for labels in by_set.values() for one in labels)
     offsets = offsets_of(model, task, sequences) if are_by_character else None
-    sizes = np.stack([sequences.own_lengths, wholes - _written(task)], axis=1).tolist()
+    sizes = np.stack([sequences.own_lengths, prompts], axis=1).tolist()
     found = {
         name: [_of_tokens(one, offsets[row] if offsets else None, *sizes[row]) for row, one in enumerate(labels)]
         for name, labels in by_set.items()
     }
     return replace(task, token_labels=found), {}
-
-
-def _written(task: Task) -> np.ndarray:
-    """Tokens at the end of each text that the model wrote, int64 [N]."""
-    return np.zeros(len(task), dtype=np.int64) if task.generated is None else task.generated
 
 
 def _tokens_of_texts(model: LanguageModel, task: Task, sequences: Sequences) -> np.ndarray:
@@ -87,10 +84,10 @@ def _by_character(
 
 
 def _misfits(
-    task: Task, name: str, labels: Sequence[np.ndarray | Stretches], wholes: np.ndarray, kept: np.ndarray
-) -> dict[int, str]:
-    """The texts with another number of labels than of tokens, and what is wrong."""
-    fitting = np.stack([wholes, wholes - _written(task), kept], axis=1).tolist()  # a store has labels of kept tokens
+    task: Task, name: str, labels: Sequence[np.ndarray | Stretches], wholes: np.ndarray, *others: np.ndarray
+) -> Bad:
+    """The texts with another number of labels than of tokens: all, the prompt's, or those that a store kept."""
+    fitting = np.stack([wholes, *others], axis=1).tolist()
     bad = {}
     for row, one in enumerate(labels):
         if not isinstance(one, Stretches) and len(one) not in fitting[row]:
@@ -138,5 +135,4 @@ def token_label_lines(model: LanguageModel, task: Task, sequences: Sequences) ->
 
 
 def _in_words(label: Any, names: Sequence[str]) -> str:
-    """One label of a token: its class, or its numbers."""
     return ascii(names[label])[1:-1][:20] if names else " ".join(f"{one:g}" for one in np.atleast_1d(label))

@@ -25,8 +25,7 @@ from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.rows import resampling_units
 from probekit.models.base import LanguageModel
 from probekit.options import CausalOptions, CurveOptions
-from probekit.places import places_of
-from probekit.points import PAIR_POINTS
+from probekit.points import PAIR_POINTS, places_of
 from probekit.selections import PER_EXAMPLE
 from probekit.tasks.base import Task
 from probekit.tasks.join_labels import FINGERPRINTS

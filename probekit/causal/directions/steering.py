@@ -25,8 +25,7 @@ from probekit.evaluation.reading import one_position
 from probekit.evaluation.results.data import ProbeData
 from probekit.interventions import Edits
 from probekit.options.check import check_among, is_whole
-from probekit.places import NamedPlaces, places_of
-from probekit.points import Place, PointSpec, spans_of
+from probekit.points import NamedPlaces, Place, PointSpec, places_of, spans_of
 from probekit.selections import Selection
 from probekit.tasks.token_labels import unlabelled_rows
 from probekit.text import kind_of, listed

@@ -16,11 +16,10 @@ from probekit.activations.store.reader import Store
 from probekit.errors import DataError, UsageError
 from probekit.machine.devices import free_bytes, where_float64
 from probekit.options.task import OnBadRow
-from probekit.places import check_several_kept
 from probekit.points import Place
 from probekit.probes.base import check_size
 from probekit.probes.sequence.ragged import Ragged, in_memory, pooled_rows
-from probekit.selections import ALL, Selection
+from probekit.selections import ALL, Selection, check_several_kept
 
 SHARE = 8  # a place is streamed unless its rows take less than this part of the free memory
 

@@ -86,10 +86,10 @@ def _decoded(tokenizer: Tokenizer, text: str, ids: list[int], start: int, end: i
         if at < 0 or not complete.startswith(known):
             return np.tile(np.array([[start, end]], dtype=np.int64), (len(ids), 1))
         done = max(done, len(known))
-    return np.array([_stripped(text, *each) for each in zip(starts, ends, strict=True)], np.int64).reshape(-1, 2)
+    return np.array([stripped(text, *each) for each in zip(starts, ends, strict=True)], np.int64).reshape(-1, 2)
 
 
-def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
+def stripped(text: str, start: int, end: int) -> tuple[int, int]:
     """The span without blanks at either end; one of blanks alone as it is."""
     start, end = max(start, 0), min(end, len(text))
     piece = text[start:end]

@@ -4,7 +4,7 @@ Positions count a text's own tokens. Context tokens (a BOS, BERT's [CLS] and [SE
 never the last token, never part of a mean, and shift no index. Where the examples are words of their texts, a selection
 without a part is of the tokens of the word.
 
-Axes: N examples, R tokens that are read, L tokens of one text.
+Axes: N examples, R tokens that are read, L (or T) tokens of one text, W words of one text.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.layout import Layout
-from probekit.activations.plan.reading.offsets import offsets_of
+from probekit.activations.plan.reading.offsets import offsets_of, stripped
 from probekit.activations.plan.reading.select_tokens import Bad, ReadableTokens, TokenSet, needs_offsets, select_tokens
-from probekit.activations.plan.reading.word_tokens import word_tokens
 from probekit.activations.plan.token_ids import Sequences, has_texts
 from probekit.errors import DataError, UsageError
 from probekit.files.scratch import on_disk
@@ -95,11 +94,17 @@ def read_positions(
     several = [Selection.of(one) for one in (given if isinstance(given, list | tuple) else [given])]
     check_together(several)
     for one in several:
-        _check_each(one, task)
+        if one.each is not None and task.spans is not None:  # words have no tokens of their own number
+            raise not_a_selection(one.each, " or an int")
+        if one.each is not None and one.each.shape != (len(task),):
+            raise DataError(f"expected one position for each of the {len(task)} examples, got {list(one.each.shape)}")
     tokens, bad = _text_tokens(model, task, sequences, several, skip_special)
     found = [select_tokens(one, tokens) for one in several]
-    reads = [_as_read(one, chosen, sequences.n_bos) for one, (chosen, _) in zip(several, found, strict=True)]
-    for _, unread in found:
+    reads = []
+    for one, (chosen, unread) in zip(several, found, strict=True):
+        index = None if chosen.index is None else on_disk(chosen.index + sequences.n_bos)
+        is_mean = one.pick == "mean"
+        reads.append(ReadTokens(index, chosen.counts if is_mean or one.several else None, is_mean))
         bad = unread | bad
     characters = None
     if several[0].several and tokens.offsets is not None and not bad:
@@ -155,28 +160,6 @@ def _flat(read: ReadTokens, sequences: Sequences) -> np.ndarray | None:
     return (starts if read.counts is None else np.repeat(starts, read.counts)) + read.index
 
 
-def _as_read(position: Selection, chosen: TokenSet, n_bos: int) -> ReadTokens:
-    """The tokens of a position, context tokens counted."""
-    index = None if chosen.index is None else on_disk(chosen.index + n_bos)
-    is_mean = position.pick == "mean"
-    return ReadTokens(index, chosen.counts if is_mean or position.several else None, is_mean)
-
-
-def _check_each(position: Selection, task: Task) -> None:
-    """Check that a position with an index for each example has one for each, and that they are no words.
-
-    Raises:
-        UsageError: words, which have no tokens of their own number.
-        DataError: another number of indices.
-    """
-    if position.each is None:
-        return
-    if task.spans is not None:
-        raise not_a_selection(position.each, " or an int")
-    if position.each.shape != (len(task),):
-        raise DataError(f"expected one position for each of the {len(task)} examples, got {list(position.each.shape)}")
-
-
 def _text_tokens(
     model: LanguageModel, task: Task, sequences: Sequences, positions: Iterable[Selection], skip_special: bool
 ) -> tuple[ReadableTokens, Bad]:
@@ -187,7 +170,7 @@ def _text_tokens(
     lengths = sequences.own_lengths
     spans, bad = None, {}
     if task.spans is not None and offsets is not None:
-        spans, bad = word_tokens(task, offsets, sequences.lengths >= model.cfg.n_ctx)
+        spans, bad = _word_tokens(task, offsets, sequences.lengths >= model.cfg.n_ctx)
     tokens = ReadableTokens(
         lengths=lengths,
         usable=_without_special(model, sequences) if skip_special else None,
@@ -220,3 +203,42 @@ def _characters(chosen: TokenSet, offsets: Sequence[np.ndarray]) -> np.ndarray:
         return flat
     lengths = np.fromiter(map(len, offsets), np.int64, len(offsets))
     return flat[np.repeat(np.cumsum(lengths) - lengths, chosen.counts) + chosen.index]
+
+
+def _word_tokens(task: Task, offsets: Sequence[np.ndarray], cut: np.ndarray) -> tuple[np.ndarray, Bad]:
+    """The tokens with a character of each example's span, first to one past the last, int64 [N, 2].
+
+    A word that is only part of a token gets that token; so does each of several words within one token. The bad rows
+    are those whose word has no token, or is cut off where the text fills the context (`cut`, bool [N]).
+    """
+    assert task.spans is not None
+    rows_of: dict[Any, list[int]] = {}
+    for row, text in enumerate(task.inputs):
+        rows_of.setdefault(text, []).append(row)
+    words = np.empty((len(task), 2), dtype=np.int64)
+    for text, rows in rows_of.items():
+        spans = [stripped(str(text), *span) for span in task.spans[rows].tolist()]
+        words[rows] = token_spans(offsets[rows[0]], np.array(spans, dtype=np.int64))
+    bad: Bad = {}
+    ends = np.fromiter((each[:, 1].max(initial=0) for each in offsets), np.int64, len(offsets))
+    for row in np.flatnonzero((words[:, 0] == words[:, 1]) | (cut & (task.spans[:, 1] > ends))).tolist():
+        start, end = task.spans[row].tolist()
+        word = str(task.inputs[row])[start:end]
+        if cut[row] and end > ends[row]:
+            bad[row] = f"the word {word!a} is outside the model's context; shorten the text, or leave the word out"
+        else:
+            bad[row] = f"the tokenizer makes no token of the word {word!a}; leave the word out"
+    return words, bad
+
+
+def token_spans(offsets: np.ndarray, spans: np.ndarray) -> np.ndarray:
+    """The first token with a character of each span, and one past the last, int64 [W, 2]; equal if there is none.
+
+    Args:
+        offsets: characters of each token, int64 [T, 2], as from `Tokenizer.offsets`.
+        spans: characters of each word, int64 [W, 2].
+    """
+    starts, ends = offsets.T
+    meets_WT = (starts < spans[:, 1:]) & (ends > spans[:, :1]) & (starts < ends)
+    first, last = meets_WT.argmax(axis=1), offsets.shape[0] - 1 - meets_WT[:, ::-1].argmax(axis=1)
+    return np.stack([first, np.where(meets_WT.any(axis=1), last + 1, first)], axis=1)

@@ -14,7 +14,7 @@ import numpy as np
 
 from probekit.errors import UsageError
 from probekit.ragged import ranges
-from probekit.selections import Part, Selection
+from probekit.selections import MODEL_PARTS, Part, Selection
 from probekit.tasks.fields import Region
 from probekit.text import counted, listed
 
@@ -92,26 +92,22 @@ def select_tokens(selection: Selection, tokens: ReadableTokens) -> tuple[TokenSe
     if (each := selection.each) is not None:
         chosen, bad = tokens.usable or TokenSet(tokens.lengths), {}
         return _picked(each, chosen, bad, lambda row: Selection(int(each[row])))
-    chosen, bad = _of_part(selection, tokens)
+    part, bad, every = selection.part, {}, tokens.usable or TokenSet(tokens.lengths)
+    if part is None and tokens.spans is None:
+        return _picked(selection.pick, every, bad, lambda _: selection)
+    if part is not None:
+        chosen, bad = _found(part, tokens, selection)
+    else:
+        assert tokens.spans is not None
+        first, end = tokens.spans.T
+        chosen = TokenSet(end - first, ranges(first, end - first))
+    chosen = chosen if tokens.usable is None else _both(chosen, tokens.usable, tokens.lengths)
     return _picked(selection.pick, chosen, bad, lambda _: selection)
 
 
 def needs_offsets(selection: Selection) -> bool:
     """Whether the characters of the tokens must be known."""
-    return selection.part is not None and selection.part.kind not in ("prompt", "generated")
-
-
-def _of_part(selection: Selection, tokens: ReadableTokens) -> tuple[TokenSet, Bad]:
-    """The tokens of the part of each text that a selection names, and that it may take."""
-    part, bad = selection.part, {}
-    if part is not None:
-        found, bad = _found(part, tokens, selection)
-    elif tokens.spans is not None:
-        counts = tokens.spans[:, 1] - tokens.spans[:, 0]
-        found = TokenSet(counts, ranges(tokens.spans[:, 0], counts))
-    else:
-        return tokens.usable or TokenSet(tokens.lengths), {}
-    return (found if tokens.usable is None else _both(found, tokens.usable, tokens.lengths)), bad
+    return selection.part is not None and selection.part.kind not in MODEL_PARTS
 
 
 def _both(a: TokenSet, b: TokenSet, lengths: np.ndarray) -> TokenSet:
@@ -125,7 +121,10 @@ def _both(a: TokenSet, b: TokenSet, lengths: np.ndarray) -> TokenSet:
 
 def _found(part: Part, tokens: ReadableTokens, selection: Selection) -> tuple[TokenSet, Bad]:
     """The tokens of a part, text by text."""
-    _check_part(part, tokens, selection)
+    if part.kind in MODEL_PARTS and tokens.generated is None:
+        name = ascii(str(selection))
+        raise UsageError(f"{name:.80} needs texts that the model continued; extract with --generate N")
+    check_characters(selection, tokens.texts is not None and tokens.offsets is not None, tokens.regions)
     found, bad = [], {}
     for row in range(len(tokens.lengths)):
         try:
@@ -135,16 +134,6 @@ def _found(part: Part, tokens: ReadableTokens, selection: Selection) -> tuple[To
         found.append(own)
     counts = np.fromiter(map(len, found), np.int64, len(found))
     return TokenSet(counts, np.concatenate(found) if found else np.empty(0, np.int64)), bad
-
-
-def _check_part(part: Part, tokens: ReadableTokens, selection: Selection) -> None:
-    """Raise a UsageError for a part that no text can have."""
-    if part.kind in ("prompt", "generated"):
-        if tokens.generated is None:
-            name = ascii(str(selection))
-            raise UsageError(f"{name:.80} needs texts that the model continued; extract with --generate N")
-        return
-    check_characters(selection, tokens.texts is not None and tokens.offsets is not None, tokens.regions)
 
 
 def check_characters(selection: Selection, has_texts: bool, regions: Sequence[Sequence[Region]] | None) -> None:
@@ -164,7 +153,7 @@ def check_characters(selection: Selection, has_texts: bool, regions: Sequence[Se
 def _own_part(part: Part, tokens: ReadableTokens, row: int, selection: Selection) -> np.ndarray:
     """The tokens of a part of one text, int64. Raises Unread where there are none."""
     n = int(tokens.lengths[row])
-    if tokens.generated is not None and part.kind in ("prompt", "generated"):
+    if tokens.generated is not None and part.kind in MODEL_PARTS:
         total = n if tokens.totals is None else int(tokens.totals[row])
         return _generated(part.kind == "generated", n, total, int(tokens.generated[row]))
     assert tokens.texts is not None
@@ -177,18 +166,16 @@ def _own_part(part: Part, tokens: ReadableTokens, row: int, selection: Selection
     found = np.flatnonzero(is_inside)
     if tokens.cut is not None and tokens.cut[row]:
         _check_cut(part, selection, text[int(offsets[:, 1].max(initial=0)) : spans[-1][1]], len(found))
+    missing = f"of {_part_text(part)}"
+    if not len(found) and not tokens.are_some:
+        raise Unread(f"the tokenizer makes no token {missing}; read other tokens, or leave the row out")
+    if part.kind in ("before", "after") and len(found):
+        missing = f"{part.kind} {part.name!a}"
+        found = np.arange(found[0]) if part.kind == "before" else np.arange(found[-1] + 1, n)
     if not len(found):
         if tokens.are_some:
-            raise Unread(f"no token of {_part_text(part)} was kept; {AGAIN}")
-        raise Unread(f"the tokenizer makes no token of {_part_text(part)}; read other tokens, or leave the row out")
-    if part.kind == "before":
-        found = np.arange(found[0])
-    elif part.kind == "after":
-        found = np.arange(found[-1] + 1, n)
-    if not len(found):
-        if tokens.are_some:
-            raise Unread(f"no token {part.kind} {part.name!a} was kept; {AGAIN}")
-        raise Unread(f"there is no token {part.kind} {part.name!a}; read other tokens, or leave the row out")
+            raise Unread(f"no token {missing} was kept; {AGAIN}")
+        raise Unread(f"there is no token {missing}; read other tokens, or leave the row out")
     return found
 
 
@@ -240,14 +227,7 @@ def _around(text: str, at: int, name: str) -> str:
 
 
 def _check_cut(part: Part, selection: Selection, left: str, found: int) -> None:
-    """Raise Unread where the tokens to read were cut off at the model's context.
-
-    Args:
-        part: of the text.
-        selection: what is read of the part.
-        left: the characters of the part that were cut off.
-        found: tokens of the part that are there.
-    """
+    """Raise Unread where tokens to read were cut off at the context; `left` are the part's characters after the cut."""
     pick = selection.pick
     ends = pick if isinstance(pick, tuple) else [-1 if pick == "last" else pick]
     from_end = any(isinstance(end, int) and end < 0 for end in ends)

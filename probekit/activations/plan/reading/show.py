@@ -1,31 +1,34 @@
 """Show texts as the model reads them, with the tokens that are read marked.
 
-The commonest mistake is to read a formatting token of a chat template without noticing.
+The commonest mistake is to read a formatting token of a chat template without noticing: the tokens of a template,
+special tokens and context tokens are no content.
 
-Axes: N examples, R tokens that are read.
+Axes: L tokens of one text.
 """
 
 import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.activations.plan.reading.formatting import formatting_tokens, task_read
 from probekit.activations.plan.reading.offsets import offsets_of
-from probekit.activations.plan.token_ids import has_texts
+from probekit.activations.plan.token_ids import has_texts, targets_task
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
 from probekit.options.check import check_whole
 from probekit.tasks.base import Task
+from probekit.tasks.fields import CHAT
 from probekit.tasks.tables.objects import task_of
 from probekit.text import counted, printable
 
 ROWS = 3
+MOST_ROWS = 1000  # that the note of a plan looks at
 OPEN, CLOSE = "{{", "}}"  # around the tokens that are read, where there is no colour
 AROUND, MOST_READ, MOST_RUNS = 40, 60, 4  # characters around a read token, and of it; stretches of a position
 STYLE = "background:#ffd54f;color:#000;padding:0 1px"  # of a read token in HTML
@@ -78,10 +81,23 @@ class ShownReading(Sequence[ShownRow]):
         return len(self._rows)
 
     def __repr__(self) -> str:
-        return "\n".join(line for row in self._rows for line in _lines(row))
+        lines = []
+        for row in self._rows:
+            lines += [f"{'row':<9}{printable(row.id)}, {printable(said)}" for said in row.reads]
+            marked = (f"{OPEN}{text}{CLOSE}" if is_read else text for text, is_read, _ in _runs(row))
+            lines.append(f"{'':<9}{''.join(marked)}")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return "".join(_html(row) for row in self._rows)
+        parts = []
+        for row in self._rows:
+            said = "<br>".join(html.escape(printable(one)) for one in row.reads)
+            parts.append(f"<div><b>{html.escape(printable(row.id))}</b>: {said}<pre style='white-space:pre-wrap'>")
+            for text, is_read, is_formatting in _runs(row):
+                style = FORMATTING_STYLE if is_formatting else STYLE
+                parts.append(f'<span style="{style}">{html.escape(text)}</span>' if is_read else html.escape(text))
+            parts.append("</pre></div>")
+        return "".join(parts)
 
     def as_dict(self) -> list[dict[str, Any]]:
         """JSON-able: id, text, reads, and the tokens that are read as [index, text, whether it is formatting]."""
@@ -129,16 +145,14 @@ def shown_reading(plan: ExtractionPlan, rows: int = ROWS) -> ShownReading:
         plan: of an extraction.
         rows: how many examples.
     """
-    found = []
-    all_texts = _token_texts(plan, np.arange(min(rows, len(plan.task))))
-    for row, (texts, formatting) in enumerate(zip(all_texts, formatting_tokens(plan, rows), strict=True)):
-        found.append(_shown(plan, row, texts, formatting))
-    return ShownReading(found)
+    texts = _token_texts(plan, np.arange(min(rows, len(plan.task))))
+    each = zip(texts, formatting_tokens(plan, rows), strict=True)
+    return ShownReading(_shown(plan, row, *of_row) for row, of_row in enumerate(each))
 
 
 def _token_texts(plan: ExtractionPlan, rows: np.ndarray) -> list[list[str]]:
     """The tokens of some examples as texts, with the blanks between them that a tokenizer of words leaves out."""
-    tokenizer, task, sequences = plan.model.tokenizer, task_read(plan).subset(rows), plan.sequences.subset(rows)
+    tokenizer, task, sequences = plan.model.tokenizer, _task_read(plan).subset(rows), plan.sequences.subset(rows)
     if tokenizer is None:
         return [[f" {i}" for i in sequences[row].tolist()] for row in rows]
     found = [tokenizer.tokens(sequences[row].tolist()) for row in rows]
@@ -180,7 +194,7 @@ def _read_in_words(index: np.ndarray, texts: list[str], formatting: np.ndarray, 
     kind = "a formatting token" if plan.task.regions is not None else "a special token"
     if len(index) == 1:
         at = int(index[0])
-        said = f"token {at - plan.sequences.n_bos} of 0-{n_own - 1}, {_quoted(texts[at])}"
+        said = f"token {at - plan.sequences.n_bos} of 0-{n_own - 1}, '{printable(texts[at])}'"
         return said + (f", {kind}" if no_content else "")
     runs = [f"{a[0]}-{a[-1]}" if len(a) > 1 else f"{a[0]}" for a in _stretches(index - plan.sequences.n_bos)]
     where = ", ".join(runs if len(runs) <= MOST_RUNS + 1 else [*runs[:MOST_RUNS], "...", runs[-1]])
@@ -188,31 +202,26 @@ def _read_in_words(index: np.ndarray, texts: list[str], formatting: np.ndarray, 
     return said + (f"; {no_content} of them {kind[2:]}s" if no_content else "")
 
 
-def _quoted(text: str) -> str:
-    return f"'{printable(text)}'"
-
-
 def _runs(row: ShownRow) -> list[tuple[str, bool, bool]]:
     """The text in stretches: (text, whether it is marked, whether it is formatting), long ones without their middle."""
-    groups = [(mark, list(tokens)) for mark, tokens in groupby(row.tokens, key=_mark)]
-    last = len(groups) - 1
-    return [
-        (_marked(tokens) if is_printed else _between(tokens, k == 0, k == last), is_printed, is_formatting)
-        for k, ((is_printed, is_formatting), tokens) in enumerate(groups)
+    marks = ((one.is_printed, one.is_printed and one.is_formatting) for one in row.tokens)
+    groups = [
+        (mark, [token for _, token in some])
+        for mark, some in groupby(zip(marks, row.tokens, strict=True), itemgetter(0))
     ]
-
-
-def _mark(token: ShownToken) -> tuple[bool, bool]:
-    return token.is_printed, token.is_printed and token.is_formatting
+    found = []
+    for k, ((is_printed, is_formatting), tokens) in enumerate(groups):
+        if is_printed:
+            text, half = _text(tokens), MOST_READ // 2
+            text = text if len(text) <= MOST_READ + 3 else f"{text[:half]}...{text[-half:]}"
+        else:
+            text = _between(tokens, k == 0, k == len(groups) - 1)
+        found.append((text, is_printed, is_formatting))
+    return found
 
 
 def _text(tokens: Iterable[ShownToken]) -> str:
     return "".join(printable(token.text) for token in tokens)
-
-
-def _marked(tokens: list[ShownToken]) -> str:
-    text, half = _text(tokens), MOST_READ // 2
-    return text if len(text) <= MOST_READ + 3 else f"{text[:half]}...{text[-half:]}"
 
 
 def _between(tokens: list[ShownToken], is_first: bool, is_last: bool) -> str:
@@ -224,19 +233,55 @@ def _between(tokens: list[ShownToken], is_first: bool, is_last: bool) -> str:
     return text if len(text) <= before + after + 3 else f"{text[:before]}...{text[len(text) - after :]}"
 
 
-def _lines(row: ShownRow) -> list[str]:
-    """Two lines or more: what is read, and the text with marks."""
-    marked = "".join(f"{OPEN}{text}{CLOSE}" if is_read else text for text, is_read, _ in _runs(row))
-    reads = [f"{'row':<9}{printable(row.id)}, {printable(said)}" for said in row.reads]
-    return [*reads, f"{'':<9}{marked}"]
+def _task_read(plan: ExtractionPlan) -> Task:
+    """The task whose inputs are read: for a decoder, that of the targets."""
+    return targets_task(plan.task) if plan.stack == "decoder" else plan.task
 
 
-def _html(row: ShownRow) -> str:
-    said = "<br>".join(html.escape(printable(one)) for one in row.reads)
-    text = "".join(
-        f'<span style="{FORMATTING_STYLE if is_formatting else STYLE}">{html.escape(text)}</span>'
-        if is_read
-        else html.escape(text)
-        for text, is_read, is_formatting in _runs(row)
-    )
-    return f"<div><b>{html.escape(printable(row.id))}</b>: {said}<pre style='white-space:pre-wrap'>{text}</pre></div>"
+def formatting_tokens(plan: ExtractionPlan, n_rows: int) -> list[np.ndarray]:
+    """Which tokens of each of the first examples, context included, are no content: bool [L] each."""
+    rows = np.arange(min(n_rows, len(plan.task)))
+    task, sequences, tokenizer = _task_read(plan).subset(rows), plan.sequences.subset(rows), plan.model.tokenizer
+    special = [] if tokenizer is None else list(tokenizer.special_ids)
+    found = [np.isin(sequences[row], special) for row in range(len(rows))]
+    for own in found:
+        own[: sequences.n_bos] = True
+        own[len(own) - sequences.n_end :] = True
+    if task.regions is None or tokenizer is None or not has_texts(task):
+        return found
+    for own, offsets, regions in zip(found, offsets_of(plan.model, task, sequences), task.regions, strict=True):
+        inside = np.zeros(len(offsets), dtype=bool)
+        for _, start, end in regions:
+            inside |= (offsets[:, 0] < end) & (offsets[:, 1] > start) & (offsets[:, 0] < offsets[:, 1])
+        own[sequences.n_bos : len(own) - sequences.n_end] |= ~inside
+    return found
+
+
+def formatting_note(plan: ExtractionPlan) -> str:
+    """How often a position that reads one token of each text reads no content, in words; empty if it never does."""
+    singles = [
+        (name, read.index)
+        for name, read in zip(plan.reading.positions, plan.reading.reads, strict=True)
+        if read.counts is None and read.index is not None
+    ]
+    found = formatting_tokens(plan, MOST_ROWS) if singles else []
+    kind = "special" if plan.task.regions is None else "formatting"
+    notes = []
+    for name, index in singles:
+        n = sum(bool(own[index[row]]) for row, own in enumerate(found))
+        rows = f"the first {len(found):,} rows" if len(found) < len(plan.task) else f"{len(found):,} rows"
+        if n:
+            notes.append(f"{name.in_words} is a {kind} token, not content, in {n:,} of {rows}")
+        if n and name == "last":
+            notes += _last_content(plan.task)
+    return "; ".join(notes)
+
+
+def _last_content(task: Task) -> list[str]:
+    """How to read the last content instead, where all chats end with one role and nothing invites the next message."""
+    last = {regions[-1].name if regions else None for regions in task.regions or ()}
+    chat = task.info.get(CHAT, {})
+    is_invited = chat.get("add_generation_prompt") and not chat.get("has_no_generation_prompt")
+    if len(last) != 1 or None in last or is_invited:
+        return []
+    return [f"last@{last.pop()} reads the last content"]
