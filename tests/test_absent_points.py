@@ -12,7 +12,7 @@ from torch.nn import Identity
 import probekit as pk
 from probekit.activations.plan.identity import identity_of
 from probekit.activations.plan.places import find_places
-from probekit.activations.repair import plan_again
+from probekit.activations.replan import plan_again
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import read_plan
 from probekit.cli.points import point_rows

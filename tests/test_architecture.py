@@ -14,7 +14,6 @@ FLOORS = (  # a room imports rooms of the floors below its own, whether at the t
     {"errors", "registries"},
     {"tables", "points", "machine", "ragged"},
     {"selections", "files"},
-    {"places"},
     {"options", "hooks", "manifest"},
     {"interventions", "probes", "tasks"},
     {"models"},

@@ -18,7 +18,7 @@ from tiny_configs import LIKE_ANOTHER, new_model, tiny_configs, tiny_model
 from probekit import Monitor, extract, extract_statistics, logit_lens, train_probes
 from probekit.activations.activations import ActivationSet
 from probekit.activations.plan.build import plan_extraction
-from probekit.activations.run.memory import check_sums
+from probekit.activations.run.loop import check_sums
 from probekit.causal.patching.patching import patch_grid
 from probekit.interventions import add, project_out, swap
 from probekit.machine.devices import find_device, free_bytes

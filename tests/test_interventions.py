@@ -19,7 +19,6 @@ from probekit.interventions import (
     add,
     affine,
     apply_edit,
-    check_edit,
     check_positions,
     editing,
     project_out,
@@ -28,7 +27,6 @@ from probekit.interventions import (
     texts_in,
     tokens_at,
 )
-from probekit.models.generation import prompt_tokens
 from probekit.points import Place, UnknownPoint
 
 D, TOKENS = 32, [[5, 6, 7, 8, 9, 10], [11, 12, 13], [14, 15, 16, 17]]
@@ -147,14 +145,14 @@ def test_gradients_reach_the_tensors_of_an_edit():
         (lambda: swap(draw(3, 8, 2), draw(2, 8)), "2 rows, and the directions 3"),
         (lambda: replace(draw(4), [1, 0, 1, 0]), "part is bool"),
         (lambda: replace(draw(4), "1010"), "part is bool.*got '1010'"),
-        (lambda: check_edit(Add([1.0])), "direction of an edit is a tensor, got a list"),  # pyright: ignore
-        (lambda: check_edit(Add(draw(2, 3, 4))), r"shape \[D\] or \[R, D\]; got \[2, 3, 4\]"),
-        (lambda: check_edit(Add(draw(4), scale=float("nan"))), "finite number or one for each row; got nan"),
+        (lambda: Add([1.0]), "direction of an edit is a tensor, got a list"),  # pyright: ignore
+        (lambda: Add(draw(2, 3, 4)), r"shape \[D\] or \[R, D\]; got \[2, 3, 4\]"),
+        (lambda: Add(draw(4), scale=float("nan")), "finite number or one for each row; got nan"),
         (
-            lambda: check_edit(Affine(draw(2, 4, 4), draw(4))),
+            lambda: Affine(draw(2, 4, 4), draw(4)),
             r"matrix of an edit has the shape \[D, D\]; got \[2, 4, 4\]",
         ),
-        (lambda: check_edit(Swap(draw(4, 2), draw(3))), "one number of dimensions; got basis 2, coordinates 3"),
+        (lambda: Swap(draw(4, 2), draw(3)), "one number of dimensions; got basis 2, coordinates 3"),
     ],
 )
 def test_what_is_no_edit_is_refused(make, message):
@@ -236,25 +234,6 @@ def test_edits_at_generated_tokens_are_those_of_the_text_so_far():
         with model.edited(edits, mask):
             logits_LV = model(torch.tensor([prompt + new]))[0]
         assert logits_LV.argmax(-1)[3:-1].tolist() == new
-
-
-def test_positions_of_prompts_leave_generated_tokens_out():
-    index_BL = torch.tensor([[-1, 0, 1, 2, 3], [0, 1, 2, 3, 4]])  # prompts of 2 and 3 tokens, two generated ones
-    texts = prompt_tokens(index_BL, [2, 3])
-    wanted = {
-        "last": [[0, 0, 1, 0, 0], [0, 0, 1, 0, 0]],
-        "generated": [[0, 0, 0, 1, 1], [0, 0, 0, 1, 1]],
-        "index": [[0, 0, 1, 0, 0], [0, 1, 0, 0, 0]],
-        "from the end": [[0, 1, 0, 0, 0], [0, 1, 0, 0, 0]],
-    }
-    for name, at in wanted.items():
-        found = tokens_at(check_positions(POSITIONS[name]), texts)
-        assert found is not None
-        assert found.int().tolist() == at, name
-    every_second = tokens_at(slice(None, None, -2), texts)
-    assert every_second is not None
-    assert every_second.int().tolist() == [[0, 0, 1, 0, 0], [1, 0, 1, 0, 0]]
-    assert tokens_at("all", texts) is None
 
 
 @pytest.mark.parametrize(

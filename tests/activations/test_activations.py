@@ -6,7 +6,7 @@ import torch
 
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError, UsageError
-from probekit.points import Place, spans_of
+from probekit.points import Place
 from probekit.tasks.base import Task
 
 N = 6
@@ -28,15 +28,10 @@ def acts() -> ActivationSet:
     return ActivationSet({place: torch.full((N, 3), float(i)) for i, place in enumerate(places)}, task())
 
 
-@pytest.mark.parametrize("key", [("resid_pre", 1), "resid_pre.1", "blocks.1.hook_resid_pre"])
+@pytest.mark.parametrize("key", [("resid_pre", 1), "resid_pre.1", "blocks.1.hook_resid_pre", "embed", ("embed", None)])
 def test_every_spelling_of_a_point_is_a_key(key):
     assert key in acts()
-    assert torch.equal(acts()[key], torch.ones(N, 3))
-
-
-def test_a_point_without_a_layer():
-    assert "embed" in acts()
-    assert torch.equal(acts()["embed"], acts()["embed", None])
+    assert torch.equal(acts()[key], torch.full((N, 3), 3.0 if "embed" in key else 1.0))
 
 
 def test_it_is_a_mapping_in_curve_order():
@@ -66,18 +61,6 @@ def test_a_missing_curve_says_what_there_is():
         acts().curve("z")
 
 
-def test_labels_and_splits_are_the_tasks():
-    here, there = acts(), task()
-    assert here.n_examples == N
-    assert here.target == "number"
-    assert here.inputs == there.inputs
-    assert here.ids == there.ids
-    assert here.groups is None
-    assert np.array_equal(here.labels["depth"], there.labels["depth"])
-    assert np.array_equal(here.splits, there.splits)
-    assert here.label_names["number"] == ["singular", "plural"]
-
-
 def test_repr_says_what_it_is():
     assert repr(acts()) == (
         "ActivationSet(unnamed on toy: 6 texts x 4 places, 0.0 MB; resid_pre 0-1, resid_post 1, embed)"
@@ -93,10 +76,3 @@ def test_names_from_data_are_escaped_in_the_repr():
 def test_only_matrices_with_a_row_for_each_example(shape):
     with pytest.raises(DataError, match=r"embed must be \[6, width\]"):
         ActivationSet({("embed", None): torch.zeros(shape)}, task())
-
-
-def test_names_and_spans():
-    assert str(Place("resid_pre", 5)) == "resid_pre.5"
-    assert str(Place("embed", None)) == "embed"
-    assert spans_of([Place("resid_pre", layer) for layer in (5, 0, 2, 1)]) == "resid_pre 0-2,5"
-    assert spans_of([Place("embed", None)]) == "embed"

@@ -30,6 +30,11 @@ def nodes_of(planned: Any) -> int:
     return filled_nodes(planned.packing.sizes, planned.batches)
 
 
+def nodes_of_sources(planned: Any) -> int:
+    sources = planned.packing.sources
+    return 0 if sources is None else filled_nodes(sources.sizes, planned.batches)
+
+
 def pair_of_stacks() -> Transformer:
     sizes: Any = {"d_model": 16, "n_heads": 2, "n_decoder_heads": 4, "d_mlp": 24, "d_decoder_mlp": 40, "n_ctx": 16}
     ids: Any = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1}
@@ -46,35 +51,34 @@ def countable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "onednn_linear", lambda dtype: None)
 
 
+def counted_flops(planned: Any) -> int:
+    """What torch counts in the products of a run."""
+    with FlopCounterMode(display=False) as counter:
+        for number in range(len(planned.shards)):
+            compute_shard(planned, number)
+    return counter.get_total_flops()
+
+
+HOW: Any = {"batch_tokens": 64, "block_nodes": 32}
+SIZES: Any = {"d_model": 16, "n_heads": 2, "d_mlp": 24, "n_layers": 3, "n_ctx": 16, "d_vocab": 27}
+
+
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("wanted", ["0", "0-1", "all"])
 def test_flops_are_those_of_the_run(countable: None, model: GPT2, letters: Make, wanted: str, share: bool) -> None:
     """Patterns are read in every layer that runs, so that no product hides in a fused kernel."""
-    task = letters(60)
-    planned = plan_of(model, task, points=["attn_pattern"], layers=wanted, batch_tokens=64, block_nodes=32, share=share)
-    with FlopCounterMode(display=False) as counter:
-        for number in range(len(planned.shards)):
-            compute_shard(planned, number)
+    planned = plan_of(model, letters(60), points=["attn_pattern"], layers=wanted, share=share, **HOW)
     norms = nodes_of(planned) * (planned.stop_at_layer or 0) * 2 * 7 * model.cfg.d_model
-    assert estimate(planned).flops == counter.get_total_flops() + norms
+    assert estimate(planned).flops == counted_flops(planned) + norms
 
 
-@pytest.mark.parametrize("family", ["llama", "bert"])
-def test_flops_of_the_other_families(countable: None, letters: Make, family: str) -> None:
-    sizes: Any = {"d_model": 16, "n_heads": 2, "d_mlp": 24, "n_layers": 3, "n_ctx": 16, "d_vocab": 27}
-    made: Any = {
-        "llama": lambda: Llama(LlamaConfig(**sizes, n_kv_heads=1, d_head=8)),
-        "bert": lambda: Bert(BertConfig(**sizes)),
-    }
-    model = made[family]().init_weights(0)
-    planned = plan_of(
-        model, letters(40, texts=False), points=["attn_pattern"], layers="0-1", batch_tokens=64, block_nodes=32
-    )
-    with FlopCounterMode(display=False) as counter:
-        for number in range(len(planned.shards)):
-            compute_shard(planned, number)
-    each = 4 if family == "llama" else 7
-    assert estimate(planned).flops == counter.get_total_flops() + nodes_of(planned) * 2 * 2 * each * 16
+@pytest.mark.parametrize(
+    ("made", "norm"), [(Llama(LlamaConfig(**SIZES, n_kv_heads=1, d_head=8)), 4), (Bert(BertConfig(**SIZES)), 7)]
+)
+def test_flops_of_the_other_families(countable: None, letters: Make, made: Any, norm: int) -> None:
+    task = letters(40, texts=False)
+    planned = plan_of(made.init_weights(0), task, points=["attn_pattern"], layers="0-1", **HOW)
+    assert estimate(planned).flops == counted_flops(planned) + nodes_of(planned) * 2 * 2 * norm * 16
 
 
 @pytest.mark.parametrize(("wanted", "n_blocks"), [("0", 1), ("0-1", 2)])
@@ -82,20 +86,16 @@ def test_flops_of_a_decoder_include_all_of_the_encoders(
     countable: None, letters: Make, wanted: str, n_blocks: int
 ) -> None:
     model, task = pair_of_stacks(), with_targets(letters(40, texts=False))
-    planned = plan_of(model, task, points=["decoder.attn_pattern"], layers=wanted, batch_tokens=64, block_nodes=32)
-    listen = [(lambda name: name.endswith("hook_pattern"), lambda x, hook: None)]
-    with model.hooks(listen), FlopCounterMode(display=False) as counter:
-        for number in range(len(planned.shards)):
-            compute_shard(planned, number)
-    assert planned.packing.sources is not None
-    sources = filled_nodes(planned.packing.sources.sizes, planned.batches)
-    norms = (sources * 2 * 2 + nodes_of(planned) * n_blocks * 3) * 7 * 16
-    assert estimate(planned).flops == counter.get_total_flops() + norms
+    planned = plan_of(model, task, points=["decoder.attn_pattern"], layers=wanted, **HOW)
+    with model.hooks([(lambda name: name.endswith("hook_pattern"), lambda x, hook: None)]):
+        counted = counted_flops(planned)
+    norms = (nodes_of_sources(planned) * 2 * 2 + nodes_of(planned) * n_blocks * 3) * 7 * 16
+    assert estimate(planned).flops == counted + norms
 
 
-@pytest.mark.parametrize("point", ["resid_post", "decoder.resid_post"])
+@pytest.mark.parametrize(("point", "n_norms"), [("resid_post", 2), ("decoder.resid_post", 3)])
 def test_flops_of_the_last_block_are_those_of_the_nodes_that_are_read(
-    countable: None, monkeypatch: pytest.MonkeyPatch, model: GPT2, letters: Make, point: str
+    countable: None, monkeypatch: pytest.MonkeyPatch, model: GPT2, letters: Make, point: str, n_norms: int
 ) -> None:
     literal, rows = layers.scaled_dot_product_attention, list[int]()
 
@@ -103,21 +103,17 @@ def test_flops_of_the_last_block_are_those_of_the_nodes_that_are_read(
         return literal(q, k, v, attn_mask)
 
     monkeypatch.setattr(layers.F, "scaled_dot_product_attention", in_products)
-    task, n_norms = letters(40), 2
-    used: Any = model
-    if point != "resid_post":
-        used, task, n_norms = pair_of_stacks(), with_targets(letters(40, texts=False)), 3
+    is_pair = point.startswith("decoder")
+    used: Any = pair_of_stacks() if is_pair else model
+    task = with_targets(letters(40, texts=False)) if is_pair else letters(40)
     getattr(used, "decoder", used).blocks[1].mlp.register_forward_hook(
         lambda _, args, __: rows.append(args[0][..., 0].numel())
     )
-    planned = plan_of(used, task, points=[point], layers="0-1", batch_tokens=64, block_nodes=32)
-    with FlopCounterMode(display=False) as counter:
-        for number in range(len(planned.shards)):
-            compute_shard(planned, number)
-    sources = 0 if planned.packing.sources is None else filled_nodes(planned.packing.sources.sizes, planned.batches)
+    planned = plan_of(used, task, points=[point], layers="0-1", **HOW)
+    counted = counted_flops(planned)
     assert sum(rows) < nodes_of(planned) / 2
-    norms = (sources * 2 * 2 + (nodes_of(planned) + sum(rows)) * n_norms) * 7 * used.cfg.d_model
-    assert estimate(planned).flops == counter.get_total_flops() + norms
+    norms = (nodes_of_sources(planned) * 2 * 2 + (nodes_of(planned) + sum(rows)) * n_norms) * 7 * used.cfg.d_model
+    assert estimate(planned).flops == counted + norms
 
 
 def test_no_block_is_no_flops(model: GPT2, task: Task) -> None:
@@ -133,12 +129,6 @@ def test_memory_is_weights_and_a_batch_and_what_waits(model: GPT2, task: Task) -
     assert len(planned.shards) == 1
     assert found.kept_bytes == 2 * plan_as_dict(planned)["bytes"]
     assert found.memory_bytes == found.weights_bytes + found.batch_bytes + found.kept_bytes
-
-
-def test_shards_are_written_before_the_next(small_shards: None, model: GPT2, task: Task) -> None:
-    planned = plan_of(model, task, batch_tokens=16, block_nodes=16)
-    assert len(planned.shards) > 1
-    assert estimate(planned).kept_bytes < 2 * plan_as_dict(planned)["bytes"]
 
 
 def test_pairs_need_all_of_their_scores(model: GPT2, task: Task) -> None:

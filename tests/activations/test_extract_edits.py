@@ -209,9 +209,8 @@ def test_the_record_of_an_edit_has_its_positions(model):
     ],
 )
 def test_positions_that_no_text_has_are_refused_before_anything_runs(positions, message, tmp_path):
-    edit = Add(torch.ones(D), positions=positions)
     with pytest.raises(UsageError, match=message):
-        extract(tiny_model("gpt2"), TEXTS, edits={("resid_pre", 1): edit}, out=tmp_path / "store")
+        run(tiny_model("gpt2"), TEXTS, tmp_path / "store", edits={("resid_pre", 1): Add(ROWS[0], positions=positions)})
     assert not (tmp_path / "store").exists()
 
 

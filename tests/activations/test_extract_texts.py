@@ -72,18 +72,6 @@ def test_a_store_without_labels_is_read_listed_verified_and_repaired(model, path
     assert torch.equal(load_activations(path)["resid_pre", 1], in_memory["resid_pre", 1])
 
 
-def test_an_unfinished_store_without_labels_is_resumed(model, path, small_shards):
-    how = {**HOW, "batch_tokens": 8, "block_nodes": 8}
-    whole = extract(model, TEXTS * 3, out=path, **how)
-    (path / "manifest.json").unlink()
-    records = sorted((path / "records").iterdir())
-    assert len(records) > 1
-    records[-1].unlink()
-    resumed = extract(model, TEXTS * 3, out=path, **how)
-    assert torch.equal(resumed["resid_pre", 1], extract(model, TEXTS * 3, **how)["resid_pre", 1])
-    assert resumed.task.fingerprint() == whole.task.fingerprint()
-
-
 def test_statistics_of_texts_are_of_train_alone(model):
     found = extract_statistics(model, TEXTS)
     assert (found.splits, found.label_names) == (["train"], {})
@@ -99,21 +87,6 @@ def test_a_probe_needs_labels_and_the_plan_says_that_there_are_none(model, path)
     with pytest.raises(UsageError, match="no label set 'x': 'texts' has no labels"):
         train_probes(stored, label="x")
     assert "labels   none" in describe_plan(plan_of(model, Task("texts", TEXTS), **HOW))
-
-
-def test_a_regression_made_without_names_comes_back_from_its_store(model, path):
-    task = Task("heights", TEXTS, {"height": np.arange(8) / 7}, {})
-    acts = extract(model, task, out=path, **HOW)
-    assert acts.label_names == load_activations(path).label_names == {"height": []}
-    assert load_activations(path).task.fingerprint() == task.fingerprint()
-
-
-def test_groups_that_are_floats_come_back_from_their_store(model, path):
-    groups: Any = [0.0, 0.0, 1.0, 1.0, 2.5, 2.5, 3.0, 3.0]
-    extract(model, Task("grouped", TEXTS, groups=groups), out=path, **HOW)
-    again = load_activations(path).groups
-    assert again is not None
-    assert again.tolist() == ["0", "0", "1", "1", "2.5", "2.5", "3", "3"]
 
 
 MISTAKES = [
@@ -160,3 +133,14 @@ def test_a_model_is_loaded_first(given):
 def test_options_of_a_wrong_kind_are_refused(model, options, words):
     with pytest.raises(ProbekitError, match=re.escape(words)):
         extract(model, TEXTS, **options)
+
+
+def test_what_was_made_without_names_comes_back_from_its_store(model, path):
+    groups: Any = [0.0, 0.0, 1.0, 1.0, 2.5, 2.5, 3.0, 3.0]
+    task = Task("heights", TEXTS, {"height": np.arange(8) / 7}, {}, groups=groups)
+    assert extract(model, task, out=path, **HOW).label_names == {"height": []}
+    again = load_activations(path)
+    assert again.label_names == {"height": []}
+    assert again.task.fingerprint() == task.fingerprint()
+    assert again.groups is not None
+    assert again.groups.tolist() == ["0", "0", "1", "1", "2.5", "2.5", "3", "3"]

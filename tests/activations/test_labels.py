@@ -133,67 +133,6 @@ def label_file(store: Path) -> Path:
     return next(file for file in (store / "labels").iterdir() if file.name != "splits.json")
 
 
-def test_damaged_labels_are_named_and_can_be_made_again(store: Path):
-    label_store(store, JOINED)
-    assert verify(store).is_sound
-    file = label_file(store)
-    file.write_bytes(file.read_bytes().replace(b"[1, 1", b"[1, 0", 1).replace(b"[0, 1", b"[1, 1", 1))
-    with pytest.raises(StorageError, match="does not match its checksum; remove it and label again"):
-        Store(store)
-    found = verify(store)
-    assert [one.file for one in found.broken] == [f"labels/{file.name}"]
-    assert found.advice == f"remove what is broken in {str(store / 'labels')!a} and label again"
-    assert [one.file for one in repair(store).left] == [f"labels/{file.name}"]
-    assert list_stores(store)[0].state == "damaged"
-    file.unlink()
-    assert label_store(store, JOINED).is_new
-    assert Store(store).labels["label"].tolist() == [["no", "yes"].index(one) for one in LABELS]
-
-
-def test_labels_of_another_store_and_strange_files_are_refused(model, store: Path, tmp_path: Path):
-    label_store(store, JOINED)
-    other = tmp_path / "other"
-    run(model, Task("letters", TEXTS[::-1]), out=other)
-    shutil.copytree(store / "labels", other / "labels")
-    with pytest.raises(StorageError, match="holds labels of other texts"):
-        Store(other)
-    (store / "labels" / "notes.txt").write_text("hello")
-    with pytest.raises(StorageError, match="is no file of labels; remove it"):
-        Store(store)
-    assert not verify(store).is_sound
-    shutil.rmtree(store / "labels")
-    (store / "labels").symlink_to(tmp_path)
-    with pytest.raises(StorageError, match="is a link or a file"):
-        Store(store)
-
-
-def test_a_lost_file_of_splits_is_noticed(store: Path):
-    label_store(store, JOINED)
-    (store / "labels" / "splits.json").unlink()
-    with pytest.raises(StorageError, match=r"splits\.json.* is missing"):
-        Store(store)
-    assert not verify(store).is_sound
-
-
-def test_a_label_file_under_another_name_is_refused(store: Path):
-    label_store(store, JOINED)
-    file = label_file(store)
-    file.rename(file.with_name("0123456789abcdef.json"))
-    with pytest.raises(StorageError, match="is not a file of labels of a store"):
-        Store(store)
-
-
-def test_the_same_extraction_again_finds_the_labels(model, store: Path):
-    label_store(store, JOINED)
-    assert run(model, Task("letters", TEXTS), out=store).target == "label"
-
-
-def test_an_unfinished_store_can_be_labelled(model, store: Path):
-    (store / "manifest.json").unlink()
-    label_store(store, JOINED)
-    assert run(model, Task("letters", TEXTS), out=store).target == "label"
-
-
 def test_labels_of_something_else_are_refused(store: Path, tmp_path: Path):
     with pytest.raises(
         UsageError, match="expected activations, as extract and load_activations return them; got a str"
@@ -229,3 +168,58 @@ def test_tokens_are_labelled_by_their_text_and_number(model):
     found.task.check()
     part = label(tokens, {one: vowels[one] for one in list(vowels)[:150]}, on_bad_row="skip")
     assert int((part.labels["label"] >= 0).sum()) == 150
+
+
+def test_damaged_labels_are_named_and_can_be_made_again(store: Path):
+    label_store(store, JOINED)
+    assert verify(store).is_sound
+    file = label_file(store)
+    file.write_bytes(file.read_bytes().replace(b"[1, 1", b"[1, 0", 1).replace(b"[0, 1", b"[1, 1", 1))
+    with pytest.raises(StorageError, match="does not match its checksum; remove it and label again"):
+        Store(store)
+    found = verify(store)
+    assert [one.file for one in found.broken] == [f"labels/{file.name}"]
+    assert found.advice == f"remove what is broken in {str(store / 'labels')!a} and label again"
+    assert [one.file for one in repair(store).left] == [f"labels/{file.name}"]
+    assert list_stores(store)[0].state == "damaged"
+    file.unlink()
+    assert label_store(store, JOINED).is_new
+    assert Store(store).labels["label"].tolist() == [["no", "yes"].index(one) for one in LABELS]
+
+
+def linked(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.symlink_to(folder.parent.parent)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda labels: (labels / "splits.json").unlink(), r"splits\.json.* is missing"),
+        (lambda labels: label_file(labels.parent).rename(labels / "0123456789abcdef.json"), "is not a file of labels"),
+        (lambda labels: (labels / "notes.txt").write_text("hello"), "is no file of labels; remove it"),
+        (linked, "is a link or a file"),
+    ],
+)
+def test_other_files_in_the_folder_of_labels_are_refused(store: Path, damage, message: str):
+    label_store(store, JOINED)
+    damage(store / "labels")
+    with pytest.raises(StorageError, match=message):
+        Store(store)
+    assert not verify(store).is_sound
+
+
+def test_labels_of_another_store_are_refused(model, store: Path, tmp_path: Path):
+    label_store(store, JOINED)
+    run(model, Task("letters", TEXTS[::-1]), out=tmp_path / "other")
+    shutil.copytree(store / "labels", tmp_path / "other" / "labels")
+    with pytest.raises(StorageError, match="holds labels of other texts"):
+        Store(tmp_path / "other")
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_the_same_extraction_again_finds_the_labels(model, store: Path, is_complete: bool):
+    if not is_complete:
+        (store / "manifest.json").unlink()
+    label_store(store, JOINED)
+    assert run(model, Task("letters", TEXTS), out=store).target == "label"

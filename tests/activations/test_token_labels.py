@@ -12,7 +12,6 @@ from probekit.activations import extract_statistics, load_activations, repair
 from probekit.activations.plan.summary import describe_plan
 from probekit.activations.store.format import read_plan
 from probekit.errors import DataError, UsageError
-from probekit.tasks.token_labels import token_rows
 from probekit.verbs.extract import extract
 
 HOW: dict[str, Any] = {"points": "resid_pre,resid_post", "position": "all"}
@@ -32,24 +31,6 @@ def with_labels(task):
     }
     names = {**task.label_names, "class": ["x", "y", "z"]}
     return dataclasses.replace(task, token_labels=labels, label_names=names, target="class")
-
-
-@pytest.mark.parametrize("bos", [False, True])
-def test_every_token_is_a_row_and_the_context_is_not(model, task, bos):
-    acts = extract(model, task, bos=bos, **HOW)
-    tokens = acts.at("all")
-    rows = token_rows(task)
-    assert tokens.n_examples == sum(map(len, task.inputs)) == len(tokens["resid_pre.0"])
-    assert tokens.ids == rows.ids
-    flat = [token for ids in task.inputs for token in ids]
-    assert tokens.layout.tokens is not None
-    assert tokens.layout.tokens.tolist() == flat
-    assert tokens.labels["class"].tolist() == [token % 3 for token in flat]
-    assert torch.equal(tokens["resid_post.2"], acts["resid_post.2"])
-    for i, ids in enumerate(task.inputs):
-        _, cache = model.run_with_cache(torch.tensor([[0] * bos + ids]))
-        own = tokens["resid_post.2"][torch.from_numpy(rows.text_of == i)]
-        assert torch.allclose(own, cache["resid_post", 2][0, bos:], atol=1e-5)
 
 
 @pytest.mark.parametrize(("position", "at"), [("last", -1), ("first", 0), (1, 1), (-2, -2)])
@@ -74,15 +55,6 @@ def test_each_text_may_have_its_own_position(model, letters):
     ]
 
 
-def test_texts_that_were_cut_keep_the_labels_of_their_first_tokens(tiny, letters):
-    task = with_labels(letters(longest=12, texts=False))
-    with pytest.warns(UserWarning, match="16 texts cut to the first 5 tokens"):
-        acts = extract(tiny(n_ctx=5), task, bos=True, **HOW)
-    tokens = acts.at("all")
-    assert tokens.labels["class"].tolist() == [token % 3 for ids in task.inputs for token in ids[:4]]
-    assert acts.at("last").labels["class"].tolist() == [ids[:4][-1] % 3 for ids in task.inputs]
-
-
 def test_a_store_gives_every_label_back_and_is_repaired(model, task, path):
     stored = extract(model, task, out=path, **HOW)
     again = load_activations(path)
@@ -98,26 +70,6 @@ def test_a_store_gives_every_label_back_and_is_repaired(model, task, path):
     repair(path, model)
     assert_equal(load_activations(path).at("all"), extract(model, task, **HOW).at("all"))
     assert extract(model, task, out=path, **HOW).task.fingerprint() == read_plan(path).identity["task_fingerprint"]
-
-
-def test_targets_of_several_numbers_are_stored(model, letters, path):
-    values = np.random.default_rng(0).normal(size=(23, 3))
-    task = dataclasses.replace(letters(), labels={"at": values}, label_names={"at": []}, target="at")
-    extract(model, task, out=path, points="resid_pre")
-    assert load_activations(path).labels["at"].tobytes() == values.tobytes()
-    assert load_activations(path).task.fingerprint() == task.fingerprint()
-    assert "at is 3 numbers, " in describe_plan(plan_of(model, task))
-
-
-def test_the_plan_says_what_a_token_target_is(model, task):
-    told = describe_plan(plan_of(model, dataclasses.replace(task, target="point"), **HOW))
-    assert "point is 2 numbers for each token, " in told
-
-
-def test_without_labels_of_tokens_each_token_has_that_of_its_text(model, letters):
-    task = letters(longest=11)
-    tokens = extract(model, task, bos=True, **HOW).at("all")
-    assert tokens.labels["odd"].tolist() == [i % 2 for i, text in enumerate(task.inputs) for _ in text]
 
 
 def test_refusals_say_what_to_do(model, task):
@@ -144,3 +96,13 @@ def test_places_side_by_side_are_one_place(model, task, path):
         assert torch.equal(acts.concatenated(["resid_pre.1"]).at("last")["resid_pre_1"], acts.at("last")["resid_pre.1"])
     with pytest.raises(UsageError, match="one row for each token can be put side by side; got nothing"):
         acts.concatenated([])
+
+
+def test_the_plan_says_what_a_target_of_several_numbers_is(model, task, path):
+    told = describe_plan(plan_of(model, dataclasses.replace(task, target="point"), **HOW))
+    assert "point is 2 numbers for each token, " in told
+    values = np.random.default_rng(0).normal(size=(23, 3))
+    task = dataclasses.replace(task, token_labels={}, labels={"at": values}, label_names={"at": []}, target="at")
+    assert "at is 3 numbers, " in describe_plan(plan_of(model, task))
+    extract(model, task, out=path, points="resid_pre")
+    assert load_activations(path).labels["at"].tobytes() == values.tobytes()

@@ -128,7 +128,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(sizes))
         monkeypatch.setattr(spread, "free_bytes", lambda device: free[str(device)])
 
-    monkeypatch.setattr("probekit.activations.run.memory.free_bytes", lambda device: None)
+    monkeypatch.setattr("probekit.activations.run.loop.free_bytes", lambda device: None)
     monkeypatch.setattr(spread, "BATCH_TOKENS", 0)
     monkeypatch.setattr(spread, "SPARE", 0.0)
     with SimulatedDevices():

@@ -1,7 +1,5 @@
 """The packer against sets of prefixes: each distinct prefix is one node, seen by exactly what continues it."""
 
-from itertools import pairwise
-
 import numpy as np
 import torch
 from hypothesis import given, settings
@@ -137,14 +135,3 @@ def test_the_first_tokens_of_each_text(texts, data):
     lengths = np.array([data.draw(st.integers(1, len(text))) for text in texts])
     cut = Sequences.of(texts).first(lengths)
     assert [cut[i].tolist() for i in range(len(cut))] == [text[:n] for text, n in zip(texts, lengths, strict=True)]
-
-
-@few
-@given(texts_of)
-def test_the_order_is_that_of_the_tokens(texts):
-    sequences = Sequences.of(texts)
-    assert [texts[i] for i in sequences.order] == sorted(texts)
-    pairs = pairwise(sorted(texts))
-    for (before, text), shared in zip(pairs, sequences.shared[1:], strict=True):
-        assert before[:shared] == text[:shared]
-        assert before[: shared + 1] != text[: shared + 1] or shared == min(len(before), len(text))

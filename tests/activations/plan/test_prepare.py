@@ -31,6 +31,11 @@ def chat(i: int) -> list[dict[str, str]]:
     return [{"role": "user", "content": f" is {i} the end ?"}, *end]
 
 
+def named(**templates: str) -> list[dict[str, str]]:
+    """Several templates, as a tokenizer's settings have them."""
+    return [{"name": name, "template": text} for name, text in templates.items()]
+
+
 def chat_rows(n: int = 30) -> list[dict]:
     return [{"messages": chat(i), "label": "odd" if i % 2 else "even"} for i in range(n)]
 
@@ -129,15 +134,10 @@ def test_parts_and_calls_of_tools_are_those_of_apply_chat_template(chat_model, f
     ("settings", "files", "wanted", "start"),
     [
         ({"chat_template": HEADERS}, {}, None, "<s><|start"),
-        (
-            {"chat_template": [{"name": "default", "template": INST}, {"name": "tool_use", "template": "x"}]},
-            {},
-            None,
-            "<s> [",
-        ),
-        ({"chat_template": [{"name": "a", "template": INST}, {"name": "b", "template": MARKUP}]}, {}, "b", "<|im"),
+        ({"chat_template": named(default=INST, tool_use="x")}, {}, None, "<s> ["),
+        ({"chat_template": named(a=INST, b=MARKUP)}, {}, "b", "<|im"),
         ({"chat_template": HEADERS}, {"chat_template.jinja": MARKUP}, None, "<|im"),
-        ({"chat_template": [{"name": "b", "template": MARKUP}]}, {}, Path("b"), "<|im"),
+        ({"chat_template": named(b=MARKUP)}, {}, Path("b"), "<|im"),
         ({}, {"chat_template.jinja": MARKUP, "additional_chat_templates/b.jinja": HEADERS}, None, "<|im"),
         ({"chat_template": MARKUP}, {"additional_chat_templates/b.jinja": HEADERS}, Path("b"), "<s><|start"),
         ({"chat_template": HEADERS, "bos_token": {"content": "</s>"}}, {}, None, "</s><|start"),
@@ -156,46 +156,22 @@ def test_where_a_template_comes_from(settings, files, wanted, start, tmp_path, m
     assert str(plan.task.inputs[0]).startswith(start)
 
 
-@pytest.mark.parametrize(
-    ("settings", "options", "kind", "words"),
-    [
-        ({}, {}, UsageError, "has no chat template to make texts of them; give one with --chat-template FILE"),
-        (
-            {"chat_template": MARKUP},
-            {"chat_template": "none.jinja"},
-            UsageError,
-            "no chat template 'none.jinja': no such file",
-        ),
-        (
-            {"chat_template": HEADERS},
-            {"bos": True},
-            UsageError,
-            "writes '<s>' before each text, and --bos would put another",
-        ),
-        ({"chat_template": 5}, {}, DataError, "chat_template must be a text or a list of names with templates, got 5"),
-        ({"chat_template": [{"name": "a"}]}, {}, DataError, "chat_template must be a text or a list of names"),
-        ({"chat_template": "{% if"}, {}, DataError, "is no valid Jinja, line 1"),
-        (
-            {"chat_template": [{"name": "a", "template": "x"}, {"name": "b", "template": "y"}]},
-            {},
-            UsageError,
-            "has several chat templates; name one with --chat-template: 'a', 'b'",
-        ),
-        (
-            {"chat_template": "{{ 1 // 0 }}"},
-            {},
-            DataError,
-            "example 'row:0': the chat template of model-random0 fails: ZeroDivisionError",
-        ),
-        (
-            {"chat_template": " "},
-            {},
-            DataError,
-            "example 'row:0': the chat template of model-random0 writes none of the contents",
-        ),
-    ],
-)
-def test_what_is_refused(settings, options, kind, words, tmp_path, chats):
+REFUSED = [  # the model's own template, options, the error
+    (None, {}, UsageError, "has no chat template to make texts of them; give one with --chat-template FILE"),
+    (MARKUP, {"chat_template": "none.jinja"}, UsageError, "no chat template 'none.jinja': no such file"),
+    (HEADERS, {"bos": True}, UsageError, "writes '<s>' before each text, and --bos would put another"),
+    (5, {}, DataError, "chat_template must be a text or a list of names with templates, got 5"),
+    ([{"name": "a"}], {}, DataError, "chat_template must be a text or a list of names"),
+    ("{% if", {}, DataError, "is no valid Jinja, line 1"),
+    (named(a="x", b="y"), {}, UsageError, "has several chat templates; name one with --chat-template: 'a', 'b'"),
+    ("{{ 1 // 0 }}", {}, DataError, "example 'row:0': the chat template of model-random0 fails: ZeroDivisionError"),
+    (" ", {}, DataError, "example 'row:0': the chat template of model-random0 writes none of the contents"),
+]
+
+
+@pytest.mark.parametrize(("own", "options", "kind", "words"), REFUSED)
+def test_what_is_refused(own, options, kind, words, tmp_path, chats):
+    settings = {} if own is None else {"chat_template": own}
     with pytest.raises(kind) as error:
         plan_extraction(loaded(model_folder(tmp_path / "model", **settings)), chats, ExtractOptions(**options))
     assert words in str(error.value)

@@ -1,18 +1,21 @@
-"""The token that is read at each row is kept with the activations, in memory and on disk."""
+"""The token that is read at each row is kept with the activations; a task's own token ids are what runs."""
 
 import hashlib
+from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from store_cases import plan_of
 
 from probekit.activations import load_activations
 from probekit.activations.plan.identity import identity_of
+from probekit.activations.plan.token_ids import tokenise_inputs
 from probekit.activations.store.format import read_plan
-from probekit.errors import StorageError
+from probekit.errors import DataError, StorageError
 from probekit.files.durable import seal, unseal
 from probekit.verbs.extract import extract
 
@@ -83,3 +86,39 @@ def test_tokens_that_cannot_be_are_refused(model, abc, path, tokens):
     rewritten(path, lambda table: table.drop_columns(["tokens"]).append_column("tokens", pa.array(tokens)))
     with pytest.raises(StorageError, match="not a list of the examples"):
         load_activations(path)
+
+
+IDS = [[5, 5, 7], [1], [2, 9, 9, 3]]
+
+
+@pytest.mark.parametrize("bos", [None, False, True])
+def test_the_ids_of_a_task_are_what_runs(model, letters, bos):
+    texts, ids = letters(3), replace(letters(3), inputs=IDS)
+    exact = replace(texts, token_ids=IDS)
+    sequences = tokenise_inputs(model, exact, bos, "error")
+    assert [sequences[i].tolist() for i in range(3)] == [[0] * bool(bos) + own for own in IDS]
+    found, expected = (extract(model, task, position="all", bos=bos) for task in (exact, ids))
+    assert found.task.inputs == texts.inputs
+    assert all(torch.equal(found[place], expected[place]) for place in expected)
+
+
+def test_texts_that_were_tokenised_need_no_tokenizer(tiny, letters):
+    model = tiny()
+    model.tokenizer = None
+    task = replace(letters(3), token_ids=IDS)
+    assert extract(model, task)["resid_pre", 0].shape == (3, 16)
+
+
+@pytest.mark.parametrize(("ids", "found"), [([], "no tokens"), ([27], "0..26, got 27"), (["a"], "got 'a'")])
+def test_ids_that_the_model_cannot_take_are_refused_with_the_row(model, letters, ids, found):
+    with pytest.raises(DataError, match="train:101.*" + found) as error:
+        tokenise_inputs(model, replace(letters(3), token_ids=[[1], ids, [2]]), None, "cut")
+    assert "tokenizer" not in str(error.value)
+
+
+def test_ids_longer_than_the_context_are_cut_or_refused(model, letters):
+    task = replace(letters(2), token_ids=[[1] * 14, [2]])
+    cut = tokenise_inputs(model, task, None, "cut")
+    assert (cut.lengths.tolist(), cut.n_cut) == ([12, 1], 1)
+    with pytest.raises(DataError, match="14 tokens"):
+        tokenise_inputs(model, task, None, "error")

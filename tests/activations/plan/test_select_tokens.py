@@ -140,30 +140,22 @@ def test_what_is_kept_is_the_rows_of_the_text_alone(name):
             torch.testing.assert_close(own, alone, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("position", "error", "message"),
-    [
-        (
-            "last@asistant",
-            DataError,
-            r"example '0': no message has the role 'asistant', its roles are 'system', 'user'",
-        ),
-        ("last@assistant[1]", DataError, "example '0': it has 1 message of the role 'assistant', and number 1"),
-        ('in:"zebra"', DataError, "example '0': 'zebra' does not occur in it"),
-        ('in:"the cats"', DataError, "example '1': 'the cats' does not occur in it.*2 such rows"),
-        (
-            'last@in:"user"',
-            DataError,
-            r"'0': 'user' occurs twice or more, at character 53 in \.\.\.'.*user.*'\.\.\. and at [0-9]+ in .*user",
-        ),
-        ("90:99", DataError, "example '0': it has [0-9]+ tokens, and slice 90:99 is to be read"),
-        ("40@user", DataError, "example '0': it has [0-9]+ tokens of user, and token 40 is to be read"),
-        ("last@generated", UsageError, "needs texts that the model continued"),
-        ("last@", UsageError, "expected a part of the text after @"),
-        (["last", "all@user"], UsageError, "'all@user' keeps several tokens of a text"),
-        (["last", "last"], UsageError, "must all differ"),
-    ],
-)
+UNREADABLE = [
+    ("last@asistant", DataError, r"'0': no message has the role 'asistant', its roles are 'system', 'user'"),
+    ("last@assistant[1]", DataError, "example '0': it has 1 message of the role 'assistant', and number 1"),
+    ('in:"zebra"', DataError, "example '0': 'zebra' does not occur in it"),
+    ('in:"the cats"', DataError, "example '1': 'the cats' does not occur in it.*2 such rows"),
+    ('last@in:"user"', DataError, r"twice or more, at character 53 in \.\.\.'.*user.*'\.\.\. and at [0-9]+ in .*user"),
+    ("90:99", DataError, "example '0': it has [0-9]+ tokens, and slice 90:99 is to be read"),
+    ("40@user", DataError, "example '0': it has [0-9]+ tokens of user, and token 40 is to be read"),
+    ("last@generated", UsageError, "needs texts that the model continued"),
+    ("last@", UsageError, "expected a part of the text after @"),
+    (["last", "all@user"], UsageError, "'all@user' keeps several tokens of a text"),
+    (["last", "last"], UsageError, "must all differ"),
+]
+
+
+@pytest.mark.parametrize(("position", "error", "message"), UNREADABLE)
 def test_what_cannot_be_read_is_named_with_its_row(position, error, message):
     with pytest.raises(error, match=message):
         extract(MODELS["byte-level"], TASK, position=position)

@@ -11,7 +11,7 @@ from selection_cases import END, MODELS, START, TASK, chats
 
 from probekit import show_reading
 from probekit.activations import describe_plan, plan_extraction
-from probekit.activations.plan.reading.formatting import formatting_note, formatting_tokens
+from probekit.activations.plan.reading.show import formatting_note, formatting_tokens
 from probekit.options import ExtractOptions
 from probekit.plots import plot_reading, save_reading_plot
 from probekit.tasks.base import Task

@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from activations.plan.test_word_tokens import BYTE_LEVEL, SENTENCE_PIECE, TEXTS, WORD_PIECE
+from activations.plan.test_word_tokens import TEXTS
 from hypothesis import given
 from hypothesis import strategies as st
-from store_cases import assert_equal, plan_of
+from selection_cases import KINDS, gpt2
+from store_cases import plan_of
 
 from probekit.activations import ActivationSet, load_activations, repair
 from probekit.activations.plan.summary import describe_plan
 from probekit.errors import DataError
-from probekit.models.families.gpt2 import GPT2, GPT2Config
+from probekit.models.families.gpt2 import GPT2
 from probekit.models.tokenizer import Tokenizer
 from probekit.tasks import Task, load_task
 from probekit.tasks.base import SPLITS
@@ -24,7 +25,7 @@ from probekit.tasks.token_labels import Stretches, labels_of_tokens, stretches_o
 from probekit.verbs.extract import extract
 from probekit.verbs.train_probes import train_probes
 
-TOKENIZERS = {"byte-level": BYTE_LEVEL, "pieces": SENTENCE_PIECE, "word pieces": WORD_PIECE}
+BYTE_LEVEL = KINDS["byte-level"]
 NO = -1
 
 
@@ -50,7 +51,7 @@ def by_counting(characters: list[int | None], inside: list[bool], rest: int, off
     return found
 
 
-@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("kind", KINDS)
 @given(text=TEXTS, data=st.data())
 def test_tokens_have_the_label_of_most_of_their_characters(kind, text, data):
     cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=8)) | {0, len(text)})
@@ -65,7 +66,7 @@ def test_tokens_have_the_label_of_most_of_their_characters(kind, text, data):
     own = [(piece, label) for piece, label in zip(pieces, labels, strict=True) if label is not None]
     spans = np.array([piece for piece, _ in own], dtype=np.int64).reshape(-1, 2)
     stretches = Stretches(spans, np.array([*(label for _, label in own), rest]))
-    offsets = Tokenizer(TOKENIZERS[kind]).offsets(text)
+    offsets = Tokenizer(KINDS[kind]).offsets(text)
     found = labels_of_tokens(stretches, np.array(offsets, dtype=np.int64).reshape(-1, 2))
     assert found.tolist() == by_counting(characters, inside, rest, offsets)
 
@@ -94,13 +95,7 @@ FAST = {"controls": 0, "baselines": False, "codelength": False}
 
 
 def make_model(n_ctx: int = 40) -> GPT2:
-    cfg = GPT2Config(
-        d_model=12, n_heads=2, d_mlp=16, n_layers=2, n_ctx=n_ctx, d_vocab=340, bos_token_id=339, init_std=0.3
-    )
-    model = GPT2(cfg).init_weights(0)
-    model.tokenizer = Tokenizer(BYTE_LEVEL, bos_token_id=339, d_vocab=340)
-    model.name = "tiny"
-    return model
+    return gpt2("byte-level", n_ctx=n_ctx, init_std=0.3)
 
 
 @pytest.fixture(scope="module")
@@ -157,20 +152,6 @@ def test_every_form_gives_the_labels_of_the_tokens(model, form, bos):
     same = extract(model, by_ids, bos=bos, **HOW).at("all")
     assert same.labels["kind"].tolist() == rows.labels["kind"].tolist()
     assert torch.equal(same["resid_post.1"], rows["resid_post.1"])
-
-
-def test_a_store_holds_the_labels_of_tokens_and_is_repaired(model, tmp_path):
-    path = tmp_path / "store"
-    task = task_of([stretches_of(text) for text in texts()])
-    stored = extract(model, task, out=path, **HOW)
-    again = load_activations(path)
-    assert again.task.fingerprint() == stored.task.fingerprint()
-    assert again.at("all").labels["kind"].tolist() == extract(model, task, **HOW).at("all").labels["kind"].tolist()
-    shard = next((path / "shards").iterdir())
-    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
-    repair(path, model)
-    assert_equal(load_activations(path).at("all"), extract(model, task, **HOW).at("all"))
-    assert extract(model, task, out=path, **HOW).task.fingerprint() == again.task.fingerprint()
 
 
 @pytest.mark.parametrize("form", [stretches_of, characters_of, tokens_of])
@@ -315,24 +296,6 @@ def test_tokens_that_the_model_wrote_have_no_label(model):
         for one, prompt in zip(acts.task.token_labels["kind"], prompts, strict=True):
             names = [None if k == NO else acts.label_names["kind"][k] for k in one]
             assert names == [*tokens_of(prompt), *[None] * (len(one) - len(tokens_of(prompt)))]
-
-
-def test_transfer_and_places_are_of_the_labelled_tokens(model):
-    from probekit.evaluation import transfer
-
-    def labels_of(text: str, drop: int) -> list[str | None]:
-        return [None if k % 4 == drop else label for k, label in enumerate(tokens_of(text))]
-
-    acts = [extract(model, task_of([labels_of(text, k) for text in texts()], labels={}), **HOW) for k in (0, 1)]
-    n_labelled = [sum(label is not None for text in texts() for label in labels_of(text, k)) for k in (0, 1)]
-    assert [int((each.at("all").labels["kind"] >= 0).sum()) for each in acts] == n_labelled
-    found = transfer(acts, position="all", C=1.0, layers=1)
-    assert found.matrix.shape == (2, 2)
-    assert np.isfinite(found.matrix).all()
-    folds = train_probes(acts[0], position="all", C=1.0, layers=1, folds=3, **FAST)
-    assert folds.meta["n"] == {"test": n_labelled[0]}
-    with pytest.raises(DataError, match="no example of 'animals' that is read has a label of 'kind'"):
-        train_probes(acts[0], position="first", C=1.0, **FAST)
 
 
 def test_the_plan_shows_the_labels_of_the_first_text_and_counts_them(model):

@@ -10,25 +10,22 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from selection_cases import KINDS
 from store_cases import plan_of
 from tokenizers import Tokenizer as Backend
-from tokenizers import models, normalizers, pre_tokenizers, trainers
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from probekit.activations import Store, load_activations, random_init_of
-from probekit.activations.plan.reading.word_tokens import token_spans
+from probekit.activations import Store, load_activations
+from probekit.activations.plan.reading.read_positions import token_spans
 from probekit.activations.plan.summary import describe_plan, plan_as_dict
 from probekit.errors import DataError, UsageError
-from probekit.models import load_model
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.tokenizer import Tokenizer
 from probekit.models.tokenizer_files import load_tokenizer
-from probekit.models.weights import save_hf
 from probekit.tasks import load_task
 from probekit.tasks.base import Task
 from probekit.verbs.extract import extract
 
-CORPUS = ["the cats don't see the café, naïve “dogs” … do they?", "cannot wanna 1,000 dogs (cats) re-do; café!"] * 5
 PIECES = st.sampled_from(
     [*"abcdeé “”日🙂.,'-", " ", "  ", "the", "cats", "don't", "café", "\u00a0", "\u0301", "ﬁ", "Å"]
 )
@@ -36,38 +33,7 @@ TEXTS = st.lists(PIECES, min_size=1, max_size=12).map("".join).filter(str.strip)
 BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}
 
 
-def byte_level() -> Backend:
-    """GPT-2's kind."""
-    backend = Backend(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    how = trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, show_progress=False)  # pyright: ignore
-    backend.train_from_iterator(CORPUS, how)
-    return backend
-
-
-def sentence_piece() -> Backend:
-    """Llama's kind: a blank before the text, and bytes for what is not in the vocabulary."""
-    merges: Any = [tuple(pair.split()) for pair in ("t h", "th e", "▁ the", "c a", "ca t", "▁ cat", "cat s")]
-    letters = [*(f"<0x{i:02X}>" for i in range(256)), *"▁abcdehnost'."]
-    vocab = dict.fromkeys(["<unk>", *letters, *(a + b for a, b in merges)])
-    backend = Backend(
-        models.BPE({token: i for i, token in enumerate(vocab)}, merges, byte_fallback=True, unk_token="<unk>")
-    )
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    return backend
-
-
-def word_piece() -> Backend:
-    """BERT's kind: lower case, no accents."""
-    units = ["[UNK]", *"abcdeforst.'“-", *(f"##{a}" for a in "abcdefost"), "the", "cat", "##at", "caf", "don"]
-    backend = Backend(models.WordPiece({unit: i for i, unit in enumerate(units)}, unk_token="[UNK]"))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return backend
-
-
-BYTE_LEVEL, SENTENCE_PIECE, WORD_PIECE = byte_level(), sentence_piece(), word_piece()
+BYTE_LEVEL, SENTENCE_PIECE, WORD_PIECE = KINDS.values()
 
 
 def as_bytes(token: str, is_piece: bool) -> bytes:
@@ -236,21 +202,6 @@ def test_a_text_that_is_cut_counts_once_for_all_its_words():
     assert "cut      2 texts to the first 48 tokens, the model's context\n" in f"{describe_plan(plan)}\n"
 
 
-def test_spans_that_do_not_fit_the_task():
-    task = words_task()
-    for spans, message in (
-        (task.spans[:-1], f"one of spans for each of the {N} inputs, got {N - 1}"),
-        (task.spans.astype(float), "spans are whole numbers"),
-        (task.spans + 40, "example '0': expected a span from 0 to 21"),
-    ):
-        with pytest.raises(DataError, match=message):
-            replace(task, spans=spans).check()
-    with pytest.raises(DataError, match="first or last token or their mean"):
-        replace(task, position=np.zeros(N, dtype=int)).check()
-    with pytest.raises(DataError, match="list of token ids"):
-        replace(task, inputs=[[1, 2]] * N).check()
-
-
 def test_a_store_of_words_reads_back(tmp_path):
     """A text is written once for the words that follow one another."""
     model, task = make(GPT2), words_task("mean")
@@ -263,18 +214,6 @@ def test_a_store_of_words_reads_back(tmp_path):
     (piece,) = (tmp_path / "store" / "examples").iterdir()
     inputs = pq.read_table(piece)["inputs"].to_pylist()
     assert [text for text in inputs if text is not None] == [text for text, _ in groupby(task.inputs)]
-
-
-def test_random_weights_read_the_same_words(tmp_path):
-    folder = tmp_path / "model"
-    model = make(GPT2)
-    save_hf(model, folder)
-    (folder / "tokenizer.json").write_text(BYTE_LEVEL.to_str())
-    store = extract(load_model(folder), words_task(), out=tmp_path / "store")
-    assert isinstance(store, Store)
-    noise = random_init_of(store, seed=3, progress=False)
-    assert noise.task.fingerprint() == store.task.fingerprint()
-    assert noise["resid_pre", 1].shape == store["resid_pre", 1].shape
 
 
 @pytest.fixture(scope="module")
@@ -298,3 +237,16 @@ def test_words_of_the_english_web_treebank(shared_dir, english_words, name):
         for i, (first, end) in zip(rows, found.tolist(), strict=True):
             expected = tokens_with(text, tokens, task.spans[i, 0], task.spans[i, 1], before)
             assert (expected[0], expected[-1]) == (first, end - 1), task.ids[i]
+
+
+def test_spans_that_do_not_fit_the_task():
+    task = words_task()
+    for changes, message in (
+        ({"spans": task.spans[:-1]}, f"one of spans for each of the {N} inputs, got {N - 1}"),
+        ({"spans": task.spans.astype(float)}, "spans are whole numbers"),
+        ({"spans": task.spans + 40}, "example '0': expected a span from 0 to 21"),
+        ({"position": np.zeros(N, dtype=int)}, "first or last token or their mean"),
+        ({"inputs": [[1, 2]] * N}, "list of token ids"),
+    ):
+        with pytest.raises(DataError, match=message):
+            replace(task, **changes).check()

@@ -5,7 +5,8 @@ and then. The first tests show that it does.
 """
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -31,74 +32,42 @@ def computed(number: int, dtype: torch.dtype = torch.float32) -> dict[Any, Tenso
     return {place: torch.full((3, 4), 10.0 * number + i, device=GPU).to(dtype) for i, place in enumerate(PLACES)}
 
 
-def copied(how: Callable[[Tensor, Tensor, Any], None], cuda: SimulatedCuda) -> Tensor:
+def copied(waits_for: Any = GPU, is_pinned: bool = True, is_recorded: bool = True, when: str = "late") -> Tensor:
     """A copy as a careless caller might make it."""
     x, stream = torch.ones(3, device=GPU), torch.cuda.Stream(GPU)
-    host = torch.empty(3, pin_memory=True)
-    how(x, host, stream)
+    host = torch.empty(3, pin_memory=is_pinned)
+    if waits_for is not None:
+        stream.wait_stream(torch.cuda.current_stream(waits_for))
+    with nullcontext() if when == "on the stream that computes" else torch.cuda.stream(stream):
+        host.copy_(x, non_blocking=True)
+    if is_recorded:
+        x.record_stream(stream)
+    if when == "read early":
+        assert not host.isfinite().all()
     del x
     stream.record_event().synchronize()
     return host + 0
 
 
-def right(x: Tensor, host: Tensor, stream: Any) -> None:
-    stream.wait_stream(torch.cuda.current_stream(GPU))
-    with torch.cuda.stream(stream):
-        host.copy_(x, non_blocking=True)
-    x.record_stream(stream)
-
-
-def unwaited(x: Tensor, host: Tensor, stream: Any) -> None:
-    with torch.cuda.stream(stream):
-        host.copy_(x, non_blocking=True)
-
-
-def of_another_device(x: Tensor, host: Tensor, stream: Any) -> None:
-    stream.wait_stream(torch.cuda.current_stream("cuda"))  # of cuda:0
-    with torch.cuda.stream(stream):
-        host.copy_(x, non_blocking=True)
-
-
-def unrecorded(x: Tensor, host: Tensor, stream: Any) -> None:
-    stream.wait_stream(torch.cuda.current_stream(GPU))
-    with torch.cuda.stream(stream):
-        host.copy_(x, non_blocking=True)
-
-
-def unpinned(x: Tensor, host: Tensor, stream: Any) -> None:
-    stream.wait_stream(torch.cuda.current_stream(GPU))
-    with torch.cuda.stream(stream):
-        torch.empty(3).copy_(x, non_blocking=True)
-
-
-def on_the_stream_that_computes(x: Tensor, host: Tensor, stream: Any) -> None:
-    host.copy_(x, non_blocking=True)
-
-
-def read_early(x: Tensor, host: Tensor, stream: Any) -> None:
-    right(x, host, stream)
-    assert not host.isfinite().all()
-
-
 def test_the_stand_in_lets_the_right_way_pass(cuda):
-    assert copied(right, cuda).tolist() == [1, 1, 1]
+    assert copied().tolist() == [1, 1, 1]
     assert cuda.order == ["copy", "arrived"]
 
 
 @pytest.mark.parametrize(
     ("wrong", "fault"),
     [
-        (unwaited, "has not waited for"),
-        (of_another_device, "has not waited for"),
-        (unrecorded, "used again"),
-        (unpinned, "not pinned"),
-        (on_the_stream_that_computes, "makes the device wait"),
-        (read_early, "before its copy has arrived"),
+        ({"waits_for": None}, "has not waited for"),
+        ({"waits_for": "cuda"}, "has not waited for"),  # cuda:0
+        ({"is_recorded": False}, "used again"),
+        ({"is_pinned": False}, "not pinned"),
+        ({"when": "on the stream that computes"}, "makes the device wait"),
+        ({"when": "read early"}, "before its copy has arrived"),
     ],
 )
 def test_the_stand_in_finds_every_way_to_go_wrong(cuda, wrong, fault):
     with pytest.raises(Misused, match=fault):
-        copied(wrong, cuda)
+        copied(**wrong)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

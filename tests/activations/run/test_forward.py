@@ -61,22 +61,13 @@ def test_all_tokens_of_every_point_equal_float64_alone(model, family, alone, blo
             assert_near(got, x if place[0] in PAIRS else x[int(bos) :].flatten(1), place)
 
 
-def test_patterns_come_back_per_text(model, family):
-    acts = extract(model, family, points=["attn_pattern", "resid_pre"], layers=1)
-    for text, pattern in zip(family.inputs, acts.per_text(("attn_pattern", 1)), strict=True):
-        assert pattern.shape == (2, len(text), len(text))
-        assert torch.equal(pattern.triu(1), torch.zeros_like(pattern))
-        torch.testing.assert_close(pattern.sum(-1), torch.ones(2, len(text)))
-    assert acts["resid_pre", 1].shape == (31, 16)
-    with pytest.raises(UsageError, match=r"\[H, L, L\] for each text; read it with per_text"):
-        acts["attn_pattern", 1]
-
-
 def test_only_the_layer_whose_pattern_is_wanted_is_explicit(model, family, monkeypatch):
     explicit = []
     monkeypatch.setattr(layers, "attention_scores", lambda *a: explicit.append(1) or attention_scores(*a))
-    extract(model, family, points=["attn_pattern"], layers=1, batch_tokens=10_000)
+    acts = extract(model, family, points=["attn_pattern"], layers=1, batch_tokens=10_000)
     assert len(explicit) == 1
+    with pytest.raises(UsageError, match=r"\[H, L, L\] for each text; read it with per_text"):
+        acts["attn_pattern", 1]
     extract(model, family, points=["z"], batch_tokens=10_000)
     assert len(explicit) == 1
 
@@ -94,29 +85,6 @@ def test_several_positions_are_those_of_single_runs(model, family):
             assert_near(acts[place][:, i], x, place, 2e-6)
             assert_near(acts.at(position)[place], x, place, 2e-6)
             assert_near(everything.at(position)[place], x, place, 2e-6)
-
-
-def test_one_for_each_among_several(model, family):
-    index = np.array([RNG.integers(len(text)) for text in family.inputs])
-    acts = extract(model, family, position=["last", index])
-    assert torch.equal(acts.at("per example")["resid_pre", 2], acts["resid_pre", 2][:, 1])
-    assert_near(acts["resid_pre", 2][:, 1], extract(model, family, position=index)["resid_pre", 2], "each", 2e-6)
-
-
-@pytest.mark.parametrize(
-    ("position", "message"),
-    [
-        (["last", "all"], "'all' keeps several tokens of a text; give it alone"),
-        (["last", "last"], "must all differ"),
-        ([], "the tokens to read, got none"),
-        (["last", "lost"], "last"),
-        (["last", 1.5], "1.5"),
-        (["last", [1, 2]], "one position for each of the 31"),
-    ],
-)
-def test_impossible_positions(model, family, position, message):
-    with pytest.raises((UsageError, DataError), match=message):
-        extract(model, family, position=position)
 
 
 def test_a_position_that_was_not_kept(model, family):
@@ -166,7 +134,7 @@ def test_nothing_is_computed_twice_nor_after_the_last_token_that_is_read(model, 
 
 
 def test_more_than_the_memory_holds_is_refused_with_the_arithmetic(model, family, monkeypatch, tmp_path):
-    monkeypatch.setattr("probekit.activations.run.memory.free_bytes", lambda device: 7000)
+    monkeypatch.setattr("probekit.activations.run.loop.free_bytes", lambda device: 7000)
     with pytest.raises(
         UsageError, match=r"0\.0 GB of activations \(31 texts x 4 places x 16, float32\) do not fit .*out=PATH"
     ):

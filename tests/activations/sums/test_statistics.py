@@ -427,7 +427,7 @@ def test_what_cannot_be_counted_is_refused_before_anything_runs(model, task, pat
         extract(model, task, stats=True, **HOW)
     with pytest.raises(DataError, match=r"labels of 'odd' must be 0\.\.1 to be counted, example 'train:100' has -1"):
         sums_only(model, replace(task, labels={**task.labels, "odd": task.labels["odd"] - 1}))
-    monkeypatch.setattr("probekit.activations.run.memory.free_bytes", lambda device: 50_000)
+    monkeypatch.setattr("probekit.activations.run.loop.free_bytes", lambda device: 50_000)
     with pytest.raises(UsageError, match=r"\(7 places x 3 splits x 16/24 squared, float64\) .* take fewer layers"):
         sums_only(model, task, path)
     assert computed == []
