@@ -1,6 +1,7 @@
 """Extraction against the plainest oracle: each text alone, unpadded, through `run_with_cache`."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -316,7 +317,7 @@ def test_the_plan_claims_no_sharing_and_no_blocks_where_there_are_none(model, ta
 
 
 def test_the_plan_in_numbers_and_in_words(model, task):
-    kept = {"points": ["resid_pre", "q"]}
+    kept: Any = {"points": ["resid_pre", "q"]}
     numbers = plan_as_dict(plan_of(model, task, **kept))
     assert numbers["tokens"] == sum(map(len, task.inputs)) <= numbers["padded_tokens"]
     assert (len(numbers["places"]), len(numbers["widths"]), numbers["layers"]) == (7, 7, [0, 1, 2])
