@@ -49,7 +49,9 @@ def make_pairs() -> Task:
     inputs = [rng.integers(3, VOCABULARY, size=rng.integers(1, 12)).tolist() for _ in range(n)]
     targets = [[START, *rng.integers(3, VOCABULARY, size=rng.integers(0, 9)).tolist()] for _ in range(n)]
     inputs[7], targets[9] = inputs[3], targets[4]
-    return Task("pairs", inputs, np.arange(n) % 2, splits=np.repeat(["train", "test"], n // 2), targets=targets)
+    return Task(
+        "pairs", inputs, {"label": np.arange(n) % 2}, splits=np.repeat(["train", "test"], n // 2), targets=targets
+    )
 
 
 @pytest.fixture
