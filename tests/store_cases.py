@@ -39,10 +39,10 @@ class Letters:
         return [[(i, i + 1) for i in range(len(text))] for text in texts]
 
 
-def make_model(seed: int = 0, tokenizer: Any = None, **changes: Any) -> GPT2:
+def make_model(seed: int = 0, tokenizer: type | None = None, **changes: Any) -> GPT2:
     sizes = {"d_model": 16, "n_heads": 2, "d_mlp": 24, "n_layers": 3, "n_ctx": 12, "d_vocab": 27, "init_std": 0.3}
     model = GPT2(GPT2Config(**{**sizes, "bos_token_id": 0, **changes})).init_weights(seed)
-    model.tokenizer = tokenizer
+    model.tokenizer = tokenizer and tokenizer()
     model.name = "tiny"
     assert sum(p.numel() for p in model.parameters()) < 20_000
     return model

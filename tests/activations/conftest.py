@@ -14,7 +14,7 @@ from probekit.tasks.base import Task
 
 @pytest.fixture(scope="session")
 def tiny() -> Callable[..., GPT2]:
-    return partial(make_model, tokenizer=Letters())
+    return partial(make_model, tokenizer=Letters)
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +24,7 @@ def letters() -> Callable[..., Task]:
 
 @pytest.fixture
 def model() -> GPT2:
-    return make_model(tokenizer=Letters())
+    return make_model(tokenizer=Letters)
 
 
 @pytest.fixture
