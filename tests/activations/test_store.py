@@ -13,7 +13,7 @@ import torch
 from store_cases import HOW, Stopped, assert_equal, files, lasting, plan_of, rows_of, run, shard_of, stop_after
 
 from probekit.activations import Store, load_activations
-from probekit.activations.plan import identity
+from probekit.activations.parts import work
 from probekit.activations.plan.plan import shard_rows
 from probekit.activations.store import writer as begin
 from probekit.errors import DataError, ResumeMismatch, StorageError
@@ -177,9 +177,9 @@ def test_a_store_of_a_version_whose_config_had_fewer_fields_says_so(model, task,
 
 
 def test_a_store_of_a_version_that_summed_in_another_order_is_read_and_not_resumed(monkeypatch, model, task, path):
-    now = identity._identity
+    now = work.identity_of
     with monkeypatch.context() as older:
-        older.setattr(identity, "_identity", lambda plan: {k: v for k, v in now(plan).items() if k != "arithmetic"})
+        older.setattr(work, "identity_of", lambda plan: {k: v for k, v in now(plan).items() if k != "arithmetic"})
         acts = run(model, task, path)
     with pytest.raises(ResumeMismatch, match=r"another version of probekit \(arithmetic .*: nothing there, 2 here\)"):
         run(model, task, path)
