@@ -83,7 +83,7 @@ def make_folder(path: AnyPath) -> None:
 
 
 def make_folders(path: AnyPath, *inside: str) -> None:
-    """Make a folder and the named ones in it, and remove what runs that died left there; as `make_folder`."""
+    """Make a folder and the named ones in it, and remove what runs that died left there. Raises as `make_folder`."""
     for folder in (path, *(path / name for name in inside)):
         make_folder(folder)
         remove_stale(folder)
@@ -205,15 +205,26 @@ def write_named(folder: AnyPath, parts: Iterable[Buffer], name: Callable[[], str
     """Write a file whose name is known only after its content; `name` is called when the content is on disk."""
     if isinstance(folder, Path):
         return _write(folder, parts, lambda: folder / name(), os.replace)
-    from probekit.files.scratch import ScratchFile  # which imports numpy
-
-    spool = ScratchFile()  # sums may be many GB
-    for part in parts:
-        spool.write(part)
+    data = _collected(parts)
     path = folder / name()
-    data: Any = spool.read(0, spool.size) if spool.size < ONE_REQUEST else spool.mapped()
     path.write_bytes(data)
     return path
+
+
+def _collected(parts: Iterable[Buffer]) -> Any:
+    """All parts in memory up to `ONE_REQUEST` bytes; beyond, in a mapped temporary file: sums may be many GB."""
+    held, spool = bytearray(), None
+    for part in parts:
+        if spool is None and len(held) + memoryview(part).nbytes > ONE_REQUEST:
+            from probekit.files.scratch import ScratchFile  # which imports numpy
+
+            spool = ScratchFile()
+            spool.write(held)
+        if spool is None:
+            held += part
+        else:
+            spool.write(part)
+    return bytes(held) if spool is None else spool.mapped()
 
 
 def write_first(path: AnyPath, data: bytes) -> bool:

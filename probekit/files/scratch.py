@@ -272,5 +272,5 @@ def _disk_errors() -> Iterator[None]:
     except OSError as error:
         raise StorageError(
             f"cannot write temporary data to {tempfile.gettempdir()!a}: {error.strerror}; set TMPDIR to a folder with "
-            "room for the texts and their tokens"
+            "room for it"
         ) from error

@@ -44,6 +44,7 @@ def check_edits(model: HookedModule, edits: Edits) -> list[tuple[str, Edit]]:
                     f"expected an edit at {spec}, got {kind_of(edit)}; make one with add, replace, project_out, "
                     "affine or swap of probekit.interventions"
                 )
+            edit.check()
             pairs += [(_editable(model, name), edit) for name in model.resolve(spec)]
     return pairs
 

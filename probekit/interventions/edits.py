@@ -46,7 +46,10 @@ class Edit(ABC):
     positions: Any = None
 
     def __post_init__(self) -> None:
-        """Check what may have been made without the functions of `make`.
+        self.check()
+
+    def check(self) -> None:
+        """Check what may have been made without the functions of `make`, or changed since: tensors are the caller's.
 
         Raises:
             UsageError: what should be a tensor is none, shapes that do not go together, a scale that is not finite, or

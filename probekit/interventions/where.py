@@ -128,9 +128,10 @@ def tokens_at(positions: Any, texts: TextTokens) -> Tensor | None:
         UsageError: an index outside a text, or a mask or a list for another number of texts.
     """
     if isinstance(positions, str):
+        if positions == "all":
+            return None
         length_B1 = texts.length_B[:, None]
-        at_last, is_generated = texts.index_BL == length_B1 - 1, texts.index_BL >= length_B1
-        return {"all": None, "last": at_last, "generated": is_generated}[positions]
+        return texts.index_BL == length_B1 - 1 if positions == "last" else texts.index_BL >= length_B1
     if isinstance(positions, slice):
         at_BL = torch.zeros_like(texts.index_BL, dtype=torch.bool)
         for row, length in enumerate(texts.length_B.tolist()):

@@ -180,7 +180,7 @@ def _parts(kind: str, values: Any) -> Iterator[bytes]:
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         yield from _number_parts(values)
     elif _are_lists(kind, values):
-        if any(hasattr(one, "spans") for one in values):  # labels by character, `tokens.stretches.Stretches`
+        if any(hasattr(one, "spans") for one in values):  # labels by character, `token_labels.Stretches`
             yield from _list_parts([one.spans for one in values])
             values = [one.values for one in values]
         yield from _list_parts(values)

@@ -260,11 +260,12 @@ def _match(plan: ExtractionPlan, requests: list[VllmRequest]) -> tuple[list[Vllm
     for request in requests:
         by_tokens[_key(request.tokens)].append(request)
     keys = [_key(plan.sequences[i]) for i in range(len(plan.task))]
+    wanted = set(keys)
     if missing := [i for i, key in enumerate(keys) if key not in by_tokens]:
         first = plan.sequences[missing[0]].tolist()
         names = listed([ascii(str(plan.task.ids[i]))[:60] for i in missing], most=4)
         said = f"{len(first):,} tokens, {listed(first, most=6)}"
-        other = next((one for one in requests if _key(one.tokens) not in set(keys)), None)
+        other = next((one for one in requests if _key(one.tokens) not in wanted), None)
         if other is None:
             said += "; run vLLM on it too"
         else:
@@ -275,8 +276,7 @@ def _match(plan: ExtractionPlan, requests: list[VllmRequest]) -> tuple[list[Vllm
         raise DataError(
             f"no file has the tokens of {counted(len(missing), 'text')} of {len(keys):,}: {names}; the first has {said}"
         )
-    wanted, taken = set(keys), defaultdict(int)
-    found = []
+    found, taken = [], defaultdict(int)
     for key in keys:
         files = by_tokens[key]
         found.append(files[min(taken[key], len(files) - 1)])

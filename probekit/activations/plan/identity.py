@@ -34,7 +34,7 @@ def identity_of(plan: ExtractionPlan) -> dict[str, Any]:
     tokenizer = plan.model.tokenizer if has_texts(plan.task) else None
     counts, positions = plan_as_dict(plan), plan.reading.positions
     names = [one.plain if one.each is None else fingerprint_of(one.each) for one in positions]
-    plan.identity.update(
+    made: dict[str, Any] = dict(
         version=FORMAT_VERSION,
         arithmetic=ARITHMETIC,
         **identity_of_model(plan.model),
@@ -56,11 +56,12 @@ def identity_of(plan: ExtractionPlan) -> dict[str, Any]:
     )
     # fields that older stores do not have
     if plan.shard_bytes is not None:
-        plan.identity["shard_bytes"] = plan.shard_bytes
+        made["shard_bytes"] = plan.shard_bytes
     if plan.reading.skip_special:
-        plan.identity["skip_special"] = True
+        made["skip_special"] = True
     if plan.edits is not None:
-        plan.identity.update(edits=record_of_edits(plan.model, plan.edits), edit_positions=plan.edit_positions)
+        made.update(edits=record_of_edits(plan.model, plan.edits), edit_positions=plan.edit_positions)
+    plan.identity.update(made)  # in one step: half an identity, left by a Ctrl-C, would be taken for a whole one
     return plan.identity
 
 

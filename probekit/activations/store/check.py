@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -290,8 +291,9 @@ def _record_numbers(check: _Check) -> list[int]:
 
 def _check_shards(check: _Check, records: dict[int, Record], advance: Advance) -> None:
     total, done = sum(record.n_bytes for record in records.values()), 0
-    with ThreadPoolExecutor(THREADS) as pool:
-        errors = pool.map(lambda record: _tried(lambda: check_shard(check.path, record)), records.values())
+    with ThreadPoolExecutor(THREADS) as pool, ExitStack() as begun:
+        errors: Any = pool.map(lambda record: _tried(lambda: check_shard(check.path, record)), records.values())
+        begun.callback(errors.close)  # if `add` or `advance` raises, nothing waits for shards that have not begun
         for (number, record), error in zip(records.items(), errors, strict=True):
             check.files += 1
             check.bytes += record.n_bytes

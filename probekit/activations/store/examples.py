@@ -62,6 +62,7 @@ LAYOUT = {
 _COLUMNS = {field: how for field, how in (FIELDS | LAYOUT).items() if how.is_stored}
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
 _WHAT = "list of the examples"
+_NOT_SAID = {"own", "is_old", "seal"}  # of `ExamplesHead`, which no file may say
 
 
 class _Form(TypedDict):
@@ -250,9 +251,11 @@ def read_head(path: AnyPath) -> ExamplesHead:
     file = path / "examples.json"
     body, checksum = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
     with storage_errors(file, _WHAT, AGAIN):
-        if is_old(body):
-            body = old_head(path, body)
-        head = replace(read_as(ExamplesHead, body), seal=checksum)
+        old = is_old(body)
+        body = old_head(path, body) if old else body
+        said = {name: body[name] for name in ExamplesHead.__annotations__ if name in body and name not in _NOT_SAID}
+        own = body.get("own") if old else None
+        head = replace(read_as(ExamplesHead, said), own=own, is_old=old, seal=checksum)
         form, positions = head.layout, head.positions
         require(head.target in (head.label_names or [""]), form["n_bos"] in (0, 1), form["n_end"] in (0, 1))
         require(len(form["positions"]) == len(positions) > 0, bool(head.pieces) or head.is_old)

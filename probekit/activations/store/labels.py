@@ -146,7 +146,7 @@ def write_labels(
 ) -> bool:
     """Write a label set, and splits made with it, beside the `known` ones of the store at `path`.
 
-    False if it is there already, with the same labels.
+    False if it is there already, with the same labels. `splits=None` keeps the splits of the store.
 
     Raises:
         ResumeMismatch: the store has other labels of this name, and `replace` is False.

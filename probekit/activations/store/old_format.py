@@ -112,7 +112,6 @@ def old_head(path: AnyPath, body: dict[str, Any]) -> dict[str, Any]:
         "layout": {"positions": form["positions"], "n_bos": form["n_bos"], "n_end": form.get("n_end") or 0},
         "pieces": pieces,
         "own": None if pieces else old_columns(body, body["label_names"]),
-        "is_old": True,
     }
 
 

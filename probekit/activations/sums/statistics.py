@@ -455,7 +455,7 @@ def _write(
     counts: Mapping[str, Any],
     counted: Counted,
 ) -> None:
-    """Write sums as `write_sums` does; `about` is a record's, and `counts` complete after the last of `tensors`."""
+    """Write sums as `write_sums` does; `about` goes into the record; reading `tensors` fills `counts`."""
     made = list[Record]()
     numbers = np.array(counted.numbers, dtype=np.int64)
     write_named(run.folder, hashed_parts(numbers, forms, tensors, made), lambda: made[0].file)
