@@ -219,24 +219,18 @@ class CausalOptions(Options, heading=READ):
     )
     seed: int = option(0, "Seed of everything that is drawn: rows, counterparts, placebos, resamples.", kind=whole(0))
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.methods is None:  # all but patch, and at all tokens those that can edit them
-            usual = tuple(name for name in DEFAULT_METHODS if self.at == "read" or name != "interchange")
-            object.__setattr__(self, "methods", usual)
-        if self.scales is None:
-            object.__setattr__(self, "scales", DEFAULT_SCALES)
-
     conflicts = (
         Conflict("pairs", _patches, "pairs (--pairs) are for patching; add patch to --method", needs=True),
         Conflict("align", "pairs", "align (--align) is for the pairs of a file; name it with --pairs", needs=True),
         Conflict(
-            lambda options: options.of_pairs_alone, "answers", "the file of --pairs has them; leave --answers out"
+            lambda options: options.of_pairs_alone,
+            "answers",
+            "the file of --pairs has the answers; leave --answers out",
         ),
         Conflict(
             lambda options: options.of_pairs_alone,
             "answers_label",
-            "--pairs has the answers; leave --answers-label out",
+            "the file of --pairs has the answers; leave --answers-label out",
         ),
         Conflict("pairs", "answer_at", "the texts of --pairs end before their answers; leave --answer-at out"),
         Conflict(
@@ -251,6 +245,14 @@ class CausalOptions(Options, heading=READ):
             "interchange takes the coordinate of one token from another text; with --at all give --method erase,steer",
         ),
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.methods is None:  # all but patch, and at all tokens those that can edit them
+            usual = tuple(name for name in DEFAULT_METHODS if self.at == "read" or name != "interchange")
+            object.__setattr__(self, "methods", usual)
+        if self.scales is None:
+            object.__setattr__(self, "scales", DEFAULT_SCALES)
 
     @property
     def of_pairs_alone(self) -> bool:

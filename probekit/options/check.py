@@ -40,7 +40,9 @@ def refuse_conflicts(options: Any, conflicts: Iterable[Conflict]) -> None:
         if callable(term):
             return bool(term(options))
         value = getattr(options, term)
-        return value is not None and value is not False and value != usual[term]
+        if value is None or value is False or value is usual[term]:
+            return False
+        return not (isinstance(value, str | int | float | tuple) and value == usual[term])  # arrays have no one answer
 
     for one, other, why, needs in conflicts:
         if counts(one) and counts(other) != needs:

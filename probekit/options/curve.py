@@ -1,7 +1,7 @@
 """Which probe is fitted to which label, and where: the options that `train_probes` and `transfer` share."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,8 @@ def checked_probe(_: str, probe: Any) -> Any:
     Raises:
         UsageError: an unknown name, or parameters for several.
     """
-    probe = tuple(probe) if isinstance(probe, list | Iterator) else probe
+    if isinstance(probe, Iterable) and not isinstance(probe, str | tuple | dict) and not hasattr(probe, "fit"):
+        probe = tuple(probe)
     if isinstance(probe, dict) and "," in str(probe.get("name")):
         raise UsageError(f"several probes take no parameters, got {dict(probe)!a:.80}; name one probe")
     for name in map(name_in, probe if isinstance(probe, tuple) else (probe,)):

@@ -84,11 +84,15 @@ class ContinuationOptions(Options, heading=CONTINUED):
         Sampling, "seed", "Seed of the tokens drawn.", notes="Text i of the task draws with this seed + i."
     )
     stop_tokens: Sequence[int | str] | None = like(GenerateOptions, "stop_tokens")
-    conflicts = tuple(
-        Conflict(name, "generate", f"{name} is for texts that the model continues; give --generate N too", needs=True)
-        for name in ("temperature", "top_k", "top_p", "generate_seed", "stop_tokens")
+    conflicts = (
+        *Sampling.conflicts,
+        *(
+            Conflict(
+                name, "generate", f"{name} is for texts that the model continues; give --generate N too", needs=True
+            )
+            for name in ("temperature", "top_k", "top_p", "generate_seed", "stop_tokens")
+        ),
     )
-    conflicts = (*Sampling.conflicts, *conflicts)
 
 
 def sampling_of(options: ContinuationOptions) -> Sampling:

@@ -59,7 +59,9 @@ class DeviceOptions(Options, heading=RUNS):
             "quantize (--quantize) works with transformers' models alone; add --via transformers",
             needs=True,
         ),
-        Conflict("device_map", "device", "device_map (--device-map) chooses the devices; leave out device {0.device}"),
+        Conflict(
+            "device_map", "device", "device_map (--device-map) chooses the devices; leave out device {0.device!a:.60}"
+        ),
     )
 
 

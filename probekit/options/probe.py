@@ -43,12 +43,16 @@ def are_labels(given: Any) -> bool:
     return isinstance(given, list | tuple) and bool(given) and isinstance(given[0], Mapping | tuple)
 
 
+def _is_asked_for(value: Any) -> bool:
+    return value is not None and not (isinstance(value, bool | int) and not value)
+
+
 def _without(name: str, others: Iterable[str], what: str) -> tuple[Conflict, ...]:
     """Rows for an option that does not go together with others."""
     return tuple(
         Conflict(
             name,
-            lambda options, other=other: getattr(options, other, None),
+            lambda options, other=other: _is_asked_for(getattr(options, other, None)),
             f"{what}: without {other}={{0.{other}!r:.40}}; leave one of the two out",
         )
         for other in others
@@ -254,12 +258,16 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
         Conflict(
             "by",
             lambda options: getattr(options, "label_sets", None),
-            f"{_OF_BY}: without labels={{0.labels!r:.40}}; give one of them as label=",
+            f"{_OF_BY}: without labels={{0.labels!r:.40}}; give one of them as label=NAME",
         ),
         *_without("nuisance", _ROWS, _OF_NUISANCE),
         *_without("shift_column", (*_ROWS, "nuisance", "controls", "codelength", "baselines", "log_to"), _OF_SHIFT),
         *(
-            Conflict(name, lambda options: options.of_sequences, f"{what}: without probe={{0.probe!r:.40}}")
+            Conflict(
+                name,
+                lambda options: options.of_sequences,
+                f"{what}: without probe={{0.probe!r:.40}}; leave one of the two out",
+            )
             for name, what in (("nuisance", _OF_NUISANCE), ("shift_column", _OF_SHIFT))
         ),
     )

@@ -10,6 +10,7 @@ from store_cases import assert_equal, flip, lasting, plan_of, run, shard_of
 from tiny_configs import LIKE_ANOTHER, new_model, tiny_configs, tiny_model
 
 from probekit.activations import Store, describe_plan, extract_statistics, list_stores, random_init_of, repair
+from probekit.activations.plan import identity
 from probekit.activations.plan.summary import plan_as_dict
 from probekit.cli.ls import describe
 from probekit.errors import DataError, ResumeMismatch, UsageError
@@ -365,3 +366,24 @@ def test_sums_are_those_of_the_edited_activations(model, task, path):
     for key, of_store in sums.items():
         assert torch.equal(torch.as_tensor(alone[key].mean), torch.as_tensor(of_store.mean))
     torch.testing.assert_close(torch.as_tensor(sums["resid_pre.1", "train"].mean), torch.arange(16.0).double())
+
+
+def test_an_identity_that_is_broken_off_is_made_anew(monkeypatch):
+    plan = plan_of(tiny_model("gpt2"), TEXTS, edits={"resid_pre.0": add(np.ones(D))})
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(identity, "record_of_edits", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        identity.identity_of(plan)
+    monkeypatch.undo()
+    assert "edits" in identity.identity_of(plan)
+
+
+def test_an_edit_is_checked_where_it_is_used_since_its_tensors_are_the_callers():
+    scale = torch.ones(1)
+    edit = add(torch.ones(D), scale=scale)
+    scale[0] = torch.nan
+    with pytest.raises(UsageError, match="a finite number"):
+        extract(tiny_model("gpt2"), TEXTS, edits={"resid_pre.0": edit})

@@ -1,11 +1,14 @@
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import pytest
 
 from probekit.errors import UsageError
-from probekit.options import CurveOptions, ProbeOptions
+from probekit.options import CurveOptions, ModelOptions, ProbeOptions, SweepOptions
+from probekit.options.causal import CausalOptions
 from probekit.options.check import check_positive, check_whole
+from probekit.options.generate import ContinuationOptions
 
 
 @pytest.mark.parametrize(
@@ -50,3 +53,36 @@ def test_what_is_no_number_is_refused() -> None:
     for wrong in (True, "1", None, 0, -1, float("inf"), np.array(1.0)):
         with pytest.raises(UsageError, match="C must be a positive, finite number"):
             check_positive("C", wrong)
+
+
+def test_several_probes_may_come_in_any_collection() -> None:
+    for several in (["ridge", "lda"], dict.fromkeys(["ridge", "lda"]).keys(), iter(["ridge", "lda"])):
+        given: Any = several
+        assert SweepOptions(probe=given).probe == ("ridge", "lda")
+    assert SweepOptions(probe={"name": "ridge"}).probe == {"name": "ridge"}
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "message"),
+    [
+        (
+            CausalOptions,
+            {"neutral": np.array(["a", "b"]), "methods": "patch"},
+            "neutral texts .* are for other methods",
+        ),
+        (
+            ModelOptions,
+            {"device": "\x1b[31mX\n" * 100, "device_map": "auto"},
+            r"leave out device '\\x1b\[31mX\\n.{,50}$",
+        ),
+        (ProbeOptions, {"by": "position", "concatenate": []}, r"without concatenate=\[\]; leave one of the two out"),
+    ],
+)
+def test_options_that_exclude_each_other_may_be_of_any_type(options: Any, arguments: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        options(**arguments)
+
+
+def test_each_option_of_continuations_needs_a_number_of_tokens() -> None:
+    needing = {each.one for each in ContinuationOptions.conflicts if each.other == "generate"}
+    assert needing == {each.name for each in fields(ContinuationOptions)} - {"generate"}

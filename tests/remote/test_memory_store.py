@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ from probekit.activations import (
     repair,
     verify,
 )
+from probekit.activations.store import check
 from probekit.activations.store.writer import CONTINUATIONS, StoreWriter
 from probekit.cli.main import run as run_command
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.files.remote import attempts
+from probekit.files.remote.attempts import NotReached
 from probekit.files.remote.filesystems import filesystem
 from probekit.files.remote.path import RemotePath, as_path
 from probekit.options.engine import EngineOptions
@@ -229,3 +232,19 @@ def test_a_baseline_needs_a_model_that_can_be_loaded(place):
     with pytest.raises(Exception, match="does not record where its model"):
         random_init_of(str(place))
     assert as_path(str(place)) == place
+
+
+def test_a_check_ends_when_the_store_is_not_reached(place, monkeypatch):
+    run_to(place)
+    asked = []
+
+    def gone(*_):
+        asked.append(1)
+        time.sleep(0.05)
+        raise NotReached("the store does not answer")
+
+    monkeypatch.setattr(check, "check_shard", gone)
+    monkeypatch.setattr(check, "THREADS", 1)
+    with pytest.raises(NotReached):
+        verify(place)
+    assert len(asked) <= 2 < N_SHARDS  # another may have begun meanwhile

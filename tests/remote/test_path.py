@@ -6,6 +6,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from probekit.errors import StorageError, UsageError
+from probekit.files.durable import write_as, write_named
 from probekit.files.remote import attempts
 from probekit.files.remote.attempts import attempt
 from probekit.files.remote.path import RemotePath, as_path
@@ -198,3 +199,20 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(filesystems, "_made", {})
     with pytest.raises(StorageError, match=r"pip install '\.\[s3\]'"):
         as_path("s3://b/x").exists()
+
+
+def test_a_file_of_no_bytes_and_one_of_many_parts_are_put_as_they_are(place, monkeypatch):
+    assert write_named(place, [], lambda: "empty").read_bytes() == b""
+    monkeypatch.setattr("probekit.files.durable.ONE_REQUEST", 5)  # beyond it the parts are in a temporary file
+    parts = [b"abc", bytearray(b"de"), memoryview(b"fgh")]
+    assert [write_named(place, parts[:n], lambda: "some").read_bytes() for n in (1, 2, 3)] == [
+        b"abc",
+        b"abcde",
+        b"abcdefgh",
+    ]
+
+
+def test_a_small_object_needs_no_temporary_file(place, monkeypatch):
+    monkeypatch.setattr("probekit.files.scratch.tempfile.TemporaryFile", None)
+    write_as(place / "x.json", b"{}")
+    assert (place / "x.json").read_bytes() == b"{}"
