@@ -18,6 +18,7 @@ from probekit.evaluation.results.cautions import cautions
 from probekit.interventions import Add, add, affine, edits_in_words, project_out, record_of_edits, replace, swap
 from probekit.options import ExtractOptions
 from probekit.tasks.base import Task
+from probekit.tasks.tables.objects import task_of
 from probekit.verbs.extract import extract
 from probekit.verbs.train_probes import train_probes
 
@@ -369,7 +370,7 @@ def test_sums_are_those_of_the_edited_activations(model, task, path):
 
 
 def test_an_identity_that_is_broken_off_is_made_anew(monkeypatch):
-    plan = plan_of(tiny_model("gpt2"), TEXTS, edits={"resid_pre.0": add(np.ones(D))})
+    plan = plan_of(tiny_model("gpt2"), task_of(TEXTS), edits={"resid_pre.0": add(np.ones(D))})
 
     def interrupted(*_):
         raise KeyboardInterrupt
