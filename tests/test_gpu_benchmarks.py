@@ -13,7 +13,7 @@ from tiny_configs import tiny_model
 
 from probekit import extract
 from probekit.activations.store import format as store_format
-from probekit.activations.store import writer as begin
+from probekit.activations.store import writer
 from probekit.errors import UsageError
 from probekit.files.durable import MAX_JSON_BYTES, seal
 from probekit.models.accounting import account
@@ -88,7 +88,7 @@ def test_a_store_that_could_not_be_finished_is_refused_at_once(tmp_path, monkeyp
     monkeypatch.setattr("probekit.activations.plan.build.SHARD_BYTES", 100)
     texts = [[3, 4], [5], [6, 7, 8], [9, 10]]
     assert len(plan_of(tiny_model("gpt2"), _task(texts), batch_tokens=2, block_nodes=2).shards) > 2
-    monkeypatch.setattr(begin, limit, 2)
+    monkeypatch.setattr(writer, limit, 2)
     with pytest.raises(UsageError, match=f"4 {what} are more than the [12] of one store; split the task"):
         extract(tiny_model("gpt2"), texts, batch_tokens=2, block_nodes=2, out=tmp_path / "store")
     assert list(tmp_path.iterdir()) == []

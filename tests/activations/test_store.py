@@ -15,7 +15,7 @@ from store_cases import HOW, Stopped, assert_equal, files, lasting, plan_of, row
 from probekit.activations import Store, load_activations
 from probekit.activations.parts import work
 from probekit.activations.plan.plan import shard_rows
-from probekit.activations.store import writer as begin
+from probekit.activations.store import writer
 from probekit.errors import DataError, ResumeMismatch, StorageError
 from probekit.files.durable import seal, unseal
 
@@ -213,6 +213,6 @@ def test_a_writer_that_begins_while_another_looks_is_no_stranger(tmp_path, monke
         return found
 
     store.mkdir()
-    monkeypatch.setattr(begin, "is_there", lexists)
-    begin.check_free(store)
+    monkeypatch.setattr(writer, "is_there", lexists)
+    writer.check_free(store)
     assert asked == [False]

@@ -25,8 +25,7 @@ from probekit.activations.plan import build as planning
 from probekit.activations.run import loop
 from probekit.activations.store.shard import Record, TensorRecord
 from probekit.activations.store.writer import StoreWriter
-from probekit.activations.sums import statistics as sum_files
-from probekit.activations.sums import tally
+from probekit.activations.sums import statistics, tally
 from probekit.activations.sums.statistics import sum_tensors
 from probekit.activations.sums.tally import Tally
 from probekit.errors import DataError, StorageError, UsageError
@@ -91,19 +90,19 @@ def assert_closed_form(moments, X, labels, n_classes, tolerance=1e-12):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_statistics_are_the_closed_form_on_all_rows(model, task, path, position, dtype):
     how = {**HOW, "position": position, "dtype": dtype}
-    statistics, rows = sums_only(model, task, path, **how), extract(model, task, **how)
+    sums, rows = sums_only(model, task, path, **how), extract(model, task, **how)
     assert len(plan_of(model, task, **how).shards) >= 3 or position == 0
-    assert statistics.places == list(rows)
-    assert statistics.splits == list(SPLITS)
-    assert len(statistics) == 7 * 3
+    assert sums.places == list(rows)
+    assert sums.splits == list(SPLITS)
+    assert len(sums) == 7 * 3
     n_classes = {"odd": 2, "third": 3}
     for place, X in rows.items():
         examples = np.repeat(np.arange(len(task)), rows.layout.counts(place))
         for split in SPLITS:
             own = np.flatnonzero(task.splits[examples] == split)
             labels = {name: given[examples[own]] for name, given in task.labels.items()}
-            assert_closed_form(statistics[place, split], X[own], labels, n_classes)
-        whole = statistics[place, "train"] + statistics[place, "validation"] + statistics[place, "test"]
+            assert_closed_form(sums[place, split], X[own], labels, n_classes)
+        whole = sums[place, "train"] + sums[place, "validation"] + sums[place, "test"]
         assert_closed_form(whole, X, {name: given[examples] for name, given in task.labels.items()}, n_classes)
 
 
@@ -210,9 +209,9 @@ def test_a_complete_store_gets_its_statistics_without_the_model(model, task, pat
     with pytest.raises(DataError, match=r"no statistics at .*--stats"):
         _ = load_activations(path).statistics
     computed = stop_at(monkeypatch, None)
-    statistics = with_store(model, task, path)
+    sums = with_store(model, task, path)
     assert computed == []
-    assert_same_bits(statistics, sums_only(model, task))
+    assert_same_bits(sums, sums_only(model, task))
     assert len(computed) > 0
     computed.clear()
     monkeypatch.setattr(StoreWriter, "read", lambda *_: pytest.fail("read again"))
@@ -240,9 +239,9 @@ def test_checkpoints_are_seldom(model, task, path, monkeypatch):
 
 def test_a_checkpoint_that_a_newer_one_replaces_while_it_is_read_is_no_damage(model, task, path, monkeypatch):
     half_done(model, task, path, monkeypatch)
-    counted, list_them = statistics_progress(path), sum_files.list_sums
+    counted, list_them = statistics_progress(path), statistics.list_sums
     stale = [{(1, 1): [(1, "1-of-1-00001")]}]  # listed, and gone when it is opened
-    monkeypatch.setattr(sum_files, "list_sums", lambda run: stale.pop() if stale else list_them(run))
+    monkeypatch.setattr(statistics, "list_sums", lambda run: stale.pop() if stale else list_them(run))
     assert counted is not None
     assert statistics_progress(path) == counted
     assert stale == []
@@ -251,7 +250,7 @@ def test_a_checkpoint_that_a_newer_one_replaces_while_it_is_read_is_no_damage(mo
 @pytest.mark.parametrize("read", ["resume", "check", "merge"])
 def test_sums_whose_shard_a_faster_run_removes_meanwhile_are_read_anew(model, task, path, tmp_path, monkeypatch, read):
     """Another worker writes the last record, and removes the one that this one has just read, with its shard."""
-    folder, check_header = half_done(model, task, path, monkeypatch), sum_files.check_header
+    folder, check_header = half_done(model, task, path, monkeypatch), statistics.check_header
     counted, before = statistics_progress(path), {file: file.read_bytes() for file in folder.iterdir()}
     (record,) = folder.glob("*.json")
     if read == "merge":  # which takes complete ones
@@ -266,12 +265,12 @@ def test_sums_whose_shard_a_faster_run_removes_meanwhile_are_read_anew(model, ta
             file.write_bytes(data)
 
     def overtaken(*args):
-        monkeypatch.setattr(sum_files, "check_header", check_header)
+        monkeypatch.setattr(statistics, "check_header", check_header)
         replace_files(before, after)
         return check_header(*args)
 
     replace_files(after, before)
-    monkeypatch.setattr(sum_files, "check_header", overtaken)
+    monkeypatch.setattr(statistics, "check_header", overtaken)
     if read == "check":
         assert statistics_progress(path, check=True) == counted, "as it was when the records were listed"
     elif read == "resume":
@@ -290,7 +289,7 @@ def test_only_old_shards_that_no_record_names_are_removed(model, task, path, mon
     os.utime(folder / names[3])
     (folder / "00012.json").write_bytes(seal({"files": {"a": {"file": names[0]}}})[0])
     (folder / "2-of-3-00001.json").write_bytes(b"damaged" + seal({"file": names[1]})[0])
-    sum_files.remove_orphans(sum_files.sums_at(path))
+    statistics.remove_orphans(statistics.sums_at(path))
     assert [name for name in names if (folder / name).exists()] == [names[0], names[1], names[3]]
 
 
