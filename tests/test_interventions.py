@@ -27,6 +27,7 @@ from probekit.interventions import (
     texts_in,
     tokens_at,
 )
+from probekit.models.generation import prompt_tokens
 from probekit.points import Place, UnknownPoint
 
 D, TOKENS = 32, [[5, 6, 7, 8, 9, 10], [11, 12, 13], [14, 15, 16, 17]]
@@ -234,6 +235,24 @@ def test_edits_at_generated_tokens_are_those_of_the_text_so_far():
         with model.edited(edits, mask):
             logits_LV = model(torch.tensor([prompt + new]))[0]
         assert logits_LV.argmax(-1)[3:-1].tolist() == new
+
+
+PROMPTS = [  # of 2 and 3 tokens, two generated ones after each: the tokens at a position
+    (POSITIONS["last"], [[0, 0, 1, 0, 0], [0, 0, 1, 0, 0]]),
+    (POSITIONS["generated"], [[0, 0, 0, 1, 1], [0, 0, 0, 1, 1]]),
+    (POSITIONS["index"], [[0, 0, 1, 0, 0], [0, 1, 0, 0, 0]]),
+    (POSITIONS["from the end"], [[0, 1, 0, 0, 0], [0, 1, 0, 0, 0]]),
+    (slice(None, None, -2), [[0, 0, 1, 0, 0], [1, 0, 1, 0, 0]]),
+]
+
+
+@pytest.mark.parametrize(("positions", "at"), PROMPTS)
+def test_positions_of_prompts_leave_generated_tokens_out(positions, at):
+    texts = prompt_tokens(torch.tensor([[-1, 0, 1, 2, 3], [0, 1, 2, 3, 4]]), [2, 3])
+    found = tokens_at(check_positions(positions), texts)
+    assert found is not None
+    assert found.int().tolist() == at
+    assert tokens_at("all", texts) is None
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from store_cases import plan_of
+from store_cases import ROW_BYTES, plan_of
 from torch.utils.flop_counter import FlopCounterMode
 
 from probekit.activations import Estimate, describe_estimate, estimate, plan_as_dict
 from probekit.activations.plan.packing import filled_nodes
+from probekit.activations.plan.plan import shard_rows
 from probekit.activations.run.loop import compute_shard
 from probekit.models import kernels, layers
 from probekit.models.families.bert import Bert, BertConfig
@@ -129,6 +130,14 @@ def test_memory_is_weights_and_a_batch_and_what_waits(model: GPT2, task: Task) -
     assert len(planned.shards) == 1
     assert found.kept_bytes == 2 * plan_as_dict(planned)["bytes"]
     assert found.memory_bytes == found.weights_bytes + found.batch_bytes + found.kept_bytes
+
+
+def test_shards_are_written_before_the_next(small_shards: None, model: GPT2, task: Task) -> None:
+    """Memory holds one shard that is computed and three on their way to the disk, each as large as the largest."""
+    planned = plan_of(model, task, points=["resid_pre", "q"], batch_tokens=16, block_nodes=8)
+    rows = [len(shard_rows(planned, number)) for number in range(len(planned.shards))]
+    assert len(rows) >= 4
+    assert estimate(planned).kept_bytes == 4 * max(rows) * ROW_BYTES < (max(rows) + sum(rows)) * ROW_BYTES
 
 
 def test_pairs_need_all_of_their_scores(model: GPT2, task: Task) -> None:

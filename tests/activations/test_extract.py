@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gpt2_points import GPT2_POINTS
-from store_cases import plan_of
+from store_cases import Letters, plan_of
 
 from probekit.activations import describe_plan, extract_statistics, plan_as_dict
 from probekit.activations.plan import build as planning
@@ -356,6 +356,15 @@ def test_the_plan_says_what_the_audit_finds(model, task):
     )
 
 
+class Enclosed(Letters):
+    """As BERT's, a token before and one after each text."""
+
+    sep_token_id = 26
+
+    def encode_batch(self, texts, bos=False):
+        return [[*ids, *[26] * bos] for ids in super().encode_batch(texts, bos)]
+
+
 IMPOSSIBLE = [
     ({"points": "resid_per"}, "resid_pre"),
     ({"points": "resid_pre.1"}, "layers separately"),
@@ -363,24 +372,26 @@ IMPOSSIBLE = [
     ({"layers": "0-3"}, r"^layer 3 is not in 0\.\.2$"),
     ({"position": "lst"}, "last"),
     ({"position": 1.5}, "1.5"),
+    ({"position": True}, "True"),
     ({"position": np.zeros(22, dtype=int)}, r"one position for each of the 23 examples, got \[22\]"),
     ({"dtype": "float64"}, "float32"),
     ({"device": "cuda:99"}, "cuda:99"),
     ({"device": "meta"}, "meta"),
+    ({"device": "gpu"}, "gpu"),
+    ({"device": None}, "None"),
     ({"batch_tokens": 0}, "batch_tokens"),
+    ({"batch_tokens": 1.5}, "batch_tokens"),
     ({"on_long": "drop"}, "cut, error"),
 ]
-INPUTS = [  # of a model: changes, whether it has a tokenizer, inputs of the task by their row, BOS
-    ({}, True, {5: ""}, None, "'train:105' has no tokens"),
-    ({}, True, {5: ""}, True, "'train:105' has no tokens"),
-    *(
-        ({}, True, {6: [1, bad]}, None, r"'train:106': token ids of 'tiny' are 0\.\.26")
-        for bad in (27, -1, 1.5, "a", 2**70)
-    ),
-    ({"d_vocab": 20}, True, {}, None, "belongs to another model"),
-    ({}, False, {}, None, r"no tokenizer; put a tokenizer\.json"),
-    ({"bos_token_id": None}, True, {0: [1]}, True, "no BOS"),
-    ({}, True, None, None, "no examples"),
+INPUTS = [  # of a model: changes, inputs of the task by their row, BOS
+    ({}, {5: ""}, None, "'train:105' has no tokens"),
+    ({}, {5: ""}, True, "'train:105' has no tokens"),
+    ({"tokenizer": Enclosed}, {5: ""}, True, "'train:105' has no tokens"),
+    *(({}, {6: [1, bad]}, None, r"'train:106': token ids of 'tiny' are 0\.\.26") for bad in (27, -1, 1.5, "a", 2**70)),
+    ({"d_vocab": 20}, {}, None, "belongs to another model"),
+    ({"tokenizer": None}, {}, None, r"no tokenizer; put a tokenizer\.json"),
+    ({"bos_token_id": None}, {0: [1]}, True, "no BOS"),
+    ({}, None, None, "no examples"),
 ]
 
 
@@ -390,12 +401,10 @@ def test_impossible_arguments(model, task, changes, message):
         extract(model, task, **changes)
 
 
-@pytest.mark.parametrize(("changes", "has_tokenizer", "inputs", "bos", "message"), INPUTS)
-def test_inputs_that_the_model_cannot_take(tiny, letters, changes, has_tokenizer, inputs, bos, message):
+@pytest.mark.parametrize(("changes", "inputs", "bos", "message"), INPUTS)
+def test_inputs_that_the_model_cannot_take(tiny, letters, changes, inputs, bos, message):
     model, of_ids = tiny(**changes), any(isinstance(one, list) for one in (inputs or {}).values())
     task = letters(0 if inputs is None else 23, texts=not of_ids)
-    if not has_tokenizer:
-        model.tokenizer = None
     for row, given in (inputs or {}).items():
         task.inputs[row] = given
     with pytest.raises((UsageError, DataError), match=message):

@@ -381,6 +381,8 @@ BAD_NPY = {
     "version": (npy_bytes(NPY.format("<f4", (N, D)), version=b"\x09\x00"), "format version"),
     "short": (npy_bytes(NPY.format("<f4", (N, D)), b"x" * (SIZE - 4)), "cut short"),
     "huge": (npy_bytes(NPY.format("<f4", (10**30, D))), "shape"),
+    "more than the file": (npy_bytes(NPY.format("<f4", (10**18, D))), "cut short"),
+    "nothing of many": (npy_bytes(NPY.format("<U0", (N,))), "damaged"),
     "header": (npy_bytes(" " * 10_001), "its header claims 10,002 bytes"),
     "negative": (npy_bytes(NPY.format("<f4", (-N, -D)), b"x" * SIZE), "damaged"),
     "code": (npy_bytes("__import__('os').system('true')"), "damaged"),

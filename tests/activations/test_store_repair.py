@@ -130,6 +130,17 @@ def test_no_manifest_is_written_while_a_row_is_missing(model, task, path):
     assert not (path / "manifest.json").exists()
 
 
+def test_damaged_examples_stop_a_run_before_it_computes(model, task, path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        with pytest.raises(Stopped):
+            run(model, task, path)
+    flip(path / "examples.json", 10)
+    monkeypatch.setattr(model, "forward", lambda *_, **__: pytest.fail("the model ran"))
+    with pytest.raises(StorageError, match=r"examples\.json.* is damaged"):
+        run(model, task, path)
+
+
 @pytest.mark.parametrize("name", ["plan.json", "examples.json"])
 def test_what_cannot_be_made_again(model, task, path, name):
     run(model, task, path)

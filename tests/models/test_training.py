@@ -19,6 +19,7 @@ from transformers import BertConfig, BertForPreTraining
 
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.files import durable
+from probekit.models import training
 from probekit.models.families import family_of
 from probekit.models.families.bert import Bert
 from probekit.models.families.bert import BertConfig as OurBertConfig
@@ -188,6 +189,22 @@ def test_a_checkpoint_that_is_no_plain_file_is_refused(tmp_path):
     tensors.unlink()
     os.mkfifo(tensors)
     with pytest.raises(StorageError, match="a pipe, not a regular file"):
+        train(new_model(), draw, SETTINGS, tmp_path)
+
+
+OTHER_TENSORS = [  # what replaces those of a checkpoint
+    lambda tensors: {name: x for name, x in tensors.items() if name != "losses"},
+    lambda tensors: {name: x for name, x in tensors.items() if name != "weights.embed.weight"},
+    lambda tensors: tensors | {"weights.embed.weight": torch.zeros(12, 16)},
+]
+
+
+@pytest.mark.parametrize("change", OTHER_TENSORS, ids=["no losses", "a weight less", "another shape"])
+def test_a_sound_checkpoint_of_another_model_is_refused(tmp_path, monkeypatch, change):
+    save = training.save_checkpoint
+    monkeypatch.setattr(training, "save_checkpoint", lambda run, step, tensors: save(run, step, change(tensors)))
+    train(new_model(), draw, SETTINGS, tmp_path)
+    with pytest.raises(StorageError, match="is of another model; remove that folder"):
         train(new_model(), draw, SETTINGS, tmp_path)
 
 

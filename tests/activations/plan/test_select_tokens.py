@@ -152,6 +152,9 @@ UNREADABLE = [
     ("last@", UsageError, "expected a part of the text after @"),
     (["last", "all@user"], UsageError, "'all@user' keeps several tokens of a text"),
     (["last", "last"], UsageError, "must all differ"),
+    ([], UsageError, "the tokens to read, got none"),
+    (["last", 1.5], UsageError, r"got 1\.5"),
+    (["last", [1, 2]], DataError, r"one position for each of the 3 examples, got \[2\]"),
 ]
 
 

@@ -73,18 +73,22 @@ def test_only_the_layer_whose_pattern_is_wanted_is_explicit(model, family, monke
 
 
 def test_several_positions_are_those_of_single_runs(model, family):
-    positions = ["last", "first", 0, -1, "mean"]
+    index = np.array([RNG.integers(len(text)) for text in family.inputs])
+    positions = ["last", "first", 0, -1, "mean", index]
     acts = extract(model, family, position=positions)
-    assert acts["resid_pre", 1].shape == (31, 5, 16)
-    assert acts.meta["position"] == ["last", "first", "0", "-1", "mean"]
+    assert acts["resid_pre", 1].shape == (31, 6, 16)
+    assert acts.meta["position"] == ["last", "first", "0", "-1", "mean", "per example"]
     everything = extract(model, family, position="all")
     assert everything["resid_pre", 1].shape == (sum(map(len, family.inputs)), 16)
     for i, position in enumerate(positions):
-        single = extract(model, family, position=position)
+        single, name = extract(model, family, position=position), "per example" if position is index else position
         for place, x in single.items():
             assert_near(acts[place][:, i], x, place, 2e-6)
-            assert_near(acts.at(position)[place], x, place, 2e-6)
-            assert_near(everything.at(position)[place], x, place, 2e-6)
+            assert_near(acts.at(name)[place], x, place, 2e-6)
+            if position is not index:
+                assert_near(everything.at(name)[place], x, place, 2e-6)
+    for place, x in extract(model, family, position="-3:").items():
+        assert_near(x, torch.cat([rows[-3:] for rows in everything.per_text(place)]), place, 2e-6)
 
 
 def test_a_position_that_was_not_kept(model, family):

@@ -91,7 +91,7 @@ def test_all_tokens_of_every_point_equal_float64_alone(bert, family, context, bl
 
 def test_each_position_equals_float64_alone_and_the_whole_text_is_computed(bert, family):
     """The first token is the text's first, the last its last; a mean is over the text's own; all see the whole text."""
-    index = np.array([i % len(text) for i, text in enumerate(family.inputs)])
+    index = np.array([i % len(text) - len(text) * (i % 2) for i, text in enumerate(family.inputs)])
     rows = {"first": lambda n: 1, "last": lambda n: n, "mean": lambda n: slice(1, n + 1)}
     acts = extract(bert, family, position=["first", "last", "mean", index])
     everything = extract(bert, family, position="all")
@@ -101,13 +101,17 @@ def test_each_position_equals_float64_alone_and_the_whole_text_is_computed(bert,
         name = position if isinstance(position, str) else "per example"
         picked, read = acts.at(name), everything.at(name) if name != "per example" else None
         for i, wanted in enumerate(caches):
-            row = index[i] + 1 if name == "per example" else rows[name](len(family.inputs[i]))
+            n = len(family.inputs[i])
+            row = index[i] % n + 1 if name == "per example" else rows[name](n)
             x = wanted["blocks.2.hook_resid_pre"][row]
             x = x.mean(0) if x.dim() > 1 else x
             assert_near(single["resid_pre", 2][i], x, (name, i))
             assert_near(picked["resid_pre", 2][i], x, (name, i))
             if read is not None:
                 assert_near(read["resid_pre", 2][i], x, (name, i))
+    for acts in (extract(bert, family, position="-2:"), everything.at("-2:")):
+        for got, wanted in zip(acts.per_text(("resid_pre", 2)), caches, strict=True):
+            assert_near(got, wanted["blocks.2.hook_resid_pre"][1:-1][-2:], "-2:")
     p = plan_of(bert, family, position="first")
     assert p.packing.nodes == sum(len(text) + 2 for text in set(family.inputs))
     assert plan_of(bert, family, position="first", share=False).packing.nodes == p.sequences.lengths.sum()
@@ -159,6 +163,23 @@ def test_words_of_texts_are_read_in_the_same_context(bert, letters):
         start = len(text[: text.index(word)].replace(" ", "")) + 1
         rows = wanted["blocks.2.hook_resid_pre"][start : start + len(word)]
         assert_near(acts["resid_pre", 2][i], torch.stack([rows[0], rows[-1], rows.mean(0)]), (text, word))
+
+
+def test_hooks_see_each_text_in_its_context(bert, family):
+    """Left as it was but for [CLS]: every text is what it is alone under the same hook."""
+
+    def without_cls(x, hook):
+        x = x.clone()
+        x[:, 0] = 0
+        return x
+
+    plain = extract(bert, family, position="mean")["resid_pre", 2]
+    with bert.hooks([("resid_pre.1", without_cls)]):
+        hooked = extract(bert, family, position="mean")["resid_pre", 2]
+        for i, ids in enumerate(bert.tokenizer.encode_batch(family.inputs, bos=True)):  # pyright: ignore[reportOptionalMemberAccess]
+            _, cache = bert.run_with_cache(torch.tensor([ids]), points="resid_pre")
+            assert_near(hooked[i], cache["resid_pre", 2][0, 1:-1].mean(0).detach(), i)
+    assert not torch.allclose(hooked, plain, atol=1e-3)
 
 
 def test_ids_are_read_as_they_are_or_in_the_requested_context(bert, letters):

@@ -28,6 +28,15 @@ from probekit.tasks import Task
 from probekit.verbs.extract import extract
 
 START, VOCABULARY = 1, 23
+PICK: dict[Any, Any] = {
+    "last": lambda x: x[-1],
+    "first": lambda x: x[0],
+    "mean": lambda x: x.mean(0),
+    "all": lambda x: x,
+    -2: lambda x: x[-2],
+    "-3:": lambda x: x[-3:],
+    "1:3": lambda x: x[1:3],
+}
 OF_SOURCES = ("decoder.cross_attn_scores", "decoder.cross_attn_pattern", "decoder.cross_k", "decoder.cross_v")
 
 
@@ -125,6 +134,17 @@ def test_curves_end_with_the_last_norm_of_their_stack(pair_model, pairs):
     assert [place[1] for place in decoder.curve("decoder.resid_pre")[:-1]] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("position", PICK)
+@pytest.mark.parametrize("stack", ["", "encoder.", "decoder."])
+def test_positions_count_the_tokens_of_their_own_side(pair_model, pairs, wanted, stack, position):
+    """A name without a stack is the encoder's."""
+    long = np.array([i for i in range(40) if min(len(pairs.inputs[i]), len(pairs.targets[i])) > 1])
+    acts = extract(pair_model, pairs.subset(long), points=f"{stack}resid_post", position=position)
+    stack = stack or "encoder."
+    for i, got in zip(long, acts.per_text((f"{stack}resid_post", 1)), strict=True):
+        assert near(got, PICK[position](wanted[i][f"{stack}blocks.1.hook_resid_post"]))
+
+
 def test_a_start_token_that_is_missing_is_put_before_every_target_and_never_read(pair_model, pairs):
     without = replace(pairs, targets=[[*target[1:], 5] for target in pairs.targets])
     with_start = replace(pairs, targets=[[*target, 5] for target in pairs.targets])
@@ -133,6 +153,11 @@ def test_a_start_token_that_is_missing_is_put_before_every_target_and_never_read
     first = extract(pair_model, without, points="decoder.resid_pre", position="first")
     second = extract(pair_model, with_start, points="decoder.resid_pre", position=1)
     assert torch.allclose(first["decoder.resid_pre", 1], second["decoder.resid_pre", 1], atol=1e-6)
+    tails = extract(pair_model, without, points="decoder.resid_pre", position="-3:").per_text(("decoder.resid_pre", 1))
+    every = extract(pair_model, with_start, points="decoder.resid_pre", position="all").per_text(
+        ("decoder.resid_pre", 1)
+    )
+    assert all(near(tail, rows[1:][-3:]) for tail, rows in zip(tails, every, strict=True))
     pairs.targets[3] = [5]
     with pytest.raises(DataError, match="39 of 40 targets begin with the decoder's start token 1"):
         plan_of(pair_model, pairs, points="decoder.resid_pre")
@@ -240,7 +265,7 @@ def marian(model: Transformer) -> Transformer:
     return model
 
 
-@pytest.mark.parametrize("position", ["last", "first", "mean", "all"])
+@pytest.mark.parametrize("position", ["last", "first", "mean", "all", "-3:"])
 def test_texts_are_followed_by_an_end_which_is_never_read(pair_model, pairs, ended, wanted_ended, position):
     """As Marian's encoder was trained; token ids stay as they are given."""
     model = marian(pair_model)
@@ -250,10 +275,9 @@ def test_texts_are_followed_by_an_end_which_is_never_read(pair_model, pairs, end
     assert "</s> after each text" in describe_plan(made)
     assert (plan_as_dict(made)["bos"], made.sequences.n_bos, made.sequences.n_end) == (True, 0, 1)
     assert made.sequences[0].tolist() == [*pairs.inputs[0][:9], 2]
-    pick = {"last": lambda x: x[-1], "first": lambda x: x[0], "mean": lambda x: x.mean(0), "all": lambda x: x}[position]
     found = extract(model, task, points="encoder.resid_post", position=position).per_text(("encoder.resid_post", 1))
     for got, of_pair in zip(found, wanted_ended, strict=True):
-        assert near(got, pick(of_pair["encoder.blocks.1.hook_resid_post"][:-1]))
+        assert near(got, PICK[position](of_pair["encoder.blocks.1.hook_resid_post"][:-1]))
     decoded = extract(model, task, points="decoder.resid_post")["decoder.resid_post", 2]
     for got, of_pair in zip(decoded, wanted_ended, strict=True):
         assert near(got, of_pair["decoder.blocks.2.hook_resid_post"][-1])
