@@ -305,7 +305,7 @@ class LinearProbe(ClassifierProbe):
         return self.coef_[0] if len(self.coef_) == 1 else self.coef_
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return {"coef_": (self._n_outputs, self.coef_.shape[-1]), "intercept_": (self._n_outputs,)}
+        return {"coef_": (self._n_outputs, *self.coef_.shape[-1:]), "intercept_": (self._n_outputs,)}
 
 
 class WithProbabilities:

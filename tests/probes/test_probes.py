@@ -128,6 +128,9 @@ def test_a_damaged_probe_is_refused(tmp_path):
     weights.write_bytes(weights.read_bytes()[:-8])
     with pytest.raises(DataError, match="damaged"):
         load_probe(path)
+    probe.coef_ = np.array(1.0)
+    with pytest.raises(DataError, match=r"2 classes with arrays of the shapes \{'coef_': \(\)"):
+        load_probe(probe.save(path))
 
 
 def test_what_was_not_fitted_or_cannot_be_written_plainly_is_not_saved(tmp_path):

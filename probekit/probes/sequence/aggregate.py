@@ -129,7 +129,7 @@ class AggregateProbe(SequenceProbe):
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         K, once = self._n_outputs, dict.fromkeys(("slope_", "side_", "spread_"), (1,))
-        return {"coef_": (K, self.coef_.shape[-1]), "intercept_": (K,), "shift_": (K,), **once}
+        return {"coef_": (K, *self.coef_.shape[-1:]), "intercept_": (K,), "shift_": (K,), **once}
 
     def _part_scores(self, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         return self.slope_ * self._aggregated(self._of_tokens(rows), lengths, self.side_) + self.shift_

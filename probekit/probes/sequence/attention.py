@@ -147,7 +147,7 @@ class AttentionProbe(SequenceProbe):
         return by_text(X, lambda rows, lengths: softmax_within(rows @ self.query_, lengths))
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        K, D = self._n_outputs, self.query_.shape[-1]
+        K, D = self._n_outputs, self.query_.size
         return {"query_": (D,), "coef_": (K, D), "intercept_": (K,)}
 
     def _part_scores(self, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
