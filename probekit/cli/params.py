@@ -5,29 +5,24 @@ The parameters of a class of transformers are counted on the meta device.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.errors import UsageError
+from probekit.machine.dtypes import BYTES
 from probekit.options import ModelOptions, kinds
 from probekit.options.load import Via
 from probekit.options.option import like, option
 from probekit.options.picture import PictureOptions
-from probekit.text import listed
+from probekit.tables import text_table
+from probekit.text import listed, metric
 
 if TYPE_CHECKING:
     from probekit.models.accounting import Account
-    from probekit.models.shapes import ModelShape
-from typing import TYPE_CHECKING, Any
-
-from probekit.machine.dtypes import BYTES
-from probekit.tables import text_table
-from probekit.text import metric
-
-if TYPE_CHECKING:
     from probekit.models.adapter.model import AdaptedModel
+    from probekit.models.shapes import ModelShape
 
 
 def show_adapted_params(name: str, revision: str | None, dtype: str, as_json: bool, quiet: bool) -> None:
