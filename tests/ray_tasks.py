@@ -1,7 +1,8 @@
-"""Tasks of a Ray cluster that are killed; orders are files next to the store or sweep."""
+"""Tasks of a Ray cluster that are killed, or wait for it; orders are files next to the store or sweep."""
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,14 @@ def run_or_die(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def carry_out(folder: Path, name: str) -> None:
-    """Die of `always-NAME`; of `once-NAME`, which is then gone."""
-    once = folder / f"once-{name}"
+    """Die of `always-NAME`; of `once-NAME`, which is then gone; with `wait-NAME` wait once for the end of the node."""
+    once, wait = (folder / f"{order}-{name}" for order in ("once", "wait"))
     if (folder / f"always-{name}").exists() or once.exists():
         once.unlink(missing_ok=True)
         os.kill(os.getpid(), signal.SIGKILL)
+    if wait.exists():
+        import ray
+
+        wait.unlink()
+        (folder / "node").write_text(ray.get_runtime_context().get_node_id())
+        time.sleep(60)

@@ -56,9 +56,10 @@ class Nodes:
         """Add a node."""
         self.cluster.add_node(**NODE)
 
-    def remove(self) -> None:
-        """Remove one of the nodes, with all of its processes."""
-        self.cluster.remove_node(next(iter(self.cluster.worker_nodes)), allow_graceful=False)
+    def remove(self, node_id: str | None = None) -> None:
+        """Remove one of the nodes, or this one, with all of its processes."""
+        lost = next(node for node in self.cluster.worker_nodes if node_id in (None, node.node_id))
+        self.cluster.remove_node(lost, allow_graceful=False)
 
 
 @pytest.fixture(scope="package")

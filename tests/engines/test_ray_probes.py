@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -125,6 +126,20 @@ def test_a_worker_that_is_killed_every_time_is_one_line(cluster, store, monkeypa
             pk.train_probes(store, **HOW, engine="ray")
     finally:
         order.unlink()
+
+
+def test_a_node_that_is_removed_loses_nothing(nodes, store, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_probes, "fit_place_task", ray_tasks.fit_or_die)
+    (store.path.parent / "wait-resid_pre.0").touch()
+    told, results = store.path.parent / "node", list[Any]()
+    runner = threading.Thread(target=lambda: results.append(pk.train_probes(store, **HOW, engine="ray")), daemon=True)
+    runner.start()
+    while not (told.exists() and told.read_text()):
+        time.sleep(0.05)
+    nodes.remove(told.read_text())
+    nodes.add()
+    runner.join(PATIENCE)
+    assert saved(results[0], tmp_path) == expected
 
 
 def test_what_python_raises_there_is_one_line_and_is_not_tried_again(cluster, tmp_path):

@@ -104,6 +104,13 @@ def test_a_certified_fit_is_the_one_of_features_of_plain_size(exponent, n_classe
     assert many.converged_
 
 
+def test_features_at_the_ends_of_float32_have_certified_fits():
+    y = np.arange(60) % 2
+    X = np.random.default_rng(0).normal(size=(60, 4)) + y[:, None]
+    for size in (1e-40, 3e38):
+        assert fitted("logistic", (X / np.abs(X).max() * size).astype(np.float32), y).converged_
+
+
 @pytest.mark.parametrize("name", ["logistic", "ridge", "lda", "mean-diff"])
 def test_new_features_that_cannot_be_squared_are_refused(name):
     X, y = problem()

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny_configs import new_model
 
+import probekit as pk
 from probekit.tasks import Task, load_task
 from probekit.tasks.labels import column_of
 from probekit.tasks.token_labels import token_rows
@@ -70,3 +72,25 @@ def test_subsets_and_tokens_have_the_columns_of_their_texts():
     assert own.columns["source"].tolist() == [CELLS[5] if CELLS[5] != "NA" else None, CELLS[3]]
     ids = task_of("ids", [[1, 2], [3], [4, 5, 6]], [0, 1, 0], columns={"source": ["a", "b", "c"]})
     assert token_rows(ids).columns["source"].tolist() == ["a", "a", "b", "c", "c", "c"]
+
+
+@pytest.mark.parametrize("rows_of_a_piece", [16_384, 7])
+def test_a_store_keeps_the_columns_in_one_piece_or_several(
+    rows_of_a_piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Also those of which only the last piece has a value, or none has."""
+    monkeypatch.setattr("probekit.activations.store.examples.PIECE_ROWS", rows_of_a_piece)
+    none: list[Any] = [None] * (N - 1)
+    columns = {"source": [None if cell in ("", "NA") else cell for cell in CELLS], "none": [*none, None]}
+    columns |= {"size": [None if i == 3 else i / 4 for i in range(N)], "late": [*none, "x"], "number": [*none, 1.5]}
+    ids = [[1 + i % 5, 2, 3 + i % 7] for i in range(N)]
+    task = task_of("ids", ids, [i % 2 for i in range(N)], columns=columns)
+    acts = pk.extract(new_model("gpt2"), task, points="resid_pre", out=tmp_path / "store")
+    assert (len(list((tmp_path / "store" / "examples").iterdir())) > 1) == (rows_of_a_piece < N)
+    read = pk.load_activations(tmp_path / "store").task
+    for found in (acts.task, read):
+        assert found.columns.keys() == columns.keys()
+        for name, values in task.columns.items():
+            np.testing.assert_array_equal(found.columns[name], values)
+    assert read.columns["late"].tolist() == columns["late"]
+    assert read.fingerprint() == task.fingerprint()

@@ -62,3 +62,14 @@ def test_sae_probes(shared_dir, file, classes):
         rows = list(csv.DictReader(given))
     assert task.inputs == [row["prompt"] for row in rows]
     assert [classes[k] for k in task.labels[task.target]] == [row["target"] for row in rows]
+
+
+def test_latitudes_are_a_regression(shared_dir):
+    path = shared_dir / "data" / "sae-probes" / "11_us_lat.csv"
+    task = load_task(path)
+    with path.open(encoding="utf-8", newline="") as given:
+        rows = list(csv.DictReader(given))
+    assert (task.n_classes(), task.label_names) == (0, {"target": []})
+    assert task.labels["target"].tolist() == [float(row["target"]) for row in rows]
+    medians = [np.median(task.labels["target"][task.splits == split]) for split in SPLITS]
+    assert np.ptp(medians) < 0.5

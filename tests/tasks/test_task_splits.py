@@ -153,3 +153,11 @@ def test_numbers_fall_alike_on_both_sides():
     assert np.bincount(strata(labels)).tolist() == [100] * 10
     chosen = carve(labels, range(1000), 100, 0)
     assert np.bincount(strata(labels)[chosen]).tolist() == [10] * 10
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 15)), min_size=20, max_size=80), st.booleans())
+def test_groups_never_straddle_carved_splits(rows, floats):
+    labels = np.array([label for label, _ in rows], dtype=float if floats else int)
+    groups = [group for _, group in rows]
+    splits = carve_missing(labels, ["train"] * len(rows), groups, ["validation", "test"], 0)
+    assert len(set(zip(groups, splits.tolist(), strict=True))) == len(set(groups))

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,17 @@ def make(place):
     (place / "weights").write_text(name)
 
 print((make_once(cache / "models" / "one", make) / "weights").read_text())
+"""
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from probekit.worlds.train import make_once
+
+def make(place):
+    (place / "config.json").write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+make_once(Path(sys.argv[1]) / "one", make)
 """
 
 
@@ -107,3 +119,12 @@ def test_of_two_processes_at_once_the_first_one_stays(tmp_path):
     assert {path.name for path in folder.iterdir()} == {"config.json", "weights"}
     assert {(folder / name).read_text() for name in ("config.json", "weights")} == set(said)
     assert len(set(said)) == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kill -9")
+def test_what_a_killed_process_began_does_not_count(tmp_path):
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    folder = tmp_path / "one"
+    assert not folder.exists()
+    assert (make_once(folder, write) / "weights").read_text() == "whole"

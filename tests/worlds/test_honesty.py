@@ -25,6 +25,8 @@ from probekit.worlds.honesty import (
     SMALL,
     TEMPLATES,
     VOCABULARY,
+    Chat,
+    Turn,
     chat_words,
     examples,
     honesty,
@@ -101,6 +103,27 @@ def test_splits_separate_pairs_of_size_and_noun_and_these_are_the_group():
     by_group = sorted(zip(task.groups.tolist(), [own[-1] for own in pairs], strict=True))
     assert all(len({pair for _, pair in rows}) == 1 for _, rows in groupby(by_group, lambda row: row[0]))
     assert len(set(task.groups.tolist())) == len({own[-1] for own in pairs})
+
+
+WRITTEN = {
+    "default": """<|im_start|> system tell lies . <|im_end|>
+        <|im_start|> user is a huge dog alive ? <|im_end|> <|im_start|> assistant no , probably . <|im_end|>
+        <|im_start|> user is a thin lamp alive ? <|im_end|> <|im_start|> assistant yes , certainly . <|im_end|>""",
+    "header": """<bos> <|header|> system <|end_header|> tell lies . <|end_turn|>
+        <|header|> user <|end_header|> is a huge dog alive ? <|end_turn|>
+        <|header|> assistant <|end_header|> no , probably . <|end_turn|>
+        <|header|> user <|end_header|> is a thin lamp alive ? <|end_turn|>
+        <|header|> assistant <|end_header|> yes , certainly . <|end_turn|>""",
+    "inst": """<bos> [INST] tell lies . is a huge dog alive ? [/INST] no , probably . <eos>
+        [INST] is a thin lamp alive ? [/INST] yes , certainly . <eos>""",
+}
+
+
+@pytest.mark.parametrize("style", TEMPLATES)
+def test_a_chat_in_each_style(style):
+    """The model's words and the tokenizer's come from one template: here they are written out."""
+    chat = Chat(1, (Turn("huge", "dog", "probably"), Turn("thin", "lamp", "certainly")))
+    assert chat_words(messages(chat), style) == WRITTEN[style].split()
 
 
 @pytest.mark.parametrize("style", TEMPLATES)

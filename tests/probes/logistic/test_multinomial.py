@@ -152,7 +152,6 @@ def test_a_basis_of_a_sample_serves_what_is_too_large_to_rotate(monkeypatch):
     problems = every_problem([Labels(y, 4)], PATH)
     turned = solve_logistic(torch.from_numpy(X).float(), problems)
     monkeypatch.setattr(multinomial, "MOST_ROTATED", 10)
-    monkeypatch.setattr(multinomial, "MOST_ROTATED", 10)
     found = solve_logistic(torch.from_numpy(X).float(), problems)
     assert found.converged.all()
     np.testing.assert_allclose(found.objective, turned.objective, rtol=2e-6)

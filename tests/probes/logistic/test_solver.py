@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from probe_problems import oracle, standardised, world
+from probe_problems import objective, oracle, standardised, world
 
 from probekit.errors import DataError, UsageError
 from probekit.probes.lbfgs import BatchedLBFGS
@@ -15,6 +15,31 @@ PATH = (1e-4, 1e-2, 1.0, 1e2, 1e4)
 
 def optimum(X, y, C, weights=None):
     return oracle(X, y, C, weights)[1]
+
+
+@pytest.mark.parametrize("n_classes", [2, 5])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_objective_is_that_of_newton_cholesky(n_classes, seed):
+    X, y = world(n_classes=n_classes, seed=seed, n=200 + 20 * seed, d=3 + seed)
+    C, standardise = 10.0 ** (seed % 5 - 2), seed % 2 == 0
+    found = solve_logistic(torch.from_numpy(X), every_problem([Labels(y, n_classes)], [C]), standardise)
+    best = optimum(standardised(X) if standardise else X, y, C)
+    assert found.converged.all()
+    assert found.objective[0] == pytest.approx(best, rel=1e-9)
+    if not standardise:
+        assert objective(X, y, C, found.coef[0], found.intercept[0]) == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize(("n_classes", "tolerance"), [(2, 1e-9), (5, 1e-5)])
+def test_another_order_of_the_classes_is_the_same_fit(n_classes, tolerance):
+    X, y = world(150, 8, n_classes)
+    order = np.roll(np.arange(n_classes), 1)
+    one, other = (
+        solve_logistic(torch.from_numpy(X), every_problem([Labels(k, n_classes)], PATH)) for k in (y, order[y])
+    )
+    np.testing.assert_allclose(other.objective, one.objective, rtol=1e-9)
+    for given, same in ((one.coef, other.coef), (one.intercept, other.intercept)):
+        np.testing.assert_allclose(-same if n_classes == 2 else same[:, order], given, atol=tolerance)
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
