@@ -303,20 +303,26 @@ def check_layer_types(value: Any, n_layers: int) -> None:
         )
 
 
-def given_layer_types(hf: Mapping[str, Any], default: Collection[str]) -> tuple[str, ...]:
-    """The layer_types of a config.json, or those that its family has by default."""
-    given = default if hf.get("layer_types") is None else hf["layer_types"]
-    check_layer_types(given, len(default))
-    return tuple(given)
+def given_layer_types(hf: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The layer_types of a config.json, one for each of its layers; None if it gives none."""
+    if hf.get("layer_types") is None:
+        return None
+    check_layer_types(hf["layer_types"], hf["num_hidden_layers"])
+    return tuple(hf["layer_types"])
 
 
-def check_windows(cfg: Any) -> None:
-    """Refuse a config unless each layer has full attention or a window, and the window a size where one is used."""
+def settle_windows(cfg: Any) -> None:
+    """Make a config's `layer_types` a tuple.
+
+    Raises:
+        DataError: a layer has neither full attention nor a window, or layers have a window that has no size.
+    """
     types = cfg.layer_types
-    if not isinstance(types, tuple) or len(types) != cfg.n_layers or not {*map(str, types)} <= {FULL, SLIDING}:
+    if not isinstance(types, list | tuple) or len(types) != cfg.n_layers or not {*map(str, types)} <= {FULL, SLIDING}:
         raise DataError(
             f"layer_types must be {FULL} or {SLIDING} for each of the {cfg.n_layers} layers; got {types!a:.200}"
         )
+    object.__setattr__(cfg, "layer_types", tuple(types))
     if SLIDING in types:
         check_dimension("sliding_window", cfg.sliding_window, "sliding_window")
 

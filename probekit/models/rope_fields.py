@@ -43,26 +43,31 @@ _KNOWN = {
 
 def rope_from_hf(
     hf: Mapping[str, Any],
-    theta: tuple[str, float] = ("rope_theta", 10000.0),
+    theta: tuple[str | None, float] = ("rope_theta", 10000.0),
     share: tuple[str, float] | None = None,
     kinds: tuple[str, ...] = KINDS,
+    own: str = "rope_theta",
 ) -> dict[str, Any]:
     """The fields `rope_theta` and `rope_scaling` of a config, from a Hugging Face config.json.
 
     Args:
         hf: the fields of config.json.
-        theta: the field outside of rope_parameters with the base of the rotations ("": none), and the default base.
+        theta: the field outside of rope_parameters with the base of the rotations, or None, and the default base.
         share: the same of how much of each head is rotated, returned as `partial_rotary_factor`; None: all of it.
         kinds: of scaling that the family implements.
+        own: the name of the base in the config, if it is not `rope_theta`.
 
     Raises:
         DataError: a rule that is not implemented, or fields that contradict each other.
     """
+    hf = _without_share(hf, only_null=True)
     rope = _rope_fields(hf)
-    base = _number("rope_theta", *theta, rope, hf)
-    found = {"rope_theta": base} if share is None else {"rope_theta": base, _SHARE: _number(_SHARE, *share, rope, hf)}
+    base = _number("rope_theta", own, *theta, rope, hf)
+    found = {own: base}
+    if share is not None:
+        found[_SHARE] = _number(_SHARE, share[0], *share, rope, hf)
     for where in (hf, rope) if share is None else ():
-        if where.get(_SHARE) not in (None, 1):
+        if where.get(_SHARE, 1) != 1:
             raise Unimplemented(f"{_SHARE} {where[_SHARE]!a:.60} is not implemented; only 1 is")
     kind = rope.get("rope_type", rope.get("type"))
     if kind is None and (fields := sorted(str(key) for key in rope.keys() - _PLAIN)):
@@ -78,8 +83,8 @@ def rope_from_hf(
 
 def rope_by_type_from_hf(
     hf: Mapping[str, Any],
-    full: tuple[str, float],
-    local: tuple[str, float],
+    full: tuple[str | None, float],
+    local: tuple[str | None, float],
     kinds: tuple[str, ...] = KINDS,
 ) -> dict[str, Any]:
     """The fields `rope_theta` and `rope_scaling` of layers of full attention, and `local_rope_theta` of the others.
@@ -105,16 +110,18 @@ def rope_by_type_from_hf(
             f"rope_scaling with type {old['type']!a:.60} is read differently by different versions of "
             "transformers; name it rope_type"
         )
-    own = {name: hf[name] for name in local[:1] if name in hf}
-    windowed = rope_from_hf(own | {"rope_parameters": by_type.get(SLIDING)}, local, kinds=())
+    theirs = {name: hf[name] for name in local[:1] if isinstance(name, str) and name in hf}
+    windowed = rope_from_hf(theirs | {"rope_parameters": by_type.get(SLIDING)}, local, kinds=(), own="local_rope_theta")
     stretched = rope_from_hf({**hf, "rope_parameters": by_type.get(FULL)}, full, kinds=kinds)
-    return stretched | {"local_rope_theta": windowed["rope_theta"]}
+    return windowed | stretched
 
 
-def _number(name: str, outside: str, default: float, rope: Mapping[str, Any], hf: Mapping[str, Any]) -> Any:
+def _number(
+    name: str, own: str, outside: str | None, default: float, rope: Mapping[str, Any], hf: Mapping[str, Any]
+) -> Any:
     """A number that rope_parameters hold today, and other files outside of them; they must agree."""
-    value = rope.get(name, hf.get(outside, default))
-    check_positive_number(value, outside or name)  # NaN differs from itself
+    value = rope.get(name, default if outside is None else hf.get(outside, default))
+    check_positive_number(value, own if outside in (own, None) else f"{own} ({outside})")  # NaN differs from itself
     for field in (outside, name) if outside else ():  # today's name outside has no effect in transformers
         if hf.get(field, value) != value:
             where = f"{name} in rope_parameters" if name in rope else outside
@@ -122,11 +129,19 @@ def _number(name: str, outside: str, default: float, rope: Mapping[str, Any], hf
     return value
 
 
+def _without_share(fields: Any, only_null: bool = False) -> Any:
+    """The fields without that of how much of each head is rotated, or without its null, which is as good as none."""
+    if not isinstance(fields, Mapping):
+        return fields
+    return {name: value for name, value in fields.items() if name != _SHARE or (only_null and value is not None)}
+
+
 def _rope_fields(hf: Mapping[str, Any]) -> Mapping[str, Any]:
-    new, old = hf.get("rope_parameters"), hf.get("rope_scaling")
-    if new and old and new != old:
+    new, old = (_without_share(hf.get(name), only_null=True) for name in ("rope_parameters", "rope_scaling"))
+    # transformers reads rope_scaling alone where there are both
+    if new and old and new not in (old, _without_share(old)):
         raise DataError("config.json has both rope_parameters and rope_scaling, and they differ; leave one out")
-    rope = new or old or {}
+    rope = old or new or {}
     if not isinstance(rope, Mapping):
         raise DataError(f"rope_parameters and rope_scaling must be objects or null; got {rope!a:.60}")
     for where in (hf, rope):  # also where no scaling reads it

@@ -40,13 +40,13 @@ from probekit.models.config_fields import (
     check_implemented,
     check_multiple,
     check_pairs,
-    check_windows,
     flag,
     given_layer_types,
     named,
     one_of,
     read_fields,
     real,
+    settle_windows,
     size,
     token_id,
     token_ids,
@@ -194,7 +194,7 @@ class GemmaConfig:
         check_fields(self)
         check_multiple(self, "n_heads", "n_kv_heads")
         check_pairs(self)
-        check_windows(self)
+        settle_windows(self)
         # what a generation has not, such as soft caps of scores in Gemma 3, its config.json cannot say
         said = _fields(self.to_hf())
         if wrong := [name for name, value in vars(self).items() if said[name] != value]:
@@ -462,12 +462,13 @@ def _of_first_generation(hf: Mapping[str, Any], fields: Mapping[str, Any]) -> di
 
 
 def _layer_types(hf: Mapping[str, Any], model_type: str) -> tuple[str, ...]:
-    pattern = VARIANTS[model_type].pattern
+    given, pattern = given_layer_types(hf), VARIANTS[model_type].pattern
+    if given is not None:  # transformers then does not look at the pattern
+        return given
     if model_type == "gemma3_text":
         pattern = hf.get("sliding_window_pattern", pattern)
         check_dimension("n_layers", pattern, "sliding_window_pattern")
-    default = [SLIDING if (layer + 1) % pattern else FULL for layer in range(hf["num_hidden_layers"])]
-    return given_layer_types(hf, default)
+    return tuple(SLIDING if (layer + 1) % pattern else FULL for layer in range(hf["num_hidden_layers"]))
 
 
 def modules(cfg: GemmaConfig) -> dict[str, str]:
@@ -508,11 +509,14 @@ def shape(cfg: GemmaConfig) -> ModelShape:
     return replace(decoder, embedding_sums=1)  # the embedding is multiplied with sqrt(D)
 
 
+def _by_position(_: tuple, output: Any) -> Tensor:
+    return output.transpose(1, 2)  # [B, H, L, K]
+
+
 def twin(cfg: GemmaConfig, names: Mapping[str, HfTensor]) -> HfModel:
     """The classes of transformers for this config, and where they compute our points."""
     points = weight_points(names, PRE_NORM)
-    by_position = lambda _, output: output.transpose(1, 2)  # noqa: E731  [B, L, H, K]
-    points |= {x: points[x]._replace(take=by_position) for x in ("q_norm", "k_norm") if x in points}
+    points |= {x: points[x]._replace(take=_by_position) for x in ("q_norm", "k_norm") if x in points}
     points[LOGITS] = HfPoint("", lambda _, output: output.logits)  # after the soft cap, which is not in lm_head
     variant = VARIANTS[cfg.model_type]
     beside_vision = _BESIDE_VISION if cfg.model_type == "gemma3_text" else {}

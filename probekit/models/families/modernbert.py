@@ -32,12 +32,12 @@ from probekit.models.config_fields import (
     check_fields,
     check_implemented,
     check_pairs,
-    check_windows,
     flag,
     given_layer_types,
     one_of,
     read_fields,
     real,
+    settle_windows,
     size,
     token_id,
     unchecked,
@@ -113,7 +113,7 @@ class ModernBertConfig(SharedWidth):
         check_fields(self)
         self.settle_head_dim()
         check_pairs(self)
-        check_windows(self)
+        settle_windows(self)
 
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> Self:
@@ -127,8 +127,12 @@ class ModernBertConfig(SharedWidth):
             raise DataError(f"layer_norm_eps is {hf['layer_norm_eps']!a:.60}, but norm_eps {eps!a:.60}; leave one out")
         if given.get("init_cutoff", 2.0) is None:
             given["init_cutoff"] = 3.0  # what transformers takes null for
-        rope = rope_by_type_from_hf(hf, ("global_rope_theta", 160_000.0), ("local_rope_theta", 10_000.0), ())
+        # rope_theta and partial_rotary_factor outside of rope_parameters have no effect in transformers
+        read = {name: hf[name] for name in ("rope_parameters", "global_rope_theta", "local_rope_theta") if name in hf}
+        rope = rope_by_type_from_hf(read, ("global_rope_theta", 160_000.0), ("local_rope_theta", 10_000.0), ())
         del rope["rope_scaling"]
+        for each in (hf.get("rope_parameters") or {}).values():
+            check_implemented(each or {}, {"rope_type": "default"}, "modernbert")  # transformers fails at null
         return cls(**given | rope | _layers(hf), mlm_head=mlm_head)
 
     def to_hf(self) -> dict[str, Any]:
@@ -264,9 +268,10 @@ class ModernBert(MaskedLM):
         self.ln_embed = norm_of(cfg)
         self.blocks = nn.ModuleList(Block(cfg, i) for i in range(cfg.n_layers))
         self.ln_final = norm_of(cfg)
-        dense = Linear(cfg.d_model, cfg.d_model, cfg.head_bias)
-        head = MLMHead(dense, cfg.head_activation, norm_of(cfg), cfg.d_vocab if cfg.unembed_bias else 0)
-        self.head = head if cfg.mlm_head else None
+        self.head = None
+        if cfg.mlm_head:
+            dense = Linear(cfg.d_model, cfg.d_model, cfg.head_bias)
+            self.head = MLMHead(dense, cfg.head_activation, norm_of(cfg), cfg.d_vocab if cfg.unembed_bias else 0)
         self.unembed = Embedding(cfg.d_vocab, cfg.d_model) if cfg.mlm_head and not cfg.tie_embeddings else None
 
     def entered(self, tokens: Tensor, position_ids: Tensor) -> Tensor:
@@ -305,9 +310,9 @@ def _layers(hf: Mapping[str, Any]) -> dict[str, Any]:
     both, every = hf.get("local_attention", 128), hf.get("global_attn_every_n_layers", 3)
     check_count(both, "local_attention")
     check_dimension("n_layers", every, "global_attn_every_n_layers")
-    types = [SLIDING if i % every else FULL for i in range(hf["num_hidden_layers"])]
-    given = given_layer_types(hf, types)
-    if "global_attn_every_n_layers" in hf and given != tuple(types):
+    types = tuple(SLIDING if i % every else FULL for i in range(hf["num_hidden_layers"]))
+    given = given_layer_types(hf) or types
+    if "global_attn_every_n_layers" in hf and given != types:
         raise DataError(
             f"layer_types must be those of global_attn_every_n_layers {every}; leave one out, or correct {given!a:.200}"
         )

@@ -33,13 +33,13 @@ from probekit.models.config_fields import (
     check_implemented,
     check_multiple,
     check_pairs,
-    check_windows,
     flag,
     given_layer_types,
     grouped_heads,
     one_of,
     read_fields,
     real,
+    settle_windows,
     size,
     token_id,
     token_ids,
@@ -108,7 +108,9 @@ class OlmoConfig:
         check_multiple(self, "n_heads", "n_kv_heads")
         check_pairs(self)
         if self.layer_types:
-            check_windows(self)
+            settle_windows(self)
+        else:
+            object.__setattr__(self, "layer_types", ())
 
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> Self:
@@ -119,7 +121,7 @@ class OlmoConfig:
         given = read_fields(cls, hf, ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"))
         fields = {"norm_eps": 1e-5, "eos_token_id": 50279} | given  # transformers' defaults
         # a rope_theta outside of rope_parameters is for layers of full attention alone
-        by_type = ("rope_theta", THETA), ("", THETA)
+        by_type = ("rope_theta", THETA), (None, THETA)
         rope = rope_from_hf(hf) if model_type == "olmo2" else rope_by_type_from_hf(hf, *by_type)
         return cls(**fields | grouped_heads(cls, hf, given) | _layers(hf, model_type) | rope, model_type=model_type)
 
@@ -261,7 +263,7 @@ def _layers(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
         if types not in (None, [FULL] * n_layers):
             raise Unimplemented(f"layer_types {types!a:.200} are not implemented for model_type olmo2; leave them out")
         return {"sliding_window": None, "layer_types": ()}
-    types = given_layer_types(hf, [FULL if i % 4 == 3 else SLIDING for i in range(n_layers)])
+    types = given_layer_types(hf) or tuple(FULL if i % 4 == 3 else SLIDING for i in range(n_layers))
     return {"sliding_window": hf.get("sliding_window", 4096), "layer_types": types}
 
 

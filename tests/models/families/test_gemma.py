@@ -225,6 +225,7 @@ _SAME = [
     ({"rope_theta": 1e6, "rope_scaling": None, "rope_local_base_freq": 1e4}, nested({}, None)),
     ({}, {"use_bidirectional_attention": None}),
     ({"sliding_window_pattern": 2}, {"_sliding_window_pattern": 6, "layer_types": [SLIDING, FULL, SLIDING]}),
+    ({"sliding_window_pattern": 2}, {"sliding_window_pattern": 0, "layer_types": [SLIDING, FULL, SLIDING]}),
 ]
 OLD_AND_NEW = [(GEMMA3 | old, new if "rope_parameters" in new else GEMMA3 | new) for old, new in _SAME]
 _REFUSED = [
@@ -248,7 +249,7 @@ _REFUSED = [
     (GEMMA2, {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "dynamic.* is not implemented"),
     (GEMMA3, {"sliding_window_pattern": 0}, "sliding_window_pattern must be a whole number"),
     (GEMMA3, {"sliding_window_pattern": True}, "sliding_window_pattern must be a whole number"),
-    (GEMMA3, {"rope_local_base_freq": -1.0}, "rope_local_base_freq must be a positive number"),
+    (GEMMA3, {"rope_local_base_freq": -1.0}, r"local_rope_theta \(rope_local_base_freq\)"),
     (GEMMA3, {"rope_parameters": {"rope_type": "linear", "factor": 8.0}}, "an object with full_attention and"),
     (GEMMA3, {"rope_parameters": [1]}, "an object with full_attention and"),
     (GEMMA3, {"rope_scaling": {"type": "linear", "factor": 8.0}}, "name it rope_type"),
@@ -256,7 +257,7 @@ _REFUSED = [
     (GEMMA3, {"rope_parameters": {FULL: {"rope_type": "linear", "factor": 2.0}}}, "leave one out"),
     (GEMMA3, {"rope_parameters": {SLIDING: {"rope_type": "linear", "factor": 2.0}}}, "'linear' is not implemented"),
     (GEMMA3, {"rope_parameters": {SLIDING: {"rope_theta": 11.0}}}, "rope_local_base_freq is 10.0"),
-    (GEMMA3, {"rope_local_base_freq": float("nan")}, "rope_local_base_freq must be a positive number .*; got nan"),
+    (GEMMA3, {"rope_local_base_freq": float("nan")}, r"rope_local_base_freq\) must be a positive number .*; got nan"),
     (GEMMA3, {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     (GEMMA3, {"rope_parameters": {SLIDING: 3}}, "must be objects"),
     ({"model_type": "gemma3"}, {"text_config": None}, "text_config"),

@@ -91,6 +91,8 @@ _REFUSED = [
         "rotary_pct must be a positive number .*; got -0.25",
     ),
     ({"rotary_pct": 0.05}, "rotary_pct 0.05 of the 16 coordinates of a head rotates 0; correct it, as .* from 2 to 16"),
+    ({"rotary_emb_base": -1}, r"rope_theta \(rotary_emb_base\) must be a positive number"),
+    ({"rotary_pct": None}, "rotary_pct must be a positive number .*; got None"),
     ({"rope_theta": 5e5}, "rope_theta is 500000.0, but rotary_emb_base is 10000; leave one out"),
     ({"partial_rotary_factor": 1.0}, "partial_rotary_factor is 1.0, but rotary_pct is 0.25; leave one out"),
     (
@@ -109,6 +111,7 @@ _SAME = [
         {"rope_parameters": {"rope_theta": 500, "partial_rotary_factor": 0.5, "rope_type": "default"}},
     ),
     ({}, {"rope_parameters": {"rope_type": "default"}}),
+    ({"rotary_pct": 0.5}, {"rotary_pct": 0.5, "partial_rotary_factor": None}),
     ({}, {"rope_theta": 10000, "partial_rotary_factor": 0.25, "rope_scaling": None, "rope_parameters": None}),
     (
         {"rotary_pct": 1, "rope_scaling": {"type": "linear", "factor": 2}},

@@ -185,6 +185,10 @@ _REFUSED = [
         {"model_type": "phi3", "partial_rotary_factor": 0.5, "rope_parameters": {"partial_rotary_factor": 1.0}},
         "leave one",
     ),
+    (  # transformers reads rope_scaling alone
+        {"model_type": "phi3", "rope_parameters": {"partial_rotary_factor": 0.5}, "rope_scaling": {"rope_theta": 1e4}},
+        "they differ",
+    ),
     ({"model_type": "phi3", "rope_scaling": LLAMA3}, "'llama3' is not implemented; only default and longrope are"),
     ({"model_type": "phi3", "rope_scaling": LONG | {"short_factor": 2.0}}, "must be lists of numbers"),
     (
@@ -218,6 +222,13 @@ _SAME = [
         {"rope_theta": 5e5, "rope_parameters": LLAMA3 | {"rope_theta": 5e5}},
     ),
     ({"rope_scaling": {"type": "linear", "factor": 2}}, {"rope_parameters": {"rope_type": "linear", "factor": 2}}),
+    (PHI3, PHI3 | {"partial_rotary_factor": None}),
+    (
+        PHI3 | {"partial_rotary_factor": 0.5},
+        PHI3
+        | {"rope_parameters": {"rope_type": "default"}}
+        | {"rope_scaling": {"rope_type": "default", "partial_rotary_factor": 0.5}},
+    ),
     (
         PHI3 | {"original_max_position_embeddings": 12, "partial_rotary_factor": 1.0, "rope_scaling": LONG_OF_2024},
         PHI3

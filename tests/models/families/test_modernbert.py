@@ -96,6 +96,11 @@ def test_windows_and_both_thetas_are_active(folder, change):
         assert error(other(tokens), model(tokens)) > 1e-3
 
 
+def test_layer_types_may_be_a_list():
+    listed: Any = list(MIXED["layer_types"])
+    assert replace(TINY["modernbert"], layer_types=listed) == TINY["modernbert"]
+
+
 def test_the_first_block_has_no_attention_norm(model):
     _, c = cached(model, torch.arange(5, 12)[None])
     assert [i for i in range(3) if f"blocks.{i}.ln1.hook_normalized" in c] == [1, 2]
@@ -120,6 +125,11 @@ def test_initial_weights_are_those_of_transformers():
         assert a.weight.abs().max().item() == pytest.approx(b.weight.abs().max().item(), rel=0.02)
 
 
+# outside of rope_parameters, transformers reads neither
+OLD_AND_NEW = [
+    ({"model_type": "modernbert", **SHAPE}, {"model_type": "modernbert", **SHAPE, name: value})
+    for name, value in {"rope_theta": 5.0, "partial_rotary_factor": 0.5}.items()
+]
 _REFUSED = [
     ({"hidden_size": 30}, "must be a multiple of n_heads"),
     ({"hidden_size": 36}, "d_head must be even"),
@@ -131,7 +141,10 @@ _REFUSED = [
     ({"layer_types": "full_attention"}, "layer_types must be a list"),
     ({"layer_types": ["full_attention"] * 4, "global_attn_every_n_layers": 3}, "global_attn_every_n_layers 3"),
     ({"rope_scaling": {"rope_type": "linear", "factor": 2}}, "rope_scaling"),
+    ({"rope_parameters": {"rope_theta": 1e4}}, "rope_parameters must be an object with full_attention and"),
     ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "'yarn' is not implemented"),
+    ({"rope_parameters": {"full_attention": {"rope_type": None}}}, "rope_type = None is not implemented"),
+    ({"rope_parameters": {"full_attention": {"factor": 2}}}, "rope scaling with 'factor' and no rope_type"),
     ({"rope_parameters": {"full_attention": {"rope_theta": 5.0}}, "global_rope_theta": 6.0}, "leave one out"),
     ({"local_rope_theta": float("nan")}, "local_rope_theta must be a positive number .*; got nan"),
     ({"local_rope_theta": None}, "local_rope_theta must be a positive number"),

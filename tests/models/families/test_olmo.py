@@ -1,5 +1,8 @@
 """OLMo 2 and 3, written by hand, against `transformers` and against themselves."""
 
+from dataclasses import replace
+from typing import Any
+
 from tiny_configs import SIZES
 
 from probekit.models.families.olmo import FULL, SLIDING, OlmoConfig
@@ -57,6 +60,12 @@ PUBLISHED = {  # what their config.json says, and how many parameters they have
 }  # fmt: skip
 
 
+def test_layer_types_may_be_a_list():
+    types: Any = [SLIDING, FULL, SLIDING]
+    assert replace(TINY["olmo3"], layer_types=types) == TINY["olmo3"]
+    assert replace(TINY["olmo2"], layer_types=types[:0]) == TINY["olmo2"]
+
+
 _REFUSED = [
     (OLMO2, {"num_key_value_heads": 3}, "must be a multiple of n_kv_heads"),
     (OLMO2, {"head_dim": 7}, r"d_head \(head_dim\) must be even"),
@@ -73,15 +82,17 @@ _REFUSED = [
     (OLMO3, {"sliding_window": 0}, "sliding_window must be a whole number"),
     (OLMO3, {"layer_types": [FULL] * 2}, "for each of 3 layers .*; got a list of 2"),
     (OLMO3, {"layer_types": []}, "for each of 3 layers .*; got a list of 0"),
-    (OLMO3, {"rope_parameters": {SLIDING: {"rope_theta": float("nan")}}}, "rope_theta must be a positive number"),
+    (OLMO3, {"rope_parameters": {SLIDING: {"rope_theta": float("nan")}}}, "local_rope_theta must be a positive number"),
     (OLMO3, {"layer_types": "full"}, "layer_types must be a list"),
     (OLMO3, {"layer_types": [FULL, SLIDING, "chunked"]}, "must be full_attention or sliding_attention for"),
     (OLMO3, {"layer_types": [FULL, SLIDING, ["x"]]}, "must be full_attention or sliding_attention for"),
+    (OLMO3, {"rope_parameters": {SLIDING: HF_YARN}}, "'yarn' is not implemented; only default is"),
     (OLMO3, {"rope_theta": "5"}, "rope_theta must be a positive number"),
     (OLMO3, {"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not implemented"),
 ]
 
 
+OLD_AND_NEW = [(OLMO3, OLMO3 | {"": 3.0})]  # no field outside of rope_parameters gives the base of windowed layers
 IMPOSSIBLE = [(hf | change, match) for hf, change, match in _REFUSED]
 FEATURES = [
     ("olmo3", {"sliding_window": 3}),
