@@ -475,7 +475,8 @@ class Transformer(LanguageModel):
         if "pos_embed" in name and self.cfg.positions == "interleaved":
             return sinusoids(torch.arange(self.cfg.n_ctx), self.cfg.d_model)
         if "embed" in name:
-            return init_embedding(shape, generator).mul_(self.cfg.init_std)
+            rounded = init_embedding(shape, generator).to(self.get_parameter(name).dtype)  # first, as it always was
+            return rounded.mul_(self.cfg.init_std)
         return init_linear(shape, generator)
 
 
