@@ -60,6 +60,14 @@ def test_linear_is_the_product_whichever_kernel_runs(shape, biased):
         assert torch.allclose(linear(x, weight, bias).double(), exact, rtol=1e-6, atol=1e-5)
 
 
+def test_linear_has_its_gradient_in_float32():
+    """Of the input alone, too: no kernel without gradients may take it."""
+    x, weight = torch.randn(3, 4, requires_grad=True), torch.randn(2, 4)
+    linear(x, weight, None).sum().backward()
+    assert x.grad is not None
+    assert torch.allclose(x.grad, weight.sum(0).expand(3, 4))
+
+
 @pytest.mark.parametrize("init", [init_linear, init_embedding])
 def test_initial_weights_are_normal_and_cut_at_three_sigma(init):
     weight, again = (init(torch.Size((600, 400)), torch.Generator().manual_seed(0)) for _ in range(2))
@@ -116,7 +124,10 @@ def test_rms_norm_bears_fp16_extremes():
     assert close(norm(x), expected)
 
 
-@pytest.mark.parametrize("module", [LayerNorm(6, 1e-5), RMSNorm(6, 1e-5), FeedForward(6, 8, "gelu"), SwiGLU(6, 8)])
+LEAVES = [Linear(6, 3), Linear(6, 3, bias=False), LayerNorm(6, 1e-5), RMSNorm(6, 1e-5), FeedForward(6, 8, "gelu")]
+
+
+@pytest.mark.parametrize("module", [*LEAVES, SwiGLU(6, 8)])
 def test_leaves_have_their_gradients(module):
     filled(module).double()
     names, weights = zip(*module.named_parameters(), strict=True)
@@ -150,6 +161,10 @@ def test_activations_are_their_formulas(name, formula):
     for dtype in DTYPES:
         eps = torch.finfo(dtype).eps
         assert torch.allclose(act(x.to(dtype)).double(), formula(x.to(dtype).double()), rtol=4 * eps, atol=4 * eps)
+    extremes = torch.tensor([-65504.0, 0.0, 65504.0], dtype=torch.float16)
+    assert torch.equal(act(extremes), extremes.clamp(min=0))
+    smooth = torch.tensor([-3.0, -0.5, 0.7, 4.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(act, smooth)
 
 
 @pytest.mark.parametrize("shape", [(5,), (1, 5), (3, 4, 5), (9, 70, 5), (0, 5)])

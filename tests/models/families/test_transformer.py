@@ -1,5 +1,7 @@
 """The hand-written encoder-decoder against `transformers`' Marian, against torch's own layers, and against itself."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -7,6 +9,7 @@ import torch
 from marian_oracle import SHAPES, from_hf, ids, oracle_for
 from tiny_configs import SIZES
 from torch import Tensor, nn
+from transformers import MarianMTModel
 from transformers_twins import error
 
 from probekit.errors import UsageError
@@ -35,18 +38,63 @@ def model() -> Transformer:
 
 
 # Our point -> where it stands in a Marian layer: what a module is given, or what it returns.
+ENCODER_PLACES = {
+    "attn.hook_q": ("self_attn.q_proj", "out"), "attn.hook_k": ("self_attn.k_proj", "out"),
+    "attn.hook_v": ("self_attn.v_proj", "out"), "attn.hook_z": ("self_attn.out_proj", "in"),
+    "hook_attn_out": ("self_attn", "out"), "hook_resid_mid": ("self_attn_layer_norm", "in"),
+    "ln1.hook_normalized": ("self_attn_layer_norm", "out"), "mlp.hook_pre": ("fc1", "out"),
+    "mlp.hook_post": ("fc2", "in"), "hook_mlp_out": ("fc2", "out"), "hook_resid_post": ("final_layer_norm", "in"),
+    "ln2.hook_normalized": ("final_layer_norm", "out"),
+}  # fmt: skip
+CROSS_PLACES = {
+    "cross_attn.hook_q": ("encoder_attn.q_proj", "out"), "cross_attn.hook_k": ("encoder_attn.k_proj", "out"),
+    "cross_attn.hook_v": ("encoder_attn.v_proj", "out"), "cross_attn.hook_z": ("encoder_attn.out_proj", "in"),
+    "hook_cross_attn_out": ("encoder_attn", "out"), "hook_resid_mid_cross": ("encoder_attn_layer_norm", "in"),
+    "ln2.hook_normalized": ("encoder_attn_layer_norm", "out"), "ln3.hook_normalized": ("final_layer_norm", "out"),
+}  # fmt: skip
+PLACES = {"encoder": ENCODER_PLACES, "decoder": ENCODER_PLACES | CROSS_PLACES}
+
+
+def watch(oracle: MarianMTModel) -> dict[str, Tensor]:
+    """What passes each of our points in the oracle, filled in by its next forward."""
+    seen: dict[str, Tensor] = {}
+
+    def keep(name: str, scale: float = 1.0) -> tuple[Callable, Callable]:
+        def given(_: Any, args: Any) -> None:
+            seen[name] = args[0]
+
+        def returned(_: Any, __: Any, out: Any) -> None:
+            seen[name] = (out[0] if isinstance(out, tuple) else out) * scale
+
+        return given, returned
+
+    for stack, places in PLACES.items():
+        theirs: Any = oracle.get_submodule(f"model.{stack}")
+        theirs.embed_tokens.register_forward_hook(keep(f"{stack}.hook_embed", theirs.embed_scale)[1])
+        theirs.embed_positions.register_forward_hook(keep(f"{stack}.hook_pos_embed")[1])
+        for i, layer in enumerate(theirs.layers):
+            layer.register_forward_pre_hook(keep(f"{stack}.blocks.{i}.hook_resid_pre")[0])
+            for point, (path, side) in places.items():
+                given, returned = keep(f"{stack}.blocks.{i}.{point}")
+                module = layer.get_submodule(path)
+                _ = module.register_forward_pre_hook(given) if side == "in" else module.register_forward_hook(returned)
+    return seen
+
+
+NOT_IN_THE_ORACLE = ("hook_attn_scores", "hook_pattern", "hook_result", "hook_scale")
 
 
 @pytest.mark.parametrize(
     ("shape", "tied", "learned"), [(shape, tied, not tied) for shape in SHAPES for tied in (True, False)]
 )
-def test_streams_patterns_and_logits_equal_the_oracle(shape, tied, learned):
-    """With padding on the right of sources and targets, at every real token; the self-test compares every point."""
+def test_every_point_equals_the_oracle(shape, tied, learned):
+    """With padding on the right of sources and targets, at every real token."""
     oracle = oracle_for(shape, tied, learned)
     model = from_hf(oracle, learned)
     source, tokens = ids(model, 3, 9), ids(model, 3, 7, seed=2)
     masks = {"encoder": torch.arange(9) < torch.tensor([[9], [5], [1]])}
     masks["decoder"] = torch.arange(7) < torch.tensor([[4], [7], [2]])
+    seen = watch(oracle)
     with torch.no_grad():
         theirs = oracle(
             source, masks["encoder"], tokens, masks["decoder"], use_cache=False, output_hidden_states=True,
@@ -54,9 +102,12 @@ def test_streams_patterns_and_logits_equal_the_oracle(shape, tied, learned):
         )  # fmt: skip
         logits, cache = model.run_with_cache(source, tokens, masks["encoder"], masks["decoder"])
     assert error(logits[masks["decoder"]], theirs.logits[masks["decoder"]]) <= 1e-5
-    for stack, states in (("encoder", theirs.encoder_hidden_states), ("decoder", theirs.decoder_hidden_states)):
-        for i, state in enumerate(states[:-1]):
-            assert error(cache[f"{stack}.resid_pre", i][masks[stack]], state[masks[stack]]) <= 1e-5, (stack, i)
+    assert {name for name in cache if not name.endswith(NOT_IN_THE_ORACLE)} == set(seen)
+    for name, x in seen.items():
+        ours, n_positions = cache[name], cache[name].shape[1]
+        real = masks["encoder" if n_positions == 9 else "decoder"]
+        x = x.expand(len(ours), *x.shape[-2:]).reshape(ours.shape)
+        assert error(ours[real], x[real]) <= 1e-5, name
     for stack, attentions in (("encoder", theirs.encoder_attentions), ("decoder", theirs.decoder_attentions)):
         for i, pattern in enumerate(attentions):
             ours = cache[f"{stack}.blocks.{i}.attn.hook_pattern"].transpose(1, 2)[masks[stack]]
@@ -209,6 +260,8 @@ def test_weights_before_training():
             sigma = 0.3 if "embed" in name else (2 / sum(p.shape)) ** 0.5
             assert abs(p.std().item() / sigma - 1) < 0.05, name
             assert p.abs().max() <= 3 * sigma * 1.0001, name
+    unit = Transformer(replace(cfg, init_std=1.0)).init_weights(0).embed.weight.bfloat16()
+    assert torch.equal(Transformer(cfg).bfloat16().init_weights(0).embed.weight, unit * 0.3)  # rounded, then scaled
 
 
 SOURCE, TARGET = torch.zeros(2, 6, dtype=torch.long), torch.zeros(2, 5, dtype=torch.long)
