@@ -242,10 +242,10 @@ def _points_of(module: str, is_gated: bool) -> tuple[str, ...]:
     return _OUTPUTS.get(module, ())
 
 
-def decoder_twin(name: str, points: Mapping[str, HfPoint], **how: Any) -> HfModel:
+def decoder_twin(name: str, points: Mapping[str, HfPoint]) -> HfModel:
     """The classes of transformers for a decoder whose head is lm_head; `name` begins those of both."""
     logits = {LOGITS: HfPoint("lm_head", module_output)}
-    return HfModel(f"{name}Config", f"{name}ForCausalLM", {**points, **logits}, **how)
+    return HfModel(f"{name}Config", f"{name}ForCausalLM", {**points, **logits})
 
 
 def points_inside(path: str, points: Mapping[str, tuple[str, Callable[[tuple, Any], Tensor]]]) -> dict[str, HfPoint]:

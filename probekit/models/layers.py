@@ -317,8 +317,9 @@ def attention(q_BLHK: Tensor, k_BMGK: Tensor, v_BMGK: Tensor, mask: Mask) -> Ten
     if q_BLHK.device.type == "cuda" and (mask_B1LM is not None or q_BLHK.dtype == torch.float32):
         k_BMGK, v_BMGK = heads_for(q_BLHK, k_BMGK), heads_for(q_BLHK, v_BMGK)
     q, k, v = (x.transpose(1, 2) for x in (q_BLHK, k_BMGK, v_BMGK))
-    how = {"is_causal": isinstance(mask, str), "enable_gqa": q.shape[1] != k.shape[1]}
-    return F.scaled_dot_product_attention(q, k, v, mask_B1LM, **how).transpose(1, 2)
+    grouped = q.shape[1] != k.shape[1]
+    z_BHLK = F.scaled_dot_product_attention(q, k, v, mask_B1LM, is_causal=isinstance(mask, str), enable_gqa=grouped)
+    return z_BHLK.transpose(1, 2)
 
 
 def attention_scores(q_BLHK: Tensor, k_BMGK: Tensor, mask: Mask) -> Tensor:

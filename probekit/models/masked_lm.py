@@ -167,8 +167,10 @@ class SegmentedLM(MaskedLM):
         self.ln_embed = LayerNorm(cfg.d_model, cfg.ln_eps)
         block = cfg.d_model, cfg.n_heads, cfg.d_mlp, cfg.activation, cfg.ln_eps, cfg.d_head
         self.blocks = nn.ModuleList(PostNormBlock(*block) for _ in range(cfg.n_layers))
-        dense, ln = Linear(cfg.d_model, cfg.d_model), LayerNorm(cfg.d_model, cfg.ln_eps)
-        self.head = MLMHead(dense, head_activation, ln, cfg.d_vocab) if cfg.mlm_head else None
+        self.head = None
+        if cfg.mlm_head:
+            dense, ln = Linear(cfg.d_model, cfg.d_model), LayerNorm(cfg.d_model, cfg.ln_eps)
+            self.head = MLMHead(dense, head_activation, ln, cfg.d_vocab)
         self.unembed = Embedding(cfg.d_vocab, cfg.d_model) if cfg.mlm_head and not cfg.tie_embeddings else None
         self.pooler = Linear(cfg.d_model, cfg.d_model) if cfg.pooler else None
 
@@ -261,23 +263,25 @@ def encoder_twin(
     cfg: Any,
     points: Mapping[str, HfPoint],
     logits: str,
-    headed: str = "ForMaskedLM",
+    head_class: str = "ForMaskedLM",
     first_position: int = 0,
 ) -> HfModel | None:
-    """The classes of transformers for an encoder, and where they compute our points; None where heads share no d_model.
+    """The classes of transformers for an encoder, and where they compute our points.
+
+    None if the heads' widths do not add up to d_model: transformers has no such heads.
 
     Args:
         name: how the names of the classes begin.
         cfg: its config.
         points: those below the head.
         logits: the path of the module that gives the logits.
-        headed: how the name of the class with the head ends.
+        head_class: how the name of the class with the head ends.
         first_position: the position id of a text's first token.
     """
     if cfg.head_dim is not None:
         return None
     head = {LOGITS: HfPoint(logits, module_output)} if cfg.mlm_head else {}
-    kind = headed if cfg.mlm_head else "Model"
+    kind = head_class if cfg.mlm_head else "Model"
     return HfModel(f"{name}Config", name + kind, {**points, **head}, first_position=first_position)
 
 

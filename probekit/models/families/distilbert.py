@@ -101,8 +101,10 @@ class DistilBert(MaskedLM):
         self.ln_embed = LayerNorm(cfg.d_model, LN_EPS)
         block = cfg.d_model, cfg.n_heads, cfg.d_mlp, cfg.activation, LN_EPS, cfg.d_head
         self.blocks = nn.ModuleList(PostNormBlock(*block) for _ in range(cfg.n_layers))
-        dense, ln = Linear(cfg.d_model, cfg.d_model), LayerNorm(cfg.d_model, LN_EPS)
-        self.head = MLMHead(dense, cfg.activation, ln, cfg.d_vocab) if cfg.mlm_head else None
+        self.head = None
+        if cfg.mlm_head:
+            dense, ln = Linear(cfg.d_model, cfg.d_model), LayerNorm(cfg.d_model, LN_EPS)
+            self.head = MLMHead(dense, cfg.activation, ln, cfg.d_vocab)
         self.unembed = Embedding(cfg.d_vocab, cfg.d_model) if cfg.mlm_head and not cfg.tie_embeddings else None
 
     def entered(self, tokens: Tensor, position_ids: Tensor) -> Tensor:

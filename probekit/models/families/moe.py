@@ -283,8 +283,11 @@ class Block(nn.Module):
         self.hook_attn_out = HookPoint("B L D")
         self.hook_resid_mid = HookPoint("B L D")
         self.ln2 = RMSNorm(cfg.d_model, cfg.norm_eps)
-        is_dense, width = layer in cfg.dense_layers, cfg.d_dense_mlp or 0
-        self.mlp = SwiGLU(cfg.d_model, width, False, cfg.activation) if is_dense else SparseMLP(cfg)
+        if layer in cfg.dense_layers:
+            assert cfg.d_dense_mlp is not None, "the config checks it"
+            self.mlp = SwiGLU(cfg.d_model, cfg.d_dense_mlp, False, cfg.activation)
+        else:
+            self.mlp = SparseMLP(cfg)
         self.hook_mlp_out = HookPoint("B L D")
         self.hook_resid_post = HookPoint("B L D")
 
@@ -462,9 +465,9 @@ def twin(cfg: MoeConfig, names: Mapping[str, HfTensor]) -> HfModel:
     points |= points_inside("model.layers.{layer}", sparse | {"mlp_out": ("mlp", module_output)})
     if (limit := cfg.clip_qkv) is not None:
         points["v"] = points["v"]._replace(take=lambda _, output: output.clamp(-limit, limit))
-    # eager, as its grouped product of all experts does not take float64
-    how = {"options": {"experts_implementation": "eager"}, "slots": partial(slots, cfg.model_type)}
-    return decoder_twin(CLASSES[cfg.model_type], points, **how)
+    eager = {"experts_implementation": "eager"}  # as its grouped product of all experts does not take float64
+    found = decoder_twin(CLASSES[cfg.model_type], points)
+    return found._replace(options=eager, slots=partial(slots, cfg.model_type))
 
 
 FAMILY = Family(
