@@ -181,6 +181,8 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
     """
     if job.picture is not None and not job.dry_run:
         raise UsageError("--picture draws what a dry run shows; add --dry-run, or leave it out")
+    if job.picture is not None and job.picture.suffix.lower() not in ("", ".png", ".svg", ".pdf"):
+        raise UsageError(f"--picture ends in .png, .svg or .pdf; got {job.picture.name!a:.60}")
     if options.stats and job.stats_only:
         raise UsageError("--stats keeps the activations, --stats-only does not: give one of them")
     if job.stats_only and (options.devices or options.engine):
@@ -377,5 +379,5 @@ def _describe(plan: "ExtractionPlan", sums: Sums) -> str:
     if sums is None:
         return describe_plan(plan)
     lines = [line for line in describe_plan(plan).split("\n") if sums == "also" or not line.startswith("size ")]
-    size = f"{statistics_bytes(plan.task, plan.widths) / 1e6:,.1f} MB of sums for each place and split"
+    size = f"{statistics_bytes(plan.task, plan.widths) / 1e6:,.1f} MB in all: sums for each place and split"
     return "\n".join([*lines, f"{'stats':<9}{size}{'' if sums == 'also' else '; no activations'}"])

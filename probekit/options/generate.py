@@ -88,9 +88,18 @@ class ContinuationOptions(Options, heading=CONTINUED):
         *Sampling.conflicts,
         *(
             Conflict(
-                name, "generate", f"{name} is for texts that the model continues; give --generate N too", needs=True
+                name,
+                "generate",
+                f"{name} ({flag}) is for texts that the model continues; give --generate N too",
+                needs=True,
             )
-            for name in ("temperature", "top_k", "top_p", "generate_seed", "stop_tokens")
+            for name, flag in (
+                ("temperature", "--temperature"),
+                ("top_k", "--top-k"),
+                ("top_p", "--top-p"),
+                ("generate_seed", "--generate-seed"),
+                ("stop_tokens", "--stop"),
+            )
         ),
     )
 

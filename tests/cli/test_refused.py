@@ -35,6 +35,7 @@ EARLY = r"""
 2 extract --model m --dataset d --via transfomers      -> got 'transfomers'; did you mean transformers?
 2 extract --model m --dataset d --device-map atuo      -> is one of auto; got 'atuo'; did you mean auto?
 2 extract --model m --dataset d --dtype bf32           -> unknown type 'bf32'; did you mean fp32
+2 extract --model m --dataset d --dry-run --picture x.xyz -> --picture ends in .png, .svg or .pdf
 2 extract --model m --dataset d --store-dtype int8     -> unknown type 'int8'
 2 extract --model m --dataset d --position middle      -> got 'middle'; known are: last, first, mean
 2 extract JOB --points nope                            -> unknown point 'nope'

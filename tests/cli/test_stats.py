@@ -52,7 +52,7 @@ def test_a_dry_run_shows_their_size(here: Path, job: list[str], capsys: Capture)
     assert run([*job, "--stats", "--dry-run"]) == 0
     both = capsys.readouterr().out
     assert "\nsize " in both
-    assert "\nstats    0.0 MB of sums for each place and split\n" in both
+    assert "\nstats    0.0 MB in all: sums for each place and split\n" in both
     assert run([*job, "--stats", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["statistics"] == "beside"  # scripts read this value
     assert run([*job, "--stats-only", "--dry-run"]) == 0

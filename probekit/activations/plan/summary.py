@@ -107,8 +107,8 @@ def describe_plan(plan: ExtractionPlan) -> str:
         "padding": f"{PADDING[plan.model.batching]}; padded batches of {PADDED_BATCH} in this order would compute "
         f"{n['padded_tokens']:,} tokens",
         "batches": f"{n['batches']:,} of up to {n['batch_tokens']:,} nodes{blocks}",
-        "size": f"{n['bytes'] / 1e6:,.1f} MB: {rows} rows x {len(n['places'])} places x {_distinct(n['widths'])}, "
-        f"{n['dtype']}",
+        "size": f"{n['bytes'] / 1e6:,.1f} MB: {rows} rows x {counted(len(n['places']), 'place')} "
+        f"x {_distinct(n['widths'])}, {n['dtype']}",
         **({} if plan.edits is None else {"edits": n["edits"]}),
         **({"note": note} if (note := formatting_note(plan)) else {}),
         **token_label_lines(plan.model, task, plan.sequences),
