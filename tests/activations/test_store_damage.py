@@ -1,6 +1,7 @@
 """A store notices every altered byte, and what cannot be."""
 
 import contextlib
+import hashlib
 import os
 import shutil
 
@@ -12,6 +13,7 @@ from store_cases import Stopped, files, flip, lasting, run, shard_of, stop_after
 from probekit.activations import load_activations, verify
 from probekit.activations.store.format import read_plan, read_record
 from probekit.activations.store.shard import Record, TensorRecord, record_body
+from probekit.activations.store.writer import StoreWriter
 from probekit.errors import StorageError
 from probekit.files.durable import seal, unseal
 
@@ -226,3 +228,22 @@ def test_a_store_of_another_format_says_so(model, task, path):
     (path / "plan.json").write_bytes(seal({**body, "identity": {**body["identity"], "version": 1}})[0])
     with pytest.raises(StorageError, match="format 1, and this probekit reads formats 2 and 3; extract again"):
         load_activations(path)
+
+
+def test_a_shard_of_other_rows_is_not_taken_for_this_runs(model, task, path):
+    run(model, task, path)
+    plan = read_plan(path)
+    writer, (record, _) = StoreWriter(path, plan), read_record(path, plan, 1)
+    assert writer.has(1, record.rows)
+    with pytest.raises(StorageError, match="holds rows of another run; name another folder"):
+        writer.has(1, record.rows[::-1])
+
+
+def test_a_checksum_is_of_all_bytes_however_many_are_written_at_once(model, task, path, monkeypatch):
+    monkeypatch.setattr("probekit.activations.store.shard.CHUNK", 64)
+    run(model, task, path)
+    store, (record, _) = load_activations(path), read_record(path, read_plan(path), 1)
+    values = store.read("resid_pre.1", record.rows)
+    assert values.nbytes > 2 * 64
+    assert record.tensors["resid_pre.1"].sha256 == hashlib.sha256(values.numpy().tobytes()).hexdigest()
+    store.verify()

@@ -1,4 +1,5 @@
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from probekit.activations.activations import ActivationSet
 from probekit.activations.layout import Layout
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import DEFAULT_C, ProbeResults
+from probekit.evaluation.fits.choose import certified
 from probekit.evaluation.results.wording import metric_name
 from probekit.probes import PROBES, LogisticProbe
 from probekit.selections import ALL, Selection
@@ -345,3 +347,15 @@ def test_a_metric_that_cannot_be_is_named(world):
 def test_what_is_no_activations_is_refused():
     with pytest.raises(UsageError, match="expected activations, as extract and load_activations return them; got str"):
         train_probes("runs/gpt2-sst2")  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("fits", "found"),
+    [
+        ([(True, 1e-9), (True, 1e-3)], (True, 1e-3)),  # the worst of the rounds
+        ([(True, 1e-9), (False, np.inf)], (False, None)),
+        ([(True, 1e-9), (True, None)], (True, None)),
+    ],
+)
+def test_the_certificate_of_several_fits_is_the_worst(fits, found):
+    assert certified([SimpleNamespace(converged_=converged, gap_=gap) for converged, gap in fits]) == found

@@ -161,3 +161,18 @@ def test_groups_never_straddle_carved_splits(rows, floats):
     groups = [group for _, group in rows]
     splits = carve_missing(labels, ["train"] * len(rows), groups, ["validation", "test"], 0)
     assert len(set(zip(groups, splits.tolist(), strict=True))) == len(set(groups))
+
+
+def test_the_carved_test_split_does_not_depend_on_whether_validation_is_carved():
+    labels, given = np.arange(60) % 2, np.full(60, "train")
+    both = carve_missing(labels, given, list(range(60)), ("validation", "test"), seed=3)
+    alone = carve_missing(labels, given, list(range(60)), ("test",), seed=3)
+    assert (both == "validation").sum() == (both == "test").sum() == 6
+    np.testing.assert_array_equal(both == "test", alone == "test")
+
+
+def test_numbers_are_in_quantile_bins_whose_lower_edge_belongs_to_them():
+    labels = np.array([*np.repeat(np.arange(20.0), 10), np.nan])
+    edges = np.quantile(labels[:-1], np.arange(1, 10) / 10)
+    np.testing.assert_array_equal(strata(labels), [*np.digitize(labels[:-1], edges), -1])
+    assert np.bincount(strata(labels)[:-1]).tolist() == [20] * 10

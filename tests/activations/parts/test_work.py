@@ -7,7 +7,9 @@ from store_cases import flip, of_shards, shard_of
 from user_files import write_model
 
 from probekit.activations import load_activations, plan_extraction, run_plan
+from probekit.activations.parts.cut import read_cuts, write_cut
 from probekit.activations.parts.work import ShardDone, begin_work, finish_store, open_work, write_shards
+from probekit.activations.store.format import read_plan
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.interventions import add
 from probekit.models import load_model
@@ -96,3 +98,12 @@ def test_shards_that_are_there_are_checked_as_requested(plan, tmp_path):
 
 def hashed(plan, path, check):
     run_plan(plan, path, engine=EngineOptions(check=check))
+
+
+def test_a_cut_that_leaves_shards_out_is_not_followed(plan, tmp_path):
+    path = tmp_path / "store"
+    begin_work(plan, path)
+    stored, every = read_plan(path), list(range(len(plan.shards)))
+    write_cut(path, stored, [every[::2], every[1::2]])
+    write_cut(path, stored, [every[:1], every[1:2], every[2:-1]])
+    assert read_cuts(path, stored) == {2: [every[::2], every[1::2]]}

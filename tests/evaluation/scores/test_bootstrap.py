@@ -203,6 +203,7 @@ def test_resamples_are_the_same_for_a_seed_and_keep_the_number_of_units(monkeypa
     assert (alone.sum(axis=1) == 5).all()
     again = np.concatenate(list(Bootstrap(5, seed=3, resamples=50).weights()))
     np.testing.assert_array_equal(alone, again)
+    assert (alone != np.concatenate(list(Bootstrap(5, seed=4, resamples=50).weights()))).any()
     monkeypatch.setattr("probekit.evaluation.scores.bootstrap._CHUNK", 7 * 5)
     monkeypatch.setattr("probekit.evaluation.scores.bootstrap._LEAST_CHUNK", 1)
     chunks = list(Bootstrap(5, seed=3, resamples=50).weights())

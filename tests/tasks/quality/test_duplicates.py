@@ -168,3 +168,11 @@ def test_some_of_the_inputs_are_compared_as_if_there_were_no_others(as_ids):
     found, expected = (near_pairs(one.shingles(), every) for one in (some, alone))
     assert sorted(zip(*found, strict=True)) == sorted(zip(*expected, strict=True))
     assert len(found[0])
+
+
+def test_an_exact_duplicate_is_no_near_one():
+    text = "after long debates the committee approved the plan for the new bridge over the wide river on monday"
+    near = text.replace("monday", "friday")
+    exact, close = duplicates.duplicates_in([text, near], [text, text.replace("monday", "sunday"), "nothing of this"])
+    assert exact.tolist() == [True, False, False]
+    assert close.tolist() == [False, True, False]
