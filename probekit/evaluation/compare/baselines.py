@@ -140,9 +140,9 @@ def _fitted(examples: LabelledInputs) -> dict[str, tuple[Fits, float]]:
     return found
 
 
-def _highest(keys: list[list[tuple[bool, float, float]]], fits: list[BaselineFit]) -> int:
-    """The number of the fit that is selected by the mean keys [choosers, fits, 3]."""
-    means = np.mean(keys, axis=0).tolist()
+def _highest(parts: list[list[tuple[bool, float, float]]], fits: list[BaselineFit]) -> int:
+    """The number of the fit that is selected by the mean parts of their keys [choosers, fits, 3]."""
+    means = np.mean(parts, axis=0).tolist()
     rows = zip(means, fits, strict=True)
     keys = [selection_key(sound, value, loss, fit.C) for (sound, value, loss), fit in rows]
     return max(range(len(keys)), key=keys.__getitem__)
