@@ -36,7 +36,6 @@ def test_a_regression_passes_and_says_what_it_is():
             r"example '1' has nan as its 'height'; leave it out \(2 in all",
         ),
         ((1, 2, 3, 4, 5, -np.inf), "example '5' has -inf"),
-        ((1, 2, 3, 4, 5, -1e101), r"at most 1e\+100, example '5' has -1e\+101"),
         ((1.0,) * 6, "two different values of 'height' or more in every split, got train: 2 of 1 to 1; "),
         ((1.0, 2, 3, 4, 5, 5), "test: 2 of 5 to 5; add examples"),
     ],
