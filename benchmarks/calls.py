@@ -36,6 +36,7 @@ from probekit.selections import Selection
 
 PACKAGE = Path(probekit.__file__).parent
 TOOLS = {"errors", "text", "versions", "progress", "tables", "devices", "durable", "files", "points", "options"}
+TOOLS |= {"remote", "plain_files", "scratch", "hub"}  # of `files`, where they stood before there was this folder
 DEEP = 4
 LONG = 32  # containers with more entries are not searched
 Carries = Callable[[Any], bool]
@@ -164,7 +165,8 @@ def main() -> None:
     import probekit as pk
 
     model, task = tiny()
-    out = Path(tempfile.mkdtemp()) / "store"
+    scratch = tempfile.TemporaryDirectory()
+    out = Path(scratch.name) / "store"
     layers, position = [0, 2], np.array([i % 3 + 1 for i in range(60)])
     how: dict[str, Any] = {"layers": layers, "position": position, "progress": False}
     acts = pk.extract(model, task, **how)  # also imports everything

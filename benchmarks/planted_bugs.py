@@ -247,6 +247,10 @@ BUGS = [
         STORE,
         'if has_form(RecordFile, body) and plan_seal in (None, body["plan"]):',
         "if has_form(RecordFile, body):",
+        'if matches(body, _RECORD) and plan_seal in (None, body["plan"]):',
+        "if matches(body, _RECORD):",
+        'if matches(body, RECORD) and plan_seal in (None, body["plan"]):',
+        "if matches(body, RECORD):",
     ),
     bug(
         "rows-may-repeat",
@@ -345,6 +349,8 @@ BUGS = [
         "tests/activations/plan tests/test_selections.py",
         "else np.arange(found[-1] + 1, n)",
         "else np.arange(found[-1], n)",
+        "found = np.arange(found[-1] + 1, n)",
+        "found = np.arange(found[-1], n)",
     ),
     bug(
         "token-touching-a-span",
@@ -540,6 +546,8 @@ BUGS = [
         "tests/probes/test_ridge.py",
         "return RidgePath(values, Z.T @ U, U.T @ (targets - targets.mean(dim=0)), middle, mean, scale, (Z, targets))",
         "return RidgePath(values, Z.T @ U, U.T @ targets * 1.01, middle, mean, scale, (Z, targets))",
+        "self.loadings = U.T @ (targets - targets.mean(dim=0))",
+        "self.loadings = U.T @ targets * 1.01",
     ),
     bug(
         "signs-of-the-first-class",
@@ -672,7 +680,7 @@ BUGS = [
     ),
     bug(
         "two-workers-take-one-piece",
-        "tests/engines/test_schedule.py",
+        "tests/engines/test_schedule.py tests/engines/test_shares.py",
         "again = [number for number in numbers if number in self.left and number not in waiting]",
         "again = [number for number in numbers if number in self.left]",
     ),
@@ -684,7 +692,7 @@ BUGS = [
     ),
     bug(
         "lost-shards-stay-lost",
-        "tests/engines/test_schedule.py tests/engines/test_schedule.py",
+        "tests/engines/test_schedule.py tests/engines/test_shares.py",
         "self._queue.extendleft(reversed(again))",
         "self._queue.extendleft(reversed(again[1:]))",
     ),
@@ -699,12 +707,16 @@ BUGS = [
         "tests/sharing/test_push.py",
         "bulk = [file for file in sorted(files, key=order) if not file.is_last]\n",
         "bulk = sorted(files, key=lambda file: not file.is_last)\n",
+        "bulk = [file for file in sorted(files, key=_order) if not file.is_last]\n",
+        "bulk = sorted(files, key=lambda file: not file.is_last)\n",
     ),
     bug(
         "earlier-results-stay",
         "tests/sharing/test_push.py",
         "last: list[Any] = [CommitOperationDelete(_remote_name(plan, name)) for name in stale]",
         "last: list[Any] = [CommitOperationDelete(_remote_name(plan, name)) for name in stale[1:]]",
+        "removed = [CommitOperationDelete(_remote_name(where, name)) for name in stale]",
+        "removed = [CommitOperationDelete(_remote_name(where, name)) for name in stale[1:]]",
     ),
     # the command line, and what it makes
     bug(
@@ -751,6 +763,8 @@ BUGS = [
         "tests/activations/test_store_repair.py tests/cli/test_verify.py",
         'if error:\n                check.add(f"shards/{record.file}", error)',
         'if error and number + 1 < len(records):\n                check.add(f"shards/{record.file}", error)',
+        '        if error:\n            check.add(f"shards/{record.file}", error)',
+        '        if error and number + 1 < len(records):\n            check.add(f"shards/{record.file}", error)',
     ),
     bug(
         "repair-takes-other-bits",

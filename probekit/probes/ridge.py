@@ -226,7 +226,7 @@ class RidgePath:
         assert self.rows is not None
         (Z, targets), D = self.rows, len(self.scale)
         targets = targets - targets.mean(dim=0)
-        if isinstance(Z, Stream):  # R stands for the rows: the same products, and so the same solutions
+        if isinstance(Z, Stream):  # the factor R replaces the rows: it has their products, and so their solutions
             R = triangle_of(Z, targets, self.mean, self.scale)
             return least_norm(R[:, :D], R[:, D:], Z.n)
         return least_norm(Z, targets)

@@ -144,7 +144,7 @@ def write_labels(
     splits: LabelledSplits | None,
     replace: bool,
 ) -> bool:
-    """Write a label set, and splits made with it, beside the `known` ones of the store at `path`.
+    """Add a label set, and splits made with it, to the store at `path`, which has the `known` ones.
 
     False if it is there already, with the same labels. `splits=None` keeps the splits of the store.
 

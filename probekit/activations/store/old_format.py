@@ -93,7 +93,7 @@ class _Rows(TypedDict):
 
 
 def is_old(body: dict[str, Any]) -> bool:
-    """Whether examples.json is of format 2, in which the layout stands beside the rows."""
+    """Whether examples.json is of format 2, whose layout has a length for each text."""
     return "lengths" in (body.get("layout") or {"lengths": None})
 
 

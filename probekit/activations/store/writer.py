@@ -325,7 +325,7 @@ class StoreWriter:
         self._pending.clear()
 
     def finish(self, meta: dict[str, Any] | None = None) -> None:
-        """Write the manifest, with `meta` beside the plan's provenance: from now on the store is complete.
+        """Write the manifest, with `meta` added to the plan's provenance: from now on the store is complete.
 
         Raises:
             StorageError: the disk refused, or a record is damaged.

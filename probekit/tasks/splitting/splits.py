@@ -303,8 +303,8 @@ def text_numbers(inputs: Sequence[Any]) -> np.ndarray:
 
 
 def _text_numbers(texts: Sequence[str]) -> np.ndarray:
-    # Finding words takes most of the time, and only texts that are equal without any white space need it. A number of
-    # 64 bits stands for each text, so that memory does not hold the texts; texts of one number are compared themselves.
+    # Finding words takes most of the time, and only texts that are equal without any white space need it. Memory holds
+    # a hash of 64 bits for each text, not the text; texts with equal hashes are compared themselves.
     rough = np.fromiter((hash(_without_spaces(text)) for text in texts), np.int64, len(texts))
     order = np.argsort(rough, kind="stable")
     rough = rough[order]
