@@ -14,6 +14,7 @@ _HOMES = {
     "plot_causal": "plots.causal",
     "plot_comparison": "plots.side_by_side",
     "plot_curves": "plots.panels",
+    "plot_grids": "plots.grids",
     "plot_patching": "plots.patching",
     "plot_positions": "plots.positions",
     "plot_projection": "plots.projection",

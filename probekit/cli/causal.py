@@ -36,6 +36,7 @@ from probekit.options.option import CHECKS, RUNS, help_of, option
 from probekit.options.picture import PictureOptions
 from probekit.options.typed import json_value
 from probekit.points import places_of
+from probekit.results_folders import check_results_folder
 from probekit.text import listed
 
 if TYPE_CHECKING:
@@ -333,9 +334,7 @@ def _check_out(folder: Path, question: Mapping[str, Any]) -> None:
         StorageError: something other than causal results is there.
         ResumeMismatch: results of another question.
     """
-    from probekit.causal.results.files import check_causal_folder
-
-    check_causal_folder(folder)
+    check_results_folder(folder, "causal")
     try:
         asked = read_as(_Asked, parse_record(read_bytes(folder / "causal.json", MAX_RESULTS)))["meta"]["asked"]
         different = sorted(name for name, value in question.items() if asked.get(name) != value)

@@ -49,11 +49,12 @@ def compare(job: CompareJob, options: CompareOptions, picture: PictureOptions) -
         raise UsageError("compare needs two runs or more; name their folders")
     with console.interrupt_says("the runs are complete, no comparison was written; run the same command again"):
         from probekit.plots import save_comparison_plot
+        from probekit.results_folders import check_results_folder
         from probekit.side_by_side import compare as put_side_by_side
-        from probekit.side_by_side.files import FILE, check_comparison_folder
+        from probekit.side_by_side.files import FILE
 
         if job.out is not None:
-            check_comparison_folder(job.out)
+            check_results_folder(job.out, "comparison")
         found = put_side_by_side(job.runs, **vars(options))
     draw = partial(save_comparison_plot, **vars(picture))
     folder = job.out or _folder(job, options)

@@ -10,12 +10,11 @@ from probekit.cli.fields import JsonOutput, argument
 from probekit.errors import DataError
 from probekit.files.remote.path import AnyPath
 from probekit.manifest import results_home
+from probekit.results_folders import KINDS
 from probekit.text import counted, listed, printable
 
 if TYPE_CHECKING:
     from probekit.activations import StoreInfo
-
-RESULTS = ("results.json", "curves.json", "positions.json", "heads.json", "causal.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +51,7 @@ def ls(job: LsJob) -> None:
 
 def results_of(info: "StoreInfo") -> list[Path]:
     """The folders in a store that hold results of `probekit train-probe`."""
-    return sorted(path.parent for name in RESULTS for path in results_home(info.path).glob(f"*/{name}"))
+    return sorted(path.parent for each in KINDS.values() for path in results_home(info.path).glob(f"*/{each.file}"))
 
 
 def describe(info: "StoreInfo") -> str:

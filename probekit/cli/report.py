@@ -7,12 +7,12 @@ from pathlib import Path
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
-from probekit.cli.results import RESULT_FILES
 from probekit.files.remote.path import as_path, local_path
 from probekit.machine.progress import parts_line
 from probekit.manifest import newest_with_results
 from probekit.options import ReportOptions
 from probekit.options.option import option
+from probekit.results_folders import KINDS
 
 DEFAULT = "report.html"
 
@@ -48,7 +48,7 @@ def report(job: ReportJob, options: ReportOptions) -> None:
         probekit report runs/STORE/results/label-resid_pre-logistic --out probe.html
         probekit report runs/gpt2-sst2 runs/pythia-sst2 --title "SST-2 in two models"
     """
-    runs = job.runs or [str(newest_with_results(Path("runs"), [*RESULT_FILES.values(), "causal.json"]))]
+    runs = job.runs or [str(newest_with_results(Path("runs"), [each.file for each in KINDS.values()]))]
     if job.runs is None and not job.quiet:
         console.note(f"results: {runs[0]} (the newest store that holds some)")
     home = local_path(as_path(runs[0])) if len(runs) == 1 else None

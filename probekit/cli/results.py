@@ -18,6 +18,7 @@ from probekit.manifest import results_home
 from probekit.options import CurveOptions, ProbeOptions
 from probekit.options.option import help_of
 from probekit.options.typed import json_value
+from probekit.results_folders import KINDS, check_results_folder, kind_in
 from probekit.text import listed
 
 NAME_ORDER = (
@@ -43,15 +44,6 @@ NAME_ORDER = (
     "on_bad_row",
 )
 """Options in the order of a folder's name; those of later versions follow, and the seed is last."""
-
-RESULT_FILES = {
-    "curve": "results.json",
-    "curves": "curves.json",
-    "positions": "positions.json",
-    "heads": "heads.json",
-    "shift": "transfer.json",
-}
-"""Kind of results -> the file that is written last."""
 
 _ALWAYS_NAMED = ("label", "point", "probe")  # always part of the name
 _LONGEST = 200  # characters of a folder's name; file systems take 255 bytes
@@ -127,24 +119,15 @@ def check_out(out: Path, activations: Mapping[str, Any], question: Mapping[str, 
         out: a folder, or nothing yet.
         activations: what is known about the activations (`Store.meta`).
         question: from `question_of`, with `random_init`.
-        kind: of the results, a key of `RESULT_FILES`.
+        kind: of the results, a key of `KINDS`.
 
     Raises:
         StorageError: something other than results is there.
         ResumeMismatch: results of another question.
     """
-    from probekit.evaluation import (
-        check_curves,
-        check_head_folder,
-        check_position_folder,
-        check_results_folder,
-        check_transfer_folder,
-    )
-
-    checks = {"curve": check_results_folder, "curves": check_curves, "shift": check_transfer_folder}
-    (checks | {"positions": check_position_folder, "heads": check_head_folder})[kind](out)
+    check_results_folder(out, kind)
     try:
-        meta = read_as(_Answered, parse_record(read_bytes(out / RESULT_FILES[kind], MAX_RESULTS)))["meta"]
+        meta = read_as(_Answered, parse_record(read_bytes(out / KINDS[kind].file, MAX_RESULTS)))["meta"]
         stored, read = meta["asked"], meta["activations"]
         different = _different(stored, question) + [key for key in read if activations.get(key, read[key]) != read[key]]
     except (OSError, ValueError):
@@ -175,15 +158,21 @@ def _with_curves(body: dict[str, Any], folder: Path) -> dict[str, Any]:
     """What a results file holds, with what each of its curves holds, where it lists any."""
     if "curves" not in body:
         return body
-    own = [json.loads((folder / entry["folder"] / "results.json").read_text()) for entry in body["curves"]]
+    own = [_body_in(folder / entry["folder"]) for entry in body["curves"]]
     return {**body, "curves": [entry | curve for entry, curve in zip(body["curves"], own, strict=True)]}
+
+
+def _body_in(folder: Path) -> dict[str, Any]:
+    """What the file of the results in a folder holds."""
+    kind = kind_in(folder)
+    assert kind is not None
+    return json.loads((folder / KINDS[kind].file).read_text())
 
 
 def save_and_show(
     results: Any,
     folder: Path,
     draw: Callable[[Any, Path], Path | list[Path]],
-    file: str,
     where: dict[str, Any],
     complete: str,
     output: Output | None,
@@ -194,7 +183,6 @@ def save_and_show(
         results: `ProbeResults`, `ProbeCurves` or `TransferResults`.
         folder: where they go.
         draw: writes the picture, or several, into the folder.
-        file: the name of the JSON file in the folder.
         where: the paths that the JSON output begins with.
         complete: what is complete already, for Ctrl-C.
         output: how to print; None prints nothing.
@@ -209,7 +197,7 @@ def save_and_show(
         paths = {**where, "results": str(folder), "picture": pictures[0]}
         if isinstance(drawn, list):
             paths["pictures"] = pictures
-        console.result_json(paths | _with_curves(json.loads((folder / file).read_text()), folder))
+        console.result_json(paths | _with_curves(_body_in(folder), folder))
     elif output.quiet:
         console.result("\n".join(pictures))
     else:

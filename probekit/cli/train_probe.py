@@ -10,7 +10,7 @@ from probekit.cli import console, probes, stores
 from probekit.cli.checkpoints import train_each
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
-from probekit.cli.results import RESULT_FILES, check_out, question_of, results_folder, save_and_show
+from probekit.cli.results import check_out, question_of, results_folder, save_and_show
 from probekit.errors import UsageError
 from probekit.files.remote.path import AnyPath
 from probekit.logging_to.check import check_tracker
@@ -70,7 +70,8 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions, picture: PictureOptio
     accuracy_by_layer.png and .svg, results.json, results.csv and the probes. Several points, label sets or probes have
     a table with a line for each curve, one curves.png, one results.csv, and a folder for each curve. With --by position
     there is a line for each place in the text, and positions.png is a heatmap of layers and positions. With --by head
-    there is a line for each attention head, and the heatmap is heads.png.
+    there is a line for each attention head, and the heatmap is heads.png. Several of these have a folder each, and
+    grids.png has all heatmaps.
 
     \b
     Examples:
@@ -80,13 +81,12 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions, picture: PictureOptio
         probekit train-probe runs/gpt2-sst2 --point resid_pre,attn_out --label all
         probekit train-probe runs/gpt2-sst2 --probe logistic,mean-diff
         probekit train-probe runs/gpt2-sst2-all --by position
-        probekit train-probe runs/gpt2-sst2-heads --by head --point z
+        probekit train-probe runs/gpt2-sst2-heads --by head --point z,v --label all
         probekit train-probe runs/gpt2-sst2 --probe mean-diff --projection
         probekit train-probe runs/gpt2-sst2 --probe k-sparse --set train-probe.probe.k=4
     """
-    if job.baseline is not None and (options.by is not None or options.shift_column is not None):
-        which = "--by" if options.by is not None else "--shift-column"
-        raise UsageError(f"{which} has no random-init baseline; leave --baseline out")
+    if job.baseline is not None and options.shift_column is not None:
+        raise UsageError("--shift-column has no random-init baseline; leave --baseline out")
     if job.baseline not in (None, "random-init"):
         raise UsageError(f"unknown baseline {job.baseline!a}; give --baseline random-init, or leave it out")
     if job.projection and options.by is not None:
@@ -161,7 +161,7 @@ def train(
         with parts_line(console.bars(job.quiet)) as line:
             line.part("loading libraries")
             from probekit.activations import random_init_of, record_of_labels, with_label_columns
-            from probekit.evaluation import ProbeCurves
+            from probekit.evaluation import ProbeCurves, ProbeGrids
             from probekit.verbs.train_probes import train_probes
 
         store = with_label_columns(store, *kinds.names(options.label or ""), options.label)
@@ -182,15 +182,14 @@ def train(
             how["random_init"] = random_init_of(store, progress=console.bars(job.quiet))
         with parts_line(console.bars(job.quiet)) as line:
             results: Any = train_probes(store, **how, on_progress=line.set, on_part=line.part)
-        curve = next(iter(results.values())) if isinstance(results, ProbeCurves) else results
+        curve = next(iter(results.values())) if isinstance(results, ProbeCurves | ProbeGrids) else results
         record = curve.meta["activations"]
         results.meta.update(asked=question, activations=record | {key: known[key] for key in record if key in known})
     named = {key: getattr(options, key) or curve.meta[key] for key in ("label", "point")} if several else {}
     folder = job.out or results_folder(store.path, {**curve.meta, **named}, question)
     draw = partial(_draw, store=store, picture=picture, projection=job.projection)
-    file = RESULT_FILES[_kind(options, several)]
     where = {"store": str(store.path)}
-    save_and_show(results, folder, draw, file, where, complete, job if show else None)
+    save_and_show(results, folder, draw, where, complete, job if show else None)
     if job.log_to is not None:
         from probekit.logging_to.trackers import log_results
 
@@ -199,11 +198,12 @@ def train(
 
 
 def _kind(options: ProbeOptions, several: dict[str, Any]) -> str:
-    """The kind of results that the options ask for, a key of `RESULT_FILES`."""
+    """The kind of results that the options ask for, a key of `KINDS`."""
+    if several:
+        return "curves" if options.by is None and options.shift_column is None else "grids"
     if options.shift_column is not None:
-        return "shift"
-    by = {None: "curves" if several else "curve", BY_HEAD: "heads"}
-    return by.get(options.by, "positions")
+        return "transfer"
+    return {None: "curve", BY_HEAD: "heads"}.get(options.by, "positions")
 
 
 def _plain(probe: Any) -> Any:
@@ -225,9 +225,10 @@ def _labels(several: dict[str, Any], options: ProbeOptions, store: "Store") -> l
 
 def _draw(results: Any, folder: Path, store: "Store", picture: PictureOptions, projection: bool) -> Path | list[Path]:
     """Write the pictures of results into a folder."""
-    from probekit.evaluation import PositionResults, ProbeCurves, TransferResults
+    from probekit.evaluation import PositionResults, ProbeCurves, ProbeGrids, TransferResults
     from probekit.plots import (
         save_curves_plot,
+        save_grids_plot,
         save_plot,
         save_positions_plot,
         save_projection_plot,
@@ -237,6 +238,8 @@ def _draw(results: Any, folder: Path, store: "Store", picture: PictureOptions, p
     how = vars(picture)
     if isinstance(results, TransferResults):
         return save_transfer_plot(results, folder, **how)
+    if isinstance(results, ProbeGrids):
+        return save_grids_plot(list(results.values()), folder, **how)
     if isinstance(results, ProbeCurves):
         return save_curves_plot(list(results.values()), folder, **how)
     if isinstance(results, PositionResults):

@@ -19,6 +19,7 @@ from probekit.manifest import results_home
 from probekit.options import TransferOptions
 from probekit.options.option import option
 from probekit.options.picture import PictureOptions
+from probekit.results_folders import check_results_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +52,11 @@ def transfer(job: TransferJob, options: TransferOptions, picture: PictureOptions
     complete = "the stores are complete"
     with console.interrupt_says(f"{complete}, no results were written; run the same command again"):
         from probekit.activations import load_activations
-        from probekit.evaluation import check_transfer_folder
         from probekit.evaluation import transfer as run_transfer
         from probekit.plots import save_transfer_plot
 
         if job.out is not None:
-            check_transfer_folder(job.out)
+            check_results_folder(job.out, "transfer")
         opened = [load_activations(path) for path in job.stores]
         probe = probes.check_parameters(options, opened[0])
         how = {**vars(options), "probe": probes.make_probe(probe, options, opened[0])}
@@ -67,7 +67,7 @@ def transfer(job: TransferJob, options: TransferOptions, picture: PictureOptions
     results.meta["asked"] = {**question, "stores": [str(path) for path in job.stores]}
     where = {"stores": [str(path) for path in job.stores]}
     draw = partial(save_transfer_plot, **vars(picture))
-    save_and_show(results, folder, draw, "transfer.json", where, complete, job)
+    save_and_show(results, folder, draw, where, complete, job)
 
 
 def _folder(stores: list[AnyPath], meta: Mapping[str, Any], question: Mapping[str, Any]) -> Path:

@@ -6,13 +6,7 @@ from probekit.evaluation.by_position.results import PositionResults
 from probekit.evaluation.request import DEFAULT_C
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.data import BaselineResult, LayerResult, TransferCell
-from probekit.evaluation.results.folders import (
-    check_curves,
-    check_head_folder,
-    check_position_folder,
-    check_results_folder,
-    check_transfer_folder,
-)
+from probekit.evaluation.results.grids import ProbeGrids
 from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.results.transfer_results import TransferResults
 from probekit.evaluation.transfer import transfer
@@ -25,13 +19,9 @@ __all__ = [
     "PositionCurve",
     "PositionResults",
     "ProbeCurves",
+    "ProbeGrids",
     "ProbeResults",
     "TransferCell",
     "TransferResults",
-    "check_curves",
-    "check_head_folder",
-    "check_position_folder",
-    "check_results_folder",
-    "check_transfer_folder",
     "transfer",
 ]

@@ -17,7 +17,7 @@ from probekit.evaluation.compare.codelength import layer_codelength
 from probekit.evaluation.compare.controls import compare_with_controls
 from probekit.evaluation.fits.choose import ChosenFit, certified, choose_fit, control_fits, control_fits_at
 from probekit.evaluation.fits.layer import LayerFits, WantedFits, fit_layers
-from probekit.evaluation.fits.predict import Features, predict
+from probekit.evaluation.fits.predict import Features, at_mask, predict
 from probekit.evaluation.fits.sequences import tokens_of_texts
 from probekit.evaluation.fits.stream import OnPass, features_to_fit
 from probekit.evaluation.plan import CurvePlan
@@ -25,6 +25,7 @@ from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.evaluation.scores.regression import r2_of_outputs
 from probekit.evaluation.scores.score import score, score_intervals
+from probekit.evaluation.surface.residual import Residualised
 from probekit.machine.devices import free_bytes
 from probekit.machine.threads import in_threads
 from probekit.points import Place
@@ -111,6 +112,8 @@ class _Features:
 
     def _read(self, source: Activations, place: Place) -> Features:
         """The features of a place: one row for each example or, where several are kept, the tokens of each text."""
+        if isinstance(source, Residualised):
+            return source.features(place)
         if source.layout.is_ragged:
             return tokens_of_texts(source, place)
         return features_to_fit(source, place, self._streams, self._on_pass)
@@ -204,7 +207,7 @@ def _metrics(fits: LayerFits, fit: ChosenFit, headline: str) -> tuple[dict[str, 
         return {"validation": {headline: dict(fit.tried)[fit.C]}, "test": test}, None
     labels = grid.label_sets[0]
     others = {
-        split: predict(fit.probe, fits.X, rows, labels, grid.n_classes)
+        split: predict(fit.probe, at_mask(fits.X, grid.protocol.final), rows, labels, grid.n_classes)
         for split, rows in grid.protocol.rows.items()
         if split != "test"
     }

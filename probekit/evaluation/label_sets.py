@@ -103,7 +103,7 @@ def _shared_parts(
     begin("fitting baselines")
     nuisance = None
     if options.nuisance:
-        nuisance = nuisance_columns(request.acts, options.nuisance, request.label, protocol.train)
+        nuisance = nuisance_columns(request.acts, options.nuisance, request.label, protocol)
     baselines = _baselines(request, plan, options, texts, nuisance)
     return SharedParts(audit, protocol, controls, baselines, plan.bootstrap, nuisance)
 

@@ -5,10 +5,12 @@ Axes: N examples.
 
 import copy
 import inspect
+import itertools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -299,17 +301,47 @@ def curves_of(acts: Activations, options: CurvesArguments) -> list[tuple[str, li
     return kept
 
 
+def single_curves(acts: Activations, options: CurvesArguments) -> list[CurvesArguments]:
+    """The options of each of several curves: label by label, in it point by point, then probe by probe.
+
+    Raises:
+        UsageError: a label or point that is not there.
+    """
+    if not options.several:
+        return [options]
+    acts = checked_activations(acts)
+    labels = [options.label] if options.label_sets is None else _labels_of(acts, options)
+    points: list[str | None] = [options.point]
+    if options.points is not None:
+        every = [point for point in acts.points if point not in PAIR_POINTS]
+        points = list(
+            dict.fromkeys(every if options.points == "all" else map(partial(short_name, acts), options.points))
+        )
+    found = []
+    for label, point, probe in itertools.product(labels, points, options.each_probe):
+        layers = options.layers if point is None or has_layers(acts, point) else "all"
+        name = acts.task.label_set(label)
+        has_C = options.probes is None or find_probe(probe, len(acts.label_names[name]), name).has_C
+        one = {"label": label, "point": point, "probe": probe, "layers": layers, "C": options.C if has_C else None}
+        found.append(replace(options, **one, labels=None, points=None, probes=None))
+    return found
+
+
 def random_init_activations(
-    other: Activations, task: Task, request: Request, places: Sequence[Place], options: CurvesArguments
+    other: Activations,
+    task: Task,
+    request: Request,
+    places: Sequence[Place],
+    read: Callable[[Activations], Activations],
 ) -> Activations:
-    """The activations of a model with random weights, as `rows_read` gives them, checked.
+    """The activations of a model with random weights, read as those of the trained model, checked.
 
     Args:
         other: of the model with random weights.
         task: of the trained model's activations, before a validation split is carved.
         request: one of the requests.
         places: of all curves.
-        options: of the curves.
+        read: picks the rows that are probed, as for the trained model.
 
     Raises:
         UsageError: other examples, or a place that is not there.
@@ -320,7 +352,7 @@ def random_init_activations(
             "the activations of random_init= have other examples, labels or splits; make them from the same task "
             "(activations.random_init_of)"
         )
-    other = rows_read(other, options)
+    other = read(other)
     source = request.features.source if isinstance(request.features, RowsOf) else request.features
     joined = source if isinstance(source, SideBySide) else None
     wanted = places if joined is None else joined.joined

@@ -17,7 +17,6 @@ import numpy as np
 from probekit.activations.activations import Activations
 from probekit.activations.labelled import label, with_label_columns, with_task
 from probekit.evaluation.by_head.train import train_by_head
-from probekit.evaluation.by_position.results import PositionResults
 from probekit.evaluation.by_position.train import train_by_position
 from probekit.evaluation.compare.baselines import Baseline, embedding_baseline
 from probekit.evaluation.compare.layers import compare_layers
@@ -30,16 +29,16 @@ from probekit.evaluation.fits.sequences import tokens_of_texts
 from probekit.evaluation.fits.stream import features_to_fit, rows_held
 from probekit.evaluation.label_sets import LabelSetPlan, plan_label_sets
 from probekit.evaluation.plan import CurvePlan
-from probekit.evaluation.quick import NO_P_VALUES
+from probekit.evaluation.quick import NO_P_VALUES, searches_near_duplicates
 from probekit.evaluation.reading import checked_activations
-from probekit.evaluation.request import Request, check_requests
+from probekit.evaluation.request import Request, check_requests, single_curves
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.data import EMBEDDING, LayerResult, ProbeData
+from probekit.evaluation.results.grids import Grid, ProbeGrids
 from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.results.row_scores import RowScores, digests_of
 from probekit.evaluation.results.spread import TrainingSpread, distances
-from probekit.evaluation.results.transfer_results import TransferResults
-from probekit.evaluation.rows import resampling_units
+from probekit.evaluation.rows import Comparisons, resampling_units
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.rates import rates_at, threshold_for
 from probekit.evaluation.scores.score import score, score_intervals
@@ -272,14 +271,12 @@ def _rivals(results: ProbeResults, baselines: list[Baseline]) -> list[tuple[str,
 
 def train_curves(
     acts: Activations, options: CurvesArguments, fit_elsewhere: FitPlaces | None = None
-) -> ProbeResults | ProbeCurves | PositionResults | TransferResults:
+) -> ProbeResults | ProbeCurves | Grid | ProbeGrids:
     """`train_probes`, with its options as an object, and no tracker; a cluster fits the places if one is given."""
     acts, options = with_labels(acts, options)
     with shown_parts(options) as options, at_most(cast("int | None", options.memory)):
-        if options.by is not None:
-            return (train_by_head if options.by == BY_HEAD else train_by_position)(acts, options)
-        if options.shift_column is not None:
-            return train_by_shift(acts, options)
+        if options.by is not None or options.shift_column is not None:
+            return _grids(acts, options)
         requests = check_requests(acts, options)
         begin = announcer(options.on_part)
         sets = plan_label_sets(requests, options, begin)
@@ -291,6 +288,15 @@ def train_curves(
             for number, point in _in_order(sets)
         ]
     return ProbeCurves(curves) if options.several else curves[0]
+
+
+def _grids(acts: Activations, options: CurvesArguments) -> Grid | ProbeGrids:
+    """A grid for each label set, point and probe; texts are compared once for all of them."""
+    train = train_by_shift if options.shift_column is not None else train_by_position
+    train = train_by_head if options.by == BY_HEAD else train
+    texts = Comparisons(near=searches_near_duplicates(options))
+    grids = [train(acts, each, texts) for each in single_curves(acts, options)]
+    return ProbeGrids(grids) if options.several else grids[0]
 
 
 def _in_order(sets: Sequence[LabelSetPlan]) -> list[tuple[int, int]]:

@@ -59,8 +59,8 @@ def _without(name: str, others: Iterable[str], what: str) -> tuple[Conflict, ...
     )
 
 
-_OF_BY = "by={0.by!r} (--by) makes curves of one point and one label set on the task's splits, one token at a time"
-_OF_NUISANCE = "--nuisance (nuisance=) reads one row of each text on the task's splits"
+_OF_BY = "by={0.by!r} (--by) reads one token of each text at one layer at a time"
+_OF_NUISANCE = "--nuisance (nuisance=) reads one row of each text at one position"
 _OF_SHIFT = "--shift-column (shift_column=) reads one row of each text on the task's splits"
 _ROWS = ("folds", "by", "aggregate")
 
@@ -210,8 +210,8 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
     )
     least_texts: int = option(
         LEAST_TEXTS,
-        "Texts of each class that a position needs in each split, with --by; or a value in train and test, with "
-        "--shift-column.",
+        "Texts of each class that a position needs in each split or fold, with --by; or a value in train and test, "
+        "with --shift-column.",
         notes="Positions with fewer are left out, and the results name them. Where tokens have labels, classes with "
         "fewer are left out at that position, if two remain. A regression needs as many in all.",
         kind=whole(1),
@@ -254,14 +254,13 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
             "drop_leaks (--drop-leaks) is for splits: folds keep repeated and nearly repeated texts together, so "
             "nothing leaks; leave it out",
         ),
-        *_without("by", ("folds", "concatenate", "points", "random_init"), _OF_BY),
-        Conflict(
-            "by",
-            lambda options: getattr(options, "label_sets", None),
-            f"{_OF_BY}: without labels={{0.labels!r:.40}}; give one of them as label=NAME",
+        *_without("by", ("concatenate",), _OF_BY),
+        *_without("nuisance", ("by", "aggregate"), _OF_NUISANCE),
+        *_without(
+            "shift_column",
+            (*_ROWS, "nuisance", "controls", "codelength", "baselines", "log_to", "random_init"),
+            _OF_SHIFT,
         ),
-        *_without("nuisance", _ROWS, _OF_NUISANCE),
-        *_without("shift_column", (*_ROWS, "nuisance", "controls", "codelength", "baselines", "log_to"), _OF_SHIFT),
         *(
             Conflict(
                 name,
@@ -278,8 +277,6 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
             raise UsageError(
                 "a probe over a sequence takes all tokens of a text, and the others one row; train them in two calls"
             )
-        if self.by is not None and len(self.each_probe) > 1:
-            raise UsageError(f"--by (by=) takes one probe, got {len(self.each_probe)}; train the others by themselves")
         for name, value in _usual(self).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
@@ -380,11 +377,6 @@ class CurvesArguments(ProbeArguments):
                 raise UsageError(f"both {one}= and {several}= were given; give {several}= alone")
             if several != "probes":
                 object.__setattr__(self, several, given if given == "all" else strings(several, given))
-        if self.shift_column is not None and (self.several or self.random_init is not None):
-            raise UsageError(
-                "shift_column (--shift-column) makes one matrix of one point, one label set and one probe: without "
-                "points=, labels=, probes= and random_init=; leave them out"
-            )
 
     @property
     def several(self) -> bool:

@@ -1,6 +1,7 @@
 """Pictures of results. Text from data is drawn literally: no mathtext, no control characters."""
 
 from probekit.plots.curve import plot_accuracy_by_layer, save_plot
+from probekit.plots.grids import plot_grids, save_grids_plot
 from probekit.plots.heatmap import plot_transfer, save_transfer_plot
 from probekit.plots.loss import plot_loss, save_loss_plot
 from probekit.plots.panels import plot_curves, save_curves_plot
@@ -17,6 +18,7 @@ __all__ = [
     "plot_comparison",
     "plot_curves",
     "plot_flop_shares",
+    "plot_grids",
     "plot_loss",
     "plot_positions",
     "plot_projection",
@@ -27,6 +29,7 @@ __all__ = [
     "save_comparison_plot",
     "save_curves_plot",
     "save_flop_shares",
+    "save_grids_plot",
     "save_loss_plot",
     "save_plot",
     "save_positions_plot",

@@ -37,7 +37,7 @@ def plot_transfer(
         width: of a new figure, in inches; 3.25 is a column of a paper.  [default: by the tasks]
     """
     if ax is None:
-        with shown_figure(_size(results), width) as figure:
+        with shown_figure(transfer_size(results), width) as figure:
             return plot_transfer(results, figure.subplots(), title=title)
     _draw_cells(results, ax)
     if _has_majority(results):
@@ -59,7 +59,7 @@ def save_transfer_plot(results: TransferData, folder: str | Path, options: Pictu
     Raises:
         StorageError: the disk refused.
     """
-    with new_figure(_size(results), options.width) as figure:
+    with new_figure(transfer_size(results), options.width) as figure:
         plot_transfer(results, figure.subplots(), title=options.heading)
         return write_figure(figure, Path(folder) / "transfer.png", options.formats)
 
@@ -68,7 +68,8 @@ def _has_majority(results: TransferData) -> bool:
     return results.headline == "accuracy"
 
 
-def _size(results: TransferData) -> tuple[float, float]:
+def transfer_size(results: TransferData) -> tuple[float, float]:
+    """Width and height of the matrix's picture in inches."""
     wide, high = len(results.tasks), len(results.rows)
     return max(5.6, AROUND[0] + CELL[0] * wide), AROUND[1] + CELL[1] * (high + _has_majority(results))
 

@@ -58,7 +58,7 @@ def plot_positions(
         width: of a new figure, in inches; 3.25 is a column of a paper.  [default: by the positions]
     """
     if ax is None:
-        with shown_figure(_size(results), width) as figure:
+        with shown_figure(positions_size(results), width) as figure:
             return plot_positions(results, figure.subplots(), title=title)
     fills = _fills(results)
     for i, row in enumerate(fills):
@@ -84,12 +84,13 @@ def save_positions_plot(results: PositionData, folder: str | Path, options: Pict
     Raises:
         StorageError: the disk refused.
     """
-    with new_figure(_size(results), options.width) as figure:
+    with new_figure(positions_size(results), options.width) as figure:
         plot_positions(results, figure.subplots(), title=options.heading)
         return write_figure(figure, Path(folder) / f"{noun_of(results)}s.png", options.formats)
 
 
-def _size(results: PositionData) -> tuple[float, float]:
+def positions_size(results: PositionData) -> tuple[float, float]:
+    """Width and height of the heatmap's picture in inches."""
     sizes = (len(results.positions), len(results.places) + _strips(results))
     wanted = [around + cell * n for around, cell, n in zip(AROUND, CELL, sizes, strict=True)]
     if not _are_numbers(results):
@@ -161,7 +162,7 @@ def _write(ax: Axes, x: float, y: float, text: str, size: float, colour: str) ->
 
 
 def _frame_selected(results: PositionData, ax: Axes) -> None:
-    if results.selected is None:
+    if results.selected is None or results.procedure is not None:
         return
     one, layer = results.selected
     at = next(i for i, each in enumerate(one.layers) if each is layer)
@@ -232,7 +233,10 @@ def _write_headings(results: PositionData, ax: Axes, title: str | None) -> None:
     else:
         base = "majority class" if results.meta["n_classes"] else "mean"
         read, level = f", {position_name(results.meta['position'])}", f"{base}, {chance:.2f}"
-    lines = [f"{short(results.meta['probe'])} probe{read}; white: {level}; frame: selected on validation"]
+    frame = "; frame: selected on validation"
+    if results.procedure is not None:
+        frame = f"; {results.meta['folds']} nested folds"
+    lines = [f"{short(results.meta['probe'])} probe{read}; white: {level}{frame}"]
     if results.meta.get("above_chance") is not None:
         lines.append("grey: not above chance (permutation test, corrected for all cells)")
     else:

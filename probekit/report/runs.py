@@ -8,15 +8,15 @@ from typing import Any
 from probekit.activations import Store, load_activations
 from probekit.causal.results.results import CausalResults
 from probekit.errors import DataError, ProbekitError
-from probekit.evaluation import HeadResults, PositionResults, ProbeCurves, ProbeResults, TransferResults
+from probekit.evaluation import HeadResults, PositionResults, ProbeCurves, ProbeGrids, ProbeResults, TransferResults
 from probekit.evaluation.results.data import ProbeData
 from probekit.machine.progress import SILENT
 from probekit.options import CausalOptions
 from probekit.options.typed import command_line, typed
+from probekit.results_folders import kind_in
 from probekit.text import printable
 
-FILES = ("curves.json", "results.json", "positions.json", "heads.json", "transfer.json", "causal.json")
-"""The files that results of each kind end with; a folder of several curves has a folder with results.json for each."""
+GRIDS = {"positions": PositionResults, "heads": HeadResults, "transfer": TransferResults}
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ def load_runs(
 
 def _folders(path: Path) -> Iterator[Path]:
     """The folders of results at a path: itself, or those in a store."""
-    if any((path / name).is_file() for name in FILES):
+    if _kind_shown(path) is not None:
         yield path
         return
     if not (path / "plan.json").is_file():
@@ -71,10 +71,16 @@ def _folders(path: Path) -> Iterator[Path]:
             f"no results and no store at {str(path)!a}; give a folder that train-probe, transfer or causal wrote, or a "
             "store that holds such folders"
         )
-    inside = [folder for folder in _subfolders(path / "results") if any((folder / name).is_file() for name in FILES)]
+    inside = [folder for folder in _subfolders(path / "results") if _kind_shown(folder) is not None]
     if not inside:
         raise DataError(f"the store {str(path)!a} holds no results; run probekit train-probe on it first")
     yield from sorted(inside, key=lambda folder: (folder / "causal.json").is_file())
+
+
+def _kind_shown(folder: Path) -> str | None:
+    """The kind of the results in a folder; a comparison has no page."""
+    kind = kind_in(folder)
+    return None if kind == "comparison" else kind
 
 
 def _subfolders(path: Path) -> list[Path]:
@@ -82,26 +88,29 @@ def _subfolders(path: Path) -> list[Path]:
 
 
 def _runs_in(folder: Path, given: Store | None) -> list[ReportRun]:
-    store = _store_of(folder) or given
-    if (folder / "curves.json").is_file():
+    store, kind = _store_of(folder) or given, kind_in(folder)
+    if kind == "curves":
         curves = ProbeCurves.load(folder)
         return [_of_curve(folder, curve, store, curves.meta) for curve in curves.values()]
-    if (folder / "results.json").is_file():
+    if kind == "curve":
         results = ProbeResults.load(folder)
         return [_of_curve(folder, results, store, results.meta)]
-    for name, kind in (("positions.json", PositionResults), ("heads.json", HeadResults)):
-        if (folder / name).is_file():
-            found = kind.load(folder)
-            return [ReportRun(folder, found, store=_matching(store, found.meta), asked=found.meta.get("asked"))]
-    if (folder / "transfer.json").is_file():
-        matrix = TransferResults.load(folder)
-        return [ReportRun(folder, matrix, store=_matching(store, matrix.meta), asked=matrix.meta.get("asked"))]
+    if kind == "grids":
+        grids = ProbeGrids.load(folder)
+        return [_of_grid(folder, grid, store, grids.meta) for grid in grids.values()]
+    if kind in GRIDS:
+        grid = GRIDS[kind].load(folder)
+        return [_of_grid(folder, grid, store, grid.meta)]
     causal = CausalResults.load(folder)
     return [ReportRun(folder, causal, store=store, asked=causal.meta.get("asked"))]
 
 
 def _of_curve(folder: Path, curve: ProbeResults, store: Store | None, about: Mapping[str, Any]) -> ReportRun:
     return ReportRun(folder, curve, _causal_of(folder, curve), _matching(store, curve.meta), about.get("asked"))
+
+
+def _of_grid(folder: Path, grid: Any, store: Store | None, about: Mapping[str, Any]) -> ReportRun:
+    return ReportRun(folder, grid, store=_matching(store, grid.meta), asked=about.get("asked"))
 
 
 def _causal_of(folder: Path, curve: ProbeData) -> dict[Path, CausalResults]:
@@ -153,7 +162,7 @@ def title_of_run(run: ReportRun) -> str:
     meta = run.results.meta
     if isinstance(run.results, TransferResults):
         shift = meta.get("shift")
-        what = f"shift over {printable(shift['column'])}" if shift else "transfer"
+        what = f"shift of {printable(meta['label'])} over {printable(shift['column'])}" if shift else "transfer"
         return f"{what} in {printable(meta['model'])}: {printable(meta['point'])}"
     parts = [str(meta[key]) for key in ("label", "point", "probe") if meta.get(key)]
     if isinstance(run.results, PositionResults):

@@ -1,14 +1,13 @@
 """A comparison on disk: `probekit.comparison/1` (comparison.json and three tables)."""
 
 import json
-import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probekit.evaluation.results.folders import check_results_folder, clear_folder
 from probekit.files.durable import write_as
 from probekit.files.records import describing, ensure, inside, read_as, read_json_file
+from probekit.results_folders import clear_folder
 from probekit.side_by_side.data import ComparisonData
 from probekit.side_by_side.frames import difference_frame, place_frame, run_frame
 from probekit.text import spreadsheet_cell
@@ -19,16 +18,6 @@ if TYPE_CHECKING:
 FORMAT = "probekit.comparison/1"
 FILE = "comparison.json"
 AGAIN = "compare again"
-COMPARISON_FILES = re.compile(r"comparison\.(json|csv|png|svg|pdf)|(differences|places)\.csv")
-
-
-def check_comparison_folder(folder: str | Path) -> None:
-    """Check that a comparison may be written to `folder`: it does not exist, is empty or holds only a comparison.
-
-    Raises:
-        StorageError: it is a file, or holds a file that is not of a comparison.
-    """
-    check_results_folder(folder, COMPARISON_FILES)
 
 
 def save_comparison(data: ComparisonData, folder: Path) -> None:
@@ -47,7 +36,7 @@ def save_comparison(data: ComparisonData, folder: Path) -> None:
     text = json.dumps(body, indent=1, allow_nan=False).encode()
     tables = {"comparison": run_frame(data), "differences": difference_frame(data), "places": place_frame(data)}
     written = {name: _csv(frame) for name, frame in tables.items()}
-    clear_folder(folder, COMPARISON_FILES)
+    clear_folder(folder, "comparison")
     for name, content in written.items():
         write_as(folder / f"{name}.csv", content)
     write_as(folder / FILE, text)

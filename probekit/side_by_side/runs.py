@@ -8,9 +8,10 @@ from typing import Any
 
 from probekit.errors import DataError, UsageError, nearest
 from probekit.evaluation.results.curves import ProbeCurves
-from probekit.evaluation.results.curves_files import curve_keys, load_curves
+from probekit.evaluation.results.curves_files import load_curves
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.files import load_results
+from probekit.evaluation.results.several import curve_keys
 from probekit.files.hub import is_address
 from probekit.files.plain_files import MAX_RESULTS, parse_json, read_bytes
 from probekit.files.remote.path import local_path

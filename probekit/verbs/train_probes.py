@@ -7,8 +7,8 @@ from probekit.engines.ray_probes import check_engine, fit_places_on_ray
 from probekit.errors import StorageError
 from probekit.evaluation.by_position.results import PositionResults
 from probekit.evaluation.results.curves import ProbeCurves
+from probekit.evaluation.results.grids import Grid, ProbeGrids
 from probekit.evaluation.results.results import ProbeResults
-from probekit.evaluation.results.transfer_results import TransferResults
 from probekit.evaluation.train_probes import train_curves, with_labels
 from probekit.logging_to.check import check_tracker
 from probekit.logging_to.trackers import log_results
@@ -20,9 +20,7 @@ from probekit.options.probe import OneCurveArguments, OnePositionArguments
 @keywords_of_three(
     (OnePositionArguments, PositionResults), (OneCurveArguments, ProbeResults), (CurvesArguments, ProbeCurves)
 )
-def train_probes(
-    acts: Activations, options: CurvesArguments
-) -> ProbeResults | ProbeCurves | PositionResults | TransferResults:
+def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | ProbeCurves | Grid | ProbeGrids:
     """Train and test a probe at every layer of one point, or of several points, label sets and kinds of probe.
 
     C and the best layer are chosen on the headline of validation (`metric`, or accuracy; AUROC where a class has
@@ -44,7 +42,7 @@ def train_probes(
     Returns:
         `ProbeResults`, the curve of one point and label set; with `points`, `probes` or several `labels`,
         `ProbeCurves`; with `by`, `PositionResults`, or `HeadResults` with by="head"; with `shift_column`,
-        `TransferResults`.
+        `TransferResults`; with these and several points, probes or label sets, `ProbeGrids`.
 
     Raises:
         UsageError: an unknown probe, point, label or metric, a layer that is not there, a C that is not positive and

@@ -21,6 +21,7 @@ from probekit.options import CausalOptions, ExtractOptions, ProbeOptions, TaskOp
 from probekit.options.typed import changed, command_line, typed
 from probekit.report.runs import load_runs
 from probekit.report.sections.provenance import commands_of, provenance_section
+from probekit.results_folders import KINDS
 
 TEXT, LABEL, PAGES = "the text; $(touch bad)", 'it\'s a "label"', "pages, printed"
 QUICK = "--quick --no-intervals --C 0.1,1"
@@ -98,6 +99,15 @@ CASES = {
     "two label columns": ("", "--layer 1 --label 'from where'"),
     "regression": ("--regression --points resid_pre,attn_out", "--point attn_out,resid_pre"),
     "by position": ("--position all", "--by position-from-end --least-texts 3 --layer 1"),
+    "heads in folds": ("--points z", "--by head --folds 3 --layer 1"),
+    "several positions": (
+        "--position all",
+        "--by position --folds 3 --least-texts 1 --layer 1 --probe ridge,mean-diff",
+    ),
+    "several shifts": (
+        "--keep-columns 'from where' --points resid_pre,attn_out",
+        "--shift-column 'from where' --layer 1 --least-texts 1 --point attn_out,resid_pre",
+    ),
     "a shift": ("--keep-columns 'from where'", "--shift-column 'from where' --layer 1 --least-texts 1"),
 }
 
@@ -135,7 +145,7 @@ def figures(here: Path) -> dict[str, Any]:
     """Every number of every result, without when and how long."""
     found = {}
     for path in sorted(here.rglob("*.json")):
-        if path.name in ("results.json", "curves.json", "positions.json", "transfer.json", "causal.json"):
+        if path.name in {kind.file for kind in KINDS.values()}:
             body = json.loads(path.read_text())
             found[str(path.relative_to(here))] = {key: value for key, value in body.items() if key != "meta"}
     assert found

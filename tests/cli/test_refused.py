@@ -151,10 +151,8 @@ EARLY = r"""
 2 train-probe STORE --format gif                       -> format
 2 train-probe STORE --title a --no-title               -> title
 2 train-probe STORE --by layer                         -> by (--by) is one of
-2 train-probe STORE --by position --folds 3            -> without folds
-2 train-probe STORE --by position --baseline random-init -> leave --baseline out
 2 train-probe STORE --by position --least-texts 0      -> least
-2 train-probe STORE --by head --folds 3                -> without folds
+2 train-probe STORE --by position --concatenate        -> without concatenate
 2 train-probe STORE --by head --projection             -> leave it out
 2 train-probe STORE --aggregate top                    -> is one of mean, max, softmax, last; got 'top'
 2 train-probe STORE --aggregate max --by position      -> leave one of the two out
@@ -223,7 +221,6 @@ LATE = r"""
 2 train-probe STORE --probe k-sparse --set train-probe.probe.kk=4 -> k-sparse has no parameter 'kk'; it has k
 2 train-probe STORE --probe lda,ridge --set train-probe.probe.C=4 -> several probes take no parameters
 2 train-probe STORE --by position --position last      -> position 'last' is one; leave position
-2 train-probe STORE --by position --label label,other  -> one point and one label set
 2 train-probe STORE --projection --point attn_out,resid_pre -> name one point
 2 train-probe STORE --projection --probe mlp           -> needs a linear probe
 3 train-probe STORE --layer 0 --folds 91               -> 91 folds need at least 91 rows
@@ -249,7 +246,7 @@ LATE = r"""
 3 causal PROBED --answers g,b --layer 1 --method steer --rows 10 --scale 1e308 -> 'probe' at scale 1e+308 at resid_pre.1
 3 causal empty --answers g,b                           -> no store
 2 train-probe COLUMNS --nuisance sorce                 -> did you mean 'source', or extract again
-2 train-probe COLUMNS --nuisance source --folds 3      -> folds=3
+2 train-probe COLUMNS --nuisance source --by position  -> by='position'
 2 train-probe COLUMNS --shift-column source --baseline random-init -> --shift-column has no random-init
 3 train-probe COLUMNS --shift-column source --least-texts 1000 -> needs two values of 'source'
 2 train-probe COLUMNS --shift-column size --controls 1 -> controls=1

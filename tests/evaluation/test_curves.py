@@ -204,7 +204,7 @@ def test_other_files_are_never_touched_and_mixed_folders_are_refused(curves, tmp
 
 
 def test_names_of_folders_never_collide(world):
-    from probekit.evaluation.results.curves_files import curve_folders
+    from probekit.evaluation.results.several import curve_folders
 
     names = [("a", "x"), ("A", "x"), ("a/b", "x"), ("a b", "x"), ("..", "x"), ("", "x"), ("é" * 300, "x")]
     folders = curve_folders(names)

@@ -11,7 +11,7 @@ from matplotlib.text import Text
 
 from probekit.evaluation import TransferCell, TransferResults
 from probekit.plots import plot_transfer, save_transfer_plot
-from probekit.plots.heatmap import _fills, _size
+from probekit.plots.heatmap import _fills, transfer_size
 
 TASKS = ["cities", "neg_cities", "sp_en_trans", "larger_than", "smaller_than", "common_claim_true_false", "x"]
 TASKS += ["a<b>&\x1b[31m_$x_1$" + "q" * 50]
@@ -37,7 +37,7 @@ def make(n: int = 4, metric: str = "accuracy", chance: float = 0.5, missing: boo
 
 
 def draw(results: TransferResults, size: tuple[float, float] | None = None) -> Axes:
-    figure = Figure(figsize=size or _size(results), layout="constrained")
+    figure = Figure(figsize=size or transfer_size(results), layout="constrained")
     ax = plot_transfer(results, figure.subplots())
     figure.draw_without_rendering()
     return ax

@@ -12,7 +12,7 @@ from matplotlib.text import Text
 
 from probekit.evaluation import LayerResult, PositionCurve, PositionResults
 from probekit.plots import plot_positions, save_positions_plot
-from probekit.plots.positions import NOT_ABOVE, _fills, _short_number, _size
+from probekit.plots.positions import NOT_ABOVE, _fills, _short_number, positions_size
 
 HOSTILE = "<b>in:$_x_1$\x1b[31m" + "q" * 60
 
@@ -40,7 +40,7 @@ def make(P: int = 6, L: int = 4, *, names: list[str] | None = None, tested: bool
 
 
 def draw(results: PositionResults) -> Axes:
-    figure = Figure(figsize=_size(results), layout="constrained")
+    figure = Figure(figsize=positions_size(results), layout="constrained")
     ax = plot_positions(results, figure.subplots())
     figure.draw_without_rendering()
     return ax

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,15 +11,12 @@ import numpy as np
 
 from probekit.causal.data import CausalData, CausalLayer, CausalMeta, ChecklistItem, Effect, PatchGrid
 from probekit.causal.results.frames import FRAMES, causal_frame
-from probekit.evaluation.results.folders import check_results_folder, clear_folder
 from probekit.files.durable import write_as
 from probekit.files.records import As, describing, ensure, inside, read_as, read_json_file
+from probekit.results_folders import clear_folder
 from probekit.text import listed
 
 CAUSAL_FORMAT = "probekit.causal/2"
-CAUSAL_RESULTS = re.compile(
-    r"causal\.json|(effects|layers|patching)\.csv|(causal_by_layer|patching)\.(png|svg|pdf)|report\.html"
-)
 _LISTS: dict[str, type] = {
     "layers": CausalLayer,
     "effects": Effect,
@@ -38,15 +34,6 @@ class _CausalFile(TypedDict):
     grids: list[dict[str, Any]]
 
 
-def check_causal_folder(folder: str | Path) -> None:
-    """Check that causal results may be written to `folder`: it does not exist, is empty or holds only such results.
-
-    Raises:
-        StorageError: it is a file, or holds a file that is not of causal results.
-    """
-    check_results_folder(folder, CAUSAL_RESULTS)
-
-
 def save_causal(data: CausalData, folder: Path) -> None:
     """Write the tables and, last, causal.json into `folder`; earlier causal results there are deleted first.
 
@@ -55,7 +42,7 @@ def save_causal(data: CausalData, folder: Path) -> None:
     """
     text = _json(data)  # fails before anything is deleted
     tables = {name: causal_frame(data, name) for name in FRAMES}
-    clear_folder(folder, CAUSAL_RESULTS)
+    clear_folder(folder, "causal")
     for name, table in tables.items():
         if len(table):
             write_as(folder / f"{name}.csv", table.to_csv(index=False, lineterminator="\n").encode())

@@ -13,10 +13,12 @@ import numpy as np
 from probekit.activations.activations import Activations
 from probekit.errors import UsageError
 from probekit.evaluation.by_head.results import HeadResults
-from probekit.evaluation.by_position.columns import Column
+from probekit.evaluation.by_position.columns import FOLD, Column
 from probekit.evaluation.by_position.train import GridColumns, GridRows, planned_column, train_grid
-from probekit.evaluation.reading import checked_activations
-from probekit.evaluation.request import Request, check_requests
+from probekit.evaluation.fits.protocol import Protocol
+from probekit.evaluation.reading import checked_activations, of_rows, rows_read
+from probekit.evaluation.request import Request, check_requests, random_init_activations
+from probekit.evaluation.rows import Comparisons
 from probekit.options import CurvesArguments
 from probekit.points import base_name
 
@@ -25,8 +27,8 @@ KEY_POINTS = ("k", "k_norm", "rot_k", "v")
 HEAD_POINTS = (*QUERY_POINTS, *KEY_POINTS)
 
 
-def train_by_head(acts: Activations, options: CurvesArguments) -> HeadResults:
-    """A curve for each head; arguments and errors as in `train_probes`.
+def train_by_head(acts: Activations, options: CurvesArguments, texts: Comparisons) -> HeadResults:
+    """A curve for each head; arguments and errors as in `train_by_position`.
 
     Raises:
         UsageError: a point without heads; activations that do not record how many there are.
@@ -45,14 +47,25 @@ def train_by_head(acts: Activations, options: CurvesArguments) -> HeadResults:
         origin = {"kept": list(acts.layout.positions), "few_texts": {}}
         return GridColumns(every, planned, [None] * n_heads, origin | {"key_value": _is_key(request)})
 
-    return HeadResults(*train_grid(request.acts, request, _all_rows, columns, options))
+    noise = options.random_init
+    if noise is not None:
+        noise = random_init_activations(
+            noise, acts.task, request, request.places, lambda other: rows_read(other, options)
+        )
+        noise = of_rows(noise, request.rows)
+    return HeadResults(*train_grid(request.acts, noise, request, _all_rows, columns, options, texts))
 
 
-def _all_rows(acts: Activations, request: Request, kept: dict[str, np.ndarray]) -> GridRows:
-    """One row for each example; `kept` are those that the protocol uses."""
+def _all_rows(acts: Activations, request: Request, protocol: Protocol) -> GridRows:
+    """One row for each example that the protocol uses."""
     used = np.zeros(len(request.labels), dtype=bool)
-    used[np.concatenate(list(kept.values()))] = True
-    return GridRows(acts, request, request.labels, used, request.acts.task.splits)
+    used[np.concatenate(list(protocol.rows.values()))] = True
+    splits = request.acts.task.splits
+    if protocol.folds is not None:
+        splits = np.full(len(used), "", dtype="<U10")
+        for number, part in enumerate(protocol.parts):
+            splits[part] = f"{FOLD}{number}"
+    return GridRows(acts, request, request.labels, used, splits)
 
 
 def heads_of(request: Request) -> int:

@@ -16,6 +16,8 @@ from probekit.errors import DataError
 from probekit.tasks.base import SPLITS
 from probekit.text import counted
 
+FOLD = "fold "  # what the name of a fold begins with
+
 
 @dataclass(frozen=True, eq=False)
 class Column:
@@ -89,7 +91,7 @@ def with_common_classes(column: Column, labels: np.ndarray, splits: np.ndarray, 
     Args:
         column: the place.
         labels: of every row, int64 [R].
-        splits: of every text, [N].
+        splits: the split of every text, [N].
         n_classes: of all places.
         least: texts that a class needs in each split that the task has.
     """
@@ -113,9 +115,12 @@ def _scarcest(column: Column, labels: np.ndarray, splits: np.ndarray, names: Seq
 
 
 def _by_split(column: Column, labels: np.ndarray, splits: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    """The labels of the column in each split; a task without validation has none of it."""
-    of_split, given = splits[column.texts], labels[column.rows]
-    return [(split, given[of_split == split]) for split in SPLITS if split != "validation" or (splits == split).any()]
+    """The labels of the column in each split, or in each fold; a task without validation has none of it."""
+    of_split, given, there = splits[column.texts], labels[column.rows], set(splits.tolist())
+    names = sorted(one for one in there if one.startswith(FOLD)) or [
+        split for split in SPLITS if split != "validation" or split in there
+    ]
+    return [(name, given[of_split == name]) for name in names]
 
 
 def lacks(column: Column, labels: np.ndarray, splits: np.ndarray, names: Sequence[str], least: int) -> str:
@@ -124,7 +129,7 @@ def lacks(column: Column, labels: np.ndarray, splits: np.ndarray, names: Sequenc
     Args:
         column: the place.
         labels: of every row, int64 [R], or float64 [R] or [R, K] of a regression.
-        splits: of every text, [N].
+        splits: of every text, [N]: its split or, with folds, the name of its fold.
         names: of the classes; none for a regression, which needs `least` texts in a split, with different values.
         least: texts that each class needs in each split that the task has.
     """

@@ -1,6 +1,7 @@
 """Results by position or head as data: a curve over the layers for each place in the text, or for each head."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ class PositionCurve:
         corrected: for each layer, the p-value corrected for all cells of the grid; None where none were computed.
         token: the text of the token there, if it is the same in `SAME_TOKEN` of the texts; None if not, or unknown.
         left_out: classes that have too few texts there; the probes are of the other classes, in their order.
+        random_init: the same layers of the same architecture with random weights, numbers only; may be empty.
     """
 
     position: str
@@ -35,6 +37,7 @@ class PositionCurve:
     corrected: list[Share | None]
     token: str | None = None
     left_out: tuple[str, ...] = ()
+    random_init: list[LayerResult] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ class PositionData:
     Attributes:
         positions: in the order of the text, or of the heads.
         meta: JSON-able: model, task, label, point, probe, C (the grid), seed, headline, by, least_texts, left_out,
-            few_texts (position -> what it has too few of), audit, versions and more.
+            few_texts (position -> what it has too few of), audit, versions and more; with random weights
+            "over_random", how far the selected cell is ahead of theirs.
     """
 
     positions: list[PositionCurve]
@@ -81,11 +85,18 @@ class PositionData:
             return cells[0]
         if not all("validation" in layer.metrics for _, layer in cells):
             return None
-        return max(cells, key=lambda cell: layer_key(cell[1], self.headline, cell[0].n["validation"]))
+        return max(cells, key=lambda cell: layer_key(cell[1], self.headline, _choosing(cell[0])))
+
+    @property
+    def procedure(self) -> dict[str, Any] | None:
+        """With nested folds, the score of the complete procedure, which selects cell and C inside each fold."""
+        return self.meta.get("procedure")
 
     @property
     def best(self) -> tuple[PositionCurve, LayerResult]:
         """`selected`: the position, and the layer with its probe.
+
+        With nested folds every text took part in the selection, so quote no score of this cell, but `estimate`.
 
         Raises:
             UsageError: no cell was selected.
@@ -99,13 +110,22 @@ class PositionData:
 
     @property
     def estimate(self) -> tuple[float, tuple[float, float] | None]:
-        """The headline of the best cell on test, which selected nothing, with its interval.
+        """The headline to quote, with its interval, on texts that selected nothing.
+
+        That is the best cell's on test or, with nested folds, the complete procedure's.
 
         Raises:
             UsageError: no cell was selected.
         """
+        if self.procedure is not None:
+            return self.procedure["metrics"][self.headline], self.procedure["intervals"].get(self.headline)
         layer = self.best[1]
         return layer.metrics["test"][self.headline], layer.intervals.get(self.headline)
+
+
+def _choosing(one: PositionCurve) -> int:
+    """How many texts of a position choose; with folds all of them take turns."""
+    return one.n.get("validation", one.n["test"])
 
 
 def noun_of(data: PositionData) -> str:

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 from probekit.evaluation.by_position.data import PositionCurve, PositionData, best_layer, noun_of
 from probekit.evaluation.results.checks import check_curve_layers, check_label_classes, check_probe
 from probekit.evaluation.results.files import AGAIN, as_entry, is_saved, load_hashed, probe_hash
-from probekit.evaluation.results.folders import HEAD_RESULTS, POSITION_RESULTS, clear_folder
 from probekit.evaluation.results.meta import GridRecord, SavedPart
 from probekit.files.durable import write_as
 from probekit.files.records import MISSING, describing, ensure, inside, read_as, read_json_file
 from probekit.options.probe import BY_HEAD, BY_POSITION
+from probekit.results_folders import clear_folder
 from probekit.text import listed
 
 if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = (
+    "kind",
     "token",
     "point",
     "layer",
@@ -50,30 +51,50 @@ class _SavedCurve(PositionCurve):
 
 
 def position_frame(data: PositionData) -> "pd.DataFrame":
-    """One row per position or head, layer, split and metric; chance and p-values are of the headline on test."""
+    """One row per position or head, layer, split and metric; chance and p-values are of the headline on test.
+
+    The kind is "probe" or "random-init"; of nested folds the last rows, of the kind "procedure", have no position.
+    """
     import pandas as pd
 
-    selected = None if data.selected is None else data.selected[1]
+    selected = None if data.selected is None or data.procedure is not None else data.selected[1]
     rows = [
-        _row(data, one, i, split, metric, value, layer is selected)
+        _row(data, one, kind, i, split, metric, layer is selected)
         for one in data.positions
-        for i, layer in enumerate(one.layers)
+        for kind, layers in (("probe", one.layers), ("random-init", one.random_init))
+        for i, layer in enumerate(layers)
         for split, values in layer.metrics.items()
-        for metric, value in values.items()
+        for metric in values
     ]
+    procedure = data.procedure or {"metrics": {}, "intervals": {}}
+    nowhere = (None, "procedure", None, data.meta["point"], None, None, None, None, "test", data.meta["n"]["test"])
+    for metric, value in procedure["metrics"].items():
+        ends = procedure["intervals"].get(metric, (None, None))
+        rows.append((*nowhere, metric, value, *ends, None, None, None, None))
     numbers = ("C", "value", "low", "high", "chance", "p_value", "p_corrected")
     kinds = {"layer": "Int64", "n": "int64", "converged": "boolean", "selected": "boolean"}
     return pd.DataFrame(rows, columns=[noun_of(data), *COLUMNS]).astype(kinds | dict.fromkeys(numbers, "float64"))
 
 
 def _row(
-    data: PositionData, one: PositionCurve, i: int, split: str, metric: str, value: float, selected: bool
+    data: PositionData, one: PositionCurve, kind: str, i: int, split: str, metric: str, selected: bool
 ) -> tuple[Any, ...]:
-    layer, of_test = one.layers[i], split == "test"
+    layer, of_test = (one.layers if kind == "probe" else one.random_init)[i], split == "test"
     ends = layer.intervals.get(metric, (None, None)) if of_test else (None, None)
-    compared = (one.chance, layer.p_value, one.corrected[i]) if of_test and metric == data.headline else (None,) * 3
-    where = (one.position, one.token, layer.point, layer.layer, layer.place, layer.C, layer.converged)
-    return (*where, split, one.n[split], metric, value, *ends, *compared, selected)
+    is_compared = of_test and metric == data.headline and kind == "probe"
+    compared = (one.chance, layer.p_value, one.corrected[i]) if is_compared else (None,) * 3
+    where = (one.position, kind, one.token, layer.point, layer.layer, layer.place, layer.C, layer.converged)
+    n = one.n.get(split, one.n["test"])  # with folds all texts take turns as validation
+    return (
+        *where,
+        split,
+        n,
+        metric,
+        layer.metrics[split][metric],
+        *ends,
+        *compared,
+        selected if kind == "probe" else None,
+    )
 
 
 def save_positions(data: PositionData, folder: Path) -> None:
@@ -85,7 +106,7 @@ def save_positions(data: PositionData, folder: Path) -> None:
     entries, noun = [_entry_of(one) for one in data.positions], noun_of(data)
     json.dumps([data.meta, entries], allow_nan=False)  # fails before anything is deleted
     table = position_frame(data).to_csv(index=False, lineterminator="\n").encode()
-    clear_folder(folder, HEAD_RESULTS if noun == BY_HEAD else POSITION_RESULTS)
+    clear_folder(folder, f"{noun}s")
     for number, (one, entry) in enumerate(zip(data.positions, entries, strict=True)):
         entry["probe"] = _save_probe(data, one, _name(noun, number), folder)
     write_as(folder / "results.csv", table)
@@ -124,13 +145,20 @@ def _check_grid(data: PositionData, noun: str) -> None:
     ensure(noun != BY_HEAD or "key_value" in meta, "true or false", MISSING, "meta", "key_value")
     is_tested = meta["no_p_values"] is None or any(p is not None for one in data.positions for p in one.corrected)
     ensure(not is_tested or "above_chance" in meta, "the level of the p-values", MISSING, "meta", "above_chance")
+    if data.procedure is not None:
+        found = data.procedure["metrics"]
+        ensure(data.headline in found, f"the headline, {data.headline}", found, "meta", "procedure", "metrics")
     for i, one in enumerate(data.positions):
         with inside(f"{noun}s", i):
             places = check_curve_layers(one.layers, data.headline)
             ensure(places == data.places, f"the layers {listed(data.places, most=4)}, as in all curves", places)
             ensure(len(one.corrected) == len(places), f"{len(places)} p-values", one.corrected, "corrected")
             splits = {split for layer in one.layers for split in layer.metrics}
+            splits -= set() if data.procedure is None else {"validation"}  # with folds all texts take turns
             ensure(splits <= one.n.keys(), f"how many texts of {listed(sorted(splits))} there are", one.n, "n")
+            if one.random_init:
+                others = check_curve_layers(one.random_init, data.headline)
+                ensure(others == data.places, f"the layers {listed(data.places, most=4)}", others, "random_init")
             left_out = set(one.left_out) <= set(meta["classes"])
             ensure(left_out, "classes of the results", list(one.left_out), "left_out")
 
@@ -149,7 +177,9 @@ def _with_probe(saved: "_SavedCurve", meta: dict[str, Any], path: Path) -> Posit
 
 
 def _entry_of(one: PositionCurve) -> dict[str, Any]:
-    return {**vars(one), "layers": [as_entry(layer) for layer in one.layers]}
+    entry = {**vars(one), "layers": [as_entry(layer) for layer in one.layers]}
+    random_init = [as_entry(layer) for layer in entry.pop("random_init")]
+    return entry | ({"random_init": random_init} if random_init else {})
 
 
 def _save_probe(data: PositionData, one: PositionCurve, name: str, folder: Path) -> dict[str, Any] | None:

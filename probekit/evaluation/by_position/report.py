@@ -27,15 +27,14 @@ def positions_summary(data: PositionData) -> str:
 
 def positions_html(data: PositionData) -> str:
     """The same as HTML; the line with the selected cell is bold."""
-    best = data.selected
-    bold = [i for i, one in enumerate(_shown(data)) if best is not None and one is best[0]]
+    bold = [i for i, one in enumerate(_shown(data)) if _is_selected(data, one)]
     heading = " ".join([*_verdict(data), positions_title(data)])
     return html_page(heading, html_table(_rows(data), bold=bold), [setting(data), *positions_notes(data)])
 
 
 def positions_report(data: PositionData) -> TableReport:
     """The parts of `positions_summary`."""
-    bold = [i for i, one in enumerate(_shown(data)) if data.selected is not None and one is data.selected[0]]
+    bold = [i for i, one in enumerate(_shown(data)) if _is_selected(data, one)]
     left = 2 if any(one.token for one in data.positions) else 1
     lines = [*_verdict(data), setting(data)]
     return TableReport(positions_title(data), lines, _rows(data), positions_notes(data), bold, left)
@@ -72,6 +71,8 @@ def setting(data: PositionData) -> str:
     """Probe, size of the grid, and texts."""
     n = {split: max(one.n[split] for one in data.positions) for split in data.positions[0].n}
     texts = ", ".join(f"{count:,} {split}" for split, count in n.items())
+    if data.procedure is not None:
+        texts = f"{data.meta['folds']} nested folds of {n['test']:,}"
     grid = f"{counted(len(data.positions), noun_of(data))} x {counted(len(data.places), 'layer')}"
     each = f"{texts} examples" if data.meta["by"] == BY_HEAD else f"at most {texts} texts at a position"
     return f"{printable(data.meta['probe'])} probe; {grid}; {each}"
@@ -80,7 +81,14 @@ def setting(data: PositionData) -> str:
 def positions_notes(data: PositionData) -> list[str]:
     """How the best cell was chosen, the cells above chance, what was left out, and what speaks against the numbers."""
     against = [f"Caution: {'; '.join(found)}."] if (found := cautions(data)) else []
-    notes = [_best_note(data), *against, groups_note(data.meta.get("test_groups")), _chance_note(data), _few_note(data)]
+    notes = [
+        _best_note(data),
+        _random_note(data),
+        *against,
+        groups_note(data.meta.get("test_groups")),
+        _chance_note(data),
+        _few_note(data),
+    ]
     notes += [_classes_note(data), _convergence_note(data)]
     found = (data.meta.get("audit") or {}).get("findings", [])
     notes.append(f"Audit: {listed(found, most=3, between='; ')}." if found else "")
@@ -93,6 +101,8 @@ def positions_notes(data: PositionData) -> list[str]:
 def positions_short_text(data: PositionData) -> str:
     """One line for a prompt: the size of the grid, and the best cell."""
     grid = f"{counted(len(data.positions), noun_of(data))} x {counted(len(data.places), 'layer')}"
+    if data.procedure is not None:
+        return f"{grid}; nested folds; {_score(data)}"
     if data.selected is None:
         return f"{grid}; none selected, scored by test {metric_name(data.headline)}"
     one, layer = data.selected
@@ -115,7 +125,8 @@ def _rows(data: PositionData) -> list[list[str]]:
         "best layer",
         "C",
     ]
-    header += ["validation", f"test {metric_name(data.headline)}", "95% interval", "corrected p", "lowest", "highest"]
+    header += ["validation", f"test {metric_name(data.headline)}", "95% interval", "random weights", "corrected p"]
+    header += ["lowest", "highest"]
     return without_empty_columns([header, *(_row(data, one) for one in _shown(data))])
 
 
@@ -126,8 +137,8 @@ def _shown(data: PositionData) -> list[PositionCurve]:
 
 
 def _row(data: PositionData, one: PositionCurve) -> list[str]:
-    metric, best = data.headline, best_layer(data, one)
-    mark = f" {SELECTED} " if data.selected is not None and data.selected[0] is one else "   "
+    metric, best = data.headline, _shown_layer(data, one)
+    mark = f" {SELECTED} " if _is_selected(data, one) else "   "
     start = [
         f"{mark}{one.position}",
         "" if one.token is None else repr(one.token)[:MOST_TOKEN],
@@ -136,8 +147,9 @@ def _row(data: PositionData, one: PositionCurve) -> list[str]:
     ]
     if best is None:
         tests = [layer.metrics["test"][metric] for layer in one.layers]
-        return [*start, *[""] * 6, number_text(min(tests)), number_text(max(tests))]
+        return [*start, *[""] * 7, number_text(min(tests)), number_text(max(tests))]
     layer, p = one.layers[best], one.corrected[best]
+    random = one.random_init[best].metrics["test"].get(metric) if one.random_init else None
     return [
         *start,
         layer.place + ("" if layer.converged else " !"),
@@ -145,13 +157,42 @@ def _row(data: PositionData, one: PositionCurve) -> list[str]:
         number_text(layer.metrics.get("validation", {}).get(metric)),
         number_text(layer.metrics["test"][metric]),
         interval_text(layer.intervals.get(metric)),
+        number_text(random),
         "" if p is None else f"{p:.2g}",
         "",
         "",
     ]
 
 
+def _is_selected(data: PositionData, one: PositionCurve) -> bool:
+    """Whether the quoted score is of this position; that of nested folds is of no single one."""
+    return data.procedure is None and data.selected is not None and data.selected[0] is one
+
+
+def _shown_layer(data: PositionData, one: PositionCurve) -> int | None:
+    """The number of the layer whose scores are shown; None where no rows chose it that were not tested too."""
+    return None if data.procedure is not None and len(one.layers) > 1 else best_layer(data, one)
+
+
+def _random_note(data: PositionData) -> str:
+    """What random weights score at the selected cell."""
+    found = data.meta.get("over_random")
+    if found is None:
+        return ""
+    ends = "" if found["interval"] is None else f", 95% {interval_text(found['interval'])}"
+    where = "in the cells that the folds select" if data.procedure is not None else "in the selected cell"
+    return (
+        f"Random weights {where}: test {metric_name(data.headline)} {found['value']:.3f}; the trained model's minus "
+        f"theirs {found['over']:+z.3f}{ends}, paired on test."
+    )
+
+
 def _best_note(data: PositionData) -> str:
+    if data.procedure is not None:
+        return (
+            f"{_score(data).capitalize()}, of nested cross-validation: {noun_of(data)}, layer and C are selected "
+            "inside each fold. Lowest and highest are over all layers."
+        )
     if data.selected is None:
         why = nothing_selected(data)
         return f"{why[:1].upper()}{why[1:]}. Lowest and highest are over all layers, on test."

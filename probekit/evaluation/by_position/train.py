@@ -1,7 +1,8 @@
 """Train a probe for each place in the text at every layer; what it shares with a probe for each head.
 
-A position is probed on the texts that have it. Splits, leaks and the headline are those of all texts; C is chosen in
-each column and layer on validation.
+A position is probed on the texts that have it. Splits or folds, leaks and the headline are those of all texts; C is
+chosen in each column and layer on validation. With nested folds a text is in one fold at all its positions, so that the
+complete procedure, which selects position, layer and C inside each fold, has a score of its own.
 
 The rows of a layer are read once for all positions, or heads.
 
@@ -22,6 +23,7 @@ from probekit.activations.store.reader import Store
 from probekit.errors import UsageError
 from probekit.evaluation.by_position.chance import ABOVE_CHANCE, compare_with_chance
 from probekit.evaluation.by_position.columns import (
+    FOLD,
     Column,
     labelled,
     position_columns,
@@ -29,22 +31,26 @@ from probekit.evaluation.by_position.columns import (
     usable,
     with_common_classes,
 )
-from probekit.evaluation.by_position.data import SAME_TOKEN, PositionCurve
+from probekit.evaluation.by_position.data import SAME_TOKEN, PositionCurve, PositionData
 from probekit.evaluation.by_position.results import PositionResults
 from probekit.evaluation.compare.baselines import LabelledInputs, model_free_baselines
 from probekit.evaluation.compare.controls import draw_controls
-from probekit.evaluation.compare.layers import NOT_REQUESTED
+from probekit.evaluation.compare.layers import NO_P_VALUES, NOT_REQUESTED
+from probekit.evaluation.compare.lead import paired_difference
 from probekit.evaluation.curve import FittedPlace, announcer, places_at_once, scored_place, ticker, wanted_fits
 from probekit.evaluation.fits.layer import checked_features, fit_layers
-from probekit.evaluation.fits.protocol import split_protocol
-from probekit.evaluation.plan import CurvePlan, plan_curve
-from probekit.evaluation.quick import NO_P_VALUES, searches_near_duplicates
+from probekit.evaluation.fits.predict import part_of, pooled
+from probekit.evaluation.fits.protocol import Protocol, nested_protocol, split_protocol
+from probekit.evaluation.plan import CurvePlan, numbers_only, plan_curve
+from probekit.evaluation.quick import NO_P_VALUES as LEFT_OUT
 from probekit.evaluation.reading import positions_read
-from probekit.evaluation.request import Request, position_request
-from probekit.evaluation.results.provenance import origin_of
-from probekit.evaluation.rows import Comparisons, audited_protocol, task_fingerprint
-from probekit.evaluation.scores.bootstrap import MOST_KEPT, fewest_groups
-from probekit.evaluation.scores.metrics import check_metric, default_metric
+from probekit.evaluation.request import Request, position_request, random_init_activations
+from probekit.evaluation.results.provenance import origin_of, random_origin
+from probekit.evaluation.rows import Comparisons, audited_protocol, resampling_units, task_fingerprint
+from probekit.evaluation.scores.bootstrap import MOST_KEPT, Bootstrap, fewest_groups
+from probekit.evaluation.scores.metrics import Predictions, check_metric, default_metric
+from probekit.evaluation.scores.score import score, score_intervals, value_of
+from probekit.evaluation.scores.selection import selection_key
 from probekit.machine.devices import free_bytes
 from probekit.machine.threads import in_threads, one_thread
 from probekit.options import CurvesArguments
@@ -70,6 +76,12 @@ class PlannedColumn:
     column: Column
     ids: list[str]
     plan: CurvePlan
+
+
+def _without_checks(planned: Sequence[PlannedColumn]) -> list[PlannedColumn]:
+    """The columns without control tasks and code; those that share a plan share the new one."""
+    plans = {id(one.plan): numbers_only(one.plan) for one in planned}
+    return [replace(one, plan=plans[id(one.plan)]) for one in planned]
 
 
 def fit_columns(
@@ -173,7 +185,7 @@ class GridRows:
         request: for one row of each text, or, where tokens have labels, for every row.
         labels: of every row, [R].
         used: bool [R]; rows without a label, and leaks, are not.
-        splits: of every text, [N].
+        splits: of every text, [N]: its split or, with folds, the name of its fold.
     """
 
     acts: Activations
@@ -200,60 +212,90 @@ class GridColumns:
     origin: dict[str, Any]
 
 
-def train_by_position(acts: Activations, options: CurvesArguments) -> PositionResults:
+def train_by_position(acts: Activations, options: CurvesArguments, texts: Comparisons) -> PositionResults:
     """A curve for each place in the text; arguments and errors as in `train_probes`.
 
+    Args:
+        acts: as in `train_probes`.
+        options: of the curves.
+        texts: what is known of the texts.
+
     Raises:
-        DataError: no position has enough texts of each class in each split.
+        DataError: no position has enough texts of each class in each split or fold.
     """
-    acts = positions_read(acts, options)
+    task, acts = acts.task, positions_read(acts, options)
 
     def columns(rows: GridRows, headline: str) -> GridColumns:
         request, names = rows.request, rows.request.acts.label_names[rows.request.label]
         every = [labelled(column, rows.used) for column in position_columns(acts.layout, options.by == FROM_END)]
         least = options.least_texts
-        if names and request.label in acts.task.token_labels:
+        if names and request.label in acts.task.token_labels and options.folds is None:
             every = [with_common_classes(one, rows.labels, rows.splits, len(names), least) for one in every]
         kept, few = usable(every, rows.labels, rows.splits, names, least)
-        texts = acts.task.targets if acts.points[0].startswith("decoder.") else acts.inputs
-        tokens = [token_of(column, acts.layout, texts or [], SAME_TOKEN) for column in kept]
+        inputs = acts.task.targets if acts.points[0].startswith("decoder.") else acts.inputs
+        tokens = [token_of(column, acts.layout, inputs or [], SAME_TOKEN) for column in kept]
         origin = {"kept": list(acts.layout.positions), "few_texts": few}
         return GridColumns(kept, [planned_column(column, rows, headline, options) for column in kept], tokens, origin)
 
-    return PositionResults(*train_grid(acts, position_request(acts, options), _all_rows, columns, options))
+    request = position_request(acts, options)
+    noise = options.random_init
+    if noise is not None:
+        noise = random_init_activations(
+            noise, task, request, request.places, lambda other: positions_read(other, options)
+        )
+    return PositionResults(*train_grid(acts, noise, request, _all_rows, columns, options, texts))
 
 
 def train_grid(
     acts: Activations,
+    noise: Activations | None,
     request: Request,
-    rows_of: Callable[[Activations, Request, dict[str, np.ndarray]], GridRows],
+    rows_of: Callable[[Activations, Request, Protocol], GridRows],
     columns_of: Callable[[GridRows, str], GridColumns],
     options: CurvesArguments,
+    texts: Comparisons,
 ) -> tuple[list[PositionCurve], dict[str, Any]]:
     """The curves of every column, compared with chance, and their `meta`.
 
     Args:
         acts: whose rows are read.
+        noise: the same rows of a model with random weights, for a second grid; None for none.
         request: the labels, splits and places.
-        rows_of: the rows of a request whose protocol uses the given ones.
+        rows_of: the rows of a request that a protocol uses.
         columns_of: the columns of the rows, for a headline.
         options: of the curves.
+        texts: what is known of the texts.
     """
     begin = announcer(options.on_part)
     begin("comparing texts")
-    audit, protocol = audited_protocol(request, options, Comparisons(near=searches_near_duplicates(options)))
-    rows, headline = rows_of(acts, request, protocol.rows), _headline(request, protocol.train, options)
+    audit, protocol = audited_protocol(request, options, texts)
+    rows, headline = rows_of(acts, request, protocol), _headline(request, protocol.train, options)
     begin(f"planning {options.by}s" if options.by == BY_HEAD else "planning positions")
     grid = columns_of(rows, headline)
     begin("fitting probes")
-    done = ticker(options.on_progress, len(grid.planned) * len(request.places))
-    fitted = fit_columns(acts, [each for each, _ in grid.planned], request.places, done)
+    planned = [each for each, _ in grid.planned]
+    done = ticker(options.on_progress, len(planned) * len(request.places) * (1 if noise is None else 2))
+    fitted = fit_columns(acts, planned, request.places, done)
+    noisy = None if noise is None else fit_columns(noise, _without_checks(planned), request.places, done)
     begin("comparing with chance")
     plan = plan_curve(request, protocol, options.seed, headline, intervals=options.intervals)
     meta = origin_of(request, plan, audit, options.seed, options.drop_leaks, task_fingerprint(acts))
     meta |= {"metric": options.metric, "by": options.by, "least_texts": options.least_texts, "left_out": []}
-    names = request.acts.label_names[request.label]
-    return _curves(grid, fitted, names, meta | grid.origin, options)
+    meta |= grid.origin | {"random_init": random_origin(options.random_init)}
+    curves, chance = _curves(grid, fitted, noisy, request.acts.label_names[request.label], headline, options)
+    meta |= chance
+    cells = _quoted_cells(PositionData(curves, meta), grid, fitted)
+    test, bootstrap = _tested(cells, fitted, grid), _resamples(cells, rows, grid, options)
+    if protocol.folds is not None and test is not None:
+        intervals = {name: list(ends) for name, ends in score_intervals(bootstrap, test).items()}
+        chosen = [[curves[i].position, curves[i].layers[j].place] for i, j in cells]
+        meta["procedure"] = {"metrics": score(test), "intervals": intervals, "cells": chosen}
+    if noisy is not None and test is not None:
+        random = _tested(cells, noisy, grid)
+        assert random is not None
+        over, interval = paired_difference(test, random, headline, bootstrap)
+        meta["over_random"] = {"value": value_of(random, headline), "over": over, "interval": interval}
+    return curves, meta
 
 
 def _headline(request: Request, train: np.ndarray, options: CurvesArguments) -> str:
@@ -264,19 +306,23 @@ def _headline(request: Request, train: np.ndarray, options: CurvesArguments) -> 
     return default_metric(np.bincount(labels, minlength=request.n_classes) if request.n_classes else [])
 
 
-def _all_rows(acts: Activations, request: Request, kept: dict[str, np.ndarray]) -> GridRows:
-    """Labels and splits of every row; `kept` are the rows of the request that its protocol uses."""
+def _all_rows(acts: Activations, request: Request, protocol: Protocol) -> GridRows:
+    """Labels and splits, or folds, of every row; the protocol is of the rows of the request."""
     layout, label = acts.layout, request.label
     counts = layout.counts(request.places[0])
     text = np.repeat(np.arange(len(counts)), counts)
     by_token = label in acts.task.token_labels and layout.is_ragged
     own = text if by_token else np.arange(len(counts))  # the text of each row that a request may have
     asked = np.arange(len(own)) if request.rows is None else request.rows
-    is_kept = np.isin(np.arange(len(asked)), np.concatenate(list(kept.values())))
+    is_kept = np.isin(np.arange(len(asked)), np.concatenate(list(protocol.rows.values())))
     dropped = np.zeros(len(own), dtype=bool)
     dropped[asked[~is_kept]] = True  # leaks
     splits = acts.task.splits.astype("<U10")
     splits[own[asked]] = request.acts.task.splits  # validation rows may have been carved
+    if protocol.folds is not None:
+        splits = np.full(len(counts), "", dtype="<U10")
+        for number, part in enumerate(protocol.parts):
+            splits[own[asked[part]]] = f"{FOLD}{number}"
     if by_token:
         labels, used = np.asarray(acts.at(ALL).labels[label]), ~dropped
     elif label in acts.task.token_labels:
@@ -301,7 +347,11 @@ def planned_column(
     own = Layout([Selection.named(column.name)], layout.lengths[column.texts], layout.n_bos, tokens, layout.n_end)
     acts = ActivationSet({}, task, rows.acts.meta, own)
     request = replace(request, acts=acts, features=acts, labels=labels, n_classes=n_classes)
-    protocol = split_protocol(task.splits, np.ones(len(labels), dtype=bool))
+    if options.folds is None:
+        protocol = split_protocol(task.splits, np.ones(len(labels), dtype=bool))
+    else:
+        fold = rows.splits[column.texts]
+        protocol = nested_protocol([np.flatnonzero(fold == f"{FOLD}{i}") for i in range(options.folds)], len(labels))
     controls = draw_controls(request, protocol, options)
     plan = plan_curve(request, protocol, options.seed, headline, controls, bool(options.codelength), options.intervals)
     examples = LabelledInputs(None, None, None, labels, n_classes)
@@ -311,48 +361,96 @@ def planned_column(
 
 
 def _task_of(rows: GridRows, column: Column, labels: np.ndarray) -> Task:
-    """The texts of a position as examples, with the labels and splits that are used there."""
+    """The texts of a position as examples, with the labels and splits that are used there; folds leave the splits."""
     task = rows.acts.task.subset(column.texts)
     name = rows.request.label
     every = rows.request.acts.label_names[name]
     names = {name: every if column.classes is None else [every[k] for k in column.classes]}
+    task = replace(task, labels={name: labels}, label_names=names, token_labels={}, target=name)
     splits = rows.splits[column.texts]
-    return replace(task, labels={name: labels}, label_names=names, token_labels={}, target=name, splits=splits)
+    return task if splits[0].startswith(FOLD) else replace(task, splits=splits)
 
 
 def _curves(
     grid: GridColumns,
     fitted: Sequence[Sequence[FittedPlace]],
+    noisy: Sequence[Sequence[FittedPlace]] | None,
     names: Sequence[str],
-    meta: dict[str, Any],
+    headline: str,
     options: CurvesArguments,
 ) -> tuple[list[PositionCurve], dict[str, Any]]:
+    """The curves, and what `meta` holds of their comparison with chance."""
     tests = [[each.fit.test for each in own] for own in fitted]
     nothing: list[list[float | None]] = [[None] * len(own) for own in tests]
     p_values, corrected = nothing, nothing
-    meta |= {"permutations": None, "no_p_values": None if options.intervals else NOT_REQUESTED}
-    if options.quick:
-        meta["no_p_values"] = NO_P_VALUES
-    if meta["no_p_values"] is None:
+    chance: dict[str, Any] = {"permutations": None, "no_p_values": None if options.intervals else NOT_REQUESTED}
+    if options.quick or options.folds:
+        chance["no_p_values"] = NO_P_VALUES if options.folds else LEFT_OUT
+    if chance["no_p_values"] is None:
         units = [one.plan.bootstrap.groups for one, _ in grid.planned if one.plan.bootstrap is not None]
-        found = compare_with_chance(tests, meta["headline"], options.seed, units)
+        found = compare_with_chance(tests, headline, options.seed, units)
         p_values, corrected = found.p_values.tolist(), found.corrected.tolist()
-        meta |= {"permutations": found.permutations, "above_chance": ABOVE_CHANCE}
-    meta["test_groups"] = fewest_groups(one.plan.bootstrap for one, _ in grid.planned)
+        chance |= {"permutations": found.permutations, "above_chance": ABOVE_CHANCE}
+    chance["test_groups"] = fewest_groups(one.plan.bootstrap for one, _ in grid.planned)
     cells = zip(grid.columns, grid.planned, fitted, p_values, corrected, grid.tokens, strict=True)
     curves = [
         PositionCurve(
             position=column.name,
             n={split: len(which) for split, which in one.plan.grid.protocol.rows.items()},
-            chance=chance,
+            chance=majority,
             layers=[replace(each.result, p_value=p) for each, p in zip(own, ps, strict=True)],
             corrected=list(after),
             token=token,
             left_out=_left_out(column, names),
+            random_init=[] if noisy is None else [replace(each.result, probe=None) for each in noisy[i]],
         )
-        for column, (one, chance), own, ps, after, token in cells
+        for i, (column, (one, majority), own, ps, after, token) in enumerate(cells)
     ]
-    return curves, meta
+    return curves, chance
+
+
+Cells = list[tuple[int, int]]
+"""For each round, the numbers of the column and of the layer that predict its test texts."""
+
+
+def _quoted_cells(data: PositionData, grid: GridColumns, fitted: Sequence[Sequence[FittedPlace]]) -> Cells:
+    """The cells whose test predictions are quoted: the selected one or, with folds, each round's own choice."""
+    protocols = [one.plan.grid.protocol for one, _ in grid.planned]
+    if protocols[0].folds is None:
+        best = None if data.selected is None else data.selected[1]
+        return [(i, j) for i, one in enumerate(data.positions) for j, each in enumerate(one.layers) if each is best]
+    every = [(i, j) for i, own in enumerate(fitted) for j in range(len(own))]
+
+    def key(number: int, i: int, j: int) -> tuple[Any, ...]:
+        n_choose = len(grid.columns[i].texts) - len(protocols[i].rounds[number].test)
+        return selection_key(*fitted[i][j].fit.by_round[number], n_choose)
+
+    return [max(every, key=lambda cell, number=number: key(number, *cell)) for number in range(protocols[0].folds)]
+
+
+def _tested(cells: Cells, fits: Sequence[Sequence[FittedPlace]], grid: GridColumns) -> Predictions | None:
+    """The test predictions of each round's cell, pooled; None where no cell was selected.
+
+    With folds a text is tested in one round only, at all its positions, so it is there at most once.
+    """
+    parts = []
+    for number, (i, j) in enumerate(cells):
+        rounds = grid.planned[i][0].plan.grid.protocol.rounds
+        start = sum(len(each.test) for each in rounds[:number])
+        parts.append(part_of(fits[i][j].fit.test, slice(start, start + len(rounds[number].test))))
+    return pooled(parts) if parts else None
+
+
+def _resamples(cells: Cells, rows: GridRows, grid: GridColumns, options: CurvesArguments) -> Bootstrap | None:
+    """Resamples of the texts that `_tested` pools; None for no intervals."""
+    if not cells or not options.intervals:
+        return None
+    if options.folds is None:
+        return grid.planned[cells[0][0]][0].plan.bootstrap
+    plans = [grid.planned[i][0].plan.grid.protocol.rounds[number].test for number, (i, _) in enumerate(cells)]
+    texts = np.concatenate([grid.columns[i].texts[test] for test, (i, _) in zip(plans, cells, strict=True)])
+    units = resampling_units(rows.acts.task)
+    return Bootstrap(len(texts), options.seed, None if units is None else np.asarray(units)[texts])
 
 
 def _left_out(column: Column, names: Sequence[str]) -> tuple[str, ...]:

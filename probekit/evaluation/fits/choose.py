@@ -12,7 +12,7 @@ import numpy as np
 from probekit.errors import DataError
 from probekit.evaluation.fits.fit_grid import Key
 from probekit.evaluation.fits.layer import LayerFits, fit_more
-from probekit.evaluation.fits.predict import decisions, part_of, pooled, predictions_of
+from probekit.evaluation.fits.predict import at_mask, decisions, part_of, pooled, predictions_of
 from probekit.evaluation.fits.protocol import Round
 from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.evaluation.scores.selection import selection_key, tie_loss
@@ -154,10 +154,11 @@ def _test_predictions(fits: LayerFits, numbers: Sequence[int], picks: Sequence[S
     grid, parts = fits.grid, []
     for r, each in enumerate(grid.protocol.rounds):
         probes = [fits.probes[number, each.mask, own[r]] for number, own in zip(numbers, picks, strict=True)]
+        found = decisions(probes, at_mask(fits.X, each.mask), each.test) if probes else []
         parts.append(
             [
                 predictions_of(grid.label_sets[number][each.test], decision, grid.n_classes, probe)
-                for number, decision, probe in zip(numbers, decisions(probes, fits.X, each.test), probes, strict=True)
+                for number, decision, probe in zip(numbers, found, probes, strict=True)
             ]
         )
     return [pooled(own) for own in zip(*parts, strict=True)]
@@ -197,11 +198,12 @@ def _validation_scores(fits: LayerFits, numbers: Sequence[int], headline: str) -
         keys = [key for key in grid.index if key[0] in numbers and key[1] in masks]
         if not keys:
             continue
-        found = decisions([fits.probes[key] for key in keys], fits.X, rows)
-        for key, each in zip(keys, found, strict=True):
-            predictions = predictions_of(grid.label_sets[key[0]][rows], each, grid.n_classes, fits.probes[key])
-            value = metrics_of(predictions, [headline]).get(headline, float("nan"))
-            scores[key, part] = value, tie_loss(predictions)
+        for X, own in fits.by_features(keys):
+            found = decisions([fits.probes[key] for key in own], X, rows)
+            for key, each in zip(own, found, strict=True):
+                predictions = predictions_of(grid.label_sets[key[0]][rows], each, grid.n_classes, fits.probes[key])
+                value = metrics_of(predictions, [headline]).get(headline, float("nan"))
+                scores[key, part] = value, tie_loss(predictions)
     return scores
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from probekit.activations.activations import Activations
 from probekit.errors import DataError
 from probekit.evaluation.fits.fit_grid import FitGrid, Key, problems_at
-from probekit.evaluation.fits.predict import Features, take_rows
+from probekit.evaluation.fits.predict import ByMask, Features, take_rows
 from probekit.machine.devices import where_float64
 from probekit.points import Place
 from probekit.probes.base import check_size
@@ -39,6 +39,17 @@ class LayerFits:
     probe: Any
     grid: FitGrid
     probes: dict[Key, Any]
+
+    def by_features(self, keys: Sequence[Key]) -> list[tuple[Any, list[Key]]]:
+        """The features that these fits read, and the fits; one pair unless the features depend on the mask."""
+        return _by_features(self.X, keys)
+
+
+def _by_features(X: Features, keys: Sequence[Key]) -> list[tuple[Any, list[Key]]]:
+    if not isinstance(X, ByMask):
+        return [(X, list(keys))]
+    masks = dict.fromkeys(mask for _, mask, _ in keys)
+    return [(X.of(mask), [key for key in keys if key[1] == mask]) for mask in masks]
 
 
 def features_of(acts: Activations, place: Place) -> Tensor:
@@ -98,6 +109,8 @@ def fit_layers(X: Features, wanted: Sequence[WantedFits]) -> list[LayerFits]:
 
     Probes that share a decomposition of the same rows are solved together, whatever their labels.
     """
+    if isinstance(X, ByMask):
+        return [fit_more(LayerFits(X, X.final, each.probe, each.grid, {}), each.keys) for each in wanted]
     found: dict[int, LayerFits] = {}
     rows_of: dict[bytes, Features] = {}
     for numbers in _solved_together(wanted):
@@ -119,8 +132,11 @@ def fit_more(fits: LayerFits, keys: Sequence[Key]) -> LayerFits:
     missing = [key for key in keys if key not in fits.probes]
     if not missing:
         return fits
-    probes = fits.probe.fit_many(fits.rows, problems_at(fits.grid, missing))
-    return replace(fits, probes={**fits.probes, **dict(zip(missing, probes, strict=True))})
+    found, fitted = dict(fits.probes), fits.grid.protocol.fitted
+    for X, own in fits.by_features(missing):
+        rows = take_rows(X, fitted) if isinstance(fits.X, ByMask) else fits.rows
+        found |= zip(own, fits.probe.fit_many(rows, problems_at(fits.grid, own)), strict=True)
+    return replace(fits, probes=found)
 
 
 def _solved_together(wanted: Sequence[WantedFits]) -> list[list[int]]:

@@ -3,8 +3,8 @@
 Axes: N examples, D width, C classes.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,36 @@ from probekit.probes.sequence.base import text_scores
 from probekit.probes.sequence.ragged import Ragged, take_texts
 from probekit.probes.stream import Stream, some_of, take_some, with_numbers
 
-Features = Tensor | Stream | Ragged
+
+@dataclass(frozen=True, eq=False)
+class ByMask:
+    """Features [N, D] that depend on the rows that are fitted, such as the residuals of a regression on them.
+
+    Attributes:
+        of: number of a mask of the protocol -> the features for its fits, which are made anew by each call.
+        final: those for the saved probe.
+    """
+
+    of: Callable[[int], Tensor]
+    final: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """(N, D)."""
+        return self.final.shape
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.final.device
+
+    @property
+    def nbytes(self) -> int:
+        """Of one mask's features."""
+        return self.final.nbytes
+
+
+Features = Tensor | Stream | Ragged | ByMask
 ROWS_AT_ONCE = 16_384  # bounds the float64 copy of the features
 ROWS_OF_A_STREAM = 2048  # the same where memory is short
 
@@ -54,6 +83,11 @@ def _decide(probe: Any, features: Tensor) -> Decision:
     if probe.predicts == "numbers":
         return Decision(probe.predict(features))
     return Decision(probe.decision_function(features), None if probe.by_score else probe.predict(features))
+
+
+def at_mask(X: Features, mask: int) -> Any:
+    """The features for the fits of one mask of the protocol."""
+    return X.of(mask) if isinstance(X, ByMask) else X
 
 
 def take_rows(X: Features, rows: np.ndarray) -> Any:

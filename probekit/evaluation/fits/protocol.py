@@ -102,11 +102,16 @@ def fold_protocol(labels: np.ndarray, linked: np.ndarray, folds: int, seed: int)
     Raises:
         DataError: fewer groups of rows than folds.
     """
-    parts = fold_rows(labels, linked, folds, seed)
+    return nested_protocol(fold_rows(labels, linked, folds, seed), len(labels))
+
+
+def nested_protocol(parts: Sequence[np.ndarray], n: int) -> Protocol:
+    """Nested folds over `n` rows; `parts` are the rows of each fold."""
+    folds = len(parts)
     masks: list[np.ndarray] = []
 
     def mask_without(*left_out: int) -> int:
-        mask = np.ones(len(labels))
+        mask = np.ones(n)
         for i in left_out:
             mask[parts[i]] = 0
         masks.append(mask)
@@ -117,7 +122,7 @@ def fold_protocol(labels: np.ndarray, linked: np.ndarray, folds: int, seed: int)
         Round(mask_without(i), parts[i], [(pairs[frozenset((i, j))], j) for j in range(folds) if j != i])
         for i in range(folds)
     ]
-    return Protocol(masks, parts, rounds, mask_without(), {"test": np.arange(len(labels))}, folds)
+    return Protocol(masks, list(parts), rounds, mask_without(), {"test": np.arange(n)}, folds)
 
 
 def check_masks(protocol: Protocol, labels: np.ndarray, names: Sequence[str], label: str) -> None:

@@ -1,30 +1,22 @@
 """`ProbeCurves`: what `train_probes` returns for several points, label sets and probes: table, picture and files."""
 
-from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from probekit import registries
-from probekit.errors import ProbekitError, UsageError
-from probekit.evaluation.results.curves_files import curve_keys, load_curves, save_curves
+from probekit.evaluation.results.curves_files import load_curves, save_curves
 from probekit.evaluation.results.curves_report import curves_html, curves_summary
 from probekit.evaluation.results.frames import curves_frame
 from probekit.evaluation.results.results import ProbeResults
+from probekit.evaluation.results.several import SeveralResults
 from probekit.probes.in_results import results_folder
-from probekit.text import counted, listed, printable
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
 
-class UnknownCurve(UsageError, KeyError):
-    """No such curve; a KeyError too, as a mapping raises."""
-
-    __str__ = ProbekitError.__str__
-
-
-class ProbeCurves(Mapping[tuple[str, ...], ProbeResults]):
+class ProbeCurves(SeveralResults[ProbeResults]):
     """The curves of several points, label sets and probes: (label, point) -> `ProbeResults`.
 
     With several probes for a label set the keys are (label, point, probe).
@@ -36,61 +28,6 @@ class ProbeCurves(Mapping[tuple[str, ...], ProbeResults]):
     Attributes:
         meta: as given.
     """
-
-    def __init__(self, curves: Iterable[ProbeResults], meta: dict[str, Any] | None = None):
-        several = list(curves)
-        self._curves = dict(zip(curve_keys(several), several, strict=True))
-        self.meta = meta or {}
-
-    def __getitem__(self, key: tuple[str, ...]) -> ProbeResults:
-        """The curve of a label set and a point, whose name may lack the "encoder." of an encoder's points.
-
-        With several probes the key has the probe's name too; without, it may.
-
-        Raises:
-            UnknownCurve: there is no such curve.
-        """
-        if key in self._curves:
-            return self._curves[key]
-        found = self._named(key) if isinstance(key, tuple) and len(key) in (2, 3) else []
-        if len(found) != 1:
-            known = listed([f"({', '.join(map(ascii, each))})" for each in self])
-            by = "label set, point and probe" if any(len(each) == 3 for each in self) else "label set and point"
-            raise UnknownCurve(f"no curve {key!a}; a curve is named by {by}, here {known}")
-        return found[0]
-
-    def _named(self, key: tuple[str, ...]) -> list[ProbeResults]:
-        """The curves of a label set, point and, where it is given, probe."""
-        label, point, *probe = key
-        return [
-            curve
-            for curve in self.values()
-            if curve.meta["label"] == label
-            and curve.meta["point"] in (point, f"encoder.{point}")
-            and probe in ([], [curve.meta["probe"]])
-        ]
-
-    def __iter__(self) -> Iterator[tuple[str, ...]]:
-        return iter(self._curves)
-
-    def __len__(self) -> int:
-        """The number of curves."""
-        return len(self._curves)
-
-    @property
-    def labels(self) -> list[str]:
-        """The label sets, in the order of the call."""
-        return list(dict.fromkeys(key[0] for key in self))
-
-    @property
-    def points(self) -> list[str]:
-        """The points, in the order of the call."""
-        return list(dict.fromkeys(key[1] for key in self))
-
-    @property
-    def probes(self) -> list[str]:
-        """The names of the probes, in the order of the call."""
-        return list(dict.fromkeys(str(curve.meta["probe"]) for curve in self.values()))
 
     def to_frame(self) -> "pd.DataFrame":
         """One tidy table: `label`, with several probes `probe`, then the columns of `ProbeResults.to_frame`.
@@ -145,8 +82,3 @@ class ProbeCurves(Mapping[tuple[str, ...], ProbeResults]):
 
     def _repr_html_(self) -> str:
         return curves_html(list(self.values()))
-
-    def __repr__(self) -> str:
-        labels, points = (printable(listed(names)) for names in (self.labels, self.points))
-        probes = f"; probes {printable(listed(self.probes))}" if any(len(key) == 3 for key in self) else ""
-        return f"ProbeCurves({counted(len(self), 'curve')}; labels {labels}; points {points}{probes})"

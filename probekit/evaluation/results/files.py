@@ -10,7 +10,6 @@ from typing import Any, NotRequired, TypedDict
 from probekit.errors import DataError
 from probekit.evaluation.results.checks import check_probe, check_probe_data, check_transfer, widths_of
 from probekit.evaluation.results.data import BaselineResult, LayerResult, ProbeData, TransferCell, TransferData
-from probekit.evaluation.results.folders import TRANSFER_RESULTS, clear_folder
 from probekit.evaluation.results.frames import probe_frame, transfer_frame
 from probekit.evaluation.results.meta import CurveRecord, SavedPart, TransferRecord
 from probekit.evaluation.results.row_scores import ROWS_FILE, read_row_scores, row_scores_bytes
@@ -20,6 +19,7 @@ from probekit.files.plain_files import MAX_RESULTS, read_bytes
 from probekit.files.records import INFINITY, describing, read_as, read_json_file
 from probekit.probes import load_probe
 from probekit.probes.find import SAVED
+from probekit.results_folders import clear_folder
 from probekit.text import spreadsheet_cell
 
 FORMAT = "probekit.results/2"
@@ -120,7 +120,7 @@ def save_transfer(data: TransferData, folder: Path) -> None:
     frame = transfer_frame(data)
     frame[["train_task", "test_task"]] = frame[["train_task", "test_task"]].map(spreadsheet_cell)
     table = frame.to_csv(index=False, lineterminator="\n").encode()
-    clear_folder(folder, TRANSFER_RESULTS)
+    clear_folder(folder, "transfer")
     write_as(folder / "transfer.csv", table)
     write_as(folder / "transfer.json", text.encode())
 

@@ -199,7 +199,7 @@ class _Chat(TypedDict, total=False):
 class _Reading(TypedDict, total=False):
     """How texts were read."""
 
-    selection: str | int
+    selection: str | int | list[str]
     each_token: bool
     words: bool
     generated: bool
@@ -305,6 +305,14 @@ class _CurveMeta(RunMeta, total=False):
     optimism: _Optimism | None
 
 
+class _OverRandom(TypedDict):
+    """How far the selected cell is ahead of the same one with random weights."""
+
+    value: float
+    over: float
+    interval: Ends | None
+
+
 class _GridMeta(_CurveMeta, total=False):
     """What results by position or by head record."""
 
@@ -315,6 +323,7 @@ class _GridMeta(_CurveMeta, total=False):
     no_p_values: Required[str | None]
     above_chance: Share
     key_value: bool
+    over_random: _OverRandom | None
 
 
 class _ShiftRecord(TypedDict):

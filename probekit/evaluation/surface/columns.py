@@ -13,6 +13,7 @@ from probekit.activations.activations import Activations
 from probekit.errors import DataError, UsageError, nearest
 from probekit.evaluation.compare.baseline_fits import standardised
 from probekit.evaluation.compare.lengths import length_features, with_squares
+from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.surface.residual import basis_of
 from probekit.tasks.chats.messages import compared_inputs
 from probekit.tasks.token_labels import no_label
@@ -44,20 +45,22 @@ class Nuisance:
     rank: int
 
 
-def nuisance_columns(acts: Activations, names: Sequence[str], label: str, train: np.ndarray) -> Nuisance:
+def nuisance_columns(acts: Activations, names: Sequence[str], label: str, protocol: Protocol) -> Nuisance:
     """The named columns of the examples.
 
     Args:
         acts: one row for each example.
         names: "length", "tokens", "position", kept columns, or other label sets.
         label: the label set that is predicted.
-        train: rows that categories, means and spreads are taken from, int64.
+        protocol: whose final training rows categories, means and spreads are taken from; no label takes part, so with
+            folds these may be all rows.
 
     Raises:
         UsageError: a name that is not there, the label itself, or a column of too many categories.
         DataError: the length of inputs that have no texts; a column with one value in train; nearly as many
             independent columns as training rows.
     """
+    train = protocol.train
     parts = {name: standardised(_part(acts, name, label, train), train) for name in names}
     parts = {name: part[:, part[train].any(axis=0)] for name, part in parts.items()}
     if constant := [name for name, part in parts.items() if not part.shape[1]]:
@@ -67,9 +70,10 @@ def nuisance_columns(acts: Activations, names: Sequence[str], label: str, train:
         )
     features = np.concatenate(list(parts.values()), axis=1)
     rank = basis_of(features, train).shape[1]
-    if rank > len(train) * MOST_RANK:
+    fewest = min(int(mask.sum()) for mask in protocol.masks)
+    if rank > fewest * MOST_RANK:
         raise DataError(
-            f"the nuisances have {rank:,} independent columns for {len(train):,} training rows, so regressing them out "
+            f"the nuisances have {rank:,} independent columns for {fewest:,} training rows, so regressing them out "
             "leaves too little to train on; name fewer, join categories, or add rows"
         )
     return Nuisance(list(names), features, {name: part.shape[1] for name, part in parts.items()}, rank)

@@ -21,10 +21,10 @@ def fit_residual(sets: Sequence[LabelSetPlan], places: Sequence[Place], done: Ca
         assert each.nuisance is not None
         for place in places:  # what is left of the rows is in memory
             check_room(each.requests[0].features, place)
-        features, train = each.requests[0].features, each.plan.grid.protocol.train
-        key = (id(features), each.nuisance.features.tobytes(), train.tobytes())
+        features, protocol = each.requests[0].features, each.plan.grid.protocol
+        key = (id(features), each.nuisance.features.tobytes(), b"".join(mask.tobytes() for mask in protocol.masks))
         if key not in known:
-            known[key] = Residualised(features, each.nuisance.features, train)
+            known[key] = Residualised(features, each.nuisance.features, protocol.masks, protocol.final)
         sources.append(known[key])
         plans.append(replace(each.plan, code=None))
     return fit_places(sources, plans, places, done)

@@ -1,4 +1,4 @@
-"""Activations after nuisance columns are regressed out of them, in closed form, on the training rows alone.
+"""Activations after nuisance columns are regressed out of them, in closed form, on the fitted rows alone.
 
 X - mean - Z B with B = Z_train^+ (X_train - mean): what is left has no linear relation to the columns Z on train. With
 an orthonormal basis P of the columns on train, B needs one product with X. What a nonlinear probe could still find of
@@ -7,11 +7,15 @@ the columns, or a linear one outside of train, stays.
 Axes: N examples, D width, V columns, R their rank on train.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from probekit.activations.activations import Activations
+from probekit.evaluation.fits.layer import checked_features
+from probekit.evaluation.fits.predict import ByMask
 from probekit.machine.devices import where_float64
 from probekit.points import Place
 
@@ -31,20 +35,38 @@ class Residualised(Activations):
     Args:
         source: one row for each example.
         columns: float64 [N, V], of about the same size.
-        train: the rows that the regression is fitted on, int64.
+        masks: float64 [N] each, 1 for the rows that are fitted: the regression is on these rows alone.
+        final: number of the mask whose residuals are the rows of these activations.
     """
 
-    def __init__(self, source: Activations, columns: np.ndarray, train: np.ndarray):
+    def __init__(self, source: Activations, columns: np.ndarray, masks: Sequence[np.ndarray], final: int = 0):
         super().__init__(list(source), source.task, source.meta, source.layout)
-        self._source, self._train = source, torch.from_numpy(train)
-        self._basis = torch.from_numpy(basis_of(columns, train))
+        self._source, self._final = source, final
+        self._train = [np.flatnonzero(mask) for mask in masks]
+        self._basis = [basis_of(columns, train) for train in self._train]
+
+    def features(self, place: Place) -> Tensor | ByMask:
+        """The rows of a place, in float32 or more; with several masks those of each. The source is read once.
+
+        Raises:
+            DataError: NaN or infinity.
+        """
+        given = self._source._rows(place)
+
+        def of(mask: int) -> Tensor:
+            return checked_features(self._without(given, mask), place, self.ids.__getitem__)
+
+        return of(self._final) if len(self._train) == 1 else ByMask(of, of(self._final))
 
     def _rows(self, place: Place) -> Tensor:
-        given = self._source._rows(place)
+        return self._without(self._source._rows(place), self._final)
+
+    def _without(self, given: Tensor, mask: int) -> Tensor:
+        """The residuals of a regression on the rows of one mask."""
         X = where_float64(given)
         if not torch.isfinite(X).all():
             return given  # refused later, with the example's name
-        basis, train = self._basis.to(X.device), self._train.to(X.device)
+        basis, train = (torch.from_numpy(each[mask]).to(X.device) for each in (self._basis, self._train))
         mean, B = _regression(X, basis, train)
         out = torch.empty_like(X, dtype=torch.promote_types(X.dtype, torch.float32))
         for start in range(0, len(X), ROWS):

@@ -23,7 +23,6 @@ from probekit.evaluation.fits.predict import decisions, predictions_of
 from probekit.evaluation.fits.protocol import Protocol, split_protocol
 from probekit.evaluation.fits.stream import features_held
 from probekit.evaluation.plan import CurvePlan, plan_curve
-from probekit.evaluation.quick import searches_near_duplicates
 from probekit.evaluation.request import Request, check_request
 from probekit.evaluation.results.data import TransferCell
 from probekit.evaluation.results.provenance import origin_of
@@ -168,8 +167,8 @@ class _Trained:
     results: ProbeResults
 
 
-def train_by_shift(acts: Activations, options: CurvesArguments) -> TransferResults:
-    """The matrix of a column: train on the rows, test on the columns; arguments and errors as in `train_probes`.
+def train_by_shift(acts: Activations, options: CurvesArguments, texts: Comparisons) -> TransferResults:
+    """The matrix of a column: train on the rows, test on the columns; errors as in `train_probes`.
 
     Its last row is trained on all values but the tested one, if there are three or more.
 
@@ -181,7 +180,7 @@ def train_by_shift(acts: Activations, options: CurvesArguments) -> TransferResul
     request, begin = check_request(acts, options), announcer(options.on_part)
     metric = None if options.metric is None else check_metric(options.metric, request.n_classes)
     begin("comparing texts")
-    audit, protocol = audited_protocol(request, options, Comparisons(near=searches_near_duplicates(options)))
+    audit, protocol = audited_protocol(request, options, texts)
     values = shift_values(request.acts, column, request.label, request.labels, protocol.rows, options.least_texts)
     begin("fitting probes")
     whole = plan_curve(request, protocol, options.seed, metric, intervals=False)

@@ -10,7 +10,6 @@ import pytest
 
 from probekit.causal.data import CausalData
 from probekit.causal.results.checklist import base_warning, reviewer_checklist
-from probekit.causal.results.files import check_causal_folder
 from probekit.causal.results.report import EDGE, MARKS, causal_report, causal_summary
 from probekit.causal.results.results import CausalResults
 from probekit.causal.results.view import (
@@ -22,6 +21,7 @@ from probekit.causal.results.view import (
     placebo_counts,
 )
 from probekit.errors import DataError, StorageError, UsageError
+from probekit.results_folders import check_results_folder
 from tests.made_up_effects import EFFECTS, HOSTILE, SCALES, SCORES, effect, made_up, made_up_grids
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -123,7 +123,7 @@ def test_no_results_and_foreign_files(results, tmp_path):
     with pytest.raises(StorageError, match=r"thesis\.txt"):
         results.save(tmp_path)
     with pytest.raises(StorageError, match=r"thesis\.txt"):
-        check_causal_folder(tmp_path)
+        check_results_folder(tmp_path, "causal")
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 

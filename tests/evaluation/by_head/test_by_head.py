@@ -161,9 +161,8 @@ def test_save_and_load(acts: Activations, tmp_path: Path) -> None:
     [
         ({"point": "resid_pre"}, "resid_pre has no heads"),
         ({"point": "attn_pattern"}, "attn_pattern"),
-        ({"folds": 3}, "without folds"),
         ({"probe": "attention"}, "--by head"),
-        ({"points": ["z", "q"]}, "one point"),
+        ({"points": ["z", "resid_pre"]}, "resid_pre has no heads"),
     ],
 )
 def test_what_has_no_heads_is_refused(acts: Activations, options: dict[str, Any], message: str) -> None:

@@ -11,6 +11,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import ProbeResults
+from probekit.evaluation.fits.protocol import split_protocol
 from probekit.evaluation.results.surface_note import short_nuisance_text
 from probekit.evaluation.surface.columns import nuisance_columns
 from probekit.evaluation.surface.residual import Residualised
@@ -23,6 +24,8 @@ N, D = 400, 6
 RNG = np.random.default_rng(3)
 SPLITS = np.array(["train", "train", "validation", "test"])[np.arange(N) % 4]
 TRAIN, TEST = np.flatnonzero(SPLITS == "train"), np.flatnonzero(SPLITS == "test")
+PROTOCOL = split_protocol(SPLITS, np.ones(N, dtype=bool))
+MASKS = PROTOCOL.masks
 SOURCE = RNG.choice(["web", "book", "<b>news</b>"], size=N)
 SIZE = RNG.normal(size=N)
 LABELS = RNG.integers(2, size=N)
@@ -44,7 +47,7 @@ def acts_of(X: np.ndarray, labels: Any = LABELS, **changes: Any) -> ActivationSe
 
 
 def columns_of(acts: ActivationSet, *names: str) -> np.ndarray:
-    return nuisance_columns(acts, names, acts.task.target, TRAIN).features
+    return nuisance_columns(acts, names, acts.task.target, PROTOCOL).features
 
 
 def mixed(labels: np.ndarray = LABELS, strength: float = 0.0) -> np.ndarray:
@@ -58,7 +61,7 @@ def mixed(labels: np.ndarray = LABELS, strength: float = 0.0) -> np.ndarray:
 def test_nothing_of_the_columns_is_left_on_train():
     acts = acts_of(mixed())
     Z = columns_of(acts, "source", "size")
-    left = Residualised(acts, Z, TRAIN)[PLACE].double().numpy()
+    left = Residualised(acts, Z, MASKS)[PLACE].double().numpy()
     assert np.abs(left[TRAIN].mean(axis=0)).max() < 1e-6
     correlations = (left[TRAIN] / left[TRAIN].std(axis=0)).T @ Z[TRAIN] / len(TRAIN)
     assert np.abs(correlations).max() < 1e-6
@@ -69,7 +72,7 @@ def test_the_rest_is_that_of_a_linear_regression():
     design = np.stack([SIZE, *(one == SOURCE for one in np.unique(SOURCE))], axis=1)
     given = acts[PLACE].double().numpy()
     expected = given - LinearRegression().fit(design[TRAIN], given[TRAIN]).predict(design)
-    left = Residualised(acts, columns_of(acts, "source", "size"), TRAIN)[PLACE].numpy()
+    left = Residualised(acts, columns_of(acts, "source", "size"), MASKS)[PLACE].numpy()
     np.testing.assert_allclose(left, expected, atol=2e-5)
 
 
@@ -77,7 +80,7 @@ def test_test_rows_change_nothing():
     X = mixed()
     other = X.copy()
     other[TEST] = 0
-    one, two = (Residualised(acts_of(x), columns_of(acts_of(x), "size"), TRAIN)[PLACE] for x in (X, other))
+    one, two = (Residualised(acts_of(x), columns_of(acts_of(x), "size"), MASKS)[PLACE] for x in (X, other))
     np.testing.assert_array_equal(one[TRAIN], two[TRAIN])
 
 
@@ -88,9 +91,9 @@ def test_activations_of_the_columns_alone_become_zero_not_rounding(dtype: torch.
     x = torch.from_numpy(Z @ RNG.normal(size=(Z.shape[1], D)) + 7).to(dtype)
     own = ActivationSet({PLACE: x}, acts.task)
     if dtype != torch.float16:
-        assert (Residualised(own, Z, TRAIN)[PLACE] == 0).all()
+        assert (Residualised(own, Z, MASKS)[PLACE] == 0).all()
     else:
-        assert (Residualised(own, Z, TRAIN)[PLACE] == 0).float().mean() > 0.5
+        assert (Residualised(own, Z, MASKS)[PLACE] == 0).float().mean() > 0.5
 
 
 def test_a_label_that_is_a_column_falls_to_chance():
@@ -134,7 +137,7 @@ def test_the_residual_curve_is_that_of_residualised_activations():
     """Made by hand and given to `train_probes` as activations, with their control tasks."""
     acts = acts_of(mixed(strength=2.0))
     Z = columns_of(acts, "size")
-    own = Residualised(acts, Z, TRAIN)
+    own = Residualised(acts, Z, MASKS)
     by_hand = ActivationSet({place: own[place] for place in acts}, acts.task)
     how: dict[str, Any] = {"controls": 2, "codelength": False, "baselines": False}
     expected = train_probes(by_hand, **how)
@@ -149,7 +152,7 @@ def test_missing_values_are_a_category_and_the_mean():
     source = [None if i % 5 == 0 else one for i, one in enumerate(SOURCE.tolist())]
     size = [None if i % 7 == 0 else one for i, one in enumerate(SIZE.tolist())]
     acts = acts_of(mixed(), columns={"source": source, "size": size})
-    Z = nuisance_columns(acts, ["source", "size"], "label", TRAIN)
+    Z = nuisance_columns(acts, ["source", "size"], "label", PROTOCOL)
     assert Z.sizes == {"source": 4, "size": 2}  # three names and the missing one; the size, and where it is missing
     assert np.isfinite(Z.features).all()
     np.testing.assert_allclose(Z.features[TRAIN].mean(axis=0), 0, atol=1e-12)
@@ -157,7 +160,7 @@ def test_missing_values_are_a_category_and_the_mean():
 
 def test_few_numbers_are_categories():
     acts = acts_of(mixed(), columns={"n": (np.arange(N) // 4 % 4).tolist()})
-    assert nuisance_columns(acts, ["n"], "label", TRAIN).sizes == {"n": 4}
+    assert nuisance_columns(acts, ["n"], "label", PROTOCOL).sizes == {"n": 4}
 
 
 @pytest.mark.parametrize("unit", [1e-200, 1e-15, 1e9, 1e200])
@@ -171,7 +174,7 @@ def test_a_column_that_repeats_another_up_to_float32_changes_nothing():
     copy = SIZE.astype(np.float32).astype(float)
     copy[TEST] += RNG.normal(size=len(TEST))
     acts = acts_of(mixed(), columns={"size": SIZE.tolist(), "copy": copy.tolist()})
-    one, two = (Residualised(acts, columns_of(acts, *names), TRAIN) for names in (["size"], ["size", "copy"]))
+    one, two = (Residualised(acts, columns_of(acts, *names), MASKS) for names in (["size"], ["size", "copy"]))
     np.testing.assert_allclose(one[PLACE][TRAIN], two[PLACE][TRAIN], atol=1e-4)
     assert np.abs(two[PLACE].numpy()).max() < 5 * np.abs(one[PLACE].numpy()).max()
 
@@ -183,7 +186,7 @@ def test_a_category_that_train_lacks_has_the_mean_of_train():
     Z = columns_of(acts, "source")
     np.testing.assert_allclose(Z[TEST[0]], 0, atol=1e-12)
     given = acts[PLACE].double().numpy()
-    left = Residualised(acts, Z, TRAIN)[PLACE].numpy()
+    left = Residualised(acts, Z, MASKS)[PLACE].numpy()
     np.testing.assert_allclose(left[TEST[0]], given[TEST[0]] - given[TRAIN].mean(axis=0), atol=1e-3)
 
 
@@ -204,7 +207,7 @@ def test_another_label_set_is_a_nuisance():
     other = RNG.integers(2, size=N)
     labels = {"label": LABELS, "other": other}
     acts = acts_of(mixed(), labels, label_names={"label": ["a", "b"], "other": ["c", "d"]}, target="label")
-    assert nuisance_columns(acts, ["other"], "label", TRAIN).sizes == {"other": 2}
+    assert nuisance_columns(acts, ["other"], "label", PROTOCOL).sizes == {"other": 2}
 
 
 def test_lengths_are_of_the_texts():
@@ -258,7 +261,7 @@ def test_what_cannot_be_a_nuisance_is_refused_in_one_line(names: str, message: s
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("how", [{"folds": 3}, {"by": "position"}, {"aggregate": "mean"}, {"probe": "attention"}])
+@pytest.mark.parametrize("how", [{"by": "position"}, {"aggregate": "mean"}, {"probe": "attention"}])
 def test_what_does_not_go_with_it_is_refused(how: dict[str, Any]):
     with pytest.raises(UsageError, match="nuisance"):
         train_probes(acts_of(mixed()), nuisance="source", **how)

@@ -154,7 +154,6 @@ def test_a_regression_is_shifted_by_r2():
         ({"by": "position"}, "by"),
         ({"nuisance": "domain"}, "nuisance"),
         ({"controls": 2}, "controls"),
-        ({"points": ["resid_pre"]}, "points="),
         ({"log_to": "wandb"}, "log_to"),
         ({"probe": "attention"}, "attention"),
         ({"shift_column": "nowhere"}, "no column 'nowhere'"),

@@ -1,0 +1,140 @@
+"""`ProbeGrids`: what `train_probes` returns for several points, label sets and probes by position, head or value."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from probekit import registries
+from probekit.evaluation.by_head.results import HeadResults
+from probekit.evaluation.by_position.data import noun_of
+from probekit.evaluation.by_position.report import positions_notes
+from probekit.evaluation.by_position.results import PositionResults
+from probekit.evaluation.results.data import TransferData
+from probekit.evaluation.results.several import SeveralResults, load_several, save_several
+from probekit.evaluation.results.transfer_report import transfer_notes
+from probekit.evaluation.results.transfer_results import TransferResults
+from probekit.evaluation.results.wording import interval_text, metric_name, number_text
+from probekit.options.check import check_path
+from probekit.results_folders import kind_in
+from probekit.tables import html_page, html_table, text_table, without_empty_columns
+from probekit.text import counted, printable
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+Grid = PositionResults | TransferResults
+CLASSES = {"positions": PositionResults, "heads": HeadResults, "transfer": TransferResults}
+
+
+class ProbeGrids(SeveralResults[Grid]):
+    """The grids of several points, label sets and probes: (label, point) -> results.
+
+    They are `PositionResults` or `HeadResults` with `by`, and `TransferResults` with `shift_column`. With several
+    probes for a label set the keys are (label, point, probe).
+    """
+
+    _noun = "grid"
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One tidy table: `label` and `probe`, then the columns of each grid's own table."""
+        import pandas as pd
+
+        frames = []
+        for grid in self.values():
+            frame = grid.to_frame()
+            frame.insert(0, "label", grid.meta["label"])
+            frame.insert(1, "probe", str(grid.meta["probe"]))
+            frames.append(frame)
+        return pd.concat(frames, ignore_index=True)
+
+    def plot(self, *, title: str | None = None, width: float | None = None) -> "Figure":
+        """Draw the grids under one another on a new figure; returns the figure.
+
+        Args:
+            title: over all of them, as plain text.  [default: none; each has its own]
+            width: in inches; 3.25 is a column of a paper.  [default: the picture's own]
+        """
+        return registries.METHODS["plot_grids"](list(self.values()), title=title, width=width)
+
+    def summary(self) -> str:
+        """A table with one line for each grid, and the notes of each; `grids[label, point].summary()` is complete."""
+        rows, grids = grid_rows(list(self.values())), self.values()
+        notes = [f"{_name(grid)}: {note}" for grid in grids for note in _notes(grid)[:1]]
+        notes += list(dict.fromkeys(note for grid in grids for note in _notes(grid)[1:]))
+        lines = [self._title(), "", *text_table(rows, left=4).split("\n"), "", *notes]
+        return "\n".join(map(printable, lines))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write a folder for each grid, results.csv with all of them and, last, grids.json; returns the folder.
+
+        Earlier grids there are deleted first.
+
+        Raises:
+            StorageError: the disk refused, or the folder holds something else.
+        """
+        folder = check_path("folder", folder)
+        save_several("grids", list(self.values()), self.meta, self.to_frame(), folder, lambda grid, own: grid.save(own))
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read what `save` wrote to `folder`.
+
+        Raises:
+            DataError: no grids there, or files that do not belong together.
+        """
+        return cls(*load_several("grids", check_path("folder", folder), _load))
+
+    def _title(self) -> str:
+        first = next(iter(self.values()))
+        by = "by value" if isinstance(first, TransferData) else f"by {noun_of(first)}"
+        where = f"{first.meta['model']} on {first.meta['task']}"
+        return f"{counted(len(self), 'grid')} {by} in {where}"
+
+    def _repr_html_(self) -> str:
+        return html_page(self._title(), html_table(grid_rows(list(self.values())), left=4), [])
+
+
+def _load(folder: Path) -> Grid:
+    """One grid, whatever its kind; without any the positions say what is missing."""
+    kind = kind_in(folder)
+    return CLASSES.get(str(kind), PositionResults).load(folder)
+
+
+def grid_rows(grids: Sequence[Grid]) -> list[list[str]]:
+    """Header and rows of a table with a line for each grid."""
+    first = grids[0]
+    header = ["label", "point", "probe", "metric"]
+    if isinstance(first, TransferData):
+        header += ["same value", "other values", "change", "95% interval"]
+    else:
+        header += [noun_of(first), "layer", "test", "95% interval", "above chance"]
+    return without_empty_columns([header, *(_row(grid) for grid in grids)])
+
+
+def _row(grid: Grid) -> list[str]:
+    names = [*(str(grid.meta[key]) for key in ("label", "point", "probe")), metric_name(grid.headline)]
+    if isinstance(grid, TransferData):
+        shift = grid.meta["shift"]
+        change = "" if shift["change"] is None else f"{shift['change']:+z.3f}"
+        values = [number_text(shift["same"]), number_text(shift["others"]), change]
+        return [*names, *values, interval_text(shift["interval"])]
+    level = grid.meta.get("above_chance")
+    cells = [p for one in grid.positions for p in one.corrected]
+    above = "" if level is None else f"{sum(p is not None and p <= level for p in cells):,} of {len(cells):,}"
+    if grid.selected is None:
+        return [*names, "", "", "", "", above]
+    one, layer = grid.selected
+    where = ["", ""] if grid.procedure is not None else [one.position, layer.place]
+    value, ends = grid.estimate
+    return [*names, *where, number_text(value), interval_text(ends), above]
+
+
+def _name(grid: Grid) -> str:
+    return ", ".join(str(grid.meta[key]) for key in ("label", "point", "probe"))
+
+
+def _notes(grid: Grid) -> list[str]:
+    """The notes of a grid; the first is of its own score."""
+    return transfer_notes(grid) if isinstance(grid, TransferData) else positions_notes(grid)

@@ -1,0 +1,237 @@
+"""Several results of one call, named by label set and point, in memory and on disk: what curves and grids share.
+
+On disk there is a folder for each of them, results.csv with all, and an index: curves.json or grids.json lists label,
+point, probe, folder and the sha256 of the file of results, which holds the hashes of its own parts.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypedDict, TypeVar
+
+from probekit.errors import DataError, ProbekitError, UsageError
+from probekit.evaluation.results.files import AGAIN
+from probekit.evaluation.results.meta import SavedPart
+from probekit.files.durable import write_as
+from probekit.files.plain_files import MAX_RESULTS, read_bytes
+from probekit.files.records import Must, describing, ensure, read_as, read_json_file
+from probekit.results_folders import KINDS, clear_folder
+from probekit.text import counted, listed, printable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_LONGEST = 80  # characters of a folder's name
+_FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+class _Named(Protocol):
+    @property
+    def meta(self) -> dict[str, Any]: ...
+
+
+R = TypeVar("R", bound=_Named)
+
+
+class UnknownCurve(UsageError, KeyError):
+    """No such curve; a KeyError too, as a mapping raises."""
+
+    __str__ = ProbekitError.__str__
+
+
+class SeveralResults(Mapping[tuple[str, ...], R]):
+    """(label, point) -> results; with several probes for a label set (label, point, probe).
+
+    Args:
+        curves: label set by label set, in each point by point, then probe by probe.
+        meta: JSON-able, of all together; each has a `meta` of its own.
+
+    Attributes:
+        meta: as given.
+    """
+
+    _noun = "curve"
+
+    def __init__(self, curves: Iterable[R], meta: dict[str, Any] | None = None):
+        several = list(curves)
+        self._curves = dict(zip(curve_keys(several), several, strict=True))
+        self.meta = meta or {}
+
+    def __getitem__(self, key: tuple[str, ...]) -> R:
+        """The curve of a label set and a point, whose name may lack the "encoder." of an encoder's points.
+
+        With several probes the key has the probe's name too; without, it may.
+
+        Raises:
+            UnknownCurve: there is no such curve.
+        """
+        if key in self._curves:
+            return self._curves[key]
+        found = self._named(key) if isinstance(key, tuple) and len(key) in (2, 3) else []
+        if len(found) != 1:
+            known = listed([f"({', '.join(map(ascii, each))})" for each in self])
+            by = "label set, point and probe" if any(len(each) == 3 for each in self) else "label set and point"
+            raise UnknownCurve(f"no curve {key!a}; a curve is named by {by}, here {known}")
+        return found[0]
+
+    def _named(self, key: tuple[str, ...]) -> list[R]:
+        """The curves of a label set, point and, where it is given, probe."""
+        label, point, *probe = key
+        return [
+            curve
+            for curve in self.values()
+            if curve.meta["label"] == label
+            and curve.meta["point"] in (point, f"encoder.{point}")
+            and probe in ([], [curve.meta["probe"]])
+        ]
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        return iter(self._curves)
+
+    def __len__(self) -> int:
+        """The number of curves."""
+        return len(self._curves)
+
+    @property
+    def labels(self) -> list[str]:
+        """The label sets, in the order of the call."""
+        return list(dict.fromkeys(key[0] for key in self))
+
+    @property
+    def points(self) -> list[str]:
+        """The points, in the order of the call."""
+        return list(dict.fromkeys(key[1] for key in self))
+
+    @property
+    def probes(self) -> list[str]:
+        """The names of the probes, in the order of the call."""
+        return list(dict.fromkeys(str(curve.meta["probe"]) for curve in self.values()))
+
+    def __repr__(self) -> str:
+        labels, points = (printable(listed(names)) for names in (self.labels, self.points))
+        probes = f"; probes {printable(listed(self.probes))}" if any(len(key) == 3 for key in self) else ""
+        return f"{type(self).__name__}({counted(len(self), self._noun)}; labels {labels}; points {points}{probes})"
+
+
+class CurveEntry(SavedPart):
+    """A curve or grid, and its folder in that of all."""
+
+    label: str
+    point: str
+    probe: str
+    folder: Annotated[str, Must("the name of a folder inside", lambda name: _FOLDER.fullmatch(name) is not None)]
+
+
+class _IndexFile(TypedDict):
+    """What an index holds."""
+
+    meta: dict[str, Any]
+    curves: list[CurveEntry]
+
+
+def save_several(
+    kind: str,
+    several: Sequence[Any],
+    meta: Mapping[str, Any],
+    table: "pd.DataFrame",
+    folder: Path,
+    save: Callable[[Any, Path], Any],
+) -> None:
+    """Write a folder for each of several results, results.csv and, last, the index; earlier ones are deleted first.
+
+    Args:
+        kind: "curves" or "grids".
+        several: the results.
+        meta: of all together.
+        table: of all together.
+        folder: where they go.
+        save: writes one of them into its folder.
+
+    Raises:
+        StorageError: the disk refused, or the folder holds something else.
+    """
+    names = curve_folders(curve_keys(several))
+    rows = table.to_csv(index=False, lineterminator="\n").encode()
+    json.dumps(meta, allow_nan=False)  # fails before anything is deleted
+    clear_folder(folder, kind)
+    for name, each in zip(names, several, strict=True):
+        save(each, folder / name)
+    write_as(folder / "results.csv", rows)
+    entries = [
+        {
+            **{key: each.meta[key] for key in ("label", "point", "probe")},
+            "folder": name,
+            "sha256": _hash(folder / name, kind),
+        }
+        for name, each in zip(names, several, strict=True)
+    ]
+    body = {"format": _format(kind), "meta": meta, "curves": entries}
+    write_as(folder / KINDS[kind].file, json.dumps(body, indent=1, allow_nan=False).encode())
+
+
+def load_several(kind: str, folder: Path, load: Callable[[Path], R]) -> tuple[list[R], dict[str, Any]]:
+    """What `save_several` wrote, and the `meta`; `load` reads one of them from its folder.
+
+    Raises:
+        DataError: none there, damaged ones, or results that are not of these.
+    """
+    path = folder / KINDS[kind].file
+    body = read_json_file(path, _format(kind), kind, "train-probe", AGAIN)
+    with describing(path, AGAIN):
+        found = read_as(_IndexFile, body)
+        entries = found["curves"]
+        ensure(entries, "one curve or more", entries, "curves")
+        names = [entry["folder"] for entry in entries]
+        ensure(len(set(names)) == len(names), "each folder once", names, "curves")
+    several = []
+    for entry in entries:
+        own = folder / entry["folder"]
+        each = load(own)
+        same = all(each.meta[key] == entry[key] for key in ("label", "point", "probe"))
+        if not same or _hash(own, kind) != entry["sha256"]:
+            raise DataError(f"the results in {str(own)!a} are not those of these {kind}; {AGAIN}")
+        several.append(each)
+    keys = curve_keys(several)
+    if len(set(keys)) < len(keys):
+        raise DataError(f"{str(path)!a} has two {kind} of the same label set, point and probe; {AGAIN}")
+    return several, found["meta"]
+
+
+def curve_keys(several: Sequence[_Named]) -> list[tuple[str, ...]]:
+    """(label, point) of each; (label, point, probe) where several probes have the same label set and point."""
+    pairs = [(each.meta["label"], each.meta["point"]) for each in several]
+    if len(set(pairs)) == len(pairs):
+        return list(pairs)
+    return [(*pair, str(each.meta["probe"])) for pair, each in zip(pairs, several, strict=True)]
+
+
+def curve_folders(keys: Sequence[tuple[str, ...]]) -> list[str]:
+    """A folder's name for each key; with a digest where the plain name is long, altered or taken.
+
+    Names that differ in case alone count as one, as some file systems have it.
+    """
+    folders: list[str] = []
+    for key in keys:
+        whole = "-".join(key)
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", whole).lstrip(".-")[:_LONGEST]
+        if plain != whole or plain.casefold() in {other.casefold() for other in folders}:
+            digest = hashlib.sha256(json.dumps(list(key)).encode()).hexdigest()[:8]
+            plain = f"{plain}-{digest}".lstrip("-")
+        folders.append(plain)
+    return folders
+
+
+def file_in(folder: Path, kind: str) -> Path:
+    """The file of results in a folder of one of several; the first that it may have where it has none."""
+    paths = [folder / KINDS[inner].file for inner in KINDS[kind].inner]
+    return next((path for path in paths if path.is_file()), paths[0])
+
+
+def _format(kind: str) -> str:
+    return f"probekit.{kind}/1"
+
+
+def _hash(folder: Path, kind: str) -> str:
+    return hashlib.sha256(read_bytes(file_in(folder, kind), MAX_RESULTS)).hexdigest()

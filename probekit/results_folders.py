@@ -1,0 +1,118 @@
+"""The kinds of results on disk: which files belong to each, and how they are replaced. Imports no library."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from probekit.errors import StorageError
+from probekit.files.durable import refused
+
+
+@dataclass(frozen=True)
+class ResultsKind:
+    """A kind of results on disk.
+
+    Attributes:
+        file: the JSON that is written last, and without which nothing is there.
+        also: a pattern of the files beside it; any other file belongs to somebody else and is never touched.
+        inner: of several results, the kinds of which each may be, in a folder of its own.
+    """
+
+    file: str
+    also: str
+    inner: tuple[str, ...] = ()
+
+    def has(self, path: Path) -> bool:
+        """Whether this path is a file of these results, or their folder of probes."""
+        if path.name != self.file and not re.fullmatch(self.also, path.name):
+            return False
+        if path.name != "probes":
+            return path.is_file()
+        inside = (_PROBES.fullmatch(inner.name) and inner.is_file() for inner in _entries(path))
+        return path.is_dir() and not path.is_symlink() and all(inside)
+
+
+_PROBES = re.compile(r"\w+(\.\w+)*\.(json|safetensors)")
+_TABLE = r"results\.csv|report\.html"
+_CURVE = r"(projection|\w+_by_layer)\.(png|svg|pdf)|predictions\.parquet|training_activations\.safetensors"
+_CAUSAL = r"(effects|layers|patching)\.csv|(causal_by_layer|patching)\.(png|svg|pdf)|report\.html"
+KINDS = {
+    "curve": ResultsKind("results.json", rf"{_CURVE}|probes|{_TABLE}"),
+    "positions": ResultsKind("positions.json", rf"positions\.(png|svg|pdf)|probes|{_TABLE}"),
+    "heads": ResultsKind("heads.json", rf"heads\.(png|svg|pdf)|probes|{_TABLE}"),
+    "transfer": ResultsKind("transfer.json", r"transfer\.(csv|png|svg|pdf)|report\.html"),
+    "causal": ResultsKind("causal.json", _CAUSAL),
+    "comparison": ResultsKind("comparison.json", r"comparison\.(csv|png|svg|pdf)|(differences|places)\.csv"),
+    "curves": ResultsKind("curves.json", rf"curves\.(png|svg|pdf)|{_TABLE}", ("curve",)),
+    "grids": ResultsKind("grids.json", rf"grids\.(png|svg|pdf)|{_TABLE}", ("positions", "heads", "transfer")),
+}
+
+
+def kind_in(folder: Path) -> str | None:
+    """The kind of the results in a folder, a key of `KINDS`; None where there are none."""
+    return next((kind for kind, each in KINDS.items() if (folder / each.file).is_file()), None)
+
+
+def check_results_folder(folder: str | Path, kind: str = "curve") -> None:
+    """Check that results may be written to `folder`: it does not exist, is empty or holds only such results.
+
+    Args:
+        folder: where results would be written.
+        kind: of the results, a key of `KINDS`.
+
+    Raises:
+        StorageError: it is a file, or holds a file that is not of results and would be in danger.
+    """
+    folder, own = Path(folder), KINDS[kind]
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise StorageError(f"{str(folder)!a} is a file; results need a folder, give another one (--out)")
+    foreign = [path.name for path in _entries(folder) if not own.has(path) and not _is_inner(path, own)]
+    if foreign:
+        raise StorageError(
+            f"{str(folder)!a} holds {min(foreign)!a}, which is not a file of results; give a new or empty folder "
+            "(--out)"
+        )
+
+
+def clear_folder(folder: Path, kind: str = "curve") -> None:
+    """Delete the results in `folder`, its .json first, so that a half-deleted folder cannot be loaded.
+
+    Args:
+        folder: where the results are.
+        kind: as for `check_results_folder`.
+
+    Raises:
+        StorageError: the disk refused, or the folder holds something else.
+    """
+    check_results_folder(folder, kind)
+    try:
+        _remove_files(folder)
+        for inner in (path for path in _entries(folder) if KINDS[kind].inner and _entries(path)):
+            _remove_files(inner)
+            for emptied in (inner / "probes", inner):
+                if emptied.is_dir() and not any(emptied.iterdir()):
+                    emptied.rmdir()
+    except OSError as error:
+        raise refused(folder, error) from error
+
+
+def _remove_files(folder: Path) -> None:
+    files = [path for path in _entries(folder) if path.is_file()]
+    for path in [*sorted(files, key=lambda path: path.suffix != ".json"), *_entries(folder / "probes")]:
+        path.unlink()
+
+
+def _entries(folder: Path) -> list[Path]:
+    """The entries of a folder, without hidden files, which other programs leave (such as .DS_Store)."""
+    if not folder.is_dir():
+        return []
+    return [path for path in folder.iterdir() if not path.name.startswith(".")]
+
+
+def _is_inner(path: Path, several: ResultsKind) -> bool:
+    """Whether this is a folder that holds nothing but one of several results."""
+    if not several.inner or not path.is_dir() or path.is_symlink():
+        return False
+    return any(all(KINDS[kind].has(inner) for inner in _entries(path)) for kind in several.inner)
