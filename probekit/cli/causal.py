@@ -177,7 +177,7 @@ def run_causal(
     found.meta["files"] = {name: str(path) for name in ("neutral", "pairs") if (path := getattr(options, name))}
     where = {"store": str(store_path)} | ({} if results_path is None else {"probes": str(results_path)})
     draw = partial(_draw, picture=picture)
-    save_and_show(found, folder, draw, "causal.json", where, "the edits are complete", job)
+    save_and_show(found, folder, draw, where, "the edits are complete", job)
     from probekit.causal.curve.parts import remove_parts
 
     remove_parts(folder)
