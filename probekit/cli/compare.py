@@ -51,14 +51,13 @@ def compare(job: CompareJob, options: CompareOptions, picture: PictureOptions) -
         from probekit.plots import save_comparison_plot
         from probekit.results_folders import check_results_folder
         from probekit.side_by_side import compare as put_side_by_side
-        from probekit.side_by_side.files import FILE
 
         if job.out is not None:
             check_results_folder(job.out, "comparison")
         found = put_side_by_side(job.runs, **vars(options))
     draw = partial(save_comparison_plot, **vars(picture))
     folder = job.out or _folder(job, options)
-    save_and_show(found, folder, draw, FILE, {}, "the runs are complete", job)
+    save_and_show(found, folder, draw, {}, "the runs are complete", job)
 
 
 def _folder(job: CompareJob, options: CompareOptions) -> Path:
