@@ -81,16 +81,14 @@ def _curves(folder: Path) -> list[dict[str, Any]]:
 def _quoted(curve: "ProbeData") -> dict[str, Any]:
     from probekit.evaluation.results.report import short_text
 
-    best = curve.selected
-    has_estimate = best is not None or curve.procedure is not None
-    value, ends = curve.estimate if has_estimate else (None, None)
+    best, quoted = curve.selected, curve.quoted
     return {
         "label": curve.meta["label"],
         "point": curve.meta["point"],
         "best": None if best is None else best.place,
         "metric": curve.headline,
-        "estimate": value,
-        "interval": None if ends is None else list(ends),
+        "estimate": None if quoted is None else quoted.value,
+        "interval": None if quoted is None or quoted.interval is None else list(quoted.interval),
         "text": short_text(curve),
     }
 

@@ -261,7 +261,7 @@ def _random_baseline(random: list[FittedPlace], plan: CurvePlan) -> list[tuple[s
 
 def _rivals(results: ProbeResults, baselines: list[Baseline]) -> list[tuple[str, Predictions]]:
     """Name and test predictions of each baseline; where the embedding itself is quoted, it is no rival."""
-    is_quoted = results.procedure is None and results.selected is results.layers[0]
+    is_quoted = results.quoted is not None and results.quoted.layer is results.layers[0]
     return [
         (baseline.result.name, baseline.test)
         for baseline in baselines

@@ -26,7 +26,7 @@ from probekit.evaluation.results.data import TransferCell
 from probekit.evaluation.results.provenance import origin_of
 from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.results.transfer_results import TransferResults
-from probekit.evaluation.results.verdict import CHANCE
+from probekit.evaluation.results.verdict import chance_level
 from probekit.evaluation.results.wording import position_name
 from probekit.evaluation.rows import resampling_units, task_fingerprint
 from probekit.evaluation.scores.bootstrap import Bootstrap, fewest_groups, groups_note
@@ -260,7 +260,7 @@ def _meta(tasks: Sequence[TrainedTask], notes: list[str]) -> dict[str, Any]:
         "tasks": [task.name for task in tasks],
         "labels": [task.request.label for task in tasks],
         "headline": headline,
-        "chance": CHANCE.get(headline, 1 / max(1, n_classes)),
+        "chance": chance_level(headline, 1 / max(1, n_classes)),
         "n_classes": n_classes,
         "n": [meta["n"] for meta in metas],
         "classes": [meta["classes"] for meta in metas],

@@ -77,7 +77,8 @@ def _latex(letter: str) -> str:
 def latex_curve(data: ProbeData) -> str:
     """The table of one curve: a row for each place, then the baselines; the selected place is bold."""
     header, *rows = without_empty_columns([_header(data), *_rows(data)])
-    bold = {i for i, layer in enumerate(data.layers) if layer is data.selected and data.procedure is None}
+    best = None if data.quoted is None else data.quoted.layer
+    bold = {i for i, layer in enumerate(data.layers) if layer is best}
     body = [_line(row, i in bold) for i, row in enumerate(rows)]
     places, baselines = body[: len(data.layers)], body[len(data.layers) :]
     name = " ".join(str(data.meta[key]) for key in ("label", "point", "model"))
@@ -97,16 +98,15 @@ def latex_curves(curves: Sequence[ProbeData]) -> str:
 def _curve_row(curve: ProbeData) -> list[str]:
     """The score to quote of one curve; without a selected layer there is none."""
     meta, lead = curve.meta, curve.meta.get("lead")
-    quoted = curve.procedure is not None or curve.selected is not None
-    value, ends = curve.estimate if quoted else (None, None)
+    quoted = curve.quoted
     return [
         str(meta["label"]),
         str(meta["point"]),
         str(meta["probe"]),
-        "" if curve.selected is None or curve.procedure is not None else curve.selected.place,
+        "" if quoted is None else quoted.place,
         metric_name(curve.headline),
-        number_text(value),
-        interval_text(ends),
+        "" if quoted is None else number_text(quoted.value),
+        "" if quoted is None else interval_text(quoted.interval),
         "" if lead is None else f"{lead['over']:+z.3f}",
     ]
 
@@ -144,7 +144,7 @@ def _caption(data: ProbeData, *others: ProbeData) -> str:
     n = data.meta["n"]
     probes = list(dict.fromkeys(str(each.meta["probe"]) for each in (data, *others)))
     sizes = ", ".join(f"{n[split]:,} {split}" for split in n)
-    chosen = "" if data.selected is None or data.procedure is not None else " Bold: selected on validation."
+    chosen = "" if data.quoted is None or data.quoted.layer is None else " Bold: selected on validation."
     return f"{'Probe' if len(probes) == 1 else 'Probes'}: {', '.join(probes)}; examples: {sizes}.{chosen}"
 
 

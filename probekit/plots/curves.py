@@ -36,10 +36,8 @@ class Curve:
     @property
     def quoted(self) -> float:
         """The score to quote; the highest where nothing was selected."""
-        best = chosen(self.results)
-        if self.results.procedure is not None:
-            return self.results.estimate[0]
-        return max(self.values) if best is None else test_value(self.results, best)
+        quoted = self.results.quoted
+        return max(self.values) if quoted is None else quoted.value
 
     @property
     def xs(self) -> list[int]:

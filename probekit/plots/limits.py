@@ -7,7 +7,7 @@ from matplotlib.ticker import AutoLocator, ScalarFormatter
 
 from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
 from probekit.plots.comparisons import CONTROL, ReferenceScores
-from probekit.plots.curves import Curve, bands, chosen, test_value, validation_values
+from probekit.plots.curves import Curve, bands, validation_values
 from probekit.plots.margin import is_narrow
 from probekit.plots.style import PLAIN, SMALL, is_column
 from probekit.points import base_name
@@ -59,8 +59,7 @@ def _bounds(curves: Sequence[Curve]) -> tuple[float, float]:
     """The ends of the axis at most; where the best scores are below the usual end, it goes on under them."""
     least, most = BOUNDS.get(curves[0].results.headline, (0.0, 1.0))
     kept = [max(curve.values) for curve in curves]
-    kept += [test_value(curve.results, best) for curve in curves if (best := chosen(curve.results))]
-    kept += [curve.results.estimate[0] for curve in curves if curve.results.procedure is not None]
+    kept += [quoted.value for curve in curves if (quoted := curve.results.quoted)]
     return min([least, *(value - UNDER for value in kept if value < least)]), most
 
 

@@ -9,7 +9,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
+from probekit.evaluation.results.data import LayerResult, ProbeData, Quote, is_output
+from probekit.evaluation.results.verdict import chance_of
 from probekit.evaluation.results.wording import decoding, position_name
 from probekit.points import Place, depth_of
 from probekit.side_by_side.data import ComparedPlace, ComparedRun
@@ -134,8 +135,11 @@ def _differing(own: Mapping[str, str], shared: Mapping[str, str]) -> list[str]:
 
 
 def _compared(run: NamedRun, facts: dict[str, str], name: str) -> ComparedRun:
-    data, place = run.data, run.place or _selected(run.data)
-    estimate, interval = _estimate(data, run.place)
+    data, quoted = run.data, run.data.quoted
+    if run.place is not None:
+        ends = run.place.intervals.get(data.headline)
+        quoted = Quote(run.place.metrics["test"][data.headline], ends, run.place)
+    place = None if quoted is None else quoted.layer
     return ComparedRun(
         name=name,
         path=None if run.path is None else run.address or str(run.path),
@@ -147,23 +151,11 @@ def _compared(run: NamedRun, facts: dict[str, str], name: str) -> ComparedRun:
         places=[_place(data, layer) for layer in data.layers],
         best=None if place is None else next(i for i, layer in enumerate(data.layers) if layer is place),
         given=run.place is not None,
-        estimate=estimate,
-        interval=interval,
-        chance=_chance(data),
+        estimate=None if quoted is None else quoted.value,
+        interval=None if quoted is None else quoted.interval,
+        chance=chance_of(data),
         converged=place is None or place.converged,
     )
-
-
-def _selected(data: ProbeData) -> LayerResult | None:
-    return None if data.procedure is not None else data.selected
-
-
-def _estimate(data: ProbeData, place: LayerResult | None) -> tuple[float | None, tuple[float, float] | None]:
-    if place is not None:
-        return place.metrics["test"][data.headline], place.intervals.get(data.headline)
-    if data.procedure is None and data.selected is None:
-        return None, None
-    return data.estimate
 
 
 def _place(data: ProbeData, layer: LayerResult) -> ComparedPlace:
@@ -181,14 +173,6 @@ def layer_number(data: ProbeData, layer: LayerResult) -> int:
         return layer.layer
     n_layers = int(data.meta["n_layers"])
     return -1 if depth_of(Place(layer.point, layer.layer), n_layers) == 0 else n_layers
-
-
-def _chance(data: ProbeData) -> float | None:
-    """The headline of the baseline that ignores its input."""
-    for baseline in data.baselines:
-        if baseline.name in ("majority", "mean"):
-            return baseline.metrics["test"].get(data.headline)
-    return {"auroc": 0.5, "r2": 0.0}.get(data.headline)
 
 
 def heading(facts: Sequence[Mapping[str, str]], metric: str) -> str:

@@ -41,11 +41,10 @@ from probekit.text import counted, kind_of
 
 def row_of(curve: ProbeData) -> SweepRow:
     """The row of a curve."""
-    meta, best, lead = curve.meta, curve.selected, curve.meta.get("lead")
-    is_quoted = curve.procedure is not None or best is not None
-    value, ends = curve.estimate if is_quoted else (None, None)
-    place = None if curve.procedure is not None else best
-    low, high = ends or (None, None)
+    meta, quoted, lead = curve.meta, curve.quoted, curve.meta.get("lead")
+    value = None if quoted is None else quoted.value
+    place = None if quoted is None else quoted.layer
+    low, high = (None if quoted is None else quoted.interval) or (None, None)
     lead_low, lead_high = (lead or {}).get("interval") or (None, None)
     over = None if lead is None else lead["over"]
     return SweepRow(
@@ -83,7 +82,7 @@ def flags_of(curve: ProbeData) -> list[str]:
     found += [f"{train['share']:.0%} one class"] if any("imbalanced" in x for x in audit.get("findings", [])) else []
     found += ["groups span splits"] if audit.get("groups_across_splits") else []
     found += ["splits differ"] if audit.get("differences") else []
-    is_embedding = curve.procedure is None and curve.selected is curve.layers[0]
+    is_embedding = curve.quoted is not None and curve.quoted.layer is curve.layers[0]
     if is_embedding and any(baseline.name == EMBEDDING for baseline in curve.baselines):
         found += ["embedding selected"]  # so it is no baseline of itself, and a lead is over the others
     late = [layer.place for layer in curve.layers if not layer.converged]

@@ -26,6 +26,7 @@ from probekit.causal.results.checklist import reviewer_checklist
 from probekit.causal.results.results import CausalResults
 from probekit.causal.results.view import CONTROL, effect_shows_use, is_large, is_placebo
 from probekit.evaluation.results.data import LayerResult, ProbeData
+from probekit.evaluation.results.verdict import chance_of
 from probekit.machine.progress import shown_parts
 from probekit.machine.versions import versions_of
 from probekit.models.base import LanguageModel
@@ -36,7 +37,6 @@ from probekit.selections import PER_EXAMPLE, Selection
 Selected = dict[str, dict[str, Any]]
 Directions = dict[str, dict[str, str]]
 ENOUGH = 0.5  # of the effect at the output: a choice; what is less may be an edit that harms any answer
-CHANCE = {"auroc": 0.5}  # of metrics whose baseline does not depend on the classes
 
 
 def with_placebos(effects: Sequence[Effect], directions: Directions) -> list[Effect]:
@@ -221,16 +221,15 @@ def _quadrant(is_read: bool, is_used: bool) -> Quadrant:
 
 def baseline_of(results: ProbeData) -> Mapping[str, Any]:
     """What a score is compared with: the majority class, or chance for metrics that do not depend on the classes."""
-    headline = results.headline
-    majority = next((one for one in results.baselines if one.name == "majority"), None)
-    known = None if majority is None else majority.metrics.get("test", {}).get(headline)
-    if known is not None:
-        return {"name": "majority", "value": known}
+    headline, known = results.headline, chance_of(results)
     if not results.meta["n_classes"]:
         return {"name": "mean", "value": 0.0}  # R2 of the mean
+    if known is not None:
+        is_fitted = any(one.name == "majority" for one in results.baselines)
+        return {"name": "majority" if is_fitted else "chance", "value": known}
     counts = results.meta["counts"]["test"]
     chance = max(counts.values()) / sum(counts.values()) if headline == "accuracy" else 1 / results.meta["n_classes"]
-    return {"name": "chance", "value": CHANCE.get(headline, chance)}
+    return {"name": "chance", "value": chance}
 
 
 @keywords(CausalArguments)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from probekit.evaluation.by_position.data import PositionCurve, PositionData, best_layer, nothing_selected, noun_of
 from probekit.evaluation.results.cautions import cautions
-from probekit.evaluation.results.verdict import CHANCE, not_above_chance, standing
+from probekit.evaluation.results.verdict import chance_level, not_above_chance, standing
 from probekit.evaluation.results.wording import decoding, interval_text, metric_name, number_text
 from probekit.evaluation.scores.bootstrap import groups_note
 from probekit.evaluation.scores.permutation import permuted_texts
@@ -51,7 +51,7 @@ def _verdict(data: PositionData) -> list[str]:
     """The sentence that the best cell is not above chance, if its interval says so."""
     if data.selected is None:
         return []
-    chance, ends = CHANCE.get(data.headline, data.selected[0].chance), data.estimate[1]
+    chance, ends = chance_level(data.headline, data.selected[0].chance), data.estimate[1]
     is_poor = standing(ends, chance, None, None) == "not above chance"
     return [not_above_chance(data.headline, chance)] if is_poor else []
 

@@ -96,23 +96,21 @@ def _rows(curves: Sequence[ProbeData]) -> list[list[str]]:
 
 
 def _row(curve: ProbeData, with_metric: bool, with_probe: bool) -> list[str]:
-    metric, best, lead = curve.headline, curve.selected, curve.meta.get("lead")
-    quoted = ["", "", ""]
-    if curve.procedure is not None or best is not None:
-        value, ends = curve.estimate
-        C = "" if best is None or best.C is None or curve.procedure is not None else f"{best.C:g}"
-        quoted = [C, number_text(value), interval_text(ends)]
+    metric, quoted, lead = curve.headline, curve.quoted, curve.meta.get("lead")
+    best, scores = None if quoted is None else quoted.layer, ["", "", ""]
+    if quoted is not None:
+        C = "" if best is None or best.C is None else f"{best.C:g}"
+        scores = [C, number_text(quoted.value), interval_text(quoted.interval)]
     tests = [layer.metrics["test"][metric] for layer in curve.layers]
-    several = best is None and curve.procedure is None
     return [
         str(curve.meta["label"]),
         str(curve.meta["point"]),
         str(curve.meta["probe"]) if with_probe else "",
-        "" if best is None or curve.procedure is not None else _place(best),
+        "" if best is None else _place(best),
         metric_name(metric) if with_metric else "",
-        *quoted,
+        *scores,
         "" if lead is None else f"{lead['over']:+z.3f}",
-        *([number_text(min(tests)), number_text(max(tests))] if several else ["", ""]),
+        *([number_text(min(tests)), number_text(max(tests))] if quoted is None else ["", ""]),
     ]
 
 

@@ -29,6 +29,10 @@ from probekit.points import Place
 # is at chance on the others, so the control task would measure nothing there.
 LEAST_SEEN = 0.5
 NOT_SELECTED = "no layer was selected: the task has no validation split"
+NO_BEST = (
+    f"{NOT_SELECTED}, so there is no best one; name the layer in advance (layers=), read all of them "
+    "(results.layers), or carve validation rows (task.with_validation)"
+)
 EMBEDDING = "embedding"  # the baseline that is the first place of a curve
 NUISANCE = "nuisance"  # the baseline that sees nothing but the columns of --nuisance
 
@@ -128,6 +132,26 @@ class LayerResult:
 
 
 @dataclass(frozen=True)
+class Quote:
+    """The score to quote, on rows that selected nothing.
+
+    Attributes:
+        value: the headline on test or, with nested folds, that of the complete procedure.
+        interval: its 95% interval (low, high); None without one.
+        layer: whose score it is; None with nested folds, which select a layer of their own in each fold.
+    """
+
+    value: float
+    interval: tuple[float, float] | None
+    layer: LayerResult | None
+
+    @property
+    def place(self) -> str:
+        """Of the layer: "resid_pre.5"; empty with nested folds."""
+        return "" if self.layer is None else self.layer.place
+
+
+@dataclass(frozen=True)
 class ProbeData:
     """A curve: one result per layer, with the baselines.
 
@@ -181,10 +205,7 @@ class ProbeData:
             UsageError: several layers and no validation split, so that none was selected.
         """
         if self.selected is None:
-            raise UsageError(
-                f"{NOT_SELECTED}, so there is no best one; name the layer in advance (layers=), read all of them "
-                "(results.layers), or carve validation rows (task.with_validation)"
-            )
+            raise UsageError(NO_BEST)
         return self.selected
 
     @property
@@ -198,20 +219,31 @@ class ProbeData:
         return self.meta.get("procedure")
 
     @property
-    def estimate(self) -> tuple[float, tuple[float, float] | None]:
-        """The headline to quote, with its interval, on rows that selected nothing.
+    def quoted(self) -> Quote | None:
+        """The score to quote: the selected layer's on test or, with nested folds, the complete procedure's.
 
-        That is the selected layer's on test or, with nested folds, the complete procedure's.
+        None where no layer was selected. Tables, pictures, exports and comparisons ask here.
+        """
+        best = None if self.procedure is not None else self.selected
+        if self.procedure is not None:
+            metrics, intervals = self.procedure["metrics"], self.procedure["intervals"]
+        elif best is not None:
+            metrics, intervals = best.metrics["test"], best.intervals
+        else:
+            return None
+        ends = intervals.get(self.headline)
+        return Quote(metrics[self.headline], None if ends is None else (ends[0], ends[1]), best)
+
+    @property
+    def estimate(self) -> tuple[float, tuple[float, float] | None]:
+        """The value and the interval of `quoted`.
 
         Raises:
             UsageError: no layer was selected.
         """
-        if self.procedure is not None:
-            metrics, intervals = self.procedure["metrics"], self.procedure["intervals"]
-        else:
-            metrics, intervals = self.best.metrics["test"], self.best.intervals
-        ends = intervals.get(self.headline)
-        return metrics[self.headline], None if ends is None else (ends[0], ends[1])
+        if self.quoted is None:
+            raise UsageError(NO_BEST)
+        return self.quoted.value, self.quoted.interval
 
 
 def layer_key(layer: LayerResult, headline: str, rows: int = 0) -> tuple[Any, ...]:

@@ -102,7 +102,8 @@ def _metric_rows(data: ProbeData, kind: str, name: str, result: LayerResult | Ba
 
 def _marks(data: ProbeData, layer: LayerResult) -> tuple[bool | None, ...]:
     """Whether the layer was selected, is statistically tied with the best, and has the largest C of the grid."""
-    return layer is data.selected and data.procedure is None, layer.in_best_set, layer.is_at_edge
+    is_quoted = data.quoted is not None and layer is data.quoted.layer
+    return is_quoted, layer.in_best_set, layer.is_at_edge
 
 
 def _extra_rows(data: ProbeData, layer: LayerResult) -> list[tuple[Any, ...]]:

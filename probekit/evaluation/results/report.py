@@ -90,12 +90,13 @@ def title(data: ProbeData) -> str:
 def short_text(data: ProbeData) -> str:
     """One line for a prompt: how many layers, the selected one, and the score to quote."""
     layers = counted(len(data.layers), "layer")
-    if data.procedure is None and data.selected is None:
+    quoted = data.quoted
+    if quoted is None:
         return f"{layers}; none selected, scored by test {metric_name(data.headline)}"
-    what = "nested cross-validation," if data.procedure else f"best on validation {data.best.place}, test"
-    what = f"{data.best.place}, test" if len(data.layers) == 1 and not data.procedure else what
+    what = f"{'best on validation ' if len(data.layers) > 1 else ''}{quoted.place}, test"
+    what = "nested cross-validation," if quoted.layer is None else what
     poor = f"; {verdict(data)[0].lower()}{verdict(data)[1:-1]}" if verdict(data) else ""
-    return f"{layers}; {what} {metric_name(data.headline)} {data.estimate[0]:.3f}{poor}"
+    return f"{layers}; {what} {metric_name(data.headline)} {quoted.value:.3f}{poor}"
 
 
 def _setting(data: ProbeData) -> str:
@@ -174,7 +175,7 @@ def _layer_name(data: ProbeData, layer: LayerResult) -> str:
 
 
 def _is_selected(data: ProbeData, layer: LayerResult) -> bool:
-    return layer is data.selected and data.procedure is None
+    return data.quoted is not None and layer is data.quoted.layer
 
 
 def _late(result: LayerResult | BaselineResult) -> str:
@@ -246,16 +247,13 @@ def _best_note(data: ProbeData) -> str:
 
 
 def _score_note(data: ProbeData) -> str:
-    if data.procedure is not None:
-        value, ends = data.estimate
-        return (
-            f"Nested cross-validation: {metric_name(data.headline)} {value:.3f}{_with_interval(ends)}; "
-            "layer and C are selected inside each fold."
-        )
-    if data.selected is None:
+    quoted = data.quoted
+    if quoted is None:
         return f"{NOT_SELECTED[:1].upper()}{NOT_SELECTED[1:]}."
-    best, metric = data.best, data.headline
-    score = f"test {metric_name(metric)} {best.metrics['test'][metric]:.3f}{_with_interval(best.intervals.get(metric))}"
+    best, score = quoted.layer, f"{metric_name(data.headline)} {quoted.value:.3f}{_with_interval(quoted.interval)}"
+    if best is None:
+        return f"Nested cross-validation: {score}; layer and C are selected inside each fold."
+    score = f"test {score}"
     what = selected(len(data.layers) > 1, len(best.tried) > 1)
     if not what:
         return f"{_name_with_C(best)}: {score}. One layer, one setting: nothing was selected."
@@ -279,13 +277,13 @@ def _lead_note(data: ProbeData) -> str:
     within = "" if ends is None else ", 95% interval [{:+z.3f}, {:+z.3f}], paired on test".format(*ends)
     rivals = "best of these baselines" if data.meta.get("left_out") else "best baseline"
     line = f"{what} minus the {rivals} ({lead['baseline']}): {lead['over']:+z.3f}{within}."
-    if data.procedure is None and data.selected is data.layers[0] and EMBEDDING in {one.name for one in data.baselines}:
+    if _is_selected(data, data.layers[0]) and EMBEDDING in {one.name for one in data.baselines}:
         line += " The best place is the embedding itself, so the embedding is not one of these baselines."
     return line
 
 
 def _rates_note(data: ProbeData) -> str:
-    return "" if data.selected is None or data.procedure is not None else rates_note(data.selected)
+    return "" if data.quoted is None or data.quoted.layer is None else rates_note(data.quoted.layer)
 
 
 def rates_note(layer: LayerResult) -> str:
@@ -302,7 +300,7 @@ def rates_note(layer: LayerResult) -> str:
 
 def _few_negatives_note(data: ProbeData) -> str:
     """Why there is no true-positive rate."""
-    rates = None if data.selected is None or data.procedure is not None else data.selected.rates
+    rates = None if data.quoted is None or data.quoted.layer is None else data.quoted.layer.rates
     if rates is None or "threshold" in rates:
         return ""
     rows = counted(int(rates["negatives"]), "validation row")

@@ -10,7 +10,7 @@ from probekit.evaluation.scores.bootstrap import too_few_groups
 Standing = Literal["not above chance", "worse", "no better", "ahead"]
 Ends = Sequence[float] | None
 
-CHANCE = {"auroc": 0.5, "r2": 0.0, "spearman": 0.0}  # of other metrics it is what the majority class has
+_CHANCE = {"auroc": 0.5, "r2": 0.0, "spearman": 0.0}
 MAJORITY = ("majority", "mean")  # the baselines that know nothing of the text
 _NAMES = {
     "majority": "the most frequent class",
@@ -48,18 +48,21 @@ def standing(score: Ends, chance: float | None, baseline: str | None, lead: Ends
 
 def standing_of(data: ProbeData) -> Standing | None:
     """The standing of the score to quote; None also where no layer was selected."""
-    if data.procedure is None and data.selected is None:
+    if data.quoted is None:
         return None
     lead = data.meta.get("lead") or {}
-    return standing(data.estimate[1], chance_of(data), lead.get("baseline"), lead.get("interval"))
+    return standing(data.quoted.interval, chance_of(data), lead.get("baseline"), lead.get("interval"))
+
+
+def chance_level(metric: str, guess: float | None) -> float | None:
+    """What a guess scores by a metric; `guess` is what the majority class scores, which most metrics depend on."""
+    return _CHANCE.get(metric, guess)
 
 
 def chance_of(data: ProbeData) -> float | None:
     """What a guess scores on test; None where no baseline says it."""
-    if data.headline in CHANCE:
-        return CHANCE[data.headline]
     guesses = [one.metrics["test"].get(data.headline) for one in data.baselines if one.name in MAJORITY]
-    return next((value for value in guesses if value is not None), None)
+    return chance_level(data.headline, next((value for value in guesses if value is not None), None))
 
 
 def verdict(data: ProbeData) -> str:
@@ -71,12 +74,12 @@ def verdict(data: ProbeData) -> str:
     if found == "not above chance":
         return not_above_chance(data.headline, chance_of(data))
     lead, few = data.meta.get("lead"), too_few_groups(data.meta.get("test_groups"))
-    is_scored = data.procedure is not None or data.selected is not None
-    is_behind = found is None and few and is_scored and lead is not None and lead["over"] <= 0
-    if lead is None or not (is_behind or found in ("worse", "no better")):
+    quoted = data.quoted
+    is_behind = found is None and few and lead is not None and lead["over"] <= 0
+    if lead is None or quoted is None or not (is_behind or found in ("worse", "no better")):
         return ""
     what = f"{_NAMES.get(lead['baseline'], lead['baseline'])} ({metric_name(data.headline)} "
-    what += f"{number_text(data.estimate[0] - lead['over'])})"
+    what += f"{number_text(quoted.value - lead['over'])})"
     if is_behind:
         return f"Not ahead of {what}; too few groups for an interval."
     return f"{'Worse' if found == 'worse' else 'No better'} than {what}."

@@ -29,12 +29,13 @@ from probekit.evaluation.results.provenance import origin_of
 from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.results.surface_note import shift_text
 from probekit.evaluation.results.transfer_results import TransferResults
+from probekit.evaluation.results.verdict import chance_level
 from probekit.evaluation.rows import Comparisons, audited_protocol, resampling_units
 from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap, fewest_groups, groups_note
 from probekit.evaluation.scores.metrics import Predictions, check_metric
 from probekit.evaluation.scores.score import for_metric, value_of
 from probekit.evaluation.surface.columns import LENGTH, MISSING, MOST_COUNTED, TOKENS, categories, column_values
-from probekit.evaluation.transfer import CHANCE, transfer_cell
+from probekit.evaluation.transfer import transfer_cell
 from probekit.machine.threads import one_thread
 from probekit.options import CurvesArguments
 from probekit.tasks.chats.messages import compared_inputs
@@ -323,5 +324,5 @@ def _majority(request: Request, values: ShiftValues, protocol: Protocol) -> list
 
 def _meta(request: Request, whole: CurvePlan, audit: Audit, options: CurvesArguments) -> dict[str, Any]:
     meta = origin_of(request, replace(whole, metric=options.metric), audit, options.seed, options.drop_leaks)
-    chance = CHANCE.get(whole.headline, 1 / max(1, request.n_classes))
+    chance = chance_level(whole.headline, 1 / max(1, request.n_classes))
     return {**meta, "chance": chance, "labels": [request.label], "shared_texts": [], "shared_groups": []}

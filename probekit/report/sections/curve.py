@@ -74,12 +74,11 @@ def together_section(several: Sequence[tuple[str, ProbeData]], number: int = 0) 
     rows = [["run", "task", "selected layer", f"test {metric}", "95% interval", "best baseline", "over it"]]
     for name, data in several:
         row = [name, str(data.meta["task"]), "", "", "", "", ""]
-        if data.procedure is not None or data.selected is not None:
-            value, ends = data.estimate
+        if (quoted := data.quoted) is not None:
             lead = data.meta.get("lead")
-            where = "nested folds" if data.procedure is not None else data.best.place
+            where = quoted.place or "nested folds"
             over = ["", ""] if lead is None else [str(lead["baseline"]), f"{lead['over']:+z.3f}"]
-            row[2:] = [where, number_text(value), interval_text(ends), *over]
+            row[2:] = [where, number_text(quoted.value), interval_text(quoted.interval), *over]
         rows.append(row)
     name = "curves" if number == 0 else f"curves-{number + 1}"
     table = PageTable(without_empty_columns(rows), left=3, wraps=True)

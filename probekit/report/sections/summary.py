@@ -36,18 +36,19 @@ def _answer(data: ProbeData) -> str:
     """One or two sentences: the score to quote, where, and how sure it is."""
     label, model, metric = _name(data.meta["label"]), _name(data.meta["model"]), metric_name(data.headline)
     tied = [layer.place for layer in data.layers if layer.in_best_set and layer is not data.selected]
-    if data.procedure is None and data.selected is None:
+    quoted = data.quoted
+    if quoted is None:
         return f"{NOT_SELECTED[:1].upper()}{NOT_SELECTED[1:]}; the curve below shows all layers on test."
-    value, ends = data.estimate
-    within = "" if ends is None else f" (95% interval {interval_text(ends)})"
+    value = quoted.value
+    within = "" if quoted.interval is None else f" (95% interval {interval_text(quoted.interval)})"
     is_ahead = standing_of(data) == "ahead"
     ahead = f" It is ahead of the best baseline, {data.meta['lead']['baseline']}." if is_ahead else ""
-    if data.procedure is not None:
+    if quoted.layer is None:
         return (
             f"Nested cross-validation predicts {label} from {model} with {metric} {value:.3f}{within}; layer and C are "
             f"selected inside each fold.{ahead}"
         )
-    what = f"The probe of {data.best.place} predicts {label} with test {metric} {value:.3f}{within}.{ahead}"
+    what = f"The probe of {quoted.place} predicts {label} with test {metric} {value:.3f}{within}.{ahead}"
     if len(data.layers) == 1:
         return what
     others = f" Statistically tied with the best on test: {listed(tied, most=6)}." if tied else ""
