@@ -1,9 +1,9 @@
-"""Check the figures of docs/causal.md and docs/first-steps.md against their commands, or write them again.
+"""Check the figures of docs/causal.md and docs/read-a-result.md against their commands, or write them again.
 
     python benchmarks/documented_figures.py [--write]
 
 The commands of docs/causal.md run in a temporary folder, one group for each `probekit extract` (about 2 minutes on one
-core); the first two of its first group are those of docs/first-steps.md. Each block
+core); the first two of its first group are those of the demo. Each block
 between `<!-- figures: NAME -->` and `<!-- end -->` is made from their results by the function of that name. Without
 `--write`, blocks that differ are shown, and the exit code is 1.
 """
@@ -26,7 +26,7 @@ from probekit.evaluation import ProbeResults
 from probekit.text import listed
 
 REPO = Path(__file__).parents[1]
-PAGES = [REPO / "docs/causal.md", REPO / "docs/first-steps.md"]
+PAGES = [REPO / "docs/causal.md", REPO / "docs/read-a-result.md"]
 COMMANDS = re.compile(r"(?:^    probekit .*\n)+", re.MULTILINE)
 BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 BY_HAND = (  # experiments/causal.ipynb
@@ -73,7 +73,7 @@ def run_commands(page: str) -> dict[str, Run]:
 
 
 def table(runs: Runs) -> str:
-    """The rows of the table of First steps, indented as a block of code."""
+    """The rows of the table of Read a result, indented as a block of code."""
     rows = runs["agreement"].table.split("\n\n")[1].splitlines()
     return "\n" + "".join(f"    {line.rstrip()}\n" for line in rows if not line.startswith("Marks"))
 

@@ -120,7 +120,7 @@ def test_the_demo_is_the_two_commands_in_one(here: Path, capsys: Capture, monkey
     out, err = capsys.readouterr()
     assert "agreement-gpt2" in err
     assert "selected on validation" in out
-    page = (Path(probekit.__file__).parents[1] / "docs/first-steps.md").read_text(encoding="utf-8")
+    page = (Path(probekit.__file__).parents[1] / "docs/read-a-result.md").read_text(encoding="utf-8")
     documented = page.split("<!-- figures: table -->")[1].split("<!-- end -->")[0]
     assert _columns_and_rows(documented) == _columns_and_rows(out.split("\n\n")[1].split("Marks")[0])
     picture, report = (Path(line.split(": ")[1].split(" (")[0]) for line in out.splitlines()[-2:])
