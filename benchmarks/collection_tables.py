@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from probekit.plots.style import BLUE, GREY, INK, RED, SMALL, new_figure, write_figure
+from probekit.charts.palette import BLUE, GREY, INK, RED
+from probekit.plots.style import SMALL, new_figure, write_figure
 
 MODEL = "stories260k-llama"
 START, END = "<!-- made by benchmarks/collection.py -->", "<!-- end -->"

@@ -30,27 +30,22 @@ from probekit.causal.results.view import (
     selected_place,
     selected_scale,
 )
+from probekit.charts.axes import point_axis_name, shown_ticks
+from probekit.charts.palette import BLUE, GREEN, GREY, INK, RED, short
 from probekit.errors import UsageError
 from probekit.evaluation.results.wording import metric_name, position_name, probed
 from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
 from probekit.plots.headings import Entries, draw_legends
-from probekit.plots.limits import point_axis_name, shown_ticks
 from probekit.plots.lines import draw_beyond
 from probekit.plots.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
     LINE,
     PLAIN,
-    RED,
     SMALL,
     inches,
     is_column,
     is_column_width,
     new_figure,
-    short,
     shown_figure,
     text_width,
     wrapped,

@@ -13,35 +13,35 @@ from matplotlib.axes import Axes
 from matplotlib.colors import is_color_like, to_hex
 from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotParams
+from matplotlib.ticker import AutoLocator, ScalarFormatter
 
+from probekit.charts.axes import hidden, layer_axis_name, shown_ticks, x_limits, y_limits
+from probekit.charts.curves import Curve, metric_of, own_names, place_text
+from probekit.charts.palette import GREY, INK, PALETTE, short
+from probekit.charts.references import comparisons
 from probekit.errors import UsageError
-from probekit.evaluation.results.data import ProbeData
+from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
 from probekit.evaluation.results.surface_note import short_nuisance_text
 from probekit.evaluation.results.wording import metric_name
 from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
-from probekit.plots.comparisons import comparisons, draw_comparisons
-from probekit.plots.curves import Curve, metric_of, own_names, place_text
+from probekit.plots.comparisons import draw_comparisons
 from probekit.plots.headings import Entries, legend_of, without_marks, write_above
 from probekit.plots.intervals import draw_intervals, interval_rows
-from probekit.plots.limits import hidden, layer_axis_name, name_layers, x_limits, y_limits
 from probekit.plots.lines import draw_curve
-from probekit.plots.margin import MarginLabel, draw_margin, is_short
+from probekit.plots.margin import MarginLabel, draw_margin, is_narrow, is_short
 from probekit.plots.style import (
-    GREY,
-    INK,
-    PALETTE,
     PLAIN,
     SMALL,
     inches,
+    is_column,
     is_column_width,
     new_figure,
-    short,
     shown_figure,
     wrapped,
     write_figure,
 )
-from probekit.text import listed
+from probekit.text import listed, printable
 
 TIMES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000)  # ticks
 LEAST = 1.05  # below this everywhere, the labels are not compressed
@@ -367,3 +367,24 @@ def _notes(curves: list[Curve], limits: Limits) -> list[str]:
         names = listed([short(name) for name in nuisance["names"]], most=4)
         notes.append(f"nuisance {names}: {short_nuisance_text(curves[0].results)}")
     return [*notes, *(compression_note(curves[0].results) if len(curves) == 1 else [])]
+
+
+def name_layers(ax: Axes, curves: Sequence[Curve]) -> None:
+    """The ticks of the layer axis; a layer's number comes before the output of a curve that ends there."""
+    names: dict[int, str] = {}
+    for curve in curves:
+        for x, layer in zip(curve.xs, curve.results.layers, strict=True):
+            name = _tick(curve.results, layer)
+            names[x] = name if name.isdigit() else names.get(x, name)
+    xs = sorted(names)
+    shown = shown_ticks(xs, 6 if is_column(ax) else 12 if is_narrow(ax) else 30)
+    ax.set_xticks(shown, [names[x] for x in shown], fontsize=SMALL if len(shown) > 16 or is_column(ax) else 10, **PLAIN)
+    ax.set_xticks(xs, minor=True)
+    ax.yaxis.set_major_locator(AutoLocator())  # rows may have been here before
+    ax.yaxis.set_major_formatter(ScalarFormatter())
+
+
+def _tick(results: ProbeData, layer: LayerResult) -> str:
+    if is_output(results, layer):
+        return "out"
+    return printable(layer.point) if layer.layer is None else str(layer.layer)

@@ -10,17 +10,16 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
+from probekit.charts.curves import BAND, POINTWISE, Curve, metric_of, shared_facts
+from probekit.charts.palette import GREY, RED
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.wording import decoding
 from probekit.plots.comparisons import LINES
-from probekit.plots.curves import BAND, POINTWISE, Curve, metric_of, shared_facts
 from probekit.plots.lines import NESTED, SELECTED, TEST, TIED, scores_of
 from probekit.plots.margin import is_short
 from probekit.plots.style import (
-    GREY,
     LINE,
     PLAIN,
-    RED,
     SMALL,
     above,
     fitting,

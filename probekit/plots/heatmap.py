@@ -10,12 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.patches import Rectangle
 
+from probekit.charts.palette import GREY, INK, short
 from probekit.evaluation.results.data import TransferCell, TransferData
 from probekit.evaluation.results.surface_note import short_shift_text
 from probekit.evaluation.results.wording import metric_name, position_name
 from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
-from probekit.plots.style import GREY, INK, PLAIN, inches, new_figure, short, shown_figure, write_figure, write_headings
+from probekit.plots.style import PLAIN, inches, new_figure, shown_figure, write_figure, write_headings
 from probekit.text import printable
 
 CELL = (0.95, 0.62)  # inches

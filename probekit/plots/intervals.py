@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 
+from probekit.charts.axes import BOUNDS, widened
+from probekit.charts.curves import Curve, validation_values
+from probekit.charts.palette import GREEN, GREY, RED, short
+from probekit.charts.references import CONTROL, POOLED, RANDOM
 from probekit.evaluation.results.data import BaselineResult, LayerResult
-from probekit.plots.comparisons import CONTROL, POOLED, RANDOM
-from probekit.plots.curves import Curve, validation_values
-from probekit.plots.limits import BOUNDS, widened
 from probekit.plots.lines import NESTED, TEST, VALIDATION
 from probekit.plots.margin import is_narrow
-from probekit.plots.style import GREEN, GREY, PLAIN, RED, SMALL, inches, short
+from probekit.plots.style import PLAIN, SMALL, inches
 
 NAME = 24  # letters of a row
 

@@ -6,7 +6,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
-from probekit.plots.curves import (
+from probekit.charts.curves import (
     Curve,
     bands,
     chosen,
@@ -17,8 +17,8 @@ from probekit.plots.curves import (
     test_value,
     validation_values,
 )
-from probekit.plots.curves import x_of as x_of_place
-from probekit.plots.style import RED
+from probekit.charts.curves import x_of as x_of_place
+from probekit.charts.palette import RED
 
 TEST, VALIDATION, SELECTED = "test", "validation", "selected on validation"
 TIED, BELOW, ABOVE = "statistically tied with the best", "below the axis", "above the axis"

@@ -10,9 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator
 
+from probekit.charts.palette import BLUE, PALE_BLUE, short
 from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
-from probekit.plots.style import BLUE, PALE_BLUE, new_figure, short, shown_figure, write_figure, write_headings
+from probekit.plots.style import new_figure, shown_figure, write_figure, write_headings
 
 SIZE = (7.0, 4.0)  # inches
 SPAN = 50  # the running mean takes a fiftieth of all steps on either side

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
 from matplotlib.text import Annotation
 
+from probekit.charts.axes import spread
 from probekit.plots.style import NARROW, PLAIN, SMALL, inches
 
 LINE_GAP = 1.5  # sizes of the font from name to name
@@ -124,16 +125,3 @@ class _Spread(Artist):
 def _share(ax: Axes, value: float) -> float:
     """A value as a share of the height of the axes, whose scale may be logarithmic."""
     return float(ax.transAxes.inverted().transform(ax.transData.transform((ax.get_xlim()[0], value)))[1])
-
-
-def spread(values: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Heights for labels of sorted values: close to the values, at least `gap` apart, within the axis."""
-    heights = list(values)
-    for _ in range(300):  # labels that overlap push each other apart, and the ends of the axis push back
-        for i in range(len(heights) - 1):
-            push = max(0.0, gap - (heights[i + 1] - heights[i])) / 2
-            heights[i], heights[i + 1] = heights[i] - push, heights[i + 1] + push
-        heights = [min(max(height, low + gap / 2), high - gap / 2) for height in heights]
-    for i in range(len(heights) - 2, -1, -1):  # what is left where there is hardly room
-        heights[i] = min(heights[i], heights[i + 1] - gap)
-    return heights

@@ -4,16 +4,8 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from probekit.plots.style import (
-    INK,
-    PALETTE,
-    PLAIN,
-    RED,
-    SMALL,
-    short,
-    shown_figure,
-    write_headings,
-)
+from probekit.charts.palette import INK, PALETTE, RED, short
+from probekit.plots.style import PLAIN, SMALL, shown_figure, write_headings
 from probekit.scoring.watched import WatchedProbe, WatchedText
 from probekit.text import counted
 

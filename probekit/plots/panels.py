@@ -11,6 +11,8 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from probekit.charts.curves import BAND, POINTWISE, metric_of
+from probekit.charts.palette import short
 from probekit.evaluation.results.curves_report import has_several_probes
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.wording import decoding
@@ -18,9 +20,8 @@ from probekit.options.check import is_real
 from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
 from probekit.plots.curve import Limits, draw_panel, panel_limits, plot_accuracy_by_layer
-from probekit.plots.curves import BAND, POINTWISE, metric_of
 from probekit.plots.headings import Entries, write_under
-from probekit.plots.style import new_figure, short, shown_figure, write_figure, write_figure_title
+from probekit.plots.style import new_figure, shown_figure, write_figure, write_figure_title
 from probekit.text import printable
 
 PANEL_SIZE = (8.0, 4.8)  # inches

@@ -7,23 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from probekit.charts.palette import BLUE, GREEN, GREY, INK, PALE_BLUE, RED, short
 from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
-from probekit.plots.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    PALE_BLUE,
-    PLAIN,
-    RED,
-    new_figure,
-    short,
-    shown_figure,
-    wrapped,
-    write_figure,
-    write_figure_title,
-)
+from probekit.plots.style import PLAIN, new_figure, shown_figure, wrapped, write_figure, write_figure_title
 from probekit.text import metric
 
 Flops = Mapping[str, Mapping[int, Mapping[str, int]]]

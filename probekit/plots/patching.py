@@ -12,14 +12,13 @@ from matplotlib.image import AxesImage
 
 from probekit.causal.data import CausalData, PatchGrid
 from probekit.causal.results.checklist import is_approximate
+from probekit.charts.axes import shown_ticks
+from probekit.charts.palette import GREY, INK, short
 from probekit.errors import UsageError
 from probekit.evaluation.results.wording import probed
 from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
-from probekit.plots.limits import shown_ticks
 from probekit.plots.style import (
-    GREY,
-    INK,
     LINE,
     PLAIN,
     SMALL,
@@ -27,7 +26,6 @@ from probekit.plots.style import (
     is_column,
     is_column_width,
     new_figure,
-    short,
     shown_figure,
     text_width,
     wrapped,

@@ -9,6 +9,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
+from probekit.charts.palette import GREY, INK, short
 from probekit.evaluation.by_position.data import PositionCurve, PositionData, noun_of
 from probekit.evaluation.by_position.report import axis_name, positions_title
 from probekit.evaluation.results.data import LayerResult
@@ -18,13 +19,10 @@ from probekit.options.picture import PictureOptions
 from probekit.options.probe import BY_HEAD
 from probekit.plots.heatmap import is_dark
 from probekit.plots.style import (
-    GREY,
-    INK,
     PLAIN,
     inches,
     is_column,
     new_figure,
-    short,
     shown_figure,
     text_width,
     write_figure,

@@ -9,22 +9,19 @@ from matplotlib.collections import PathCollection
 from scipy.stats import gaussian_kde
 
 from probekit.activations.activations import Activations
+from probekit.charts.palette import GREY, INK, PALETTE, short
 from probekit.evaluation.projection import Projection, project
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.wording import decoding, interval_text, metric_name, position_name
 from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
 from probekit.plots.style import (
-    GREY,
-    INK,
-    PALETTE,
     PLAIN,
     SMALL,
     above,
     inches,
     is_column,
     new_figure,
-    short,
     shown_figure,
     wrapped,
     write_figure,

@@ -6,7 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from probekit.activations.plan.reading.show import ShownReading, ShownRow
-from probekit.plots.style import GREY, INK, PLAIN, SMALL, new_figure, short, shown_figure, write_figure
+from probekit.charts.palette import GREY, INK, short
+from probekit.plots.style import PLAIN, SMALL, new_figure, shown_figure, write_figure
 from probekit.text import printable
 
 COLUMNS, MOST_LINES = 96, 8  # letters in a line, and lines of one text; the rest of it is cut

@@ -5,25 +5,12 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
+from probekit.charts.palette import BLUE, GREY, INK, RED, short
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.results.data import ProbeData
 from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
-from probekit.plots.style import (
-    BLUE,
-    GREY,
-    INK,
-    PLAIN,
-    RED,
-    SMALL,
-    above,
-    is_column,
-    new_figure,
-    short,
-    shown_figure,
-    write_figure,
-    write_headings,
-)
+from probekit.plots.style import PLAIN, SMALL, above, is_column, new_figure, shown_figure, write_figure, write_headings
 from probekit.scoring.rows import ScoreRows
 from probekit.text import counted
 

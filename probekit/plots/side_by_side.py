@@ -11,26 +11,23 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from probekit.charts.axes import BOUNDS, shown_ticks, widened
+from probekit.charts.curves import METRICS
+from probekit.charts.palette import GREY, INK, PALETTE, short
 from probekit.evaluation.results.wording import interval_text, number_text
 from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
-from probekit.plots.curves import METRICS
 from probekit.plots.headings import Entries, draw_legends
-from probekit.plots.limits import BOUNDS, shown_ticks, widened
 from probekit.plots.lines import draw_beyond
 from probekit.plots.step_heatmap import draw_steps, steps_size
 from probekit.plots.style import (
-    GREY,
-    INK,
     LINE,
-    PALETTE,
     PLAIN,
     SMALL,
     inches,
     is_column,
     is_column_width,
     new_figure,
-    short,
     shown_figure,
     text_width,
     wrapped,

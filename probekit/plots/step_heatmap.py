@@ -10,10 +10,11 @@ from matplotlib.colors import Normalize, to_rgba
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
+from probekit.charts.palette import GREY, INK
 from probekit.evaluation.results.wording import metric_name
 from probekit.plots.heatmap import is_dark
 from probekit.plots.positions import COLOURS, NOT_ABOVE
-from probekit.plots.style import GREY, INK, PLAIN, inches, is_column, text_width, write_headings
+from probekit.plots.style import PLAIN, inches, is_column, text_width, write_headings
 from probekit.side_by_side.checkpoints import is_above
 from probekit.side_by_side.data import ComparisonData
 from probekit.side_by_side.report import shared_setting

@@ -16,16 +16,12 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 from matplotlib.transforms import ScaledTranslation, Transform
 
+from probekit.charts.palette import GREY, INK, short
 from probekit.files.durable import write_as
 from probekit.options.check import is_real
 from probekit.options.picture import check_inches
 from probekit.text import printable
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart
-BLUE, GREEN, RED, GREY, INK = "#0072B2", "#009E73", "#D55E00", "#6B6B6B", "#222222"
-PALE_BLUE = "#74B3DA"
-PALETTE = (BLUE, RED, GREEN, "#CC79A7", "#E69F00", "#56B4E9", INK)  # of several curves, in this order
-NAME_LENGTH = 28  # longer names are cut in the middle
 SMALL = 8.33  # points; the size of everything but titles, whatever the user's style
 NARROW = 5.0  # inches; narrower axes have shorter names and no values in the margin, narrower figures no facts
 DPI = 200  # of a PNG
@@ -34,13 +30,6 @@ TITLE, SMALL_TITLE = 12.0, 9.0  # points; a title that is too long for the latte
 TITLE_LINES = 3  # at most; the rest of a title is cut
 _DATELESS: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 PLAIN: dict[str, Any] = {"parse_math": False, "usetex": False}  # names hold $, _ and %
-
-
-def short(name: object, most: int = NAME_LENGTH) -> str:
-    """A name with control characters escaped, cut in the middle if it is long."""
-    text = printable(name)
-    half = most // 2 - 1  # one character less, for the ellipsis
-    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
 
 def inches(ax: Axes) -> tuple[float, float]:

@@ -11,20 +11,18 @@ from statistics import fmean
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from probekit.charts.palette import INK, PALETTE, short
 from probekit.errors import UsageError
 from probekit.evaluation.results.wording import metric_name
 from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
 from probekit.plots.style import (
-    INK,
     LINE,
-    PALETTE,
     PLAIN,
     SMALL,
     inches,
     is_column,
     new_figure,
-    short,
     shown_figure,
     wrapped,
     write_figure,

@@ -24,12 +24,11 @@ from drawn_curves import (
 )
 from matplotlib import pyplot as plt
 
+from probekit.charts.axes import shown_ticks, spread
 from probekit.errors import StorageError
 from probekit.evaluation import LayerResult, ProbeResults
 from probekit.plots import save_plot
-from probekit.plots.limits import shown_ticks
 from probekit.plots.lines import runs
-from probekit.plots.margin import spread
 
 
 @pytest.fixture(scope="module")

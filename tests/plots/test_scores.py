@@ -8,11 +8,11 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
+from probekit.charts.palette import BLUE, RED
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.row_scores import RowScores
 from probekit.plots import plot_scores, save_scores_plot
-from probekit.plots.style import BLUE, RED
 from probekit.scoring.rows import ScoreRows
 
 RNG = np.random.default_rng(0)

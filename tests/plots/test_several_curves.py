@@ -26,10 +26,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from probekit.charts.palette import PALETTE
 from probekit.errors import UsageError
 from probekit.evaluation import LayerResult, ProbeResults
 from probekit.plots import plot_accuracy_by_layer, save_plot
-from probekit.plots.style import PALETTE
 
 GPT2, PYTHIA, LLAMA = make(12, full=True), make(6, full=True, model="pythia"), make(24, full=True, model="llama")
 

@@ -11,11 +11,11 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from probekit.charts.palette import PALETTE
 from probekit.plots import save_comparison_plot
 from probekit.plots.positions import NOT_ABOVE
 from probekit.plots.side_by_side import MOST_ROWS, _draw, _size
 from probekit.plots.step_heatmap import step_name
-from probekit.plots.style import PALETTE
 from probekit.side_by_side import Comparison
 from probekit.side_by_side.data import ComparedPlace, ComparedRun, RunDifference, SeedGroup
 

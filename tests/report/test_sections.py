@@ -17,10 +17,10 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, confusion_matrix
 
 from probekit.causal.results.report import causal_conclusion
+from probekit.charts.palette import PALETTE
 from probekit.evaluation import HeadResults, LayerResult, PositionCurve, ProbeResults, TransferCell, TransferResults
 from probekit.evaluation.results.report import ALWAYS, AT_LENGTH, MOSTLY, every_note
 from probekit.evaluation.results.row_scores import RowScores
-from probekit.plots import style
 from probekit.probes.base import probabilities
 from probekit.report.render import FOLDER, asset
 from probekit.report.section import Section
@@ -395,7 +395,7 @@ def test_pixels_are_linear_and_stay_on_the_axis():
 def test_the_colours_of_the_page_are_those_of_the_pictures():
     for colour, name in COLORS.items():
         assert f"--{name}: light-dark({colour}," in asset("page.css")
-    assert set(style.PALETTE) <= set(COLORS)
+    assert set(PALETTE) <= set(COLORS)
 
 
 def test_the_script_is_small():

@@ -58,10 +58,17 @@ class ProbeGrids(SeveralResults[Grid]):
         return registries.METHODS["plot_grids"](list(self.values()), title=title, width=width)
 
     def summary(self) -> str:
-        """A table with one line for each grid, and the notes of each; `grids[label, point].summary()` is complete."""
+        """A table with one line for each grid, and their notes; `grids[label, point].summary()` has the tables."""
         rows, grids = grid_rows(list(self.values())), self.values()
-        notes = [f"{_name(grid)}: {note}" for grid in grids for note in _notes(grid)[:1]]
-        notes += list(dict.fromkeys(note for grid in grids for note in _notes(grid)[1:]))
+        each = [_notes(grid) for grid in grids]
+        shared = [note for note in each[0] if all(note in own for own in each)]
+        notes = [
+            f"{_name(grid)}: {note}"
+            for grid, own in zip(grids, each, strict=True)
+            for note in own
+            if note not in shared
+        ]
+        notes += shared
         lines = [self._title(), "", *text_table(rows, left=4).split("\n"), "", *notes]
         return "\n".join(map(printable, lines))
 
@@ -136,5 +143,5 @@ def _name(grid: Grid) -> str:
 
 
 def _notes(grid: Grid) -> list[str]:
-    """The notes of a grid; the first is of its own score."""
+    """The notes of a grid."""
     return transfer_notes(grid) if isinstance(grid, TransferData) else positions_notes(grid)

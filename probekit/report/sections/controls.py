@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from probekit.charts.curves import x_of
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.wording import metric_name, number_text
-from probekit.plots.curves import x_of
 from probekit.report.parts import Lines, Part, Picture, Pictures
 from probekit.report.render import html_of
 from probekit.report.section import Section

@@ -2,12 +2,8 @@
 
 from collections.abc import Sequence
 
-from probekit.evaluation.results.data import LayerResult, ProbeData
-from probekit.evaluation.results.report import curve_report, marks
-from probekit.evaluation.results.wording import interval_text, number_text
-from probekit.plots import style
-from probekit.plots.comparisons import CONTROL, RANDOM, ReferenceScores, comparisons
-from probekit.plots.curves import (
+from probekit.charts.axes import layer_axis_name, y_limits
+from probekit.charts.curves import (
     Curve,
     bands,
     chosen,
@@ -18,7 +14,11 @@ from probekit.plots.curves import (
     validation_values,
     x_of,
 )
-from probekit.plots.limits import layer_axis_name, y_limits
+from probekit.charts.palette import BLUE, GREEN, GREY, INK, PALETTE, RED
+from probekit.charts.references import CONTROL, RANDOM, ReferenceScores, comparisons
+from probekit.evaluation.results.data import LayerResult, ProbeData
+from probekit.evaluation.results.report import curve_report, marks
+from probekit.evaluation.results.wording import interval_text, number_text
 from probekit.report.parts import Lines, PageTable, Part, Picture
 from probekit.report.render import html_of
 from probekit.report.section import Section
@@ -29,11 +29,11 @@ from probekit.text import printable
 
 NARROW = (360, 300)  # pixels of the picture for a phone
 COLORS = {
-    style.BLUE: "blue",
-    style.RED: "red",
-    style.GREEN: "green",
-    style.GREY: "grey",
-    style.INK: "ink",
+    BLUE: "blue",
+    RED: "red",
+    GREEN: "green",
+    GREY: "grey",
+    INK: "ink",
     "#CC79A7": "pink",
     "#E69F00": "orange",
     "#56B4E9": "sky",
@@ -44,7 +44,7 @@ LOOKS = {CONTROL: "dashed", RANDOM: "solid"}
 
 def curve_section(data: ProbeData) -> Section:
     """The picture of a curve, and its numbers as JSON."""
-    chart, legend = _chart([Curve(data, "", style.PALETTE[0])])
+    chart, legend = _chart([Curve(data, "", PALETTE[0])])
     return Section("curve", "Curve", html_of([_picture(chart, legend)]), {"curve": _numbers(data)})
 
 
@@ -66,10 +66,7 @@ def together_section(several: Sequence[tuple[str, ProbeData]], number: int = 0) 
     Baselines and control tasks are in the table and in the section of each run: lines for all of them hide the curves.
     """
     metric = metric_of(several[0][1])
-    curves = [
-        Curve(data, name, style.PALETTE[i % len(style.PALETTE)], i, is_alone=False)
-        for i, (name, data) in enumerate(several)
-    ]
+    curves = [Curve(data, name, PALETTE[i % len(PALETTE)], i, is_alone=False) for i, (name, data) in enumerate(several)]
     chart, legend = _chart(curves)
     rows = [["run", "task", "selected layer", f"test {metric}", "95% interval", "best baseline", "over it"]]
     for name, data in several:

@@ -4,10 +4,10 @@ from typing import Literal
 
 import numpy as np
 
+from probekit.charts.curves import x_of
 from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
 from probekit.evaluation.results.report import AT_LENGTH, Note, every_note
 from probekit.evaluation.results.row_scores import RowScores
-from probekit.plots.curves import x_of
 
 OLDER = "These results have no scores of rows, as those of older versions; train again to see this."
 

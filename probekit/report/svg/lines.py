@@ -6,8 +6,8 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from probekit.plots.curves import visible_runs
-from probekit.plots.margin import spread
+from probekit.charts.axes import spread
+from probekit.charts.curves import visible_runs
 from probekit.report.svg.element import element, hot, path_of, svg, text_room, together
 from probekit.report.svg.scales import AxisSpan, cut_to, pixel, tick_text, ticks
 from probekit.text import printable

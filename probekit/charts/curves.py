@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from probekit.charts.palette import NAME_LENGTH, short
 from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
 from probekit.evaluation.results.wording import metric_name, position_name, quick_text
-from probekit.plots.style import NAME_LENGTH, short
 from probekit.points import base_name
 from probekit.text import printable
 

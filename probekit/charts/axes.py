@@ -2,14 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from matplotlib.axes import Axes
-from matplotlib.ticker import AutoLocator, ScalarFormatter
-
+from probekit.charts.curves import Curve, bands, validation_values
+from probekit.charts.references import CONTROL, ReferenceScores
 from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
-from probekit.plots.comparisons import CONTROL, ReferenceScores
-from probekit.plots.curves import Curve, bands, validation_values
-from probekit.plots.margin import is_narrow
-from probekit.plots.style import PLAIN, SMALL, is_column
 from probekit.points import base_name
 from probekit.text import printable
 
@@ -90,27 +85,6 @@ def x_limits(curves: Sequence[Curve]) -> tuple[float, float]:
     return xs[0] - margin, xs[-1] + margin
 
 
-def name_layers(ax: Axes, curves: Sequence[Curve]) -> None:
-    """The ticks of the layer axis; a layer's number comes before the output of a curve that ends there."""
-    names: dict[int, str] = {}
-    for curve in curves:
-        for x, layer in zip(curve.xs, curve.results.layers, strict=True):
-            name = _tick(curve.results, layer)
-            names[x] = name if name.isdigit() else names.get(x, name)
-    xs = sorted(names)
-    shown = shown_ticks(xs, 6 if is_column(ax) else 12 if is_narrow(ax) else 30)
-    ax.set_xticks(shown, [names[x] for x in shown], fontsize=SMALL if len(shown) > 16 or is_column(ax) else 10, **PLAIN)
-    ax.set_xticks(xs, minor=True)
-    ax.yaxis.set_major_locator(AutoLocator())  # rows may have been here before
-    ax.yaxis.set_major_formatter(ScalarFormatter())
-
-
-def _tick(results: ProbeData, layer: LayerResult) -> str:
-    if is_output(results, layer):
-        return "out"
-    return printable(layer.point) if layer.layer is None else str(layer.layer)
-
-
 def shown_ticks(xs: Sequence[int], most: int = 30) -> list[int]:
     """The ticks that get a label: all, or every second, fourth or so, and always the last; never too close."""
     step = next(step for step in (1, 2, 4, 10, 20, 50, 10**6) if len(xs) <= most * step and (step != 2 or most < 30))
@@ -146,3 +120,16 @@ def point_axis_name(point: str, is_end: bool, has_output: bool) -> str:
     place = "output of block i" if is_end else PLACES.get(name, f"{base_name(point)} of block i")
     place += f" of the {stack}" if stack else ""
     return printable(f"layer ({place}; last: output)" if has_output else f"layer ({place})")
+
+
+def spread(values: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Heights for labels of sorted values: close to the values, at least `gap` apart, within the axis."""
+    heights = list(values)
+    for _ in range(300):  # labels that overlap push each other apart, and the ends of the axis push back
+        for i in range(len(heights) - 1):
+            push = max(0.0, gap - (heights[i + 1] - heights[i])) / 2
+            heights[i], heights[i + 1] = heights[i] - push, heights[i + 1] + push
+        heights = [min(max(height, low + gap / 2), high - gap / 2) for height in heights]
+    for i in range(len(heights) - 2, -1, -1):  # what is left where there is hardly room
+        heights[i] = min(heights[i], heights[i + 1] - gap)
+    return heights

@@ -1,0 +1,71 @@
+"""What a curve is compared with, as data: baselines, the control task, random weights, and one row for each text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from probekit.charts.curves import Curve, test_value, x_of
+from probekit.charts.palette import GREEN, GREY, RED, short
+
+CONTROL, RANDOM, RESIDUAL = "control task", "random init", "residualised"
+POOLED = {"mean": "#CC79A7", "last": "#E69F00"}  # a probe over a sequence, against one row for each text
+NAME = 16  # letters of a baseline
+
+
+@dataclass(frozen=True)
+class ReferenceScores:
+    """Scores that a curve is compared with, as lines on its axes.
+
+    Attributes:
+        name: for the margin.
+        values: one per place; a single one for a baseline, which is a line across the axes.
+        xs: the places; none for a baseline.
+        color: grey if it belongs to all curves.
+    """
+
+    name: str
+    values: tuple[float, ...]
+    xs: tuple[int, ...]
+    color: str
+
+
+def comparisons(curves: Sequence[Curve]) -> list[ReferenceScores]:
+    """What all curves are compared with; a comparison that several curves share is there once, in grey."""
+    several = [[*_baselines(curve), *_others(curve)] for curve in curves]
+    owners: dict[tuple[object, ...], list[ReferenceScores]] = {}
+    for each in (comparison for own in several for comparison in own):
+        key = (each.name, each.xs, tuple(round(value, 3) for value in each.values))
+        owners.setdefault(key, []).append(each)
+    shared = [ReferenceScores(**{**vars(same[0]), "color": GREY}) for same in owners.values() if len(same) > 1]
+    return shared + [same[0] for same in owners.values() if len(same) == 1]
+
+
+def _baselines(curve: Curve) -> list[ReferenceScores]:
+    name = curve.results.headline
+    found = [(short(b.name, NAME), b.metrics["test"].get(name)) for b in curve.results.baselines]
+    color = GREY if curve.is_alone else curve.color
+    return [ReferenceScores(text, (value,), (), color) for text, value in found if value is not None]
+
+
+def _others(curve: Curve) -> list[ReferenceScores]:
+    """The curves of the control task, of random weights, without nuisances, and of one row for each text."""
+    results = curve.results
+    colors = {CONTROL: GREY, RANDOM: GREEN, RESIDUAL: RED} | {f"{how} token": color for how, color in POOLED.items()}
+    found = {
+        CONTROL: [(x_of(results, layer), layer.control) for layer in results.layers if layer.control is not None],
+        RANDOM: [(x_of(results, layer), test_value(results, layer)) for layer in results.random_init],
+        RESIDUAL: [(x_of(results, layer), test_value(results, layer)) for layer in results.residual],
+    }
+    found |= {
+        f"{how} token": [(x_of(results, layer), test_value(results, layer)) for layer in layers]
+        for how, layers in results.pooled.items()
+    }
+    return [
+        ReferenceScores(
+            name,
+            tuple(value for _, value in points),
+            tuple(x for x, _ in points),
+            colors[name] if curve.is_alone else curve.color,
+        )
+        for name, points in found.items()
+        if points
+    ]
