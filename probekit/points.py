@@ -74,6 +74,9 @@ POINTS |= {
 FOLLOWED_BY_OUTPUT = tuple(f"{stack}resid_{at}" for stack in ("", "encoder.", "decoder.") for at in ("pre", "mid"))
 # points with one row per (query, key); the width is the number of heads
 PAIR_POINTS = tuple(f"{stack}attn_{what}" for stack in ("", "encoder.", "decoder.") for what in ("scores", "pattern"))
+# points whose rows [H * K] hold K numbers for each of H heads; there may be fewer heads of keys and values
+KEY_POINTS = ("k", "k_norm", "rot_k", "v")
+HEAD_POINTS = ("q", "q_norm", "rot_q", "z", "result", *KEY_POINTS)
 # points of cross-attention with a row for each token of the source
 OF_SOURCES = ("decoder.cross_attn_scores", "decoder.cross_attn_pattern", "decoder.cross_k", "decoder.cross_v")
 # why a block whose attention and MLP read the same stream has no `resid_mid`

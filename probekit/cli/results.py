@@ -156,10 +156,11 @@ def _different(stored: Mapping[str, Any], question: Mapping[str, Any]) -> list[s
 
 def _with_curves(body: dict[str, Any], folder: Path) -> dict[str, Any]:
     """What a results file holds, with what each of its curves holds, where it lists any."""
-    if "curves" not in body:
+    kind = next((kind for kind in ("curves", "grids") if kind in body), None)
+    if kind is None:
         return body
-    own = [_body_in(folder / entry["folder"]) for entry in body["curves"]]
-    return {**body, "curves": [entry | curve for entry, curve in zip(body["curves"], own, strict=True)]}
+    own = [_body_in(folder / entry["folder"]) for entry in body[kind]]
+    return {**body, kind: [entry | one for entry, one in zip(body[kind], own, strict=True)]}
 
 
 def _body_in(folder: Path) -> dict[str, Any]:

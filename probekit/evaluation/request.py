@@ -23,7 +23,8 @@ from probekit.evaluation.fits.stream import check_room
 from probekit.evaluation.reading import checked_activations, one_position, position_of, rows_read
 from probekit.options import CurveOptions, CurvesArguments
 from probekit.options.curve import SEQUENCE_NAMES
-from probekit.points import PAIR_POINTS, Place, has_layers, places_of, short_name
+from probekit.options.probe import BY_HEAD
+from probekit.points import HEAD_POINTS, PAIR_POINTS, Place, base_name, has_layers, places_of, short_name
 from probekit.probes import Probe
 from probekit.probes.find import find_probe, probe_name
 from probekit.selections import ALL
@@ -302,7 +303,9 @@ def curves_of(acts: Activations, options: CurvesArguments) -> list[tuple[str, li
 
 
 def single_curves(acts: Activations, options: CurvesArguments) -> list[CurvesArguments]:
-    """The options of each of several curves: label by label, in it point by point, then probe by probe.
+    """The options of each of several grids: label by label, in it point by point, then probe by probe.
+
+    "all" points are those with heads for a grid by head, and "all" label sets those without that of a shift's column.
 
     Raises:
         UsageError: a label or point that is not there.
@@ -311,9 +314,12 @@ def single_curves(acts: Activations, options: CurvesArguments) -> list[CurvesArg
         return [options]
     acts = checked_activations(acts)
     labels = [options.label] if options.label_sets is None else _labels_of(acts, options)
+    labels = [name for name in labels if options.labels != "all" or name != options.shift_column]
     points: list[str | None] = [options.point]
     if options.points is not None:
         every = [point for point in acts.points if point not in PAIR_POINTS]
+        if options.by == BY_HEAD and any(base_name(point) in HEAD_POINTS for point in every):
+            every = [point for point in every if base_name(point) in HEAD_POINTS]
         points = list(
             dict.fromkeys(every if options.points == "all" else map(partial(short_name, acts), options.points))
         )

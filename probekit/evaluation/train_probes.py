@@ -8,7 +8,7 @@ with their scores, and the mean and shrunk covariance of each place's training r
 Axes: N rows, D width, K directions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -16,13 +16,14 @@ import numpy as np
 
 from probekit.activations.activations import Activations
 from probekit.activations.labelled import label, with_label_columns, with_task
-from probekit.evaluation.by_head.train import train_by_head
-from probekit.evaluation.by_position.train import train_by_position
+from probekit.errors import DataError
+from probekit.evaluation.by_head.train import plan_by_head
+from probekit.evaluation.by_position.train import GridPlan, plan_by_position, train_grid
 from probekit.evaluation.compare.baselines import Baseline, embedding_baseline
 from probekit.evaluation.compare.layers import compare_layers
-from probekit.evaluation.compare.lead import lead, optimism
+from probekit.evaluation.compare.lead import lead, optimism, paired_difference
 from probekit.evaluation.compare.sequence import against_pooled, pooled_results
-from probekit.evaluation.curve import Fitted, FittedPlace, announcer
+from probekit.evaluation.curve import Fitted, FittedPlace, announcer, ticker
 from probekit.evaluation.fits.choose import layers_by_round
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.fits.sequences import tokens_of_texts
@@ -181,6 +182,12 @@ def curve_results(label_set: LabelSetPlan, request: Request, fits: SetFits, opti
         residual=_numbers(left),
     )
     quoted, meta["procedure"] = _quoted(results, fitted, plan)
+    if left and quoted is not None and results.procedure is not None:  # no place of the curve may be quoted
+        residual = ProbeResults([place.result for place in left], [], {"headline": plan.headline})
+        without = _quoted(residual, left, plan)[0]
+        assert without is not None
+        change, interval = paired_difference(without, quoted, plan.headline, plan.bootstrap)
+        meta["nuisance"]["procedure"] = {"change": change, "interval": interval}
     meta |= {"lead": None, "optimism": None}
     if quoted is not None:
         others = [*_rivals(results, baselines), *_random_baseline(noisy, plan)]
@@ -291,12 +298,33 @@ def train_curves(
 
 
 def _grids(acts: Activations, options: CurvesArguments) -> Grid | ProbeGrids:
-    """A grid for each label set, point and probe; texts are compared once for all of them."""
-    train = train_by_shift if options.shift_column is not None else train_by_position
-    train = train_by_head if options.by == BY_HEAD else train
-    texts = Comparisons(near=searches_near_duplicates(options))
-    grids = [train(acts, each, texts) for each in single_curves(acts, options)]
+    """A grid for each label set, point and probe; texts are compared once for all, and all are planned before fits."""
+    texts, singles = Comparisons(near=searches_near_duplicates(options)), single_curves(acts, options)
+    grids: list[Grid]
+    if options.shift_column is not None:
+        grids = [train_by_shift(acts, one, texts) for one in singles]
+    else:
+        plan = plan_by_head if options.by == BY_HEAD else plan_by_position
+        plans = [_planned(plan, acts, one, texts, options.several) for one in singles]
+        done = ticker(options.on_progress, sum(each.n_fits for each in plans))
+        grids = [train_grid(each, one, done) for each, one in zip(plans, singles, strict=True)]
     return ProbeGrids(grids) if options.several else grids[0]
+
+
+def _planned(
+    plan: Callable[[Activations, CurvesArguments, Comparisons], GridPlan],
+    acts: Activations,
+    one: CurvesArguments,
+    texts: Comparisons,
+    is_one_of_several: bool,
+) -> GridPlan:
+    """The plan of one grid; of several, an error names its label set."""
+    try:
+        return plan(acts, one, texts)
+    except DataError as error:
+        if not is_one_of_several:
+            raise
+        raise DataError(f"{acts.task.label_set(one.label)!a}: {error}") from None
 
 
 def _in_order(sets: Sequence[LabelSetPlan]) -> list[tuple[int, int]]:

@@ -55,8 +55,8 @@ def logged_run(results: Any) -> LoggedRun:
     first = results if is_one else next(iter(results.values()))
     about = [printable(first.meta[key]) for key in ("model", "task", "label", "probe")]
     settings = first.meta if is_one else {"curves": [curve.meta for curve in dict(results).values()]}
-    if isinstance(results, ProbeData) and results.quoted is not None:
-        numbers[f"estimate/{results.headline}"] = float(results.quoted.value)
+    if is_one and (results.procedure is not None or results.selected is not None):
+        numbers[f"estimate/{results.headline}"] = float(results.estimate[0])
     return LoggedRun(" ".join(about), json.loads(json.dumps(settings, default=str)), sorted(steps.items()), numbers)
 
 
@@ -68,7 +68,8 @@ def _rows(results: Any) -> list[tuple[dict[str, Any], str, int | None]]:
         rows = curve.to_frame().to_dict("records")
         places: dict[str, dict[Any, int]] = {}
         for row in rows:
-            own = f"{prefix}position {printable(row['position'])}/" if "position" in row else prefix
+            is_at = "position" in row and row["kind"] != "procedure"
+            own = f"{prefix}position {printable(row['position'])}/" if is_at else prefix
             place, known = row["place"], places.setdefault(own, {})
             if isinstance(place, str) and row.get("kind") != "procedure":
                 known.setdefault(place, len(known))
@@ -91,13 +92,14 @@ def _values(row: dict[str, Any], prefix: str) -> dict[str, float]:
 
 def draw(results: Any, folder: Path) -> Path:
     """Write the picture of the results into the folder; returns the PNG's path."""
-    from probekit.plots import save_curves_plot, save_plot, save_positions_plot
+    from probekit.plots import save_curves_plot, save_grids_plot, save_plot, save_positions_plot
 
     if isinstance(results, ProbeData):
         return save_plot(results, folder)
     if isinstance(results, PositionData):
         return save_positions_plot(results, folder)
-    return save_curves_plot(list(results.values()), folder)
+    several = list(results.values())
+    return (save_grids_plot if isinstance(several[0], PositionData) else save_curves_plot)(several, folder)
 
 
 PROJECT = "probekit"

@@ -213,7 +213,8 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
         "Texts of each class that a position needs in each split or fold, with --by; or a value in train and test, "
         "with --shift-column.",
         notes="Positions with fewer are left out, and the results name them. Where tokens have labels, classes with "
-        "fewer are left out at that position, if two remain. A regression needs as many in all.",
+        "fewer are left out at that position, if two remain; with folds such positions are left out. A regression "
+        "needs as many in all.",
         kind=whole(1),
         heading=READ,
     )
@@ -221,7 +222,7 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
         None,
         "Columns that the probe may be reading instead: length, tokens, position, kept columns or label sets.",
         notes="A model of these alone is a baseline, with the probe's protocol and budget; a second curve shows the "
-        "probes after the columns are regressed out of the activations, linearly and on the training rows. `extract "
+        "probes after the columns are regressed out of the activations, linearly and on the fitted rows. `extract "
         "--keep-columns` keeps columns. Length is in characters, words, sentences and tokens; position is the token's "
         "place in its text. In Python also a list.",
         kind=Kind(check_names, names, "NAMES"),
@@ -231,7 +232,8 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
         "Train on the rows with one value of this column, test on those with each: a matrix of values.",
         notes="A kept column, another label set, length (in words) or tokens; many numbers are cut at the quartiles of "
         "train. C and layer are chosen on validation rows of the training values. With three values or more the last "
-        "row is trained on all values but the tested one. The call returns `TransferResults`.",
+        "row is trained on all values but the tested one. The call returns `TransferResults`; of several points, label "
+        "sets or probes `ProbeGrids`.",
         metavar="NAME",
     )
     baselines: bool | None = option(
@@ -351,15 +353,16 @@ class CurvesArguments(ProbeArguments):
         None,
         "Several probes, a curve for each: a list of names, classes or instances.",
         Kind(_several_probes),
-        notes="They read each place once, and share rows, control tasks and baselines. C is for those that have one.",
+        notes="They share rows, control tasks and baselines, and without `by` and `shift_column` read each place once. "
+        "C is for those that have one.",
         flag=None,
     )
     labels: Any = option(
         None,
         'Several label sets, a curve for each: a list of names, or "all" of the task. Or labels by id, which are '
         "joined first: a dict id -> label, a Series, a DataFrame, or the path of a file.",
-        notes="With `points`, `probes` or names of label sets the call returns `ProbeCurves`, even for one curve. "
-        "Options for labels by id are those of `label`.",
+        notes="With `points`, `probes` or names of label sets the call returns `ProbeCurves`, even for one curve; with "
+        "`by` or `shift_column` `ProbeGrids`. Options for labels by id are those of `label`.",
         flag=None,
     )
 

@@ -248,34 +248,66 @@ def to_arrow(kind: str, values: Any) -> "pa.Array":
     import pyarrow as pa
 
     if isinstance(values, RaggedRows):
-        return pa.ListArray.from_arrays(values.offsets.astype(np.int32), _packed_numbers(values.numbers))
+        return _packed_lists(values.offsets, values.numbers)
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         return _packed_numbers(values)
     cells = _once(values) if kind in _REPEATING else values.tolist() if hasattr(values, "tolist") else values
     if _are_lists(kind, cells):
         there = [one for one in cells if one is not None]
         lengths = np.fromiter((0 if one is None else len(one) for one in cells), np.int64, len(cells))
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
         if (flat := _flat(there)) is None:
             raise OverflowError("token ids are whole numbers of at most 64 bits")
-        mask = pa.array([one is None for one in cells])
-        return pa.ListArray.from_arrays(pa.array(offsets), _packed_numbers(flat), mask=mask)
+        return _packed_lists(offsets, flat, _present(cells))
     kinds = {type(one) for one in cells if one is not None}
     try:
         if kind != JSON and all(issubclass(one, str) for one in kinds):
-            return pa.array(cells, pa.string())
+            return _packed_bytes(pa.string(), [None if one is None else one.encode() for one in cells])
         if kind != JSON and all(issubclass(one, int | np.integer) for one in kinds):
-            return pa.array(cells, pa.int64())
+            numbers = np.array([0 if one is None else one for one in cells], dtype=np.int64)
+            return pa.Array.from_buffers(pa.int64(), len(cells), [_present(cells), pa.py_buffer(numbers)])
     except (UnicodeEncodeError, OverflowError):
         pass
-    return pa.array([None if one is None else _json(one) for one in cells], pa.binary())
+    return _packed_bytes(pa.binary(), [None if one is None else _json(one) for one in cells])
 
 
+# `pa.array` and `to_numpy` would import pandas, if it is installed: 30 MB, and most of a second.
 def _packed_numbers(values: np.ndarray) -> "pa.Array":
     import pyarrow as pa
 
-    flat = pa.array(values.reshape(-1).astype(np.float64 if values.dtype.kind == "f" else np.int64))
-    return flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+    flat = np.ascontiguousarray(values.reshape(-1), dtype=np.float64 if values.dtype.kind == "f" else np.int64)
+    kind = pa.float64() if values.dtype.kind == "f" else pa.int64()
+    packed = pa.Array.from_buffers(kind, len(flat), [None, pa.py_buffer(flat)])
+    return packed if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(packed, values.shape[1])
+
+
+def _packed_lists(offsets: np.ndarray, numbers: np.ndarray, present: "pa.Buffer | None" = None) -> "pa.Array":
+    """Lists of numbers, or of rows of them; list i has the numbers from offset i to offset i + 1."""
+    import pyarrow as pa
+
+    packed = _packed_numbers(numbers)
+    buffers = [present, pa.py_buffer(offsets.astype(np.int32))]
+    return pa.Array.from_buffers(pa.list_(packed.type), len(offsets) - 1, buffers, children=[packed])
+
+
+def _packed_bytes(kind: "pa.DataType", cells: Sequence[bytes | None]) -> "pa.Array":
+    """Cells of bytes, or of texts in UTF-8."""
+    import pyarrow as pa
+
+    ends = np.cumsum([0, *(0 if one is None else len(one) for one in cells)])
+    if ends[-1] > np.iinfo(np.int32).max:
+        raise OverflowError(f"{ends[-1]:,} bytes in one piece")
+    data = b"".join(one for one in cells if one is not None)
+    buffers = [_present(cells), pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(cells), buffers)
+
+
+def _present(cells: Sequence[Any]) -> "pa.Buffer | None":
+    """A bit for each cell that is not empty; None if none is."""
+    import pyarrow as pa
+
+    there = np.array([one is not None for one in cells], dtype=bool)
+    return None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
 
 
 def _once(values: Any) -> list[Any]:
@@ -298,7 +330,7 @@ def from_arrow(field: Field, array: "pa.Array") -> Any:
 
     kind, cells = array.type, None
     if pa.types.is_list(kind) and field.kind in (INPUTS, LISTS, ROWS):
-        rows, numbers = array.offsets.to_numpy(), _unpacked_numbers(array.values)
+        rows, numbers = _numbers_of(array.offsets), _unpacked_numbers(array.values)
         if field.kind == ROWS:
             return numbers
         numbers = numbers.tolist() if field.kind == INPUTS else numbers
@@ -314,12 +346,18 @@ def from_arrow(field: Field, array: "pa.Array") -> Any:
     if field.kind == ROWS or (is_number != (field.kind == NUMBERS) and field is not FIELDS["columns"]):
         raise ValueError("expected numbers, and no others")
     if field.kind in _REPEATING:
-        empty = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist()
+        empty = [row for row, is_null in enumerate(array.is_null().to_pylist()) if is_null]
         for row in empty:
             cells[row] = cells[row - 1]
         if empty and empty[0] == 0:
             raise ValueError("the first cell is empty")
     return cells if field.made is None else field.made(cells)
+
+
+def _numbers_of(array: "pa.Array") -> np.ndarray:
+    """The numbers of an array without gaps, in its own memory."""
+    held = np.frombuffer(array.buffers()[1] or b"", dtype=array.type.to_pandas_dtype())
+    return held[array.offset : array.offset + len(array)]
 
 
 def _unpacked_numbers(array: "pa.Array") -> np.ndarray:
@@ -330,7 +368,7 @@ def _unpacked_numbers(array: "pa.Array") -> np.ndarray:
         width, array = array.type.list_size, array.flatten()
     if array.null_count or array.type not in (pa.int64(), pa.float64()):
         raise ValueError("expected whole or decimal numbers without gaps")
-    numbers = array.to_numpy()
+    numbers = _numbers_of(array)
     return numbers if width is None else numbers.reshape(-1, width)
 
 

@@ -4,6 +4,7 @@ By position or head with folds, several label sets, points and probes, and rando
 nuisances with folds.
 """
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from probekit.activations.activations import ActivationSet
 from probekit.activations.layout import Layout
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import HeadResults, PositionResults, ProbeGrids, ProbeResults, TransferResults
+from probekit.evaluation.by_position import train
 from probekit.plots import save_grids_plot, save_positions_plot
 from probekit.points import Place
 from probekit.report.build import write_report
@@ -51,19 +53,22 @@ def task_of(**changes: Any) -> Task:
     return Task(**given | changes)
 
 
-def values(rows: int, seed: int, text: np.ndarray, strength: float) -> torch.Tensor:
-    """Noise with the label along the first number, more of it in later layers."""
+def values(rows: int, seed: int, text: np.ndarray, strength: float, weak: float = 0) -> torch.Tensor:
+    """Noise with the label along the first number, more of it in later layers; or a little of it in every head."""
     x = np.random.default_rng(seed).normal(size=(rows, H * K))
+    if weak:
+        x[:, ::K] += weak * (LABEL[text] - 0.5)[:, None]
+        return torch.from_numpy(x.astype(np.float32))
     x[:, 0] += strength * (LABEL[text] - 0.5)
     x[:, 5] += strength * (OTHER[text] == 1)
     return torch.from_numpy(x.astype(np.float32))
 
 
-def acts_of(is_noise: bool = False, **changes: Any) -> ActivationSet:
+def acts_of(is_noise: bool = False, weak: float = 0, **changes: Any) -> ActivationSet:
     """One token of each text: two points, two layers."""
     every, start = np.arange(N), 100 * is_noise
     tensors = {
-        Place(point, layer): values(N, start + 10 * k + layer, every, 0 if is_noise else 1.5 * layer)
+        Place(point, layer): values(N, start + 10 * k + layer, every, 0 if is_noise else 1.5 * layer, weak)
         for k, point in enumerate(("z", "resid_pre"))
         for layer in (0, 1)
     }
@@ -71,11 +76,11 @@ def acts_of(is_noise: bool = False, **changes: Any) -> ActivationSet:
     return ActivationSet(tensors, task_of(**changes), meta, Layout([Selection("last")], np.ones(N, dtype=np.int64), 0))
 
 
-def tokens_of(is_noise: bool = False) -> ActivationSet:
+def tokens_of(is_noise: bool = False, weak: float = 0) -> ActivationSet:
     """All tokens of texts of 2 to 4 tokens: one point, two layers."""
     text = np.repeat(np.arange(N), LENGTHS)
     tensors = {
-        Place("resid_pre", layer): values(len(text), 200 + 100 * is_noise + layer, text, 0 if is_noise else 2.0)
+        Place("resid_pre", layer): values(len(text), 200 + 100 * is_noise + layer, text, 0 if is_noise else 2.0, weak)
         for layer in (0, 1)
     }
     inputs = [[100 * i + j + 1 for j in range(n)] for i, n in enumerate(LENGTHS)]
@@ -150,20 +155,33 @@ def test_each_head_with_folds_is_the_curve_of_its_own_numbers_with_folds() -> No
     assert found.meta["no_p_values"].startswith("with folds")
 
 
-def test_the_procedure_of_a_grid_is_that_of_a_curve_whose_layers_are_its_cells() -> None:
-    acts = acts_of()
-    found: Any = train_probes(acts, by="head", point="z", folds=FOLDS, **HOW)
+def heads_as_layers(acts: ActivationSet) -> tuple[ActivationSet, list[tuple[int, int]]]:
+    """The heads of z as layers of one curve, and the head and layer that each of them is."""
     cells = [(head, layer) for head in range(H) for layer in (0, 1)]
     tensors = {
         Place("resid_pre", i): acts[Place("z", layer)][:, head * K : (head + 1) * K].clone()
         for i, (head, layer) in enumerate(cells)
     }
-    flat: Any = train_probes(ActivationSet(tensors, acts.task), folds=FOLDS, **HOW, baselines=False)
+    return ActivationSet(tensors, acts.task), cells
+
+
+GROUPS = {"groups": np.arange(N) // 2, "weak": 0.25}
+
+
+@pytest.mark.parametrize("changes", [{}, GROUPS], ids=["texts", "groups"])
+def test_the_procedure_of_a_grid_is_that_of_a_curve_whose_layers_are_its_cells(changes: dict[str, Any]) -> None:
+    """The label is so weak, and other cells so near, that the folds select different cells."""
+    acts = acts_of(**{"weak": 0.4, **changes})
+    found: Any = train_probes(acts, by="head", point="z", folds=4, C=1.0, quick=True)
+    own, cells = heads_as_layers(acts)
+    flat: Any = train_probes(own, folds=4, C=1.0, quick=True, baselines=False)
+    assert len(set(flat.procedure["layers"])) > 1
     assert found.procedure["metrics"] == pytest.approx(flat.procedure["metrics"])
     assert found.estimate[0] == pytest.approx(flat.estimate[0])
     assert found.estimate[1] == pytest.approx(flat.estimate[1])
     chosen = [cells[int(place.rpartition(".")[2])] for place in flat.procedure["layers"]]
     assert found.procedure["cells"] == [[str(head), f"z.{layer}"] for head, layer in chosen]
+    assert found.procedure["n"] == N
 
 
 def test_positions_with_folds_are_fitted_and_tested_as_by_hand() -> None:
@@ -185,17 +203,46 @@ def test_positions_with_folds_are_fitted_and_tested_as_by_hand() -> None:
         assert one.layers[layer].metrics["test"]["accuracy"] == pytest.approx(right / len(has))
 
 
-def test_the_procedure_over_positions_tests_each_text_once_where_its_fold_chose() -> None:
-    found: Any = train_probes(tokens_of(), by="position", folds=FOLDS, **HOW)
-    curves = {one.position: one for one in found.positions}
-    assert len(found.procedure["cells"]) == FOLDS
-    assert all(position in curves for position, _ in found.procedure["cells"])
-    assert "of nested cross-validation: position, layer and C are selected inside each fold" in found.summary()
+def test_the_procedure_over_positions_is_the_one_by_hand() -> None:
+    """Each fold's own inner folds select position and layer, which predict the texts of the fold that have them."""
+    acts = tokens_of(weak=0.4)
+    found: Any = train_probes(acts, by="position", probe=SKLEARN, folds=FOLDS, quick=True, least_texts=1)
+    folds = [test for _, test in StratifiedKFold(FOLDS, shuffle=True, random_state=0).split(LABEL, LABEL)]
+    starts = np.cumsum(LENGTHS) - LENGTHS
+
+    def hits(index: int, layer: int, train: np.ndarray, test: np.ndarray) -> np.ndarray:
+        x, has = acts[Place("resid_pre", layer)].numpy(), np.flatnonzero(index < LENGTHS)
+        train, test = np.intersect1d(train, has), np.intersect1d(test, has)
+        fit = clone(SKLEARN).fit(x[starts[train] + index], LABEL[train])
+        return fit.predict(x[starts[test] + index]) == LABEL[test]
+
+    cells, right, of, guessed = [], 0, 0, 0
+    for test in folds:
+        others = [fold for fold in folds if fold is not test]
+
+        def inner(cell: tuple[int, int], others: list[np.ndarray] = others) -> tuple[float, int]:
+            means = [hits(*cell, np.concatenate([o for o in others if o is not fold]), fold).mean() for fold in others]
+            return round(float(np.mean(means)), 12), int((LENGTHS[np.concatenate(others)] > cell[0]).sum())
+
+        keys = {cell: inner(cell) for cell in product(range(4), (0, 1))}
+        best = max(keys, key=keys.__getitem__)
+        assert sum(key == keys[best] for key in keys.values()) == 1  # no tie for the log loss to decide
+        own = hits(*best, np.concatenate(others), test)
+        cells.append([str(best[0]), f"resid_pre.{best[1]}"])
+        right, of = right + own.sum(), of + len(own)
+        fitted, tested = (LABEL[rows[LENGTHS[rows] > best[0]]] for rows in (np.concatenate(others), test))
+        guessed += (tested == np.bincount(fitted).argmax()).sum()
+    assert len({tuple(cell) for cell in cells}) > 1
+    assert of < N  # some texts lack the positions that were selected
+    assert found.procedure["cells"] == cells
+    assert found.procedure["n"] == of
+    assert found.estimate[0] == pytest.approx(right / of)
+    assert found.procedure["chance"] == pytest.approx(guessed / of)
     frame = found.to_frame()
-    assert frame[frame.kind == "procedure"].set_index("metric").value.to_dict() == pytest.approx(
-        found.procedure["metrics"]
-    )
+    assert set(frame[frame.kind == "procedure"].n) == {of}
     assert not frame.selected.any()
+    assert f"tested on the {of} of {N} texts that have the selected positions" in found.summary()
+    assert (found.estimate[1][0] <= guessed / of) == found.summary().startswith("Not above chance")
 
 
 @pytest.mark.parametrize("how", [{"folds": FOLDS}, {}], ids=["folds", "splits"])
@@ -212,13 +259,30 @@ def test_random_weights_have_the_grid_that_they_have_alone(by: str, how: dict[st
         assert_same_layers(one.random_init, own.layers)
         assert all(layer.probe is None for layer in one.random_init)
     over = found.meta["over_random"]
-    assert over["value"] + over["over"] == pytest.approx(found.estimate[0])
+    assert over["value"] == pytest.approx(alone.estimate[0])  # of their own cell, as for curves
     assert over["interval"][0] > 0  # the label is in one and not in the other
-    assert "Random weights in the " in found.summary()
+    if by == "head":
+        assert over["value"] + over["over"] == pytest.approx(found.estimate[0])
+    assert "Random weights: test accuracy" in found.summary()
     read = type(found).load(found.save(tmp_path / "grid"))
     assert read.to_frame().equals(found.to_frame())
     assert set(found.to_frame().kind) >= {"probe", "random-init"}
     assert save_positions_plot(found, tmp_path / "grid").exists()
+
+
+def test_random_weights_that_hold_the_label_elsewhere_are_said_to_be_ahead() -> None:
+    """At the cell that the trained model selects they know nothing; validation selects another one for them."""
+    acts, noise = acts_of(), acts_of(is_noise=True)
+    place = Place("z", 0)
+    x = noise[place].clone()
+    x[:, K] += torch.from_numpy(8 * (LABEL - 0.5)).float()  # head 1
+    tensors = {other: x if other == place else noise[other] for other in noise}
+    found: Any = train_probes(
+        acts, by="head", point="z", random_init=ActivationSet(tensors, noise.task, noise.meta, noise.layout), **HOW
+    )
+    assert found.best[0].position == "0"
+    assert found.meta["over_random"]["cell"] == ["1", "z.0"]
+    assert found.meta["over_random"]["over"] < 0
 
 
 def test_random_weights_of_other_examples_are_refused() -> None:
@@ -250,11 +314,11 @@ def test_nuisances_with_folds_are_regressed_out_inside_each_fold() -> None:
         metrics = (found.residual[layer].metrics, found.layers[layer].metrics)
         assert change["change"] == pytest.approx(metrics[0]["test"]["accuracy"] - metrics[1]["test"]["accuracy"])
     assert isinstance(found, ProbeResults)
+    assert f"the procedure goes from {found.estimate[0]:.3f} to " in found.summary()  # no place of the curve is quoted
     assert "nuisance" in {baseline.name for baseline in found.baselines}
 
 
 def test_a_label_that_is_its_nuisance_is_lost_with_folds() -> None:
-    """Were the regression on all rows, test rows would tell something of their own columns."""
     acts = acts_of(columns={"copy": LABEL.astype(float).tolist()})
     found: Any = train_probes(acts, point="z", layers=[1], nuisance="copy", folds=FOLDS, quick=True)
     assert found.layers[0].metrics["test"]["accuracy"] > 0.7
@@ -264,5 +328,49 @@ def test_a_label_that_is_its_nuisance_is_lost_with_folds() -> None:
 
 
 def test_a_position_that_lacks_a_class_in_a_fold_is_left_out_and_named() -> None:
-    with pytest.raises(DataError, match="no position has 30 texts of each class in each split: at 0"):
+    with pytest.raises(DataError, match="no position has 30 texts of each class in each fold: at 0"):
         train_probes(tokens_of(), by="position", folds=FOLDS, quick=True, least_texts=30)
+
+
+def test_labels_of_tokens_numbers_and_groups_take_folds_too() -> None:
+    """Groups stay in one fold at all positions, and are resampled together."""
+    acts = tokens_of()
+    token = [[(i + j) % 2 for j in range(n)] for i, n in enumerate(LENGTHS)]
+    task = replace(
+        acts.task,
+        token_labels={"parity": token},
+        labels={**acts.task.labels, "size": SIZE},
+        label_names={**acts.task.label_names, "size": [], "parity": ["even", "odd"]},
+        groups=np.arange(N) // 3,
+    )
+    acts = ActivationSet({place: acts[place] for place in acts}, task, acts.meta, acts.layout)
+    for label in ("two", "size", "parity"):
+        found: Any = train_probes(acts, by="position", label=label, folds=FOLDS, C=1.0, quick=True, least_texts=1)
+        assert found.meta["interval"]["unit"] == "group"
+        assert found.meta["test_groups"] <= N // 3
+        assert found.procedure["n"] <= N
+        assert found.meta["n"]["test"] == (LENGTHS.sum() if label == "parity" else N)
+
+
+def test_several_grids_are_refused_before_any_of_them_is_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "fit_columns", lambda *_: pytest.fail("fitted"))
+    with pytest.raises(UsageError, match="resid_pre has no heads"):
+        train_probes(acts_of(), by="head", points=["z", "resid_pre"], quick=True)
+    with pytest.raises(DataError, match="'three': no position has 15 texts of each class in each split"):
+        train_probes(tokens_of(), by="position", labels=["two", "three"], least_texts=15, quick=True)
+
+
+def test_all_points_by_head_are_those_with_heads_and_all_labels_of_a_shift_leave_its_column_out() -> None:
+    acts = acts_of()
+    heads: Any = train_probes(acts, by="head", points="all", **HOW)
+    assert heads.points == ["z"]
+    shifts: Any = train_probes(acts, shift_column="three", labels="all", point="z", **HOW)
+    assert shifts.labels == ["two"]
+
+
+def test_names_from_data_are_no_formulas_in_the_table_of_several_grids(tmp_path: Path) -> None:
+    columns = {"source": np.where(SOURCE == "a", "=1+1", SOURCE).tolist()}
+    found: Any = train_probes(acts_of(columns=columns), shift_column="source", points=["z"], layers=[0], **HOW)
+    table = (found.save(tmp_path) / "results.csv").read_text()
+    assert "'=1+1" in table
+    assert ",=1+1" not in table

@@ -199,7 +199,8 @@ def _write_piece(path: AnyPath, columns: Columns, rows: slice) -> str:
 
     arrays = {column_name(key): to_arrow(_COLUMNS[key[0]].kind, _part(values, rows)) for key, values in columns.items()}
     out = io.BytesIO()
-    pq.write_table(pa.table(arrays), out, compression="zstd", write_statistics=False)
+    table = pa.Table.from_arrays([*arrays.values()], names=[*arrays])
+    pq.write_table(table, out, compression="zstd", write_statistics=False)
     data = out.getvalue()
     if len(data) > MAX_EXAMPLES_BYTES:
         raise StorageError(

@@ -14,21 +14,17 @@ from probekit.activations.activations import Activations
 from probekit.errors import UsageError
 from probekit.evaluation.by_head.results import HeadResults
 from probekit.evaluation.by_position.columns import FOLD, Column
-from probekit.evaluation.by_position.train import GridColumns, GridRows, planned_column, train_grid
+from probekit.evaluation.by_position.train import GridColumns, GridPlan, GridRows, plan_rows, planned_column
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.reading import checked_activations, of_rows, rows_read
 from probekit.evaluation.request import Request, check_requests, random_init_activations
 from probekit.evaluation.rows import Comparisons
 from probekit.options import CurvesArguments
-from probekit.points import base_name
-
-QUERY_POINTS = ("q", "q_norm", "rot_q", "z", "result")
-KEY_POINTS = ("k", "k_norm", "rot_k", "v")
-HEAD_POINTS = (*QUERY_POINTS, *KEY_POINTS)
+from probekit.points import HEAD_POINTS, KEY_POINTS, base_name
 
 
-def train_by_head(acts: Activations, options: CurvesArguments, texts: Comparisons) -> HeadResults:
-    """A curve for each head; arguments and errors as in `train_by_position`.
+def plan_by_head(acts: Activations, options: CurvesArguments, texts: Comparisons) -> GridPlan:
+    """The plan of a curve for each head; arguments and errors as in `plan_by_position`.
 
     Raises:
         UsageError: a point without heads; activations that do not record how many there are.
@@ -42,8 +38,8 @@ def train_by_head(acts: Activations, options: CurvesArguments, texts: Comparison
     def columns(rows: GridRows, headline: str) -> GridColumns:
         used = np.flatnonzero(rows.used)
         every = [Column(str(head), used, used, head=(head, n_heads)) for head in range(n_heads)]
-        first, chance = planned_column(every[0], rows, headline, options)
-        planned = [(replace(first, column=column), chance) for column in every]
+        first, majority = planned_column(every[0], rows, headline, options)
+        planned = [(replace(first, column=column), majority) for column in every]
         origin = {"kept": list(acts.layout.positions), "few_texts": {}}
         return GridColumns(every, planned, [None] * n_heads, origin | {"key_value": _is_key(request)})
 
@@ -53,7 +49,9 @@ def train_by_head(acts: Activations, options: CurvesArguments, texts: Comparison
             noise, acts.task, request, request.places, lambda other: rows_read(other, options)
         )
         noise = of_rows(noise, request.rows)
-    return HeadResults(*train_grid(request.acts, noise, request, _all_rows, columns, options, texts))
+    rows, meta = plan_rows(request.acts, request, _all_rows, options, texts)
+    grid = columns(rows, meta["headline"])
+    return GridPlan(HeadResults, request.acts, noise, request, rows, grid, meta | grid.origin)
 
 
 def _all_rows(acts: Activations, request: Request, protocol: Protocol) -> GridRows:

@@ -155,9 +155,10 @@ def usable(
     if not kept:
         if not columns:
             raise DataError("no position has a token with a label; add texts, or name another label set")
+        part = "fold" if any(one.startswith(FOLD) for one in splits.tolist()) else "split"
         nearest = max(columns, key=lambda column: _scarcest(column, labels, splits, names)[0])  # ties: the first
         raise DataError(
-            f"no position has {counted(least, 'text')} {'of each class ' if names else ''}in each split: at "
+            f"no position has {counted(least, 'text')} {'of each class ' if names else ''}in each {part}: at "
             f"{nearest.name}, which comes nearest, {why[nearest.name]}; take a smaller number (--least-texts, in "
             "Python least_texts=) or add texts"
         )

@@ -48,7 +48,8 @@ class PositionData:
         positions: in the order of the text, or of the heads.
         meta: JSON-able: model, task, label, point, probe, C (the grid), seed, headline, by, least_texts, left_out,
             few_texts (position -> what it has too few of), audit, versions and more; with random weights
-            "over_random", how far the selected cell is ahead of theirs.
+            "over_random", how far the quoted score is ahead of theirs; with nested folds "procedure", whose "n" is how
+            many texts had the positions that the folds selected.
     """
 
     positions: list[PositionCurve]

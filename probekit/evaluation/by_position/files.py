@@ -67,7 +67,7 @@ def position_frame(data: PositionData) -> "pd.DataFrame":
         for metric in values
     ]
     procedure = data.procedure or {"metrics": {}, "intervals": {}}
-    nowhere = (None, "procedure", None, data.meta["point"], None, None, None, None, "test", data.meta["n"]["test"])
+    nowhere = (None, "procedure", None, data.meta["point"], None, None, None, None, "test", procedure.get("n", 0))
     for metric, value in procedure["metrics"].items():
         ends = procedure["intervals"].get(metric, (None, None))
         rows.append((*nowhere, metric, value, *ends, None, None, None, None))

@@ -21,14 +21,14 @@ SELECTED = "*"
 def positions_summary(data: PositionData) -> str:
     """Title, table and positions_notes as text."""
     table = text_table(_rows(data), left=2 if any(one.token for one in data.positions) else 1).split("\n")
-    head = [*_verdict(data), positions_title(data), setting(data)]
+    head = [*positions_verdict(data), positions_title(data), setting(data)]
     return "\n".join(map(printable, [*head, "", *table, "", *positions_notes(data)]))
 
 
 def positions_html(data: PositionData) -> str:
     """The same as HTML; the line with the selected cell is bold."""
     bold = [i for i, one in enumerate(_shown(data)) if _is_selected(data, one)]
-    heading = " ".join([*_verdict(data), positions_title(data)])
+    heading = " ".join([*positions_verdict(data), positions_title(data)])
     return html_page(heading, html_table(_rows(data), bold=bold), [setting(data), *positions_notes(data)])
 
 
@@ -36,7 +36,7 @@ def positions_report(data: PositionData) -> TableReport:
     """The parts of `positions_summary`."""
     bold = [i for i, one in enumerate(_shown(data)) if _is_selected(data, one)]
     left = 2 if any(one.token for one in data.positions) else 1
-    lines = [*_verdict(data), setting(data)]
+    lines = [*positions_verdict(data), setting(data)]
     return TableReport(positions_title(data), lines, _rows(data), positions_notes(data), bold, left)
 
 
@@ -47,11 +47,12 @@ def positions_title(data: PositionData) -> str:
     return f"{decoding(names)}: {printable(meta['point'])} by {noun_of(data)}"
 
 
-def _verdict(data: PositionData) -> list[str]:
+def positions_verdict(data: PositionData) -> list[str]:
     """The sentence that the best cell is not above chance, if its interval says so."""
     if data.selected is None:
         return []
-    chance, ends = chance_level(data.headline, data.selected[0].chance), data.estimate[1]
+    guess = data.selected[0].chance if data.procedure is None else data.procedure.get("chance")
+    chance, ends = chance_level(data.headline, guess), data.estimate[1]
     is_poor = standing(ends, chance, None, None) == "not above chance"
     return [not_above_chance(data.headline, chance)] if is_poor else []
 
@@ -72,9 +73,10 @@ def setting(data: PositionData) -> str:
     n = {split: max(one.n[split] for one in data.positions) for split in data.positions[0].n}
     texts = ", ".join(f"{count:,} {split}" for split, count in n.items())
     if data.procedure is not None:
-        texts = f"{data.meta['folds']} nested folds of {n['test']:,}"
+        texts = f"{n['test']:,}"
     grid = f"{counted(len(data.positions), noun_of(data))} x {counted(len(data.places), 'layer')}"
     each = f"{texts} examples" if data.meta["by"] == BY_HEAD else f"at most {texts} texts at a position"
+    each += "" if data.procedure is None else f" in {data.meta['folds']} nested folds"
     return f"{printable(data.meta['probe'])} probe; {grid}; {each}"
 
 
@@ -174,24 +176,30 @@ def _shown_layer(data: PositionData, one: PositionCurve) -> int | None:
     return None if data.procedure is not None and len(one.layers) > 1 else best_layer(data, one)
 
 
+def _of_texts(data: PositionData) -> str:
+    """How many texts the score of the procedure is of, where some lack the positions that the folds select."""
+    n, of = (data.procedure or {}).get("n"), data.meta["n"]["test"]
+    return "" if n in (None, of) else f", and tested on the {n:,} of {of:,} texts that have the selected positions"
+
+
 def _random_note(data: PositionData) -> str:
     """What random weights score at the selected cell."""
     found = data.meta.get("over_random")
     if found is None:
         return ""
-    ends = "" if found["interval"] is None else f", 95% {interval_text(found['interval'])}"
-    where = "in the cells that the folds select" if data.procedure is not None else "in the selected cell"
-    return (
-        f"Random weights {where}: test {metric_name(data.headline)} {found['value']:.3f}; the trained model's minus "
-        f"theirs {found['over']:+z.3f}{ends}, paired on test."
-    )
+    where = f"{noun_of(data)} {', '.join(found['cell'])}" if "cell" in found else f"{noun_of(data)}s of each fold"
+    line = f"Random weights: test {metric_name(data.headline)} {found['value']:.3f} at the {where}, selected for them"
+    if found["over"] is None:
+        return f"{line}; these texts and those of the quoted score cannot be paired."
+    ends = "" if found["interval"] is None else ", 95% interval [{:+z.3f}, {:+z.3f}]".format(*found["interval"])
+    return f"{line}; the quoted score is {found['over']:+z.3f} ahead{ends}, paired on {found['n']:,} test texts."
 
 
 def _best_note(data: PositionData) -> str:
     if data.procedure is not None:
         return (
             f"{_score(data).capitalize()}, of nested cross-validation: {noun_of(data)}, layer and C are selected "
-            "inside each fold. Lowest and highest are over all layers."
+            f"inside each fold{_of_texts(data)}. Lowest and highest are over all layers."
         )
     if data.selected is None:
         why = nothing_selected(data)
@@ -225,9 +233,10 @@ def _few_note(data: PositionData) -> str:
     if not few:
         return ""
     first, why = next(iter(few.items()))
+    part, spans = "split" if data.procedure is None else "fold", listed(_spans(few), most=MOST_NAMED)
     return (
         f"Left out: {counted(len(few), 'position')} with fewer than {data.meta['least_texts']} texts of each class in "
-        f"each split ({listed(_spans(few), most=MOST_NAMED)}); at {first}, {why}."
+        f"each {part} ({spans}); at {first}, {why}."
     )
 
 

@@ -33,11 +33,11 @@ from probekit.evaluation.by_position.columns import (
 )
 from probekit.evaluation.by_position.data import SAME_TOKEN, PositionCurve, PositionData
 from probekit.evaluation.by_position.results import PositionResults
-from probekit.evaluation.compare.baselines import LabelledInputs, model_free_baselines
+from probekit.evaluation.compare.baselines import Baseline, LabelledInputs, model_free_baselines
 from probekit.evaluation.compare.controls import draw_controls
 from probekit.evaluation.compare.layers import NO_P_VALUES, NOT_REQUESTED
 from probekit.evaluation.compare.lead import paired_difference
-from probekit.evaluation.curve import FittedPlace, announcer, places_at_once, scored_place, ticker, wanted_fits
+from probekit.evaluation.curve import FittedPlace, announcer, places_at_once, scored_place, wanted_fits
 from probekit.evaluation.fits.layer import checked_features, fit_layers
 from probekit.evaluation.fits.predict import part_of, pooled
 from probekit.evaluation.fits.protocol import Protocol, nested_protocol, split_protocol
@@ -201,19 +201,47 @@ class GridColumns:
 
     Attributes:
         columns: positions or heads.
-        planned: their fits, and the headline of the majority class of each.
+        planned: their fits, and the majority class of each as a baseline; None where baselines are left out.
         tokens: the text of the token of each, where nearly all texts have the same.
         origin: what `meta` holds of them.
     """
 
     columns: list[Column]
-    planned: list[tuple[PlannedColumn, float | None]]
+    planned: list[tuple[PlannedColumn, Baseline | None]]
     tokens: list[str | None]
     origin: dict[str, Any]
 
 
-def train_by_position(acts: Activations, options: CurvesArguments, texts: Comparisons) -> PositionResults:
-    """A curve for each place in the text; arguments and errors as in `train_probes`.
+@dataclass(frozen=True, eq=False)
+class GridPlan:
+    """A grid before its fits.
+
+    Attributes:
+        kind: of its results.
+        acts: whose rows are read.
+        noise: the same rows of a model with random weights, for a second grid; None for none.
+        request: the labels, splits and places.
+        rows: all rows that columns are taken from.
+        grid: the columns and their fits.
+        meta: of the results, without what depends on the fits.
+    """
+
+    kind: type[PositionResults]
+    acts: Activations
+    noise: Activations | None
+    request: Request
+    rows: GridRows
+    grid: GridColumns
+    meta: dict[str, Any]
+
+    @property
+    def n_fits(self) -> int:
+        """How many columns are fitted at how many places: the steps of a progress bar."""
+        return len(self.grid.planned) * len(self.request.places) * (1 if self.noise is None else 2)
+
+
+def plan_by_position(acts: Activations, options: CurvesArguments, texts: Comparisons) -> GridPlan:
+    """The plan of a curve for each place in the text; arguments and errors as in `train_probes`.
 
     Args:
         acts: as in `train_probes`.
@@ -229,6 +257,7 @@ def train_by_position(acts: Activations, options: CurvesArguments, texts: Compar
         request, names = rows.request, rows.request.acts.label_names[rows.request.label]
         every = [labelled(column, rows.used) for column in position_columns(acts.layout, options.by == FROM_END)]
         least = options.least_texts
+        # the procedure of folds pools predictions of several positions, which therefore need the same classes
         if names and request.label in acts.task.token_labels and options.folds is None:
             every = [with_common_classes(one, rows.labels, rows.splits, len(names), least) for one in every]
         kept, few = usable(every, rows.labels, rows.splits, names, least)
@@ -243,59 +272,66 @@ def train_by_position(acts: Activations, options: CurvesArguments, texts: Compar
         noise = random_init_activations(
             noise, task, request, request.places, lambda other: positions_read(other, options)
         )
-    return PositionResults(*train_grid(acts, noise, request, _all_rows, columns, options, texts))
+    rows, meta = plan_rows(acts, request, _all_rows, options, texts)
+    grid = columns(rows, meta["headline"])
+    return GridPlan(PositionResults, acts, noise, request, rows, grid, meta | grid.origin)
 
 
-def train_grid(
+def plan_rows(
     acts: Activations,
-    noise: Activations | None,
     request: Request,
     rows_of: Callable[[Activations, Request, Protocol], GridRows],
-    columns_of: Callable[[GridRows, str], GridColumns],
     options: CurvesArguments,
     texts: Comparisons,
-) -> tuple[list[PositionCurve], dict[str, Any]]:
-    """The curves of every column, compared with chance, and their `meta`.
-
-    Args:
-        acts: whose rows are read.
-        noise: the same rows of a model with random weights, for a second grid; None for none.
-        request: the labels, splits and places.
-        rows_of: the rows of a request that a protocol uses.
-        columns_of: the columns of the rows, for a headline.
-        options: of the curves.
-        texts: what is known of the texts.
-    """
+) -> tuple[GridRows, dict[str, Any]]:
+    """The rows of a request that its protocol uses, by `rows_of`, and what `meta` holds of them."""
     begin = announcer(options.on_part)
     begin("comparing texts")
     audit, protocol = audited_protocol(request, options, texts)
-    rows, headline = rows_of(acts, request, protocol), _headline(request, protocol.train, options)
+    headline = _headline(request, protocol.train, options)
     begin(f"planning {options.by}s" if options.by == BY_HEAD else "planning positions")
-    grid = columns_of(rows, headline)
-    begin("fitting probes")
-    planned = [each for each, _ in grid.planned]
-    done = ticker(options.on_progress, len(planned) * len(request.places) * (1 if noise is None else 2))
-    fitted = fit_columns(acts, planned, request.places, done)
-    noisy = None if noise is None else fit_columns(noise, _without_checks(planned), request.places, done)
-    begin("comparing with chance")
     plan = plan_curve(request, protocol, options.seed, headline, intervals=options.intervals)
     meta = origin_of(request, plan, audit, options.seed, options.drop_leaks, task_fingerprint(acts))
     meta |= {"metric": options.metric, "by": options.by, "least_texts": options.least_texts, "left_out": []}
-    meta |= grid.origin | {"random_init": random_origin(options.random_init)}
+    return rows_of(acts, request, protocol), meta | {"random_init": random_origin(options.random_init)}
+
+
+def train_grid(plan: GridPlan, options: CurvesArguments, done: Callable[[], None]) -> PositionResults:
+    """The curves of every column, compared with chance and with random weights.
+
+    Args:
+        plan: of the grid.
+        options: of the curves.
+        done: for progress; called `plan.n_fits` times.
+    """
+    begin, grid, request, headline = announcer(options.on_part), plan.grid, plan.request, plan.meta["headline"]
+    begin("fitting probes")
+    planned = [each for each, _ in grid.planned]
+    fitted = fit_columns(plan.acts, planned, request.places, done)
+    noisy = None
+    if plan.noise is not None:
+        noisy = fit_columns(plan.noise, _without_checks(planned), request.places, done)
+    begin("comparing with chance")
     curves, chance = _curves(grid, fitted, noisy, request.acts.label_names[request.label], headline, options)
-    meta |= chance
+    meta = {**plan.meta, **chance}
     cells = _quoted_cells(PositionData(curves, meta), grid, fitted)
-    test, bootstrap = _tested(cells, fitted, grid), _resamples(cells, rows, grid, options)
-    if protocol.folds is not None and test is not None:
-        intervals = {name: list(ends) for name, ends in score_intervals(bootstrap, test).items()}
-        chosen = [[curves[i].position, curves[i].layers[j].place] for i, j in cells]
-        meta["procedure"] = {"metrics": score(test), "intervals": intervals, "cells": chosen}
-    if noisy is not None and test is not None:
-        random = _tested(cells, noisy, grid)
-        assert random is not None
-        over, interval = paired_difference(test, random, headline, bootstrap)
-        meta["over_random"] = {"value": value_of(random, headline), "over": over, "interval": interval}
-    return curves, meta
+    if options.folds is not None:
+        tested, texts = _tested(cells, fitted, grid)
+        intervals = score_intervals(_resamples(texts, plan, options), tested)
+        guesses = [[baseline] * len(request.places) for _, baseline in grid.planned]
+        chance_there = None
+        if options.baselines is not False:
+            chance_there = value_of(_tested(cells, guesses, grid)[0], headline)
+        meta["procedure"] = {
+            "metrics": score(tested),
+            "intervals": {name: list(ends) for name, ends in intervals.items()},
+            "cells": [[curves[i].position, curves[i].layers[j].place] for i, j in cells],
+            "n": len(texts),
+            "chance": chance_there,
+        }
+    if noisy is not None and cells:
+        meta["over_random"] = _over_random(cells, curves, fitted, noisy, plan, options)
+    return plan.kind(curves, meta)
 
 
 def _headline(request: Request, train: np.ndarray, options: CurvesArguments) -> str:
@@ -336,8 +372,8 @@ def _all_rows(acts: Activations, request: Request, protocol: Protocol) -> GridRo
 @one_thread()
 def planned_column(
     column: Column, rows: GridRows, headline: str, options: CurvesArguments
-) -> tuple[PlannedColumn, float | None]:
-    """The fits of one column, and the headline of its majority class."""
+) -> tuple[PlannedColumn, Baseline | None]:
+    """The fits of one column, and its majority class as a baseline."""
     request, layout = rows.request, rows.acts.layout
     labels, n_classes = rows.labels[column.rows], request.n_classes
     if column.classes is not None:
@@ -356,8 +392,7 @@ def planned_column(
     plan = plan_curve(request, protocol, options.seed, headline, controls, bool(options.codelength), options.intervals)
     examples = LabelledInputs(None, None, None, labels, n_classes)
     baselines = [] if options.baselines is False else model_free_baselines(examples, protocol, headline, None)
-    chance = baselines[0].result.metrics["test"].get(headline) if baselines else None
-    return PlannedColumn(column, task.ids, plan), chance
+    return PlannedColumn(column, task.ids, plan), baselines[0] if baselines else None
 
 
 def _task_of(rows: GridRows, column: Column, labels: np.ndarray) -> Task:
@@ -397,7 +432,7 @@ def _curves(
         PositionCurve(
             position=column.name,
             n={split: len(which) for split, which in one.plan.grid.protocol.rows.items()},
-            chance=majority,
+            chance=None if majority is None else majority.result.metrics["test"].get(headline),
             layers=[replace(each.result, p_value=p) for each, p in zip(own, ps, strict=True)],
             corrected=list(after),
             token=token,
@@ -428,29 +463,58 @@ def _quoted_cells(data: PositionData, grid: GridColumns, fitted: Sequence[Sequen
     return [max(every, key=lambda cell, number=number: key(number, *cell)) for number in range(protocols[0].folds)]
 
 
-def _tested(cells: Cells, fits: Sequence[Sequence[FittedPlace]], grid: GridColumns) -> Predictions | None:
-    """The test predictions of each round's cell, pooled; None where no cell was selected.
+def _tested(cells: Cells, fits: Sequence[Sequence[Any]], grid: GridColumns) -> tuple[Predictions, np.ndarray]:
+    """The test predictions of each round's cell, pooled, and their texts; `fits` are fitted places or baselines.
 
     With folds a text is tested in one round only, at all its positions, so it is there at most once.
     """
-    parts = []
+    parts, texts = [], []
     for number, (i, j) in enumerate(cells):
-        rounds = grid.planned[i][0].plan.grid.protocol.rounds
-        start = sum(len(each.test) for each in rounds[:number])
-        parts.append(part_of(fits[i][j].fit.test, slice(start, start + len(rounds[number].test))))
-    return pooled(parts) if parts else None
+        rounds, each = grid.planned[i][0].plan.grid.protocol.rounds, fits[i][j]
+        start = sum(len(other.test) for other in rounds[:number])
+        test = each.fit.test if isinstance(each, FittedPlace) else each.test
+        parts.append(part_of(test, slice(start, start + len(rounds[number].test))))
+        texts.append(grid.columns[i].texts[rounds[number].test])
+    return pooled(parts), np.concatenate(texts)
 
 
-def _resamples(cells: Cells, rows: GridRows, grid: GridColumns, options: CurvesArguments) -> Bootstrap | None:
-    """Resamples of the texts that `_tested` pools; None for no intervals."""
-    if not cells or not options.intervals:
+def _resamples(texts: np.ndarray, plan: GridPlan, options: CurvesArguments) -> Bootstrap | None:
+    """Resamples of these texts; None for no intervals."""
+    if not options.intervals:
         return None
-    if options.folds is None:
-        return grid.planned[cells[0][0]][0].plan.bootstrap
-    plans = [grid.planned[i][0].plan.grid.protocol.rounds[number].test for number, (i, _) in enumerate(cells)]
-    texts = np.concatenate([grid.columns[i].texts[test] for test, (i, _) in zip(plans, cells, strict=True)])
-    units = resampling_units(rows.acts.task)
+    units = resampling_units(plan.rows.acts.task)
     return Bootstrap(len(texts), options.seed, None if units is None else np.asarray(units)[texts])
+
+
+def _over_random(
+    cells: Cells,
+    curves: Sequence[PositionCurve],
+    fitted: Sequence[Sequence[FittedPlace]],
+    noisy: Sequence[Sequence[FittedPlace]],
+    plan: GridPlan,
+    options: CurvesArguments,
+) -> dict[str, Any]:
+    """How far the quoted cells are ahead of those that validation selects among random weights.
+
+    The two may be at different positions, so they are compared on the test texts that have both; at positions with
+    other classes there is no comparison.
+    """
+    grid, headline = plan.grid, plan.meta["headline"]
+    random = PositionData([replace(one, layers=one.random_init) for one in curves], {**plan.meta})
+    theirs = _quoted_cells(random, grid, noisy)
+    (test, texts), (other, own) = _tested(cells, fitted, grid), _tested(theirs, noisy, grid)
+    record: dict[str, Any] = {"value": value_of(other, headline), "over": None, "interval": None, "n": 0}
+    if options.folds is None:
+        record["cell"] = [curves[theirs[0][0]].position, curves[theirs[0][0]].layers[theirs[0][1]].place]
+    common, mine, others = np.intersect1d(texts, own, return_indices=True)
+    if len(common) and all(
+        curves[i].left_out == curves[k].left_out for (i, _), (k, _) in zip(cells, theirs, strict=True)
+    ):
+        pair = part_of(test, mine), part_of(other, others)
+        over, interval = paired_difference(*pair, headline, _resamples(common, plan, options))
+        if np.isfinite(over):
+            record |= {"over": over, "interval": interval, "n": len(common)}
+    return record
 
 
 def _left_out(column: Column, names: Sequence[str]) -> tuple[str, ...]:

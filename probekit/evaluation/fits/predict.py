@@ -43,8 +43,8 @@ class ByMask:
 
     @property
     def nbytes(self) -> int:
-        """Of one mask's features."""
-        return self.final.nbytes
+        """Of what is in memory: the rows as read, those of the final mask and those of another one."""
+        return 3 * self.final.nbytes
 
 
 Features = Tensor | Stream | Ragged | ByMask
@@ -176,7 +176,7 @@ def _standardised(scores: np.ndarray, are_targets: bool) -> np.ndarray:
     return np.where(varies, centred / np.where(varies, spread, 1), 0)
 
 
-def part_of(predictions: Predictions, rows: slice) -> Predictions:
+def part_of(predictions: Predictions, rows: slice | np.ndarray) -> Predictions:
     """The predictions for some of the examples."""
     likely = predictions.probabilities
     return replace(

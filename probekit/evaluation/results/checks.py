@@ -11,7 +11,7 @@ from typing import Any
 
 from probekit.errors import DataError
 from probekit.evaluation.results.data import LayerResult, ProbeData, TransferData
-from probekit.files.records import ensure, inside
+from probekit.files.records import MISSING, ensure, inside
 from probekit.text import listed
 
 
@@ -77,6 +77,8 @@ def _check_meta(data: ProbeData, places: Sequence[str]) -> None:
     if (nuisance := meta.get("nuisance")) is not None:
         found = [change["place"] for change in nuisance["changes"]]
         ensure(found == list(places), "the places of the curve", found, "nuisance", "changes")
+        is_folds = meta.get("procedure") is not None
+        ensure(not is_folds or "procedure" in nuisance, "the change of the procedure", MISSING, "nuisance", "procedure")
         found = [layer.place for layer in data.residual]
         ensure(found == list(places), "results for each place in residual", found, "nuisance")
         without = [layer.place for layer in data.residual if data.headline not in layer.metrics["test"]]

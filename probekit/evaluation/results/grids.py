@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 from probekit import registries
 from probekit.evaluation.by_head.results import HeadResults
 from probekit.evaluation.by_position.data import noun_of
-from probekit.evaluation.by_position.report import positions_notes
+from probekit.evaluation.by_position.report import positions_notes, positions_verdict
 from probekit.evaluation.by_position.results import PositionResults
 from probekit.evaluation.results.data import TransferData
 from probekit.evaluation.results.several import SeveralResults, load_several, save_several
@@ -17,7 +17,7 @@ from probekit.evaluation.results.wording import interval_text, metric_name, numb
 from probekit.options.check import check_path
 from probekit.results_folders import kind_in
 from probekit.tables import html_page, html_table, text_table, without_empty_columns
-from probekit.text import counted, printable
+from probekit.text import counted, printable, spreadsheet_cell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,7 +81,10 @@ class ProbeGrids(SeveralResults[Grid]):
             StorageError: the disk refused, or the folder holds something else.
         """
         folder = check_path("folder", folder)
-        save_several("grids", list(self.values()), self.meta, self.to_frame(), folder, lambda grid, own: grid.save(own))
+        table = self.to_frame()
+        for name in table.columns.intersection(["label", "train_task", "test_task"]):  # names from data
+            table[name] = table[name].map(spreadsheet_cell)
+        save_several("grids", list(self.values()), self.meta, table, folder, lambda grid, own: grid.save(own))
         return folder
 
     @classmethod
@@ -116,7 +119,8 @@ def grid_rows(grids: Sequence[Grid]) -> list[list[str]]:
     if isinstance(first, TransferData):
         header += ["same value", "other values", "change", "95% interval"]
     else:
-        header += [noun_of(first), "layer", "test", "95% interval", "above chance"]
+        chance = "majority" if first.meta["n_classes"] else "mean"
+        header += [noun_of(first), "layer", "test", "95% interval", chance, "random weights", "above chance"]
     return without_empty_columns([header, *(_row(grid) for grid in grids)])
 
 
@@ -130,12 +134,15 @@ def _row(grid: Grid) -> list[str]:
     level = grid.meta.get("above_chance")
     cells = [p for one in grid.positions for p in one.corrected]
     above = "" if level is None else f"{sum(p is not None and p <= level for p in cells):,} of {len(cells):,}"
+    random = (grid.meta.get("over_random") or {}).get("value")
     if grid.selected is None:
-        return [*names, "", "", "", "", above]
+        return [*names, "", "", "", "", "", number_text(random), above]
     one, layer = grid.selected
-    where = ["", ""] if grid.procedure is not None else [one.position, layer.place]
+    where, chance = [one.position, layer.place], one.chance
+    if grid.procedure is not None:
+        where, chance = ["", ""], grid.procedure.get("chance")
     value, ends = grid.estimate
-    return [*names, *where, number_text(value), interval_text(ends), above]
+    return [*names, *where, number_text(value), interval_text(ends), number_text(chance), number_text(random), above]
 
 
 def _name(grid: Grid) -> str:
@@ -143,5 +150,7 @@ def _name(grid: Grid) -> str:
 
 
 def _notes(grid: Grid) -> list[str]:
-    """The notes of a grid."""
-    return transfer_notes(grid) if isinstance(grid, TransferData) else positions_notes(grid)
+    """The verdict of a grid, if it is a poor one, and its notes."""
+    if isinstance(grid, TransferData):
+        return transfer_notes(grid)
+    return [*positions_verdict(grid), *positions_notes(grid)]

@@ -88,12 +88,20 @@ class _Change(TypedDict):
     interval: Ends | None
 
 
+class _ProcedureChange(TypedDict):
+    """How far the procedure of nested folds changes without the nuisances."""
+
+    change: float
+    interval: Ends | None
+
+
 class _NuisanceRecord(TypedDict):
     """Columns that were regressed out."""
 
     names: list[str]
     alone: _Alone
     changes: list[_Change]
+    procedure: NotRequired[_ProcedureChange]
 
 
 class _OverPooled(TypedDict):
@@ -110,6 +118,8 @@ class _Procedure(TypedDict):
 
     metrics: Scores
     intervals: dict[str, Ends]
+    n: NotRequired[Count]
+    chance: NotRequired[float | None]
 
 
 class _TestLeak(TypedDict):
@@ -306,11 +316,13 @@ class _CurveMeta(RunMeta, total=False):
 
 
 class _OverRandom(TypedDict):
-    """How far the selected cell is ahead of the same one with random weights."""
+    """What random weights score at the cells selected for them, and how far the quoted score is ahead of it."""
 
     value: float
-    over: float
+    over: float | None
     interval: Ends | None
+    n: Count
+    cell: NotRequired[list[str]]
 
 
 class _GridMeta(_CurveMeta, total=False):

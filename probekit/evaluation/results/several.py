@@ -9,14 +9,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 from probekit.errors import DataError, ProbekitError, UsageError
 from probekit.evaluation.results.files import AGAIN
 from probekit.evaluation.results.meta import SavedPart
 from probekit.files.durable import write_as
 from probekit.files.plain_files import MAX_RESULTS, read_bytes
-from probekit.files.records import Must, describing, ensure, read_as, read_json_file
+from probekit.files.records import MISSING, Must, describing, ensure, inside, read_as, read_json_file
 from probekit.results_folders import KINDS, clear_folder
 from probekit.text import counted, listed, printable
 
@@ -73,7 +73,7 @@ class SeveralResults(Mapping[tuple[str, ...], R]):
         if len(found) != 1:
             known = listed([f"({', '.join(map(ascii, each))})" for each in self])
             by = "label set, point and probe" if any(len(each) == 3 for each in self) else "label set and point"
-            raise UnknownCurve(f"no curve {key!a}; a curve is named by {by}, here {known}")
+            raise UnknownCurve(f"no {self._noun} {key!a}; a {self._noun} is named by {by}, here {known}")
         return found[0]
 
     def _named(self, key: tuple[str, ...]) -> list[R]:
@@ -124,13 +124,6 @@ class CurveEntry(SavedPart):
     folder: Annotated[str, Must("the name of a folder inside", lambda name: _FOLDER.fullmatch(name) is not None)]
 
 
-class _IndexFile(TypedDict):
-    """What an index holds."""
-
-    meta: dict[str, Any]
-    curves: list[CurveEntry]
-
-
 def save_several(
     kind: str,
     several: Sequence[Any],
@@ -167,7 +160,7 @@ def save_several(
         }
         for name, each in zip(names, several, strict=True)
     ]
-    body = {"format": _format(kind), "meta": meta, "curves": entries}
+    body = {"format": _format(kind), "meta": meta, kind: entries}
     write_as(folder / KINDS[kind].file, json.dumps(body, indent=1, allow_nan=False).encode())
 
 
@@ -180,11 +173,13 @@ def load_several(kind: str, folder: Path, load: Callable[[Path], R]) -> tuple[li
     path = folder / KINDS[kind].file
     body = read_json_file(path, _format(kind), kind, "train-probe", AGAIN)
     with describing(path, AGAIN):
-        found = read_as(_IndexFile, body)
-        entries = found["curves"]
-        ensure(entries, "one curve or more", entries, "curves")
+        with inside("meta"):
+            meta = read_as(dict[str, Any], body.get("meta", MISSING))
+        with inside(kind):
+            entries = read_as(list[CurveEntry], body.get(kind, MISSING))
+        ensure(entries, f"one {kind[:-1]} or more", entries, kind)
         names = [entry["folder"] for entry in entries]
-        ensure(len(set(names)) == len(names), "each folder once", names, "curves")
+        ensure(len(set(names)) == len(names), "each folder once", names, kind)
     several = []
     for entry in entries:
         own = folder / entry["folder"]
@@ -196,7 +191,7 @@ def load_several(kind: str, folder: Path, load: Callable[[Path], R]) -> tuple[li
     keys = curve_keys(several)
     if len(set(keys)) < len(keys):
         raise DataError(f"{str(path)!a} has two {kind} of the same label set, point and probe; {AGAIN}")
-    return several, found["meta"]
+    return several, meta
 
 
 def curve_keys(several: Sequence[_Named]) -> list[tuple[str, ...]]:

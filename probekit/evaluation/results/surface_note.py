@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from probekit.evaluation.results.data import LayerResult, ProbeData
+from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.wording import interval_text, metric_name
 from probekit.text import listed
 
@@ -16,18 +16,17 @@ def nuisance_note(data: ProbeData) -> str:
     alone, names = record["alone"], listed([f"{name!a:.40}" for name in record["names"]])
     value = "-" if alone["value"] is None else f"{alone['value']:.3f} {interval_text(alone['interval'])}".rstrip()
     line = f"Nuisance {names}: alone {metric_name(data.headline)} {value}"
-    if data.selected is None:
+    if data.quoted is None:
         return f"{line}; the column residualised is the curve without a linear trace of it."
-    change = _change_of(data, data.best)
+    change, before, where = _change_of(data), data.quoted.value, data.quoted.place or "the procedure"
     within = (
         ""
         if change["interval"] is None
         else ", 95% interval [{:+z.3f}, {:+z.3f}], paired on test".format(*change["interval"])
     )
-    left = _residual_of(data, data.best)
     return (
-        f"{line}; regressed out of the activations, {data.best.place} goes from "
-        f"{data.best.metrics['test'][data.headline]:.3f} to {left:.3f}: {change['change']:+z.3f}{within}."
+        f"{line}; regressed out of the activations, {where} goes from {before:.3f} to "
+        f"{before + change['change']:.3f}: {change['change']:+z.3f}{within}."
     )
 
 
@@ -36,24 +35,23 @@ def short_nuisance_text(data: ProbeData) -> str:
     alone, text = data.meta["nuisance"]["alone"], "alone -"
     if alone["value"] is not None:
         text = f"alone {alone['value']:.2f}{_short_ends(alone['interval'], '{:.2f}')}"
-    if data.selected is None:
+    if data.quoted is None:
         return text
-    change = _change_of(data, data.best)
+    change, where = _change_of(data), data.quoted.place or "nested folds"
     by = f"{change['change']:+z.2f}{_short_ends(change['interval'], '{:+z.2f}')}"
-    return f"{text}; residualised, {data.best.place} changes by {by}"
+    return f"{text}; residualised, {where} changes by {by}"
 
 
 def _short_ends(ends: Sequence[float] | None, form: str) -> str:
     return "" if ends is None else f" [{form.format(ends[0])}, {form.format(ends[1])}]"
 
 
-def _change_of(data: ProbeData, layer: LayerResult) -> dict[str, Any]:
-    return next(each for each in data.meta["nuisance"]["changes"] if each["place"] == layer.place)
-
-
-def _residual_of(data: ProbeData, layer: LayerResult) -> float:
-    own = next(one for one in data.residual if one.place == layer.place)
-    return own.metrics["test"].get(data.headline, float("nan"))
+def _change_of(data: ProbeData) -> dict[str, Any]:
+    """How far the quoted score changes: of the selected place or, with nested folds, of the complete procedure."""
+    record = data.meta["nuisance"]
+    if data.quoted is not None and data.quoted.layer is None:
+        return record["procedure"]
+    return next(each for each in record["changes"] if data.quoted and each["place"] == data.quoted.place)
 
 
 def shift_text(shift: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ Axes: N examples, D width, V columns, R their rank on train.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -53,6 +54,7 @@ class Residualised(Activations):
         """
         given = self._source._rows(place)
 
+        @lru_cache(maxsize=1)  # a mask is fitted, then validated, then tested
         def of(mask: int) -> Tensor:
             return checked_features(self._without(given, mask), place, self.ids.__getitem__)
 
