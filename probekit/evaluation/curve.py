@@ -17,7 +17,7 @@ from probekit.evaluation.compare.codelength import layer_codelength
 from probekit.evaluation.compare.controls import compare_with_controls
 from probekit.evaluation.fits.choose import ChosenFit, certified, choose_fit, control_fits, control_fits_at
 from probekit.evaluation.fits.layer import LayerFits, WantedFits, fit_layers
-from probekit.evaluation.fits.predict import Features, at_mask, predict
+from probekit.evaluation.fits.predict import ByMask, Features, at_mask, predict
 from probekit.evaluation.fits.sequences import tokens_of_texts
 from probekit.evaluation.fits.stream import OnPass, features_to_fit
 from probekit.evaluation.plan import CurvePlan
@@ -104,13 +104,13 @@ class _Features:
         """How many places may be fitted at once."""
         return places_at_once(self._known[self._first], plans)
 
-    def of(self, source: Activations, place: Place) -> Features:
+    def of(self, source: Activations, place: Place) -> Features | ByMask:
         """The features of a place."""
         with self._lock:
             known = self._known.pop((id(source), place), None)
             return self._read(source, place) if known is None else known
 
-    def _read(self, source: Activations, place: Place) -> Features:
+    def _read(self, source: Activations, place: Place) -> Features | ByMask:
         """The features of a place: one row for each example or, where several are kept, the tokens of each text."""
         if isinstance(source, Residualised):
             return source.features(place)
@@ -119,7 +119,7 @@ class _Features:
         return features_to_fit(source, place, self._streams, self._on_pass)
 
 
-def places_at_once(X: Features, plans: Sequence[CurvePlan]) -> int:
+def places_at_once(X: Features | ByMask, plans: Sequence[CurvePlan]) -> int:
     """How many places like X [N, D] may be fitted at once; one of those that are streamed, in all threads."""
     if isinstance(X, Stream) or X.device.type != "cpu" or not all(plan.probe.fits_in_threads for plan in plans):
         return 1

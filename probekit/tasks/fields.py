@@ -251,7 +251,7 @@ def to_arrow(kind: str, values: Any) -> "pa.Array":
         return _packed_lists(values.offsets, values.numbers)
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         return _packed_numbers(values)
-    cells = _once(values) if kind in _REPEATING else values.tolist() if hasattr(values, "tolist") else values
+    cells: Any = _once(values) if kind in _REPEATING else values.tolist() if hasattr(values, "tolist") else values
     if _are_lists(kind, cells):
         there = [one for one in cells if one is not None]
         lengths = np.fromiter((0 if one is None else len(one) for one in cells), np.int64, len(cells))

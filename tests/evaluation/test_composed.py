@@ -114,7 +114,11 @@ def assert_same_layers(one: Any, other: Any) -> None:
         assert mine.intervals == theirs.intervals
 
 
-CURVES = list(product(("two", "three"), ("z", "resid_pre"), ("logistic", "mean-diff")))
+def fitted_by_hand(X: np.ndarray, y: np.ndarray) -> Any:
+    probe: Any = clone(SKLEARN)
+    return probe.fit(X, y)
+
+
 KINDS: list[tuple[dict[str, Any], type, list[str]]] = [
     ({"by": "head"}, HeadResults, ["z"]),
     ({"by": "position", "position": ["first", "last"]}, PositionResults, ["resid_pre"]),
@@ -197,7 +201,7 @@ def test_positions_with_folds_are_fitted_and_tested_as_by_hand() -> None:
         right = 0
         for fold in folds:
             test, train = np.intersect1d(has, fold), np.setdiff1d(has, fold)
-            fit = clone(SKLEARN).fit(x[starts[train] + index], LABEL[train])
+            fit = fitted_by_hand(x[starts[train] + index], LABEL[train])
             right += (fit.predict(x[starts[test] + index]) == LABEL[test]).sum()
         assert one.n == {"test": len(has)}
         assert one.layers[layer].metrics["test"]["accuracy"] == pytest.approx(right / len(has))
@@ -213,7 +217,7 @@ def test_the_procedure_over_positions_is_the_one_by_hand() -> None:
     def hits(index: int, layer: int, train: np.ndarray, test: np.ndarray) -> np.ndarray:
         x, has = acts[Place("resid_pre", layer)].numpy(), np.flatnonzero(index < LENGTHS)
         train, test = np.intersect1d(train, has), np.intersect1d(test, has)
-        fit = clone(SKLEARN).fit(x[starts[train] + index], LABEL[train])
+        fit = fitted_by_hand(x[starts[train] + index], LABEL[train])
         return fit.predict(x[starts[test] + index]) == LABEL[test]
 
     cells, right, of, guessed = [], 0, 0, 0
@@ -308,7 +312,7 @@ def test_nuisances_with_folds_are_regressed_out_inside_each_fold() -> None:
         for test in folds:
             train = np.setdiff1d(np.arange(N), test)
             left = residual(x, columns, train).astype(np.float32)
-            right += (clone(SKLEARN).fit(left[train], LABEL[train]).predict(left[test]) == LABEL[test]).sum()
+            right += (fitted_by_hand(left[train], LABEL[train]).predict(left[test]) == LABEL[test]).sum()
         assert found.residual[layer].metrics["test"]["accuracy"] == pytest.approx(right / N, abs=1.01 / N)
         change = found.meta["nuisance"]["changes"][layer]
         metrics = (found.residual[layer].metrics, found.layers[layer].metrics)

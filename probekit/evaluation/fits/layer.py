@@ -34,7 +34,7 @@ class LayerFits:
         probes: those that were fitted, by their key in the grid.
     """
 
-    X: Features
+    X: Features | ByMask
     rows: Features
     probe: Any
     grid: FitGrid
@@ -45,7 +45,7 @@ class LayerFits:
         return _by_features(self.X, keys)
 
 
-def _by_features(X: Features, keys: Sequence[Key]) -> list[tuple[Any, list[Key]]]:
+def _by_features(X: Features | ByMask, keys: Sequence[Key]) -> list[tuple[Any, list[Key]]]:
     if not isinstance(X, ByMask):
         return [(X, list(keys))]
     masks = dict.fromkeys(mask for _, mask, _ in keys)
@@ -104,7 +104,7 @@ class WantedFits:
     keys: Sequence[Key]
 
 
-def fit_layers(X: Features, wanted: Sequence[WantedFits]) -> list[LayerFits]:
+def fit_layers(X: Features | ByMask, wanted: Sequence[WantedFits]) -> list[LayerFits]:
     """The fits of each label set on features X [N, D].
 
     Probes that share a decomposition of the same rows are solved together, whatever their labels.

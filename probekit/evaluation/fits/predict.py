@@ -47,7 +47,7 @@ class ByMask:
         return 3 * self.final.nbytes
 
 
-Features = Tensor | Stream | Ragged | ByMask
+Features = Tensor | Stream | Ragged
 ROWS_AT_ONCE = 16_384  # bounds the float64 copy of the features
 ROWS_OF_A_STREAM = 2048  # the same where memory is short
 
@@ -85,7 +85,7 @@ def _decide(probe: Any, features: Tensor) -> Decision:
     return Decision(probe.decision_function(features), None if probe.by_score else probe.predict(features))
 
 
-def at_mask(X: Features, mask: int) -> Any:
+def at_mask(X: Features | ByMask, mask: int) -> Any:
     """The features for the fits of one mask of the protocol."""
     return X.of(mask) if isinstance(X, ByMask) else X
 
