@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from probekit.cli.main import run
-from probekit.evaluation import ProbeResults, TransferResults
+from probekit.evaluation import ProbeGrids, ProbeResults, TransferResults
 
 Capture = pytest.CaptureFixture[str]
 FAST = ["--layer", "0", "--C", "1", "--quick"]
@@ -52,3 +52,23 @@ def test_a_store_without_the_columns_is_not_overwritten(store: Path, gpt2_folder
     job = ["extract", "--model", str(gpt2_folder), "--dataset", "t.csv", "--layers", "0", "--quiet", "--out", "s"]
     assert run([*job, "--keep-columns", "source"]) == 5
     assert "task" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_several_shifts_have_a_folder_each_and_one_table(store: Path, capsys: Capture) -> None:
+    capsys.readouterr()
+    several = ["--shift-column", "source", "--least-texts", "1", "--probe", "ridge,mean-diff"]
+    assert run(["train-probe", str(store), "--layer", "0", "--quick", *several, "--json"]) == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert [grid["probe"] for grid in told["grids"]] == ["ridge", "mean-diff"]
+    assert all(set(grid["meta"]["tasks"]) == {"=cmd()", "<script>", "web"} for grid in told["grids"])
+    assert told["picture"].endswith("grids.png")
+    table = (Path(told["results"]) / "results.csv").read_text()
+    assert "'=cmd()," in table
+    assert ",=cmd()" not in table
+    assert len(ProbeGrids.load(told["results"])) == 2
+    assert run(["ls", ".", "--json"]) == 0
+    assert told["results"] in str(json.loads(capsys.readouterr().out))
+    assert run(["report", told["results"], "--out", "page.html", "--quiet"]) == 0
+    assert "&lt;script&gt;" in Path("page.html").read_text()
+    assert run(["train-probe", str(store), "--layer", "0", "--quick", *several, "--quiet"]) == 0  # in the same folder

@@ -16,7 +16,7 @@ import probekit as pk
 from probekit.activations.activations import ActivationSet
 from probekit.cli.main import run
 from probekit.errors import StorageError, UsageError
-from probekit.logging_to.trackers import LoggedRun, log_results, logged_run
+from probekit.logging_to.trackers import LoggedRun, draw, log_results, logged_run
 from probekit.tasks.base import Task
 
 N, D = 120, 4
@@ -209,3 +209,16 @@ def test_an_unknown_tracker_is_refused(acts: ActivationSet) -> None:
 def test_what_is_no_curve_is_refused(acts: ActivationSet, wandb: Any) -> None:
     with pytest.raises(UsageError, match="--by head makes none"):
         pk.train_probes(acts, log_to="wandb", by="head")
+
+
+def test_grids_in_folds_have_their_procedure_and_a_picture(acts: ActivationSet, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"by": "position", "folds": 3, "C": 1.0, "quick": True, "least_texts": 1}
+    one: Any = pk.train_probes(acts, **how)
+    several: Any = pk.train_probes(acts, labels=["kind", "other/one"], **how)
+    run_of_one, run_of_all = logged_run(one), logged_run(several)
+    assert run_of_one.numbers["estimate/accuracy"] == pytest.approx(one.estimate[0])
+    assert run_of_one.numbers["procedure/test/accuracy"] == pytest.approx(one.estimate[0])
+    assert run_of_all.numbers["kind/resid_pre/procedure/test/accuracy"] == pytest.approx(one.estimate[0])
+    assert not any("nan" in name for run in (run_of_one, run_of_all) for name in run.numbers)
+    assert draw(one, tmp_path).name == "positions.png"
+    assert draw(several, tmp_path).name == "grids.png"

@@ -1,13 +1,17 @@
 """What the sections count and say, against scikit-learn, scipy and plain loops."""
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from html import unescape
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from drawn_curves import draw, make, points
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +20,8 @@ from reported_curves import curve
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, confusion_matrix
 
+import probekit as pk
+from probekit.activations.activations import ActivationSet
 from probekit.causal.results.report import causal_conclusion
 from probekit.charts.palette import PALETTE
 from probekit.evaluation import HeadResults, LayerResult, PositionCurve, ProbeResults, TransferCell, TransferResults
@@ -402,3 +408,39 @@ def test_the_script_is_small():
     sizes = {path.name: path.stat().st_size for path in FOLDER.rglob("*.js")}
     assert sizes["page.js"] <= 7_000
     assert sum(sizes.values()) <= 20_000
+
+
+WITHOUT_PICTURES = """
+import sys
+from pathlib import Path
+
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "matplotlib":
+            raise ImportError(name)
+
+
+sys.meta_path.insert(0, Absent())
+from probekit.report.build import write_report
+
+print(write_report(sys.argv[1:2], Path(sys.argv[2])).stat().st_size)
+"""
+
+
+def test_a_page_is_written_where_matplotlib_cannot_be_imported(tmp_path: Path) -> None:
+    rng, n = np.random.default_rng(0), 80
+    task = Task(
+        name="draws",
+        inputs=[f"text {i}" for i in range(n)],
+        labels={"y": np.arange(n) % 2},
+        label_names={"y": ["a", "b"]},
+        splits=np.array(["train", "train", "validation", "test"])[np.arange(n) // 2 % 4],
+        target="y",
+    )
+    x = {("resid_pre", i): torch.from_numpy(rng.normal(size=(n, 4)).astype(np.float32)) for i in (0, 1)}
+    pk.train_probes(ActivationSet(x, task), C=1.0, quick=True).save(tmp_path / "results")
+    words = [sys.executable, "-c", WITHOUT_PICTURES, str(tmp_path / "results"), str(tmp_path / "page.html")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "<svg" in (tmp_path / "page.html").read_text()
