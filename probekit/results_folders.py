@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from probekit.errors import StorageError
+from probekit.errors import DataError, StorageError
 from probekit.files.durable import refused
 
 
@@ -13,11 +13,13 @@ class ResultsKind:
     """A kind of results on disk.
 
     Attributes:
+        what: they are, in words.
         file: the JSON that is written last, and without which nothing is there.
         also: a pattern of the files beside it; any other file belongs to somebody else and is never touched.
         inner: of several results, the kinds of which each may be, in a folder of its own.
     """
 
+    what: str
     file: str
     also: str
     inner: tuple[str, ...] = ()
@@ -34,23 +36,40 @@ class ResultsKind:
 
 _PROBES = re.compile(r"\w+(\.\w+)*\.(json|safetensors)")
 _TABLE = r"results\.csv|report\.html"
-_CURVE = r"(projection|\w+_by_layer)\.(png|svg|pdf)|predictions\.parquet|training_activations\.safetensors"
-_CAUSAL = r"(effects|layers|patching)\.csv|(causal_by_layer|patching)\.(png|svg|pdf)|report\.html"
+_PICTURE = r"\.(png|svg|pdf)"
+_CURVE = rf"(projection|\w+_by_layer){_PICTURE}|predictions\.parquet|training_activations\.safetensors"
+_CAUSAL = rf"(effects|layers|patching)\.csv|(causal_by_layer|patching){_PICTURE}|report\.html"
+_COMPARISON = rf"comparison\.csv|(differences|places)\.csv|comparison{_PICTURE}"
+_GRIDS = ("positions", "heads", "transfer")
 KINDS = {
-    "curve": ResultsKind("results.json", rf"{_CURVE}|probes|{_TABLE}"),
-    "positions": ResultsKind("positions.json", rf"positions\.(png|svg|pdf)|probes|{_TABLE}"),
-    "heads": ResultsKind("heads.json", rf"heads\.(png|svg|pdf)|probes|{_TABLE}"),
-    "transfer": ResultsKind("transfer.json", r"transfer\.(csv|png|svg|pdf)|report\.html"),
-    "causal": ResultsKind("causal.json", _CAUSAL),
-    "comparison": ResultsKind("comparison.json", r"comparison\.(csv|png|svg|pdf)|(differences|places)\.csv"),
-    "curves": ResultsKind("curves.json", rf"curves\.(png|svg|pdf)|{_TABLE}", ("curve",)),
-    "grids": ResultsKind("grids.json", rf"grids\.(png|svg|pdf)|{_TABLE}", ("positions", "heads", "transfer")),
+    "curve": ResultsKind("a curve", "results.json", rf"{_CURVE}|probes|{_TABLE}"),
+    "positions": ResultsKind("results by position", "positions.json", rf"positions{_PICTURE}|probes|{_TABLE}"),
+    "heads": ResultsKind("results by head", "heads.json", rf"heads{_PICTURE}|probes|{_TABLE}"),
+    "transfer": ResultsKind("a transfer or shift", "transfer.json", rf"transfer\.csv|transfer{_PICTURE}|report\.html"),
+    "causal": ResultsKind("causal results", "causal.json", _CAUSAL),
+    "comparison": ResultsKind("a comparison", "comparison.json", _COMPARISON),
+    "curves": ResultsKind("several curves", "curves.json", rf"curves{_PICTURE}|{_TABLE}", ("curve",)),
+    "grids": ResultsKind("several grids", "grids.json", rf"grids{_PICTURE}|{_TABLE}", _GRIDS),
 }
 
 
 def kind_in(folder: Path) -> str | None:
     """The kind of the results in a folder, a key of `KINDS`; None where there are none."""
     return next((kind for kind, each in KINDS.items() if (folder / each.file).is_file()), None)
+
+
+def refuse_other_kind(folder: Path) -> None:
+    """Refuse results that are of no curve.
+
+    Raises:
+        DataError: a folder of results by position or head, of a transfer, or of another such kind.
+    """
+    kind = kind_in(folder)
+    if kind not in (None, "curve", "curves"):
+        raise DataError(
+            f"{str(folder)!a} holds {KINDS[kind].what}; give results of a curve (train-probe without --by and "
+            "--shift-column)"
+        )
 
 
 def check_results_folder(folder: str | Path, kind: str = "curve") -> None:

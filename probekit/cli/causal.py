@@ -36,7 +36,7 @@ from probekit.options.option import CHECKS, RUNS, help_of, option
 from probekit.options.picture import PictureOptions
 from probekit.options.typed import json_value
 from probekit.points import places_of
-from probekit.results_folders import check_results_folder
+from probekit.results_folders import check_results_folder, refuse_other_kind
 from probekit.text import listed
 
 if TYPE_CHECKING:
@@ -233,6 +233,7 @@ def find_results(job: CausalJob, needs_probes: bool = True) -> tuple[AnyPath, Pa
     if (path / "curves.json").is_file():
         raise UsageError(f"{str(path)!a} holds several curves; name the folder of one of them")
     if not (path / "results.json").is_file():
+        refuse_other_kind(path)
         check_is_store(path)
         if job.store is not None:
             raise UsageError(f"{str(path)!a} is a store itself; leave out --store, or name a folder of results")

@@ -6,6 +6,7 @@ from probekit.errors import DataError, UsageError
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.results import ProbeResults
 from probekit.probes.in_results import results_folder, split_place
+from probekit.results_folders import refuse_other_kind
 from probekit.text import listed
 
 
@@ -33,9 +34,7 @@ def find_results(folder: Path, place: str | None) -> tuple[ProbeResults, str | N
     """
     if (folder / "curves.json").is_file():
         return _of_curves(ProbeCurves.load(folder), place)
-    for file, what in (("positions.json", "a probe for each position"), ("transfer.json", "results of transfer")):
-        if (folder / file).is_file():
-            raise DataError(f"{str(folder)!a} holds {what}; give results of one curve (train-probe --position last)")
+    refuse_other_kind(folder)
     if (folder / "manifest.json").is_file():
         own = sorted(path.parent.name for path in folder.glob("results/*/*.json") if path.stem in ("results", "curves"))
         hint = f"one of its folders of results: {listed(own, most=4)}" if own else "train a probe on it first"

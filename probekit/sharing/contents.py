@@ -18,6 +18,7 @@ from probekit.files.hub import Kind
 from probekit.files.remote.path import AnyPath, local_path
 from probekit.manifest import is_store
 from probekit.options.check import check_any_path, check_there
+from probekit.results_folders import refuse_other_kind
 from probekit.text import counted, listed
 
 STORE_FOLDERS = ("shards", "records", "examples", "labels", "statistics")
@@ -94,6 +95,7 @@ def find_shared(source: str | AnyPath) -> SharedFolder:
     for file in ("results.json", "curves.json"):
         if (path / file).is_file():
             return _results(path, file)
+    refuse_other_kind(path)
     raise DataError(
         f"{str(path)!a} is neither a store nor a folder of results; give one that extract, import or train-probe wrote"
     )

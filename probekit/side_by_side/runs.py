@@ -17,16 +17,10 @@ from probekit.files.plain_files import MAX_RESULTS, parse_json, read_bytes
 from probekit.files.remote.path import local_path
 from probekit.manifest import is_store, stores_in
 from probekit.probes.in_results import results_folder, split_place
+from probekit.results_folders import KINDS, kind_in
 from probekit.text import by_numbers, kind_of, listed
 
 CURVE, CURVES = "results.json", "curves.json"
-OTHERS = {
-    "positions.json": "a grid of positions",
-    "heads.json": "a grid of attention heads",
-    "transfer.json": "a transfer between tasks",
-    "causal.json": "a causal curve",
-}
-"""Kinds of results that have no curve of their own to compare."""
 EXTENT = ("quick", "controls", "codelength", "intervals", "random_init")  # of a question: what else was computed
 
 
@@ -108,9 +102,9 @@ def _folders(path: Path) -> list[tuple[Path, str]]:
         raise DataError(f"no folder {str(path)!a}; name a folder of results, or a store that has some")
     if (path / CURVE).is_file() or (path / CURVES).is_file():
         return [(path, "")]
-    for name, what in OTHERS.items():
-        if (path / name).is_file():
-            raise UsageError(f"{str(path)!a} holds {what}, which has no curve to compare; name results of train-probe")
+    if (kind := kind_in(path)) is not None:
+        what = KINDS[kind].what
+        raise UsageError(f"{str(path)!a} holds {what}, which has no curve to compare; name results of train-probe")
     if is_store(path):
         return [_fullest_results(path)]
     if inside := stores_in(path):

@@ -24,7 +24,9 @@ from probekit.evaluation.by_position import train
 from probekit.plots import save_grids_plot, save_positions_plot
 from probekit.points import Place
 from probekit.report.build import write_report
+from probekit.scoring.find import find_results
 from probekit.selections import Selection
+from probekit.side_by_side import compare
 from probekit.tasks.base import Task
 from probekit.verbs.train_probes import train_probes
 
@@ -378,3 +380,7 @@ def test_names_from_data_are_no_formulas_in_the_table_of_several_grids(tmp_path:
     table = (found.save(tmp_path) / "results.csv").read_text()
     assert "'=1+1" in table
     assert ",=1+1" not in table
+    with pytest.raises(DataError, match="holds several grids; give results of a curve"):
+        find_results(tmp_path, None)
+    with pytest.raises(UsageError, match="holds several grids, which has no curve to compare"):
+        compare([tmp_path, tmp_path])
