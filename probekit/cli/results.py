@@ -154,20 +154,14 @@ def _different(stored: Mapping[str, Any], question: Mapping[str, Any]) -> list[s
     return [name for name, value in question.items() if before.get(name) != value]
 
 
-def _with_curves(body: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """What a results file holds, with what each of its curves holds, where it lists any."""
-    kind = next((kind for kind in ("curves", "grids") if kind in body), None)
-    if kind is None:
-        return body
-    own = [_body_in(folder / entry["folder"]) for entry in body[kind]]
-    return {**body, kind: [entry | one for entry, one in zip(body[kind], own, strict=True)]}
-
-
 def _body_in(folder: Path) -> dict[str, Any]:
-    """What the file of the results in a folder holds."""
+    """What the file of the results in a folder holds; of several results with what each of them holds."""
     kind = kind_in(folder)
     assert kind is not None
-    return json.loads((folder / KINDS[kind].file).read_text())
+    body = json.loads((folder / KINDS[kind].file).read_text())
+    if not KINDS[kind].inner:
+        return body
+    return {**body, kind: [entry | _body_in(folder / entry["folder"]) for entry in body[kind]]}
 
 
 def save_and_show(
@@ -198,7 +192,7 @@ def save_and_show(
         paths = {**where, "results": str(folder), "picture": pictures[0]}
         if isinstance(drawn, list):
             paths["pictures"] = pictures
-        console.result_json(paths | _with_curves(_body_in(folder), folder))
+        console.result_json(paths | _body_in(folder))
     elif output.quiet:
         console.result("\n".join(pictures))
     else:

@@ -136,7 +136,6 @@ def test_a_row_of_panels_for_each_label_set_and_one_y_axis_in_it(curves: ProbeCu
         ({"probe": ["lda", "ridge"]}, "give several as probes="),
         ({"probes": [GaussianNB(), GaussianNB()]}, "two of the probes for 'kind' are"),
         ({"probes": ["attention", "lda"]}, "a probe over a sequence takes all tokens"),
-        ({"probes": ["lda", "ridge"], "by": "position"}, "takes one probe, got 2"),
     ],
 )
 def test_what_cannot_be_is_named(acts: ActivationSet, how: dict[str, Any], message: str) -> None:
