@@ -202,6 +202,8 @@ def _write_piece(path: AnyPath, columns: Columns, rows: slice) -> str:
     table = pa.Table.from_arrays([*arrays.values()], names=[*arrays])
     pq.write_table(table, out, compression="zstd", write_statistics=False)
     data = out.getvalue()
+    del table, arrays, out
+    pa.default_memory_pool().release_unused()  # or it keeps what the pieces took
     if len(data) > MAX_EXAMPLES_BYTES:
         raise StorageError(
             f"{len(data):,} bytes of examples exceed the limit of {MAX_EXAMPLES_BYTES:,}; split the task"
@@ -316,6 +318,8 @@ def _columns_of_file(data: bytes) -> Columns:
         key = column_key(name)
         require(key[0] in _COLUMNS, key not in columns, bool(key[1]) == _COLUMNS[key[0]].several)
         columns[key] = from_arrow(_COLUMNS[key[0]], column.chunk(0))
+    del file, batches, table
+    pa.default_memory_pool().release_unused()
     return columns
 
 
