@@ -13,9 +13,9 @@ class ResultsKind:
     """A kind of results on disk.
 
     Attributes:
-        what: they are, in words.
+        what: the results in words, as messages have them.
         file: the JSON that is written last, and without which nothing is there.
-        also: a pattern of the files beside it; any other file belongs to somebody else and is never touched.
+        also: a pattern of the names of the other files; files with other names are never deleted.
         inner: of several results, the kinds of which each may be, in a folder of its own.
     """
 

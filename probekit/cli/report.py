@@ -48,7 +48,9 @@ def report(job: ReportJob, options: ReportOptions) -> None:
         probekit report runs/STORE/results/label-resid_pre-logistic --out probe.html
         probekit report runs/gpt2-sst2 runs/pythia-sst2 --title "SST-2 in two models"
     """
-    runs = job.runs or [str(newest_with_results(Path("runs"), [each.file for each in KINDS.values()]))]
+    runs = job.runs or [
+        str(newest_with_results(Path("runs"), [each.file for kind, each in KINDS.items() if kind != "comparison"]))
+    ]
     if job.runs is None and not job.quiet:
         console.note(f"results: {runs[0]} (the newest store that holds some)")
     home = local_path(as_path(runs[0])) if len(runs) == 1 else None

@@ -10,13 +10,12 @@ from probekit.causal.results.results import CausalResults
 from probekit.errors import DataError, ProbekitError
 from probekit.evaluation import HeadResults, PositionResults, ProbeCurves, ProbeGrids, ProbeResults, TransferResults
 from probekit.evaluation.results.data import ProbeData
+from probekit.evaluation.results.grids import CLASSES
 from probekit.machine.progress import SILENT
 from probekit.options import CausalOptions
 from probekit.options.typed import command_line, typed
 from probekit.results_folders import kind_in
 from probekit.text import printable
-
-GRIDS = {"positions": PositionResults, "heads": HeadResults, "transfer": TransferResults}
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +97,8 @@ def _runs_in(folder: Path, given: Store | None) -> list[ReportRun]:
     if kind == "grids":
         grids = ProbeGrids.load(folder)
         return [_of_grid(folder, grid, store, grids.meta) for grid in grids.values()]
-    if kind in GRIDS:
-        grid = GRIDS[kind].load(folder)
+    if kind in CLASSES:
+        grid = CLASSES[kind].load(folder)
         return [_of_grid(folder, grid, store, grid.meta)]
     causal = CausalResults.load(folder)
     return [ReportRun(folder, causal, store=store, asked=causal.meta.get("asked"))]

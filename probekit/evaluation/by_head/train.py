@@ -13,7 +13,7 @@ import numpy as np
 from probekit.activations.activations import Activations
 from probekit.errors import UsageError
 from probekit.evaluation.by_head.results import HeadResults
-from probekit.evaluation.by_position.columns import FOLD, Column
+from probekit.evaluation.by_position.columns import Column, fold_names
 from probekit.evaluation.by_position.train import GridColumns, GridPlan, GridRows, plan_rows, planned_column
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.reading import checked_activations, of_rows, rows_read
@@ -58,11 +58,7 @@ def _all_rows(acts: Activations, request: Request, protocol: Protocol) -> GridRo
     """One row for each example that the protocol uses."""
     used = np.zeros(len(request.labels), dtype=bool)
     used[np.concatenate(list(protocol.rows.values()))] = True
-    splits = request.acts.task.splits
-    if protocol.folds is not None:
-        splits = np.full(len(used), "", dtype="<U10")
-        for number, part in enumerate(protocol.parts):
-            splits[part] = f"{FOLD}{number}"
+    splits = request.acts.task.splits if protocol.folds is None else fold_names(protocol.parts, len(used))
     return GridRows(acts, request, request.labels, used, splits)
 
 

@@ -39,6 +39,14 @@ class Column:
     head: tuple[int, int] | None = None
 
 
+def fold_names(parts: Sequence[np.ndarray], n: int) -> np.ndarray:
+    """The name of the fold of each of `n` rows or texts, empty for those in none; `parts` are those of each fold."""
+    names = np.full(n, "", dtype="<U10")
+    for number, part in enumerate(parts):
+        names[part] = f"{FOLD}{number}"
+    return names
+
+
 def position_columns(layout: Layout, from_end: bool) -> list[Column]:
     """The places of a layout in the order of the text: every index where texts differ in their rows, else selections.
 

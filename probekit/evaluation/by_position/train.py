@@ -25,6 +25,7 @@ from probekit.evaluation.by_position.chance import ABOVE_CHANCE, compare_with_ch
 from probekit.evaluation.by_position.columns import (
     FOLD,
     Column,
+    fold_names,
     labelled,
     position_columns,
     token_of,
@@ -356,9 +357,7 @@ def _all_rows(acts: Activations, request: Request, protocol: Protocol) -> GridRo
     splits = acts.task.splits.astype("<U10")
     splits[own[asked]] = request.acts.task.splits  # validation rows may have been carved
     if protocol.folds is not None:
-        splits = np.full(len(counts), "", dtype="<U10")
-        for number, part in enumerate(protocol.parts):
-            splits[own[asked[part]]] = f"{FOLD}{number}"
+        splits = fold_names([own[asked[part]] for part in protocol.parts], len(counts))
     if by_token:
         labels, used = np.asarray(acts.at(ALL).labels[label]), ~dropped
     elif label in acts.task.token_labels:

@@ -42,14 +42,10 @@ class LayerFits:
 
     def by_features(self, keys: Sequence[Key]) -> list[tuple[Any, list[Key]]]:
         """The features that these fits read, and the fits; one pair unless the features depend on the mask."""
-        return _by_features(self.X, keys)
-
-
-def _by_features(X: Features | ByMask, keys: Sequence[Key]) -> list[tuple[Any, list[Key]]]:
-    if not isinstance(X, ByMask):
-        return [(X, list(keys))]
-    masks = dict.fromkeys(mask for _, mask, _ in keys)
-    return [(X.of(mask), [key for key in keys if key[1] == mask]) for mask in masks]
+        if not isinstance(self.X, ByMask):
+            return [(self.X, list(keys))]
+        masks = dict.fromkeys(mask for _, mask, _ in keys)
+        return [(self.X.of(mask), [key for key in keys if key[1] == mask]) for mask in masks]
 
 
 def features_of(acts: Activations, place: Place) -> Tensor:

@@ -24,7 +24,7 @@ class ByMask:
     """Features [N, D] that depend on the rows that are fitted, such as the residuals of a regression on them.
 
     Attributes:
-        of: number of a mask of the protocol -> the features for its fits, which are made anew by each call.
+        of: number of a mask of the protocol -> the features for its fits; only those of the last mask are kept.
         final: those for the saved probe.
     """
 

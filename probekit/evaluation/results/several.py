@@ -218,15 +218,11 @@ def curve_folders(keys: Sequence[tuple[str, ...]]) -> list[str]:
     return folders
 
 
-def file_in(folder: Path, kind: str) -> Path:
-    """The file of results in a folder of one of several; the first that it may have where it has none."""
-    paths = [folder / KINDS[inner].file for inner in KINDS[kind].inner]
-    return next((path for path in paths if path.is_file()), paths[0])
-
-
 def _format(kind: str) -> str:
     return f"probekit.{kind}/1"
 
 
 def _hash(folder: Path, kind: str) -> str:
-    return hashlib.sha256(read_bytes(file_in(folder, kind), MAX_RESULTS)).hexdigest()
+    """Of the file of results of one of several, which holds the hashes of its own parts."""
+    paths = [folder / KINDS[inner].file for inner in KINDS[kind].inner]
+    return hashlib.sha256(read_bytes(next(filter(Path.is_file, paths), paths[0]), MAX_RESULTS)).hexdigest()
