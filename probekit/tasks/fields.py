@@ -271,7 +271,7 @@ def to_arrow(kind: str, values: Any) -> "pa.Array":
     return _packed_bytes(pa.binary(), [None if one is None else _json(one) for one in cells])
 
 
-# `pa.array` and `to_numpy` would import pandas, if it is installed: 30 MB, and most of a second.
+# `pa.array` and `to_numpy` would import pandas, if it is installed: 30 MB, and half a second.
 def _packed_numbers(values: np.ndarray) -> "pa.Array":
     import pyarrow as pa
 
