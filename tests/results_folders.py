@@ -69,6 +69,9 @@ def _save_curves(home: Path, acts: Activations, every: Activations) -> None:
         "tokens": lambda: pk.train_probes(every, C=[1.0], probe="attention", **quick),
         "positions": lambda: pk.train_probes(every, by="position", least_texts=1, C=[1.0], **quick),
         "heads": lambda: pk.train_probes(acts, by="head", point="z", C=[1.0], quick=True),
+        "grids": lambda: pk.train_probes(
+            acts, by="head", labels=["kind", "third"], point="z", probe="mean-diff", quick=True
+        ),
         "curves": lambda: pk.train_probes(
             acts, points=["resid_pre", "z"], labels=["kind", "third"], probe="mean-diff", quick=True
         ),

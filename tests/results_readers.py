@@ -13,7 +13,7 @@ import probekit as pk
 from probekit.causal.curve.refusals import check_curve
 from probekit.causal.results.results import CausalResults
 from probekit.cli.causal import _is_usable, _record
-from probekit.evaluation import HeadResults, PositionResults, ProbeCurves, ProbeResults, TransferResults
+from probekit.evaluation import HeadResults, PositionResults, ProbeCurves, ProbeGrids, ProbeResults, TransferResults
 from probekit.options.export import CARD, KINDS, TABLES
 from probekit.plots import save_sweep_plot
 from probekit.scoring.find import find_results, split_name
@@ -23,6 +23,7 @@ from probekit.side_by_side.results import Comparison
 from probekit.sweeps import SweepResults
 
 CLASSES: dict[str, Any] = {
+    "grids.json": ProbeGrids,
     "curves.json": ProbeCurves,
     "results.json": ProbeResults,
     "positions.json": PositionResults,
@@ -40,10 +41,15 @@ SHOWN = ("text", "html", "report", "score", "compare", "tokens", "upload", "expo
 Reader = Callable[[Path], str]
 
 
+def class_of(folder: Path) -> Any:
+    """The class of the results in a folder."""
+    return next(kind for name, kind in CLASSES.items() if (folder / name).is_file())
+
+
 def readers_of(folder: Path, model: Any) -> dict[str, Reader]:
     """The readers of this kind of results by name; `model` is the one that they are of."""
-    file = next(name for name in CLASSES if (folder / name).is_file())
-    kind = CLASSES[file]
+    kind = class_of(folder)
+    file = next(name for name, one in CLASSES.items() if one is kind)
     found: dict[str, Reader] = {
         "text": lambda path: f"{(loaded := kind.load(path))!r}\n{loaded.summary()}",
         "html": lambda path: kind.load(path)._repr_html_(),
@@ -67,10 +73,7 @@ def readers_of(folder: Path, model: Any) -> dict[str, Reader]:
 
 
 def _tables(kind: Any, folder: Path) -> str:
-    loaded = kind.load(folder)
-    names = ("effects", "layers", "patching") if kind is CausalResults else ()
-    more = [loaded.differences_frame(), loaded.places_frame()] if kind is Comparison else []
-    return str([loaded.to_frame(*name) for name in [(one,) for one in names] or [()]] + more)
+    return str(kind.load(folder).to_frame())
 
 
 def _drawn(kind: Any, folder: Path) -> str:

@@ -14,7 +14,7 @@ FLOORS = (  # a room imports rooms of the floors below its own, whether at the t
     {"errors", "registries"},
     {"tables", "points", "machine", "ragged"},
     {"selections", "files"},
-    {"options", "hooks", "manifest", "results_folders"},
+    {"options", "hooks", "manifest", "results"},
     {"interventions", "probes", "tasks"},
     {"models"},
     {"worlds"},

@@ -99,7 +99,7 @@ def test_no_error_of_ours_carries_the_traceback_of_a_library():
     whose number says what to advise."""
     keep_the_cause = {"cli/stores.py", "worlds/train.py", "sharing/remote.py"}
     keep_the_cause |= {"activations/sums/statistics.py"}
-    keep_the_cause |= {"results_folders.py"}
+    keep_the_cause |= {"results/kinds.py"}
     chained = [
         f"{name}:{node.lineno}"
         for name, source in SOURCES.items()

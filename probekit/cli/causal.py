@@ -36,7 +36,7 @@ from probekit.options.option import CHECKS, RUNS, help_of, option
 from probekit.options.picture import PictureOptions
 from probekit.options.typed import json_value
 from probekit.points import places_of
-from probekit.results_folders import check_results_folder, refuse_other_kind
+from probekit.results.kinds import check_results_folder, refuse_other_kind
 from probekit.text import listed
 
 if TYPE_CHECKING:

@@ -70,11 +70,11 @@ def train_each(stores: Sequence[AnyPath], train: Callable[[AnyPath], Path], json
 
 def _curves(folder: Path) -> list[dict[str, Any]]:
     """What the results in a folder quote, by curve; none for results without a curve."""
-    from probekit.evaluation.results.curves_files import load_curves
     from probekit.evaluation.results.files import load_results
+    from probekit.evaluation.results.several import load_several
 
     if (folder / "curves.json").is_file():
-        return [_quoted(curve) for curve in load_curves(folder)[0]]
+        return [_quoted(curve) for curve in load_several("curves", folder, load_results)[0]]
     return [_quoted(load_results(folder))] if (folder / "results.json").is_file() else []
 
 

@@ -49,7 +49,7 @@ def compare(job: CompareJob, options: CompareOptions, picture: PictureOptions) -
         raise UsageError("compare needs two runs or more; name their folders")
     with console.interrupt_says("the runs are complete, no comparison was written; run the same command again"):
         from probekit.plots import save_comparison_plot
-        from probekit.results_folders import check_results_folder
+        from probekit.results.kinds import check_results_folder
         from probekit.side_by_side import compare as put_side_by_side
 
         if job.out is not None:

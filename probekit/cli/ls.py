@@ -10,7 +10,7 @@ from probekit.cli.fields import JsonOutput, argument
 from probekit.errors import DataError
 from probekit.files.remote.path import AnyPath
 from probekit.manifest import results_home
-from probekit.results_folders import KINDS
+from probekit.results.kinds import KINDS
 from probekit.text import counted, listed, printable
 
 if TYPE_CHECKING:

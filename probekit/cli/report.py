@@ -12,7 +12,7 @@ from probekit.machine.progress import parts_line
 from probekit.manifest import newest_with_results
 from probekit.options import ReportOptions
 from probekit.options.option import option
-from probekit.results_folders import KINDS
+from probekit.results.kinds import KINDS
 
 DEFAULT = "report.html"
 

@@ -18,7 +18,7 @@ from probekit.manifest import results_home
 from probekit.options import CurveOptions, ProbeOptions
 from probekit.options.option import help_of
 from probekit.options.typed import json_value
-from probekit.results_folders import KINDS, check_results_folder, kind_in
+from probekit.results.kinds import KINDS, check_results_folder, kind_in
 from probekit.text import listed
 
 NAME_ORDER = (

@@ -19,7 +19,7 @@ from probekit.manifest import results_home
 from probekit.options import TransferOptions
 from probekit.options.option import option
 from probekit.options.picture import PictureOptions
-from probekit.results_folders import check_results_folder
+from probekit.results.kinds import check_results_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ def transfer(job: TransferJob, options: TransferOptions, picture: PictureOptions
     """Train probes on each task and test them on all tasks.
 
     Does the direction that a probe found on one task hold on others? Layer and C are chosen on the validation split of
-    the training task. Writes transfer.png and .svg, transfer.json and transfer.csv, with every layer.
+    the training task. Writes transfer.png and .svg, transfer.json and results.csv, with every layer.
 
     \b
     Examples:

@@ -1,6 +1,5 @@
 """Write a probe, a curve or several in a format of another program."""
 
-import io
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from probekit.errors import StorageError, UsageError
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.files import is_saved
-from probekit.evaluation.results.frames import probe_frame
+from probekit.evaluation.results.rows import curves_rows
 from probekit.export.about import fitted
 from probekit.export.card import card
 from probekit.export.latex import latex_curve, latex_curves
@@ -18,39 +17,8 @@ from probekit.files.durable import write_as
 from probekit.options import ExportOptions
 from probekit.options.export import CARD, TABLES, WEIGHTS
 from probekit.options.option import keywords
+from probekit.results.table import csv_bytes, parquet_bytes, results_table
 from probekit.scoring.probe import result_at
-from probekit.text import spreadsheet_cell
-
-
-def export_frame(curves: Sequence[ProbeData]) -> Any:
-    """Columns model, task and label, then those of `ProbeResults.to_frame`; rows that curves share occur once."""
-    import pandas as pd
-
-    frames = []
-    for curve in curves:
-        frame = probe_frame(curve)
-        for i, name in enumerate(("model", "task", "label")):
-            # a lone surrogate, which JSON can hold and UTF-8 cannot, becomes its escape
-            frame.insert(i, name, str(curve.meta[name]).encode("utf-8", "backslashreplace").decode())
-        frames.append(frame)
-    return pd.concat(frames, ignore_index=True).drop_duplicates(ignore_index=True)
-
-
-def csv_bytes(curves: Sequence[ProbeData]) -> bytes:
-    """The table as CSV in UTF-8; a cell that a spreadsheet would take for a formula has an apostrophe before it."""
-    frame = export_frame(curves)
-    for name in frame.columns:
-        if frame[name].dtype.kind not in "biuf" and not hasattr(frame[name].dtype, "numpy_dtype"):
-            frame[name] = [spreadsheet_cell(cell) if isinstance(cell, str) else cell for cell in frame[name]]
-    return frame.to_csv(index=False, lineterminator="\n").encode()
-
-
-def parquet_bytes(curves: Sequence[ProbeData]) -> bytes:
-    """The table as Parquet."""
-    out = io.BytesIO()
-    export_frame(curves).to_parquet(out, index=False)
-    return out.getvalue()
-
 
 _LONGEST = 80  # characters of a default name
 _WRITERS: dict[str, Callable[[ProbeData, LayerResult], bytes]] = {
@@ -97,7 +65,8 @@ def export_results(curves: ProbeData | Sequence[ProbeData], place: Any, options:
 def _table(curves: Sequence[ProbeData], kind: str) -> bytes:
     if kind == "latex":
         return (latex_curve(curves[0]) if len(curves) == 1 else latex_curves(curves)).encode()
-    return csv_bytes(curves) if kind == "csv" else parquet_bytes(curves)
+    table = results_table(curves_rows(curves))
+    return csv_bytes(table) if kind == "csv" else parquet_bytes(table)
 
 
 def _write_card(data: ProbeData, layer: LayerResult, folder: Path) -> Path:

@@ -20,7 +20,7 @@ from probekit.logging_to.check import check_tracker
 from probekit.text import printable
 
 LAYER = "layer"  # the axis of the curves
-_EXTRAS = ("low", "high")
+_EXTRAS = ("low", "high", "p_value", "p_corrected")
 _KINDS = {"probe": "", "procedure": "procedure/", "lead": "lead over ", "lead over pooled": "lead over pooled "}
 
 
@@ -68,8 +68,8 @@ def _rows(results: Any) -> list[tuple[dict[str, Any], str, int | None]]:
         rows = curve.to_frame().to_dict("records")
         places: dict[str, dict[Any, int]] = {}
         for row in rows:
-            is_at = "position" in row and row["kind"] != "procedure"
-            own = f"{prefix}position {printable(row['position'])}/" if is_at else prefix
+            is_at = row["by"] is not None and row["kind"] != "procedure"
+            own = f"{prefix}{row['by']} {printable(row['at'])}/" if is_at else prefix
             place, known = row["place"], places.setdefault(own, {})
             if isinstance(place, str) and row.get("kind") != "procedure":
                 known.setdefault(place, len(known))

@@ -42,8 +42,8 @@ from probekit.text import printable
 WIDTH, HEIGHT = 8.0, 4.0  # inches of the curves, without the headings
 LEGEND_ROW, ROW, AROUND = 0.2, 0.27, 0.75  # inches: of a name, of a difference, and around the differences
 COLUMN_LEGEND = 1.2  # inches that the legend adds to a narrow picture before it is scaled
-MOST_ROWS = 15  # differences that are drawn; differences.csv has all of them
-MOST_BANDS = 2  # of more curves only the first has its band, as theirs mix to mud; places.csv has all of them
+MOST_ROWS = 15  # differences that are drawn; results.csv has all of them
+MOST_BANDS = 2  # of more curves only the first has its band, as theirs mix to mud; results.csv has all of them
 DASHES = ("-", "--", ":")  # more runs than colours
 NAME = 34  # letters of a run's name
 CHANCE, SPREAD = "chance level", "standard deviation"

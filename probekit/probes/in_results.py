@@ -1,22 +1,20 @@
 """A fitted probe in a folder of results, here or on the Hub, named by its place."""
 
-import hashlib
 import re
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, NotRequired, TypedDict
 
 from probekit.errors import DataError, UsageError
 from probekit.files.hub import Sought, fetch_folder, is_address, parse_address
-from probekit.files.plain_files import MAX_RESULTS, read_bytes
-from probekit.files.records import Must, describing, read_as, read_json_file
+from probekit.files.records import Must
 from probekit.files.remote.path import as_path, local_path
 from probekit.manifest import results_home
 from probekit.options.check import check_any_path
 from probekit.points import Place, is_point_name
+from probekit.results.files import check_probe_hash, reading
 from probekit.text import listed
 
 RESULTS = Sought(("results.json", "curves.json"), "give a local folder of results")
-AGAIN = "train again"
 
 
 class _Saved(TypedDict):
@@ -89,8 +87,8 @@ def probe_in(folder: Path, place: str | None) -> Path:
     """
     if (folder / "curves.json").is_file():
         folder, place = _curve(folder, place)
-    body = _read(folder / "results.json", _Results)
-    known = {str(Place(layer["point"], layer["layer"])): layer["probe"] for layer in body["layers"]}
+    with reading("curve", folder, _Results) as body:  # `load_results` checks everything else
+        known = {str(Place(layer["point"], layer["layer"])): layer["probe"] for layer in body["layers"]}
     wanted = body.get("best") if place is None else place
     if wanted is None:
         raise UsageError(f"no layer was selected in {str(folder)!a}; name one: {listed(known, most=4)}")
@@ -100,18 +98,14 @@ def probe_in(folder: Path, place: str | None) -> Path:
     if saved is None:
         raise DataError(f"the results hold no fitted probe of {wanted!a}: one of another package is never saved")
     path = folder / "probes" / wanted
-    try:  # its .json holds the hash of the weights
-        found = hashlib.sha256(read_bytes(f"{path}.json", MAX_RESULTS)).hexdigest()
-    except OSError as error:
-        raise DataError(f"the probe {str(path)!a} cannot be read: {error.strerror}") from None
-    if found != saved["sha256"]:
-        raise DataError(f"the probe {str(path)!a} is not the one of these results; {AGAIN}")
+    check_probe_hash(path, saved["sha256"])
     return path
 
 
 def _curve(folder: Path, place: str | None) -> tuple[Path, str | None]:
     """The folder of the curve that LABEL/POINT[.LAYER] names, and the place in it."""
-    entries = _read(folder / "curves.json", _Curves)["curves"]
+    with reading("curves", folder, _Curves) as found:
+        entries = found["curves"]
     for entry in entries:
         start = f"{entry['label']}/{entry['point']}"
         if place == start or (place or "").startswith(f"{start}."):
@@ -122,11 +116,3 @@ def _curve(folder: Path, place: str | None) -> tuple[Path, str | None]:
         f"these results hold several curves; name one and a layer, LABEL/POINT.LAYER: "
         f"{listed([ascii(name)[1:-1] for name in known], most=4)}"
     )
-
-
-def _read(path: Path, kind: Any) -> Any:
-    """What a file of results says of its probes; `load_results` checks everything else."""
-    form = "probekit.curves/1" if kind is _Curves else "probekit.results/2"
-    body = read_json_file(path, form, "results", "train-probe", AGAIN)
-    with describing(path, AGAIN):
-        return read_as(kind, body)

@@ -14,7 +14,7 @@ from probekit.evaluation.results.grids import CLASSES
 from probekit.machine.progress import SILENT
 from probekit.options import CausalOptions
 from probekit.options.typed import command_line, typed
-from probekit.results_folders import kind_in
+from probekit.results.kinds import kind_in
 from probekit.text import printable
 
 

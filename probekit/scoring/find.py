@@ -6,7 +6,7 @@ from probekit.errors import DataError, UsageError
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.results import ProbeResults
 from probekit.probes.in_results import results_folder, split_place
-from probekit.results_folders import refuse_other_kind
+from probekit.results.kinds import refuse_other_kind
 from probekit.text import listed
 
 

@@ -18,7 +18,7 @@ from probekit.files.hub import Kind
 from probekit.files.remote.path import AnyPath, local_path
 from probekit.manifest import is_store
 from probekit.options.check import check_any_path, check_there
-from probekit.results_folders import refuse_other_kind
+from probekit.results.kinds import refuse_other_kind
 from probekit.text import counted, listed
 
 STORE_FOLDERS = ("shards", "records", "examples", "labels", "statistics")

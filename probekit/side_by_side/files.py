@@ -1,51 +1,23 @@
-"""A comparison on disk: `probekit.comparison/1` (comparison.json and three tables)."""
+"""A comparison on disk: comparison.json and results.csv."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from probekit.files.durable import write_as
-from probekit.files.records import describing, ensure, inside, read_as, read_json_file
-from probekit.results_folders import clear_folder
+from probekit.files.records import ensure, inside
+from probekit.results.files import reading, write_results
+from probekit.results.table import results_table
 from probekit.side_by_side.data import ComparisonData
-from probekit.side_by_side.frames import difference_frame, place_frame, run_frame
-from probekit.text import spreadsheet_cell
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-FORMAT = "probekit.comparison/1"
-FILE = "comparison.json"
-AGAIN = "compare again"
+from probekit.side_by_side.table import comparison_rows
 
 
 def save_comparison(data: ComparisonData, folder: Path) -> None:
-    """Write the tables and, last, comparison.json into `folder`; an earlier comparison there is deleted first.
+    """Write results.csv and, last, comparison.json into `folder`; an earlier comparison there is deleted first.
 
     Raises:
         StorageError: the disk refused, or the folder holds something else.
     """
-    body = {
-        "format": FORMAT,
-        "meta": data.meta,
-        "runs": [asdict(run) for run in data.runs],
-        "differences": [asdict(each) for each in data.differences],
-        "groups": [asdict(group) for group in data.groups],
-    }
-    text = json.dumps(body, indent=1, allow_nan=False).encode()
-    tables = {"comparison": run_frame(data), "differences": difference_frame(data), "places": place_frame(data)}
-    written = {name: _csv(frame) for name, frame in tables.items()}
-    clear_folder(folder, "comparison")
-    for name, content in written.items():
-        write_as(folder / f"{name}.csv", content)
-    write_as(folder / FILE, text)
-
-
-def _csv(frame: "pd.DataFrame") -> bytes:
-    """A table whose texts, which may come from data, are no formulas for a spreadsheet."""
-    safe = frame.map(lambda cell: spreadsheet_cell(cell) if isinstance(cell, str) else cell)
-    return safe.to_csv(index=False, lineterminator="\n").encode()
+    lists = {name: [asdict(each) for each in getattr(data, name)] for name in ("runs", "differences", "groups")}
+    write_results("comparison", folder, {"meta": data.meta, **lists}, results_table(comparison_rows(data)))
 
 
 def load_comparison(folder: Path) -> ComparisonData:
@@ -54,10 +26,7 @@ def load_comparison(folder: Path) -> ComparisonData:
     Raises:
         DataError: no comparison there, or an incomplete one.
     """
-    path = folder / FILE
-    body = read_json_file(path, FORMAT, "comparison", "compare", AGAIN)
-    with describing(path, AGAIN):
-        data = read_as(ComparisonData, {name: value for name, value in body.items() if name != "format"})
+    with reading("comparison", folder, ComparisonData) as data:
         _check(data)
     return data
 

@@ -14,7 +14,6 @@ from probekit.side_by_side.data import (
     RunDifference,
 )
 from probekit.side_by_side.describe import heading
-from probekit.side_by_side.frames import difference_of
 from probekit.tables import html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, listed, printable
 
@@ -89,7 +88,7 @@ def _own(run: ComparedRun, facts: Sequence[str]) -> list[str]:
 
 
 def _row(data: ComparisonData, number: int, first: Sequence[str]) -> list[str]:
-    run, found = data.runs[number], difference_of(data, number)
+    run, found = data.runs[number], _shown_difference(data, number)
     place = run.quoted
     cells = {"run": run.name, "step": "" if run.step is None else f"{run.step:,}", **run.facts}
     best = "" if place is None else place.place + f" {GIVEN}" * run.given + f" {LATE}" * (not run.converged)
@@ -101,6 +100,14 @@ def _row(data: ComparisonData, number: int, first: Sequence[str]) -> list[str]:
         interval_text(run.interval),
         *_difference_texts(found),
     ]
+
+
+def _shown_difference(data: ComparisonData, run: int) -> RunDifference | None:
+    """The difference of one run that the table shows: to the previous run, or to the first."""
+    shown = [each for each in data.differences if each.run == run]
+    if data.meta["pairs"] != "previous":
+        shown = [each for each in shown if each.minus == 0]
+    return shown[0] if shown else None
 
 
 def _difference_texts(found: RunDifference | None) -> list[str]:
@@ -171,7 +178,7 @@ def _difference_note(data: ComparisonData) -> str:
     tests = listed([TESTS[test] for test in TESTS if test in used])
     paired = "on the same test rows" if any(each.kind == PAIRED for each in data.differences) else "of the estimates"
     over = f", corrected over {n} differences (Holm)" if n > 1 else ""
-    more = " The table shows those to the first run; differences.csv has every pair." * (data.meta["pairs"] == "all")
+    more = " The table shows those to the first run; results.csv has every pair." * (data.meta["pairs"] == "all")
     return f"Differences {paired}{f'; p: {tests}{over}' if used else ''}.{more}"
 
 

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Self
 
 from probekit import registries
 from probekit.options.check import check_path
+from probekit.results.table import results_table
 from probekit.side_by_side.data import ComparisonData
 from probekit.side_by_side.files import load_comparison, save_comparison
-from probekit.side_by_side.frames import difference_frame, place_frame, run_frame
 from probekit.side_by_side.report import comparison_html, comparison_summary
+from probekit.side_by_side.table import comparison_rows
 from probekit.text import counted
 
 if TYPE_CHECKING:
@@ -20,19 +21,12 @@ class Comparison(ComparisonData):
     """Runs side by side, as `compare` returns them; its attributes are those of `ComparisonData`."""
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per run: what it is of, the quoted place, its estimate, and the difference to the first run.
+        """The tidy table, with `probekit.results.table.COLUMNS`.
 
-        With `pairs="previous"` the difference is to the run before; `differences_frame` has all of them.
+        Rows of the kind "run" are the quoted scores, "probe" the complete curves, and "difference" a run's score minus
+        that of the run in `name`, on the rows in common (`n`) where they are paired (`note`).
         """
-        return run_frame(self)
-
-    def differences_frame(self) -> "pd.DataFrame":
-        """One row per difference: the two runs, the difference, its interval, p-values and rows in common."""
-        return difference_frame(self)
-
-    def places_frame(self) -> "pd.DataFrame":
-        """One row per run and place: the complete curves."""
-        return place_frame(self)
+        return results_table(comparison_rows(self))
 
     def plot(self, *, title: str | None = None, width: float | None = None) -> "Figure":
         """Draw the curves with the differences under them, or layers against steps, on a new figure; returns it.
@@ -48,7 +42,7 @@ class Comparison(ComparisonData):
         return comparison_summary(self)
 
     def save(self, folder: str | Path) -> Path:
-        """Write comparison.csv, differences.csv, places.csv and, last, comparison.json into `folder`; returns it.
+        """Write results.csv and, last, comparison.json into `folder`; returns it.
 
         An earlier comparison there, pictures included, is deleted first.
 

@@ -8,16 +8,15 @@ from typing import Any
 
 from probekit.errors import DataError, UsageError, nearest
 from probekit.evaluation.results.curves import ProbeCurves
-from probekit.evaluation.results.curves_files import load_curves
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.files import load_results
-from probekit.evaluation.results.several import curve_keys
+from probekit.evaluation.results.several import curve_keys, load_several
 from probekit.files.hub import is_address
 from probekit.files.plain_files import MAX_RESULTS, parse_json, read_bytes
 from probekit.files.remote.path import local_path
 from probekit.manifest import is_store, stores_in
 from probekit.probes.in_results import results_folder, split_place
-from probekit.results_folders import KINDS, kind_in
+from probekit.results.kinds import KINDS, kind_in
 from probekit.text import by_numbers, kind_of, listed
 
 CURVE, CURVES = "results.json", "curves.json"
@@ -157,7 +156,7 @@ def _extent(asked: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _loaded(folder: Path, name: str | None) -> list[NamedRun]:
     if (folder / CURVES).is_file() and not (folder / CURVE).is_file():
-        return _together(load_curves(folder)[0], folder, name)
+        return _together(load_several("curves", folder, load_results)[0], folder, name)
     return [NamedRun(load_results(folder), folder, name)]
 
 

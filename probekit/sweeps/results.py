@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from probekit import registries
-from probekit.sweeps.data import SweepData
-from probekit.sweeps.files import read_body, read_runs, table_rows
+from probekit.results.table import TableRow, results_table
+from probekit.sweeps.data import SweepData, SweepRun
+from probekit.sweeps.files import read_body, read_runs
 from probekit.sweeps.report import sweep_html, sweep_summary
 from probekit.text import counted
 
@@ -21,13 +22,12 @@ class SweepResults(SweepData):
     """
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row for each curve, and one for each run that failed, whose `error` says why."""
-        import pandas as pd
+        """The tidy table, with `probekit.results.table.COLUMNS`.
 
-        from probekit.sweeps.files import COLUMNS
-
-        kinds = {"layer": "Int64", "classes": "Int64", "n_train": "Int64", "n_test": "Int64"}
-        return pd.DataFrame(table_rows(self), columns=list(COLUMNS)).astype(kinds)
+        For each curve a row of the kind "probe", its score to quote, and rows "baseline", the best one, and "lead"; for
+        each run that failed a row "failed", whose `note` says why. results.csv has a line for each curve.
+        """
+        return results_table(row for run in self.runs for row in _run_rows(run))
 
     def summary(self) -> str:
         """A table with one line for each curve, then the runs that failed."""
@@ -60,3 +60,24 @@ class SweepResults(SweepData):
         failed = f"; {len(self.failed)} failed" if self.failed else ""
         tasks, models = (counted(len(self.meta[key]), key[:-1]) for key in ("tasks", "models"))
         return f"SweepResults({counted(len(self.runs), 'run')} of {tasks}, {models}{failed})"
+
+
+def _run_rows(run: SweepRun) -> list[TableRow]:
+    about = {"model": run.model, "task": run.task}
+    if run.error:
+        return [{**about, "kind": "failed", "note": run.error}]
+    rows = []
+    for row in run.rows:
+        names = {**about, "label": row.label, "split": "test", "n": row.n_test, "metric": row.metric}
+        where = {"probe": row.probe, "point": row.point}
+        if row.value is not None:
+            score = {"value": row.value, "low": row.low, "high": row.high, "C": row.C, "layer": row.layer}
+            score |= {"place": row.place or None, "depth": row.depth, "selected": True}
+            flags = {"note": "; ".join(row.flags) or None}
+            rows.append({**names, **where, "kind": "probe", "name": row.probe, **score, **flags})
+        if row.baseline_value is not None:
+            rows.append({**names, "kind": "baseline", "name": row.baseline, "value": row.baseline_value})
+        if row.lead is not None:
+            ahead = {"value": row.lead, "low": row.lead_low, "high": row.lead_high}
+            rows.append({**names, **where, "kind": "lead", "name": row.baseline, **ahead})
+    return rows

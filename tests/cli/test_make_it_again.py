@@ -21,7 +21,7 @@ from probekit.options import CausalOptions, ExtractOptions, ProbeOptions, TaskOp
 from probekit.options.typed import changed, command_line, typed
 from probekit.report.runs import load_runs
 from probekit.report.sections.provenance import commands_of, provenance_section
-from probekit.results_folders import KINDS
+from probekit.results.kinds import KINDS
 
 TEXT, LABEL, PAGES = "the text; $(touch bad)", 'it\'s a "label"', "pages, printed"
 QUICK = "--quick --no-intervals --C 0.1,1"

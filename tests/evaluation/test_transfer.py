@@ -244,13 +244,13 @@ def test_one_set_other_points_layers_or_widths_are_refused() -> None:
 
 def test_the_table_is_tidy_and_files_come_back_the_same(found: TransferResults, tmp_path: Any) -> None:
     frame = found.to_frame()
-    one = frame.query("train_task == 'a' and test_task == 'turned' and metric == 'accuracy' and chosen")
+    one = frame.query("train_task == 'a' and test_task == 'turned' and metric == 'accuracy' and selected")
     assert one["value"].tolist() == [found.matrix[0, 2]]
     assert set(frame["layer"]) == {0, 1}
     keys = ["train_task", "test_task", "place", "metric"]
     assert not frame.duplicated(keys).any()
     assert TransferResults.load(found.save(tmp_path / "x")) == found
-    assert sorted(p.name for p in (tmp_path / "x").iterdir()) == ["transfer.csv", "transfer.json"]
+    assert sorted(p.name for p in (tmp_path / "x").iterdir()) == ["results.csv", "transfer.json"]
     (tmp_path / "x" / "transfer.json").write_text(json.dumps({"format": "other"}))
     with pytest.raises(DataError, match=r"transfer\.json"):
         TransferResults.load(tmp_path / "x")

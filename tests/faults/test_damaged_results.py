@@ -14,17 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from damage import correct_hashes, damage
 from results_folders import make_folders
-from results_readers import SHOWN, readers_of
+from results_readers import SHOWN, class_of, readers_of
 
 import probekit as pk
 from probekit.errors import ProbekitError
 from probekit.evaluation import ProbeResults
 from probekit.evaluation.results.row_scores import ROWS_FILE
+from probekit.results.kinds import KINDS, kind_in
+from probekit.results.table import COLUMNS
 
 NIGHTLY = os.environ.get("PROBEKIT_FAULTS") == "nightly"
 ROUNDS = 2000 if NIGHTLY else 120
@@ -58,6 +61,26 @@ def test_every_reader_of_a_damaged_folder_answers_or_says_what_is_wrong(made: tu
             broken += [f"{number}: {good.name}, {what}; {name}: {flaw}"] if flaw else []
     assert not broken, f"{len(broken)} readers broke:\n" + "\n".join(broken[:20])
     assert told > ROUNDS, "most damages are told"
+
+
+def test_every_kind_has_the_same_columns_and_a_table_on_disk(made: tuple[Path, Any]) -> None:
+    """The table in the file, read by another program, is that of the results, and no number is said twice."""
+    folders = [path for path in sorted(made[0].iterdir()) if path.is_dir() and kind_in(path) is not None]
+    assert {kind_in(folder) for folder in folders} == {*KINDS}
+    for folder in folders:
+        table = class_of(folder).load(folder).to_frame()
+        assert list(table.columns) == list(COLUMNS)
+        assert table.dtypes.astype(str).to_dict() == COLUMNS
+        written = pd.read_csv(folder / "results.csv")
+        assert list(written.columns) == list(COLUMNS)
+        for name in ("value", "low", "high", "p_value", "p_corrected", "n", "layer"):
+            there = table[name].to_numpy(float, na_value=np.nan)
+            np.testing.assert_allclose(written[name].to_numpy(float), there, rtol=1e-12, atol=1e-300)
+        assert table["kind"].notna().all()
+        assert table["metric"].notna().all()
+        assert not table[table["kind"] != "placebo"].duplicated().any(), folder.name  # two placebos may do the same
+        within = table.dropna(subset=["low", "value"])
+        assert ((within["low"] <= within["value"]) & (within["value"] <= within["high"])).all(), folder.name
 
 
 def test_a_store_with_results_of_every_kind_is_one_report(made: tuple[Path, Any], tmp_path: Path) -> None:

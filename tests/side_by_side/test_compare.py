@@ -355,13 +355,15 @@ def test_a_comparison_is_read_as_it_was_saved(runs, tmp_path):
     assert loaded.to_frame().equals(found.to_frame())
     assert "\x1b" not in found.summary()
     assert "<script>" not in found._repr_html_()
-    with (tmp_path / "c/comparison.csv").open(newline="") as file:
+    with (tmp_path / "c/results.csv").open(newline="") as file:
         cells = [cell for row in csv.reader(file) for cell in row]
     assert not any(cell.startswith(("=", "@", "\t")) for cell in cells)
     assert any(from_spreadsheet_cell(cell) == found.runs[0].name for cell in cells)
     assert found.runs[0].name.startswith("=cmd|")
-    assert len(found.places_frame()) == sum(len(run.layers) for run in runs[:2])
-    assert list(found.differences_frame()["difference"]) == [each.difference for each in found.differences]
+    rows = {kind: own["value"].tolist() for kind, own in found.to_frame().groupby("kind")}
+    assert rows["probe"] == [place.value for run in found.runs for place in run.places]
+    assert rows["run"] == [run.estimate for run in found.runs]
+    assert rows["difference"] == [each.difference for each in found.differences]
     assert repr(found) == "Comparison(2 runs, 1 difference)"
     body = json.loads((tmp_path / "c/comparison.json").read_text())
     del body["runs"][0]["places"]

@@ -86,8 +86,11 @@ def test_rows_are_those_of_extract_and_train_probes(model: Any) -> None:
             assert each.baseline_value == pytest.approx(named.metrics["test"][curve.headline])
             assert each.lead == lead["over"]
     frame = found.to_frame()
-    assert set(frame.probe) == {"logistic", "ridge"}  # by default, what suits the labels
-    assert frame.layer.dtype == "Int64"
+    rows = [row for run in found.runs for row in run.rows]
+    quoted = frame[frame["kind"] == "probe"]
+    assert set(quoted["probe"]) == {"logistic", "ridge"}  # by default, what suits the labels
+    assert quoted["value"].tolist() == [row.value for row in rows if row.value is not None]
+    assert frame[frame["kind"] == "lead"]["value"].tolist() == [row.lead for row in rows if row.lead is not None]
 
 
 def test_what_fails_is_recorded_and_the_rest_goes_on(model: Any) -> None:

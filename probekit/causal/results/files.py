@@ -1,6 +1,5 @@
-"""Causal results on disk: `probekit.causal/2`, which is causal.json and, for other programs, three tables."""
+"""Causal results on disk: causal.json and results.csv."""
 
-import json
 import math
 from dataclasses import replace
 from functools import cache
@@ -10,20 +9,18 @@ from typing import Annotated, Any, TypedDict, get_args, get_origin, get_type_hin
 import numpy as np
 
 from probekit.causal.data import CausalData, CausalLayer, CausalMeta, ChecklistItem, Effect, PatchGrid
-from probekit.causal.results.frames import FRAMES, causal_frame
-from probekit.files.durable import write_as
-from probekit.files.records import As, describing, ensure, inside, read_as, read_json_file
-from probekit.results_folders import clear_folder
+from probekit.causal.results.table import causal_rows
+from probekit.files.records import As, ensure, inside, read_as
+from probekit.results.files import reading, write_results
+from probekit.results.table import results_table
 from probekit.text import listed
 
-CAUSAL_FORMAT = "probekit.causal/2"
 _LISTS: dict[str, type] = {
     "layers": CausalLayer,
     "effects": Effect,
     "checklist": ChecklistItem,
     "grids": PatchGrid,
 }
-AGAIN = "run probekit causal again"
 
 
 class _CausalFile(TypedDict):
@@ -35,18 +32,13 @@ class _CausalFile(TypedDict):
 
 
 def save_causal(data: CausalData, folder: Path) -> None:
-    """Write the tables and, last, causal.json into `folder`; earlier causal results there are deleted first.
+    """Write results.csv and, last, causal.json into `folder`; earlier causal results there are deleted first.
 
     Raises:
         StorageError: the disk refused, or the folder holds something else.
     """
-    text = _json(data)  # fails before anything is deleted
-    tables = {name: causal_frame(data, name) for name in FRAMES}
-    clear_folder(folder, "causal")
-    for name, table in tables.items():
-        if len(table):
-            write_as(folder / f"{name}.csv", table.to_csv(index=False, lineterminator="\n").encode())
-    write_as(folder / "causal.json", text.encode())
+    lists = {name: [_plain(vars(each)) for each in getattr(data, name)] for name in _LISTS}
+    write_results("causal", folder, {"meta": _plain(data.meta), **lists}, results_table(causal_rows(data)))
 
 
 def load_causal(folder: Path) -> CausalData:
@@ -55,12 +47,9 @@ def load_causal(folder: Path) -> CausalData:
     Raises:
         DataError: no causal results there, or incomplete ones.
     """
-    path = folder / "causal.json"
-    body = read_json_file(path, CAUSAL_FORMAT, "causal results", "probekit causal", AGAIN)
-    with describing(path, AGAIN):
-        found = read_as(_CausalFile, body)
-        lists = {name: _read_list(dict(found), name, kind) for name, kind in _LISTS.items()}
-        data = CausalData(**lists, meta=dict(found["meta"]))
+    with reading("causal", folder, _CausalFile) as found:
+        lists = {name: _read_list(found, name, kind) for name, kind in _LISTS.items()}
+        data = CausalData(**lists, meta=found["meta"])
         _check(data)
     return data
 
@@ -104,18 +93,6 @@ def _check_grid(grid: PatchGrid) -> None:
                 list(array.shape),
                 name,
             )
-
-
-def _json(data: CausalData) -> str:
-    """One line for each layer, effect, grid and question, so that the file can be read and compared."""
-    body = {"format": [CAUSAL_FORMAT], "meta": [data.meta]}
-    lists: dict[str, list[Any]] = {name: [_plain(vars(each)) for each in getattr(data, name)] for name in _LISTS}
-    lists["grids"] = [_plain(vars(grid)) for grid in data.grids]
-    lines = [f'"{name}": {json.dumps(_plain(value), allow_nan=False)}' for name, (value,) in body.items()]
-    for name, entries in lists.items():
-        inner = ",\n".join(json.dumps(entry, allow_nan=False) for entry in entries)
-        lines.append(f'"{name}": [\n{inner}\n]')
-    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _plain(value: Any) -> Any:

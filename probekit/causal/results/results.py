@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Self
 from probekit import registries
 from probekit.causal.data import CausalData, CausalLayer, ChecklistItem, Effect, PatchGrid
 from probekit.causal.results.files import load_causal, save_causal
-from probekit.causal.results.frames import causal_frame
 from probekit.causal.results.report import causal_html, causal_summary, short_causal
+from probekit.causal.results.table import causal_rows
 from probekit.options.check import check_path
+from probekit.results.table import results_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,17 +52,13 @@ class CausalResults:
         """What was run: see `CausalData`."""
         return self.data.meta
 
-    def to_frame(self, of: str = "effects") -> "pd.DataFrame":
-        """A tidy table.
+    def to_frame(self) -> "pd.DataFrame":
+        """The tidy table, with `probekit.results.table.COLUMNS`: a row for each number; the method is in `name`.
 
-        Args:
-            of: "effects", one row per method, direction, place, scale and split, whose `role` is "direction",
-                "ceiling" or "placebo"; "layers", one row per layer and metric; or "patching", one row per cell.
-
-        Raises:
-            UsageError: there is no such table.
+        Effects are of the kinds "direction", "ceiling", "control" and "placebo", after what their `direction` is for;
+        the other rows are of the kinds "layer" and "patching".
         """
-        return causal_frame(self.data, of)
+        return results_table(causal_rows(self.data))
 
     def plot(self, *, title: str | None = None, width: float | None = None) -> "Figure":
         """Draw decodability and effect by layer, with dose-response where it was measured; returns the figure.
@@ -92,7 +89,7 @@ class CausalResults:
         return causal_summary(self.data)
 
     def save(self, folder: str | Path) -> Path:
-        """Write effects.csv, layers.csv, patching.csv and, last, causal.json into `folder`; returns the folder.
+        """Write results.csv and, last, causal.json into `folder`; returns the folder.
 
         Earlier causal results there, pictures included, are deleted first.
 

@@ -3,40 +3,20 @@
 The probes are those of the layer that validation selects for each; every number is of all layers.
 """
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypedDict
 
 from probekit.evaluation.by_position.data import PositionCurve, PositionData, best_layer, noun_of
 from probekit.evaluation.results.checks import check_curve_layers, check_label_classes, check_probe
-from probekit.evaluation.results.files import AGAIN, as_entry, is_saved, load_hashed, probe_hash
+from probekit.evaluation.results.files import as_entry, is_saved, load_hashed
 from probekit.evaluation.results.meta import GridRecord, SavedPart
-from probekit.files.durable import write_as
-from probekit.files.records import MISSING, describing, ensure, inside, read_as, read_json_file
+from probekit.evaluation.results.rows import about_curve, place_cells, procedure_rows, score_rows
+from probekit.files.records import MISSING, ensure, inside
 from probekit.options.probe import BY_HEAD, BY_POSITION
-from probekit.results_folders import clear_folder
+from probekit.results.files import probe_hash, reading, write_results
+from probekit.results.table import TableRow, results_table
 from probekit.text import listed
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-COLUMNS = (
-    "kind",
-    "token",
-    "point",
-    "layer",
-    "place",
-    "C",
-    "converged",
-    "split",
-    "n",
-    "metric",
-    "value",
-    "low",
-    "high",
-)
-COLUMNS += ("chance", "p_value", "p_corrected", "selected")
 
 
 class _SavedCell(SavedPart):
@@ -50,68 +30,58 @@ class _SavedCurve(PositionCurve):
     probe: _SavedCell | None = None
 
 
-def position_frame(data: PositionData) -> "pd.DataFrame":
+class _Positions(TypedDict):
+    meta: GridRecord
+    positions: list[_SavedCurve]
+
+
+class _Heads(TypedDict):
+    meta: GridRecord
+    heads: list[_SavedCurve]
+
+
+_FORMS = {BY_POSITION: _Positions, BY_HEAD: _Heads}
+
+
+def position_rows(data: PositionData) -> list[TableRow]:
     """One row per position or head, layer, split and metric; chance and p-values are of the headline on test.
 
-    The kind is "probe" or "random-init"; of nested folds the last rows, of the kind "procedure", have no position.
+    The kind is "probe" or "random-init"; of nested folds the last rows, of the kind "procedure", are of no position.
     """
-    import pandas as pd
-
-    selected = None if data.selected is None or data.procedure is not None else data.selected[1]
-    rows = [
-        _row(data, one, kind, i, split, metric, layer is selected)
-        for one in data.positions
-        for kind, layers in (("probe", one.layers), ("random-init", one.random_init))
-        for i, layer in enumerate(layers)
-        for split, values in layer.metrics.items()
-        for metric in values
-    ]
-    procedure = data.procedure or {"metrics": {}, "intervals": {}}
-    nowhere = (None, "procedure", None, data.meta["point"], None, None, None, None, "test", procedure.get("n", 0))
-    for metric, value in procedure["metrics"].items():
-        ends = procedure["intervals"].get(metric, (None, None))
-        rows.append((*nowhere, metric, value, *ends, None, None, None, None))
-    numbers = ("C", "value", "low", "high", "chance", "p_value", "p_corrected")
-    kinds = {"layer": "Int64", "n": "int64", "converged": "boolean", "selected": "boolean"}
-    return pd.DataFrame(rows, columns=[noun_of(data), *COLUMNS]).astype(kinds | dict.fromkeys(numbers, "float64"))
-
-
-def _row(
-    data: PositionData, one: PositionCurve, kind: str, i: int, split: str, metric: str, selected: bool
-) -> tuple[Any, ...]:
-    layer, of_test = (one.layers if kind == "probe" else one.random_init)[i], split == "test"
-    ends = layer.intervals.get(metric, (None, None)) if of_test else (None, None)
-    is_compared = of_test and metric == data.headline and kind == "probe"
-    compared = (one.chance, layer.p_value, one.corrected[i]) if is_compared else (None,) * 3
-    where = (one.position, kind, one.token, layer.point, layer.layer, layer.place, layer.C, layer.converged)
-    n = one.n.get(split, one.n["test"])  # with folds all texts take turns as validation
-    return (
-        *where,
-        split,
-        n,
-        metric,
-        layer.metrics[split][metric],
-        *ends,
-        *compared,
-        selected if kind == "probe" else None,
-    )
+    about, selected = about_curve(data.meta), None
+    if data.selected is not None and data.procedure is None:
+        selected = data.selected[1]
+    rows: list[TableRow] = []
+    for one in data.positions:
+        at = {"by": noun_of(data), "at": one.position, "token": one.token}
+        at |= {} if at["by"] == BY_HEAD else {"position": one.position}
+        for kind, layers in (("probe", one.layers), ("random-init", one.random_init)):
+            for i, layer in enumerate(layers):
+                where = {"kind": kind, **place_cells(layer, data.meta["n_layers"])}
+                where |= {"selected": layer is selected} if kind == "probe" else {}
+                for row in score_rows(layer, one.n):
+                    of_test = kind == "probe" and row["split"] == "test" and row["metric"] == data.headline
+                    tested = {"chance": one.chance, "p_value": layer.p_value, "p_corrected": one.corrected[i]}
+                    rows.append({**about, **at, **where, **row, **(tested if of_test else {})})
+    found = procedure_rows(data.procedure) if data.procedure is not None else []
+    return rows + [{**about, "by": noun_of(data), "point": data.meta["point"], **row} for row in found]
 
 
 def save_positions(data: PositionData, folder: Path) -> None:
-    """Write results.csv, probes/ and, last, positions.json or heads.json into `folder`; earlier results go first.
+    """Write probes/, results.csv and, last, positions.json or heads.json into `folder`; earlier results go first.
 
     Raises:
         StorageError: the disk refused, or the folder holds something else.
     """
-    entries, noun = [_entry_of(one) for one in data.positions], noun_of(data)
-    json.dumps([data.meta, entries], allow_nan=False)  # fails before anything is deleted
-    table = position_frame(data).to_csv(index=False, lineterminator="\n").encode()
-    clear_folder(folder, f"{noun}s")
-    for number, (one, entry) in enumerate(zip(data.positions, entries, strict=True)):
-        entry["probe"] = _save_probe(data, one, _name(noun, number), folder)
-    write_as(folder / "results.csv", table)
-    body = {"format": _format(noun), "meta": data.meta, f"{noun}s": entries}
-    write_as(folder / f"{noun}s.json", json.dumps(body, indent=1, allow_nan=False).encode())
+    noun = noun_of(data)
+    kind, entries = f"{noun}s", [_entry_of(one) for one in data.positions]
+
+    def write_probes(folder: Path) -> dict[str, Any]:
+        saved = [_save_probe(data, one, _name(noun, i), folder) for i, one in enumerate(data.positions)]
+        return {kind: [{**entry, "probe": probe} for entry, probe in zip(entries, saved, strict=True)]}
+
+    table = results_table(position_rows(data))
+    write_results(kind, folder, {"meta": data.meta, kind: entries}, table, write_probes)
 
 
 def load_positions(folder: Path, noun: str = BY_POSITION) -> PositionData:
@@ -120,12 +90,9 @@ def load_positions(folder: Path, noun: str = BY_POSITION) -> PositionData:
     Raises:
         DataError: no results by position there, damaged ones, or a probe that is not of these results.
     """
-    path = folder / f"{noun}s.json"
-    body = read_json_file(path, _format(noun), f"results by {noun}", "train-probe", AGAIN)
-    with describing(path, AGAIN):
-        meta, name = read_as(GridRecord, body.get("meta", MISSING)), f"{noun}s"
-        with inside(name):
-            saved = read_as(list[_SavedCurve], body.get(name, MISSING))
+    name = f"{noun}s"
+    with reading(name, folder, _FORMS[noun]) as found:
+        meta, saved = found["meta"], found[name]
         curves = [PositionCurve(**{key: one for key, one in vars(each).items() if key != "probe"}) for each in saved]
         ensure(curves, "one curve or more", curves, name)
         data = PositionData(curves, meta)
@@ -196,7 +163,3 @@ def _save_probe(data: PositionData, one: PositionCurve, name: str, folder: Path)
 def _name(noun: str, number: int) -> str:
     """The file of a probe, by its number: a position's own name may be any text."""
     return f"{noun}_{number}"
-
-
-def _format(noun: str) -> str:
-    return f"probekit.{noun}s/1"

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Self
 from probekit import registries
 from probekit.errors import ProbekitError, UsageError
 from probekit.evaluation.by_position.data import PositionCurve, PositionData, noun_of
-from probekit.evaluation.by_position.files import load_positions, position_frame, save_positions
+from probekit.evaluation.by_position.files import load_positions, position_rows, save_positions
 from probekit.evaluation.by_position.report import positions_html, positions_short_text, positions_summary
 from probekit.options.check import check_path
 from probekit.options.probe import BY_POSITION
+from probekit.results.table import results_table
 from probekit.text import listed
 
 if TYPE_CHECKING:
@@ -43,9 +44,10 @@ class PositionResults(PositionData):
     def to_frame(self) -> "pd.DataFrame":
         """A tidy table: one row per position or head, layer, split and metric.
 
-        `low` and `high` are the interval on test; `chance`, `p_value` and `p_corrected` are of the headline on test.
+        The columns are `probekit.results.table.COLUMNS`; `at` is the position or the head. `chance`, `p_value` and
+        `p_corrected` are of the headline on test.
         """
-        return position_frame(self)
+        return results_table(position_rows(self))
 
     def plot(self, ax: "Axes | None" = None, *, title: str | None = None, width: float | None = None) -> "Axes":
         """Draw layers against positions or heads as a heatmap, on `ax` or on a new figure; returns the axes.

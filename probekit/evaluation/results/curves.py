@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from probekit import registries
-from probekit.evaluation.results.curves_files import load_curves, save_curves
 from probekit.evaluation.results.curves_report import curves_html, curves_summary
-from probekit.evaluation.results.frames import curves_frame
+from probekit.evaluation.results.files import load_results, save_results
 from probekit.evaluation.results.results import ProbeResults
-from probekit.evaluation.results.several import SeveralResults
+from probekit.evaluation.results.rows import curves_rows
+from probekit.evaluation.results.several import SeveralResults, load_several, save_several
 from probekit.probes.in_results import results_folder
+from probekit.results.table import results_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,11 +31,8 @@ class ProbeCurves(SeveralResults[ProbeResults]):
     """
 
     def to_frame(self) -> "pd.DataFrame":
-        """One tidy table: `label`, with several probes `probe`, then the columns of `ProbeResults.to_frame`.
-
-        The rows of a baseline that several points share, such as the majority class, are listed once.
-        """
-        return curves_frame(list(self.values()))
+        """The tidy tables of all curves as one; rows that several share, such as the majority class, are there once."""
+        return results_table(curves_rows(list(self.values())))
 
     def plot(self, *, title: str | None = None, width: float | None = None) -> "Figure":
         """Draw the curves on a new figure, those that can be compared on the same axes; returns the figure.
@@ -64,7 +62,7 @@ class ProbeCurves(SeveralResults[ProbeResults]):
         Raises:
             StorageError: the disk refused, or the folder holds something else.
         """
-        save_curves(list(self.values()), self.meta, Path(folder))
+        save_several("curves", list(self.values()), self.meta, self.to_frame(), Path(folder), save_results)
         return Path(folder)
 
     @classmethod
@@ -74,11 +72,8 @@ class ProbeCurves(SeveralResults[ProbeResults]):
         Raises:
             DataError: no curves there, or files that do not belong together.
         """
-        curves, meta = load_curves(results_folder(folder))
-        return cls(
-            (ProbeResults(**vars(each)) for each in curves),
-            meta,
-        )
+        curves, meta = load_several("curves", results_folder(folder), load_results)
+        return cls((ProbeResults(**vars(each)) for each in curves), meta)
 
     def _repr_html_(self) -> str:
         return curves_html(list(self.values()))

@@ -1,30 +1,21 @@
-"""Results on disk: `probekit.results/2` (results.json, results.csv and the probes) and `probekit.transfer/1`."""
+"""Results of a curve and of a transfer on disk: results.json and transfer.json, and what is beside them."""
 
-import hashlib
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from probekit.errors import DataError
 from probekit.evaluation.results.checks import check_probe, check_probe_data, check_transfer, widths_of
 from probekit.evaluation.results.data import BaselineResult, LayerResult, ProbeData, TransferCell, TransferData
-from probekit.evaluation.results.frames import probe_frame, transfer_frame
 from probekit.evaluation.results.meta import CurveRecord, SavedPart, TransferRecord
 from probekit.evaluation.results.row_scores import ROWS_FILE, read_row_scores, row_scores_bytes
+from probekit.evaluation.results.rows import curve_rows, transfer_rows
 from probekit.evaluation.results.spread import SPREAD_FILE, read_spread, spread_bytes
-from probekit.files.durable import write_as
-from probekit.files.plain_files import MAX_RESULTS, read_bytes
-from probekit.files.records import INFINITY, describing, read_as, read_json_file
+from probekit.files.records import INFINITY
 from probekit.probes import load_probe
 from probekit.probes.find import SAVED
-from probekit.results_folders import clear_folder
-from probekit.text import spreadsheet_cell
-
-FORMAT = "probekit.results/2"
-TRANSFER_FORMAT = "probekit.transfer/1"
-AGAIN = "train again"
+from probekit.results.files import check_probe_hash, probe_hash, reading, write_part, write_results
+from probekit.results.table import results_table
 
 
 class _ResultsFile(TypedDict):
@@ -35,8 +26,8 @@ class _ResultsFile(TypedDict):
     random_init: list[LayerResult]
     residual: NotRequired[list[LayerResult]]
     pooled: NotRequired[dict[str, list[LayerResult]]]
-    predictions: NotRequired[SavedPart]
-    training_activations: NotRequired[SavedPart]
+    predictions: NotRequired[SavedPart | None]
+    training_activations: NotRequired[SavedPart | None]
 
 
 class _TransferFile(TypedDict):
@@ -45,38 +36,30 @@ class _TransferFile(TypedDict):
 
 
 def save_results(data: ProbeData, folder: Path) -> None:
-    """Write results.csv, predictions.parquet, training_activations.safetensors, probes/ and, last, results.json.
+    """Write the probes, predictions.parquet, training_activations.safetensors, results.csv and, last, results.json.
 
-    Earlier results there are deleted first. results.json holds the hashes of the other files.
+    Earlier results there are deleted first.
 
     Raises:
         StorageError: the disk refused, or the folder holds something else.
     """
-    layers = [as_entry(layer) for layer in data.layers]
-    lists = {"baselines": data.baselines, "random_init": data.random_init, "residual": data.residual}
-    body = {
-        "format": FORMAT,
-        "meta": data.meta,
-        "best": None if data.selected is None else data.selected.place,
-        "layers": layers,
-    }
-    body |= {name: [as_entry(result) for result in results] for name, results in lists.items()}
-    body |= {"pooled": {how: [as_entry(layer) for layer in layers] for how, layers in data.pooled.items()}}
-    json.dumps(body, allow_nan=False)  # fails before anything is deleted
-    table = probe_frame(data).to_csv(index=False, lineterminator="\n").encode()
+    best = None if data.selected is None else data.selected.place
+    lists = {name: [as_entry(one) for one in getattr(data, name)] for name in ("layers", "baselines")}
+    lists |= {name: [as_entry(one) for one in getattr(data, name)] for name in ("random_init", "residual")}
+    pooled = {how: [as_entry(layer) for layer in layers] for how, layers in data.pooled.items()}
     rows = None if data.rows is None else row_scores_bytes(data.rows)
     spread = None if data.spread is None else spread_bytes(data.spread)
-    clear_folder(folder)
-    for entry, layer in zip(layers, data.layers, strict=True):
-        entry["probe"] = _save_probe(layer, folder)
-    write_as(folder / "results.csv", table)
-    if rows is not None:
-        write_as(folder / ROWS_FILE, rows)
-        body["predictions"] = {"file": ROWS_FILE, "sha256": hashlib.sha256(rows).hexdigest()}
-    if spread is not None:
-        write_as(folder / SPREAD_FILE, spread)
-        body["training_activations"] = {"file": SPREAD_FILE, "sha256": hashlib.sha256(spread).hexdigest()}
-    write_as(folder / "results.json", json.dumps(body, indent=1, allow_nan=False).encode())
+
+    def write_parts(folder: Path) -> dict[str, Any]:
+        saved = [_save_probe(layer, folder) for layer in data.layers]
+        return {
+            "layers": [{**entry, "probe": probe} for entry, probe in zip(lists["layers"], saved, strict=True)],
+            "predictions": write_part(folder / ROWS_FILE, rows),
+            "training_activations": write_part(folder / SPREAD_FILE, spread),
+        }
+
+    body = {"meta": data.meta, "best": best, **lists, "pooled": pooled}
+    write_results("curve", folder, body, results_table(curve_rows(data)), write_parts)
 
 
 def load_results(folder: Path) -> ProbeData:
@@ -85,44 +68,29 @@ def load_results(folder: Path) -> ProbeData:
     Raises:
         DataError: no results there, damaged ones, or a file that is not of these results.
     """
-    path = folder / "results.json"
-    body = read_json_file(path, FORMAT, "results", "train-probe", AGAIN)
-    with describing(path, AGAIN):
-        found = read_as(_ResultsFile, body)
-        data = ProbeData(
-            found["layers"],
-            found["baselines"],
-            found["meta"],
-            found["random_init"],
-            found.get("pooled", {}),
-            residual=found.get("residual", []),
-        )
+    with reading("curve", folder, _ResultsFile) as found:
+        names = ("layers", "baselines", "meta", "random_init", "pooled", "residual")
+        data = ProbeData(**{name: found[name] for name in names if name in found})
         check_probe_data(data, found.get("best"))
     layers = [replace(layer, probe=_probe_of(layer, data, folder)) for layer in data.layers]
     data = replace(data, layers=layers)
     rows = spread = None
-    if "predictions" in found:
+    if (saved := found.get("predictions")) is not None:
         places, sizes, n_classes = [layer.place for layer in layers], data.meta["n"], data.meta["n_classes"]
-        rows = read_row_scores(folder, found["predictions"]["sha256"], places, sizes, n_classes)
-    if "training_activations" in found:
-        spread = read_spread(folder, found["training_activations"]["sha256"], widths_of(layers))
+        rows = read_row_scores(folder, saved["sha256"], places, sizes, n_classes)
+    if (saved := found.get("training_activations")) is not None:
+        spread = read_spread(folder, saved["sha256"], widths_of(layers))
     return replace(data, rows=rows, spread=spread)
 
 
 def save_transfer(data: TransferData, folder: Path) -> None:
-    """Write transfer.csv and, last, transfer.json into `folder`; earlier results there are deleted first.
+    """Write results.csv and, last, transfer.json into `folder`; earlier results there are deleted first.
 
     Raises:
         StorageError: the disk refused, or the folder holds something else.
     """
-    body = {"format": TRANSFER_FORMAT, "meta": data.meta, "cells": [as_entry(cell) for cell in data.cells]}
-    text = json.dumps(body, indent=1, allow_nan=False)
-    frame = transfer_frame(data)
-    frame[["train_task", "test_task"]] = frame[["train_task", "test_task"]].map(spreadsheet_cell)
-    table = frame.to_csv(index=False, lineterminator="\n").encode()
-    clear_folder(folder, "transfer")
-    write_as(folder / "transfer.csv", table)
-    write_as(folder / "transfer.json", text.encode())
+    body = {"meta": data.meta, "cells": [as_entry(cell) for cell in data.cells]}
+    write_results("transfer", folder, body, results_table(transfer_rows(data)))
 
 
 def load_transfer(folder: Path) -> TransferData:
@@ -131,10 +99,7 @@ def load_transfer(folder: Path) -> TransferData:
     Raises:
         DataError: no such results there, or incomplete ones.
     """
-    path = folder / "transfer.json"
-    body = read_json_file(path, TRANSFER_FORMAT, "results of transfer", "transfer", AGAIN)
-    with describing(path, AGAIN):
-        found = read_as(_TransferFile, body)
+    with reading("transfer", folder, _TransferFile) as found:
         data = TransferData(found["cells"], found["meta"])
         check_transfer(data)
     return data
@@ -165,12 +130,6 @@ def is_saved(probe: Any) -> bool:
     return bool(probe.saveable) and type(probe) in SAVED
 
 
-def probe_hash(path: Path) -> str:
-    """The hash of a saved probe."""
-    # the .json holds the hash of the weights, so its own hash covers both files
-    return hashlib.sha256(read_bytes(f"{path}.json", MAX_RESULTS)).hexdigest()
-
-
 def _probe_of(layer: LayerResult, data: ProbeData, folder: Path) -> Any:
     """The fitted probe of a layer, whose classes are those of the results; None where none was saved."""
     if layer.probe is None:
@@ -188,6 +147,5 @@ def load_hashed(path: Path, sha256: str) -> Any:
         DataError: it is missing, damaged, or another.
     """
     probe = load_probe(path)
-    if probe_hash(path) != sha256:
-        raise DataError(f"the probe {str(path)!a} is not the one of these results; {AGAIN}")
+    check_probe_hash(path, sha256)
     return probe

@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING, Self
 from probekit import registries
 from probekit.evaluation.by_head.results import HeadResults
 from probekit.evaluation.by_position.data import noun_of
+from probekit.evaluation.by_position.files import position_rows
 from probekit.evaluation.by_position.report import positions_notes, positions_verdict
 from probekit.evaluation.by_position.results import PositionResults
 from probekit.evaluation.results.data import TransferData
+from probekit.evaluation.results.rows import transfer_rows
 from probekit.evaluation.results.several import SeveralResults, load_several, save_several
 from probekit.evaluation.results.transfer_report import transfer_notes
 from probekit.evaluation.results.transfer_results import TransferResults
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text
 from probekit.options.check import check_path
-from probekit.results_folders import kind_in
+from probekit.results.kinds import kind_in
+from probekit.results.table import TableRow, results_table
 from probekit.tables import html_page, html_table, text_table, without_empty_columns
-from probekit.text import counted, printable, spreadsheet_cell
+from probekit.text import counted, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,16 +40,8 @@ class ProbeGrids(SeveralResults[Grid]):
     _noun = "grid"
 
     def to_frame(self) -> "pd.DataFrame":
-        """One tidy table: `label` and `probe`, then the columns of each grid's own table."""
-        import pandas as pd
-
-        frames = []
-        for grid in self.values():
-            frame = grid.to_frame()
-            frame.insert(0, "label", grid.meta["label"])
-            frame.insert(1, "probe", str(grid.meta["probe"]))
-            frames.append(frame)
-        return pd.concat(frames, ignore_index=True)
+        """The tidy tables of all grids as one."""
+        return results_table(row for grid in self.values() for row in grid_table_rows(grid))
 
     def plot(self, *, title: str | None = None, width: float | None = None) -> "Figure":
         """Draw the grids under one another on a new figure; returns the figure.
@@ -81,10 +76,7 @@ class ProbeGrids(SeveralResults[Grid]):
             StorageError: the disk refused, or the folder holds something else.
         """
         folder = check_path("folder", folder)
-        table = self.to_frame()
-        for name in table.columns.intersection(["label", "train_task", "test_task"]):  # names from data
-            table[name] = table[name].map(spreadsheet_cell)
-        save_several("grids", list(self.values()), self.meta, table, folder, lambda grid, own: grid.save(own))
+        save_several("grids", list(self.values()), self.meta, self.to_frame(), folder, lambda grid, own: grid.save(own))
         return folder
 
     @classmethod
@@ -104,6 +96,11 @@ class ProbeGrids(SeveralResults[Grid]):
 
     def _repr_html_(self) -> str:
         return html_page(self._title(), html_table(grid_rows(list(self.values())), left=4), [])
+
+
+def grid_table_rows(grid: Grid) -> list[TableRow]:
+    """The rows of one grid in the table of all."""
+    return transfer_rows(grid) if isinstance(grid, TransferData) else position_rows(grid)
 
 
 def _load(folder: Path) -> Grid:

@@ -354,6 +354,9 @@ class _TransferMeta(RunMeta, total=False):
 
     tasks: Required[list[str]]
     rows: list[str]
+    task: str
+    label: str
+    n_layers: LayerCount
     point: Required[str]
     probe: Required[str]
     position: Required[str | int | list[str]]

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from probekit import registries
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.files import load_results, save_results
-from probekit.evaluation.results.frames import probe_frame
 from probekit.evaluation.results.report import short_text, summary, summary_html
+from probekit.evaluation.results.rows import curve_rows
 from probekit.options.check import check_path
 from probekit.probes.in_results import results_folder
+from probekit.results.table import results_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,9 +90,10 @@ class ProbeResults(ProbeData):
     def to_frame(self) -> "pd.DataFrame":
         """A tidy table: one row per probe, baseline, control task or random-weights probe, split and metric.
 
-        `low` and `high` are the interval on test; `band_low` and `band_high` the band of the headline.
+        The columns are `probekit.results.table.COLUMNS`, as in every kind of results: `low` and `high` are the interval
+        on test, `band_low` and `band_high` the band of the headline.
         """
-        return probe_frame(self)
+        return results_table(curve_rows(self))
 
     def export(self, place: Any = None, **options: Any) -> Path:
         """Write a probe for another program, or the table of the curve, or a card; returns the path.

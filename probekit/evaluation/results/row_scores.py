@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from probekit.evaluation.results.part_file import check_array, read_part
+from probekit.evaluation.results.arrays import check_array
 from probekit.files.records import Unfit, describing, ensure
+from probekit.results.files import read_part
 from probekit.text import listed, printable
 
 ROWS_FILE = "predictions.parquet"

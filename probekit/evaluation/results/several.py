@@ -9,15 +9,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypedDict, TypeVar
 
 from probekit.errors import DataError, ProbekitError, UsageError
-from probekit.evaluation.results.files import AGAIN
 from probekit.evaluation.results.meta import SavedPart
-from probekit.files.durable import write_as
 from probekit.files.plain_files import MAX_RESULTS, read_bytes
-from probekit.files.records import MISSING, Must, describing, ensure, inside, read_as, read_json_file
-from probekit.results_folders import KINDS, clear_folder
+from probekit.files.records import Must, ensure
+from probekit.results.files import reading, write_results
+from probekit.results.kinds import AGAIN, KINDS
 from probekit.text import counted, listed, printable
 
 if TYPE_CHECKING:
@@ -124,6 +123,19 @@ class CurveEntry(SavedPart):
     folder: Annotated[str, Must("the name of a folder inside", lambda name: _FOLDER.fullmatch(name) is not None)]
 
 
+class _Curves(TypedDict):
+    meta: dict[str, Any]
+    curves: list[CurveEntry]
+
+
+class _Grids(TypedDict):
+    meta: dict[str, Any]
+    grids: list[CurveEntry]
+
+
+_FORMS = {"curves": _Curves, "grids": _Grids}
+
+
 def save_several(
     kind: str,
     several: Sequence[Any],
@@ -145,23 +157,16 @@ def save_several(
     Raises:
         StorageError: the disk refused, or the folder holds something else.
     """
-    names = curve_folders(curve_keys(several))
-    rows = table.to_csv(index=False, lineterminator="\n").encode()
-    json.dumps(meta, allow_nan=False)  # fails before anything is deleted
-    clear_folder(folder, kind)
-    for name, each in zip(names, several, strict=True):
-        save(each, folder / name)
-    write_as(folder / "results.csv", rows)
-    entries = [
-        {
-            **{key: each.meta[key] for key in ("label", "point", "probe")},
-            "folder": name,
-            "sha256": _hash(folder / name, kind),
-        }
-        for name, each in zip(names, several, strict=True)
-    ]
-    body = {"format": _format(kind), "meta": meta, kind: entries}
-    write_as(folder / KINDS[kind].file, json.dumps(body, indent=1, allow_nan=False).encode())
+
+    def write_each(folder: Path) -> dict[str, Any]:
+        entries = []
+        for name, each in zip(curve_folders(curve_keys(several)), several, strict=True):
+            save(each, folder / name)
+            names = {key: each.meta[key] for key in ("label", "point", "probe")}
+            entries.append({**names, "folder": name, "sha256": _hash(folder / name, kind)})
+        return {kind: entries}
+
+    write_results(kind, folder, {"meta": meta}, table, write_each)
 
 
 def load_several(kind: str, folder: Path, load: Callable[[Path], R]) -> tuple[list[R], dict[str, Any]]:
@@ -170,13 +175,8 @@ def load_several(kind: str, folder: Path, load: Callable[[Path], R]) -> tuple[li
     Raises:
         DataError: none there, damaged ones, or results that are not of these.
     """
-    path = folder / KINDS[kind].file
-    body = read_json_file(path, _format(kind), kind, "train-probe", AGAIN)
-    with describing(path, AGAIN):
-        with inside("meta"):
-            meta = read_as(dict[str, Any], body.get("meta", MISSING))
-        with inside(kind):
-            entries = read_as(list[CurveEntry], body.get(kind, MISSING))
+    with reading(kind, folder, _FORMS[kind]) as body:
+        entries = body[kind]
         ensure(entries, f"one {kind[:-1]} or more", entries, kind)
         names = [entry["folder"] for entry in entries]
         ensure(len(set(names)) == len(names), "each folder once", names, kind)
@@ -190,8 +190,9 @@ def load_several(kind: str, folder: Path, load: Callable[[Path], R]) -> tuple[li
         several.append(each)
     keys = curve_keys(several)
     if len(set(keys)) < len(keys):
+        path = folder / KINDS[kind].file
         raise DataError(f"{str(path)!a} has two {kind} of the same label set, point and probe; {AGAIN}")
-    return several, meta
+    return several, body["meta"]
 
 
 def curve_keys(several: Sequence[_Named]) -> list[tuple[str, ...]]:
@@ -216,10 +217,6 @@ def curve_folders(keys: Sequence[tuple[str, ...]]) -> list[str]:
             plain = f"{plain}-{digest}".lstrip("-")
         folders.append(plain)
     return folders
-
-
-def _format(kind: str) -> str:
-    return f"probekit.{kind}/1"
 
 
 def _hash(folder: Path, kind: str) -> str:

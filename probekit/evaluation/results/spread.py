@@ -16,9 +16,10 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from probekit.evaluation.results.part_file import check_array, read_part
+from probekit.evaluation.results.arrays import check_array
 from probekit.files.records import Unfit, describing, ensure
 from probekit.files.safetensors_header import read_header
+from probekit.results.files import read_part
 
 SPREAD_FILE = "training_activations.safetensors"
 ORTHONORMAL = 0.1  # of the products of two directions; those of little variance are computed from small differences

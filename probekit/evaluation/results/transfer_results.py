@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Self
 from probekit import registries
 from probekit.evaluation.results.data import TransferData
 from probekit.evaluation.results.files import load_transfer, save_transfer
-from probekit.evaluation.results.frames import transfer_frame
+from probekit.evaluation.results.rows import transfer_rows
 from probekit.evaluation.results.transfer_report import transfer_html, transfer_summary
 from probekit.options.check import check_path
+from probekit.results.table import results_table
 from probekit.text import counted
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ class TransferResults(TransferData):
     """Scores for every pair of tasks, as `transfer` returns them; its attributes are those of `TransferData`."""
 
     def to_frame(self) -> "pd.DataFrame":
-        """A tidy table: one row per train task, test task, layer and metric."""
-        return transfer_frame(self)
+        """A tidy table with `probekit.results.table.COLUMNS`: one row per train task, test task, layer and metric."""
+        return results_table(transfer_rows(self))
 
     def plot(self, ax: "Axes | None" = None, *, title: str | None = None, width: float | None = None) -> "Axes":
         """Draw the matrix, on `ax` or on a new figure; returns the axes.
@@ -38,7 +39,7 @@ class TransferResults(TransferData):
         return transfer_summary(self)
 
     def save(self, folder: str | Path) -> Path:
-        """Write transfer.csv and, last, transfer.json into `folder`; returns the folder.
+        """Write results.csv and, last, transfer.json into `folder`; returns the folder.
 
         Earlier results of transfer there, pictures included, are deleted first.
 

@@ -20,8 +20,8 @@ from probekit.causal.results.view import (
     effect_shows_use,
     placebo_counts,
 )
-from probekit.errors import DataError, StorageError, UsageError
-from probekit.results_folders import check_results_folder
+from probekit.errors import DataError, StorageError
+from probekit.results.kinds import check_results_folder
 from tests.made_up_effects import EFFECTS, HOSTILE, SCALES, SCORES, effect, made_up, made_up_grids
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -54,7 +54,7 @@ def test_what_is_loaded_is_what_was_saved(results, tmp_path):
     first = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     loaded.save(tmp_path / "run")
     assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == first
-    assert sorted(first) == ["causal.json", "effects.csv", "layers.csv", "patching.csv"]
+    assert sorted(first) == ["causal.json", "results.csv"]
 
 
 @pytest.mark.parametrize("methods", [(), ("erase",), ("steer", "interchange")])
@@ -137,18 +137,20 @@ def test_pictures_of_an_earlier_run_are_deleted(results, tmp_path):
 
 def test_frames_hold_every_number(results):
     frame = results.to_frame()
-    assert len(frame) == len(results.effects)
-    assert frame["effect"].tolist() == [each.effect for each in results.effects]
-    assert set(frame["role"]) == {"direction", "ceiling", "placebo"}
-    layers = results.to_frame("layers")
+    effects = frame[frame["metric"] == "effect"]
+    assert effects["value"].tolist() == [each.effect for each in results.effects]
+    assert effects["p_corrected"].dropna().tolist() == [
+        e.p_adjusted for e in results.effects if e.p_adjusted is not None
+    ]
+    assert set(effects["kind"]) == {"direction", "ceiling", "placebo"}
+    for name in ("logit_difference", "flip_rate", "probability", "kl", "size"):
+        given = [getattr(each, name) for each in results.effects]
+        assert frame[frame["metric"] == name]["value"].tolist() == [value for value in given if value is not None]
+    layers = frame[frame["kind"] == "layer"]
     assert layers[layers["metric"] == "score"]["value"].tolist() == SCORES
     assert set(layers["metric"]) >= {"is_read", "is_used", "collateral", "completeness", "angle", "reliability"}
-    patching = results.to_frame("patching")
-    np.testing.assert_array_equal(
-        patching["recovery"], np.concatenate([grid.recovery.ravel() for grid in results.grids])
-    )
-    with pytest.raises(UsageError, match="effects, layers, patching"):
-        results.to_frame("everything")
+    recovery = frame[frame["metric"] == "recovery"]["value"]
+    np.testing.assert_array_equal(recovery, np.concatenate([grid.recovery.ravel() for grid in results.grids]))
 
 
 def test_the_curve_is_the_methods_own_direction_at_the_chosen_scale(results):
@@ -502,8 +504,8 @@ def test_the_curve_is_along_the_direction_of_each_place_and_the_table_names_it()
     assert list(directions_of(data, "interchange").values()) == names
     assert [e.direction for e in curve_effects(data, "interchange").values()] == names
     assert set(directions_of(data, "erase").values()) == {"leace"}
-    layers = CausalResults(data).to_frame("layers")
-    assert layers[layers["metric"] == "direction"]["name"].tolist() == names
+    layers = CausalResults(data).to_frame()
+    assert layers[layers["metric"] == "direction"]["direction"].tolist() == names
     table = [line for line in CausalResults(data).summary().split("\n") if line.lstrip("* ").startswith("resid_")]
     shown = [next(word for word in ("mean-diff", "probe") if word in line.split()) for line in table]
     assert shown == [name.replace("difference", "diff") for name in names]

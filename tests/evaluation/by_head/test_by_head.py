@@ -144,8 +144,8 @@ def test_save_and_load(acts: Activations, tmp_path: Path) -> None:
     assert repr(loaded).startswith("HeadResults(4 heads x ")
     frame = loaded.to_frame()
     assert frame.equals(results.to_frame())
-    assert frame.columns[0] == "head"
-    assert not frame.duplicated(["head", "place", "split", "metric"]).any()
+    assert set(frame["by"]) == {"head"}
+    assert not frame.duplicated(["at", "place", "split", "metric"]).any()
     with pytest.raises(DataError, match="no results by position here"):
         PositionResults.load(folder)
     best = results.best[1]

@@ -400,14 +400,13 @@ def test_save_and_load(acts, curves, tmp_path):
 def test_the_frame_has_every_number_once(curves):
     results = curves
     frame = results.to_frame()
-    assert not frame.duplicated(["position", "place", "split", "metric"]).any()
+    assert not frame.duplicated(["at", "place", "split", "metric"]).any()
     test = frame[(frame.split == "test") & (frame.metric == "accuracy")]
     assert np.array_equal(test.value.to_numpy().reshape(len(results.positions), -1).T, results.matrix)
     assert test.p_corrected.notna().all()
     assert frame[frame.metric == "auroc"].p_value.isna().all()
     assert (
-        frame.selected.sum()
-        == (frame.position.eq(results.best[0].position) & frame.place.eq(results.best[1].place)).sum()
+        frame.selected.sum() == (frame["at"].eq(results.best[0].position) & frame.place.eq(results.best[1].place)).sum()
     )
     assert results[0] is results["0"] is results.positions[0]
     with pytest.raises(UsageError, match="position 99 was not probed"):

@@ -14,11 +14,11 @@ from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError
 from probekit.evaluation import ProbeResults
 from probekit.evaluation.compare.lead import lead, optimism
-from probekit.evaluation.results.frames import COLUMNS
 from probekit.evaluation.results.report import MOST_NOTES, every_note, footnotes
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.probes import LogisticProbe
+from probekit.results.table import COLUMNS
 from probekit.verbs.train_probes import train_probes
 
 HOSTILE = 'a<script>alert("x")</script>\x1b[31m‮&'
@@ -134,17 +134,20 @@ def test_damaged_results_are_refused(results, tmp_path):
 
 def test_the_frame_is_tidy(results, tmp_path):
     frame = results.to_frame()
-    assert tuple(frame.columns) == COLUMNS
+    assert list(frame.columns) == list(COLUMNS)
     shown = [*results.layers, *results.random_init, *results.baselines]
     metrics = sum(len(values) for result in shown for values in result.metrics.values())
-    # selectivity, bits of three codes, compression, gain, p and the control of each place; the lead and the joint p
-    assert len(frame) == metrics + 5 * 8 + 2
+    # selectivity, bits of three codes, compression, gain and the control of each place; the lead and the joint p
+    assert len(frame) == metrics + 5 * 7 + 2
     assert set(frame["kind"]) == {"probe", "control", "baseline", "random-init", "lead", "curve"}
     assert not frame.duplicated(["kind", "name", "place", "split", "metric"]).any()
     bands = frame.dropna(subset="band_low")
     assert bands["metric"].tolist() == ["accuracy"] * 5
     assert (bands.eval("band_low <= value <= band_high")).all()
-    assert frame["value"].notna().all()
+    assert frame["value"].notna().equals(frame["kind"] != "curve")  # of which there is a p-value alone
+    tested = frame.dropna(subset="p_value")
+    assert tested["p_value"].tolist() == [layer.p_value for layer in results.layers]
+    assert set(tested["chance"]) == {results.baselines[0].metrics["test"]["accuracy"]}
     assert not frame["low"].notna()[frame["split"] != "test"].any()
     assert frame["low"].notna()[(frame["split"] == "test") & (frame["metric"] == "auroc")].all()
     assert (frame.dropna(subset="low").eval("low <= value <= high")).all()
@@ -185,7 +188,7 @@ def test_the_frame_holds_everything_that_the_table_shows(results):
     lead = frame[frame["kind"] == "lead"].iloc[0]
     assert f"Best minus the best baseline ({lead['name']}): {lead['value']:+z.3f}" in results.summary()
     joint = frame[frame["kind"] == "curve"].iloc[0]
-    assert (joint["metric"], joint["value"]) == ("p_value", results.meta["p_max"])
+    assert joint["p_corrected"] == results.meta["p_max"]
 
 
 def test_the_summary_is_a_table_with_the_choice_and_how_it_was_made(results):

@@ -1,28 +1,8 @@
-"""A file of results whose hash is in results.json, and the arrays in it."""
-
-import hashlib
-from pathlib import Path
+"""Checks of the arrays that files of results hold."""
 
 import numpy as np
 
-from probekit.errors import DataError
-from probekit.files.plain_files import MAX_WEIGHTS, read_bytes
 from probekit.files.records import LARGEST, ensure
-
-
-def read_part(path: Path, sha256: str) -> bytes:
-    """The content of a file of results.
-
-    Raises:
-        DataError: it is missing, unreadable, damaged, or not of these results.
-    """
-    try:
-        data = read_bytes(path, MAX_WEIGHTS)
-    except (OSError, ValueError) as error:
-        raise DataError(f"could not read {str(path)!a} ({error}); train again") from None
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise DataError(f"{str(path)!a} is not the one of these results, or is damaged; train again")
-    return data
 
 
 def check_array(x: np.ndarray, kinds: str, name: str, shape: tuple[int, ...] | None = None) -> None:

@@ -7,6 +7,9 @@ from pathlib import Path
 from probekit.errors import DataError, StorageError
 from probekit.files.durable import refused
 
+TABLE = "results.csv"
+AGAIN = "train again"
+
 
 @dataclass(frozen=True)
 class ResultsKind:
@@ -16,12 +19,20 @@ class ResultsKind:
         what: the results in words, as messages have them.
         file: the JSON that is written last, and without which nothing is there.
         also: a pattern of the names of the other files; files with other names are never deleted.
+        form: what the JSON says of its format.
+        plural: the results without an article, as in "no results here".
+        maker: the command that writes them.
+        again: what to do without them.
         inner: of several results, the kinds of which each may be, in a folder of its own.
     """
 
     what: str
     file: str
     also: str
+    form: str
+    plural: str = "results"
+    maker: str = "train-probe"
+    again: str = AGAIN
     inner: tuple[str, ...] = ()
 
     def has(self, path: Path) -> bool:
@@ -35,21 +46,62 @@ class ResultsKind:
 
 
 _PROBES = re.compile(r"\w+(\.\w+)*\.(json|safetensors)")
-_TABLE = r"results\.csv|report\.html"
 _PICTURE = r"\.(png|svg|pdf)"
-_CURVE = rf"(projection|\w+_by_layer){_PICTURE}|predictions\.parquet|training_activations\.safetensors"
-_CAUSAL = rf"(effects|layers|patching)\.csv|(causal_by_layer|patching){_PICTURE}|report\.html"
-_COMPARISON = rf"comparison\.csv|(differences|places)\.csv|comparison{_PICTURE}"
+_ANY = r"results\.csv|report\.html"  # of every kind
+_CURVE = rf"{_ANY}|(projection|\w+_by_layer){_PICTURE}|probes|predictions\.parquet|training_activations\.safetensors"
+# Tables had other names once; they are deleted with the results that they are of.
+_CAUSAL = rf"{_ANY}|(causal_by_layer|patching){_PICTURE}|(effects|layers|patching)\.csv"
+_COMPARISON = rf"{_ANY}|comparison{_PICTURE}|(comparison|differences|places)\.csv"
 _GRIDS = ("positions", "heads", "transfer")
 KINDS = {
-    "curve": ResultsKind("a curve", "results.json", rf"{_CURVE}|probes|{_TABLE}"),
-    "positions": ResultsKind("results by position", "positions.json", rf"positions{_PICTURE}|probes|{_TABLE}"),
-    "heads": ResultsKind("results by head", "heads.json", rf"heads{_PICTURE}|probes|{_TABLE}"),
-    "transfer": ResultsKind("a transfer or shift", "transfer.json", rf"transfer\.csv|transfer{_PICTURE}|report\.html"),
-    "causal": ResultsKind("causal results", "causal.json", _CAUSAL),
-    "comparison": ResultsKind("a comparison", "comparison.json", _COMPARISON),
-    "curves": ResultsKind("several curves", "curves.json", rf"curves{_PICTURE}|{_TABLE}", ("curve",)),
-    "grids": ResultsKind("several grids", "grids.json", rf"grids{_PICTURE}|{_TABLE}", _GRIDS),
+    "curve": ResultsKind("a curve", "results.json", _CURVE, "probekit.results/2"),
+    "positions": ResultsKind(
+        "results by position",
+        "positions.json",
+        rf"{_ANY}|positions{_PICTURE}|probes",
+        "probekit.positions/1",
+        "results by position",
+    ),
+    "heads": ResultsKind(
+        "results by head", "heads.json", rf"{_ANY}|heads{_PICTURE}|probes", "probekit.heads/1", "results by head"
+    ),
+    "transfer": ResultsKind(
+        "a transfer or shift",
+        "transfer.json",
+        rf"{_ANY}|transfer{_PICTURE}|transfer\.csv",
+        "probekit.transfer/1",
+        "results of transfer",
+        "transfer",
+    ),
+    "causal": ResultsKind(
+        "causal results",
+        "causal.json",
+        _CAUSAL,
+        "probekit.causal/2",
+        "causal results",
+        "probekit causal",
+        "run probekit causal again",
+    ),
+    "comparison": ResultsKind(
+        "a comparison",
+        "comparison.json",
+        _COMPARISON,
+        "probekit.comparison/1",
+        "comparison",
+        "compare",
+        "compare again",
+    ),
+    "curves": ResultsKind(
+        "several curves",
+        "curves.json",
+        rf"{_ANY}|curves{_PICTURE}",
+        "probekit.curves/1",
+        "curves",
+        inner=("curve",),
+    ),
+    "grids": ResultsKind(
+        "several grids", "grids.json", rf"{_ANY}|grids{_PICTURE}", "probekit.grids/1", "grids", inner=_GRIDS
+    ),
 }
 
 

@@ -1,0 +1,167 @@
+"""Results of probes as rows of the one table (`probekit.results.table`)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from probekit.evaluation.results.data import (
+    EMBEDDING,
+    BaselineResult,
+    LayerResult,
+    ProbeData,
+    TransferCell,
+    TransferData,
+)
+from probekit.evaluation.results.verdict import chance_of
+from probekit.points import Place, depth_of
+from probekit.results.table import TableRow, ends_of
+
+SHOWN_RATES = {"tpr": "tpr_at_fpr_0.01", "test_fpr": "fpr_at_fpr_0.01"}  # of the threshold that validation chose
+
+
+def curves_rows(curves: Sequence[ProbeData]) -> list[TableRow]:
+    """The rows of all curves; those that several share, such as a baseline's, are there once."""
+    return list({tuple(row.items()): row for curve in curves for row in curve_rows(curve)}.values())
+
+
+def curve_rows(data: ProbeData) -> list[TableRow]:
+    """One row per probe, baseline, control task or random-weights probe, split and metric; then rows of the curve.
+
+    The rows of the curve have the kinds "procedure" (the scores of nested folds), "lead" (the quoted score minus the
+    best baseline's, whose name they have), "lead over pooled" (of a probe over a sequence: minus that of the mean or
+    the last token), "change without nuisance" (of each place, after the columns were regressed out) and "curve" (the
+    p-value of the best of all layers, which pays for the choice; it has no value).
+    """
+    rows = [row for layer in data.layers for row in (*_scores(data, "probe", layer), *_of_layer(data, layer))]
+    for baseline in data.baselines:
+        reads = baseline.name == EMBEDDING  # the others know nothing of activations, so probes share them
+        rows += [row if reads else {**row, "probe": None} for row in _scores(data, "baseline", baseline)]
+    for kind, layers in (("random-init", data.random_init), ("residual", data.residual)):
+        rows += [row for layer in layers for row in _scores(data, kind, layer)]
+    for how, layers in data.pooled.items():
+        rows += [{**row, "name": f"{how} token"} for layer in layers for row in _scores(data, "pooled", layer)]
+    about = about_curve(data.meta)
+    return [{**about, **row} for row in (*rows, *_changes(data), *_of_curve(data))]
+
+
+def about_curve(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The cells that all rows of a curve or a grid share."""
+    names = {name: str(meta[name]) for name in ("model", "task", "label", "probe")}
+    return {**names, "name": names["probe"], "position": str(meta["position"])}
+
+
+def place_cells(result: LayerResult | TransferCell, n_layers: int | None) -> dict[str, Any]:
+    """The cells of a place: `n_layers` is of the model; without it there is no depth."""
+    depth = None if n_layers is None else depth_of(Place(result.point, result.layer), n_layers)
+    return {"point": result.point, "layer": result.layer, "depth": depth, "place": result.place}
+
+
+def score_rows(result: LayerResult | BaselineResult, n: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    """A row for each metric of each split; `n` is how many rows a split has, of "test" at least."""
+    for split, values in result.metrics.items():
+        for metric, value in values.items():
+            row = {"split": split, "n": n.get(split, n["test"]), "metric": metric, "value": value}
+            row |= {"C": result.C, "converged": result.converged}
+            yield row | (ends_of(result.intervals.get(metric)) if split == "test" else {})
+
+
+def _scores(data: ProbeData, kind: str, result: LayerResult | BaselineResult) -> list[dict[str, Any]]:
+    is_layer = isinstance(result, LayerResult)
+    cells = {"kind": kind} | (_where(data, result) if is_layer else {"name": result.name})
+    marks = _marks(data, result) if is_layer and kind == "probe" else {}
+    rows = [cells | row | marks for row in score_rows(result, data.meta["n"])]
+    for row in rows:
+        if row["split"] == "test" and row["metric"] == data.headline and is_layer:
+            row |= ends_of(result.band, "band_low", "band_high")
+            if kind == "probe":
+                row |= {"chance": chance_of(data), "p_value": result.p_value}
+    return rows
+
+
+def _where(data: ProbeData, layer: LayerResult) -> dict[str, Any]:
+    return {**place_cells(layer, data.meta["n_layers"]), "C": layer.C, "converged": layer.converged}
+
+
+def _marks(data: ProbeData, layer: LayerResult) -> dict[str, Any]:
+    """Whether the layer was selected, is statistically tied with the best, and has the largest C of the grid."""
+    is_quoted = data.quoted is not None and layer is data.quoted.layer
+    return {"selected": is_quoted, "in_best_set": layer.in_best_set, "at_edge": layer.is_at_edge}
+
+
+def _of_layer(data: ProbeData, layer: LayerResult) -> list[dict[str, Any]]:
+    """Selectivity, codelength, R2 of each output and control task of a layer, as rows of the test split."""
+    code = layer.codelength or {}
+    found: dict[str, Any] = {"selectivity": layer.selectivity, "codelength_bits": code.get("bits")}
+    found |= {name: code.get(name) for name in ("uniform_bits", "prior_bits", "compression", "gain")}
+    found |= {f"r2_output_{k}": value for k, value in enumerate(layer.outputs)}
+    where, marks = {**_where(data, layer), "split": "test"}, {"kind": "probe", **_marks(data, layer)}
+    rows = [{**where, **marks, "metric": name, "value": value} for name, value in found.items() if value is not None]
+    if layer.control is not None:
+        own = {"kind": "control", "name": "control", "metric": data.headline, "value": layer.control}
+        rows.append({**where, **own})
+    for name, shown in SHOWN_RATES.items():
+        if layer.rates is not None and name in layer.rates:
+            rates = {end: layer.rates[key] for end, key in (("low", f"{name}_low"), ("high", f"{name}_high"))}
+            rows.append({**where, **marks, "metric": shown, "value": layer.rates[name], **rates})
+    return rows
+
+
+def _changes(data: ProbeData) -> list[dict[str, Any]]:
+    """How far each place changes without the nuisances."""
+    changes = {each["place"]: each for each in (data.meta.get("nuisance") or {"changes": []})["changes"]}
+    return [
+        {
+            "kind": "change without nuisance",
+            **_where(data, layer),
+            "split": "test",
+            "metric": data.headline,
+            "value": changes[layer.place]["change"],
+            **ends_of(changes[layer.place]["interval"]),
+        }
+        for layer in data.residual
+        if layer.place in changes
+    ]
+
+
+def _of_curve(data: ProbeData) -> list[dict[str, Any]]:
+    """The scores of the complete procedure, the lead over the best baseline, and the p-value of the best layer."""
+    rows = procedure_rows(data.procedure) if data.procedure is not None else []
+    compared = [("lead", lead["baseline"], lead)] if (lead := data.meta.get("lead")) is not None else []
+    pooled = data.meta.get("pooled") or {}
+    compared += [("lead over pooled", f"{how} token", each) for how, each in pooled.items()]
+    for kind, name, each in compared:
+        own = {"kind": kind, "name": name, "metric": data.headline, "value": each["over"]}
+        rows.append({**own, **ends_of(each["interval"])})
+    if (p_max := data.meta.get("p_max")) is not None:
+        rows.append({"kind": "curve", "metric": data.headline, "p_corrected": p_max})
+    return [{**row, "split": "test", "point": data.meta["point"]} for row in rows]
+
+
+def procedure_rows(procedure: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The scores of nested folds, which select anew in each fold."""
+    return [
+        {
+            "kind": "procedure",
+            "split": "test",
+            "n": procedure.get("n"),
+            "metric": metric,
+            "value": value,
+            **ends_of(procedure["intervals"].get(metric)),
+        }
+        for metric, value in procedure["metrics"].items()
+    ]
+
+
+def transfer_rows(data: TransferData) -> list[TableRow]:
+    """One row per train task, test task, layer and metric; `selected` is of the train task's best layer."""
+    meta = data.meta
+    about = {name: str(meta[name]) for name in ("model", "task", "label", "probe", "position") if name in meta}
+    rows = []
+    for cell in data.cells:
+        where = {"train_task": cell.train_task, "test_task": cell.test_task, **place_cells(cell, meta.get("n_layers"))}
+        where |= {"C": cell.C, "converged": cell.converged, "selected": cell.chosen}
+        rows += [
+            {**about, "kind": "probe", "name": about["probe"], **where, "split": "test", "metric": metric}
+            | {"value": value, **ends_of(cell.intervals.get(metric))}
+            for metric, value in cell.metrics.items()
+        ]
+    return rows

@@ -1,0 +1,93 @@
+"""The one tidy table of results: a row for each number, and the same columns for every kind of results."""
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from probekit.text import spreadsheet_cell
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TableRow = Mapping[str, Any]
+"""The cells of a row by column; columns that it lacks are empty."""
+
+_TEXT, _WHOLE, _REAL, _FLAG = "object", "Int64", "float64", "boolean"
+COLUMNS = {
+    "kind": _TEXT,  # what the number is of: "probe", "baseline", "lead", "effect", "difference" and more
+    "run": _TEXT,  # of a comparison
+    "model": _TEXT,
+    "task": _TEXT,
+    "label": _TEXT,  # the label set
+    "probe": _TEXT,  # empty for baselines that read no activations
+    "name": _TEXT,  # of the probe, the baseline, the method, or what was subtracted
+    "train_task": _TEXT,  # of a transfer; of a shift, the value that was trained on
+    "test_task": _TEXT,
+    "position": _TEXT,  # the token that is read
+    "by": _TEXT,  # what there is a curve or a cell for each of: "position", "head"
+    "at": _TEXT,  # which of them
+    "token": _TEXT,  # its text
+    "point": _TEXT,
+    "layer": _WHOLE,
+    "depth": _REAL,  # the share of the model's blocks before it
+    "place": _TEXT,
+    "direction": _TEXT,  # of an edit
+    "scale": _REAL,
+    "C": _REAL,
+    "converged": _FLAG,
+    "split": _TEXT,
+    "n": _WHOLE,  # rows
+    "metric": _TEXT,
+    "value": _REAL,
+    "low": _REAL,  # the 95% interval
+    "high": _REAL,
+    "band_low": _REAL,  # the band that holds the complete curve; of an effect, the range of the placebos
+    "band_high": _REAL,
+    "chance": _REAL,
+    "p_value": _REAL,
+    "p_corrected": _REAL,
+    "selected": _FLAG,
+    "in_best_set": _FLAG,
+    "at_edge": _FLAG,
+    "note": _TEXT,
+}
+
+
+def results_table(rows: Iterable[TableRow]) -> "pd.DataFrame":
+    """The rows as a DataFrame with `COLUMNS`."""
+    import pandas as pd
+
+    cells = [tuple(row.get(name) for name in COLUMNS) for row in rows]
+    return pd.DataFrame(cells, columns=list(COLUMNS), dtype=object).astype(COLUMNS)
+
+
+def csv_bytes(table: "pd.DataFrame") -> bytes:
+    """A table as CSV in UTF-8, whose texts, which may come from data, are no formulas for a spreadsheet."""
+    safe = table.copy(deep=False)
+    for name in table.select_dtypes(object):
+        safe[name] = [_cell(cell) if isinstance(cell, str) else cell for cell in table[name]]
+    return safe.to_csv(index=False, lineterminator="\n").encode()
+
+
+def parquet_bytes(table: "pd.DataFrame") -> bytes:
+    """A table as Parquet."""
+    out = io.BytesIO()
+    safe = table.map(lambda cell: _utf8(cell) if isinstance(cell, str) else cell)
+    safe.to_parquet(out, index=False)
+    return out.getvalue()
+
+
+def ends_of(interval: Sequence[float] | None, low: str = "low", high: str = "high") -> dict[str, float]:
+    """The two cells of an interval; none for None."""
+    return {} if interval is None else {low: interval[0], high: interval[1]}
+
+
+def _cell(text: str) -> str:
+    """A number, such as the position -1, stays as it is."""
+    text = _utf8(text)
+    return text if text.removeprefix("-").isdecimal() else spreadsheet_cell(text)
+
+
+def _utf8(text: str) -> str:
+    """A lone surrogate, which JSON can hold and UTF-8 cannot, becomes its escape."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,56 @@
+"""A comparison as rows of the one table (`probekit.results.table`)."""
+
+from typing import Any
+
+from probekit.results.table import TableRow, ends_of
+from probekit.side_by_side.data import ComparedRun, ComparisonData
+
+FACTS = ("model", "task", "label", "probe", "position")
+
+
+def comparison_rows(data: ComparisonData) -> list[TableRow]:
+    """The places of every run ("probe"), its quoted score ("run"), and the differences, named by what is subtracted."""
+    rows = []
+    for number, run in enumerate(data.runs):
+        about = _about(run)
+        rows += [{**about, **row} for row in (*_places(run), *_quoted(run))]
+        for each in (each for each in data.differences if each.run == number):
+            ends = ends_of(each.interval) | {"p_value": each.p_value, "p_corrected": each.corrected}
+            own = {"kind": "difference", "name": data.runs[each.minus].name, "n": each.n, "value": each.difference}
+            rows.append({**about, **own, **ends, "note": f"{each.kind}{': ' if each.why else ''}{each.why}"})
+    return rows
+
+
+def _about(run: ComparedRun) -> dict[str, Any]:
+    names = {name: run.facts.get(name) for name in FACTS}
+    return {**names, "run": run.name, "name": names["probe"], "split": "test", "n": run.n_test, "metric": run.headline}
+
+
+def _places(run: ComparedRun) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": "probe",
+            "point": place.point,
+            "layer": place.layer,
+            "depth": place.depth,
+            "place": place.place,
+            "value": place.value,
+            "low": place.low,
+            "high": place.high,
+            "p_corrected": place.above_chance,
+            **ends_of(place.band, "band_low", "band_high"),
+            "selected": number == run.best,
+        }
+        for number, place in enumerate(run.places)
+    ]
+
+
+def _quoted(run: ComparedRun) -> list[dict[str, Any]]:
+    """The score to quote; with nested folds it is of no place."""
+    if run.estimate is None:
+        return []
+    place = run.quoted
+    where = {} if place is None else {"point": place.point, "layer": place.layer, "place": place.place}
+    depth = None if place is None else place.depth
+    score = {"value": run.estimate, **ends_of(run.interval), "chance": run.chance, "converged": run.converged}
+    return [{"kind": "run", **where, "depth": depth, **score}]
