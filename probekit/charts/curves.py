@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from probekit.charts.palette import NAME_LENGTH, short
+from probekit.evaluation.results.coordinates import within_text
 from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
 from probekit.evaluation.results.wording import metric_name, position_name, quick_text
 from probekit.points import base_name
@@ -123,6 +124,7 @@ def facts(results: ProbeData) -> dict[str, str]:
     names = {key: short(meta[key]) for key in ("label", "model", "task")}
     point = printable(meta["point"]) if len(layers) > 1 else place_text(results, layers[0])
     names |= {"point": point, "position": position_name(meta["position"]), "probe": f"{printable(meta['probe'])} probe"}
+    names |= {"within": short(within_text(meta))}
     n, folds = f"{meta['n']['test']:,}", meta.get("folds")
     names["examples"] = f"{folds} nested folds of {n} examples" if folds else f"{n} test examples"
     return names | {"quick": quick_text(meta)}

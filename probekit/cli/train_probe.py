@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ORDER = """
     store layer point label probe position quick out baseline metric C
-    by least_texts aggregate concatenate folds drop_leaks on_bad_row nuisance shift_column
+    by within least_texts aggregate concatenate folds drop_leaks on_bad_row nuisance shift_column
     controls control_type control_C no_codelength no_intervals
     title no_title width format projection log_to seed check memory engine workers gpus_per_worker address
 """
@@ -81,6 +81,7 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions, picture: PictureOptio
         probekit train-probe runs/gpt2-sst2 --point resid_pre,attn_out --label all
         probekit train-probe runs/gpt2-sst2 --probe logistic,mean-diff
         probekit train-probe runs/gpt2-sst2-all --by position
+        probekit train-probe runs/gpt2-sst2 --within length
         probekit train-probe runs/gpt2-sst2-heads --by head --point z,v --label all
         probekit train-probe runs/gpt2-sst2 --probe mean-diff --projection
         probekit train-probe runs/gpt2-sst2 --probe k-sparse --set train-probe.probe.k=4
@@ -93,6 +94,8 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions, picture: PictureOptio
         raise UsageError(
             f"--projection draws one layer of one curve, and --by {options.by} makes several; leave it out"
         )
+    if job.projection and options.within is not None:
+        raise UsageError("--projection draws one curve, and --within makes several; leave one of them out")
     if options.shift_column is not None and (job.projection or job.log_to is not None):
         which = "--projection" if job.projection else "--log-to"
         raise UsageError(
@@ -199,7 +202,7 @@ def train(
 
 def _kind(options: ProbeOptions, several: dict[str, Any]) -> str:
     """The kind of results that the options ask for, a key of `KINDS`."""
-    if several:
+    if several or options.within is not None:
         return "curves" if options.by is None and options.shift_column is None else "grids"
     if options.shift_column is not None:
         return "transfer"

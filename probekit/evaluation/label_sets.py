@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from probekit.errors import DataError
 from probekit.evaluation.compare.baselines import Baseline, LabelledInputs, model_free_baselines
 from probekit.evaluation.compare.controls import ControlTasks, draw_controls, record_of_controls
 from probekit.evaluation.compare.lengths import length_features
@@ -76,13 +77,18 @@ def plan_label_sets(
         DataError: a split or fold without all classes.
     """
     texts, sets = Comparisons(near=searches_near_duplicates(options)), []
-    shared: dict[str, SharedParts] = {}
+    shared: dict[tuple[str, str], SharedParts] = {}
     for own in requests:
         first = own[0]
-        if first.label not in shared:
+        if first.rows_key not in shared:
             known = [each.bootstrap for each in shared.values()]
-            shared[first.label] = _shared_parts(first, options, texts, begin, known)
-        sets.append(_planned(own, options, texts, shared[first.label]))
+            try:
+                shared[first.rows_key] = _shared_parts(first, options, texts, begin, known)
+            except DataError as error:
+                if first.group is None:
+                    raise
+                raise DataError(f"{first.group.column} {first.group.value!a:.40}: {error}") from None
+        sets.append(_planned(own, options, texts, shared[first.rows_key]))
     return sets
 
 

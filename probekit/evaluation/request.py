@@ -21,6 +21,7 @@ from probekit.errors import DataError, UsageError
 from probekit.evaluation.fits.sequences import labels_of_texts
 from probekit.evaluation.fits.stream import check_room
 from probekit.evaluation.reading import checked_activations, one_position, position_of, rows_read
+from probekit.evaluation.surface.within import RowGroup, row_groups
 from probekit.options import CurveOptions, CurvesArguments
 from probekit.options.curve import SEQUENCE_NAMES
 from probekit.options.probe import BY_HEAD
@@ -52,7 +53,9 @@ class Request:
         strengths: values of C to choose from, rising; [None] for a probe without C.
         point: short name.
         places: in the order of the curve.
-        rows: the examples of the activations that have a label, int64, where some have none; None is all.
+        rows: the examples of the activations that have a label and are in the group, int64; None is all.
+        group: whose rows they are, where values of a column have a curve each.
+        unlabelled: how many rows have no label.
     """
 
     acts: Activations
@@ -65,6 +68,13 @@ class Request:
     point: str
     places: list[Place]
     rows: np.ndarray | None = None
+    group: RowGroup | None = None
+    unlabelled: int = 0
+
+    @property
+    def rows_key(self) -> tuple[str, str]:
+        """Label set and group: requests with the same have the same rows, audit and baselines."""
+        return self.label, "" if self.group is None else self.group.value
 
 
 def check_request(acts: Activations, options: CurveOptions) -> Request:
@@ -95,7 +105,7 @@ def check_request(acts: Activations, options: CurveOptions) -> Request:
 
 
 def check_requests(acts: Activations, options: CurvesArguments) -> list[list[Request]]:
-    """For each label set and in it for each probe, a request for each point.
+    """For each label set, in it for each group of rows and then for each probe, a request for each point.
 
     Where C is chosen, without folds and without validation rows, some of train become validation; the probes of a label
     set have the same rows, so that they can be compared.
@@ -114,7 +124,7 @@ def check_requests(acts: Activations, options: CurvesArguments) -> list[list[Req
     curves = curves_of(acts, options)
     if options.concatenate:
         acts, curves = _side_by_side(acts, curves)
-    sets = [_of_probes(acts, options, label) for label in labels]
+    sets = [_of_probes(acts, options, label, group) for label in labels for group in _groups(acts, options, label)]
     requests = _with_the_same_rows([each for own in sets for each in own])
     if options.folds is None:
         requests = _carved_by_label(requests, options.seed)
@@ -131,15 +141,20 @@ def _check_rooms(requests: Sequence[Request]) -> None:
             check_room(each.features, place)
 
 
-def _of_probes(acts: Activations, options: CurvesArguments, label: str) -> list[Request]:
-    """The request of each probe for one label set, without its places.
+def _groups(acts: Activations, options: CurvesArguments, label: str) -> Sequence[RowGroup | None]:
+    """The groups of rows that have curves of their own; None is all rows."""
+    return [None] if options.within is None else row_groups(acts, options, label)
+
+
+def _of_probes(acts: Activations, options: CurvesArguments, label: str, group: RowGroup | None) -> list[Request]:
+    """The request of each probe for one label set and group of rows, without its places.
 
     Raises:
         UsageError: as `_of_label`; two probes of one name.
     """
     several = options.each_probe
-    read, rows = _labelled_rows(acts, label)
-    made = [_of_probe(read, rows, label, options, probe) for probe in several]
+    known = _labelled_rows(acts, label, group)
+    made = [replace(_of_probe(*known, label, options, probe), group=group) for probe in several]
     names = [probe_name(request.probe) for request in made]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"two of the probes for {label!a} are {twice[0]}; give each once")
@@ -147,13 +162,13 @@ def _of_probes(acts: Activations, options: CurvesArguments, label: str) -> list[
 
 
 def _carved_by_label(requests: Sequence[Request], seed: int) -> list[Request]:
-    """The requests with validation rows where one of their label set chooses its C."""
-    choose = {each.label for each in requests if len(each.strengths) > 1}
-    known: dict[str, Activations] = {}
+    """The requests with validation rows where one of their label set and group chooses its C."""
+    choose = {each.rows_key for each in requests if len(each.strengths) > 1}
+    known: dict[tuple[str, str], Activations] = {}
     for each in requests:
-        if each.label in choose and each.label not in known:
-            known[each.label] = _carved(each, seed).acts
-    return [replace(each, acts=known.get(each.label, each.acts)) for each in requests]
+        if each.rows_key in choose and each.rows_key not in known:
+            known[each.rows_key] = _carved(each, seed).acts
+    return [replace(each, acts=known.get(each.rows_key, each.acts)) for each in requests]
 
 
 def position_request(acts: Activations, options: CurvesArguments) -> Request:
@@ -190,18 +205,27 @@ def _of_label(acts: Activations, options: CurveOptions, label: str) -> Request:
     return _of_probe(*_labelled_rows(acts, label), label, options, options.probe)
 
 
-def _labelled_rows(acts: Activations, label: str) -> tuple[Activations, np.ndarray | None]:
-    """The activations of the examples that have a label, and these examples; None is all."""
+_Rows = tuple[Activations, np.ndarray | None, int]
+
+
+def _labelled_rows(acts: Activations, label: str, group: RowGroup | None = None) -> _Rows:
+    """The activations of the examples of a group that have a label, these examples (None is all), and how many lack it.
+
+    Those of a column's values are of rows that have a label.
+    """
     missing = unlabelled_rows(acts.task, label)
-    if not missing.any():
-        return acts, None
-    rows = np.flatnonzero(~missing)
+    kept = ~missing if group is None else group.rows
+    if kept.all():
+        return acts, None, 0
+    rows = np.flatnonzero(kept)
     _check_labelled(acts.task, label, rows)
-    return RowsOf(acts, rows), rows
+    return RowsOf(acts, rows), rows, int(missing.sum())
 
 
-def _of_probe(acts: Activations, rows: np.ndarray | None, label: str, options: CurveOptions, given: Any) -> Request:
-    """The request for one label set and probe, without its places; `acts` and `rows` are from `_labelled_rows`."""
+def _of_probe(
+    acts: Activations, rows: np.ndarray | None, unlabelled: int, label: str, options: CurveOptions, given: Any
+) -> Request:
+    """The request for one label set and probe, without its places; what is first is from `_labelled_rows`."""
     n_classes = len(acts.label_names[label])
     probe = find_probe(given, n_classes, label, getattr(options, "aggregate", None))
     labels = np.asarray(acts.labels[label])
@@ -212,7 +236,7 @@ def _of_probe(acts: Activations, rows: np.ndarray | None, label: str, options: C
         )
     is_one = given is options.probe  # of several probes, those that have a C take it
     strengths = probe_strengths(probe, options.C if is_one or probe.has_C else None)
-    return Request(acts, acts, label, labels, n_classes, probe, strengths, "", [], rows)
+    return Request(acts, acts, label, labels, n_classes, probe, strengths, "", [], rows, unlabelled=unlabelled)
 
 
 def _check_labelled(task: Task, label: str, rows: np.ndarray) -> None:

@@ -87,12 +87,14 @@ def latex_curve(data: ProbeData) -> str:
 
 def latex_curves(curves: Sequence[ProbeData]) -> str:
     """The table of several curves, one row for each."""
-    header = ["label", "point", "probe", "best place", "metric", "test", "95% interval", "over best baseline"]
+    within = next((curve.meta["within"]["column"] for curve in curves if curve.meta.get("within")), "")
+    header = ["label", "point", within, "probe", "best place", "metric", "test", "95% interval", "over best baseline"]
     header, *rows = without_empty_columns([header, *map(_curve_row, curves)])
     lines = [_line(row) for row in rows]
     meta = curves[0].meta
     caption = f"Probes of {printable(meta['model'])} ({printable(meta['task'])}). {_caption(*curves)}"
-    return _table([_line(header)], [lines], len(header), 3, caption, f"probes {meta['task']} {meta['model']}")
+    name, left = f"probes {meta['task']} {meta['model']}", header.index("probe") + 1
+    return _table([_line(header)], [lines], len(header), left, caption, name)
 
 
 def _curve_row(curve: ProbeData) -> list[str]:
@@ -102,6 +104,7 @@ def _curve_row(curve: ProbeData) -> list[str]:
     return [
         str(meta["label"]),
         str(meta["point"]),
+        (meta.get("within") or {"value": ""})["value"],
         str(meta["probe"]),
         "" if quoted is None else quoted.place,
         metric_name(curve.headline),
@@ -141,11 +144,16 @@ def _rows(data: ProbeData) -> list[list[str]]:
 
 
 def _caption(data: ProbeData, *others: ProbeData) -> str:
-    n = data.meta["n"]
+    every = [each.meta["n"] for each in (data, *others)]
     probes = list(dict.fromkeys(str(each.meta["probe"]) for each in (data, *others)))
-    sizes = ", ".join(f"{n[split]:,} {split}" for split in n)
+    sizes = ", ".join(f"{_range([n[split] for n in every if split in n])} {split}" for split in every[0])
     chosen = "" if data.quoted is None or data.quoted.layer is None else " Bold: selected on validation."
     return f"{'Probe' if len(probes) == 1 else 'Probes'}: {', '.join(probes)}; examples: {sizes}.{chosen}"
+
+
+def _range(counts: Sequence[int]) -> str:
+    """98, or 86 to 98."""
+    return " to ".join(f"{n:,}" for n in dict.fromkeys((min(counts), max(counts))))
 
 
 def _line(cells: Sequence[str], bold: bool = False) -> str:

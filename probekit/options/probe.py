@@ -61,6 +61,7 @@ def _without(name: str, others: Iterable[str], what: str) -> tuple[Conflict, ...
 
 _OF_BY = "by={0.by!r} (--by) reads one token of each text at one layer at a time"
 _OF_NUISANCE = "--nuisance (nuisance=) reads one row of each text at one position"
+_OF_WITHIN = "--within (within=) makes a curve of each value of a column"
 _OF_SHIFT = "--shift-column (shift_column=) reads one row of each text on the task's splits"
 _ROWS = ("folds", "by", "aggregate")
 
@@ -211,16 +212,27 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
     least_texts: int = option(
         LEAST_TEXTS,
         "Texts of each class that a position needs in each split or fold, with --by; or a value in train and test, "
-        "with --shift-column.",
+        "with --shift-column and --within.",
         notes="Positions with fewer are left out, and the results name them. Where tokens have labels, classes with "
         "fewer are left out at that position, if two remain; with folds such positions are left out. A regression "
         "needs as many in all.",
         kind=whole(1),
         heading=READ,
     )
+    within: str | None = option(
+        None,
+        "A curve for the rows with each value of this column: length, tokens, position, frequency, a kept column or a "
+        "label set.",
+        notes="Each is fitted, chosen and tested on these rows alone. Frequency is how often the token (or word) that "
+        "is read is read in train; many numbers are cut at the quartiles of train. Values with fewer rows of a class "
+        "than `least_texts` in train or test have no curve. The call returns `ProbeCurves`.",
+        metavar="COLUMN",
+        heading=READ,
+    )
     nuisance: str | Sequence[str] | None = option(
         None,
-        "Columns that the probe may be reading instead: length, tokens, position, kept columns or label sets.",
+        "Columns that the probe may be reading instead: length, tokens, position, frequency, kept columns or label "
+        "sets.",
         notes="A model of these alone is a baseline, with the probe's protocol and budget; a second curve shows the "
         "probes after the columns are regressed out of the activations, linearly and on the fitted rows. `extract "
         "--keep-columns` keeps columns. Length is in characters, words, sentences and tokens; position is the token's "
@@ -230,10 +242,10 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
     shift_column: str | None = option(
         None,
         "Train on the rows with one value of this column, test on those with each: a matrix of values.",
-        notes="A kept column, another label set, length (in words) or tokens; many numbers are cut at the quartiles of "
-        "train. C and layer are chosen on validation rows of the training values. With three values or more the last "
-        "row is trained on all values but the tested one. The call returns `TransferResults`; of several points, label "
-        "sets or probes `ProbeGrids`.",
+        notes="A kept column, another label set, length (in words), tokens, position or frequency; many numbers are "
+        "cut at the quartiles of train. C and layer are chosen on validation rows of the training values. With three "
+        "values or more the last row is trained on all values but the tested one. The call returns "
+        "`TransferResults`; of several points, label sets or probes `ProbeGrids`.",
         metavar="NAME",
     )
     baselines: bool | None = option(
@@ -257,6 +269,7 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
             "nothing leaks; leave it out",
         ),
         *_without("by", ("concatenate",), _OF_BY),
+        *_without("within", ("by", "shift_column"), _OF_WITHIN),
         *_without("nuisance", ("by", "aggregate"), _OF_NUISANCE),
         *_without(
             "shift_column",
@@ -384,7 +397,8 @@ class CurvesArguments(ProbeArguments):
     @property
     def several(self) -> bool:
         """Whether several curves were requested, rather than one."""
-        return self.points is not None or self.probes is not None or self.label_sets is not None
+        named = (self.points, self.probes, self.label_sets, self.within)
+        return any(given is not None for given in named)
 
     @property
     def each_probe(self) -> tuple[Any, ...]:

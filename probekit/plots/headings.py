@@ -78,6 +78,7 @@ def title_of(curves: Sequence[Curve]) -> str:
 def _subtitle(curves: Sequence[Curve], notes: list[str], room: float) -> list[str]:
     shared = shared_facts([curve.results for curve in curves])
     read = ", ".join(shared[key] for key in ("point", "position") if key in shared)
+    read = ", ".join(part for part in (read, shared.get("within", "")) if part)
     parts = [read, shared.get("probe", ""), shared.get("examples", ""), shared.get("quick", ""), *notes]
     return wrapped("; ".join(part for part in parts if part), room)
 

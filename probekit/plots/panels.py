@@ -1,7 +1,7 @@
 """Several curves in one picture: those that can be compared on the same axes, the others in panels side by side.
 
-With several probes at several points there is a row of panels for each label set, and in it a panel for each point,
-with a curve for each probe. The panels of a row have the same y axis.
+With several probes, or values of a column, at several points there is a row of panels for each label set, and in it a
+panel for each point, with a curve for each of them. The panels of a row have the same y axis.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from probekit.charts.curves import BAND, POINTWISE, metric_of
 from probekit.charts.palette import short
-from probekit.evaluation.results.curves_report import has_several_probes
+from probekit.evaluation.results.coordinates import coordinates, shown_coordinates, within_text
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.wording import decoding
 from probekit.options.check import is_real
@@ -73,20 +73,26 @@ def save_curves_plot(curves: Sequence[ProbeData], folder: str | Path, options: P
 def panels_of(curves: Sequence[ProbeData]) -> list[list[ProbeData]]:
     """The curves of each panel.
 
-    They are those of one label set, with several probes at several points of one point of it, and with one point and
-    one probe those of one metric. Curves of one label set have the same test rows and the same chance level.
+    They are those of one label set, with several probes (or values) at several points of one point of it, and with one
+    point and one of these those of one metric. Curves of one label set and value have the same test rows and the same
+    chance level.
     """
     one_point = len({curve.meta["point"] for curve in curves}) == 1
     panels: dict[tuple[str, ...], list[ProbeData]] = {}
     for curve in curves:
-        key = (curve.headline,) if one_point and not has_several_probes(curves) else (curve.meta["label"],)
+        key = (curve.headline,) if one_point and not _has_several_of_a_point(curves) else (curve.meta["label"],)
         panels.setdefault((*key, curve.meta["point"]) if _is_grid(curves) else key, []).append(curve)
     return list(panels.values())
 
 
 def _is_grid(curves: Sequence[ProbeData]) -> bool:
     """Whether there is a row for each label set, with a panel for each point."""
-    return has_several_probes(curves) and len({curve.meta["point"] for curve in curves}) > 1
+    return _has_several_of_a_point(curves) and len({curve.meta["point"] for curve in curves}) > 1
+
+
+def _has_several_of_a_point(curves: Sequence[ProbeData]) -> bool:
+    """Whether several curves have the same label set and point: of several probes, or of the values of a column."""
+    return len(shown_coordinates(curves)) > 2
 
 
 def _panels(curves: Sequence[ProbeData]) -> list[_Panel]:
@@ -153,8 +159,10 @@ def _draw_with_one_legend(panels: Sequence[_Panel], figure: Figure, axes: Sequen
 
 
 def _names(curves: Sequence[ProbeData]) -> list[str | None]:
-    """What the curves of a panel differ in: point, label set or probe."""
+    """What the curves of a panel differ in."""
     if len(curves) == 1:
         return [None]
-    by = next(key for key in ("point", "label", "probe") if key == "probe" or len({c.meta[key] for c in curves}) > 1)
-    return [str(curve.meta[by]) for curve in curves]
+    every = [coordinates(curve.meta) | {"within": within_text(curve.meta)} for curve in curves]
+    differ = [name for name in ("point", "label", "within", "probe") if len({one[name] for one in every}) > 1]
+    shown = differ[:1] if differ[:1] in (["point"], ["label"]) else differ
+    return [", ".join(one[name] for name in shown) for one in every]

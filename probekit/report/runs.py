@@ -9,6 +9,7 @@ from probekit.activations import Store, load_activations
 from probekit.causal.results.results import CausalResults
 from probekit.errors import DataError, ProbekitError
 from probekit.evaluation import HeadResults, PositionResults, ProbeCurves, ProbeGrids, ProbeResults, TransferResults
+from probekit.evaluation.results.coordinates import within_text
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.grids import CLASSES
 from probekit.machine.progress import SILENT
@@ -164,6 +165,7 @@ def title_of_run(run: ReportRun) -> str:
         what = f"shift of {printable(meta['label'])} over {printable(shift['column'])}" if shift else "transfer"
         return f"{what} in {printable(meta['model'])}: {printable(meta['point'])}"
     parts = [str(meta[key]) for key in ("label", "point", "probe") if meta.get(key)]
+    parts += [within] if (within := within_text(meta)) else []
     if isinstance(run.results, PositionResults):
         parts.append(f"by {_axis(run.results)}")
     return f"{', '.join(map(printable, parts))} in {printable(meta['model'])}"

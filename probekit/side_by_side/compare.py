@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from probekit.errors import UsageError
+from probekit.evaluation.results.coordinates import coordinates
 from probekit.evaluation.results.wording import metric_name
 from probekit.machine.threads import one_thread
 from probekit.machine.versions import versions_of
@@ -112,7 +113,7 @@ def _check_different(runs: Sequence[NamedRun]) -> None:
 
 def _key(run: NamedRun) -> tuple[Any, ...]:
     """Which curve of a folder, and which place of it."""
-    curve = [run.data.meta[name] for name in ("label", "point", "probe")]
+    curve = coordinates(run.data.meta).values()
     return (*curve, None if run.place is None else run.place.place)
 
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from probekit.evaluation.results.coordinates import within_text
 from probekit.evaluation.results.data import LayerResult, ProbeData, Quote, is_output
 from probekit.evaluation.results.verdict import chance_of
 from probekit.evaluation.results.wording import decoding, position_name
@@ -21,7 +22,7 @@ from probekit.text import printable
 # options that another fact of the results names, or that decide no score
 _NO_SETTING = {"label", "point", "probe", "position", "seed", "layers", "by", "check", "title", "random_init"}
 _NO_SETTING |= {"aggregate", "C", "quick", "controls", "control_type", "control_C", "codelength", "intervals"}
-_NO_SETTING |= {"baselines", "least_texts", "nuisance", "shift_column", "on_bad_row"}
+_NO_SETTING |= {"baselines", "least_texts", "nuisance", "shift_column", "within", "on_bad_row"}
 OF_PROBE = "probe."  # begins the names of settings that other kinds of probes do not have, or mean differently
 _SEEDS = ("random_state", "seed")  # parameters of estimators
 _EXTRACTION = {"compute_dtype": "dtype", "dtype": "store_dtype", "bos": "bos", "via": "via", "quantize": "quantize"}
@@ -67,7 +68,7 @@ def _text(value: Any) -> str:
 
 
 LONGEST = 60  # characters of a run's name
-_NAMED = ("model", "revision", "task", "label", "point", "position", "probe", "place")
+_NAMED = ("model", "revision", "task", "label", "point", "position", "within", "probe", "place")
 
 
 def compared_runs(runs: Sequence[NamedRun]) -> list[ComparedRun]:
@@ -83,6 +84,8 @@ def facts_of(run: NamedRun) -> dict[str, str]:
     known = meta.get("activations") or {}
     facts = {key: str(meta[key]) for key in ("model", "task", "label", "point")}
     facts |= {"position": position_name(meta["position"]), "probe": str(meta["probe"]), "seed": str(meta.get("seed"))}
+    if within := within_text(meta):
+        facts["within"] = within
     if known.get("revision"):
         facts["revision"] = str(known["revision"])
     if run.place is not None:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import DataError, UsageError, nearest
+from probekit.evaluation.results.coordinates import curve_keys
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.files import load_results
-from probekit.evaluation.results.several import curve_keys, load_several
+from probekit.evaluation.results.several import load_several
 from probekit.files.hub import is_address
 from probekit.files.plain_files import MAX_RESULTS, parse_json, read_bytes
 from probekit.files.remote.path import local_path

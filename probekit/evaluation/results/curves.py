@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class ProbeCurves(SeveralResults[ProbeResults]):
     """The curves of several points, label sets and probes: (label, point) -> `ProbeResults`.
 
-    With several probes for a label set the keys are (label, point, probe).
+    With `within` the keys are (label, point, value), and with several probes for each of these the probe is last.
 
     Args:
         curves: label set by label set, in each point by point, then probe by probe.

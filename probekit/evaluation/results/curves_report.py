@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from probekit.evaluation.results.cautions import cautions
+from probekit.evaluation.results.coordinates import coordinate_titles, coordinates, curve_keys, shown_coordinates
 from probekit.evaluation.results.data import NOT_SELECTED, LayerResult, ProbeData
-from probekit.evaluation.results.verdict import verdict
+from probekit.evaluation.results.verdict import chance_of, verdict
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name, quick_note
 from probekit.evaluation.scores.bootstrap import groups_note
 from probekit.tables import html_page, html_table, text_table, without_empty_columns
@@ -13,7 +14,7 @@ from probekit.text import counted, listed, printable
 
 def curves_summary(curves: Sequence[ProbeData]) -> str:
     """Title, table and notes as text."""
-    table = text_table(_rows(curves), left=_left(curves)).split("\n")
+    table = text_table(_rows(curves), left=len(shown_coordinates(curves)) + 1).split("\n")
     return "\n".join(map(printable, [curves_title(curves), "", *table, "", *curves_notes(curves)]))
 
 
@@ -21,14 +22,9 @@ def curves_html(curves: Sequence[ProbeData]) -> str:
     """The same as HTML."""
     return html_page(
         curves_title(curves),
-        html_table(_rows(curves), left=_left(curves)),
+        html_table(_rows(curves), left=len(shown_coordinates(curves)) + 1),
         curves_notes(curves),
     )
-
-
-def _left(curves: Sequence[ProbeData]) -> int:
-    """How many columns of names there are."""
-    return 4 if has_several_probes(curves) else 3
 
 
 def curves_title(curves: Sequence[ProbeData]) -> str:
@@ -36,28 +32,25 @@ def curves_title(curves: Sequence[ProbeData]) -> str:
     meta = curves[0].meta
     labels, points = (len({curve.meta[key] for curve in curves}) for key in ("label", "point"))
     what = f"{counted(labels, 'label set')}, {counted(points, 'point')}"
-    what += f", {len({curve.meta['probe'] for curve in curves})} probes" if has_several_probes(curves) else ""
+    for name, shown in zip(shown_coordinates(curves)[2:], coordinate_titles(curves)[2:], strict=True):
+        n = len({coordinates(curve.meta).get(name) for curve in curves})
+        what += f", {counted(n, 'value')} of {printable(shown)}" if name == "within" else f", {counted(n, 'probe')}"
     probes = listed(dict.fromkeys(str(curve.meta["probe"]) for curve in curves))
     where = f"{printable(meta['model'])} on {printable(meta['task'])}"
     return f"{what} in {where}: {position_name(meta['position'])}; {printable(probes)} probe"
-
-
-def has_several_probes(curves: Sequence[ProbeData]) -> bool:
-    """Whether several probes have the same label set and point."""
-    return len({(curve.meta["label"], curve.meta["point"]) for curve in curves}) < len(curves)
 
 
 def curves_notes(curves: Sequence[ProbeData]) -> list[str]:
     """What selected the places, the cautions, what did not converge, and what the audits found; each said once."""
     warned = dict.fromkeys(phrase for curve in curves for phrase in cautions(curve))
     most = max(curves, key=lambda curve: len(curve.meta.get("left_out") or []))  # some have less to leave out
-    several = has_several_probes(curves)
-    notes = [*quick_note(most.meta), _selection_note(curves), *_verdicts(curves, several)]
+    names = [", ".join(key) for key in curve_keys(curves)]
+    notes = [*quick_note(most.meta), _selection_note(curves), *_verdicts(curves, names)]
+    notes += _within_notes(curves)
     notes += [f"Caution: {'; '.join(warned)}."] if warned else []
     notes += dict.fromkeys(few for curve in curves if (few := groups_note(curve.meta.get("test_groups"))))
-    late = [
-        f"{_name(curve, several)} at {layer.place}" for curve in curves for layer in curve.layers if not layer.converged
-    ]
+    named = list(zip(names, curves, strict=True))
+    late = [f"{name} at {layer.place}" for name, curve in named for layer in curve.layers if not layer.converged]
     notes += [f"Not converged: {listed(late)}; a smaller C helps."] if late else []
     found = [line for curve in curves for line in (curve.meta.get("audit") or {}).get("findings", [])]
     lines = dict.fromkeys(found)
@@ -65,13 +58,28 @@ def curves_notes(curves: Sequence[ProbeData]) -> list[str]:
     return notes
 
 
-def _verdicts(curves: Sequence[ProbeData], several: bool) -> list[str]:
+def _verdicts(curves: Sequence[ProbeData], names: Sequence[str]) -> list[str]:
     """Which curves have a poor verdict, a line for each."""
-    names: dict[str, list[str]] = {}
-    for curve in curves:
+    found: dict[str, list[str]] = {}
+    for curve, name in zip(curves, names, strict=True):
         if poor := verdict(curve):
-            names.setdefault(poor.removesuffix("."), []).append(_name(curve, several))
-    return [f"{poor}: {listed(of, between='; ')}." for poor, of in names.items()]
+            found.setdefault(poor.removesuffix("."), []).append(name)
+    return [f"{poor}: {listed(of, between='; ')}." for poor, of in found.items()]
+
+
+def _within_notes(curves: Sequence[ProbeData]) -> list[str]:
+    """That curves of other rows cannot be compared like those of the same rows, and the values without a curve."""
+    every = [curve.meta["within"] for curve in curves if curve.meta.get("within")]
+    if not every:
+        return []
+    column = every[0]["column"]
+    note = f"Each curve is fitted, chosen and tested on the rows with one value of {column!a:.40} alone; "
+    notes = [f"{note}chance levels and numbers of rows differ."]
+    left_out = {value: why for one in every for value, why in one["left_out"].items()}
+    if left_out:
+        told = listed([f"{value!a:.40} ({why})" for value, why in left_out.items()], most=4)
+        notes.append(f"Values of {column!a:.40} without a curve: {told}; see --least-texts.")
+    return notes
 
 
 def _selection_note(curves: Sequence[ProbeData]) -> str:
@@ -89,26 +97,27 @@ def _rows(curves: Sequence[ProbeData]) -> list[list[str]]:
     """Header and rows, without empty columns."""
     metrics = {curve.headline for curve in curves}
     score = f"test {metric_name(next(iter(metrics)))}" if len(metrics) == 1 else "test"
-    header = ["label", "point", "probe", "best place", "metric", "C", score, "95% interval", "over best baseline"]
-    header += ["lowest", "highest"]
-    shown = len(metrics) > 1, has_several_probes(curves)
-    return without_empty_columns([header, *(_row(curve, *shown) for curve in curves)])
+    header = [*coordinate_titles(curves), "best place", "metric", "C", "test rows", score, "95% interval", "chance"]
+    header += ["over best baseline", "lowest", "highest"]
+    rows = [[*key, *_row(curve, len(metrics) > 1)] for key, curve in zip(curve_keys(curves), curves, strict=True)]
+    return without_empty_columns([header, *rows])
 
 
-def _row(curve: ProbeData, with_metric: bool, with_probe: bool) -> list[str]:
+def _row(curve: ProbeData, with_metric: bool) -> list[str]:
     metric, quoted, lead = curve.headline, curve.quoted, curve.meta.get("lead")
     best, scores = None if quoted is None else quoted.layer, ["", "", ""]
     if quoted is not None:
         C = "" if best is None or best.C is None else f"{best.C:g}"
         scores = [C, number_text(quoted.value), interval_text(quoted.interval)]
+    of_others = bool(curve.meta.get("within"))  # whose rows and chance level are its own
     tests = [layer.metrics["test"][metric] for layer in curve.layers]
     return [
-        str(curve.meta["label"]),
-        str(curve.meta["point"]),
-        str(curve.meta["probe"]) if with_probe else "",
         "" if best is None else _place(best),
         metric_name(metric) if with_metric else "",
-        *scores,
+        scores[0],
+        f"{curve.meta['n']['test']:,}" if of_others else "",
+        *scores[1:],
+        number_text(chance_of(curve)) if of_others else "",
         "" if lead is None else f"{lead['over']:+z.3f}",
         *([number_text(min(tests)), number_text(max(tests))] if quoted is None else ["", ""]),
     ]
@@ -116,7 +125,3 @@ def _row(curve: ProbeData, with_metric: bool, with_probe: bool) -> list[str]:
 
 def _place(layer: LayerResult) -> str:
     return layer.place + ("" if layer.converged else " !")
-
-
-def _name(curve: ProbeData, with_probe: bool) -> str:
-    return ", ".join(str(curve.meta[key]) for key in ("label", "point", *(["probe"] if with_probe else [])))

@@ -274,6 +274,14 @@ class RunMeta(TypedDict, total=False):
     interval: _IntervalRecord | None
 
 
+class Within(TypedDict):
+    """The value of a column that all rows of a curve have, and the values that have no curve."""
+
+    column: str
+    value: str
+    left_out: dict[str, str]
+
+
 class _CurveMeta(RunMeta, total=False):
     """What results of probes record."""
 
@@ -287,6 +295,7 @@ class _CurveMeta(RunMeta, total=False):
     headline: Required[Headline]
     n: Required[dict[str, Count]]
     n_layers: Required[LayerCount]
+    within: Within
     output: str | None
     C: list[Penalty | str | None] | None
     metric: str | None

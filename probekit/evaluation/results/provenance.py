@@ -15,6 +15,7 @@ from probekit.evaluation.plan import CurvePlan
 from probekit.evaluation.request import Request
 from probekit.evaluation.results.files import is_saved
 from probekit.evaluation.scores.bootstrap import LEVEL, RESAMPLES, Bootstrap
+from probekit.evaluation.surface.within import RowGroup
 from probekit.machine.versions import versions_of
 from probekit.probes.find import probe_name
 from probekit.tasks.fields import CHAT, VALIDATION_CARVED
@@ -63,6 +64,7 @@ def origin_of(
         "C": None if request.strengths == [None] else [_plain(C) for C in request.strengths],
         "seed": seed,
         "position": _position(acts),
+        **({} if request.group is None else {"within": _within(request.group)}),
         "n_layers": acts.n_layers,
         "output": acts.output,
         **_sizes(request, rows),
@@ -83,6 +85,11 @@ def origin_of(
         "versions": versions_of(*PACKAGES),
         "threads": torch.get_num_threads(),
     }
+
+
+def _within(group: RowGroup) -> dict[str, Any]:
+    """The value of a column that all rows of the curve have, and the values without a curve."""
+    return {"column": group.column, "value": group.value, "left_out": group.left_out}
 
 
 def _texts_of(acts: Activations, rows: Protocol) -> dict[str, int] | None:
@@ -139,7 +146,7 @@ def _sizes(request: Request, rows: Protocol) -> dict[str, Any]:
     acts = request.acts
     return {
         "n": {split: len(which) for split, which in rows.rows.items()},
-        "unlabelled": len(acts.source.task) - len(acts.task) if isinstance(acts, RowsOf) else 0,
+        "unlabelled": request.unlabelled,
         "n_texts": _texts_of(acts, rows),
         "folds": rows.folds,
         "counts": _counts(request, rows),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from probekit.evaluation.results.cautions import cautions
+from probekit.evaluation.results.coordinates import within_text
 from probekit.evaluation.results.data import (
     EMBEDDING,
     LEAST_SEEN,
@@ -84,7 +85,8 @@ def title(data: ProbeData) -> str:
     """Label, model, task, point and position in one line."""
     meta = data.meta
     names = {key: printable(meta[key]) for key in ("label", "model", "task")}
-    return f"{decoding(names)}: {printable(meta['point'])}, {position_name(meta['position'])}"
+    rows = f", {printable(rows)}" if (rows := within_text(meta)) else ""
+    return f"{decoding(names)}: {printable(meta['point'])}, {position_name(meta['position'])}{rows}"
 
 
 def short_text(data: ProbeData) -> str:

@@ -46,7 +46,9 @@ def curve_rows(data: ProbeData) -> list[TableRow]:
 def about_curve(meta: Mapping[str, Any]) -> dict[str, Any]:
     """The cells that all rows of a curve or a grid share."""
     names = {name: str(meta[name]) for name in ("model", "task", "label", "probe")}
-    return {**names, "name": names["probe"], "position": str(meta["position"])}
+    within = meta.get("within")
+    at = {} if within is None else {"by": within["column"], "at": within["value"]}
+    return {**names, "name": names["probe"], "position": str(meta["position"]), **at}
 
 
 def place_cells(result: LayerResult | TransferCell, n_layers: int | None) -> dict[str, Any]:

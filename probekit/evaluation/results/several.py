@@ -1,7 +1,7 @@
 """Several results of one call, named by label set and point, in memory and on disk: what curves and grids share.
 
-On disk there is a folder for each of them, results.csv with all, and an index: curves.json or grids.json lists label,
-point, probe, folder and the sha256 of the file of results, which holds the hashes of its own parts.
+On disk there is a folder for each of them, results.csv with all, and an index: curves.json or grids.json lists the
+coordinates, the folder and the sha256 of the file of results, which holds the hashes of its own parts.
 """
 
 import hashlib
@@ -9,9 +9,16 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, TypeVar
 
 from probekit.errors import DataError, ProbekitError, UsageError
+from probekit.evaluation.results.coordinates import (
+    HasMeta,
+    coordinate_titles,
+    coordinates,
+    curve_keys,
+    shown_coordinates,
+)
 from probekit.evaluation.results.meta import SavedPart
 from probekit.files.plain_files import MAX_RESULTS, read_bytes
 from probekit.files.records import Must, ensure
@@ -26,12 +33,7 @@ _LONGEST = 80  # characters of a folder's name
 _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
-class _Named(Protocol):
-    @property
-    def meta(self) -> dict[str, Any]: ...
-
-
-R = TypeVar("R", bound=_Named)
+R = TypeVar("R", bound=HasMeta)
 
 
 class UnknownCurve(UsageError, KeyError):
@@ -41,10 +43,10 @@ class UnknownCurve(UsageError, KeyError):
 
 
 class SeveralResults(Mapping[tuple[str, ...], R]):
-    """(label, point) -> results; with several probes for a label set (label, point, probe).
+    """(label, point) -> results; with values of a column (label, point, value), with several probes also the probe.
 
     Args:
-        curves: label set by label set, in each point by point, then probe by probe.
+        curves: label set by label set, in each point by point, then value by value and probe by probe.
         meta: JSON-able, of all together; each has a `meta` of its own.
 
     Attributes:
@@ -61,29 +63,30 @@ class SeveralResults(Mapping[tuple[str, ...], R]):
     def __getitem__(self, key: tuple[str, ...]) -> R:
         """The curve of a label set and a point, whose name may lack the "encoder." of an encoder's points.
 
-        With several probes the key has the probe's name too; without, it may.
+        Where there are several of these the key goes on with the value of the column and the probe; else it may.
 
         Raises:
             UnknownCurve: there is no such curve.
         """
         if key in self._curves:
             return self._curves[key]
-        found = self._named(key) if isinstance(key, tuple) and len(key) in (2, 3) else []
+        found = self._named(key) if isinstance(key, tuple) and len(key) >= 2 else []
         if len(found) != 1:
             known = listed([f"({', '.join(map(ascii, each))})" for each in self])
-            by = "label set, point and probe" if any(len(each) == 3 for each in self) else "label set and point"
+            *names, last = ["label set", *coordinate_titles(list(self.values()))[1:]]
+            by = f"{', '.join(names)} and {last}"
             raise UnknownCurve(f"no {self._noun} {key!a}; a {self._noun} is named by {by}, here {known}")
         return found[0]
 
     def _named(self, key: tuple[str, ...]) -> list[R]:
-        """The curves of a label set, point and, where it is given, probe."""
-        label, point, *probe = key
+        """The curves of a label set, point and, where they are given, value of a column and probe."""
+        label, point, *others = key
         return [
             curve
             for curve in self.values()
             if curve.meta["label"] == label
             and curve.meta["point"] in (point, f"encoder.{point}")
-            and probe in ([], [curve.meta["probe"]])
+            and {*others} <= {*list(coordinates(curve.meta).values())[2:]}
         ]
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
@@ -110,8 +113,12 @@ class SeveralResults(Mapping[tuple[str, ...], R]):
 
     def __repr__(self) -> str:
         labels, points = (printable(listed(names)) for names in (self.labels, self.points))
-        probes = f"; probes {printable(listed(self.probes))}" if any(len(key) == 3 for key in self) else ""
-        return f"{type(self).__name__}({counted(len(self), self._noun)}; labels {labels}; points {points}{probes})"
+        several = list(self.values())
+        more = ""
+        for name, title in zip(shown_coordinates(several)[2:], coordinate_titles(several)[2:], strict=True):
+            values = dict.fromkeys(coordinates(curve.meta)[name] for curve in several)
+            more += f"; {title if name == 'within' else 'probes'} {printable(listed(values))}"
+        return f"{type(self).__name__}({counted(len(self), self._noun)}; labels {labels}; points {points}{more})"
 
 
 class CurveEntry(SavedPart):
@@ -120,6 +127,7 @@ class CurveEntry(SavedPart):
     label: str
     point: str
     probe: str
+    within: NotRequired[str]
     folder: Annotated[str, Must("the name of a folder inside", lambda name: _FOLDER.fullmatch(name) is not None)]
 
 
@@ -162,8 +170,7 @@ def save_several(
         entries = []
         for name, each in zip(curve_folders(curve_keys(several)), several, strict=True):
             save(each, folder / name)
-            names = {key: each.meta[key] for key in ("label", "point", "probe")}
-            entries.append({**names, "folder": name, "sha256": _hash(folder / name, kind)})
+            entries.append({**coordinates(each.meta), "folder": name, "sha256": _hash(folder / name, kind)})
         return {kind: entries}
 
     write_results(kind, folder, {"meta": meta}, table, write_each)
@@ -184,23 +191,15 @@ def load_several(kind: str, folder: Path, load: Callable[[Path], R]) -> tuple[li
     for entry in entries:
         own = folder / entry["folder"]
         each = load(own)
-        same = all(each.meta[key] == entry[key] for key in ("label", "point", "probe"))
+        same = coordinates(each.meta).items() <= entry.items()
         if not same or _hash(own, kind) != entry["sha256"]:
             raise DataError(f"the results in {str(own)!a} are not those of these {kind}; {AGAIN}")
         several.append(each)
     keys = curve_keys(several)
     if len(set(keys)) < len(keys):
         path = folder / KINDS[kind].file
-        raise DataError(f"{str(path)!a} has two {kind} of the same label set, point and probe; {AGAIN}")
+        raise DataError(f"{str(path)!a} has two {kind} of the same label set, point, rows and probe; {AGAIN}")
     return several, body["meta"]
-
-
-def curve_keys(several: Sequence[_Named]) -> list[tuple[str, ...]]:
-    """(label, point) of each; (label, point, probe) where several probes have the same label set and point."""
-    pairs = [(each.meta["label"], each.meta["point"]) for each in several]
-    if len(set(pairs)) == len(pairs):
-        return list(pairs)
-    return [(*pair, str(each.meta["probe"])) for pair, each in zip(pairs, several, strict=True)]
 
 
 def curve_folders(keys: Sequence[tuple[str, ...]]) -> list[str]:

@@ -1,10 +1,12 @@
-"""The columns that a probe may be reading instead of the label, as numbers to fit: lengths, kept columns, label sets.
+"""The columns of examples that are no label: kept ones, other label sets, and those that are computed from the text.
+
+A probe may be reading them instead of the label (nuisances), and they divide the rows (`values.py`).
 
 Axes: N examples, V numbers of a column.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +21,7 @@ from probekit.tasks.chats.messages import compared_inputs
 from probekit.tasks.token_labels import no_label
 from probekit.text import listed
 
-LENGTH, TOKENS, POSITION = "length", "tokens", "position"
-BUILT_IN = (LENGTH, TOKENS, POSITION)
+LENGTH = "length"
 MOST_COUNTED = 10  # different numbers in train up to which each is a category: a superset of the linear effect
 MOST_CATEGORIES = 100
 MOST_RANK = 0.5  # of the training rows; each independent column takes one degree of freedom from the activations
@@ -80,9 +81,10 @@ def nuisance_columns(acts: Activations, names: Sequence[str], label: str, protoc
 
 
 def _part(acts: Activations, name: str, label: str, train: np.ndarray) -> np.ndarray:
-    if name not in acts.task.columns and name in BUILT_IN:
-        sizes = _built_in(acts, name)
-        return with_squares(sizes, train)
+    if is_computed(acts, name):
+        if name == LENGTH and acts.task.has_texts:  # in characters, words and sentences
+            return with_squares(length_features(compared_inputs(acts.task), acts.layout.own_lengths), train)
+        return with_squares(np.log1p(COMPUTED[name](acts, train)[:, None]), train)
     values = column_values(acts, name, label)
     if values.dtype == np.float64:
         present = values[train][~np.isnan(values[train])]
@@ -93,22 +95,45 @@ def _part(acts: Activations, name: str, label: str, train: np.ndarray) -> np.nda
     return _one_hot(categories(values), name, train)
 
 
-def _built_in(acts: Activations, name: str) -> np.ndarray:
-    """Logarithms of lengths, or of where the token is in its text: [N, V]."""
-    tokens = acts.layout.own_lengths
-    if name == LENGTH:
-        if not acts.task.has_texts:
-            raise DataError(f"these activations have no texts, so their {name} is unknown; name kept columns instead")
-        return length_features(compared_inputs(acts.task), tokens)
-    if name == TOKENS:
-        return np.log1p(tokens[:, None].astype(np.float64))
+def is_computed(acts: Activations, name: str) -> bool:
+    """Whether a column is computed here: a kept column of the same name goes first."""
+    return name not in acts.task.columns and name in COMPUTED
+
+
+def _words(acts: Activations, _: np.ndarray) -> np.ndarray:
+    if not acts.task.has_texts:
+        raise DataError(f"these activations have no texts, so their {LENGTH} is unknown; name kept columns instead")
+    return np.array([len(one.split()) if isinstance(one, str) else len(one) for one in compared_inputs(acts.task)])
+
+
+def _tokens(acts: Activations, _: np.ndarray) -> np.ndarray:
+    return acts.layout.own_lengths
+
+
+def _position(acts: Activations, _: np.ndarray) -> np.ndarray:
     index = acts.layout.token_index
     index = acts.task.position if index is None and acts.task.text_of is not None else index
     if not isinstance(index, np.ndarray) or len(index) != acts.n_examples or (index < 0).any():
-        raise UsageError(
-            "it is not known where in its text each token is (--nuisance position); leave it out, or extract again"
-        )
-    return np.log1p(index[:, None].astype(np.float64))
+        raise UsageError("it is not known where in its text each token is (position); leave it out, or extract again")
+    return index
+
+
+def _frequency(acts: Activations, train: np.ndarray) -> np.ndarray:
+    read = acts.task.words if acts.task.words is not None else acts.layout.tokens
+    if read is None or len(read) != acts.n_examples or (isinstance(read, np.ndarray) and (read < 0).any()):
+        raise UsageError("it is not known which token each row is of (frequency); read one token, or extract again")
+    types = list(read)
+    counts = Counter(types[row] for row in train)
+    return np.array([counts[one] for one in types])
+
+
+COMPUTED: dict[str, Callable[[Activations, np.ndarray], np.ndarray]] = {
+    LENGTH: _words,  # of the text
+    "tokens": _tokens,  # of the text
+    "position": _position,  # of the token that is read
+    "frequency": _frequency,  # how often the token or word that is read is read in the training rows
+}
+"""Columns that are computed: (activations, training rows) -> a number for each example, [N]."""
 
 
 def column_values(acts: Activations, name: str, label: str) -> np.ndarray:
@@ -133,7 +158,7 @@ def column_values(acts: Activations, name: str, label: str) -> np.ndarray:
     near = nearest(name, [ascii(one) for one in known]) if known else ""
     hint = f"{near.removesuffix('?')}, or " if near.startswith("did you mean") else ""
     raise UsageError(
-        f"{task.name!a} has no column {name!a:.80}, {there} (and {listed(BUILT_IN)}); {hint}extract again with "
+        f"{task.name!a} has no column {name!a:.80}, {there} (and {listed(COMPUTED)}); {hint}extract again with "
         "--keep-columns, or join it: probekit label STORE FILE --label-column NAME"
     )
 

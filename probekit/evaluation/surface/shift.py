@@ -7,9 +7,6 @@ Values are categories, or numbers cut at the quartiles of train.
 Axes: N examples, T values.
 """
 
-import itertools
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,16 +31,13 @@ from probekit.evaluation.rows import Comparisons, audited_protocol, resampling_u
 from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap, fewest_groups, groups_note
 from probekit.evaluation.scores.metrics import Predictions, check_metric
 from probekit.evaluation.scores.score import for_metric, value_of
-from probekit.evaluation.surface.columns import LENGTH, MISSING, MOST_COUNTED, TOKENS, categories, column_values
+from probekit.evaluation.surface.values import MOST_VALUES, has_rows, rows_by_value
 from probekit.evaluation.transfer import transfer_cell
 from probekit.machine.threads import one_thread
 from probekit.options import CurvesArguments
-from probekit.tasks.chats.messages import compared_inputs
 from probekit.tasks.quality.audit import Audit
 from probekit.text import listed
 
-PARTS = 4  # of a column of many numbers, with equally many training rows each
-MOST_VALUES = 12  # a larger matrix could not be read
 LEAST_CHOOSE = 1  # rows of each class in validation; of a regression, this and one more
 
 
@@ -81,17 +75,12 @@ def shift_values(
         UsageError: no such column.
         DataError: fewer than two values have enough rows.
     """
-    values, parts = _named(acts, name, label, rows["train"])
-    counts = Counter(value for value in values.tolist() if value is not None)
-    known = [one for one in parts if counts[one]] or sorted(counts, key=lambda one: (-counts[one], one))
+    values, known, counts = rows_by_value(acts, name, label, rows["train"])
     n_classes = len(acts.label_names[label])
 
     def has(value: str, split: str, needed: int) -> bool:
-        own = labels[rows.get(split, np.empty(0, dtype=np.int64))]
-        own = own[values[rows.get(split, np.empty(0, dtype=np.int64))] == value]
-        if not n_classes:
-            return len(own) >= needed and bool(len(own)) and bool((np.ptp(own, axis=0) > 0).any())
-        return bool((np.bincount(own, minlength=n_classes) >= needed).all())
+        own = rows.get(split, np.empty(0, dtype=np.int64))
+        return has_rows(labels[own[values[own] == value]], n_classes, needed)
 
     chooses = bool(len(rows.get("validation", ())))
     few = LEAST_CHOOSE if n_classes else LEAST_CHOOSE + 1
@@ -112,40 +101,6 @@ def shift_values(
             f"in validation; it has {found}; take fewer (--least-texts), add rows, or name another column"
         )
     return ShiftValues(values, trained, tested, left_out)
-
-
-def _named(acts: Activations, name: str, label: str, train: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """The value of each example as text, None where it is missing; and the parts of a range in order."""
-    if name == LENGTH and name not in acts.task.columns and acts.task.has_texts:
-        inputs = compared_inputs(acts.task)
-        numbers = np.array([len(one.split() if isinstance(one, str) else one) for one in inputs], dtype=np.float64)
-    elif name == TOKENS and name not in acts.task.columns:
-        numbers = acts.layout.own_lengths.astype(np.float64)
-    else:
-        numbers = column_values(acts, name, label)
-    if numbers.dtype == np.float64 and len(np.unique(numbers[~np.isnan(numbers)])) > MOST_COUNTED:
-        return _parts(numbers, train)
-    names = categories(numbers)
-    names[names == MISSING] = None
-    return names, []
-
-
-def _parts(numbers: np.ndarray, train: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Which part of the range each number is in, between the quartiles of the training rows; and the parts."""
-    known = numbers[train][~np.isnan(numbers[train])]
-    cuts = np.unique(np.quantile(known, np.linspace(0, 1, PARTS + 1)[1:-1])) if len(known) else np.empty(0)
-    names = _part_names(cuts.tolist())
-    part = np.searchsorted(cuts, numbers, side="left")  # a part holds its upper end
-    out = np.empty(len(numbers), dtype=object)
-    out[:] = [None if number != number else names[k] for number, k in zip(numbers, part, strict=True)]
-    return out, names
-
-
-def _part_names(cuts: Sequence[float]) -> list[str]:
-    if not cuts:
-        return ["all"]
-    inner = [f"over {low:g} to {high:g}" for low, high in itertools.pairwise(cuts)]
-    return [f"up to {cuts[0]:g}", *inner, f"over {cuts[-1]:g}"]
 
 
 ALL_OTHERS = "all others"

@@ -1,0 +1,172 @@
+"""Curves within the values of a column: each is that of the same rows alone, and every reader of curves names it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import probekit as pk
+from probekit.activations.activations import ActivationSet
+from probekit.activations.layout import Layout
+from probekit.errors import DataError, UsageError
+from probekit.evaluation import ProbeCurves, ProbeResults
+from probekit.evaluation.surface.columns import COMPUTED
+from probekit.evaluation.surface.values import rows_by_value
+from probekit.plots import save_curves_plot
+from probekit.points import Place
+from probekit.selections import Selection
+from probekit.tasks.base import Task
+from probekit.tasks.fields import UNLABELLED
+from probekit.verbs.train_probes import train_probes
+
+N = 240
+RNG = np.random.default_rng(5)
+LABEL, THIRD = RNG.integers(2, size=N), RNG.integers(3, size=N)
+SOURCE = np.array(["book", "web", "rare"], dtype=object)[np.minimum(RNG.integers(41, size=N) // 20, 2)]
+SIZE = RNG.normal(size=N) + LABEL
+SPLITS = np.array(["train", "train", "validation", "test"])[np.arange(N) % 4]
+READ = np.minimum(RNG.geometric(0.15, size=N), 30)  # the token at which each text is read
+STRENGTH = {"book": 2.0, "web": 0.5, "rare": 0.0}
+QUICK: dict[str, Any] = {"C": (0.1, 1.0), "quick": True, "least_texts": 5}
+
+
+def acts_of(rows: Sequence[int] | np.ndarray = range(N), seed: int = 0, **changes: Any) -> ActivationSet:
+    """Two points, two layers, in which the label is plain in books and faint on the web; these rows alone."""
+    kept, rng = np.asarray(rows), np.random.default_rng(seed)
+    along = np.array([STRENGTH[one] for one in SOURCE]) * (LABEL - 0.5)
+    tensors = {}
+    for point, layer in ((point, layer) for point in ("resid_pre", "attn_out") for layer in (0, 1)):
+        x = rng.normal(size=(N, 6)).astype(np.float32)
+        x[:, 0] += along * layer
+        tensors[Place(point, layer)] = torch.from_numpy(x[kept])
+    given: dict[str, Any] = {
+        "name": "texts",
+        "inputs": [f"text {i} of {SOURCE[i]}" for i in kept],
+        "labels": {"two": LABEL[kept], "three": THIRD[kept], "size": SIZE[kept]},
+        "label_names": {"two": ["no", "yes"], "three": ["x", "y", "z"], "size": []},
+        "splits": SPLITS[kept],
+        "target": "two",
+        "ids": [f"row {i}" for i in kept],
+        "columns": {"source": SOURCE[kept].tolist(), "pages": (7 * SIZE[kept]).tolist()},
+    }
+    layout = Layout([Selection("last")], np.ones(len(kept), dtype=np.int64), 0, tokens=READ[kept].astype(np.int64))
+    meta = {"model": "made", "task": "texts", "points": ["resid_pre", "attn_out"], "n_layers": 2}
+    return ActivationSet(tensors, Task(**given | changes), meta, layout)
+
+
+def assert_alone(curve: ProbeResults, alone: ProbeResults) -> None:
+    """The same table but for the names of the rows."""
+    mine, theirs = (found.to_frame().drop(columns=["by", "at"]) for found in (curve, alone))
+    numbers = list(mine.select_dtypes("number"))
+    assert mine.drop(columns=numbers).equals(theirs.drop(columns=numbers))
+    for name in numbers:
+        np.testing.assert_allclose(
+            mine[name].to_numpy(float, na_value=np.nan), theirs[name].to_numpy(float, na_value=np.nan), rtol=1e-9
+        )
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"quick": False, "controls": 1},
+        {"folds": 3},
+        {"label": "size", "probe": "ridge"},
+        {"nuisance": ["pages"]},
+        {"metric": "auroc", "drop_leaks": True},
+        {"concatenate": True},
+    ],
+    ids=lambda how: next(iter(how)),
+)
+def test_a_curve_is_that_of_its_rows_alone(how: dict[str, Any]) -> None:
+    curves = train_probes(acts_of(), within="source", **QUICK | how)
+    assert isinstance(curves, ProbeCurves)
+    label, point = how.get("label", "two"), next(iter(curves))[1]
+    assert list(curves) == [(label, point, "web"), (label, point, "book")]  # the most frequent first; "rare" has few
+    for value in ("book", "web"):
+        alone = train_probes(acts_of(np.flatnonzero(value == SOURCE)), **QUICK | how)
+        assert_alone(curves[label, point, value], alone)
+
+
+def test_it_composes_with_label_sets_points_probes_and_random_weights() -> None:
+    how: dict[str, Any] = {**QUICK, "within": "source", "probes": ["logistic", "mean-diff"]}
+    noise = acts_of(seed=9)
+    curves = train_probes(acts_of(), points="all", labels=["two", "three"], random_init=noise, **how)
+    assert len(curves) == len({*curves}) == 2 * 2 * 2 * 2
+    rows = np.flatnonzero(SOURCE == "web")
+    one: dict[str, Any] = {**QUICK, "point": "attn_out", "label": "three", "probe": "mean-diff", "C": None}
+    alone = train_probes(acts_of(rows), random_init=acts_of(rows, seed=9), **one)
+    assert_alone(curves["three", "attn_out", "web", "mean-diff"], alone)
+
+
+def test_rows_without_a_label_are_in_no_group() -> None:
+    missing = np.where(np.arange(N) % 5 == 0, -1, LABEL)
+    labels = {"two": missing, "three": THIRD, "size": SIZE}
+    curves = train_probes(
+        acts_of(labels=labels, info={UNLABELLED: {"two": "blank"}}), within="source", C=1.0, quick=True, least_texts=5
+    )
+    rows = np.flatnonzero((SOURCE == "book") & (missing >= 0))
+    assert_alone(curves["two", "resid_pre", "book"], train_probes(acts_of(rows), C=1.0, quick=True))
+    assert curves["two", "resid_pre", "book"].meta["unlabelled"] == (missing < 0).sum()
+
+
+def test_frequency_is_counted_in_train_and_cut_at_its_quartiles() -> None:
+    acts, train = acts_of(), np.flatnonzero(SPLITS == "train")
+    counts = np.array([(READ[train] == token).sum() for token in READ])
+    assert COMPUTED["frequency"](acts, train).tolist() == counts.tolist()
+    values, order, n = rows_by_value(acts, "frequency", "two", train)
+    cuts = np.unique(np.quantile(counts[train], [0.25, 0.5, 0.75]))
+    part = np.searchsorted(cuts, counts)
+    assert [values[part == k].tolist() for k in range(len(order))] == [[name] * n[name] for name in order]
+    curves = train_probes(acts, within="frequency", **QUICK | {"least_texts": 1})
+    for (_, _, value), curve in curves.items():
+        assert_alone(curve, train_probes(acts_of(np.flatnonzero(values == value)), **QUICK))
+
+
+def test_values_with_few_rows_are_named() -> None:
+    found = train_probes(acts_of(), within="source", **QUICK)
+    assert "Values of 'source' without a curve: 'rare' (fewer than 5 rows of each class in train)" in found.summary()
+    with pytest.raises(DataError, match=r"no value of 'source' has 200 rows of each class .*'book' 1\d\d, .*--least"):
+        train_probes(acts_of(), within="source", **QUICK | {"least_texts": 200})
+    with pytest.raises(UsageError, match=r"has no column 'sources'.*did you mean 'source'"):
+        train_probes(acts_of(), within="sources", **QUICK)
+    with pytest.raises(UsageError, match="'two' is the label that is predicted"):
+        train_probes(acts_of(), within="two", **QUICK)
+    layout = replace(acts_of().layout, tokens=None)
+    with pytest.raises(UsageError, match=r"which token each row is of \(frequency\)"):
+        train_probes(ActivationSet(dict(acts_of().items()), acts_of().task, layout=layout), within="frequency", **QUICK)
+
+
+def test_a_new_column_is_shown_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One function in the table of computed columns is a new kind of curve: nothing else knows of it."""
+    monkeypatch.setitem(COMPUTED, "parity", lambda acts, train: np.arange(acts.n_examples) % 3 // 2)
+    curves = train_probes(acts_of(), within="parity", **QUICK)
+    assert [key[2] for key in curves] == ["0", "1"]
+    assert [line.split()[2] for line in curves.summary().splitlines()[2:5]] == ["parity", "0", "1"]
+    assert "parity 0, 1" in repr(curves)
+    loaded = ProbeCurves.load(curves.save(tmp_path / "curves"))
+    assert list(loaded) == list(curves)
+    table = loaded.to_frame()
+    assert set(zip(table["by"], table["at"], strict=True)) == {("parity", "0"), ("parity", "1")}
+    assert "resid_pre, last token, parity 1" in loaded["two", "resid_pre", "1"].summary()
+    svg = save_curves_plot(list(curves.values()), tmp_path).with_suffix(".svg").read_text()
+    assert "parity 0" in svg
+    assert "parity 1" in svg
+    pk.write_report([tmp_path / "curves"], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("parity 0") > 1
+    assert "parity" in curves.export(to="latex", out=tmp_path / "t.tex").read_text()
+    assert "parity" in curves.export(to="csv", out=tmp_path / "t.csv").read_text()
+    compared = pk.compare([tmp_path / "curves"])
+    assert [run.name for run in compared.runs] == ["parity 0", "parity 1"]
+    assert {"within": "0"}.items() <= json.loads((tmp_path / "curves/curves.json").read_text())["curves"][0].items()
+
+
+@pytest.mark.parametrize("other", [{"by": "head"}, {"shift_column": "source"}])
+def test_what_makes_other_grids_is_refused(other: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"--within \(within=\) makes a curve of each value"):
+        train_probes(acts_of(), within="source", **other)
