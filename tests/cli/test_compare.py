@@ -17,7 +17,7 @@ from probekit.cli.main import run
 from probekit.side_by_side import Comparison
 
 Capture = pytest.CaptureFixture[str]
-FILES = ["comparison.csv", "comparison.json", "comparison.png", "comparison.svg", "differences.csv", "places.csv"]
+FILES = ["comparison.json", "comparison.png", "comparison.svg", "results.csv"]
 QUICK = ["--quick", "--C", "1"]
 
 
@@ -50,10 +50,10 @@ def test_one_table_is_printed_and_everything_is_kept(two: list[str], capsys: Cap
     found = Comparison.load(picture.parent)
     assert found.summary() in out
     assert found.meta["axis"] == "depth"
-    with (picture.parent / "comparison.csv").open() as file:
-        assert [row["point"] for row in csv.DictReader(file)] == two
-    with (picture.parent / "differences.csv").open() as file:
-        assert [row["kind"] for row in csv.DictReader(file)] == ["paired"]
+    with (picture.parent / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["point"] for row in rows if row["kind"] == "run"] == two
+    assert [row["note"] for row in rows if row["kind"] == "difference"] == ["paired"]
 
 
 @pytest.mark.usefixtures("blank_pictures")

@@ -34,7 +34,7 @@ def test_columns_go_from_a_file_to_the_results(store: Path, capsys: Capture) -> 
     loaded = TransferResults.load(told["results"])
     assert loaded.rows[-1] == "all others"
     assert "shift-column-source" in told["results"]
-    table = (Path(told["results"]) / "transfer.csv").read_text()
+    table = (Path(told["results"]) / "results.csv").read_text()
     assert "'=cmd()," in table  # which no spreadsheet takes for a formula
     assert "\n=cmd()" not in table
 

@@ -12,7 +12,7 @@ from probekit.cli.main import run
 from probekit.evaluation import TransferResults
 
 Capture = pytest.CaptureFixture[str]
-FILES = ["transfer.csv", "transfer.json", "transfer.png", "transfer.svg"]
+FILES = ["results.csv", "transfer.json", "transfer.png", "transfer.svg"]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_the_matrix_is_printed_and_kept_in_the_first_store(job: list[str], capsy
     results = TransferResults.load(picture.parent)
     assert results.matrix.shape == (2, 2)
     assert {cell.layer for cell in results.cells} == {0, 1, 2}
-    with (picture.parent / "transfer.csv").open() as file:
+    with (picture.parent / "results.csv").open() as file:
         assert {row["layer"] for row in csv.DictReader(file)} == {"0", "1", "2"}
     assert [one.state for one in list_stores(".")] == ["complete", "complete"]
 

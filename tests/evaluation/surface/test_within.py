@@ -59,6 +59,10 @@ def acts_of(rows: Sequence[int] | np.ndarray = range(N), seed: int = 0, **change
     return ActivationSet(tensors, Task(**given | changes), meta, layout)
 
 
+def trained(acts: ActivationSet, **how: Any) -> Any:
+    return train_probes(acts, **{**QUICK, **how})
+
+
 def assert_alone(curve: ProbeResults, alone: ProbeResults) -> None:
     """The same table but for the names of the rows."""
     mine, theirs = (found.to_frame().drop(columns=["by", "at"]) for found in (curve, alone))
@@ -83,12 +87,12 @@ def assert_alone(curve: ProbeResults, alone: ProbeResults) -> None:
     ids=lambda how: next(iter(how)),
 )
 def test_a_curve_is_that_of_its_rows_alone(how: dict[str, Any]) -> None:
-    curves = train_probes(acts_of(), within="source", **QUICK | how)
+    curves = trained(acts_of(), within="source", **how)
     assert isinstance(curves, ProbeCurves)
     label, point = how.get("label", "two"), next(iter(curves))[1]
     assert list(curves) == [(label, point, "web"), (label, point, "book")]  # the most frequent first; "rare" has few
     for value in ("book", "web"):
-        alone = train_probes(acts_of(np.flatnonzero(value == SOURCE)), **QUICK | how)
+        alone = trained(acts_of(np.flatnonzero(value == SOURCE)), **how)
         assert_alone(curves[label, point, value], alone)
 
 
@@ -106,11 +110,10 @@ def test_it_composes_with_label_sets_points_probes_and_random_weights() -> None:
 def test_rows_without_a_label_are_in_no_group() -> None:
     missing = np.where(np.arange(N) % 5 == 0, -1, LABEL)
     labels = {"two": missing, "three": THIRD, "size": SIZE}
-    curves = train_probes(
-        acts_of(labels=labels, info={UNLABELLED: {"two": "blank"}}), within="source", C=1.0, quick=True, least_texts=5
-    )
+    acts = acts_of(labels=labels, info={UNLABELLED: {"two": int((missing < 0).sum())}})
+    curves = trained(acts, within="source", C=1.0)
     rows = np.flatnonzero((SOURCE == "book") & (missing >= 0))
-    assert_alone(curves["two", "resid_pre", "book"], train_probes(acts_of(rows), C=1.0, quick=True))
+    assert_alone(curves["two", "resid_pre", "book"], trained(acts_of(rows), C=1.0))
     assert curves["two", "resid_pre", "book"].meta["unlabelled"] == (missing < 0).sum()
 
 
@@ -122,29 +125,29 @@ def test_frequency_is_counted_in_train_and_cut_at_its_quartiles() -> None:
     cuts = np.unique(np.quantile(counts[train], [0.25, 0.5, 0.75]))
     part = np.searchsorted(cuts, counts)
     assert [values[part == k].tolist() for k in range(len(order))] == [[name] * n[name] for name in order]
-    curves = train_probes(acts, within="frequency", **QUICK | {"least_texts": 1})
+    curves = trained(acts, within="frequency", least_texts=1)
     for (_, _, value), curve in curves.items():
-        assert_alone(curve, train_probes(acts_of(np.flatnonzero(values == value)), **QUICK))
+        assert_alone(curve, trained(acts_of(np.flatnonzero(values == value))))
 
 
 def test_values_with_few_rows_are_named() -> None:
-    found = train_probes(acts_of(), within="source", **QUICK)
+    found = trained(acts_of(), within="source")
     assert "Values of 'source' without a curve: 'rare' (fewer than 5 rows of each class in train)" in found.summary()
     with pytest.raises(DataError, match=r"no value of 'source' has 200 rows of each class .*'book' 1\d\d, .*--least"):
-        train_probes(acts_of(), within="source", **QUICK | {"least_texts": 200})
+        trained(acts_of(), within="source", least_texts=200)
     with pytest.raises(UsageError, match=r"has no column 'sources'.*did you mean 'source'"):
-        train_probes(acts_of(), within="sources", **QUICK)
+        trained(acts_of(), within="sources")
     with pytest.raises(UsageError, match="'two' is the label that is predicted"):
-        train_probes(acts_of(), within="two", **QUICK)
+        trained(acts_of(), within="two")
     layout = replace(acts_of().layout, tokens=None)
     with pytest.raises(UsageError, match=r"which token each row is of \(frequency\)"):
-        train_probes(ActivationSet(dict(acts_of().items()), acts_of().task, layout=layout), within="frequency", **QUICK)
+        trained(ActivationSet(dict(acts_of().items()), acts_of().task, layout=layout), within="frequency")
 
 
 def test_a_new_column_is_shown_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One function in the table of computed columns is a new kind of curve: nothing else knows of it."""
     monkeypatch.setitem(COMPUTED, "parity", lambda acts, train: np.arange(acts.n_examples) % 3 // 2)
-    curves = train_probes(acts_of(), within="parity", **QUICK)
+    curves = trained(acts_of(), within="parity")
     assert [key[2] for key in curves] == ["0", "1"]
     assert [line.split()[2] for line in curves.summary().splitlines()[2:5]] == ["parity", "0", "1"]
     assert "parity 0, 1" in repr(curves)
@@ -169,4 +172,4 @@ def test_a_new_column_is_shown_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_p
 @pytest.mark.parametrize("other", [{"by": "head"}, {"shift_column": "source"}])
 def test_what_makes_other_grids_is_refused(other: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"--within \(within=\) makes a curve of each value"):
-        train_probes(acts_of(), within="source", **other)
+        trained(acts_of(), within="source", **other)
