@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from probekit.evaluation.scores.predictions import Predictions, adder, mean_known, ratio
-from probekit.evaluation.scores.ranking import log_odds
+from probekit.evaluation.scores.ranking import log_odds, with_ties
 
 Permuted = Callable[[np.ndarray], np.ndarray]
 """Labels [S, N], or [S, N, K] of a regression -> the metric of each layer [L, S]; nan where it is undefined."""
@@ -72,7 +72,7 @@ def _auroc(layers: Sequence[Predictions], metric: str) -> Permuted:
 
 def _by_class(predictions: Predictions) -> np.ndarray:
     """The scores that rank the examples of each class above the others, [N, C]; of two classes, of class 1: [N, 1]."""
-    return predictions.scores[:, None] if predictions.scores.ndim == 1 else log_odds(predictions.scores)
+    return with_ties(predictions.scores[:, None] if predictions.scores.ndim == 1 else log_odds(predictions.scores))
 
 
 def _average_precision(layers: Sequence[Predictions], metric: str) -> Permuted:

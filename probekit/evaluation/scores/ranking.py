@@ -18,6 +18,8 @@ from scipy.special import logsumexp
 from probekit.evaluation.scores.classification import Weighted
 from probekit.evaluation.scores.predictions import Predictions, adder, mean_known, ratio
 
+# Equal activations get scores that differ by the order of sums, some 1e-15 of the largest score; these are ties.
+ROUNDING = 1e-12
 _AT_ONCE = 8_000_000  # scores that are sorted at once, of as many classes as that gives: about 500 MB
 
 
@@ -84,7 +86,7 @@ def _of_scores(own: np.ndarray, scores: np.ndarray) -> _Thresholds:
     """The thresholds of scores [C, N], of which `own` marks those of the class's examples, bool [C, N]."""
     order = np.argsort(-scores, axis=1, kind="stable")
     ranked, own = np.take_along_axis(scores, order, axis=1), np.take_along_axis(own, order, axis=1)
-    is_new = np.diff(ranked, axis=1, prepend=np.nan) != 0  # the first of each class too
+    is_new = _is_new(ranked)
     value = np.cumsum(is_new.ravel()) - 1  # numbers the distinct scores of all classes
     is_threshold = np.bincount(value, weights=own.ravel()) > 0
     before = np.concatenate([[0], np.cumsum(is_threshold)])  # thresholds above a distinct score
@@ -101,6 +103,22 @@ def _of_scores(own: np.ndarray, scores: np.ndarray) -> _Thresholds:
     ties = _adder_of(number.ravel(), column[is_tied], (len(tied), n))
     classes = np.repeat(np.arange(n_classes), np.diff(ends, prepend=0))
     return _Thresholds(sums, ties, tied, adder(classes, n_classes), classes)
+
+
+def _is_new(ranked: np.ndarray) -> np.ndarray:
+    """Where a score of a class begins that is lower than the one before it, and no tie: of falling scores [C, N]."""
+    gaps = -np.diff(ranked, axis=1, prepend=np.inf)
+    return gaps > ROUNDING * np.abs(ranked).max(axis=1, keepdims=True)
+
+
+def with_ties(scores: np.ndarray) -> np.ndarray:
+    """Scores [N, C], in which those of a class that differ by rounding alone are equal."""
+    order = np.argsort(-scores, axis=0, kind="stable")
+    ranked = np.take_along_axis(scores, order, axis=0)
+    first = np.maximum.accumulate(np.where(_is_new(ranked.T).T, np.arange(len(scores))[:, None], 0), axis=0)
+    found = np.empty_like(ranked)
+    np.put_along_axis(found, order, np.take_along_axis(ranked, first, axis=0), axis=0)
+    return found
 
 
 def _adder_of(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -> Any:

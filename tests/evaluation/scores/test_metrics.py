@@ -17,6 +17,7 @@ from probekit.evaluation.scores.metrics import (
     metrics_of,
     weighted_metrics,
 )
+from probekit.evaluation.scores.permuted import under_permutation
 from probekit.evaluation.scores.ranking import log_odds
 from probekit.evaluation.scores.regression import r2_ceiling
 
@@ -251,3 +252,21 @@ def test_many_classes_and_classes_without_examples_equal_scikit_learns(n_classes
         for name, of_one in (("auroc", sk.roc_auc_score), ("average_precision", sk.average_precision_score)):
             expected = np.mean([of_one(own, score, sample_weight=weights) for own, score in columns])
             assert found[name][s] == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("n_classes", [2, 5])
+@pytest.mark.parametrize("name", ["auroc", "average_precision"])
+def test_scores_that_differ_by_rounding_are_ties(n_classes, name):
+    """Equal activations get scores that differ in their last bits, by the order of sums; no labels and no permutation
+    of them see it, and a probe of one value for all rows is at chance."""
+    p, rng = classified(n_classes=n_classes), np.random.default_rng(1)
+    shaken = p.scores * (1 + 1e-15 * rng.uniform(-1, 1, size=p.scores.shape))
+    other = replace(p, scores=shaken)
+    assert len(np.unique(shaken)) > len(np.unique(p.scores))
+    assert metrics_of(other)[name] == pytest.approx(metrics_of(p)[name], abs=1e-12)
+    labels = np.stack([rng.permutation(p.truth) for _ in range(5)])
+    one, two = (under_permutation([each], name)(labels) for each in (p, other))
+    np.testing.assert_allclose(one, two, atol=1e-12)
+    same = replace(p, scores=np.full_like(p.scores, 0.3) + 1e-16 * rng.integers(3, size=p.scores.shape))
+    if name == "auroc":
+        assert metrics_of(same)[name] == 0.5
