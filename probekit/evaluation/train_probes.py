@@ -18,7 +18,7 @@ from probekit.activations.activations import Activations
 from probekit.activations.labelled import label, with_label_columns, with_task
 from probekit.errors import DataError
 from probekit.evaluation.by_head.train import plan_by_head
-from probekit.evaluation.by_position.train import GridPlan, plan_by_position, train_grid
+from probekit.evaluation.by_position.train import GridPlan, fit_grids, grid_results, plan_by_position
 from probekit.evaluation.compare.baselines import Baseline, embedding_baseline
 from probekit.evaluation.compare.layers import compare_layers
 from probekit.evaluation.compare.lead import lead, optimism, paired_difference
@@ -307,7 +307,9 @@ def _grids(acts: Activations, options: CurvesArguments) -> Grid | ProbeGrids:
         plan = plan_by_head if options.by == BY_HEAD else plan_by_position
         plans = [_planned(plan, acts, one, texts, options.several) for one in singles]
         done = ticker(options.on_progress, sum(each.n_fits for each in plans))
-        grids = [train_grid(each, one, done) for each, one in zip(plans, singles, strict=True)]
+        announcer(options.on_part)(FITTING)
+        fits = fit_grids(plans, done)
+        grids = [grid_results(each, one, *own) for each, one, own in zip(plans, singles, fits, strict=True)]
     return ProbeGrids(grids) if options.several else grids[0]
 
 

@@ -24,7 +24,7 @@ def test_a_line_for_each_head_a_heatmap_and_files(here: Path, heads: Path, capsy
     assert {path.name for path in Path("mine").iterdir()} == names
     with Path("mine/results.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["split"] == "test" and row["metric"] == "accuracy"]
-    assert [row["head"] for row in rows] == [one.position for one in results.heads for _ in one.layers]
+    assert [row["at"] for row in rows] == [one.position for one in results.heads for _ in one.layers]
     before = Path("mine/heads.json").read_bytes()
     assert run(job) == 0
     assert Path("mine/heads.json").read_bytes() == before

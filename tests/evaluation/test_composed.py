@@ -384,3 +384,15 @@ def test_names_from_data_are_no_formulas_in_the_table_of_several_grids(tmp_path:
         find_results(tmp_path, None)
     with pytest.raises(UsageError, match="holds several grids, which has no curve to compare"):
         compare([tmp_path, tmp_path])
+
+
+def test_grids_of_the_same_rows_read_each_place_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[Place] = []
+    read = train._read
+    monkeypatch.setattr(train, "_read", lambda acts, place, rows: reads.append(place) or read(acts, place, rows))
+    several: dict[str, Any] = {"labels": ["two", "three"], "probes": ["logistic", "mean-diff"], **HOW}
+    for acts, noise, by in ((acts_of(), acts_of(True), "head"), (tokens_of(), tokens_of(True), "position")):
+        reads.clear()
+        found: Any = train_probes(acts, by=by, random_init=noise, **several)
+        assert len(found) == 4
+        assert sorted(reads) == sorted(2 * [place for place in acts if place.point in found.points])

@@ -51,7 +51,7 @@ def plan_by_head(acts: Activations, options: CurvesArguments, texts: Comparisons
         noise = of_rows(noise, request.rows)
     rows, meta = plan_rows(request.acts, request, _all_rows, options, texts)
     grid = columns(rows, meta["headline"])
-    return GridPlan(HeadResults, request.acts, noise, request, rows, grid, meta | grid.origin)
+    return GridPlan(HeadResults, request.features, noise, request, rows, grid, meta | grid.origin)
 
 
 def _all_rows(acts: Activations, request: Request, protocol: Protocol) -> GridRows:

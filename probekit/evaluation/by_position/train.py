@@ -9,6 +9,7 @@ The rows of a layer are read once for all positions, or heads.
 Axes: N texts, R rows of a point's tensor, n texts of one position, D width.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -129,7 +130,8 @@ def _fit_pass(
         return scored_place(place, fits, one.plan)
 
     largest = max(planned, key=lambda one: len(one.ids))
-    return in_threads(fitted, planned, places_at_once(features(largest).float(), [largest.plan]), done)
+    plans = list({id(one.plan): one.plan for one in planned}.values())
+    return in_threads(fitted, planned, places_at_once(features(largest).float(), plans), done)
 
 
 def head_of(rows: Tensor, head: int, n_heads: int) -> Tensor:
@@ -297,21 +299,49 @@ def plan_rows(
     return rows_of(acts, request, protocol), meta | {"random_init": random_origin(options.random_init)}
 
 
-def train_grid(plan: GridPlan, options: CurvesArguments, done: Callable[[], None]) -> PositionResults:
+Fits = list[list[FittedPlace]]
+"""[columns][places]."""
+
+
+def fit_grids(plans: Sequence[GridPlan], done: Callable[[], None]) -> list[tuple[Fits, Fits | None]]:
+    """The fits of each grid, and those of random weights; grids of the same rows read each place once.
+
+    `done` is called `plan.n_fits` times for each plan.
+    """
+    own = _fit_together(plans, lambda plan: plan.acts, list, done)
+    if plans[0].noise is None:
+        return [(fitted, None) for fitted in own]
+    return list(zip(own, _fit_together(plans, lambda plan: plan.noise, _without_checks, done), strict=True))
+
+
+def _fit_together(
+    plans: Sequence[GridPlan],
+    source: Callable[[GridPlan], Any],
+    columns: Callable[[list[PlannedColumn]], list[PlannedColumn]],
+    done: Callable[[], None],
+) -> list[Fits]:
+    """The fits of each grid, of those `columns` of it, from the activations `source`."""
+    found: dict[int, Fits] = {}
+    together: dict[tuple[Any, ...], list[int]] = {}
+    for number, plan in enumerate(plans):
+        together.setdefault((id(source(plan)), *plan.request.places), []).append(number)
+    for numbers in together.values():
+        first, each = plans[numbers[0]], [columns([one for one, _ in plans[i].grid.planned]) for i in numbers]
+        fitted = iter(fit_columns(source(first), list(itertools.chain(*each)), first.request.places, done))
+        found |= {number: list(itertools.islice(fitted, len(own))) for number, own in zip(numbers, each, strict=True)}
+    return [found[number] for number in range(len(plans))]
+
+
+def grid_results(plan: GridPlan, options: CurvesArguments, fitted: Fits, noisy: Fits | None) -> PositionResults:
     """The curves of every column, compared with chance and with random weights.
 
     Args:
         plan: of the grid.
         options: of the curves.
-        done: for progress; called `plan.n_fits` times.
+        fitted: its fits.
+        noisy: those of random weights; None for none.
     """
     begin, grid, request, headline = announcer(options.on_part), plan.grid, plan.request, plan.meta["headline"]
-    begin("fitting probes")
-    planned = [each for each, _ in grid.planned]
-    fitted = fit_columns(plan.acts, planned, request.places, done)
-    noisy = None
-    if plan.noise is not None:
-        noisy = fit_columns(plan.noise, _without_checks(planned), request.places, done)
     begin("comparing with chance")
     curves, chance = _curves(grid, fitted, noisy, request.acts.label_names[request.label], headline, options)
     meta = {**plan.meta, **chance}
