@@ -55,8 +55,8 @@ def logged_run(results: Any) -> LoggedRun:
     first = results if is_one else next(iter(results.values()))
     about = [printable(first.meta[key]) for key in ("model", "task", "label", "probe")]
     settings = first.meta if is_one else {"curves": [curve.meta for curve in dict(results).values()]}
-    if is_one and (results.procedure is not None or results.selected is not None):
-        numbers[f"estimate/{results.headline}"] = float(results.estimate[0])
+    if is_one and results.quoted is not None:
+        numbers[f"estimate/{results.headline}"] = float(results.quoted.value)
     return LoggedRun(" ".join(about), json.loads(json.dumps(settings, default=str)), sorted(steps.items()), numbers)
 
 

@@ -160,11 +160,11 @@ def _write(ax: Axes, x: float, y: float, text: str, size: float, colour: str) ->
 
 
 def _frame_selected(results: PositionData, ax: Axes) -> None:
-    if results.selected is None or results.procedure is not None:
+    quoted = results.quoted
+    if quoted is None or quoted.column is None:
         return
-    one, layer = results.selected
-    at = next(i for i, each in enumerate(one.layers) if each is layer)
-    j = next(j for j, each in enumerate(results.positions) if each is one)
+    at = next(i for i, each in enumerate(quoted.column.layers) if each is quoted.layer)
+    j = next(j for j, each in enumerate(results.positions) if each is quoted.column)
     ax.add_patch(Rectangle((j - 0.5, at - 0.5), 1, 1, fill=False, edgecolor=INK, linewidth=2, zorder=3, clip_on=False))
 
 
@@ -231,7 +231,7 @@ def _write_headings(results: PositionData, ax: Axes, title: str | None) -> None:
     else:
         base = "majority class" if results.meta["n_classes"] else "mean"
         read, level = f", {position_name(results.meta['position'])}", f"{base}, {chance:.2f}"
-    frame = "; frame: selected on validation"
+    frame = "" if results.quoted is None else "; frame: selected on validation"
     if results.procedure is not None:
         frame = f"; {results.meta['folds']} nested folds"
     lines = [f"{short(results.meta['probe'])} probe{read}; white: {level}{frame}"]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError, UsageError
-from probekit.evaluation.results.data import LayerResult, layer_key
+from probekit.evaluation.results.data import LayerResult, Quote, layer_key
 from probekit.evaluation.results.meta import GridRecord
 from probekit.files.records import Count, Share
 from probekit.options.probe import BY_HEAD, BY_POSITION
@@ -38,6 +38,19 @@ class PositionCurve:
     token: str | None = None
     left_out: tuple[str, ...] = ()
     random_init: list[LayerResult] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class GridQuote(Quote):
+    """The score of a grid to quote, on texts that selected nothing.
+
+    Attributes:
+        column: the position or head whose score it is; None with nested folds, which select one in each fold.
+        chance: what the majority class of train (the mean, for a regression) scores there.
+    """
+
+    column: PositionCurve | None = None
+    chance: float | None = None
 
 
 @dataclass(frozen=True)
@@ -103,25 +116,44 @@ class PositionData:
             UsageError: no cell was selected.
         """
         if self.selected is None:
-            raise UsageError(
-                f"{nothing_selected(self)}; read all of them (results.positions), or carve validation rows "
-                "(task.with_validation)"
-            )
+            raise UsageError(_no_best(self))
         return self.selected
 
     @property
     def estimate(self) -> tuple[float, tuple[float, float] | None]:
-        """The headline to quote, with its interval, on texts that selected nothing.
-
-        That is the best cell's on test or, with nested folds, the complete procedure's.
+        """The value and the interval of `quoted`.
 
         Raises:
             UsageError: no cell was selected.
         """
+        quoted = self.quoted
+        if quoted is None:
+            raise UsageError(_no_best(self))
+        return quoted.value, quoted.interval
+
+    @property
+    def quoted(self) -> GridQuote | None:
+        """The score to quote: the selected cell's on test or, with nested folds, the complete procedure's.
+
+        None where no cell was selected. Tables, pictures and files ask here.
+        """
         if self.procedure is not None:
-            return self.procedure["metrics"][self.headline], self.procedure["intervals"].get(self.headline)
-        layer = self.best[1]
-        return layer.metrics["test"][self.headline], layer.intervals.get(self.headline)
+            metrics, intervals = self.procedure["metrics"], self.procedure["intervals"]
+            column, layer, chance = None, None, self.procedure.get("chance")
+        elif self.selected is not None:
+            column, layer = self.selected
+            metrics, intervals, chance = layer.metrics["test"], layer.intervals, column.chance
+        else:
+            return None
+        ends = intervals.get(self.headline)
+        return GridQuote(metrics[self.headline], None if ends is None else (ends[0], ends[1]), layer, column, chance)
+
+
+def _no_best(data: "PositionData") -> str:
+    return (
+        f"{nothing_selected(data)}; read all of them (results.positions), or carve validation rows "
+        "(task.with_validation)"
+    )
 
 
 def _choosing(one: PositionCurve) -> int:

@@ -48,9 +48,7 @@ def position_rows(data: PositionData) -> list[TableRow]:
 
     The kind is "probe" or "random-init"; of nested folds the last rows, of the kind "procedure", are of no position.
     """
-    about, selected = about_curve(data.meta), None
-    if data.selected is not None and data.procedure is None:
-        selected = data.selected[1]
+    about, selected = about_curve(data.meta), None if data.quoted is None else data.quoted.layer
     rows: list[TableRow] = []
     for one in data.positions:
         at = {"by": noun_of(data), "at": one.position, "token": one.token}

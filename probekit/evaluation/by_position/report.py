@@ -49,11 +49,11 @@ def positions_title(data: PositionData) -> str:
 
 def positions_verdict(data: PositionData) -> list[str]:
     """The sentence that the best cell is not above chance, if its interval says so."""
-    if data.selected is None:
+    quoted = data.quoted
+    if quoted is None:
         return []
-    guess = data.selected[0].chance if data.procedure is None else data.procedure.get("chance")
-    chance, ends = chance_level(data.headline, guess), data.estimate[1]
-    is_poor = standing(ends, chance, None, None) == "not above chance"
+    chance = chance_level(data.headline, quoted.chance)
+    is_poor = standing(quoted.interval, chance, None, None) == "not above chance"
     return [not_above_chance(data.headline, chance)] if is_poor else []
 
 
@@ -168,7 +168,7 @@ def _row(data: PositionData, one: PositionCurve) -> list[str]:
 
 def _is_selected(data: PositionData, one: PositionCurve) -> bool:
     """Whether the quoted score is of this position; that of nested folds is of no single one."""
-    return data.procedure is None and data.selected is not None and data.selected[0] is one
+    return data.quoted is not None and data.quoted.column is one
 
 
 def _shown_layer(data: PositionData, one: PositionCurve) -> int | None:

@@ -132,14 +132,12 @@ def _row(grid: Grid) -> list[str]:
     cells = [p for one in grid.positions for p in one.corrected]
     above = "" if level is None else f"{sum(p is not None and p <= level for p in cells):,} of {len(cells):,}"
     random = (grid.meta.get("over_random") or {}).get("value")
-    if grid.selected is None:
+    quoted = grid.quoted
+    if quoted is None:
         return [*names, "", "", "", "", "", number_text(random), above]
-    one, layer = grid.selected
-    where, chance = [one.position, layer.place], one.chance
-    if grid.procedure is not None:
-        where, chance = ["", ""], grid.procedure.get("chance")
-    value, ends = grid.estimate
-    return [*names, *where, number_text(value), interval_text(ends), number_text(chance), number_text(random), above]
+    where = ["" if quoted.column is None else quoted.column.position, quoted.place]
+    score = [number_text(quoted.value), interval_text(quoted.interval), number_text(quoted.chance)]
+    return [*names, *where, *score, number_text(random), above]
 
 
 def _name(grid: Grid) -> str:

@@ -33,7 +33,7 @@ def positions_section(data: PositionData) -> Section:
     legend = [
         (f"above the {base}", "blue", "cell"),
         (f"below the {base}", "red", "cell"),
-        *([] if data.procedure is not None else [("selected on validation", "", "frame")]),
+        *([("selected on validation", "", "frame")] if data.quoted is not None and data.quoted.layer else []),
     ]
     if level is not None:
         legend.append((f"not above chance (corrected p > {level:g})", "muted", "cell"))
@@ -55,7 +55,7 @@ def _position_cell(data: PositionData, one: PositionCurve, i: int, base: float, 
     ]
     if one.random_init:
         lines.append(f"random weights {number_text(one.random_init[i].metrics['test'].get(data.headline))}")
-    is_best = data.procedure is None and data.selected is not None and data.selected[1] is layer
+    is_best = data.quoted is not None and data.quoted.layer is layer
     muted = level is not None and is_above_chance(one, i, level) is False
     return Cell(f"{value:z.2f}", "\n".join(lines), (value - base) / most, muted, is_best)
 
