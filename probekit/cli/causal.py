@@ -158,7 +158,7 @@ def run_causal(
         line.part("loading the model")
         model = _load(job.model, store)
     if job.dry_run:
-        _show_plan(model, store, results, options, job.json, began)
+        _show_plan(model, store, results, options, job, began)
         return
     found = _run(model, store, results, options, folder, job)
     found.meta["files"] = {name: str(path) for name in ("neutral", "pairs") if (path := getattr(options, name))}
@@ -310,7 +310,7 @@ def _show_plan(
     store: "Store",
     results: "ProbeResults | None",
     options: CausalOptions,
-    as_json: bool,
+    job: CausalJob,
     began: float,
 ) -> None:
     from probekit.causal.curve.estimate import describe_causal, plan_causal
@@ -326,7 +326,4 @@ def _show_plan(
         plan = plan_causal(model, store, results, options)
         plan |= {"seconds": plan["seconds"] + loading, "parts": {"loading": loading} | plan["parts"]}
         text = describe_causal(plan)
-    if as_json:
-        console.result_json(plan)
-    else:
-        console.result(text)
+    console.answer(job, lambda: plan, text)

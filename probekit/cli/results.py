@@ -1,7 +1,7 @@
 """Results of a command: whether they may go to a folder, and how they are saved, drawn and printed."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -141,17 +141,8 @@ def emit(
         several = {"pictures": pictures} if question.kind == "causal" or len(pictures) > 1 else {}
         return {**(where or {}), "results": str(folder), "picture": pictures[0], **several, **_body_in(folder)}
 
-    show(results, [("Picture", path) for path in pictures], body, output)
-
-
-def show(results: Any, files: Sequence[tuple[str, Any]], body: Callable[[], dict[str, Any]], output: Output) -> None:
-    """Print results: their JSON, or only the files of the first kind, or the summary and all files by kind."""
-    if output.json:
-        console.result_json(body())
-    elif output.quiet:
-        console.result("\n".join(str(path) for kind, path in files if kind == files[0][0]))
-    else:
-        console.result("\n".join([str(results.summary()), "", *(f"{kind}: {path}" for kind, path in files)]))
+    text = "\n".join([str(results.summary()), "", *(f"Picture: {path}" for path in pictures)])
+    console.answer(output, body, text, brief="\n".join(pictures))
 
 
 def _body_in(folder: Path) -> dict[str, Any]:

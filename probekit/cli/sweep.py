@@ -11,7 +11,7 @@ from probekit.cli import console, stores
 from probekit.cli.derive import command
 from probekit.cli.extract import MODEL
 from probekit.cli.fields import Output, required
-from probekit.cli.results import draw, show
+from probekit.cli.results import draw
 from probekit.errors import DataError
 from probekit.machine.progress import parts_line
 from probekit.options import ClusterOptions, SweepArguments, kinds
@@ -75,7 +75,7 @@ def sweep(job: SweepJob, options: SweepArguments, picture: PictureOptions) -> No
             line.part("reading tasks")
             found = preview(plan, line.set)
             line.clear()
-            console.result_json({"out": str(plan.folder), **found.as_dict}) if job.json else console.result(str(found))
+            console.answer(job, lambda: {"out": str(plan.folder), **found.as_dict}, found)
             return
         line.part("runs")
         with console.interrupt_says(f"the runs that ended are in {out}; run the same command again to resume"):
@@ -103,7 +103,8 @@ def _show(job: SweepJob, out: Path, results: "SweepResults", picture: PictureOpt
         paths = {"sweep": str(out), "table": table, "picture": str(pictures[0]) if pictures else None}
         return {**paths, "rows": rows, "failed": failed, "meta": results.meta}
 
-    show(results, [("Table", table), *(("Picture", path) for path in pictures)], body, job)
+    lines = [str(results.summary()), "", f"Table: {table}", *(f"Picture: {path}" for path in pictures)]
+    console.answer(job, body, "\n".join(lines), brief=table)
 
 
 def _note(job: SweepJob, plan: "SweepPlan", run: "SweepRun") -> None:

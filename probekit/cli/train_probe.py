@@ -172,15 +172,10 @@ def train(
 
         store = with_label_columns(store, *kinds.names(options.label or ""), options.label)
         several = several_of(options, store)
-        labels = _labels(several, options, store)
-        first = dataclasses.replace(options, label=next(iter(labels), None))  # its kind decides what a name means
-        probe = _checked_probe(first, store, bool(several), job.projection)
-        asked = asked_by(options, probe=probe, random_init=job.baseline is not None)
-        question, known = Question("train-probe", _kind(options, several), asked), record_of_labels(store, labels)
+        question, how = _question(store, options, job, several)
+        known = record_of_labels(store, _labels(several, options, store))
         if job.out is not None:
             check_question(job.out, question, known)
-        how: dict[str, Any] = {**vars(options), "probe": probes.make_probe(probe, first, store), **several}
-        how |= {name: getattr(job, name) for name in ("memory", *(field.name for field in fields(ClusterOptions)))}
         if job.baseline is not None:
             how["random_init"] = random_init_of(store, progress=console.bars(job.quiet))
         with parts_line(console.bars(job.quiet)) as line:
@@ -198,14 +193,20 @@ def train(
     return folder
 
 
-def _checked_probe(first: ProbeOptions, store: "Store", are_several: bool, projection: bool) -> Any:
-    """The probe with its parameters checked, and whether it can be drawn as a projection."""
-    if projection and are_several:
+def _question(
+    store: "Store", options: ProbeOptions, job: TrainProbeJob, several: dict[str, Any]
+) -> tuple[Question, dict[str, Any]]:
+    """What is asked, and the arguments of `train_probes`; the probe's parameters are checked."""
+    first = dataclasses.replace(options, label=next(iter(_labels(several, options, store)), None))
+    if job.projection and several:
         raise UsageError("--projection draws one curve; name one point and one label, or leave it out")
-    probe = probes.check_parameters(first, store)
-    if projection:
+    probe = probes.check_parameters(first, store)  # the kind of the first label decides what a name means
+    if job.projection:
         probes.check_linear(first, store)
-    return probe
+    asked = asked_by(options, probe=probe, random_init=job.baseline is not None)
+    how = {**vars(options), "probe": probes.make_probe(probe, first, store), **several}
+    how |= {name: getattr(job, name) for name in ("memory", *(field.name for field in fields(ClusterOptions)))}
+    return Question("train-probe", _kind(options, several), asked), how
 
 
 def _kind(options: ProbeOptions, several: dict[str, Any]) -> str:
