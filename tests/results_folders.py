@@ -10,7 +10,7 @@ from user_files import write_model
 
 import probekit as pk
 from probekit.activations.activations import Activations
-from probekit.options import CausalOptions, ProbeOptions
+from probekit.options import CausalOptions, CompareOptions, ProbeOptions
 from probekit.options.question import asked_by
 from probekit.tasks.base import Task
 
@@ -38,7 +38,9 @@ def make_folders(home: Path) -> Path:
         used = pk.causal_curve(model, acts, full, methods=METHODS, answers=["a", "b"], placebos=3, scales=[1.0])
         used.meta["asked"] = asked_by(CausalOptions(answers=["a", "b"]), probes="full")
         used.save(home / "causal")
-        pk.compare([home / "full", home / "quick"]).save(home / "compared")
+        compared = pk.compare([home / "full", home / "quick"])
+        compared.meta["asked"] = asked_by(CompareOptions(), runs=["full", "quick"])
+        compared.save(home / "compared")
         pk.sweep(model, {"t": task}, out=home / "swept", points=["resid_pre"], probe="mean-diff", quick=True)
     return home
 

@@ -163,7 +163,8 @@ def _transfer(run: ReportRun, asked: Mapping[str, Any]) -> list[str]:
 
 def _causal(run: ReportRun, folder: Path, causal: Any) -> list[str]:
     """The command of causal results in a folder, on the probes that they are of."""
-    asked, probes = {**causal.meta["asked"], **(causal.meta.get("files") or {})}, _probes_of(folder, causal)
+    files = {name: _whole_path(path) for name, path in (causal.meta.get("files") or {}).items()}
+    asked, probes = {**causal.meta["asked"], **files}, _probes_of(folder, causal)
     more: list[str] = []
     if probes is not None and (run.store is None or run.store.path.resolve() not in probes.resolve().parents):
         more += ["--store", _store_name(run)]
