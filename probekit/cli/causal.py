@@ -162,9 +162,10 @@ def run_causal(
         return
     found = _run(model, store, results, options, folder, job)
     found.meta["files"] = {name: str(path) for name in ("neutral", "pairs") if (path := getattr(options, name))}
-    if results_path is not None:  # from the folder that these results are in
+    where = {"store": str(store_path)}
+    if results_path is not None:
+        where["probes"] = str(results_path)
         found.meta["files"]["probes"] = os.path.relpath(results_path.resolve(), folder.resolve().parent)
-    where = {"store": str(store_path)} | ({} if results_path is None else {"probes": str(results_path)})
     emit(found, question, folder, job, picture, "the edits are complete", where)
     from probekit.causal.curve.parts import remove_parts
 

@@ -121,5 +121,5 @@ def _default_out(job: SweepJob, options: SweepArguments) -> Path:
     shown = {one.name: repr(getattr(options, one.name)) for one in dataclasses.fields(options) if one.name not in who}
     name: Any = Path(job.dataset).name if Path(job.dataset).exists() else ""
     plain = re.sub(r"[^A-Za-z0-9]", "-", name)[:40].strip("-") or "tasks"
-    question = Question("sweep", "sweep", {}, [job.model, job.dataset, shown])
-    return default_folder(question, Path("runs"), plain)
+    asked = {"model": job.model, "dataset": job.dataset, **shown}
+    return default_folder(Question("sweep", "sweep", asked, [job.model, job.dataset, shown]), Path("runs"), plain)
