@@ -227,12 +227,16 @@ def commands_for(here: Path, store: Path) -> list[str]:
 
 
 def figures(here: Path) -> dict[str, Any]:
-    """Every number of every result, without when and how long."""
+    """Every number of every result, and what was asked; without when and how long.
+
+    Commands always name the label and the point, where the first one may have left them to their defaults.
+    """
     found = {}
     for path in sorted(here.rglob("*.json")):
         if path.name in {kind.file for kind in KINDS.values()}:
             body = json.loads(path.read_text())
-            found[str(path.relative_to(here))] = {key: value for key, value in body.items() if key != "meta"}
+            asked = body.pop("meta").get("asked") or {}
+            found[str(path.relative_to(here))] = {**body, "asked": {**asked, "label": None, "point": None}}
     assert found
     return found
 
