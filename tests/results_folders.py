@@ -10,9 +10,8 @@ from user_files import write_model
 
 import probekit as pk
 from probekit.activations.activations import Activations
-from probekit.cli.causal import question_of_causal
-from probekit.cli.results import question_of
-from probekit.options import CausalOptions, ProbeOptions
+from probekit.options import CausalOptions, CompareOptions, ProbeOptions
+from probekit.options.question import asked_by
 from probekit.tasks.base import Task
 
 N = 48
@@ -32,14 +31,16 @@ def make_folders(home: Path) -> Path:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         full = pk.train_probes(acts, point="resid_pre", C=[0.1, 1.0], controls=1, random_init=pk.random_init_of(acts))
-        full.meta["asked"] = {**question_of(ProbeOptions(C=[0.1, 1.0])), "random_init": True}
+        full.meta["asked"] = asked_by(ProbeOptions(C=[0.1, 1.0]), random_init=True)
         full.save(home / "full")
         _save_curves(home, acts, every)
         pk.transfer([acts, other], point="resid_pre", C=[1.0]).save(home / "transfer")
         used = pk.causal_curve(model, acts, full, methods=METHODS, answers=["a", "b"], placebos=3, scales=[1.0])
-        used.meta["asked"] = question_of_causal(CausalOptions(answers=["a", "b"]), home / "full")
+        used.meta["asked"] = asked_by(CausalOptions(answers=["a", "b"]), probes="full")
         used.save(home / "causal")
-        pk.compare([home / "full", home / "quick"]).save(home / "compared")
+        compared = pk.compare([home / "full", home / "quick"])
+        compared.meta["asked"] = asked_by(CompareOptions(), runs=["full", "quick"])
+        compared.save(home / "compared")
         pk.sweep(model, {"t": task}, out=home / "swept", points=["resid_pre"], probe="mean-diff", quick=True)
     return home
 

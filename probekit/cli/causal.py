@@ -1,25 +1,21 @@
 """`probekit causal`: whether the model uses what its probes read."""
 
-import dataclasses
-import hashlib
-import json
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
-from probekit.cli.results import save_and_show
+from probekit.cli.results import check_question, emit
 from probekit.cli.stores import check_results_out
-from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError
-from probekit.files.plain_files import MAX_RESULTS, MAX_TABLE, read_bytes
+from probekit.errors import DataError, ProbekitError, UsageError
+from probekit.files.plain_files import MAX_RESULTS, read_bytes
 from probekit.files.records import Count, parse_record, read_as
 from probekit.files.remote.path import AnyPath, as_path, local_path
-from probekit.files.run import folder_name
 from probekit.machine.progress import parts_line
 from probekit.manifest import (
     check_is_store,
@@ -32,11 +28,11 @@ from probekit.manifest import (
 from probekit.options import CausalOptions
 from probekit.options.check import check_there
 from probekit.options.kinds import READING
-from probekit.options.option import CHECKS, RUNS, help_of, option
+from probekit.options.option import CHECKS, RUNS, option
 from probekit.options.picture import PictureOptions
-from probekit.options.typed import json_value
+from probekit.options.question import Question, asked_by, default_folder
 from probekit.points import places_of
-from probekit.results.kinds import check_results_folder, refuse_other_kind
+from probekit.results.kinds import refuse_other_kind
 from probekit.text import listed
 
 if TYPE_CHECKING:
@@ -68,16 +64,6 @@ class _Trained(TypedDict):
     """What results of probes say before they are loaded."""
 
     meta: _Curve
-
-
-class _Question(TypedDict):
-    asked: dict[str, Any]
-
-
-class _Asked(TypedDict):
-    """What causal results say of their question."""
-
-    meta: _Question
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,20 +150,23 @@ def run_causal(
         if results is not None:
             check_results(results)
         store = load_activations(store_path, job.check)
-        question = question_of_causal(options, results_path)
-        folder = job.out or _folder(store_path, {} if results is None else results.meta, question)
-        _check_out(folder, question)
+        asked = asked_by(options, probes=results_path.name if results_path else None)
+        question = Question("causal", "causal", asked, asked)
+        names = ["pairs"] if results is None else [results.meta["label"], results.meta["point"]]
+        folder = job.out or default_folder(question, results_home(store_path), *names)
+        check_question(folder, question)
         line.part("loading the model")
         model = _load(job.model, store)
     if job.dry_run:
-        _show_plan(model, store, results, options, job.json, began)
+        _show_plan(model, store, results, options, job, began)
         return
     found = _run(model, store, results, options, folder, job)
-    found.meta["asked"] = question
     found.meta["files"] = {name: str(path) for name in ("neutral", "pairs") if (path := getattr(options, name))}
-    where = {"store": str(store_path)} | ({} if results_path is None else {"probes": str(results_path)})
-    draw = partial(_draw, picture=picture)
-    save_and_show(found, folder, draw, where, "the edits are complete", job)
+    where = {"store": str(store_path)}
+    if results_path is not None:
+        where["probes"] = str(results_path)
+        found.meta["files"]["probes"] = os.path.relpath(results_path.resolve(), folder.resolve().parent)
+    emit(found, question, folder, job, picture, "the edits are complete", where)
     from probekit.causal.curve.parts import remove_parts
 
     remove_parts(folder)
@@ -306,48 +295,6 @@ def _check_record(store: AnyPath, results: Path, options: CausalOptions) -> None
         places_of(known, meta["point"], options.layers)
 
 
-def question_of_causal(options: CausalOptions, results: Path | None) -> dict[str, Any]:
-    """What the results answer, as JSON: the options, and the folder of the probes."""
-    shown = [field.name for field in dataclasses.fields(options) if help_of(field).flag is not None]
-    asked = {name: json_value(getattr(options, name)) for name in shown}
-    files = {name: _digest(path) for name, path in asked.items() if isinstance(path, Path)}
-    return json.loads(json.dumps({**asked, **files, "probes": results.name if results else None}))
-
-
-def _digest(path: Path) -> str:
-    """A file by its content, so that a run does not resume with another."""
-    try:
-        return f"sha256 {hashlib.sha256(read_bytes(path, MAX_TABLE)).hexdigest()}"
-    except OSError as error:
-        raise DataError(f"cannot read {str(path)!a}: {error.strerror}") from None
-
-
-def _folder(store: AnyPath, meta: Mapping[str, Any], question: Mapping[str, Any]) -> Path:
-    """The default folder; the digest keeps apart other probes and other options."""
-    names = [meta["label"], meta["point"]] if meta else ["pairs"]
-    return results_home(store) / folder_name(["causal", *names], question)
-
-
-def _check_out(folder: Path, question: Mapping[str, Any]) -> None:
-    """Check that results may go to a folder: it is free, or holds those of the same question.
-
-    Raises:
-        StorageError: something other than causal results is there.
-        ResumeMismatch: results of another question.
-    """
-    check_results_folder(folder, "causal")
-    try:
-        asked = read_as(_Asked, parse_record(read_bytes(folder / "causal.json", MAX_RESULTS)))["meta"]["asked"]
-        different = sorted(name for name, value in question.items() if asked.get(name) != value)
-    except (OSError, ValueError):
-        return  # no complete results are there
-    if different:
-        raise ResumeMismatch(
-            f"{str(folder)!a} holds results of other settings (different: {listed(different)}); give another folder "
-            "(--out), or remove that one"
-        )
-
-
 def _load(name: str | None, store: "Store") -> "LanguageModel":
     """The model of the store, as it was loaded."""
     from probekit.models.load import load_model
@@ -359,22 +306,12 @@ def _load(name: str | None, store: "Store") -> "LanguageModel":
     return load_model(name or name_or_path, **(source if name is None else {}))
 
 
-def _draw(found: "CausalResults", folder: Path, picture: PictureOptions) -> list[Path]:
-    """Draw the curve and the grids, whichever there are; the paths of the pictures."""
-    from probekit.plots.causal import save_causal_plot
-    from probekit.plots.patching import save_patching_plot
-
-    how = vars(picture)
-    pictures = [save_causal_plot(found.data, folder, **how)] if found.layers else []
-    return pictures + ([save_patching_plot(found.data, folder, **how)] if found.grids else [])
-
-
 def _show_plan(
     model: "LanguageModel",
     store: "Store",
     results: "ProbeResults | None",
     options: CausalOptions,
-    as_json: bool,
+    job: CausalJob,
     began: float,
 ) -> None:
     from probekit.causal.curve.estimate import describe_causal, plan_causal
@@ -390,7 +327,4 @@ def _show_plan(
         plan = plan_causal(model, store, results, options)
         plan |= {"seconds": plan["seconds"] + loading, "parts": {"loading": loading} | plan["parts"]}
         text = describe_causal(plan)
-    if as_json:
-        console.result_json(plan)
-    else:
-        console.result(text)
+    console.answer(job, lambda: plan, text)

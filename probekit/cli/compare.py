@@ -1,19 +1,19 @@
 """`probekit compare`: curves of several runs on one axis, and their differences on the same test rows."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
-from probekit.cli.results import save_and_show
+from probekit.cli.results import emit
 from probekit.cli.stores import check_out
 from probekit.errors import UsageError
-from probekit.files.run import folder_name
 from probekit.options import CompareOptions
 from probekit.options.option import option
 from probekit.options.picture import PictureOptions
+from probekit.options.question import Question, asked_by, default_folder
+from probekit.results.kinds import check_results_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,19 +47,13 @@ def compare(job: CompareJob, options: CompareOptions, picture: PictureOptions) -
     check_out(job.out)
     if job.runs is None or not job.runs:
         raise UsageError("compare needs two runs or more; name their folders")
-    with console.interrupt_says("the runs are complete, no comparison was written; run the same command again"):
-        from probekit.plots import save_comparison_plot
-        from probekit.results.kinds import check_results_folder
+    if job.out is not None:
+        check_results_folder(job.out, "comparison")
+    complete = "the runs are complete"
+    with console.interrupt_says(f"{complete}, no comparison was written; run the same command again"):
         from probekit.side_by_side import compare as put_side_by_side
 
-        if job.out is not None:
-            check_results_folder(job.out, "comparison")
         found = put_side_by_side(job.runs, **vars(options))
-    draw = partial(save_comparison_plot, **vars(picture))
-    folder = job.out or _folder(job, options)
-    save_and_show(found, folder, draw, {}, "the runs are complete", job)
-
-
-def _folder(job: CompareJob, options: CompareOptions) -> Path:
-    """The default folder: the same for the same runs and options."""
-    return Path("runs", folder_name(["compare"], [[str(Path(run).resolve()) for run in job.runs], vars(options)]))
+    rest = [[str(Path(run).resolve()) for run in job.runs], asked_by(options)]
+    question = Question("compare", "comparison", asked_by(options, runs=job.runs), rest)
+    emit(found, question, job.out or default_folder(question, Path("runs")), job, picture, complete)

@@ -3,12 +3,15 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probekit.machine.progress import clear_line
 from probekit.text import printable
+
+if TYPE_CHECKING:
+    from probekit.cli.fields import Output
 
 LONGEST = 20_000  # characters of an error; a list of every weight that is missing has fewer
 
@@ -19,9 +22,29 @@ def result(text: object = "") -> None:
         print(printable(line))
 
 
-def result_json(value: dict[str, Any]) -> None:
+def result_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object to stdout; ASCII and strict JSON, so that any parser accepts it."""
     print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False))
+
+
+def answer(
+    output: "Output", body: Callable[[], Mapping[str, Any]], text: object, note_first: object = "", brief: object = None
+) -> None:
+    """Print what a command gives.
+
+    Args:
+        output: with --json, `body` is printed; with --quiet, `brief` without the note.
+        body: gives the JSON.
+        text: for stdout.
+        note_first: for stderr, before it.
+        brief: what of the text --quiet leaves; None is all of it.
+    """
+    if output.json:
+        result_json(body())
+        return
+    if note_first and not output.quiet:
+        note(note_first)
+    result(brief if output.quiet and brief is not None else text)
 
 
 def note(text: object) -> None:

@@ -63,12 +63,8 @@ def export(job: ExportJob, options: ExportOptions) -> None:
         results, place = find_results(folder, place)
         path = export_results(results, place, **vars(options))
         place = None if options.to in TABLES else place or results.best.place
-    if job.json:
-        console.result_json({"results": str(folder), "place": place, "to": options.to, "path": str(path)})
-        return
-    if not job.quiet and place is not None:
-        console.note(f"the probe of {place}")
-    console.result(path)
+    body = {"results": str(folder), "place": place, "to": options.to, "path": str(path)}
+    console.answer(job, lambda: body, path, "" if place is None else f"the probe of {place}")
 
 
 def _texts(job: ExportJob, options: ExportOptions) -> None:
@@ -85,9 +81,6 @@ def _texts(job: ExportJob, options: ExportOptions) -> None:
     table = examples_table(load_activations(job.results).task)
     write_columns(path, [table], "texts")
     n = len(table["id"])
-    if job.json:
-        console.result_json({"store": job.results, "path": str(path), "texts": n, "columns": [*table]})
-        return
-    if not job.quiet:
-        console.note(printable(f"{counted(n, 'row')} with {listed([*table])}; join labels by id: probekit label"))
-    console.result(path)
+    note = printable(f"{counted(n, 'row')} with {listed([*table])}; join labels by id: probekit label")
+    body = {"store": job.results, "path": str(path), "texts": n, "columns": [*table]}
+    console.answer(job, lambda: body, path, note)

@@ -208,10 +208,7 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
         return
     plan = planned(job, model, task, options)
     path, about = _written(job, plan, options, sums)
-    if job.json:
-        console.result_json({"store": str(path), **about})
-    else:
-        console.result(path)
+    console.answer(job, lambda: {"store": str(path), **about}, path)
 
 
 def _spread(model: ModelOptions, options: ExtractArguments) -> tuple[ModelOptions, ExtractArguments]:

@@ -51,7 +51,7 @@ def import_(job: ImportJob, options: ImportArguments) -> None:
     plan = plan_import(job.source, options)
     as_dict = import_as_dict(plan)
     if job.dry_run:
-        console.result_json(as_dict) if job.json else console.result(describe_import(plan))
+        console.answer(job, lambda: as_dict, describe_import(plan))
         return
     begun: list[AnyPath] = []
 
@@ -62,7 +62,4 @@ def import_(job: ImportJob, options: ImportArguments) -> None:
 
     write = partial(run_import, plan, options.out, progress=console.bars(job.quiet), on_begin=begun.append)
     path = make_store(describe_import(plan, arrays=False), write, saved, job.quiet).path
-    if job.json:
-        console.result_json({"store": str(path), **as_dict})
-    else:
-        console.result(path)
+    console.answer(job, lambda: {"store": str(path), **as_dict}, path)

@@ -43,12 +43,7 @@ def label(job: LabelJob, options: LabelArguments) -> None:
     from probekit.activations import label_store
 
     done = label_store(job.store, job.labels, **vars(options))
-    if job.json:
-        console.result_json(done.as_dict())
-        return
-    if not job.quiet:
-        console.note(_summary(done))
-    console.result(done.path)
+    console.answer(job, done.as_dict, done.path, _summary(done))
 
 
 def _summary(done: "LabelledStore") -> str:

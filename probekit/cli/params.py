@@ -110,10 +110,8 @@ def params(job: ParamsJob, options: PictureOptions) -> None:
         _note_long(accounts)
     if job.compare:
         _show_compared(accounts, job.out or PICTURE, job.json, options)
-    elif job.json:
-        console.result_json(accounts[0].as_dict())
     else:
-        console.result(describe_account(accounts[0]))
+        console.answer(job, accounts[0].as_dict, describe_account(accounts[0]))
 
 
 def _names(job: ParamsJob) -> list[str]:

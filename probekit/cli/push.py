@@ -43,18 +43,14 @@ def push(job: PushJob, options: PushOptions) -> None:
 
     plan = plan_push(job.source, job.repo, replace(options, progress=console.bars(job.quiet)))
     if job.dry_run:
-        console.result_json(_as_dict(plan)) if job.json else console.result(_description(plan))
+        console.answer(job, lambda: _as_dict(plan), _description(plan))
         return
     if not job.quiet:
         console.note(_description(plan))
     with console.interrupt_says("what was uploaded is kept; run the same command again to resume"):
         done = run_push(plan)
-    if job.json:
-        console.result_json(vars(done))
-        return
-    if not job.quiet:
-        console.note(_summary(done, stays_private=bool(done.private) and not options.private))
-    console.result(done.url)
+    summary = _summary(done, stays_private=bool(done.private) and not options.private)
+    console.answer(job, lambda: vars(done), done.url, summary)
 
 
 def _as_dict(plan: "PushPlan") -> dict[str, Any]:

@@ -45,10 +45,7 @@ def repair(job: RepairJob) -> None:
     show = console.bars(job.quiet)
     with progress_bar("verify", "B", show=show) as read, progress_bar("repair", "shards", show=show) as computed:
         done = repair_store(job.path, job.model, computed.set, read.set)
-    if job.json:
-        console.result_json(done.as_dict())
-    else:
-        console.result(_summary(done))
+    console.answer(job, done.as_dict, _summary(done))
     if done.left:
         raise StorageError(done.left[0].why)
 

@@ -74,9 +74,7 @@ def make_report(
         path = write_report(runs, out, **{**vars(options), "on_progress": line.set, "on_part": line.part})
     if not show:
         return
-    if output.json:
-        console.result_json({"report": str(path), "bytes": path.stat().st_size, "runs": [str(run) for run in runs]})
-    elif output.quiet:
-        console.result(path)
-    else:
-        console.result(f"Report: {path} ({path.stat().st_size / 1000:,.0f} kB; open it in a browser)")
+    size = path.stat().st_size
+    body = {"report": str(path), "bytes": size, "runs": [str(run) for run in runs]}
+    text = f"Report: {path} ({size / 1000:,.0f} kB; open it in a browser)"
+    console.answer(output, lambda: body, text, brief=path)

@@ -1,57 +1,24 @@
-"""Where results go, which question they answer, and how they are saved and shown."""
+"""Results of a command: whether they may go to a folder, and how they are saved, drawn and printed."""
 
-import dataclasses
-import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from probekit.cli import console
 from probekit.cli.fields import Output
 from probekit.errors import ResumeMismatch, UsageError
 from probekit.files.plain_files import MAX_RESULTS, read_bytes
 from probekit.files.records import parse_record, read_as
-from probekit.files.remote.path import AnyPath
-from probekit.manifest import results_home
-from probekit.options import CurveOptions, ProbeOptions
-from probekit.options.option import help_of
-from probekit.options.typed import json_value
+from probekit.options.picture import PictureOptions
+from probekit.options.question import OPTIONS_OF, Question, asked_by
 from probekit.results.kinds import KINDS, check_results_folder, kind_in
 from probekit.text import listed
-
-NAME_ORDER = (
-    "quick",
-    "position",
-    "by",
-    "layers",
-    "C",
-    "folds",
-    "drop_leaks",
-    "random_init",
-    "nuisance",
-    "shift_column",
-    "controls",
-    "control_type",
-    "control_C",
-    "metric",
-    "codelength",
-    "intervals",
-    "concatenate",
-    "least_texts",
-    "aggregate",
-    "on_bad_row",
-)
-"""Options in the order of a folder's name; those of later versions follow, and the seed is last."""
-
-_ALWAYS_NAMED = ("label", "point", "probe")  # always part of the name
-_LONGEST = 200  # characters of a folder's name; file systems take 255 bytes
 
 
 class _Question(TypedDict):
     asked: dict[str, Any]
-    activations: dict[str, Any]
+    activations: NotRequired[dict[str, Any]]
 
 
 class _Answered(TypedDict):
@@ -60,98 +27,122 @@ class _Answered(TypedDict):
     meta: _Question
 
 
-def question_of(options: CurveOptions) -> dict[str, Any]:
-    """The question that results answer, as JSON: every option that the command line has."""
-    shown = [field.name for field in dataclasses.fields(options) if help_of(field).flag is not None]
-    return json.loads(json.dumps({name: json_value(getattr(options, name)) for name in shown}))
-
-
-def results_folder(store: AnyPath, meta: Mapping[str, Any], question: Mapping[str, Any]) -> Path:
-    """The default folder: options that differ from their defaults are in its name, so each question has its own.
-
-    Args:
-        store: the store's path.
-        meta: of the results: the label, point and probe that were used.
-        question: from `question_of`, with `random_init`.
-    """
-    name = "-".join([meta["label"], meta["point"], _probe_tag(question["probe"], meta["probe"]), *_tags(question)])
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")
-    if plain != name or len(name) > _LONGEST:  # 0,3 and 0-3 would have the same name
-        plain = f"{plain[:180]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-    return results_home(store) / plain
-
-
-def _probe_tag(probe: Any, name: str) -> str:
-    if isinstance(probe, list):
-        return "-".join(probe)
-    if not isinstance(probe, dict):
-        return name
-    return "-".join([probe["name"], *(f"{key}-{value}" for key, value in probe.items() if key != "name")])
-
-
-def _tags(question: Mapping[str, Any]) -> list[str]:
-    fields = {field.name: field for field in dataclasses.fields(ProbeOptions)}
-    forms = ("probe", "aggregate", "quick", "by", "shift_column")  # which decide the defaults of others
-    usual = vars(ProbeOptions(**{name: question[name] for name in forms if name in question}))
-    usual |= {"quick": False, "by": None, "shift_column": None}
-    if isinstance(question["probe"], dict):
-        usual["aggregate"] = None  # otherwise the probe's name says it
-    later = [name for name in question if name not in (*_ALWAYS_NAMED, *NAME_ORDER, "seed")]
-    tags = []
-    for name in (*NAME_ORDER, *later, "seed"):
-        tag = help_of(fields[name]).tag if name in fields else None
-        if question[name] != usual.get(name, False):
-            tags.append(_tag(name.replace("_", "-") if tag is None else tag, question[name]))
-    return tags
-
-
-def _tag(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return name if value else f"no-{name}"
-    values = [str(each).removesuffix(".0") for each in value] if isinstance(value, list) else [str(value)]
-    return "-".join([name, *values] if name else values)
-
-
-def check_out(out: Path, activations: Mapping[str, Any], question: Mapping[str, Any], kind: str = "curve") -> None:
+def check_question(out: Path, question: Question, activations: Mapping[str, Any] | None = None) -> None:
     """Check that results may go to `out`: it is free, or holds those of the same question about the same activations.
 
     Args:
         out: a folder, or nothing yet.
-        activations: what is known about the activations (`Store.meta`).
-        question: from `question_of`, with `random_init`.
-        kind: of the results, a key of `KINDS`.
+        question: that they answer.
+        activations: what is known about the activations (`Store.meta`), where results record them.
 
     Raises:
         StorageError: something other than results is there.
         ResumeMismatch: results of another question.
     """
-    check_results_folder(out, kind)
+    check_results_folder(out, question.kind)
     try:
-        meta = read_as(_Answered, parse_record(read_bytes(out / KINDS[kind].file, MAX_RESULTS)))["meta"]
-        stored, read = meta["asked"], meta["activations"]
-        different = _different(stored, question) + [key for key in read if activations.get(key, read[key]) != read[key]]
-    except (OSError, ValueError):
+        meta = read_as(_Answered, parse_record(read_bytes(out / KINDS[question.kind].file, MAX_RESULTS)))["meta"]
+        different = _different(meta["asked"], question)
+        if activations is not None:
+            different += [key for key, value in meta["activations"].items() if activations.get(key, value) != value]
+    except (OSError, ValueError, KeyError):
         return  # no complete results are there
     if different:
+        what = "other settings" if activations is None else "other settings or data"
         raise ResumeMismatch(
-            f"{str(out)!a} holds results of other settings or data (different: {listed(sorted(different))}); give "
-            "another folder (--out), or remove that one"
+            f"{str(out)!a} holds results of {what} (different: {listed(sorted(different))}); give another folder "
+            "(--out), or remove that one"
         )
 
 
-def _different(stored: Mapping[str, Any], question: Mapping[str, Any]) -> list[str]:
+def _different(stored: Mapping[str, Any], question: Question) -> list[str]:
     """The options that differ; results of earlier versions do not list those that were left at their defaults.
 
     Nor do they have `control_C`: the same command may replace them, though its control tasks had their own C then.
     """
-    names = {field.name for field in dataclasses.fields(ProbeOptions)}
+    options, asked = OPTIONS_OF[question.command][0], question.asked
     try:
-        before = question_of(ProbeOptions(**{name: value for name, value in stored.items() if name in names}))
+        before = asked_by(options(**{name: value for name, value in stored.items() if name in vars(options())}))
     except (UsageError, TypeError, ValueError):
         before = {}
-    before["random_init"] = stored.get("random_init", False)
-    before["control_C"] = stored.get("control_C", question.get("control_C"))
-    return [name for name, value in question.items() if before.get(name) != value]
+    before |= {name: stored.get(name, False) for name in asked if name not in vars(options())}
+    if "control_C" in asked:
+        before["control_C"] = stored.get("control_C", asked["control_C"])
+    return [name for name, value in asked.items() if before.get(name) != value]
+
+
+def draw(kind: str, results: Any, folder: Path, picture: PictureOptions) -> list[Path]:
+    """Write the pictures of a kind of results, a key of `KINDS` or "sweep", into their folder."""
+    from probekit import plots
+
+    drawn: dict[str, Callable[..., Path | list[Path]]] = {
+        "curve": plots.save_plot,
+        "positions": plots.save_positions_plot,
+        "heads": plots.save_positions_plot,
+        "transfer": plots.save_transfer_plot,
+        "causal": _draw_causal,
+        "comparison": plots.save_comparison_plot,
+        "curves": plots.save_curves_plot,
+        "grids": plots.save_grids_plot,
+        "sweep": _draw_sweep,
+    }
+    several = kind in KINDS and KINDS[kind].inner
+    found = drawn[kind](list(results.values()) if several else results, folder, **vars(picture))
+    return found if isinstance(found, list) else [found]
+
+
+def _draw_causal(results: Any, folder: Path, **how: Any) -> list[Path]:
+    """The curve and the grids, whichever there are."""
+    from probekit.plots.causal import save_causal_plot
+    from probekit.plots.patching import save_patching_plot
+
+    pictures = [save_causal_plot(results.data, folder, **how)] if results.layers else []
+    return pictures + ([save_patching_plot(results.data, folder, **how)] if results.grids else [])
+
+
+def _draw_sweep(results: Any, folder: Path, **how: Any) -> list[Path]:
+    from probekit.plots import save_sweep_plot
+
+    is_drawn = any(row.value is not None for run in results.runs for row in run.rows)
+    return [save_sweep_plot(results, folder, **how)] if is_drawn else []
+
+
+def emit(
+    results: Any,
+    question: Question,
+    folder: Path,
+    output: Output | None,
+    picture: PictureOptions,
+    complete: str,
+    where: Mapping[str, Any] | None = None,
+    also: Callable[[], list[Path]] = list,
+) -> None:
+    """Save results with their question, draw them, and print them.
+
+    Args:
+        results: of the question's kind.
+        question: that they answer.
+        folder: where they go.
+        output: how to print; None prints nothing.
+        picture: how to draw.
+        complete: what is complete already, for Ctrl-C.
+        where: the paths that the JSON output begins with.
+        also: draws further pictures, once the results are saved.
+    """
+    results.meta["asked"] = question.asked
+    with console.interrupt_says(f"{complete}, the results in {folder} are incomplete; run the same command again"):
+        results.save(folder)
+        drawn = draw(question.kind, results, folder, picture) + also()
+    if output is None:
+        return
+    pictures = [str(path) for path in drawn]
+
+    def body() -> dict[str, Any]:
+        several = {"pictures": pictures} if question.kind == "causal" or len(pictures) > 1 else {}
+        return {**(where or {}), "results": str(folder), "picture": pictures[0], **several, **_body_in(folder)}
+
+    text = "\n".join([str(results.summary()), "", *(f"Picture: {path}" for path in pictures)])
+    console.answer(output, body, text, brief="\n".join(pictures))
 
 
 def _body_in(folder: Path) -> dict[str, Any]:
@@ -162,38 +153,3 @@ def _body_in(folder: Path) -> dict[str, Any]:
     if not KINDS[kind].inner:
         return body
     return {**body, kind: [entry | _body_in(folder / entry["folder"]) for entry in body[kind]]}
-
-
-def save_and_show(
-    results: Any,
-    folder: Path,
-    draw: Callable[[Any, Path], Path | list[Path]],
-    where: dict[str, Any],
-    complete: str,
-    output: Output | None,
-) -> None:
-    """Save results and their picture, and print them.
-
-    Args:
-        results: `ProbeResults`, `ProbeCurves` or `TransferResults`.
-        folder: where they go.
-        draw: writes the picture, or several, into the folder.
-        where: the paths that the JSON output begins with.
-        complete: what is complete already, for Ctrl-C.
-        output: how to print; None prints nothing.
-    """
-    with console.interrupt_says(f"{complete}, the results in {folder} are incomplete; run the same command again"):
-        results.save(folder)
-        drawn = draw(results, folder)
-    if output is None:
-        return
-    pictures = [str(path) for path in (drawn if isinstance(drawn, list) else [drawn])]
-    if output.json:
-        paths = {**where, "results": str(folder), "picture": pictures[0]}
-        if isinstance(drawn, list):
-            paths["pictures"] = pictures
-        console.result_json(paths | _body_in(folder))
-    elif output.quiet:
-        console.result("\n".join(pictures))
-    else:
-        console.result("\n".join([str(results.summary()), "", *(f"Picture: {path}" for path in pictures)]))

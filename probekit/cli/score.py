@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from probekit.cli import console
 from probekit.cli.derive import command
@@ -155,11 +155,7 @@ def _write(job: ScoreJob, out: Path, scoring: "Scoring") -> None:
         raise KeyboardInterrupt(
             f"{counted(tally.rows, unit)} scored, and nothing was written to {out}; run the same command again"
         ) from None
-    if job.json:
-        console.result_json({"out": str(out), **vars(tally), **scoring.meta})
-    else:
-        _note(job, scoring, tally)
-        console.result(out)
+    console.answer(job, lambda: {"out": str(out), **vars(tally), **scoring.meta}, out, _notes(scoring, tally))
 
 
 def _show(job: ScoreJob, scoring: "Scoring", results: "ProbeResults", picture: PictureOptions) -> None:
@@ -177,16 +173,17 @@ def _show(job: ScoreJob, scoring: "Scoring", results: "ProbeResults", picture: P
         drawn = save_scores_plot(results, found, job.picture, **vars(picture))
         if not job.quiet and not job.json:
             console.note(f"picture: {drawn}")
-    if job.json:
+
+    def body() -> dict[str, Any]:
         columns = score_columns(found)
         rows = zip(*(values.tolist() for values in columns.values()), strict=True)
-        console.result_json(
-            {**vars(tally), **scoring.meta, "scores": [dict(zip(columns, r, strict=True)) for r in rows]}
-        )
+        return {**vars(tally), **scoring.meta, "scores": [dict(zip(columns, row, strict=True)) for row in rows]}
+
+    console.answer(job, body, "\n".join(scores_table(found)))
+    if job.json or job.quiet:
         return
-    console.result("\n".join(scores_table(found)))
-    _note(job, scoring, tally)
-    if len(found) > MOST_ROWS and not job.quiet:
+    console.note(_notes(scoring, tally))
+    if len(found) > MOST_ROWS:
         console.note(f"{counted(MOST_ROWS, 'row')} of {len(found):,} are shown; --out scores.csv writes all of them")
 
 
@@ -202,10 +199,8 @@ def _counted(parts: "Iterator[ScoreRows]", tally: _Tally) -> "Iterator[ScoreRows
         yield part
 
 
-def _note(job: ScoreJob, scoring: "Scoring", tally: _Tally) -> None:
-    """Say what the columns mean, and how many rows are unusual."""
-    if job.quiet:
-        return
+def _notes(scoring: "Scoring", tally: _Tally) -> str:
+    """What the columns mean, and how many rows are unusual."""
     from probekit.scoring.explain import unusual_note
 
     spread = scoring.probe.spread
@@ -213,4 +208,4 @@ def _note(job: ScoreJob, scoring: "Scoring", tally: _Tally) -> None:
     if spread is not None and scoring.meta["unusual_above"] is not None and not scoring.meta["without_distance"]:
         unit = "text" if not scoring.by_token else "trained token" if scoring.options.tokens else "token"
         lines.append(unusual_note(tally.trained, tally.unusual, spread, unit))
-    console.note("\n".join(lines))
+    return "\n".join(lines)

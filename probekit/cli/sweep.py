@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,13 @@ from probekit.cli import console, stores
 from probekit.cli.derive import command
 from probekit.cli.extract import MODEL
 from probekit.cli.fields import Output, required
+from probekit.cli.results import draw
 from probekit.errors import DataError
-from probekit.files.run import folder_name
 from probekit.machine.progress import parts_line
 from probekit.options import ClusterOptions, SweepArguments, kinds
 from probekit.options.option import option
 from probekit.options.picture import PictureOptions
+from probekit.options.question import Question, default_folder
 from probekit.text import counted, listed
 
 if TYPE_CHECKING:
@@ -52,8 +54,9 @@ def sweep(job: SweepJob, options: SweepArguments, picture: PictureOptions) -> No
         probekit sweep configs/sweep.yaml --dry-run
     """
     console.hush_downloads(job.quiet)
-    options = dataclasses.replace(options, out=options.out or _default_out(job, options))
-    stores.check_out(options.out)
+    out = Path(options.out or _default_out(job, options))
+    options = dataclasses.replace(options, out=out)
+    stores.check_out(out)
     from probekit.models.load import check_model
     from probekit.options.sweep import model_options_of
 
@@ -72,42 +75,36 @@ def sweep(job: SweepJob, options: SweepArguments, picture: PictureOptions) -> No
             line.part("reading tasks")
             found = preview(plan, line.set)
             line.clear()
-            console.result_json({"out": str(plan.folder), **found.as_dict}) if job.json else console.result(str(found))
+            console.answer(job, lambda: {"out": str(plan.folder), **found.as_dict}, found)
             return
         line.part("runs")
-        with console.interrupt_says(f"the runs that ended are in {options.out}; run the same command again to resume"):
+        with console.interrupt_says(f"the runs that ended are in {out}; run the same command again to resume"):
             more = {"on_progress": line.set, "on_run": lambda run: _note(job, plan, run)}
             results = run_sweep(dataclasses.replace(plan, options=dataclasses.replace(options, **more)), runs_on_ray)
-    _show(job, Path(str(options.out)), results, picture)
-
-
-def _show(job: SweepJob, out: Path, results: "SweepResults", options: PictureOptions) -> None:
-    """Draw and print the results.
-
-    Raises:
-        DataError: runs failed, which the table lists.
-    """
-    from probekit.plots import save_sweep_plot
-    from probekit.sweeps.files import TABLE, table_rows
-
-    is_drawn = any(row.value is not None for run in results.runs for row in run.rows)
-    picture = save_sweep_plot(results, out, **vars(options)) if is_drawn else None
-    if job.json:
-        table = {"sweep": str(out), "table": str(out / TABLE), "picture": None if picture is None else str(picture)}
-        failed = [{"task": run.task, "model": run.model, "error": run.error} for run in results.failed]
-        rows = [row for row in table_rows(results) if not row["error"]]
-        console.result_json({**table, "rows": rows, "failed": failed, "meta": results.meta})
-    elif job.quiet:
-        console.result(out / TABLE)
-    else:
-        lines = [str(results.summary()), "", f"Table: {out / TABLE}"]
-        console.result("\n".join([*lines, *([] if picture is None else [f"Picture: {picture}"])]))
+    _show(job, out, results, picture)
     if results.failed:
         names = listed([run.task for run in results.failed], most=3)
         raise DataError(
             f"{len(results.failed)} of {counted(len(results.runs), 'run')} failed ({names}); correct the data, and run "
             "the same command again: it repeats only these"
         )
+
+
+def _show(job: SweepJob, out: Path, results: "SweepResults", picture: PictureOptions) -> None:
+    """Draw and print the results."""
+    from probekit.sweeps.files import TABLE, table_rows
+
+    pictures = draw("sweep", results, out, picture)
+    table = str(out / TABLE)
+
+    def body() -> dict[str, Any]:
+        failed = [{"task": run.task, "model": run.model, "error": run.error} for run in results.failed]
+        rows = [row for row in table_rows(results) if not row["error"]]
+        paths = {"sweep": str(out), "table": table, "picture": str(pictures[0]) if pictures else None}
+        return {**paths, "rows": rows, "failed": failed, "meta": results.meta}
+
+    lines = [str(results.summary()), "", f"Table: {table}", *(f"Picture: {path}" for path in pictures)]
+    console.answer(job, body, "\n".join(lines), brief=table)
 
 
 def _note(job: SweepJob, plan: "SweepPlan", run: "SweepRun") -> None:
@@ -122,6 +119,7 @@ def _default_out(job: SweepJob, options: SweepArguments) -> Path:
     """A folder under runs for these models, tasks and options, so that the same command finds it again."""
     who = {one.name for one in dataclasses.fields(ClusterOptions)}  # the same sweep, whoever does the work
     shown = {one.name: repr(getattr(options, one.name)) for one in dataclasses.fields(options) if one.name not in who}
-    name: Any = Path(job.dataset).name if Path(job.dataset).exists() else "tasks"
-    plain = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in name)[:40].strip("-")
-    return Path("runs", folder_name(["sweep", plain or "tasks"], [job.model, job.dataset, shown]))
+    name: Any = Path(job.dataset).name if Path(job.dataset).exists() else ""
+    plain = re.sub(r"[^A-Za-z0-9]", "-", name)[:40].strip("-") or "tasks"
+    asked = {"model": job.model, "dataset": job.dataset, **shown}
+    return default_folder(Question("sweep", "sweep", asked, [job.model, job.dataset, shown]), Path("runs"), plain)

@@ -73,12 +73,8 @@ def train_model(
     if not job.quiet and (short := shortfall(trained)):
         console.note(f"{short}; more --steps or another --learning-rate may help")
     picture = save_loss_plot(trained.result.losses, one.name, folder, **vars(options))
-    if job.json:
-        console.result_json(_facts(trained, folder, picture) | {"world": one.task, "settings": vars(one.settings)})
-    elif job.quiet:
-        console.result(folder)
-    else:
-        console.result(_summary(trained, folder, picture))
+    body = _facts(trained, folder, picture) | {"world": one.task, "settings": vars(one.settings)}
+    console.answer(job, lambda: body, _summary(trained, folder, picture), brief=folder)
 
 
 def _settings(usual: TrainingSettings, given: Mapping[str, Any]) -> TrainingSettings:

@@ -1,6 +1,7 @@
 """`probekit train-probe`: a probe at every layer of a store, and the picture of it."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -10,20 +11,22 @@ from probekit.cli import console, probes, stores
 from probekit.cli.checkpoints import train_each
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
-from probekit.cli.results import check_out, question_of, results_folder, save_and_show
+from probekit.cli.results import check_question, emit
 from probekit.errors import UsageError
 from probekit.files.remote.path import AnyPath
 from probekit.logging_to.check import check_tracker
 from probekit.machine.progress import parts_line
-from probekit.manifest import newest_manifest, stores_in
+from probekit.manifest import newest_manifest, results_home, stores_in
 from probekit.options import ClusterOptions, ProbeArguments, ProbeOptions, kinds
 from probekit.options.kinds import READING
 from probekit.options.option import CHECKS, OUTPUT, like, option
 from probekit.options.picture import PictureOptions
 from probekit.options.probe import BY_HEAD
+from probekit.options.question import Question, asked_by, default_folder
 
 if TYPE_CHECKING:
     from probekit.activations import Store
+    from probekit.evaluation import ProbeResults
 
 ORDER = """
     store layer point label probe position quick out baseline metric C
@@ -86,6 +89,25 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions, picture: PictureOptio
         probekit train-probe runs/gpt2-sst2 --probe mean-diff --projection
         probekit train-probe runs/gpt2-sst2 --probe k-sparse --set train-probe.probe.k=4
     """
+    _refuse(job, options)
+    if job.store is not None and (inside := stores_in(job.store)):
+        for each in inside:
+            stores.check_places(each, options)
+        train_each(inside, partial(_train_checkpoint, options, job, picture), job.json, job.quiet)
+        return
+    path: AnyPath = job.store or newest_manifest(Path("runs"))
+    stores.check_places(path, options)
+    stores.check_results_out(job.out, path)
+    with parts_line(console.bars(job.quiet)) as line:
+        line.part("reading the store")
+        from probekit.activations import load_activations
+
+        store = load_activations(job.store or _newest(job.quiet), job.check)
+    train(store, options, job, picture)
+
+
+def _refuse(job: TrainProbeJob, options: ProbeOptions) -> None:
+    """Refuse options that exclude one another."""
     if job.baseline is not None and options.shift_column is not None:
         raise UsageError("--shift-column has no random-init baseline; leave --baseline out")
     if job.baseline not in (None, "random-init"):
@@ -103,20 +125,6 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions, picture: PictureOptio
         )
     if job.log_to is not None:
         check_tracker(job.log_to, options)
-    if job.store is not None and (inside := stores_in(job.store)):
-        for each in inside:
-            stores.check_places(each, options)
-        train_each(inside, partial(_train_checkpoint, options, job, picture), job.json, job.quiet)
-        return
-    path: AnyPath = job.store or newest_manifest(Path("runs"))
-    stores.check_places(path, options)
-    stores.check_results_out(job.out, path)
-    with parts_line(console.bars(job.quiet)) as line:
-        line.part("reading the store")
-        from probekit.activations import load_activations
-
-        store = load_activations(job.store or _newest(job.quiet), job.check)
-    train(store, options, job, picture)
 
 
 def _train_checkpoint(options: ProbeOptions, job: TrainProbeJob, picture: PictureOptions, path: AnyPath) -> Path:
@@ -164,40 +172,45 @@ def train(
         with parts_line(console.bars(job.quiet)) as line:
             line.part("loading libraries")
             from probekit.activations import random_init_of, record_of_labels, with_label_columns
-            from probekit.evaluation import ProbeCurves, ProbeGrids
             from probekit.verbs.train_probes import train_probes
 
         store = with_label_columns(store, *kinds.names(options.label or ""), options.label)
         several = several_of(options, store)
-        if job.projection and several:
-            raise UsageError("--projection draws one curve; name one point and one label, or leave it out")
-        first = dataclasses.replace(options, label=_first_label(several, options, store))
-        probe = probes.check_parameters(first, store)
-        if job.projection:
-            probes.check_linear(first, store)
-        question = {**question_of(options), "probe": _plain(probe), "random_init": job.baseline is not None}
+        question, how = _question(store, options, job, several)
         known = record_of_labels(store, _labels(several, options, store))
         if job.out is not None:
-            check_out(job.out, known, question, _kind(options, several))
-        how: dict[str, Any] = {**vars(options), "probe": probes.make_probe(probe, first, store), **several}
-        how |= {name: getattr(job, name) for name in ("memory", *(field.name for field in fields(ClusterOptions)))}
+            check_question(job.out, question, known)
         if job.baseline is not None:
             how["random_init"] = random_init_of(store, progress=console.bars(job.quiet))
         with parts_line(console.bars(job.quiet)) as line:
             results: Any = train_probes(store, **how, on_progress=line.set, on_part=line.part)
-        curve = next(iter(results.values())) if isinstance(results, ProbeCurves | ProbeGrids) else results
-        record = curve.meta["activations"]
-        results.meta.update(asked=question, activations=record | {key: known[key] for key in record if key in known})
-    named = {key: getattr(options, key) or curve.meta[key] for key in ("label", "point")} if several else {}
-    folder = job.out or results_folder(store.path, {**curve.meta, **named}, question)
-    draw = partial(_draw, store=store, picture=picture, projection=job.projection)
-    where = {"store": str(store.path)}
-    save_and_show(results, folder, draw, where, complete, job if show else None)
+    meta: dict[str, Any] = (next(iter(results.values())) if isinstance(results, Mapping) else results).meta
+    results.meta["activations"] = {key: known.get(key, value) for key, value in meta["activations"].items()}
+    names = [getattr(options, key) if several and getattr(options, key) else meta[key] for key in ("label", "point")]
+    folder = job.out or default_folder(question, results_home(store.path), *names, meta["probe"])
+    also = partial(_projection, results, store, folder, picture) if job.projection else list
+    emit(results, question, folder, job if show else None, picture, complete, {"store": str(store.path)}, also)
     if job.log_to is not None:
         from probekit.logging_to.trackers import log_results
 
         log_results(results, job.log_to)
     return folder
+
+
+def _question(
+    store: "Store", options: ProbeOptions, job: TrainProbeJob, several: dict[str, Any]
+) -> tuple[Question, dict[str, Any]]:
+    """What is asked, and the arguments of `train_probes`; the probe's parameters are checked."""
+    first = dataclasses.replace(options, label=next(iter(_labels(several, options, store)), None))
+    if job.projection and several:
+        raise UsageError("--projection draws one curve; name one point and one label, or leave it out")
+    probe = probes.check_parameters(first, store)  # the kind of the first label decides what a name means
+    if job.projection:
+        probes.check_linear(first, store)
+    asked = asked_by(options, probe=probe, random_init=job.baseline is not None)
+    how = {**vars(options), "probe": probes.make_probe(probe, first, store), **several}
+    how |= {name: getattr(job, name) for name in ("memory", *(field.name for field in fields(ClusterOptions)))}
+    return Question("train-probe", _kind(options, several), asked), how
 
 
 def _kind(options: ProbeOptions, several: dict[str, Any]) -> str:
@@ -209,51 +222,20 @@ def _kind(options: ProbeOptions, several: dict[str, Any]) -> str:
     return {None: "curve", BY_HEAD: "heads"}.get(options.by, "positions")
 
 
-def _plain(probe: Any) -> Any:
-    """A probe, or several, as JSON has them."""
-    return [*probe] if isinstance(probe, tuple) else probe
-
-
-def _first_label(several: dict[str, Any], options: ProbeOptions, store: "Store") -> str | None:
-    """The label set whose kind decides which probe a name means."""
-    labels = several.get("labels")
-    return options.label if labels is None else next(iter(store.labels)) if labels == "all" else labels[0]
-
-
 def _labels(several: dict[str, Any], options: ProbeOptions, store: "Store") -> list[str]:
     """The label sets that probes are trained for."""
     named = several.get("labels", [options.label or store.target])
     return [*store.labels] if named == "all" else named
 
 
-def _draw(results: Any, folder: Path, store: "Store", picture: PictureOptions, projection: bool) -> Path | list[Path]:
-    """Write the pictures of results into a folder."""
-    from probekit.evaluation import PositionResults, ProbeCurves, ProbeGrids, TransferResults
-    from probekit.plots import (
-        save_curves_plot,
-        save_grids_plot,
-        save_plot,
-        save_positions_plot,
-        save_projection_plot,
-        save_transfer_plot,
-    )
+def _projection(results: "ProbeResults", store: "Store", folder: Path, picture: PictureOptions) -> list[Path]:
+    """Draw the selected layer, if there is one."""
+    from probekit.plots import save_projection_plot
 
-    how = vars(picture)
-    if isinstance(results, TransferResults):
-        return save_transfer_plot(results, folder, **how)
-    if isinstance(results, ProbeGrids):
-        return save_grids_plot(list(results.values()), folder, **how)
-    if isinstance(results, ProbeCurves):
-        return save_curves_plot(list(results.values()), folder, **how)
-    if isinstance(results, PositionResults):
-        return save_positions_plot(results, folder, **how)
-    drawn = save_plot(results, folder, **how)
-    if not projection:
-        return drawn
     if results.selected is None:
         console.note("no projection: no layer was selected, as the task has no validation split")
-        return drawn
-    return [drawn, save_projection_plot(results, store, folder, **how)]
+        return []
+    return [save_projection_plot(results, store, folder, **vars(picture))]
 
 
 def _newest(quiet: bool) -> AnyPath:

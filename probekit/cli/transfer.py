@@ -1,24 +1,21 @@
 """`probekit transfer`: probes of each task on the test splits of all of them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from probekit.cli import console, probes
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
-from probekit.cli.results import question_of, save_and_show
+from probekit.cli.results import emit
 from probekit.cli.stores import check_places, check_results_out
 from probekit.errors import UsageError
 from probekit.files.remote.path import AnyPath
-from probekit.files.run import folder_name
 from probekit.machine.progress import parts_line
 from probekit.manifest import results_home
 from probekit.options import TransferOptions
 from probekit.options.option import option
 from probekit.options.picture import PictureOptions
+from probekit.options.question import Question, asked_by, default_folder
 from probekit.results.kinds import check_results_folder
 
 
@@ -49,28 +46,20 @@ def transfer(job: TransferJob, options: TransferOptions, picture: PictureOptions
     for path in job.stores:
         check_places(path, options)
     check_results_out(job.out, job.stores[0])
-    complete = "the stores are complete"
+    if job.out is not None:
+        check_results_folder(job.out, "transfer")
+    complete, stores = "the stores are complete", [str(path) for path in job.stores]
     with console.interrupt_says(f"{complete}, no results were written; run the same command again"):
         from probekit.activations import load_activations
         from probekit.evaluation import transfer as run_transfer
-        from probekit.plots import save_transfer_plot
 
-        if job.out is not None:
-            check_results_folder(job.out, "transfer")
         opened = [load_activations(path) for path in job.stores]
         probe = probes.check_parameters(options, opened[0])
         how = {**vars(options), "probe": probes.make_probe(probe, options, opened[0])}
         with parts_line(console.bars(job.quiet)) as line:
             results = run_transfer(opened, **how, on_progress=line.set, on_part=line.part)
-    question = {**question_of(options), "probe": probe}
-    folder = job.out or _folder(job.stores, results.meta, question)
-    results.meta["asked"] = {**question, "stores": [str(path) for path in job.stores]}
-    where = {"stores": [str(path) for path in job.stores]}
-    draw = partial(save_transfer_plot, **vars(picture))
-    save_and_show(results, folder, draw, where, complete, job)
-
-
-def _folder(stores: list[AnyPath], meta: Mapping[str, Any], question: Mapping[str, Any]) -> Path:
-    """The default folder; the digest keeps apart other stores and other options."""
-    asked = [[str(path.resolve()) for path in stores], question]
-    return results_home(stores[0]) / folder_name(["transfer", meta["point"], meta["probe"]], asked)
+    rest = [[str(path.resolve()) for path in job.stores], asked_by(options, probe=probe)]
+    question = Question("transfer", "transfer", asked_by(options, probe=probe, stores=stores), rest)
+    home = results_home(job.stores[0])
+    folder = job.out or default_folder(question, home, results.meta["point"], results.meta["probe"])
+    emit(results, question, folder, job, picture, complete, {"stores": stores})

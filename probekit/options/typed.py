@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ def json_value(value: Any) -> Any:
     return value
 
 
-def typed(kind: type, values: Mapping[str, Any], command: str = "", forms: Iterable[str] = ()) -> list[str]:
+def typed(kind: type, values: Mapping[str, Any], command: str = "", forms: Sequence[str] = ()) -> list[str]:
     """The words that give an options class these values on the command line; those of its defaults need none.
 
     Args:
@@ -52,15 +52,19 @@ def typed(kind: type, values: Mapping[str, Any], command: str = "", forms: Itera
         command: the section of `--set`, for values that have parameters.
         forms: the fields that decide the defaults of others.
     """
-    own = vars(kind())
-    usual = vars(kind(**{name: values[name] for name in forms if values.get(name) is not None}))
+    fields = {field.name: help_of(field) for field in dataclasses.fields(kind)}
     words: list[str] = []
-    for field in dataclasses.fields(kind):
-        flag, value = help_of(field).flag, values.get(field.name)
-        default = (own if field.name in forms else usual)[field.name]
-        if flag and field.name in values and not _same(value, default):
-            words += _words(flag, value, help_of(field).repeats, command)
+    for name, value in unusual(kind, values, forms).items():
+        words += _words(str(fields[name].flag), value, fields[name].repeats, command)
     return words
+
+
+def unusual(kind: type, values: Mapping[str, Any], forms: Sequence[str] = ()) -> dict[str, Any]:
+    """The values, of those that the command line has, that differ from their defaults; arguments as of `typed`."""
+    own = {name: getattr(kind(), name) for name in forms}
+    usual = vars(kind(**{name: values[name] for name in forms if values.get(name) is not None})) | own
+    shown = [field.name for field in dataclasses.fields(kind) if help_of(field).flag and field.name in values]
+    return {name: values[name] for name in shown if not _same(values[name], usual[name])}
 
 
 def _words(flag: str, value: Any, repeats: bool, command: str) -> list[str]:

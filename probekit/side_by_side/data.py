@@ -16,6 +16,16 @@ MCNEMAR, BOOTSTRAP, INDEPENDENT = "McNemar", "bootstrap", "independent"
 Column = Annotated[int, Must("the number of a layer, or -1 before all", lambda x: -1 <= x <= MOST_LAYERS)]
 
 
+class _ComparisonAsked(TypedDict, total=False):
+    """What `probekit compare` was asked."""
+
+    runs: Required[list[str]]
+    axis: Literal["layer", "depth"]
+    by: Literal["run", "step"]
+    pairs: Literal["first", "previous", "all"] | None
+    seed: Count
+
+
 class ComparisonMeta(TypedDict, total=False):
     """What a comparison records."""
 
@@ -26,6 +36,7 @@ class ComparisonMeta(TypedDict, total=False):
     pairs: Required[Literal["first", "previous", "all"]]
     shared: Required[dict[str, str]]
     notes: Required[list[str]]
+    asked: _ComparisonAsked
 
 
 @dataclass(frozen=True)
@@ -162,7 +173,8 @@ class ComparisonData:
         runs: in the order in which they were given; checkpoints in the order of their steps.
         differences: as many as `meta["pairs"]` says.
         groups: of seeds; empty where no two runs differ in their seeds alone.
-        meta: JSON-able: headline, label, n_classes, axis, by, pairs, seed, notes, onset (of checkpoints), versions.
+        meta: JSON-able: headline, label, n_classes, axis, by, pairs, seed, notes, onset (of checkpoints), versions,
+            and of the command line what was asked.
     """
 
     runs: list[ComparedRun]

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text
+from probekit.options.question import words_of
+from probekit.options.typed import command_line
 from probekit.side_by_side.data import (
     BOOTSTRAP,
     INDEPENDENT,
@@ -156,9 +158,15 @@ def _marks(data: ComparisonData) -> list[str]:
 
 
 def comparison_notes(data: ComparisonData) -> list[str]:
-    """How layers were selected, how differences were made and corrected, and which are not paired."""
+    """How layers were selected, how differences were made and corrected, which are not paired, and the command."""
     notes = [_selection_note(data), _difference_note(data), *_partial_notes(data), _seeds_note(data)]
-    return [note for note in [*notes, *data.meta["notes"]] if note]
+    return [note for note in [*notes, *data.meta["notes"], _command_note(data)] if note]
+
+
+def _command_note(data: ComparisonData) -> str:
+    """The command that makes the comparison again; nothing of one that was made in Python."""
+    asked = data.meta.get("asked")
+    return "" if asked is None else f"Make it again: {command_line(words_of(asked, asked['runs']))}"
 
 
 def _selection_note(data: ComparisonData) -> str:

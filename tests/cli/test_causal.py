@@ -165,13 +165,13 @@ def test_probes_without_a_direction_are_refused(job: list[str], capsys: Capture)
 
 
 def test_a_file_of_the_question_counts_by_its_content(tmp_path):
-    from probekit.cli.causal import question_of_causal
     from probekit.options.causal import CausalOptions
+    from probekit.options.question import asked_by
 
     def asked(content):
         (tmp_path / "neutral.txt").write_text(content)
         options = CausalOptions(answers="is,are", neutral=tmp_path / "neutral.txt")
-        return question_of_causal(options, tmp_path / "results")
+        return asked_by(options)
 
     assert asked("the key") == asked("the key")
     assert asked("the key") != asked("the keys")

@@ -22,21 +22,34 @@ from probekit.options.typed import changed, command_line, typed
 from probekit.report.runs import load_runs
 from probekit.report.sections.provenance import commands_of, provenance_section
 from probekit.results.kinds import KINDS
+from probekit.side_by_side import Comparison
 
 TEXT, LABEL, PAGES = "the text; $(touch bad)", 'it\'s a "label"', "pages, printed"
 QUICK = "--quick --no-intervals --C 0.1,1"
 
 
 @pytest.fixture(scope="module")
-def table(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The texts of the other tests in columns of awkward names, with a number and a part of speech for each."""
-    path = tmp_path_factory.mktemp("awkward data") / "my texts.csv"
-    with texts.open(newline="") as source, path.open("w", newline="") as file:
+def data(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of data, which stays where it is when commands are run again.
+
+    my texts.csv: the texts of the other tests in columns of awkward names, with a number and a source for each.
+    one.csv: separated by semicolons, with a column of splits that holds truth values. two.jsonl: token ids.
+    pairs.csv: minimal pairs.
+    """
+    folder = tmp_path_factory.mktemp("awkward data")
+    with texts.open(newline="") as source, (folder / "my texts.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([TEXT, LABEL, PAGES, "from where"])
         for i, row in enumerate(csv.DictReader(source)):
             writer.writerow([row["text"], row["label"], 10 + 3 * (i % 7), "web" if i % 4 < 2 else "book"])
-    return path
+    rows = [(f"text {i} {'good' if i % 2 else 'bad'}", "gb"[i % 2], int(i % 6 > 3)) for i in range(60)]
+    lines = "".join(f"{text};{label};{last}\n" for text, label, last in rows)
+    (folder / "one.csv").write_text(f"text;label;is_test\n{lines}")
+    ids = [{"ids": [3 + i % 20, 3 + i // 20, 5 + i % 2], "label": label} for i, (_, label, _) in enumerate(rows)]
+    (folder / "two.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ids))
+    pairs = "clean,corrupted,clean_answer,corrupted_answer\na b c,a d c,g,b\na b,d a b,g,b\n"
+    (folder / "pairs.csv").write_text(pairs)
+    return folder
 
 
 def words_in_bash(line: str) -> list[str]:
@@ -92,43 +105,107 @@ def test_the_words_of_options_give_these_options(options: Any) -> None:
     assert typed(kind, changed(kind())) == []
 
 
-CASES = {
-    "columns": ("--limit 24", "--layer 1-2 --seed 3"),
-    "another folder": ("", "--out 'else where'"),
-    "a folder of its own in the store": ("", '--layer 1 --out "a store\'s folder/results/mine"'),
-    "two label columns": ("", "--layer 1 --label 'from where'"),
-    "regression": ("--regression --points resid_pre,attn_out", "--point attn_out,resid_pre"),
-    "by position": ("--position all", "--by position-from-end --least-texts 3 --layer 1"),
-    "heads in folds": ("--points z", "--by head --folds 3 --layer 1"),
-    "several positions": (
-        "--position all",
-        "--by position --folds 3 --least-texts 1 --layer 1 --probe ridge,mean-diff",
-    ),
-    "several shifts": (
-        "--keep-columns 'from where' --points resid_pre,attn_out",
-        "--shift-column 'from where' --layer 1 --least-texts 1 --point attn_out,resid_pre",
-    ),
-    "a shift": ("--keep-columns 'from where'", "--shift-column 'from where' --layer 1 --least-texts 1"),
+STORE = "a store's folder"
+OUT = ["--out", STORE, "--quiet"]
+EDITS = "--answers g,b --rows 10 --placebos 1 --no-das --no-completeness --layer 1 --quiet"
+
+
+def extract(more: str = "", label: str = LABEL) -> list[str]:
+    """The words that make the store of a case; MODEL and DATA stand for the model's folder and that of the data."""
+    columns = ["--text-column", TEXT, "--label-column", label, "--bos", "--on-bad-row", "skip"]
+    made = ["extract", "--model", "MODEL", "--dataset", "DATA/my texts.csv", *columns, *shlex.split(more)]
+    return [*made, *OUT]
+
+
+def train(more: str = "") -> list[str]:
+    return ["train-probe", STORE, *shlex.split(f"{more} {QUICK} --quiet")]
+
+
+def on_store(command: str, more: str) -> list[str]:
+    return [command, STORE, *shlex.split(more)]
+
+
+CASES: dict[str, dict[str, list[list[str]]]] = {
+    "curve": {
+        "columns": [extract("--limit 24"), train("--layer 1-2 --seed 3")],
+        "another folder": [extract(), train("--out 'else where'")],
+        "a folder of its own in the store": [extract(), train(f'--layer 1 --out "{STORE}/results/mine"')],
+        "two label columns": [extract("", f"{LABEL},from where"), train("--layer 1 --label 'from where'")],
+    },
+    "curves": {
+        "within values": [
+            extract("--keep-columns 'from where'"),
+            train("--within 'from where' --layer 1 --least-texts 1"),
+        ],
+        "regression": [
+            extract("--regression --points resid_pre,attn_out", PAGES),
+            train("--point attn_out,resid_pre"),
+        ],
+    },
+    "positions": {
+        "by position": [extract("--position all"), train("--by position-from-end --least-texts 3 --layer 1")],
+    },
+    "heads": {"heads in folds": [extract("--points z"), train("--by head --folds 3 --layer 1")]},
+    "transfer": {
+        "a shift": [
+            extract("--keep-columns 'from where'"),
+            train("--shift-column 'from where' --layer 1 --least-texts 1"),
+        ],
+        "between tasks": [
+            *(
+                f"extract --model MODEL --dataset DATA/{file} --out {out} --limit 50 --quiet".split()
+                for file, out in (("one.csv", "one"), ("two.jsonl", "two"))
+            ),
+            ["transfer", "one", "two", "--layer", "1", "--probe", "ridge", "--C", "0.1", "--seed", "2", "--quiet"],
+        ],
+    },
+    "causal": {
+        "edits": [extract(), train("--layer 1"), on_store("causal", f"{EDITS} --method erase,steer --scale -1,2.5")],
+        "probes of one of several curves": [
+            ["extract", "--model", "MODEL", "--dataset", "DATA/one.csv", "--points", "resid_pre,attn_out", *OUT],
+            train("--point resid_pre,attn_out --layer 1 --out several"),
+            ["causal", "several/label-resid_pre", "--store", STORE, *f"{EDITS} --method erase".split()],
+        ],
+        "minimal pairs": [
+            extract(),
+            on_store("causal", "--method patch --pairs DATA/pairs.csv --align last --placebos 1 --layer 1 --quiet"),
+        ],
+    },
+    "comparison": {
+        "two points": [
+            extract("--points resid_pre,attn_out"),
+            train("--layer 1 --point attn_out --out 'the first'"),
+            train("--layer 0-1 --point resid_pre"),
+            ["compare", "the first", f"{STORE}:resid_pre.1", "--axis", "depth", "--seed", "2", "--quiet"],
+        ],
+    },
+    "grids": {
+        "several positions": [
+            extract("--position all"),
+            train("--by position --folds 3 --least-texts 1 --layer 1 --probe ridge,mean-diff"),
+        ],
+        "several shifts": [
+            extract("--keep-columns 'from where' --points resid_pre,attn_out"),
+            train("--shift-column 'from where' --layer 1 --least-texts 1 --point attn_out,resid_pre"),
+        ],
+    },
 }
+"""Kind of results -> case -> the commands that make them."""
 
 
 @pytest.mark.usefixtures("blank_pictures")
-@pytest.mark.parametrize("case", CASES)
-def test_the_commands_make_the_same_figures(case: str, gpt2_folder: Path, table: Path, here: Path) -> None:
-    extract, train = map(shlex.split, CASES[case])
-    label = {"regression": PAGES, "two label columns": f"{LABEL},from where"}.get(case, LABEL)
-    columns = ["--text-column", TEXT, "--label-column", label, "--bos", "--on-bad-row", "skip"]
-    store = here / "a store's folder"
-    made = ["extract", "--model", str(gpt2_folder), "--dataset", str(table), *columns, *extract]
-    assert run([*made, "--out", str(store), "--quiet"]) == 0
-    assert run(["train-probe", str(store), *train, *QUICK.split(), "--quiet"]) == 0
-    folders = [here / "else where"] if case == "another folder" else [store]
-    check_again(here, store, folders)
+@pytest.mark.parametrize(("kind", "case"), [(kind, case) for kind in KINDS for case in CASES[kind]])
+def test_the_commands_make_the_same_figures(kind: str, case: str, gpt2_folder: Path, data: Path, here: Path) -> None:
+    for words in CASES[kind][case]:
+        placed = [word.replace("MODEL", str(gpt2_folder)).replace("DATA", str(data)) for word in words]
+        assert run(placed) == 0, placed
+    assert [path for path in here.rglob(KINDS[kind].file) if path.is_file()]
+    check_again(here, here / ("one" if case == "between tasks" else STORE))
 
 
-def check_again(here: Path, store: Path, paths: list[Path]) -> None:
+def check_again(here: Path, store: Path) -> None:
     """Print the commands, move everything away, run them, and compare all figures and tensors."""
-    lines = list(dict.fromkeys(line for one in load_runs(paths, store) for line in commands_of(one)))
+    lines = commands_for(here, store)
     before, tensors = figures(here), load_activations(store).meta
     for path in here.iterdir():
         shutil.rmtree(path)
@@ -141,13 +218,29 @@ def check_again(here: Path, store: Path, paths: list[Path]) -> None:
     assert all(tensors[key] == again[key] for key in ("task_fingerprint", "places", "position", "dtype", "asked"))
 
 
+def commands_for(here: Path, store: Path) -> list[str]:
+    """The commands that are printed of all results in a folder: of a comparison below its table, else in the report."""
+    found = {path.parent: kind for kind, own in KINDS.items() for path in sorted(here.rglob(own.file))}
+    outer = {folder: kind for folder, kind in found.items() if folder.parent not in found}
+    runs = load_runs([folder for folder, kind in outer.items() if kind != "comparison"], store)
+    lines = [line for one in runs for line in commands_of(one)]
+    for folder in (folder for folder, kind in outer.items() if kind == "comparison"):
+        _, printed = Comparison.load(folder).summary().split("Make it again: ")
+        lines.append(f"{printed} --out {shlex.quote(str(folder))}")
+    return list(dict.fromkeys(lines))
+
+
 def figures(here: Path) -> dict[str, Any]:
-    """Every number of every result, without when and how long."""
+    """Every number of every result, and what was asked; without when and how long.
+
+    Commands always name the label and the point, where the first one may have left them to their defaults.
+    """
     found = {}
     for path in sorted(here.rglob("*.json")):
         if path.name in {kind.file for kind in KINDS.values()}:
             body = json.loads(path.read_text())
-            found[str(path.relative_to(here))] = {key: value for key, value in body.items() if key != "meta"}
+            asked = body.pop("meta").get("asked") or {}
+            found[str(path.relative_to(here))] = {**body, "asked": {**asked, "label": None, "point": None}}
     assert found
     return found
 
@@ -163,27 +256,12 @@ def test_data_from_memory_are_said_to_be_missing(gpt2_folder: Path, here: Path) 
 
 
 @pytest.mark.usefixtures("blank_pictures")
-def test_the_command_of_the_edits_has_all_options(gpt2_folder: Path, texts: Path, here: Path) -> None:
-    store = here / "store"
-    made = ["extract", "--model", str(gpt2_folder), "--dataset", str(texts), "--out", str(store), "--quiet"]
-    assert run(made) == 0
-    assert run(["train-probe", str(store), *QUICK.split(), "--layer", "1", "--quiet"]) == 0
-    few = "--method erase,steer --rows 10 --placebos 1 --no-das --no-completeness --scale -1,2.5 --layer 1"
-    assert run(["causal", str(store), "--answers", "g,b", *few.split(), "--quiet"]) == 0
-    check_again(here, store, [store])
-
-
-@pytest.mark.usefixtures("blank_pictures")
-def test_the_commands_of_a_transfer(gpt2_folder: Path, here: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Tasks of separated values, with a column of splits that holds truth values, and of token ids."""
-    data = tmp_path_factory.mktemp("two tasks")
-    rows = [(f"text {i} {'good' if i % 2 else 'bad'}", "gb"[i % 2], int(i % 6 > 3)) for i in range(60)]
-    (data / "one.csv").write_text("text;label;is_test\n" + "".join(f"{text};{k};{last}\n" for text, k, last in rows))
-    ids = [{"ids": [3 + i % 20, 3 + i // 20, 5 + i % 2], "label": k} for i, (_, k, _) in enumerate(rows)]
-    (data / "two.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ids))
-    for file in ("one.csv", "two.jsonl"):
-        made = ["extract", "--model", str(gpt2_folder), "--dataset", str(data / file), "--out", file[:3], "--quiet"]
-        assert run([*made, "--limit", "50"]) == 0
-    job = ["transfer", "one", "two", "--layer", "1", "--probe", "ridge", "--C", "0.1", "--seed", "2", "--quiet"]
-    assert run(job) == 0
-    check_again(here, here / "one", [here / "one"])
+def test_the_page_of_causal_results_alone_begins_with_their_store_and_probes(
+    gpt2_folder: Path, data: Path, here: Path
+) -> None:
+    for words in CASES["causal"]["edits"]:
+        assert run([word.replace("MODEL", str(gpt2_folder)).replace("DATA", str(data)) for word in words]) == 0
+    (folder,) = (path.parent for path in here.rglob("causal.json"))
+    (alone,), (page,) = load_runs([folder]), load_runs([here / STORE])
+    assert commands_of(alone) == commands_of(page)
+    assert [line.split()[1] for line in commands_of(alone)] == ["extract", "train-probe", "causal"]

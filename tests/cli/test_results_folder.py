@@ -8,18 +8,22 @@ import pytest
 
 from probekit.cli.fields import CliOption
 from probekit.cli.main import COMMANDS
-from probekit.cli.results import NAME_ORDER, check_out, question_of, results_folder
+from probekit.cli.results import check_question
 from probekit.errors import ResumeMismatch
 from probekit.options import ProbeOptions
+from probekit.options.question import NAME_ORDER, Question, asked_by, default_folder
 
-META = {"label": "label", "point": "resid_pre", "probe": "logistic"}
+USED = ("label", "resid_pre", "logistic")
 ACTIVATIONS = {"model": "m", "task": "t"}
 
 
-def name(random_init: bool = False, **options: Any) -> str:
-    question = {**question_of(ProbeOptions(**options)), "random_init": random_init}
-    folder = results_folder(Path("s"), META, question)
-    assert folder.parent == Path("s/results")
+def question(random_init: bool = False, **options: Any) -> Question:
+    return Question("train-probe", "curve", asked_by(ProbeOptions(**options), random_init=random_init))
+
+
+def name(**options: Any) -> str:
+    folder = default_folder(question(**options), Path("s"), *USED)
+    assert folder.parent == Path("s")
     return folder.name
 
 
@@ -57,8 +61,7 @@ def test_names_that_would_be_spelled_alike_have_a_digest() -> None:
 
 
 def test_the_parameters_of_a_probe_are_in_the_name() -> None:
-    question = {**question_of(ProbeOptions(probe={"name": "k-sparse", "k": 4})), "random_init": False}
-    assert results_folder(Path("s"), META, question).name == "label-resid_pre-k-sparse-k-4"
+    assert name(probe={"name": "k-sparse", "k": 4}) == "label-resid_pre-k-sparse-k-4"
 
 
 def test_every_option_of_the_command_has_a_place_in_the_name() -> None:
@@ -68,9 +71,9 @@ def test_every_option_of_the_command_has_a_place_in_the_name() -> None:
     assert all(isinstance(one, CliOption) for one in job)
 
 
-def write(folder: Path, question: dict[str, Any]) -> None:
+def write(folder: Path, asked: dict[str, Any]) -> None:
     folder.mkdir()
-    record = {"meta": {"asked": question, "activations": ACTIVATIONS}}
+    record = {"meta": {"asked": asked, "activations": ACTIVATIONS}}
     (folder / "results.json").write_text(json.dumps(record))
 
 
@@ -94,30 +97,27 @@ OLD = {
 @pytest.mark.parametrize("more", [{}, {"C": [1.0, 0.01], "position": "last"}, {"seed": 3, "random_init": True}])
 def test_results_of_earlier_versions_are_recognised(tmp_path: Path, more: dict[str, Any]) -> None:
     write(tmp_path / "out", {**OLD, **more})
-    options = {name: value for name, value in more.items() if name != "random_init"}
-    question = {**question_of(ProbeOptions(**options)), "random_init": more.get("random_init", False)}
     for control_C in ("label", "own"):  # those results do not say; the command that made them had no such option
-        check_out(tmp_path / "out", ACTIVATIONS, {**question, "control_C": control_C})
+        check_question(tmp_path / "out", question(**more, control_C=control_C), ACTIVATIONS)
+    other = question(**more, quick=True, controls=1, codelength=True, metric="f1")
     with pytest.raises(ResumeMismatch, match=r"different: controls, metric, quick"):
-        check_out(tmp_path / "out", ACTIVATIONS, {**question, "quick": True, "controls": 1, "metric": "f1"})
+        check_question(tmp_path / "out", other, ACTIVATIONS)
     with pytest.raises(ResumeMismatch, match=r"different: task"):
-        check_out(tmp_path / "out", {**ACTIVATIONS, "task": "another"}, question)
+        check_question(tmp_path / "out", question(**more), {**ACTIVATIONS, "task": "another"})
 
 
 def test_results_that_record_the_C_of_their_control_tasks_keep_it(tmp_path: Path) -> None:
-    question = {**question_of(ProbeOptions(control_C="own")), "random_init": False}
-    write(tmp_path / "out", question)
-    check_out(tmp_path / "out", ACTIVATIONS, question)
+    write(tmp_path / "out", question(control_C="own").asked)
+    check_question(tmp_path / "out", question(control_C="own"), ACTIVATIONS)
     with pytest.raises(ResumeMismatch, match=r"different: control_C\)"):
-        check_out(tmp_path / "out", ACTIVATIONS, {**question, "control_C": "label"})
+        check_question(tmp_path / "out", question(control_C="label"), ACTIVATIONS)
 
 
 @pytest.mark.parametrize("record", [{"seed": -1}, {"C": "many"}, {"layers": None}, [], 3, {"probe": {"name": "lda"}}])
 def test_a_record_that_no_version_wrote_is_another_question_or_none(tmp_path: Path, record: Any) -> None:
     write(tmp_path / "out", record)
-    question = {**question_of(ProbeOptions()), "random_init": False}
     if isinstance(record, dict):
         with pytest.raises(ResumeMismatch):
-            check_out(tmp_path / "out", ACTIVATIONS, question)
+            check_question(tmp_path / "out", question(), ACTIVATIONS)
     else:
-        check_out(tmp_path / "out", ACTIVATIONS, question)
+        check_question(tmp_path / "out", question(), ACTIVATIONS)

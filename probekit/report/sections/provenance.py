@@ -1,5 +1,6 @@
 """Where the numbers come from: model, data, seeds and versions; and the commands that make them again."""
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -7,8 +8,10 @@ from typing import Any
 
 from probekit.activations import Store, load_activations
 from probekit.errors import ProbekitError
-from probekit.options import CausalOptions, ExtractOptions, ModelOptions, ProbeOptions, TaskOptions, TransferOptions
+from probekit.evaluation import ProbeCurves, ProbeResults
+from probekit.options import ExtractOptions, ModelOptions, TaskOptions
 from probekit.options.generate import ContinuationOptions
+from probekit.options.question import words_of
 from probekit.options.typed import command_line, typed
 from probekit.report.parts import Commands, Facts, Heading, Lines, Part
 from probekit.report.render import html_of
@@ -36,7 +39,6 @@ CANNOT_BE_TYPED = {
     "chat": "a chat template, if one was given",
 }
 """What a store records of an extraction that its printed command does not repeat."""
-FORMS = ("probe", "aggregate", "quick", "by", "shift_column")  # which decide the defaults of others
 
 
 def provenance_section(runs: Sequence[ReportRun]) -> Section:
@@ -97,16 +99,15 @@ def commands_of(run: ReportRun) -> list[str]:
     """The commands that make the results again, as far as their files record them, quoted for bash."""
     if not isinstance(run.asked, Mapping):
         return []
+    own = [] if run.store is None else [_extract(run.store)]
     if "probes" in run.asked:
-        return [command_line(_causal(run, run.folder, run.results, run.folder.parent))]
-    if "stores" in run.asked:
-        return [*map(command_line, (*map(_extract, _opened(run.asked["stores"])), _transfer(run, run.asked)))]
-    found = [] if run.store is None else [command_line(_extract(run.store))]
-    found.append(command_line(_train_probe(run, run.asked)))
-    for folder, causal in run.causal.items():
-        if isinstance(causal.meta.get("asked"), Mapping):
-            found.append(command_line(_causal(run, folder, causal, run.folder.parent)))
-    return found
+        words = [*own, *_probes_trained(run), _causal(run, run.folder, run.results)]
+    elif "stores" in run.asked:
+        words = [*map(_extract, _opened(run.asked["stores"])), _transfer(run, run.asked)]
+    else:
+        words = [*own, _train_probe(run, run.folder, run.results.meta, run.asked)]
+        words += [_causal(run, *each) for each in run.causal.items() if isinstance(each[1].meta.get("asked"), Mapping)]
+    return [command_line(each) for each in words]
 
 
 def _opened(paths: Sequence[str]) -> list[Store]:
@@ -149,31 +150,46 @@ def _whole_path(name: str) -> str:
     return str(Path(name).resolve()) if is_path and Path(name).exists() else name
 
 
-def _train_probe(run: ReportRun, asked: Mapping[str, Any]) -> list[str]:
-    """The options of train-probe that differ from their defaults; the label and the point are always named."""
-    meta = run.results.meta
+def _train_probe(run: ReportRun, folder: Path, meta: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+    """The command of results in a folder; the label and the point are always named."""
     named = {key: asked.get(key) or meta.get(key) for key in ("label", "point")}
-    words = typed(ProbeOptions, {**asked, **named}, "train-probe", FORMS)
-    words += ["--baseline", "random-init"] if asked.get("random_init") else []
-    return ["probekit", "train-probe", _store_name(run), *words, "--out", str(run.folder)]
+    return words_of({**asked, **named}, [_store_name(run)], ["--out", str(folder)])
 
 
 def _transfer(run: ReportRun, asked: Mapping[str, Any]) -> list[str]:
-    """The options of transfer that differ from their defaults; the point is always named."""
-    words = typed(TransferOptions, {**asked, "point": run.results.meta["point"]}, "transfer", FORMS)
-    return ["probekit", "transfer", *asked["stores"], *words, "--out", str(run.folder)]
+    """The command of a transfer; the point is always named."""
+    return words_of({**asked, "point": run.results.meta["point"]}, asked["stores"], ["--out", str(run.folder)])
 
 
-def _causal(run: ReportRun, folder: Path, causal: Any, home: Path) -> list[str]:
-    """The options of causal that differ from their defaults, on the probes of this folder."""
-    asked = {**causal.meta["asked"], **(causal.meta.get("files") or {})}
-    probes = asked.get("probes")
-    inside = run.store is not None and home.resolve() == (run.store.path / "results").resolve()
-    words = [_store_name(run) if probes is None else str(home / probes)]
-    words += [] if inside or probes is None else ["--store", _store_name(run)]
-    words += typed(CausalOptions, asked, "causal", ("at",))
-    words += ["--model", "MODEL"] if run.store is not None and not (run.store.source or {}).get("name_or_path") else []
-    return ["probekit", "causal", *words, "--out", str(folder)]
+def _causal(run: ReportRun, folder: Path, causal: Any) -> list[str]:
+    """The command of causal results in a folder, on the probes that they are of."""
+    files = {name: _whole_path(path) for name, path in (causal.meta.get("files") or {}).items()}
+    asked, probes = {**causal.meta["asked"], **files}, _probes_of(folder, causal)
+    more: list[str] = []
+    if probes is not None and (run.store is None or run.store.path.resolve() not in probes.resolve().parents):
+        more += ["--store", _store_name(run)]
+    more += ["--model", "MODEL"] if run.store is not None and not (run.store.source or {}).get("name_or_path") else []
+    return words_of(asked, [_store_name(run) if probes is None else str(probes)], [*more, "--out", str(folder)])
+
+
+def _probes_of(folder: Path, causal: Any) -> Path | None:
+    """The folder of the probes that causal results are of; None for pairs, which need none."""
+    name = {**causal.meta["asked"], **(causal.meta.get("files") or {})}.get("probes")
+    return None if name is None else Path(os.path.normpath(folder.parent / str(name)))
+
+
+def _probes_trained(run: ReportRun) -> list[list[str]]:
+    """The command that trains the probes of causal results that stand alone, if they are still there."""
+    probes = _probes_of(run.folder, run.results)
+    if probes is None:
+        return []
+    with suppress(ProbekitError):
+        meta = ProbeResults.load(probes).meta
+        folder, asked = probes, meta.get("asked")
+        if asked is None:  # one of several curves
+            folder, asked = probes.parent, ProbeCurves.load(probes.parent).meta.get("asked")
+        return [] if asked is None else [_train_probe(run, folder, meta, asked)]
+    return []
 
 
 def _store_name(run: ReportRun) -> str:
