@@ -217,7 +217,7 @@ LATE = r"""
 2 train-probe STORE --metric r2                        -> r2 is not for labels that are classes; take accuracy
 2 train-probe STORE --probe attention                  -> extract again with position all (--position all)
 2 train-probe STORE --label lable                      -> did you mean label?
-2 train-probe STORE --nuisance source                  -> keeps none (and length, tokens, position, frequency); extract again
+2 train-probe STORE --nuisance source                  -> tokens, position, frequency); extract again
 2 train-probe STORE --probe k-sparse --set train-probe.probe.kk=4 -> k-sparse has no parameter 'kk'; it has k
 2 train-probe STORE --probe lda,ridge --set train-probe.probe.C=4 -> several probes take no parameters
 2 train-probe STORE --by position --position last      -> position 'last' is one; leave position
