@@ -17,7 +17,7 @@ from probekit.options.curve import TransferOptions
 from probekit.options.option import help_of
 from probekit.options.probe import ProbeOptions
 from probekit.options.report import CompareOptions
-from probekit.options.typed import json_value, typed, unusual
+from probekit.options.typed import command_line, json_value, typed, unusual
 
 OPTIONS_OF: dict[str, tuple[type, tuple[str, ...]]] = {
     "train-probe": (ProbeOptions, ("probe", "aggregate", "quick", "by", "shift_column")),
@@ -151,3 +151,15 @@ def words_of(asked: Mapping[str, Any], of: Sequence[str], more: Iterable[str] = 
     options, forms = OPTIONS_OF[command]
     words = typed(options, asked, command, forms) + (["--baseline", "random-init"] * bool(asked.get("random_init")))
     return ["probekit", command, *of, *words, *more]
+
+
+def told_apart(asked: Sequence[Mapping[str, Any]], command: str) -> list[str]:
+    """The options in which the questions of one command differ, as they are typed; no two texts are equal."""
+    options, forms = OPTIONS_OF[command]
+    differs = {key for one in asked for key in one if any(other.get(key) != one[key] for other in asked)}
+    names: list[str] = []
+    for i, one in enumerate(asked):
+        own = {key: value for key, value in one.items() if key in differs or key in forms}
+        name = command_line(typed(options, own, command, forms)) or "the usual options"
+        names.append(f"{name} ({i + 1})" if name in names else name)
+    return names

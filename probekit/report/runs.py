@@ -13,8 +13,7 @@ from probekit.evaluation.results.coordinates import within_text
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.grids import CLASSES
 from probekit.machine.progress import SILENT
-from probekit.options import CausalOptions
-from probekit.options.typed import command_line, typed
+from probekit.options.question import told_apart
 from probekit.results.kinds import kind_in
 from probekit.text import printable
 
@@ -150,10 +149,16 @@ def _axis(results: PositionResults) -> str:
 
 
 def titles_of_runs(runs: Sequence[ReportRun]) -> list[str]:
-    """What each run is of, in a few words; no title twice: the task is added where needed, then a number."""
+    """What each run is of, in a few words, each another: with the task where needed, then options, or a number."""
     titles = [title_of_run(run) for run in runs]
     tasks = [f"{one} on {printable(run.results.meta.get('task'))}" for one, run in zip(titles, runs, strict=True)]
     longer = [task if titles.count(one) > 1 else one for one, task in zip(titles, tasks, strict=True)]
+    for title in {title for title in longer if longer.count(title) > 1}:
+        same = [i for i, one in enumerate(longer) if one == title]
+        asked = [runs[i].asked for i in same]
+        if all(isinstance(one, Mapping) and "stores" not in one for one in asked):
+            for i, words in zip(same, told_apart(asked, "train-probe"), strict=True):
+                longer[i] = f"{title}, {printable(words)}"
     return [f"{one} ({i + 1})" if longer.count(one) > 1 else one for i, one in enumerate(longer)]
 
 
@@ -176,11 +181,4 @@ def names_of_causal(run: ReportRun) -> list[str]:
     if len(run.causal) < 2:
         return [""] * len(run.causal)
     asked = [{**(one.meta.get("asked") or {}), **(one.meta.get("files") or {})} for one in run.causal.values()]
-    differs = {key for one in asked for key in one if any(other.get(key) != one[key] for other in asked)}
-    names = []
-    for i, one in enumerate(asked):
-        own = {key: value for key, value in one.items() if key in differs or key == "at"}
-        words = typed(CausalOptions, own, "causal", ("at",))
-        name = command_line(words) or "the usual options"
-        names.append(f"{name} ({i + 1})" if name in names else name)
-    return names
+    return told_apart(asked, "causal")

@@ -13,7 +13,7 @@ from probekit.cli.main import run
 from probekit.errors import DataError, StorageError
 from probekit.evaluation import ProbeResults
 from probekit.report.build import check_report_file, write_report
-from probekit.report.runs import ReportRun, load_runs, names_of_causal
+from probekit.report.runs import ReportRun, load_runs, names_of_causal, titles_of_runs
 from probekit.report.sections.provenance import commands_of, provenance_section
 
 Capture = pytest.CaptureFixture[str]
@@ -105,6 +105,19 @@ def test_causal_runs_of_one_curve_are_named_by_what_sets_them_apart():
     names = names_of_causal(one)
     assert names == ["--method erase", "--method steer --scale -1,1", "--method erase --rows 50"]
     assert names_of_causal(ReportRun(Path("a"), None, {Path("0"): several[0]})) == [""]
+
+
+def test_runs_of_one_curve_are_named_by_the_options_in_which_they_differ():
+    meta = {"label": "kind", "point": "resid_pre", "probe": "logistic", "model": "tiny", "task": "texts"}
+
+    def of(**asked) -> ReportRun:
+        return ReportRun(Path("a"), SimpleNamespace(meta=meta), asked={"quick": False, "seed": 0, **asked})  # pyright: ignore
+
+    titles = titles_of_runs([of(), of(quick=True), of(seed=3), of(seed=3)])
+    start = "kind, resid_pre, logistic in tiny on texts, "
+    words = ["the usual options", "--quick", "--seed 3", "--seed 3 (4)"]
+    assert titles == [start + one for one in words]
+    assert titles_of_runs([of()]) == ["kind, resid_pre, logistic in tiny"]
 
 
 def test_the_newest_store_is_taken_and_the_file_is_in_it(store: Path, tmp_path: Path, monkeypatch, capsys: Capture):
