@@ -178,9 +178,9 @@ def run_causal(
     where = {"store": str(store_path)} | ({} if results_path is None else {"probes": str(results_path)})
     draw = partial(_draw, picture=picture)
     save_and_show(found, folder, draw, where, "the edits are complete", job)
-    from probekit.causal.curve.parts import remove_parts
+    from probekit.causal.curve.parts import remove_places
 
-    remove_parts(folder)
+    remove_places(folder)
 
 
 def _run(

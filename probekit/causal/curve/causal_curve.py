@@ -16,7 +16,7 @@ from probekit.causal.behaviour.measure import measure
 from probekit.causal.curve.aftermath import NEUTRAL
 from probekit.causal.curve.arms import CHOICES
 from probekit.causal.curve.grids import find_grids, patch_file
-from probekit.causal.curve.parts import Parts
+from probekit.causal.curve.parts import begin_places, read_place
 from probekit.causal.curve.places import PlaceFound, Shared, count_runs, measure_place, prepare
 from probekit.causal.curve.question import CausalQuestion, ask
 from probekit.causal.curve.sides import Side, find_side
@@ -279,8 +279,8 @@ def _places(
     """What was measured at each place, now or before; nothing if patching alone is asked for."""
     if not set(options.method_names) & set(CHOICES):
         return []
-    parts = Parts(options.keep, question)
-    found = {layer.place: parts.read(layer.place) for layer in question.layers}
+    run = None if options.keep is None else begin_places(options.keep, question)
+    found = {layer.place: None if run is None else read_place(run, layer.place) for layer in question.layers}
     missing = [layer for layer in question.layers if found[layer.place] is None]
     begin("preparing edits")
     known = prepare(question) if missing else Shared()
@@ -288,7 +288,8 @@ def _places(
     tick = _ticker(options.on_progress, len(missing) * count_runs(question, _sizes(sides)))
     for layer in missing:
         found[layer.place] = at = measure_place(question, sides, known, layer, tick)
-        parts.write(layer.place, at)
+        if run is not None:
+            run.write(layer.place, at.as_dict())
     return [at for at in found.values() if at is not None]
 
 

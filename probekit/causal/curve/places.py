@@ -277,15 +277,3 @@ def _angles(fitted: PlaceDirections) -> dict[str, float]:
     others = [one for one in [*fitted.candidates[1:], *learned] if not one.is_placebo and one.basis_Dk.shape[1] == 1]
     found = {one.name: float(angle(own[:, 0], one.basis_Dk[:, 0])) for one in others}
     return {**found, f"random {HAAR:.0%}": float(haar_angle(len(own), HAAR))}
-
-
-def read_found(body: Mapping[str, Any]) -> PlaceFound:
-    """What `PlaceFound.as_dict` gave, after JSON."""
-    effects = []
-    for entry in body["effects"]:
-        ends = entry["interval"]
-        effect = math.nan if entry["effect"] is None else entry["effect"]
-        effects.append(Effect(**{**entry, "effect": effect, "interval": None if ends is None else (ends[0], ends[1])}))
-    return PlaceFound(
-        effects, dict(body["angles"]), dict(body["search"]), dict(body["after"]), bool(body["has_direction"])
-    )
