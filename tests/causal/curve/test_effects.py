@@ -204,29 +204,6 @@ def test_the_same_run_gives_the_same_numbers(parts, idle):
     assert again.layers == idle.layers
 
 
-def test_a_run_resumes_from_the_places_that_were_kept(parts, idle, tmp_path, monkeypatch):
-    from probekit.causal.curve import causal_curve as module
-
-    calls, measure = [], module.measure_place
-
-    def stopped(*args):
-        if len(calls) == 1:
-            raise KeyboardInterrupt
-        calls.append(args[3].place)
-        return measure(*args)
-
-    monkeypatch.setattr(module, "measure_place", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        run(parts, "idle", keep=tmp_path)
-    calls.clear()
-    assert run(parts, "idle", keep=tmp_path).effects == idle.effects
-    assert calls == ["resid_post.0"]
-    calls.clear()
-    with pytest.raises(KeyboardInterrupt):  # of another seed nothing is kept
-        run(parts, "idle", keep=tmp_path, seed=1)
-    assert calls == ["resid_pre.0"]
-
-
 def test_edits_of_all_tokens_of_one_token_texts_are_those_of_the_read_token(parts, idle):
     everywhere = run(parts, "idle", at="all", methods="erase,steer")
     there = [e for e in idle.effects if e.method != "interchange"]
