@@ -8,7 +8,7 @@ be added at any time. results.csv is made of the records, and written anew as it
 import csv
 import io
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -118,7 +118,7 @@ def read_body(folder: Path) -> dict[str, Any]:
     return {name: found[name] for name in ("settings", "tasks", "models")}
 
 
-def _is_sealed(path: Path, names: Collection[str], advice: str) -> bool:
+def _is_sealed(path: Path, names: set[str], advice: str) -> bool:
     """Whether a file has a checksum, which is right; False for one of `UNSEALED`, which has these names alone.
 
     Raises:

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
 
-from probekit.causal.curve.places import PlaceFound
+from probekit.causal.curve.places import PlaceRecord
 from probekit.causal.curve.question import CausalQuestion
-from probekit.causal.data import Effect
+from probekit.causal.data import Effect, Method
 from probekit.errors import StorageError
 from probekit.files.durable import is_there, remove_folder, unseal
 from probekit.files.records import Unfit, read_as
@@ -27,6 +27,7 @@ NO_NUMBERS = ("keep", "layers", "progress", "on_progress", "on_part")  # options
 
 class _Place(TypedDict):
     effects: list[dict[str, Any]]
+    chosen: dict[str, dict[str, Any]]
     angles: dict[str, float]
     search: dict[str, Any]
     after: dict[str, dict[str, Any]]
@@ -51,17 +52,18 @@ def begin_places(folder: Path, question: CausalQuestion) -> Run:
     return begin_run(home, asked, "is of another question", same)
 
 
-def read_place(run: Run, place: str) -> PlaceFound | None:
+def read_place(run: Run, place: str) -> PlaceRecord | None:
     """What was measured at a place; None without a record, or with a damaged one, which is removed."""
     if not run.has(place):
         return None
     try:
         body = run.read(place, _Place)
         effects = [_effect(entry) for entry in body["effects"]]
+        chosen = {read_as(Method, method): read_as(Effect, entry) for method, entry in body["chosen"].items()}
     except (StorageError, Unfit):
         run.remove(place)
         return None
-    return PlaceFound(effects, body["angles"], body["search"], body["after"], body["has_direction"])
+    return PlaceRecord(effects, chosen, body["angles"], body["search"], body["after"], body["has_direction"])
 
 
 def _effect(entry: dict[str, Any]) -> Effect:
