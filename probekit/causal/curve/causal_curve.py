@@ -17,7 +17,7 @@ from probekit.causal.curve.grids import find_grids, patch_file
 from probekit.causal.curve.parts import begin_places, read_place
 from probekit.causal.curve.places import PlaceRecord, count_runs, measure_place
 from probekit.causal.curve.prepared import NEUTRAL, AnsweredRows, PreparedQuestion, answer_question, prepare_edits
-from probekit.causal.curve.question import CHOICES, CausalQuestion, ask
+from probekit.causal.curve.question import CHOICES, CausalQuestion, causal_question
 from probekit.causal.curve.statistics import adjusted_p_values, cramers_v, p_value, ratio_interval
 from probekit.causal.data import CausalData, CausalLayer, Effect, Quadrant
 from probekit.causal.results.checklist import reviewer_checklist
@@ -41,7 +41,6 @@ def with_placebos(records: Sequence[PlaceRecord]) -> list[Effect]:
 
     A p-value is corrected over the places and scales of its own direction. Those of the curve, whose direction may
     differ by place, are corrected over those of the curve.
-
     """
     effects = [effect for record in records for effect in record.effects]
     chosen = {(e.method, e.place, e.direction) for record in records for e in record.chosen.values()}
@@ -242,7 +241,7 @@ def _causal_curve(
         return patch_file(model, acts.meta.get("bos"), options)
     begin = options.on_part or (lambda name: None)
     begin("preparing texts")
-    answered = answer_question(ask(model, acts, results, options))
+    answered = answer_question(causal_question(model, acts, results, options))
     data = _data(answered, _records(answered, options, begin))
     if "patch" in options.method_names:
         grids, counts = find_grids(answered.question, answered.rows["test"], begin, options.on_progress)

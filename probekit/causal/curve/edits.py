@@ -51,7 +51,7 @@ def edits_of(problem: PlaceProblem, split: str, options: CausalOptions) -> Itera
         yield from steer_edits(problem, rows, options.scale_values, with_placebos)
 
 
-def choose(effects: Sequence[Effect]) -> dict[Method, Effect]:
+def choose_edits(effects: Sequence[Effect]) -> dict[Method, Effect]:
     """For each method the direction and scale with the largest effect on validation at a place; ties go to the first.
 
     A method whose effects are shares of nothing has none.

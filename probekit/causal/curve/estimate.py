@@ -11,7 +11,7 @@ from probekit.causal.curve.grids import time_of_grids
 from probekit.causal.curve.places import count_runs, measure_place
 from probekit.causal.curve.prepared import PreparedQuestion, answer_question, prepare_edits
 from probekit.causal.curve.problem import STEPS, learn_direction
-from probekit.causal.curve.question import CausalQuestion, ask
+from probekit.causal.curve.question import CausalQuestion, causal_question
 from probekit.evaluation.results.data import ProbeData
 from probekit.models.base import LanguageModel
 from probekit.options import CausalOptions
@@ -25,7 +25,7 @@ TIMED_STEPS = (2, 8)  # and so of the search
 
 def plan_causal(model: LanguageModel, acts: Activations, results: ProbeData, options: CausalOptions) -> dict[str, Any]:
     """Rows, places, edited runs, and the seconds of each part of the run, JSON-able; errors as of `causal`."""
-    answered = answer_question(ask(model, acts, results, options))
+    answered = answer_question(causal_question(model, acts, results, options))
     question, parts = answered.question, _seconds(answered, acts)
     return {
         "model": model.name,
@@ -97,7 +97,7 @@ def _timed(work: Callable[[], Any], times: int = 1) -> float:
 def _with(question: CausalQuestion, acts: Activations, **changes: Any) -> CausalQuestion:
     """The same question with other options; `acts` are those that it was asked of, with labels of numbers as such."""
     options = {name: getattr(question.options, name) for name in CausalOptions.__dataclass_fields__}
-    return ask(question.model, acts, question.results, CausalOptions(**options | changes))
+    return causal_question(question.model, acts, question.results, CausalOptions(**options | changes))
 
 
 def describe_causal(plan: dict[str, Any]) -> str:

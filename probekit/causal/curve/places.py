@@ -15,7 +15,7 @@ from torch import Tensor
 from probekit.causal.behaviour.measure import measure
 from probekit.causal.branches.run import Branches, run_branches
 from probekit.causal.curve.after_edits import after_edits
-from probekit.causal.curve.edits import NamedEdit, batches, choose, edits_of, joined_edits
+from probekit.causal.curve.edits import NamedEdit, batches, choose_edits, edits_of, joined_edits
 from probekit.causal.curve.prepared import AnsweredRows, PreparedQuestion, answer_differences
 from probekit.causal.curve.problem import PlaceDirections, fit_problem
 from probekit.causal.curve.statistics import ratio_interval
@@ -67,7 +67,7 @@ def measure_place(prepared: PreparedQuestion, layer: LayerResult, done: Callable
         edits = list(edits_of(problem, split, question.options))
         answers = run_edits(question.model, problem.place, rows, problem.rows[split].x_ND, edits, done)
         effects += [effect_of(each, rows, problem.place) for each in answers]
-    chosen = choose(effects)
+    chosen = choose_edits(effects)
     return PlaceRecord(
         effects=effects,
         chosen=chosen,

@@ -183,11 +183,8 @@ def learn_direction(
     except DataError:
         return None
     vectors = torch.stack([torch.zeros_like(found.vector_D), found.vector_D])
-    record = {name: getattr(found, name) for name in _SEARCH}
-    return EditDirection("das", vectors, found.vector_D[:, None]), record
-
-
-_SEARCH = ("loss", "train_loss", "recovery", "control_recovery", "cosines")
+    told = ("loss", "train_loss", "recovery", "control_recovery", "cosines")
+    return EditDirection("das", vectors, found.vector_D[:, None]), {name: getattr(found, name) for name in told}
 
 
 def fit_place(

@@ -111,7 +111,9 @@ class CausalQuestion:
         return [name for name in CHOICES if name in self.options.method_names]
 
 
-def ask(model: LanguageModel, acts: Activations, results: ProbeData | None, options: CausalOptions) -> CausalQuestion:
+def causal_question(
+    model: LanguageModel, acts: Activations, results: ProbeData | None, options: CausalOptions
+) -> CausalQuestion:
     """Check the parts of a causal run against one another.
 
     Raises:

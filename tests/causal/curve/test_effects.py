@@ -11,9 +11,9 @@ import probekit as pk
 from probekit.activations import ActivationSet
 from probekit.causal.curve import problem
 from probekit.causal.curve.causal_curve import causal_curve
-from probekit.causal.curve.edits import choose
+from probekit.causal.curve.edits import choose_edits
 from probekit.causal.curve.estimate import describe_causal, plan_causal
-from probekit.causal.curve.question import CHOICES, _check_classes, _classes_first, ask
+from probekit.causal.curve.question import CHOICES, _check_classes, _classes_first, causal_question
 from probekit.causal.data import Effect
 from probekit.causal.results.report import causal_summary
 from probekit.causal.results.results import CausalResults
@@ -454,7 +454,7 @@ def test_directions_are_chosen_on_validation_alone(turned):
     found = turned
     for layer in found.layers:
         here = [e for e in found.effects if e.place == layer.place]
-        again = choose([replace(e, effect=-e.effect) if e.split == "test" else e for e in here])
+        again = choose_edits([replace(e, effect=-e.effect) if e.split == "test" else e for e in here])
         assert {method: e.direction for method, e in again.items()} == layer.directions
         for method, name in layer.directions.items():
             of = [e for e in found.effects if (e.method, e.place, e.split) == (method, layer.place, "validation")]
@@ -486,7 +486,7 @@ def test_a_dry_run_counts_every_part_of_the_run(parts):
 def test_two_rows_have_both_classes(parts, seed, answers_label):
     model, acts = parts
     how = CausalOptions(answers=[str(OWN), str(OTHER)], answers_label=answers_label, rows=2, seed=seed)
-    rows = ask(model, acts, trained(acts, "used"), how).rows
+    rows = causal_question(model, acts, trained(acts, "used"), how).rows
     for split in ("validation", "test"):
         assert sorted(rows.labels[rows.of(split)]) == sorted(rows.answers[rows.of(split)]) == [0, 1]
 
