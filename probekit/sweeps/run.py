@@ -85,8 +85,8 @@ def flags_of(curve: ProbeData) -> list[str]:
     is_embedding = curve.quoted is not None and curve.quoted.layer is curve.layers[0]
     if is_embedding and any(baseline.name == EMBEDDING for baseline in curve.baselines):
         found += ["embedding selected"]  # so it is no baseline of itself, and a lead is over the others
-    late = [layer.place for layer in curve.layers if not layer.converged]
-    return found + ([f"not converged: {counted(len(late), 'place')}"] if late else [])
+    unconverged = [layer.place for layer in curve.layers if not layer.converged]
+    return found + ([f"not converged: {counted(len(unconverged), 'place')}"] if unconverged else [])
 
 
 def _finite(value: float | None) -> float | None:

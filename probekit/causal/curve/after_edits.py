@@ -94,11 +94,11 @@ def read_exchange(
     rows = {name: np.asarray(labels[name]) for name in reading.scores}
 
     def share(name: str, place: Place, wanted: np.ndarray) -> float:
-        scores, there = reading.scores[name], ~no_label(rows[name])  # labels that came later may be of some rows
-        if scores.intervals[place][0] <= scores.chance or not there.any():
+        scores, labelled = reading.scores[name], ~no_label(rows[name])  # labels that came later may be of some rows
+        if scores.intervals[place][0] <= scores.chance or not labelled.any():
             return math.nan
-        own = _score(scores, place, before[place][there], rows[name][there]) - scores.chance
-        found = _score(scores, place, after[place][there], wanted[there]) - scores.chance
+        own = _score(scores, place, before[place][labelled], rows[name][labelled]) - scores.chance
+        found = _score(scores, place, after[place][labelled], wanted[labelled]) - scores.chance
         return found / own if own > 0 else math.nan
 
     others = [name for name in rows if name != label]

@@ -155,8 +155,8 @@ def curve_of(
     for layer, at in _measured(question, records):
         score, interval = layer.metrics["test"][headline], layer.intervals.get(headline)
         is_read = (score if interval is None else interval[0]) > baseline
-        here: dict[str, str] = {method: effect.direction for method, effect in at.chosen.items()}
-        own = {m: tested[m, here[m], chosen["scale"], layer.place] for m, chosen in selected.items()}
+        directions: dict[str, str] = {method: effect.direction for method, effect in at.chosen.items()}
+        own = {m: tested[m, directions[m], chosen["scale"], layer.place] for m, chosen in selected.items()}
         used_by = [effect.direction for effect in list(own.values())[:1] if effect_shows_use(effect)]
         learned = tested.get(("interchange", "das", None, layer.place))
         used_by += ["das"] if is_of_answers and learned is not None and effect_shows_use(learned) else []
@@ -175,7 +175,7 @@ def curve_of(
                 reliability=_after(at, "reliability"),
                 completeness_interval=_after(at, "completeness_interval"),
                 angles=at.angles,
-                directions=here,
+                directions=directions,
                 used_by=used_by,
             )
         )

@@ -14,8 +14,9 @@ from typing import Any, TypedDict
 from probekit.causal.curve.places import PlaceRecord
 from probekit.causal.curve.question import CausalQuestion
 from probekit.causal.data import Effect, Method
-from probekit.errors import StorageError
+from probekit.errors import DataError, StorageError
 from probekit.files.durable import is_there, remove_folder, unseal
+from probekit.files.plain_files import MAX_TABLE, read_bytes
 from probekit.files.records import Unfit, read_as
 from probekit.files.run import PLAN, Run, begin_run, differing, refuse_others
 from probekit.machine.versions import versions_of
@@ -38,6 +39,7 @@ def begin_places(folder: Path, question: CausalQuestion) -> Run:
     """The records of the places of this question, in a folder of results.
 
     Raises:
+        DataError: a file of neutral texts that cannot be read.
         ResumeMismatch: a run of another question began there at the same moment.
         StorageError: the disk refused.
     """
@@ -93,12 +95,18 @@ def _plan_of(home: Path) -> dict[str, Any] | None:
 
 def _asked(question: CausalQuestion) -> dict[str, Any]:
     """Everything that decides the numbers of a place, as JSON."""
+    neutral = question.options.neutral
+    try:
+        texts = None if neutral is None else hashlib.sha256(read_bytes(neutral, MAX_TABLE)).hexdigest()
+    except OSError as error:
+        raise DataError(f"cannot read {str(neutral)!a}: {error.strerror}") from None
     known = {
         "format": FORMAT,
         "options": {name: value for name, value in vars(question.options).items() if name not in NO_NUMBERS},
         "label": question.label,
         "answers": [question.answers_label, *question.answer_C.tolist()],
         "rows": _digest(question.rows.index),
+        "neutral": texts,
         "model": question.model.fingerprint(),
         "activations": {key: value for key, value in question.acts.meta.items() if key.endswith("fingerprint")},
         "probes": {layer.place: _digest(layer.probe.direction) for layer in question.results.layers},
