@@ -167,9 +167,9 @@ def run_causal(
         where["probes"] = str(results_path)
         found.meta["files"]["probes"] = os.path.relpath(results_path.resolve(), folder.resolve().parent)
     emit(found, question, folder, job, picture, "the edits are complete", where)
-    from probekit.causal.curve.parts import remove_parts
+    from probekit.causal.curve.parts import remove_places
 
-    remove_parts(folder)
+    remove_places(folder)
 
 
 def _run(

@@ -1,38 +1,48 @@
-"""A sweep on disk: sweep.json (what was asked), runs/ (a file for each run that ended), results/, stores/, results.csv.
+"""A sweep on disk: sweep.json (what was asked), runs/ (a record of each run that ended), results/, stores/, a table.
 
-A run's file is written, complete or not at all, when its results are on disk. So whatever is killed, and whenever, the
-same call does the runs that have no file. results.csv is made of these files, and written anew as it goes.
+A run's record is written when its results are on disk. So whatever is killed, and whenever, the same call does the runs
+that have none. A record counts for the settings of the sweep and for the data of its task (`Run`); tasks and models may
+be added at any time. results.csv is made of the records, and written anew as it goes.
 """
 
 import csv
 import io
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from probekit.errors import DataError, ResumeMismatch, StorageError
-from probekit.files.durable import write_as
+from probekit.errors import ResumeMismatch, StorageError
+from probekit.files.durable import is_there, make_folder, make_folders, seal, unseal, write_as, write_first
 from probekit.files.plain_files import MAX_RESULTS, read_bytes
 from probekit.files.records import INFINITY, Must, describing, ensure, parse_record, read_as, read_json_file
-from probekit.files.run import folder_name
+from probekit.files.run import Run, differing, folder_name, question_digest, refuse_others
 from probekit.sweeps.data import SweepData, SweepRow, SweepRun
-from probekit.text import listed, printable, spreadsheet_cell
+from probekit.text import listed, spreadsheet_cell
 
-FORMAT = "probekit.sweeps/1"
+FORMAT = "probekit.sweeps/2"
+UNSEALED = "probekit.sweeps/1"  # the same without checksums; they are added when such a sweep is resumed
 FILE, TABLE, RUNS = "sweep.json", "results.csv", "runs"
 OWN = {FILE, TABLE, RUNS, "results", "stores", "sweep.png", "sweep.svg", "sweep.pdf"}
 RUN_COLUMNS = ("task", "model")
 LAST_COLUMNS = ("seconds", "results", "error")
 COLUMNS = (*RUN_COLUMNS, *(field.name for field in fields(SweepRow)), *LAST_COLUMNS)
+ANOTHER = "name another folder (--out), or remove that one"
+AGAIN = "remove it, and the run is done again"
 
 
 class _SweepFile(TypedDict):
     settings: dict[str, Any]
     tasks: Annotated[dict[str, str], Must("one task or more", bool)]
     models: Annotated[list[str], Must("one name or more", bool)]
+
+
+class _Record(TypedDict):
+    """What a record says beside its run: digests of the settings, and of the data of its task."""
+
+    settings: str
+    data: str
 
 
 def run_file_name(task: str, model: str) -> str:
@@ -50,9 +60,8 @@ def begin(folder: Path, settings: Mapping[str, Any], tasks: Mapping[str, str], m
         models: names.
 
     Raises:
-        StorageError: something else is there, or the disk refused.
+        StorageError: something else is there, a damaged file, or the disk refused.
         ResumeMismatch: a sweep with other settings, or data that changed since a run of it ended well.
-        DataError: a file of a run that cannot be read.
     """
     if folder.exists() and not folder.is_dir():
         raise StorageError(f"{str(folder)!a} is a file; a sweep needs a folder, name another (--out)")
@@ -61,35 +70,37 @@ def begin(folder: Path, settings: Mapping[str, Any], tasks: Mapping[str, str], m
         raise StorageError(
             f"{str(folder)!a} holds {foreign[0]!a}, which is not of a sweep; name another folder (--out)"
         )
-    body = {"settings": dict(settings), "tasks": dict(tasks), "models": list(models)}
-    if FILE in there:
-        body = _joined(folder, read_body(folder), body)
-    elif there:
+    if there and not is_there(folder / FILE):
         raise StorageError(f"{str(folder)!a} has parts of a sweep but no {FILE}; name another folder (--out)")
-    write_as(folder / FILE, json.dumps({"format": FORMAT, **body}, indent=1, allow_nan=False).encode())
-    return body
+    ours = {"settings": dict(settings), "tasks": dict(tasks), "models": list(models)}
+    make_folder(folder)
+    if not is_there(folder / FILE):
+        write_first(folder / FILE, _sealed(ours))
+    stored = read_body(folder)
+    if different := differing(stored["settings"], ours["settings"]):
+        what = f"{str(folder)!a} holds a sweep with other settings"
+        raise refuse_others(what, different, stored["settings"], ours["settings"], {}, ANOTHER)
+    known = _records(folder, stored)
+    # the data of a task whose runs all failed may be corrected
+    ended_well = [(run.task, data) for run, data in known.values() if not run.error]
+    read = {task: stored["tasks"][task] if data is None else data for task, data in ended_well}
+    if changed := [name for name, digest in ours["tasks"].items() if read.get(name, digest) != digest]:
+        raise ResumeMismatch(
+            f"the data of {listed(changed, most=3)} changed since the sweep in {str(folder)!a} began; {ANOTHER}"
+        )
+    make_folders(folder, RUNS)
+    for run, data in known.values():
+        if data is None:
+            _write(folder, stored, run, replace=True)
+    models = list(dict.fromkeys([*stored["models"], *ours["models"]]))
+    joined = {"settings": stored["settings"], "tasks": {**stored["tasks"], **ours["tasks"]}, "models": models}
+    if (folder / FILE).read_bytes() != (data := _sealed(joined)):
+        write_as(folder / FILE, data)
+    return joined
 
 
-def _joined(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """What a sweep records once tasks and models are added."""
-    keys = sorted({*before["settings"], *now["settings"]})
-    if different := [key for key in keys if before["settings"].get(key) != now["settings"].get(key)]:
-        raise ResumeMismatch(
-            f"{str(folder)!a} holds a sweep with other settings (different: {listed(different)}); name another folder "
-            "(--out), or remove that one"
-        )
-    known = before["tasks"]
-    changed = [name for name, digest in now["tasks"].items() if known.get(name, digest) != digest]
-    if changed:  # the data of a task whose runs all failed may be corrected
-        done = {run.task for run in read_runs(folder, before).values() if not run.error}
-        changed = [name for name in changed if name in done]
-    if changed:
-        raise ResumeMismatch(
-            f"the data of {listed(changed, most=3)} changed since the sweep in {str(folder)!a} began; name another "
-            "folder (--out), or remove that one"
-        )
-    models = list(dict.fromkeys([*before["models"], *now["models"]]))
-    return {"settings": before["settings"], "tasks": {**known, **now["tasks"]}, "models": models}
+def _sealed(body: Mapping[str, Any]) -> bytes:
+    return seal({"format": FORMAT, **body})[0]
 
 
 def read_body(folder: Path) -> dict[str, Any]:
@@ -97,22 +108,61 @@ def read_body(folder: Path) -> dict[str, Any]:
 
     Raises:
         DataError: no sweep there.
+        StorageError: it is damaged.
     """
-    path = folder / FILE
-    body = read_json_file(path, FORMAT, "sweep", "sweep", "name another folder (--out)")
-    with describing(path, "name another folder (--out)"):
+    path, advice = folder / FILE, "name another folder (--out)"
+    form = FORMAT if _is_sealed(path, {"format", *_SweepFile.__annotations__}, advice) else UNSEALED
+    body = read_json_file(path, form, "sweep", "sweep", advice)
+    with describing(path, advice):
         found = read_as(_SweepFile, body)
     return {name: found[name] for name in ("settings", "tasks", "models")}
 
 
-def write_run(folder: Path, run: SweepRun) -> None:
-    """Write the file of a run that ended; its results are on disk already.
+def _is_sealed(path: Path, names: set[str], advice: str) -> bool:
+    """Whether a file has a checksum, which is right; False for one of `UNSEALED`, which has these names alone.
+
+    Raises:
+        StorageError: neither.
+    """
+    try:
+        unseal(path, MAX_RESULTS, advice)
+    except StorageError:
+        try:
+            body = parse_record(read_bytes(path, MAX_RESULTS))
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError):
+            body = None
+        if not isinstance(body, dict) or not body.keys() <= names:
+            raise
+        return False
+    return True
+
+
+def write_run(folder: Path, body: Mapping[str, Any], run: SweepRun) -> None:
+    """Write the record of a run that ended; its results are on disk already. A run that ended well keeps its record.
+
+    Args:
+        folder: of the sweep.
+        body: what it records.
+        run: of a task and a model of it.
 
     Raises:
         StorageError: the disk refused.
     """
-    body = json.dumps(body_of_run(run), indent=1, allow_nan=False).encode()
-    write_as(folder / RUNS / f"{run_file_name(run.task, run.model)}.json", body)
+    known = _read_run(folder, body, run.task, run.model)
+    _write(folder, body, run, replace=known is not None and bool(known[0].error))
+
+
+def _write(folder: Path, body: Mapping[str, Any], run: SweepRun, replace: bool) -> None:
+    content = {"data": body["tasks"][run.task], **body_of_run(run)}
+    _run_of(folder, body).write(run_file_name(run.task, run.model), content, replace)
+
+
+def _run_of(folder: Path, body: Mapping[str, Any]) -> Run:
+    """The records of a sweep, which its settings decide."""
+    other = "is of a sweep with other settings, or of another run"
+    return Run(folder / RUNS, question_digest(body["settings"]), "settings", other, AGAIN, MAX_RESULTS)
 
 
 def body_of_run(run: SweepRun) -> dict[str, Any]:
@@ -125,19 +175,13 @@ def read_runs(folder: Path, body: Mapping[str, Any]) -> dict[tuple[str, str], Sw
     """The runs that ended, by task and model, in the order of models and tasks.
 
     Raises:
-        DataError: a file of a run that cannot be read.
+        StorageError: a damaged record of a run.
     """
-    found = {}
-    for model in body["models"]:
-        for task in body["tasks"]:
-            path = folder / RUNS / f"{run_file_name(task, model)}.json"
-            if path.exists():
-                found[task, model] = _read_run(path, task, model)
-    return found
+    return {key: run for key, (run, _) in _records(folder, body).items()}
 
 
 def run_of_body(body: Mapping[str, Any]) -> SweepRun:
-    """The run of a parsed file of it.
+    """The run of a parsed record of it.
 
     Raises:
         Unfit: it is not that of a run.
@@ -145,16 +189,28 @@ def run_of_body(body: Mapping[str, Any]) -> SweepRun:
     return read_as(SweepRun, body)
 
 
-def _read_run(path: Path, task: str, model: str) -> SweepRun:
-    advice = "remove it, and the run is done again"
-    try:
-        body = parse_record(read_bytes(path, MAX_RESULTS))
-    except (OSError, ValueError) as error:
-        raise DataError(f"could not read {str(path)!a}: {printable(error)}; {advice}") from None
-    with describing(path, advice):
-        run = run_of_body(body)
+def _records(folder: Path, body: Mapping[str, Any]) -> dict[tuple[str, str], tuple[SweepRun, str | None]]:
+    """The runs that ended, each with the digest of its task's data; None in a record without a checksum."""
+    every = [(task, model) for model in body["models"] for task in body["tasks"]]
+    found = {key: _read_run(folder, body, *key) for key in every}
+    return {key: one for key, one in found.items() if one is not None}
+
+
+def _read_run(folder: Path, body: Mapping[str, Any], task: str, model: str) -> tuple[SweepRun, str | None] | None:
+    records, piece = _run_of(folder, body), run_file_name(task, model)
+    if not records.has(piece):
+        return None
+    path, data = folder / RUNS / f"{piece}.json", None
+    if _is_sealed(path, {field.name for field in fields(SweepRun)}, AGAIN):
+        record = records.read(piece, _Record)
+        data = record["data"]
+        found = {name: value for name, value in record.items() if name not in _Record.__annotations__}
+    else:
+        found = parse_record(read_bytes(path, MAX_RESULTS))
+    with describing(path, AGAIN):
+        run = run_of_body(found)
         ensure((run.task, run.model) == (task, model), f"the run of {task} with {model}", [run.task, run.model])
-    return run
+    return run, data
 
 
 def write_table(folder: Path, data: SweepData) -> None:

@@ -47,7 +47,8 @@ class SweepResults(SweepData):
         """Read the folder of a sweep, finished or not.
 
         Raises:
-            DataError: no sweep there, or a damaged file.
+            DataError: no sweep there.
+            StorageError: a damaged file.
         """
         body = read_body(Path(folder))
         meta = {"tasks": [*body["tasks"]], "models": body["models"], "settings": body["settings"]}

@@ -32,7 +32,7 @@ from probekit.options.sweep import (
 from probekit.options.typed import json_value
 from probekit.points import Place, depth_of
 from probekit.sweeps.data import SweepData, SweepRow, SweepRun
-from probekit.sweeps.files import begin, read_body, read_runs, run_file_name, write_run, write_table
+from probekit.sweeps.files import begin, read_runs, run_file_name, write_run, write_table
 from probekit.sweeps.results import SweepResults
 from probekit.sweeps.sources import SweepSource, file_digest, model_sources, task_sources
 from probekit.tasks import Task, load_task
@@ -85,8 +85,8 @@ def flags_of(curve: ProbeData) -> list[str]:
     is_embedding = curve.quoted is not None and curve.quoted.layer is curve.layers[0]
     if is_embedding and any(baseline.name == EMBEDDING for baseline in curve.baselines):
         found += ["embedding selected"]  # so it is no baseline of itself, and a lead is over the others
-    late = [layer.place for layer in curve.layers if not layer.converged]
-    return found + ([f"not converged: {counted(len(late), 'place')}"] if late else [])
+    unconverged = [layer.place for layer in curve.layers if not layer.converged]
+    return found + ([f"not converged: {counted(len(unconverged), 'place')}"] if unconverged else [])
 
 
 def _finite(value: float | None) -> float | None:
@@ -162,19 +162,6 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, Iterable) and not hasattr(value, "get_params")
 
 
-def known_runs(plan: SweepPlan) -> dict[tuple[str, str], SweepRun]:
-    """The runs of an earlier call that ended, by task and model.
-
-    Raises:
-        As `sweep`.
-    """
-    if plan.folder is None:
-        return {}
-    digests = {source.name: data_digest(source, plan.options) for source in plan.tasks}
-    body = begin(plan.folder, plan.settings, digests, [source.name for source in plan.models])
-    return read_runs(plan.folder, body)
-
-
 def data_digest(source: SweepSource, options: SweepOptions) -> str:
     """A digest of a task's data and of how its labels are read; "" where it is known by its name alone."""
     if isinstance(source.given, str | Path):
@@ -194,7 +181,7 @@ RunElsewhere = Callable[
 
 def run_sweep(plan: SweepPlan, run_elsewhere: RunElsewhere | None = None) -> SweepResults:
     """Carry out a plan, elsewhere if its options name an engine; errors as `sweep`."""
-    known = known_runs(plan)
+    asked, known = _begun(plan)
     done = {key: run for key, run in known.items() if not run.error}
     todo = {model: [task for task in plan.tasks if (task.name, model.name) not in done] for model in plan.models}
     total, written = sum(map(len, todo.values())), 0.0
@@ -202,28 +189,35 @@ def run_sweep(plan: SweepPlan, run_elsewhere: RunElsewhere | None = None) -> Swe
         for ended, run in enumerate(runs, start=1):
             known[run.task, run.model] = run
             if plan.folder is not None:
-                write_run(plan.folder, run)
+                write_run(plan.folder, asked, run)
                 if time.monotonic() - written > TABLE_SECONDS:
-                    write_table(plan.folder, _data(plan, known))
+                    write_table(plan.folder, _data(asked, known))
                     written = time.monotonic()
             if plan.options.on_run is not None:
                 plan.options.on_run(run)
             if options.on_progress is not None:
                 options.on_progress(ended, total)
-    data = _data(plan, known)
+    data = _data(asked, known)
     if plan.folder is not None:
         write_table(plan.folder, data)
     return SweepResults(data.runs, data.meta)
 
 
-def _data(plan: SweepPlan, known: dict[tuple[str, str], SweepRun]) -> SweepData:
+def _begun(plan: SweepPlan) -> tuple[dict[str, Any], dict[tuple[str, str], SweepRun]]:
+    """What the folder of the sweep records, and the runs of earlier calls that ended, by task and model."""
+    models = [source.name for source in plan.models]
+    if plan.folder is None:
+        return {"settings": plan.settings, "tasks": {source.name: "" for source in plan.tasks}, "models": models}, {}
+    digests = {source.name: data_digest(source, plan.options) for source in plan.tasks}
+    asked = begin(plan.folder, plan.settings, digests, models)
+    return asked, read_runs(plan.folder, asked)
+
+
+def _data(asked: Mapping[str, Any], known: Mapping[tuple[str, str], SweepRun]) -> SweepData:
     """The runs that ended, in the order of models and tasks."""
-    tasks, models = [source.name for source in plan.tasks], [source.name for source in plan.models]
-    if plan.folder is not None:
-        body = read_body(plan.folder)
-        tasks, models = [*body["tasks"]], body["models"]
+    tasks, models = [*asked["tasks"]], asked["models"]
     ordered = [known[task, model] for model in models for task in tasks if (task, model) in known]
-    meta = {"tasks": tasks, "models": models, "settings": plan.settings, "versions": versions_of(*PACKAGES)}
+    meta = {"tasks": tasks, "models": models, "settings": asked["settings"], "versions": versions_of(*PACKAGES)}
     return SweepData(tuple(ordered), meta)
 
 

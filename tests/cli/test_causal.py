@@ -75,7 +75,7 @@ def test_a_run_that_was_stopped_resumes(job: list[str], capsys: Capture, monkeyp
     def stopped(*args):
         if len(calls) == 2:
             raise KeyboardInterrupt
-        calls.append(args[3].place)
+        calls.append(args[1].place)
         return measure(*args)
 
     erase = [*job, "--method", "erase"]

@@ -283,6 +283,8 @@ def _noticed(field: Field, path: Path, name: str, same: bool) -> list[str]:
     except Exception as error:
         return [f"{type(error).__name__}: {error}"]
     field.verdict.counts["same"] += 1  # as of a record that is made again, which only a store never is
+    there = (path / name).read_bytes() if (path / name).is_file() else None
+    field.verdict.counts["made again"] += not same and there == field.good.files[name]
     harmless = same or field.kind is not KINDS["store"]
     return [] if harmless and found == field.good.digests else ["not noticed"]
 
@@ -467,7 +469,7 @@ def questions(field: Field, rounds: int) -> None:
             in_child(partial(field.work, path))
         before = committed(named(path))
         end = in_child(partial(_question, field.kind.another, path))
-        asked = "plan.json" in before or "checkpoint" in " ".join(before)
+        asked = before.keys() & {"plan.json", "sweep.json"} or "checkpoint" in " ".join(before)
         field.verdict.expect(end.value == "refused" or (k > 0 and end.is_done), f"round {k}: {end}")
         if end.value == "refused":
             field.verdict.counts["refused"] += 1
@@ -483,6 +485,21 @@ def _question(another: Callable[[Path], Any], path: Path) -> str:
     except ResumeMismatch:
         return "refused"
     return "taken"
+
+
+def replacements(field: Field, rounds: int) -> None:
+    """Another question takes the place of the first, in any state of the folder, and is answered as in an empty one."""
+    wanted = in_child(partial(field.kind.another, field.place() / "run")).value
+    seconds = field.duration(field.work)
+    for k in range(rounds):
+        path = field.place() / "run"
+        if k:
+            killed_after(partial(field.work, path), seconds * field.rng.random())
+        else:
+            in_child(partial(field.work, path))
+        end = in_child(partial(field.kind.another, path))
+        field.verdict.expect(end.is_done and end.value == wanted != field.good.digests, f"round {k}: {end}")
+        field.resume(path, f"round {k}")
 
 
 # 6 -----------------------------------------------------------------------------------------------------------------
@@ -713,7 +730,7 @@ def inputs(field: Field, rounds: int) -> None:
 CAMPAIGNS: dict[str, Callable[[Field, int], None]] = {
     f.__name__: f
     for f in (
-        *(kills, points, flips, truncations, deletions, writers, questions),
+        *(kills, points, flips, truncations, deletions, writers, questions, replacements),
         *(full_disk, two_writers, two_models, readers, interrupts),
     )
 } | {

@@ -3,10 +3,11 @@
 import atexit
 import functools
 import hashlib
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,13 @@ from probekit.activations.parts.run import run_part
 from probekit.activations.store.shard import bytes_of
 from probekit.activations.sums import tally
 from probekit.activations.sums.statistics import sum_tensors
+from probekit.causal.curve.causal_curve import causal_curve
+from probekit.evaluation import ProbeResults
 from probekit.models.training import train
+from probekit.sweeps import SweepResults
 from probekit.verbs.extract import extract
+from probekit.verbs.sweep import sweep
+from probekit.verbs.train_probes import train_probes
 
 PARTS = 3
 LABELS = {f"train:{i + 100}": ("no", "yes")[i % 2] for i in range(N)}
@@ -36,13 +42,15 @@ class Kind:
     """A run: `work` does it, or what is left of it; `answer` gives what it came to, through every check.
 
     `another` asks another question of the same folder. `keeps` is True where what is committed stays under its name;
-    else newer records replace older ones.
+    else newer records replace older ones. `damaged` are the names of the files that are altered: those of the run,
+    where it makes others that are checked by themselves.
     """
 
     work: Callable[[Path], Any]
     answer: Callable[[Path], Any]
     another: Callable[[Path], Any]
     keeps: bool = True
+    damaged: str = ".*"
 
 
 class Answer:
@@ -52,7 +60,7 @@ class Answer:
         self.kind = kind
         kind.work(folder / "one")
         self.digests = kind.answer(folder / "one")
-        self.files = named(folder / "one")
+        self.files = {name: data for name, data in named(folder / "one").items() if re.fullmatch(kind.damaged, name)}
 
     def flaws(self, path: Path) -> list[str]:
         """What no fault may leave: files that are not whole, and records of files that are not there."""
@@ -134,6 +142,34 @@ def _trained(path: Path, **change: Any) -> Any:
     return [model.fingerprint(), result.losses]
 
 
+def _swept(path: Path, **how: Any) -> SweepResults:
+    model, task = given()
+    tasks = {"one": task, "two": replace(task, labels={**task.labels, "odd": 1 - task.labels["odd"]})}
+    brief: dict[str, Any] = {"quick": True, "intervals": False, "probe": "mean-diff", "points": "resid_pre"}
+    return sweep(model, tasks, out=path, stores=True, progress=False, **brief, **how)
+
+
+def _answer_of_sweep(path: Path) -> Any:
+    runs = _swept(path).runs
+    assert not any(run.error for run in runs)
+    assert SweepResults.load(path).runs == runs
+    values = [ProbeResults.load(path / run.results).estimate for run in runs]
+    return [[run.task, run.model, run.rows] for run in runs], values, (path / "results.csv").read_text().count("\n")
+
+
+@functools.cache
+def _probed() -> tuple[Any, Any]:
+    model, task = given()
+    acts = extract(model, task, points="resid_pre", progress=False)
+    return acts, train_probes(acts, quick=True, intervals=False, probe="mean-diff", progress=False)
+
+
+def _curve(path: Path, seed: int = 0) -> str:
+    how: dict[str, Any] = {"answers": [1, 2], "rows": 8, "placebos": 2, "scales": [1.0], "methods": "interchange,steer"}
+    found = causal_curve(given()[0], *_probed(), **how, das=False, completeness=False, seed=seed, keep=path)
+    return repr(found.effects)
+
+
 def _another_store(path: Path) -> None:
     model, task = given()
     extract(model, task, out=path, progress=False, **HOW, dtype="float16")
@@ -146,5 +182,7 @@ KINDS = {
     "labels": Kind(_labels, _answer_of_labels, partial(_labels, labels=OTHER)),
     "imports": Kind(_imported, read, partial(_imported, dtype="float16")),
     "continuations": Kind(_continued, _answer_of_continuations, partial(_continued, temperature=0.5)),
+    "sweep": Kind(_swept, _answer_of_sweep, partial(_swept, seed=1), False, r"sweep\.json|runs/.*|results\.csv"),
+    "causal": Kind(_curve, _curve, partial(_curve, seed=1)),
     "training": Kind(_trained, _trained, partial(_trained, seed=4), keeps=False),
 }

@@ -1,6 +1,7 @@
 """`pk.sweep`: rows equal those of extract and train_probes, whatever the tasks are given as; the table and picture."""
 
 import copy
+import json
 import os
 import warnings
 from pathlib import Path
@@ -9,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from faults.disk import ERRORS, Shim
 from tiny_configs import tiny_model
 
 import probekit as pk
-from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
+from probekit.errors import DataError, ResumeMismatch, UsageError
 from probekit.plots import save_sweep_plot
 from probekit.sweeps import SweepResults
 from probekit.sweeps.data import SweepData, SweepRow, SweepRun
@@ -179,9 +179,9 @@ def test_runs_and_table_come_back_from_disk(tmp_path: Path) -> None:
         SweepRun(HOSTILE, "m", 1.5, (row(), row(None, low=None, high=None, place="", layer=None)), results="results/x"),
         SweepRun("two", "m", 0.1, error="no"),
     )
-    begin(tmp_path, {"seed": 0}, {HOSTILE: "", "two": "ab"}, ["m"])
+    body = begin(tmp_path, {"seed": 0}, {HOSTILE: "", "two": "ab"}, ["m"])
     for run in runs:
-        write_run(tmp_path, run)
+        write_run(tmp_path, body, run)
     assert tuple(read_runs(tmp_path, read_body(tmp_path)).values()) == runs
     data = SweepData(runs, {"tasks": [HOSTILE, "two"], "models": ["m"]})
     write_table(tmp_path, data)
@@ -193,29 +193,33 @@ def test_runs_and_table_come_back_from_disk(tmp_path: Path) -> None:
         SweepResults.load(tmp_path)
 
 
-def test_a_disk_that_refuses_ends_the_sweep_with_its_own_error(model: Any, tmp_path: Path) -> None:
-    """Writes, fsyncs, renames and links of a sweep with stores fail in turn: code 4, and the same call ends it."""
+def test_a_run_that_ended_well_keeps_its_record(tmp_path: Path) -> None:
+    body = begin(tmp_path, {"seed": 0}, {"a": ""}, ["m"])
+    for seconds, error in ((1.0, "no memory"), (2.0, ""), (3.0, ""), (4.0, "no memory")):
+        write_run(tmp_path, body, SweepRun("a", "m", seconds, error=error))
+    assert [run.seconds for run in read_runs(tmp_path, body).values()] == [2.0]
 
-    def sweep() -> pk.SweepResults:
-        return pk.sweep([model], [token_task("a"), token_task("b", seed=1)], out=out, stores=True, **BRIEF)
 
-    out = tmp_path / "counted"
-    with Shim(out).between() as shim:
-        wanted = [run.rows for run in sweep().runs]
-    points = range(5, shim.count, 1 if NIGHTLY else shim.count // 9)
-    ended: list[StorageError | None] = []
-    for at in points:
-        out = tmp_path / str(at)
-        with Shim(out, at, ("ENOSPC", "EIO")[at % 2]).between() as disk:
-            try:
-                assert not sweep().failed, disk.hit  # a refused folder or link may have another way
-                ended.append(None)
-            except StorageError as error:
-                ended.append(error)
-        assert [run.rows for run in sweep().runs] == wanted
-    told = [str(error) for error in ended if error is not None]
-    assert len(told) > len(points) // 2
-    assert all(os.strerror(ERRORS["ENOSPC"]) in one or os.strerror(ERRORS["EIO"]) in one for one in told)
+def test_a_sweep_without_checksums_is_read_and_resumed(model: Any, tmp_path: Path) -> None:
+    """As sweeps were written before their runs were records: the same names and fields, and nothing is done twice."""
+    tasks = {"a": token_task("a"), "b": token_task("b", 1)}
+    whole = pk.sweep(model, tasks, out=tmp_path / "s", **BRIEF)
+    files = [tmp_path / "s" / "sweep.json", *(tmp_path / "s" / "runs").iterdir()]
+    for file in files:
+        body = json.loads(file.read_text())
+        own = {name: value for name, value in body.items() if name not in ("seal", "data")}
+        own |= {"format": "probekit.sweeps/1"} if file.name == "sweep.json" else {}
+        own = own if file.name == "sweep.json" else {name: own[name] for name in own if name != "settings"}
+        file.write_text(json.dumps(own, indent=1))
+    assert SweepResults.load(tmp_path / "s").runs == whole.runs
+    with pytest.raises(ResumeMismatch, match="the data of a changed"):
+        pk.sweep(model, {"a": token_task("a", 5)}, out=tmp_path / "s", **BRIEF)
+    before = [file.read_text() for file in files]
+    assert pk.sweep(model, tasks, out=tmp_path / "s", **BRIEF).runs == whole.runs
+    assert all(
+        '"seal": "' not in old and '"seal": "' in file.read_text() for file, old in zip(files, before, strict=True)
+    )
+    assert SweepResults.load(tmp_path / "s").runs == whole.runs
 
 
 def test_pictures_and_tables_hold_hostile_names(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from tiny_configs import tiny_model
 
 import probekit as pk
-from probekit.causal.curve.aftermath import load_neutral
+from probekit.causal.behaviour.neutral import load_neutral
 from probekit.cli.main import run
 from probekit.errors import DataError, UsageError
 from probekit.models.weights import save_hf

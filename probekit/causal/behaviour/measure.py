@@ -266,8 +266,8 @@ def _losses(
     if not model.causal:
         seen, at = _masked(model, tokens, real)
         targets, from_ = tokens, slice(None)
-    here = None if edited is None else torch.tensor([[i in one for i in range(width)] for one in map(set, edited)])
-    with editing(model, edits, here, rows[:, None].expand(tokens.shape)):
+    edited_BL = None if edited is None else torch.tensor([[i in one for i in range(width)] for one in map(set, edited)])
+    with editing(model, edits, edited_BL, rows[:, None].expand(tokens.shape)):
         hidden_BLD = model(seen, attention_mask=None if real.all() else real, return_logits=False)
     n_predicted, at = at.sum(1).tolist(), at.to(hidden_BLD.device)
     hidden_TD, targets_T = hidden_BLD[:, from_][at], targets.to(hidden_BLD.device)[at]

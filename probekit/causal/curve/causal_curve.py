@@ -13,13 +13,11 @@ import torch
 
 from probekit.activations.activations import Activations
 from probekit.causal.behaviour.measure import measure
-from probekit.causal.curve.aftermath import NEUTRAL
-from probekit.causal.curve.arms import CHOICES
 from probekit.causal.curve.grids import find_grids, patch_file
-from probekit.causal.curve.parts import Parts
-from probekit.causal.curve.places import PlaceFound, Shared, count_runs, measure_place, prepare
-from probekit.causal.curve.question import CausalQuestion, ask
-from probekit.causal.curve.sides import Side, find_side
+from probekit.causal.curve.parts import begin_places, read_place
+from probekit.causal.curve.places import PlaceRecord, count_runs, measure_place
+from probekit.causal.curve.prepared import NEUTRAL, AnsweredRows, PreparedQuestion, answer_question, prepare_edits
+from probekit.causal.curve.question import CHOICES, CausalQuestion, causal_question
 from probekit.causal.curve.statistics import adjusted_p_values, cramers_v, p_value, ratio_interval
 from probekit.causal.data import CausalData, CausalLayer, Effect, Quadrant
 from probekit.causal.results.checklist import reviewer_checklist
@@ -35,20 +33,17 @@ from probekit.options.option import keywords
 from probekit.selections import PER_EXAMPLE, Selection
 
 Selected = dict[str, dict[str, Any]]
-Directions = dict[str, dict[str, str]]
 ENOUGH = 0.5  # of the effect at the output: a choice; what is less may be an edit that harms any answer
 
 
-def with_placebos(effects: Sequence[Effect], directions: Directions) -> list[Effect]:
+def with_placebos(records: Sequence[PlaceRecord]) -> list[Effect]:
     """The test effects with all that they are compared with, and p-values; the others unchanged.
 
     A p-value is corrected over the places and scales of its own direction. Those of the curve, whose direction may
     differ by place, are corrected over those of the curve.
-
-    Args:
-        effects: of all places.
-        directions: method -> place -> direction of the curve.
     """
+    effects = [effect for record in records for effect in record.effects]
+    chosen = {(e.method, e.place, e.direction) for record in records for e in record.chosen.values()}
     done = list(effects)
     tested = [i for i, effect in enumerate(effects) if effect.split == "test"]
     for method in CHOICES:
@@ -61,7 +56,7 @@ def with_placebos(effects: Sequence[Effect], directions: Directions) -> list[Eff
                 cells.setdefault((effect.place, effect.scale), []).append(effect.effect)
                 continue
             own.setdefault(effect.direction, []).append(i)
-            if directions.get(method, {}).get(effect.place) == effect.direction:
+            if (method, effect.place, effect.direction) in chosen:
                 curve.append(i)
         if not cells:
             continue
@@ -104,36 +99,19 @@ def _full_vectors(effects: Sequence[Effect]) -> dict[str, bool]:
     }
 
 
-def chosen_directions(effects: Sequence[Effect]) -> Directions:
-    """Method -> place -> the direction with the largest effect on validation there; ties go to the first."""
-    chosen: Directions = {}
-    for method, directions in CHOICES.items():
-        own = _on_validation(effects, method, directions)
-        places = dict.fromkeys(e.place for e in own)
-        best = {place: _largest([e for e in own if e.place == place]).direction for place in places}
-        chosen |= {method: best} if best else {}
-    return chosen
-
-
-def _on_validation(effects: Sequence[Effect], method: str, directions: Sequence[str]) -> list[Effect]:
-    """The effects along the directions among which validation chooses; none that is a share of nothing."""
-    own = [e for e in effects if e.method == method and e.split == "validation" and e.direction in directions]
-    return [e for e in own if np.isfinite(e.effect)]
-
-
-def select(effects: Sequence[Effect], n_layers: int) -> Selected:
+def select(records: Sequence[PlaceRecord], n_layers: int) -> Selected:
     """For each method the direction, place and scale with the largest effect on validation; ties go to the first.
 
     The output of the last block is passed over if a place before it has an effect half as large: there an edit acts on
     the answer's own logits, so that its effect says nothing of what the model computes from the label.
 
     Args:
-        effects: in the order of the curve.
+        records: in the order of the curve.
         n_layers: of the model.
     """
-    chosen: Selected = {}
-    for method, directions in CHOICES.items():
-        own = _on_validation(effects, method, directions)
+    selected: Selected = {}
+    for method in CHOICES:
+        own = [record.chosen[method] for record in records if method in record.chosen]
         if not own:
             continue
         before = [e for e in own if (e.point, e.layer) != ("resid_post", n_layers - 1)]
@@ -141,13 +119,13 @@ def select(effects: Sequence[Effect], n_layers: int) -> Selected:
         acts = any(e.effect >= ENOUGH * first.effect for e in before)
         best = _largest(before) if acts else first
         passed_over = None if first.place == best.place else first.place
-        chosen[method] = {
+        selected[method] = {
             "place": best.place,
             "scale": best.scale,
             "direction": best.direction,
             "passed_over": passed_over,
         }
-    return chosen
+    return selected
 
 
 def _largest(effects: Sequence[Effect]) -> Effect:
@@ -155,35 +133,30 @@ def _largest(effects: Sequence[Effect]) -> Effect:
 
 
 def curve_of(
-    layers: Sequence[LayerResult],
-    found: Sequence[PlaceFound],
+    question: CausalQuestion,
+    records: Sequence[PlaceRecord],
     effects: Sequence[Effect],
     selected: Selected,
-    directions: Directions,
     baseline: float,
-    headline: str,
-    is_of_answers: bool,
 ) -> list[CausalLayer]:
     """What can be read and what is used at each place.
 
     Args:
-        layers: the probes' results.
-        found: at the same places.
+        question: with the probes' results. Unless its label decides the answers, the search for the best direction has
+            no say: it finds what decides them, which is not the label.
+        records: of its layers; none if nothing was edited.
         effects: with p-values.
         selected: on validation.
-        directions: method -> place -> direction of the curve.
         baseline: score above which a layer counts as read.
-        headline: metric of the scores.
-        is_of_answers: whether the label decides the answers. If not, the search for the best direction finds what
-            decides them, which is not the label, and has no say.
     """
+    headline, is_of_answers = question.results.headline, question.label == question.answers_label
     tested = {(e.method, e.direction, e.scale, e.place): e for e in effects if e.split == "test"}
     curve = []
-    for layer, at in zip(layers, found, strict=True):
+    for layer, at in _measured(question, records):
         score, interval = layer.metrics["test"][headline], layer.intervals.get(headline)
         is_read = (score if interval is None else interval[0]) > baseline
-        here = {method: by_place[layer.place] for method, by_place in directions.items()}
-        own = {m: tested[m, here[m], chosen["scale"], layer.place] for m, chosen in selected.items()}
+        directions: dict[str, str] = {method: effect.direction for method, effect in at.chosen.items()}
+        own = {m: tested[m, directions[m], chosen["scale"], layer.place] for m, chosen in selected.items()}
         used_by = [effect.direction for effect in list(own.values())[:1] if effect_shows_use(effect)]
         learned = tested.get(("interchange", "das", None, layer.place))
         used_by += ["das"] if is_of_answers and learned is not None and effect_shows_use(learned) else []
@@ -202,14 +175,19 @@ def curve_of(
                 reliability=_after(at, "reliability"),
                 completeness_interval=_after(at, "completeness_interval"),
                 angles=at.angles,
-                directions=here,
+                directions=directions,
                 used_by=used_by,
             )
         )
     return curve
 
 
-def _after(at: PlaceFound, name: str) -> dict[str, Any]:
+def _measured(question: CausalQuestion, records: Sequence[PlaceRecord]) -> list[tuple[LayerResult, PlaceRecord]]:
+    """The places that were edited."""
+    return list(zip(question.layers, records, strict=True)) if records else []
+
+
+def _after(at: PlaceRecord, name: str) -> dict[str, Any]:
     return {method: found[name] for method, found in at.after.items() if name in found}
 
 
@@ -263,33 +241,31 @@ def _causal_curve(
         return patch_file(model, acts.meta.get("bos"), options)
     begin = options.on_part or (lambda name: None)
     begin("preparing texts")
-    question = ask(model, acts, results, options)
-    sides = {split: find_side(question, split) for split in ("validation", "test")}
-    found = _places(question, sides, options, begin)
-    data = _data(question, sides, found)
+    answered = answer_question(causal_question(model, acts, results, options))
+    data = _data(answered, _records(answered, options, begin))
     if "patch" in options.method_names:
-        grids, counts = find_grids(question, sides["test"], begin, options.on_progress)
+        grids, counts = find_grids(answered.question, answered.rows["test"], begin, options.on_progress)
         data = replace(data, grids=grids, meta={**data.meta, "patched": counts})
     return CausalResults(replace(data, checklist=reviewer_checklist(data)))
 
 
-def _places(
-    question: CausalQuestion, sides: Mapping[str, Side], options: CausalArguments, begin: Callable[[str], None]
-) -> list[PlaceFound]:
+def _records(answered: PreparedQuestion, options: CausalArguments, begin: Callable[[str], None]) -> list[PlaceRecord]:
     """What was measured at each place, now or before; nothing if patching alone is asked for."""
-    if not set(options.method_names) & set(CHOICES):
+    question = answered.question
+    if not question.edit_methods:
         return []
-    parts = Parts(options.keep, question)
-    found = {layer.place: parts.read(layer.place) for layer in question.layers}
+    run = None if options.keep is None else begin_places(options.keep, question)
+    found = {layer.place: None if run is None else read_place(run, layer.place) for layer in question.layers}
     missing = [layer for layer in question.layers if found[layer.place] is None]
     begin("preparing edits")
-    known = prepare(question) if missing else Shared()
+    prepared = prepare_edits(answered) if missing else answered
     begin("running edits")
-    tick = _ticker(options.on_progress, len(missing) * count_runs(question, _sizes(sides)))
+    tick = _ticker(options.on_progress, len(missing) * count_runs(prepared, prepared.sizes))
     for layer in missing:
-        found[layer.place] = at = measure_place(question, sides, known, layer, tick)
-        parts.write(layer.place, at)
-    return [at for at in found.values() if at is not None]
+        found[layer.place] = record = measure_place(prepared, layer, tick)
+        if run is not None:
+            run.write(layer.place, record.as_dict())
+    return [record for record in found.values() if record is not None]
 
 
 def _ticker(progress: Callable[[int, int], None] | None, total: int) -> Callable[[int], None]:
@@ -304,28 +280,23 @@ def _ticker(progress: Callable[[int, int], None] | None, total: int) -> Callable
     return tick
 
 
-def _sizes(sides: Mapping[str, Side]) -> dict[str, int]:
-    return {split: len(side.index) for split, side in sides.items()}
-
-
-def _data(question: CausalQuestion, sides: Mapping[str, Side], found: list[PlaceFound]) -> CausalData:
-    effects = [effect for at in found for effect in at.effects]
-    directions = chosen_directions(effects)
-    effects = with_placebos(effects, directions)
-    selected, baseline = select(effects, question.model.cfg.n_layers), baseline_of(question.results)
-    headline, is_of_answers = question.results.headline, question.label == question.answers_label
-    measured = question.layers if found else []
-    layers = curve_of(measured, found, effects, selected, directions, baseline["value"], headline, is_of_answers)
-    meta = {**_meta(question, sides), "selected": selected, "baseline": baseline}
-    meta["das"] = {layer.place: at.search for layer, at in zip(measured, found, strict=True) if at.search}
-    meta["no_direction"] = [layer.place for layer, at in zip(measured, found, strict=True) if not at.has_direction]
+def _data(answered: PreparedQuestion, records: list[PlaceRecord]) -> CausalData:
+    question = answered.question
+    effects = with_placebos(records)
+    selected, baseline = select(records, question.model.cfg.n_layers), baseline_of(question.results)
+    layers = curve_of(question, records, effects, selected, baseline["value"])
+    meta = {**_meta(answered), "selected": selected, "baseline": baseline}
+    measured = _measured(question, records)
+    meta["das"] = {layer.place: at.search for layer, at in measured if at.search}
+    meta["no_direction"] = [layer.place for layer, at in measured if not at.has_direction]
     return CausalData(layers, effects, [], [], meta)
 
 
-def _meta(question: CausalQuestion, sides: Mapping[str, Side]) -> dict[str, Any]:
+def _meta(answered: PreparedQuestion) -> dict[str, Any]:
+    question, splits = answered.question, answered.rows
     meta, options, model = question.results.meta, question.options, question.model
     names = model.tokenizer.tokens(question.answer_C.tolist()) if model.tokenizer else list(options.answers or ())
-    methods = [name for name in options.method_names if name in CHOICES]
+    methods = question.edit_methods
     return {
         **{name: meta[name] for name in ("model", "task", "label", "point", "n_layers", "headline", "probe")},
         "position": meta["position"],
@@ -335,14 +306,14 @@ def _meta(question: CausalQuestion, sides: Mapping[str, Side]) -> dict[str, Any]
         "answers_label": question.answers_label,
         "association": _association(question),
         "answers": dict(zip(question.classes, [str(name) for name in names], strict=True)),
-        "methods": methods if methods else list(options.method_names),
+        "methods": [*(methods or options.method_names)],
         "scales": list(options.scale_values) if "steer" in methods else [],
-        "n": {"train": len(question.train), **_sizes(sides)},
-        "left_out": {split: side.left_out for split, side in sides.items() if side.left_out},
-        "no_share": _no_share(sides, methods),
-        "base": {split: _base(question, side) for split, side in sides.items()},
+        "n": {"train": len(question.train), **answered.sizes},
+        "left_out": {split: rows.left_out for split, rows in splits.items() if rows.left_out},
+        "no_share": _no_share(answered),
+        "base": {split: _base(question, rows) for split, rows in splits.items()},
         "resampled_by": "row" if question.rows.groups is None else "group",
-        "test_groups": sides["test"].bootstrap.n_groups,
+        "test_groups": splits["test"].bootstrap.n_groups,
         "placebos": options.placebos,
         "neutral": f"{NEUTRAL} train texts of the task" if options.neutral is None else str(options.neutral),
         "seed": options.seed,
@@ -360,14 +331,14 @@ def _association(question: CausalQuestion) -> float | None:
     return cramers_v(own, other)
 
 
-def _no_share(sides: Mapping[str, Side], methods: list[str]) -> dict[str, Any]:
+def _no_share(answered: PreparedQuestion) -> dict[str, Any]:
     """Method -> the gap that its effects would be shares of, where that does not differ from 0 on a split."""
     found = {}
-    for side in sides.values():
-        gaps = {method: side.gaps[method] for method in CHOICES if method in methods}
+    for split, rows in answered.rows.items():
+        gaps = {method: rows.gaps[method] for method in answered.question.edit_methods}
         unclear = {method: gap for method, gap in gaps.items() if not gap.is_clear}
         found |= {
-            method: {"split": side.split, "gap": gap.mean, "interval": gap.interval} for method, gap in unclear.items()
+            method: {"split": split, "gap": gap.mean, "interval": gap.interval} for method, gap in unclear.items()
         }
     return found
 
@@ -381,14 +352,14 @@ def _answer_token(question: CausalQuestion) -> str:
 
 
 @torch.no_grad()
-def _base(question: CausalQuestion, side: Side) -> dict[str, Any]:
+def _base(question: CausalQuestion, rows: AnsweredRows) -> dict[str, Any]:
     """The behaviour without edits."""
-    hidden = side.trunk.hidden_ND
-    found = measure(question.model, hidden, hidden, side.own_N, side.other_N)
-    ends = ratio_interval(side.difference, np.ones(len(side.index)), side.bootstrap)
+    hidden = rows.trunk.hidden_ND
+    found = measure(question.model, hidden, hidden, rows.behaviour.own_N, rows.behaviour.other_N)
+    ends = ratio_interval(rows.difference, np.ones(len(rows.index)), rows.bootstrap)
     return {
-        "logit_difference": float(side.difference.mean()),
+        "logit_difference": float(rows.difference.mean()),
         "interval": None if ends is None else list(ends),
-        "probability": None if side.numbers is not None else float(found.probability.mean()),
-        "preferred": float((side.difference > 0).mean()),
+        "probability": None if rows.numbers is not None else float(found.probability.mean()),
+        "preferred": float((rows.difference > 0).mean()),
     }

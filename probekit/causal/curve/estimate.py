@@ -1,17 +1,17 @@
 """What a causal run would do, and how long it would take, from a part of it that is run now."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from probekit.activations.activations import Activations
-from probekit.causal.curve.arms import CHOICES
-from probekit.causal.curve.ceiling import STEPS
 from probekit.causal.curve.grids import time_of_grids
-from probekit.causal.curve.places import Shared, count_runs, measure_place, prepare, search_at
-from probekit.causal.curve.question import CausalQuestion, ask
-from probekit.causal.curve.sides import Side, find_side
+from probekit.causal.curve.places import count_runs, measure_place
+from probekit.causal.curve.prepared import PreparedQuestion, answer_question, prepare_edits
+from probekit.causal.curve.problem import STEPS, learn_direction
+from probekit.causal.curve.question import CausalQuestion, causal_question
 from probekit.evaluation.results.data import ProbeData
 from probekit.models.base import LanguageModel
 from probekit.options import CausalOptions
@@ -25,64 +25,63 @@ TIMED_STEPS = (2, 8)  # and so of the search
 
 def plan_causal(model: LanguageModel, acts: Activations, results: ProbeData, options: CausalOptions) -> dict[str, Any]:
     """Rows, places, edited runs, and the seconds of each part of the run, JSON-able; errors as of `causal`."""
-    question = ask(model, acts, results, options)
-    sides = {split: find_side(question, split) for split in ("validation", "test")}
-    rows = {split: len(side.index) for split, side in sides.items()}
-    parts = _seconds(question, acts, sides)
+    answered = answer_question(causal_question(model, acts, results, options))
+    question, parts = answered.question, _seconds(answered, acts)
     return {
         "model": model.name,
         "label": question.label,
         "answers_label": question.answers_label,
         "answers": dict(zip(question.classes, list(options.answers or ()), strict=True)),
         "places": [layer.place for layer in question.layers],
-        "rows": {"train": len(question.train), **rows},
-        "runs": count_runs(question, rows) * len(question.layers),
+        "rows": {"train": len(question.train), **answered.sizes},
+        "runs": count_runs(answered, answered.sizes) * len(question.layers),
         "seconds": sum(parts.values()),
         "parts": parts,
     }
 
 
-def _seconds(question: CausalQuestion, acts: Activations, sides: Mapping[str, Side]) -> dict[str, float]:
+def _seconds(answered: PreparedQuestion, acts: Activations) -> dict[str, float]:
     """Part of the run -> its seconds, each measured now at the middle place, which has half of the blocks after it."""
     found: dict[str, float] = {}
-    if set(question.options.method_names) & set(CHOICES):
+    question = answered.question
+    if question.edit_methods:
         n, layer = len(question.layers), question.layers[len(question.layers) // 2]
         began = time.perf_counter()
-        known = prepare(question)
+        prepared = prepare_edits(answered)
         found["preparing"] = time.perf_counter() - began
-        found["edits"] = _of_edits(question, acts)
-        if known.texts is not None:
+        found["edits"] = _of_edits(answered, acts)
+        if prepared.search is not None:
             place = Place(layer.point, layer.layer)
-            least, most = (_timed(partial(search_at, question, known.texts, place, steps)) for steps in TIMED_STEPS)
+            least, most = (_timed(partial(learn_direction, prepared, place, steps)) for steps in TIMED_STEPS)
             step = max(0.0, most - least) / (TIMED_STEPS[1] - TIMED_STEPS[0])
             found["search"] = n * (least + (STEPS - TIMED_STEPS[0]) * step)
-        few = _with(question, acts, placebos=0, scales=(1.0,))
-        bare, full = (
-            _timed(partial(measure_place, few, sides, shared, layer, lambda runs: None))
-            for shared in (Shared(), Shared(None, known.aftermath))
+        bare = replace(answered, question=_with(question, acts, placebos=0, scales=(1.0,)))
+        least, most = (
+            _timed(partial(measure_place, one, layer, lambda runs: None))
+            for one in (bare, replace(bare, before=prepared.before))
         )
-        found["what edits leave"] = n * max(0.0, full - bare)
+        found["what edits leave"] = n * max(0.0, most - least)
     if "patch" in question.options.method_names:
-        found["patching"] = time_of_grids(question, sides["test"])
+        found["patching"] = time_of_grids(question, answered.rows["test"])
     return found
 
 
-def _of_edits(question: CausalQuestion, acts: Activations) -> float:
+def _of_edits(answered: PreparedQuestion, acts: Activations) -> float:
     """Fitting directions and running edits at every place, from a few rows and placebos."""
     timed: list[tuple[int, float]] = []
+    question = answered.question
     for rows in TIMED_ROWS:
         placebos = min(FEW_PLACEBOS, question.options.placebos)
         few = _with(question, acts, rows=max(2, min(rows, question.options.rows)), placebos=placebos)
-        sides = {split: find_side(few, split) for split in ("validation", "test")}
         done: list[int] = []
         layer = few.layers[len(few.layers) // 2]
-        seconds = _timed(partial(measure_place, few, sides, Shared(), layer, done.append), times=2)
+        seconds = _timed(partial(measure_place, answer_question(few), layer, done.append), times=2)
         timed.append((sum(done) // 2, seconds))
     (few_runs, least), (many_runs, most) = timed
     of_run = max(0.0, most - least) / max(1, many_runs - few_runs)
     of_place = max(0.0, most - many_runs * of_run)
     runs = {split: int((question.rows.split == split).sum()) for split in ("validation", "test")}
-    return len(question.layers) * (of_place + count_runs(question, runs) * of_run)
+    return len(question.layers) * (of_place + count_runs(answered, runs) * of_run)
 
 
 def _timed(work: Callable[[], Any], times: int = 1) -> float:
@@ -98,7 +97,7 @@ def _timed(work: Callable[[], Any], times: int = 1) -> float:
 def _with(question: CausalQuestion, acts: Activations, **changes: Any) -> CausalQuestion:
     """The same question with other options; `acts` are those that it was asked of, with labels of numbers as such."""
     options = {name: getattr(question.options, name) for name in CausalOptions.__dataclass_fields__}
-    return ask(question.model, acts, question.results, CausalOptions(**options | changes))
+    return causal_question(question.model, acts, question.results, CausalOptions(**options | changes))
 
 
 def describe_causal(plan: dict[str, Any]) -> str:

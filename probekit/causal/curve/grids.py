@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from probekit.causal.behaviour.pairs import Align, MinimalPairs, load_pairs
+from probekit.causal.curve.prepared import AnsweredRows
 from probekit.causal.curve.question import CausalQuestion
-from probekit.causal.curve.sides import Side
 from probekit.causal.data import PatchGrid
 from probekit.causal.patching.patch_pairs import exact_pairs, grids_of, patch_pairs
 from probekit.causal.patching.patching import POINTS
@@ -26,7 +26,10 @@ MOST_PAIRS = 48  # of test rows
 
 
 def find_grids(
-    question: CausalQuestion, side: Side, begin: Callable[[str], None], progress: Callable[[int, int], None] | None
+    question: CausalQuestion,
+    test: AnsweredRows,
+    begin: Callable[[str], None],
+    progress: Callable[[int, int], None] | None,
 ) -> tuple[list[PatchGrid], dict[str, int]]:
     """The grids, and how many pairs they are of, how many were left out, and how many positions are "varied".
 
@@ -35,16 +38,16 @@ def find_grids(
         DataError: pairs that cannot be read or patched.
     """
     options = question.options
-    pairs, counts = patched_pairs(question, side)
+    pairs, counts = patched_pairs(question, test)
     layers = "all" if options.layers == "all" else sorted({at.layer for at in question.layers if at.layer is not None})
     grids = grids_of(question.model, pairs, POINTS, layers, options.exact, options.placebos, begin, progress)
     return grids, {**counts, "varied": pairs.varied}
 
 
-def time_of_grids(question: CausalQuestion, side: Side) -> float:
+def time_of_grids(question: CausalQuestion, test: AnsweredRows) -> float:
     """Seconds that `find_grids` would take, from the middle layer of each grid, patched now."""
     options = question.options
-    pairs, _ = patched_pairs(question, side)
+    pairs, _ = patched_pairs(question, test)
     layers = sorted({at.layer for at in question.layers if at.layer is not None})
     layers = list(range(question.model.n_layers)) if options.layers == "all" else layers
     seconds = 0.0
@@ -86,7 +89,7 @@ def pairs_of_file(model: LanguageModel, options: CausalOptions, bos: bool | None
     return load_pairs(options.pairs, model, align, bos)
 
 
-def patched_pairs(question: CausalQuestion, side: Side) -> tuple[MinimalPairs, dict[str, int]]:
+def patched_pairs(question: CausalQuestion, test: AnsweredRows) -> tuple[MinimalPairs, dict[str, int]]:
     """The pairs of a file, or test rows drawn at random with their counterparts of equal length.
 
     Also how many: "pairs", and how many test rows were left out as "unequal" (in length, or in the token after which
@@ -99,9 +102,9 @@ def patched_pairs(question: CausalQuestion, side: Side) -> tuple[MinimalPairs, d
     if options.pairs is not None:
         pairs = pairs_of_file(question.model, options, question.acts.meta.get("bos"))
         return pairs, {"pairs": len(pairs)}
-    texts = side.trunk.texts
-    lengths, other = np.array([len(text) for text in texts]), side.counterpart
-    answer = side.trunk.answer_N.numpy()
+    texts = test.trunk.texts
+    lengths, other = np.array([len(text) for text in texts]), test.counterpart
+    answer = test.trunk.answer_N.numpy()
     equal = (lengths == lengths[other]) & (answer == answer[other])
     differs = np.array([texts[i] != texts[j] for i, j in enumerate(other)])
     rows = np.flatnonzero(equal & differs)
@@ -112,19 +115,19 @@ def patched_pairs(question: CausalQuestion, side: Side) -> tuple[MinimalPairs, d
         )
     drawn = np.sort(np.random.default_rng(options.seed).permutation(rows)[:MOST_PAIRS])
     counts = {"unequal": int((~equal).sum()), "same": int((equal & ~differs).sum()), "more": len(rows) - len(drawn)}
-    return _pairs_of(question, side, drawn), {"pairs": len(drawn), **{k: n for k, n in counts.items() if n}}
+    return _pairs_of(question, test, drawn), {"pairs": len(drawn), **{k: n for k, n in counts.items() if n}}
 
 
-def _pairs_of(question: CausalQuestion, side: Side, rows: np.ndarray) -> MinimalPairs:
-    """Rows of a side, each with its counterpart."""
-    texts, others, some = side.trunk.texts, side.counterpart[rows], torch.from_numpy(rows)
+def _pairs_of(question: CausalQuestion, test: AnsweredRows, rows: np.ndarray) -> MinimalPairs:
+    """Some test rows, each with its counterpart."""
+    texts, others, some = test.trunk.texts, test.counterpart[rows], torch.from_numpy(rows)
     return MinimalPairs(
         clean=[texts[i] for i in rows],
         corrupted=[texts[i] for i in others],
-        own_N=side.own_N[some],
-        other_N=side.other_N[some],
-        clean_answer_N=side.trunk.answer_N[some],
-        corrupted_answer_N=side.trunk.answer_N[torch.from_numpy(others)],
-        names=[question.acts.task.ids[i] for i in side.index[rows]],
-        groups=None if side.groups is None else side.groups[rows],
+        own_N=test.behaviour.own_N[some],
+        other_N=test.behaviour.other_N[some],
+        clean_answer_N=test.trunk.answer_N[some],
+        corrupted_answer_N=test.trunk.answer_N[torch.from_numpy(others)],
+        names=[question.acts.task.ids[i] for i in test.index[rows]],
+        groups=None if test.groups is None else test.groups[rows],
     )

@@ -1,95 +1,119 @@
-"""What is complete of an unfinished causal run: one file for each place, from which the next run resumes."""
+"""What is complete of an unfinished causal run: a record of each place, from which the next run resumes.
+
+The folder of the results decides which question they answer. So records of another question are stale here: they are
+removed, and refuse nobody.
+"""
 
 import hashlib
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from probekit.causal.curve.places import PlaceFound, read_found
+from probekit.causal.curve.places import PlaceRecord
 from probekit.causal.curve.question import CausalQuestion
-from probekit.errors import ProbekitError
-from probekit.files.durable import make_folder, remove, seal, unseal, write_as
+from probekit.causal.data import Effect, Method
+from probekit.errors import DataError, StorageError
+from probekit.files.durable import is_there, remove_folder, unseal
+from probekit.files.plain_files import MAX_TABLE, read_bytes
+from probekit.files.records import Unfit, read_as
+from probekit.files.run import PLAN, Run, begin_run, differing, refuse_others
 from probekit.machine.versions import versions_of
 
-PARTS_FORMAT = 4  # counts up when a place would be measured differently
+FORMAT = "probekit.causal-places/5"  # counts up when a place would be measured differently
 NAME = ".parts"  # hidden, so that a folder of results holds nothing else
+NO_NUMBERS = ("keep", "layers", "progress", "on_progress", "on_part")  # options that decide no number of a place
 
 
-class Parts:
-    """Places that were measured before, in a folder.
+class _Place(TypedDict):
+    effects: list[dict[str, Any]]
+    chosen: dict[str, dict[str, Any]]
+    angles: dict[str, float]
+    search: dict[str, Any]
+    after: dict[str, dict[str, Any]]
+    has_direction: bool
 
-    A file is read again only if everything that decides its numbers is the same: model, activations, probes, options
-    and versions.
 
-    Args:
-        folder: None keeps nothing.
-        question: what is asked.
+def begin_places(folder: Path, question: CausalQuestion) -> Run:
+    """The records of the places of this question, in a folder of results.
+
+    Raises:
+        DataError: a file of neutral texts that cannot be read.
+        ResumeMismatch: a run of another question began there at the same moment.
+        StorageError: the disk refused.
     """
+    home, asked = folder / NAME, _asked(question)
 
-    def __init__(self, folder: Path | None, question: CausalQuestion):
-        self._folder = None if folder is None else folder / NAME
-        self._digest = "" if folder is None else run_digest(question)
+    def same(found: dict[str, Any], ours: dict[str, Any]) -> None:
+        if fields := differing(found, ours):
+            raise refuse_others(f"another run began in {str(folder)!a}", fields, found, ours, {})
 
-    def read(self, place: str) -> PlaceFound | None:
-        """What was measured at a place, or None."""
-        if self._folder is None:
-            return None
-        try:
-            body, _ = unseal(self._path(place))
-            return read_found(body["found"]) if body.get("digest") == self._digest else None
-        except (ProbekitError, OSError, KeyError, TypeError):
-            return None
+    if is_there(home / PLAN) and _plan_of(home) != asked:
+        remove_folder(home)
+    return begin_run(home, asked, "is of another question", same)
 
-    def write(self, place: str, found: PlaceFound) -> None:
-        """Keep what was measured at a place.
 
-        Raises:
-            StorageError: the disk refused.
-        """
-        if self._folder is None:
-            return
-        make_folder(self._folder)
-        write_as(self._path(place), seal({"digest": self._digest, "found": found.as_dict()})[0])
+def read_place(run: Run, place: str) -> PlaceRecord | None:
+    """What was measured at a place; None without a record, or with a damaged one, which is removed."""
+    if not run.has(place):
+        return None
+    try:
+        body = run.read(place, _Place)
+        effects = [_effect(entry) for entry in body["effects"]]
+        chosen = {read_as(Method, method): read_as(Effect, entry) for method, entry in body["chosen"].items()}
+    except (StorageError, Unfit):
+        run.remove(place)
+        return None
+    return PlaceRecord(effects, chosen, body["angles"], body["search"], body["after"], body["has_direction"])
 
-    def _path(self, place: str) -> Path:
-        assert self._folder is not None
-        return self._folder / f"{place}.json"
+
+def _effect(entry: dict[str, Any]) -> Effect:
+    """An effect out of JSON; one that is a share of nothing is null there, and nan here."""
+    if entry.get("effect", 0.0) is not None:
+        return read_as(Effect, entry)
+    return replace(read_as(Effect, {**entry, "effect": 0.0}), effect=math.nan)
 
 
 def kept_places(folder: Path) -> int:
     """How many places of an unfinished run are in a folder of results."""
-    return len(list((folder / NAME).glob("*.json")))
+    return len(Run(folder / NAME, "").done())
 
 
-def remove_parts(folder: Path) -> None:
+def remove_places(folder: Path) -> None:
     """Delete what was kept of a run that is now complete."""
-    for path in (folder / NAME).glob("*.json"):
-        remove(path)
-    if (folder / NAME).is_dir() and not any((folder / NAME).iterdir()):
-        (folder / NAME).rmdir()
+    remove_folder(folder / NAME)
 
 
-def run_digest(question: CausalQuestion) -> str:
-    """Hex sha256 of everything that decides the numbers of a place."""
-    options = {
-        name: value
-        for name, value in vars(question.options).items()
-        if name not in ("keep", "layers", "progress", "on_progress", "on_part")
-    }
-    probes = {layer.place: _array_digest(layer.probe.direction) for layer in question.results.layers}
-    known: dict[str, Any] = {
-        "format": PARTS_FORMAT,
-        "options": options,
+def _plan_of(home: Path) -> dict[str, Any] | None:
+    """What the records there answer; None if that is damaged."""
+    try:
+        return unseal(home / PLAN)[0]
+    except StorageError:
+        return None
+
+
+def _asked(question: CausalQuestion) -> dict[str, Any]:
+    """Everything that decides the numbers of a place, as JSON."""
+    neutral = question.options.neutral
+    try:
+        texts = None if neutral is None else hashlib.sha256(read_bytes(neutral, MAX_TABLE)).hexdigest()
+    except OSError as error:
+        raise DataError(f"cannot read {str(neutral)!a}: {error.strerror}") from None
+    known = {
+        "format": FORMAT,
+        "options": {name: value for name, value in vars(question.options).items() if name not in NO_NUMBERS},
         "label": question.label,
         "answers": [question.answers_label, *question.answer_C.tolist()],
-        "rows": _array_digest(question.rows.index),
+        "rows": _digest(question.rows.index),
+        "neutral": texts,
         "model": question.model.fingerprint(),
         "activations": {key: value for key, value in question.acts.meta.items() if key.endswith("fingerprint")},
-        "probes": probes,
+        "probes": {layer.place: _digest(layer.probe.direction) for layer in question.results.layers},
         "versions": versions_of("torch", "numpy"),
     }
-    return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()
+    return json.loads(json.dumps(known, default=str))
 
 
-def _array_digest(x: Any) -> str:
+def _digest(x: Any) -> str:
     return hashlib.sha256(x.tobytes()).hexdigest()

@@ -19,6 +19,7 @@ from probekit.causal.behaviour.answers import answer_ids, answer_tokens
 from probekit.causal.behaviour.numbers import NumberBehaviour, number_behaviour
 from probekit.causal.behaviour.unembedding import check_head
 from probekit.causal.curve.refusals import check_answers, check_curve, check_numbers
+from probekit.causal.data import Method
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.request import Request, check_request
 from probekit.evaluation.results.data import LayerResult, ProbeData
@@ -31,6 +32,12 @@ from probekit.tasks.base import Task
 from probekit.tasks.join_labels import FINGERPRINTS
 
 MEASURED = ("validation", "test")
+CHOICES: dict[Method, tuple[str, ...]] = {
+    "interchange": ("probe", "mean-difference", "lda"),
+    "erase": ("leace",),
+    "steer": ("mean-difference",),  # placebos have the length of its steps
+}
+"""Method -> the directions among which validation chooses that of the curve."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +105,15 @@ class CausalQuestion:
     behaviour: NumberBehaviour | None = None
     numbers: np.ndarray | None = None
 
+    @property
+    def edit_methods(self) -> list[Method]:
+        """The methods that edit along directions, in the order in which they are done."""
+        return [name for name in CHOICES if name in self.options.method_names]
 
-def ask(model: LanguageModel, acts: Activations, results: ProbeData | None, options: CausalOptions) -> CausalQuestion:
+
+def causal_question(
+    model: LanguageModel, acts: Activations, results: ProbeData | None, options: CausalOptions
+) -> CausalQuestion:
     """Check the parts of a causal run against one another.
 
     Raises:

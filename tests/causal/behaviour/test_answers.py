@@ -13,9 +13,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from probekit.causal.behaviour.answers import answer_ids, answer_tokens
 from probekit.causal.behaviour.measure import headline, loss_per_token, of_pairs
+from probekit.causal.behaviour.neutral import load_neutral
 from probekit.causal.behaviour.pairs import Align, MinimalPairs, load_pairs
 from probekit.causal.branches.run import run_trunk
-from probekit.causal.curve.aftermath import load_neutral
 from probekit.errors import DataError, UsageError
 from probekit.models.families import family_of
 from probekit.models.tokenizer import Tokenizer

@@ -9,11 +9,11 @@ from torch import Tensor
 
 import probekit as pk
 from probekit.activations import ActivationSet
-from probekit.causal.curve import ceiling
-from probekit.causal.curve.arms import CHOICES
-from probekit.causal.curve.causal_curve import causal_curve, chosen_directions
+from probekit.causal.curve import problem
+from probekit.causal.curve.causal_curve import causal_curve
+from probekit.causal.curve.edits import choose_edits
 from probekit.causal.curve.estimate import describe_causal, plan_causal
-from probekit.causal.curve.question import _check_classes, _classes_first, ask
+from probekit.causal.curve.question import CHOICES, _check_classes, _classes_first, causal_question
 from probekit.causal.data import Effect
 from probekit.causal.results.report import causal_summary
 from probekit.causal.results.results import CausalResults
@@ -97,7 +97,7 @@ def run(parts, label="used", **changes) -> CausalResults:
 @pytest.fixture(scope="module")
 def used(parts) -> CausalResults:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ceiling, "STEPS", 40)
+        patch.setattr(problem, "STEPS", 40)
         return run(parts, das=True, completeness=True)
 
 
@@ -141,7 +141,7 @@ def test_what_is_read_and_never_used_is_called_so(idle):
 
 
 def test_a_search_for_what_moves_the_answer_says_nothing_of_another_label(parts, monkeypatch):
-    monkeypatch.setattr(ceiling, "STEPS", 40)
+    monkeypatch.setattr(problem, "STEPS", 40)
     found = run(parts, "idle", das=True, methods="interchange", layers=0)
     assert all(effect_shows_use(effect) for effect in effects(found, "interchange", "das"))
     assert [layer.quadrant for layer in found.layers] == ["read, not shown to be used"] * len(found.layers)
@@ -202,29 +202,6 @@ def test_the_same_run_gives_the_same_numbers(parts, idle):
     again = run(parts, "idle")
     assert again.effects == idle.effects
     assert again.layers == idle.layers
-
-
-def test_a_run_resumes_from_the_places_that_were_kept(parts, idle, tmp_path, monkeypatch):
-    from probekit.causal.curve import causal_curve as module
-
-    calls, measure = [], module.measure_place
-
-    def stopped(*args):
-        if len(calls) == 1:
-            raise KeyboardInterrupt
-        calls.append(args[3].place)
-        return measure(*args)
-
-    monkeypatch.setattr(module, "measure_place", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        run(parts, "idle", keep=tmp_path)
-    calls.clear()
-    assert run(parts, "idle", keep=tmp_path).effects == idle.effects
-    assert calls == ["resid_post.0"]
-    calls.clear()
-    with pytest.raises(KeyboardInterrupt):  # of another seed nothing is kept
-        run(parts, "idle", keep=tmp_path, seed=1)
-    assert calls == ["resid_pre.0"]
 
 
 def test_edits_of_all_tokens_of_one_token_texts_are_those_of_the_read_token(parts, idle):
@@ -295,7 +272,7 @@ def same_end():
 @pytest.fixture(scope="module")
 def same_end_results(same_end) -> CausalResults:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ceiling, "STEPS", 40)
+        patch.setattr(problem, "STEPS", 40)
         return run(same_end, das=True, completeness=True, rows=50)
 
 
@@ -339,7 +316,7 @@ def product():
 
 
 def test_what_no_linear_probe_reads_and_the_model_uses_is_called_so(product, monkeypatch):
-    monkeypatch.setattr(ceiling, "STEPS", 40)
+    monkeypatch.setattr(problem, "STEPS", 40)
     found = run(product, das=True, methods="interchange")
     assert [layer.quadrant for layer in found.layers] == ["used, not read", "read and used"]
     assert found.layers[0].used_by == ["das"]
@@ -475,9 +452,10 @@ def test_each_place_has_its_own_direction(turned):
 
 def test_directions_are_chosen_on_validation_alone(turned):
     found = turned
-    again = chosen_directions([replace(e, effect=-e.effect) if e.split == "test" else e for e in found.effects])
-    assert again == chosen_directions(found.effects)
     for layer in found.layers:
+        here = [e for e in found.effects if e.place == layer.place]
+        again = choose_edits([replace(e, effect=-e.effect) if e.split == "test" else e for e in here])
+        assert {method: e.direction for method, e in again.items()} == layer.directions
         for method, name in layer.directions.items():
             of = [e for e in found.effects if (e.method, e.place, e.split) == (method, layer.place, "validation")]
             assert name == max((e for e in of if e.direction in CHOICES[method]), key=lambda e: e.effect).direction
@@ -508,7 +486,7 @@ def test_a_dry_run_counts_every_part_of_the_run(parts):
 def test_two_rows_have_both_classes(parts, seed, answers_label):
     model, acts = parts
     how = CausalOptions(answers=[str(OWN), str(OTHER)], answers_label=answers_label, rows=2, seed=seed)
-    rows = ask(model, acts, trained(acts, "used"), how).rows
+    rows = causal_question(model, acts, trained(acts, "used"), how).rows
     for split in ("validation", "test"):
         assert sorted(rows.labels[rows.of(split)]) == sorted(rows.answers[rows.of(split)]) == [0, 1]
 

@@ -9,7 +9,7 @@ from models.adapter.wrapped import wrapped
 from tiny_configs import tiny_model
 
 import probekit as pk
-from probekit.causal.curve import ceiling
+from probekit.causal.curve import problem
 from probekit.causal.curve.causal_curve import causal_curve
 
 N, WORDS = 54, range(20, 26)
@@ -32,7 +32,7 @@ def preferred(model, inputs, classes):
 @pytest.mark.parametrize(("name", "n_classes"), [("gpt2", 3), ("bfloat16", 2), ("adapted gptj", 2)])
 def test_the_counterparts_output_gives_the_counterparts_answer(name, n_classes, monkeypatch):
     """The class is that of the last token, which is read, edited, and followed by the answer."""
-    monkeypatch.setattr(ceiling, "STEPS", 2)
+    monkeypatch.setattr(problem, "STEPS", 2)
     model, rng = model_of(name), np.random.default_rng(0)
     assert sum(p.numel() for p in model.parameters()) < 200_000
     last = np.arange(N) % len(WORDS)

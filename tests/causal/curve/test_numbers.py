@@ -12,8 +12,8 @@ import probekit as pk
 from probekit.activations.labelled import with_task
 from probekit.causal.behaviour.numbers import NumberBehaviour, readings
 from probekit.causal.curve.estimate import plan_causal
-from probekit.causal.curve.question import ask
-from probekit.causal.curve.sides import find_side
+from probekit.causal.curve.prepared import answer_rows
+from probekit.causal.curve.question import causal_question
 from probekit.causal.results.checklist import base_text, base_warning
 from probekit.causal.results.report import causal_report
 from probekit.causal.results.results import CausalResults
@@ -82,16 +82,16 @@ def test_the_scalar_that_is_read_out_moves_all_the_way(read_out):
 def test_an_exchange_moves_the_readout_by_the_scalar_along_the_direction(acts, read_out, name):
     """The oracle: along d the linear readout w moves by (w . d) times the difference of the two coordinates."""
     results = pk.train_probes(acts, label="used", quick=True, probe="ridge", C=[1.0, 100.0])
-    question = ask(MODEL, acts, results, CausalOptions(readout=READ.numpy(), **HOW))
-    side, x_ND = find_side(question, "test"), acts["resid_pre", 0].double()
+    question = causal_question(MODEL, acts, results, CausalOptions(readout=READ.numpy(), **HOW))
+    rows, x_ND = answer_rows(question, "test"), acts["resid_pre", 0].double()
     train, labels = acts.splits == "train", acts.labels["used"]
     upper = train & (labels > np.median(labels[train]))
     means = {"mean-difference": x_ND[upper].mean(0) - x_ND[train & ~upper].mean(0)}
     d = means.get(name, torch.from_numpy(np.asarray(results.layers[0].probe.direction)).double().flatten())
     d, w = d / d.norm(), READ.double()
-    there = x_ND[torch.from_numpy(side.index)]
-    way_ND = there[torch.from_numpy(side.counterpart)] - there
-    upwards = torch.sign(torch.from_numpy(labels[side.index][side.counterpart] - labels[side.index]))
+    there = x_ND[torch.from_numpy(rows.index)]
+    way_ND = there[torch.from_numpy(rows.counterpart)] - there
+    upwards = torch.sign(torch.from_numpy(labels[rows.index][rows.counterpart] - labels[rows.index]))
     expected = float((upwards * (way_ND @ d)).sum() * (w @ d) / (upwards * (way_ND @ w)).sum())
     (found,) = [e.effect for e in of(read_out, "interchange", name) if e.place == "resid_pre.0"]
     assert found == pytest.approx(expected, abs=1e-3)  # the norm divides by a constant up to 1e-4
@@ -110,7 +110,7 @@ def test_most_numbers_may_be_the_least_or_the_largest(acts, values):
     labels = {"used": np.resize(values, len(acts.task)).astype(float)}
     some = with_task(acts, replace(acts.task, labels=labels, label_names={"used": []}))
     results = pk.train_probes(some, quick=True, probe="ridge", C=[1.0])
-    question = ask(MODEL, some, results, CausalOptions(readout=READ.numpy(), **HOW))
+    question = causal_question(MODEL, some, results, CausalOptions(readout=READ.numpy(), **HOW))
     assert set(question.rows.labels) == {0, 1}
 
 

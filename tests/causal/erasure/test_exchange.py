@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from probekit.activations import ActivationSet
-from probekit.causal.curve.aftermath import ExchangeReading, read_exchange
+from probekit.causal.curve.after_edits import ExchangeReading, read_exchange
 from probekit.causal.erasure.completeness import read_afresh
 from probekit.errors import UsageError
 from probekit.points import Place

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import probekit as pk
-from probekit.causal.curve.candidates import fit_place
+from probekit.causal.curve.problem import fit_place
 from probekit.probes.lda import LDAProbe
 
 N, D = 400, 6
@@ -28,7 +28,7 @@ def correlated():
 
 def found(correlated, k=1):
     x_ND, task, probe = correlated
-    return {one.name: one for one in fit_place(x_ND, task, "label", ["other"], probe, k, 0).candidates}
+    return {one.name: one for one in fit_place(x_ND, task, "label", ["other"], probe, k, 0).fitted}
 
 
 def test_the_placebo_of_a_correlated_label_set_does_not_carry_the_label(correlated):
@@ -42,7 +42,7 @@ def test_the_placebo_of_a_correlated_label_set_does_not_carry_the_label(correlat
 def test_equal_class_means_give_no_direction_and_placebos_all_the_same(correlated):
     x_ND, task, probe = correlated
     same = torch.full_like(x_ND, 3.0)
-    place = {one.name: one for one in fit_place(same, task, "label", ["other"], probe, 1, 0).candidates}
+    place = {one.name: one for one in fit_place(same, task, "label", ["other"], probe, 1, 0).fitted}
     ranks = {name: one.basis_Dk.shape[1] for name, one in place.items()}
     assert [ranks[name] for name in ("probe", "mean-difference", "lda", "label other")] == [0, 0, 0, 0]
     assert ranks["random"] == ranks["covariance"] == 1
@@ -52,6 +52,6 @@ def test_a_label_that_is_all_that_varies_has_placebos_of_the_covariance(correlat
     """Texts that end in one of two tokens: the activations of one class are all equal."""
     _, task, probe = correlated
     x_ND = torch.zeros(N, D) + torch.from_numpy(task.labels["label"])[:, None]
-    place = {one.name: one for one in fit_place(x_ND, task, "label", ["other"], probe, 1, 0).candidates}
+    place = {one.name: one for one in fit_place(x_ND, task, "label", ["other"], probe, 1, 0).fitted}
     assert place["covariance"].basis_Dk.shape[1] == 1
     assert place["label other"].basis_Dk.shape[1] == 0  # within a class it makes no difference
