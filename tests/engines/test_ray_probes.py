@@ -123,6 +123,7 @@ def test_a_worker_that_is_killed_every_time_is_one_line(cluster, store, monkeypa
     try:
         with pytest.raises(ProbekitError, match=r"^the fits of resid_pre\.0: its process was lost 2 times .*$"):
             pk.train_probes(store, **HOW, engine="ray")
+        assert order.read_text() == "died\n" * 2
     finally:
         order.unlink()
 
