@@ -101,9 +101,8 @@ def _answer_of_labels(path: Path) -> Any:
 
 
 def _continued(path: Path, **how: Any) -> None:
-    """Of 40 texts, which are pieces, batches and shards enough: each token of a continuation is a run of the model."""
     model, task = given()
-    extract(model, task.subset(range(40)), out=path, progress=False, points="resid_pre", **{**CONTINUED, **how})
+    extract(model, task, out=path, progress=False, points="resid_pre", **{**CONTINUED, **how})
 
 
 def _answer_of_continuations(path: Path) -> Any:
