@@ -194,17 +194,17 @@ def parse(arguments: list[str]) -> int:
 
 
 def hub_repos() -> dict[str, dict[str, bytes]]:
-    """What the Hub of the pages has: the names that pages give, each a tiny GPT-2 of twelve layers."""
+    """What the Hub of the pages has: the names that pages give, each a tiny GPT-2, with the layers that they name."""
     from hub_repos import tiny_gpt2, tiny_sst2
 
-    gpt2 = tiny_gpt2(12, words=" good bad")
-    chat = {**gpt2, "tokenizer_config.json": json.dumps({"chat_template": TEMPLATE}).encode()}
+    gpt2, small = (tiny_gpt2(n_layers, words=" good bad") for n_layers in (9, 3))
+    chat = {**small, "tokenizer_config.json": json.dumps({"chat_template": TEMPLATE}).encode()}
     steps = ["", "@step0", "@step512", "@step4000", "@step143000"]
     return {
         "models/openai-community/gpt2": gpt2,
         "models/Qwen/Qwen2.5-0.5B-Instruct": chat,
         "datasets/stanfordnlp/sst2": tiny_sst2(),
-        **{f"models/EleutherAI/pythia-70m{step}": gpt2 for step in steps},
+        **{f"models/EleutherAI/pythia-70m{step}": small for step in steps},
     }
 
 
@@ -214,8 +214,11 @@ def make_files(folder: Path) -> None:
     from hub_repos import sentences
     from user_files import write_model
 
+    from probekit.tasks import load_task
+
     folder.mkdir()
     os.chdir(folder)
+    load_task("sst2")  # imports `datasets` before pages are forked, of which each would take seconds for it
     for name in ("path/to/tasks", "path/to/treebank", "runs", "acts"):
         Path(name).mkdir(parents=True)
     for name in ("configs", "experiments", "benchmarks"):
@@ -310,7 +313,10 @@ def main() -> None:
     from small_worlds import use_small_worlds
     from warm_program import WarmProgram
 
+    import probekit.causal.curve.ceiling as ceiling
+    import probekit.evaluation.compare.baselines as baselines
     import probekit.evaluation.compare.codelength as codelength
+    import probekit.evaluation.request as request
     import probekit.plots.style as style
     import probekit.report  # noqa: F401
     import probekit.worlds as registry
@@ -319,6 +325,8 @@ def main() -> None:
     os.environ["PAGES_FILES"] = str(folder / "files")
     torch.set_num_threads(1)
     codelength.FRACTIONS = (0.5, 1.0)  # with all prefixes it took half of the time of train-probe
+    request.DEFAULT_C = baselines.BASELINE_C = (0.01, 1.0, 100.0)  # of nine
+    ceiling.STEPS, ceiling.RESTARTS = 4, 1  # the search for a direction took two thirds of the time of the curve
     style.DPI = 25  # pictures that nobody sees: small, and not laid out
     style._lay_out = lambda figure: figure.set_layout_engine(None)
     use_small_worlds(pytest.MonkeyPatch(), folder / "cache")

@@ -23,10 +23,15 @@ def run_or_die(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def carry_out(folder: Path, name: str) -> None:
-    """Die of `always-NAME`; of `once-NAME`, which is then gone; with `wait-NAME` wait once for the end of the node."""
-    once, wait = (folder / f"{order}-{name}" for order in ("once", "wait"))
-    if (folder / f"always-{name}").exists() or once.exists():
-        once.unlink(missing_ok=True)
+    """Die of `always-NAME`, which gets a line; of `once-NAME`, which is then gone; with `wait-NAME` wait once for the
+    end of the node."""
+    always, once, wait = (folder / f"{order}-{name}" for order in ("always", "once", "wait"))
+    if always.exists():
+        with always.open("a") as file:
+            file.write("died\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+    if once.exists():
+        once.unlink()
         os.kill(os.getpid(), signal.SIGKILL)
     if wait.exists():
         import ray

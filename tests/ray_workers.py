@@ -3,10 +3,17 @@
 The folder is CONTROL in the environment of the cluster. Orders: `kill`, `hang` or `fail`, once, for the first worker
 that comes to a shard; `elsewhere`, workers do not see the store; `hold`, all wait when the store has `HELD` records.
 Each worker that is given shards leaves a file `ran-PID`.
+
+As a program, `ray_workers.py STUB` makes a program STUB, and serves it until stdin ends: it runs the script of Ray's
+workers, or a driver (`drive`), in a fork of a process that has imported torch, which would take each of them seconds.
+Ray is not imported before: it reads the environment when it is.
 """
 
+import json
 import os
+import runpy
 import signal
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -58,10 +65,50 @@ def _claimed(file: Path) -> bool:
     return True
 
 
-if __name__ == "__main__":  # a driver for tests that kill it
-    import sys
+def drive(arguments: list[str]) -> int:
+    """A driver for tests that kill it, which says its number: a command with these workers, or `sweep` and options."""
+    (Path(os.environ[CONTROL]) / "driver").write_text(str(os.getpid()))
+    if arguments[0] == "sweep":
+        import ray
 
+        import probekit as pk
+
+        address, model, tasks, options = arguments[1:]
+        ray.init(address=address, log_to_driver=False)
+        pk.sweep(model, tasks, **json.loads(options))
+        return 0
     from probekit.cli.main import run
 
     ray_extract.ShardWorker = OddWorker
-    sys.exit(run(sys.argv[1:]))
+    return run(arguments)
+
+
+def forked(arguments: list[str]) -> int:
+    """A worker of Ray, or a driver."""
+    if not arguments[0].endswith("default_worker.py"):
+        return drive(arguments)
+    sys.argv = arguments
+    runpy.run_path(arguments[0], run_name="__main__")
+    return 0
+
+
+def main() -> None:
+    """Serve the stub."""
+    import ray_tasks  # noqa: F401  # what workers and drivers import
+    import torch
+    from warm_program import WarmProgram
+
+    import probekit.cli.extract
+    import probekit.cli.main
+    import probekit.models.families.gpt2
+    import probekit.verbs.sweep
+    import probekit.verbs.train_probes  # noqa: F401
+
+    torch.set_num_threads(1)
+    program = WarmProgram(Path(sys.argv[1]), forked)
+    sys.stdin.read()
+    program.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -3,12 +3,17 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray_workers
 import torch
 from engine_cases import SIZES, N
 from ray_workers import CONTROL
@@ -34,11 +39,31 @@ class Nodes:
 
         self.control = folder / "control"
         self.control.mkdir()
+        self.driver = folder / "forked"
+        self._forks = subprocess.Popen([sys.executable, ray_workers.__file__, self.driver], stdin=subprocess.PIPE)
+        while not self.driver.exists() and self._forks.poll() is None:
+            time.sleep(0.02)
+        self._python = folder / "python"
+        workers = f'case "$1" in *default_worker.py) exec {self.driver} "$@";; esac'
+        self._python.write_text(f'#!/bin/sh\n{workers}\nexec {sys.executable} "$@"\n')
+        self._python.chmod(0o755)
         head = {**NODE, "num_cpus": 0, "temp_dir": str(folder / "ray"), "include_dashboard": False}
-        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        with self._forked_workers():
+            self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.address = str(self.cluster.address)
         for _ in range(2):
             self.add()
+
+    @contextmanager
+    def _forked_workers(self) -> Iterator[None]:
+        """Nodes that are started within start their workers with our program."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "executable", str(self._python))
+            yield
+
+    def close(self) -> None:
+        self.cluster.shutdown()
+        self._forks.communicate()
 
     @property
     def ran(self) -> list[Path]:
@@ -52,9 +77,18 @@ class Nodes:
         for order in orders:
             (self.control / order).touch()
 
+    def kill_driver(self) -> None:
+        """Kill -9 to the driver that said its number, once."""
+        file = self.control / "driver"
+        if file.exists():
+            with suppress(ProcessLookupError):
+                os.kill(int(file.read_text()), signal.SIGKILL)
+            file.unlink()
+
     def add(self) -> None:
         """Add a node."""
-        self.cluster.add_node(**NODE)
+        with self._forked_workers():
+            self.cluster.add_node(**NODE)
 
     def remove(self, node_id: str | None = None) -> None:
         """Remove one of the nodes, or this one, with all of its processes."""
@@ -81,7 +115,7 @@ def nodes() -> Iterator[Nodes]:
         finally:
             with own_signals():
                 ray.shutdown()
-            made.cluster.shutdown()
+            made.close()
             shutil.rmtree(folder, ignore_errors=True)
 
 

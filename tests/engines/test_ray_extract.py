@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -161,8 +160,8 @@ def test_after_a_killed_driver_only_the_missing_shards_are_computed(
     odd("hold")
     store = tmp_path / "store"
     command = [*ray_job(folder, store), "--address", nodes.address]
-    driver = subprocess.Popen([sys.executable, "-m", "ray_workers", *command], stderr=subprocess.PIPE, text=True)
-    when(lambda: records(store) >= HELD, driver.kill)
+    driver = subprocess.Popen([nodes.driver, *command], stderr=subprocess.PIPE, text=True)
+    when(lambda: records(store) >= HELD, nodes.kill_driver)
     _, err = driver.communicate(timeout=PATIENCE)
     assert nodes.ran, err
     wait_until(lambda: not any(process.exists() for process in nodes.ran))

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -124,6 +123,7 @@ def test_a_worker_that_is_killed_every_time_is_one_line(cluster, store, monkeypa
     try:
         with pytest.raises(ProbekitError, match=r"^the fits of resid_pre\.0: its process was lost 2 times .*$"):
             pk.train_probes(store, **HOW, engine="ray")
+        assert order.read_text() == "died\n" * 2
     finally:
         order.unlink()
 
@@ -218,28 +218,21 @@ def test_a_sweep_on_workers_writes_what_one_process_writes(cluster, swept, monke
     assert times == {path: path.stat().st_mtime_ns for path in times}
 
 
-def test_a_driver_that_is_killed_goes_on_where_it_was(cluster, swept):
-    script = f"""
-import ray
-import probekit as pk
-ray.init(address={str(cluster.address)!r}, log_to_driver=False)
-pk.sweep({str(swept / "tiny")!r}, {str(swept / "tables")!r}, out={str(swept / "cut")!r}, engine="ray", **{BRIEF!r})
-"""
-    first = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+def test_a_driver_that_is_killed_goes_on_where_it_was(nodes, swept):
+    how: dict[str, Any] = {**BRIEF, "engine": "ray", "out": str(swept / "cut")}
+    command = [nodes.driver, "sweep", nodes.address, swept / "tiny", swept / "tables", json.dumps(how)]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         while len(list((swept / "cut").glob("runs/*.json"))) < 2 and first.poll() is None:
             time.sleep(0.02)
     finally:
-        first.kill()
+        nodes.kill_driver()
         _, said = first.communicate(timeout=PATIENCE)
     done = [run for run in read_runs(swept / "cut", read_body(swept / "cut")).values() if run.results]
     assert done, said
     times = {path: path.stat().st_mtime_ns for run in done for path in (swept / "cut" / run.results).iterdir()}
     again: list[str] = []
-    how: dict[str, Any] = {**BRIEF, "engine": "ray", "out": swept / "cut", "on_run": lambda run: again.append(run.task)}
-    pk.sweep(str(swept / "tiny"), str(swept / "tables"), **how)
+    pk.sweep(str(swept / "tiny"), str(swept / "tables"), **how, on_run=lambda run: again.append(run.task))
     assert not {run.task for run in done} & set(again)
     assert {path: path.stat().st_mtime_ns for path in times} == times
     assert runs_of(swept / "cut") == runs_of(swept / "one")

@@ -14,6 +14,7 @@ for _pool in ("OMP", "OPENBLAS", "MKL"):
 
 import argparse
 import contextlib
+import importlib
 import io
 import json
 import resource
@@ -58,6 +59,8 @@ from probekit.activations.plan.identity import identity_of
 from probekit.cli.main import run as run_command
 from probekit.errors import DataError, ResumeMismatch, StorageError
 
+# imported before any fork, or each campaign imports them again
+WARM = ("cloudpickle", "probekit.cli.extract", "pyarrow.compute", "pyarrow.parquet", "torch._dynamo")
 FAULTS = ("create", "write", "fsync", "rename", "link", "mkdir")  # what must not fail unnoticed
 SHOWN = 8
 
@@ -772,6 +775,8 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     _no_shared_locks()
+    for name in WARM:
+        importlib.import_module(name)
     run(None)
     with contextlib.redirect_stderr(io.StringIO()):
         run_command(["ls", "no such folder"])  # so that no child imports what every command needs
