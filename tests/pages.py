@@ -313,7 +313,7 @@ def main() -> None:
     from small_worlds import use_small_worlds
     from warm_program import WarmProgram
 
-    import probekit.causal.curve.ceiling as ceiling
+    import probekit.causal.curve.problem as problem
     import probekit.evaluation.compare.baselines as baselines
     import probekit.evaluation.compare.codelength as codelength
     import probekit.evaluation.request as request
@@ -326,7 +326,7 @@ def main() -> None:
     torch.set_num_threads(1)
     codelength.FRACTIONS = (0.5, 1.0)  # with all prefixes it took half of the time of train-probe
     request.DEFAULT_C = baselines.BASELINE_C = (0.01, 1.0, 100.0)  # of nine
-    ceiling.STEPS, ceiling.RESTARTS = 4, 1  # the search for a direction took two thirds of the time of the curve
+    problem.STEPS, problem.RESTARTS = 4, 1  # the search for a direction took two thirds of the time of the curve
     style.DPI = 25  # pictures that nobody sees: small, and not laid out
     style._lay_out = lambda figure: figure.set_layout_engine(None)
     use_small_worlds(pytest.MonkeyPatch(), folder / "cache")
