@@ -79,12 +79,12 @@ def _curves(folder: Path) -> list[dict[str, Any]]:
 
 
 def _quoted(curve: "ProbeData") -> dict[str, Any]:
+    from probekit.evaluation.results.coordinates import coordinates
     from probekit.evaluation.results.report import short_text
 
     best, quoted = curve.selected, curve.quoted
     return {
-        "label": curve.meta["label"],
-        "point": curve.meta["point"],
+        **coordinates(curve.meta),
         "best": None if best is None else best.place,
         "metric": curve.headline,
         "estimate": None if quoted is None else quoted.value,

@@ -1,6 +1,7 @@
 """Results of a command: whether they may go to a folder, and how they are saved, drawn and printed."""
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -9,7 +10,7 @@ from probekit.cli import console
 from probekit.cli.fields import Output
 from probekit.errors import ResumeMismatch, UsageError
 from probekit.files.plain_files import MAX_RESULTS, read_bytes
-from probekit.files.records import parse_record, read_as
+from probekit.files.records import INFINITY, parse_record, read_as
 from probekit.options.picture import PictureOptions
 from probekit.options.question import OPTIONS_OF, Question, asked_by
 from probekit.results.kinds import KINDS, check_results_folder, kind_in
@@ -61,6 +62,8 @@ def _different(stored: Mapping[str, Any], question: Question) -> list[str]:
     Nor do they have `control_C`: the same command may replace them, though its control tasks had their own C then.
     """
     options, asked = OPTIONS_OF[question.command][0], question.asked
+    if isinstance(stored.get("C"), list):
+        stored = {**stored, "C": [math.inf if C == INFINITY else C for C in stored["C"]]}
     try:
         before = asked_by(options(**{name: value for name, value in stored.items() if name in vars(options())}))
     except (UsageError, TypeError, ValueError):

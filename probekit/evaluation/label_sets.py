@@ -78,8 +78,11 @@ def plan_label_sets(
     """
     texts, sets = Comparisons(near=searches_near_duplicates(options)), []
     shared: dict[tuple[str, str], SharedParts] = {}
+    failed: dict[tuple[str, str], DataError] = {}
     for own in requests:
         first = own[0]
+        if first.rows_key in failed:
+            continue
         if first.rows_key not in shared:
             known = [each.bootstrap for each in shared.values()]
             try:
@@ -87,8 +90,13 @@ def plan_label_sets(
             except DataError as error:
                 if first.group is None:
                     raise
-                raise DataError(f"{first.group.column} {first.group.value!a:.40}: {error}") from None
+                first.group.left_out[first.group.value] = str(error)
+                failed[first.rows_key] = error
+                continue
         sets.append(_planned(own, options, texts, shared[first.rows_key]))
+    if failed and not sets:
+        (label, value), error = next(iter(failed.items()))
+        raise DataError(f"no value has a curve of {label!a:.40} (--within): {value!a:.40}: {error}")
     return sets
 
 

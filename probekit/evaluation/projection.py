@@ -19,6 +19,7 @@ from probekit.errors import DataError, UsageError
 from probekit.evaluation.fits.stream import features_held
 from probekit.evaluation.reading import checked_activations, one_position
 from probekit.evaluation.results.data import LayerResult, ProbeData
+from probekit.evaluation.surface.values import rows_by_value
 from probekit.points import Place, PointSpec
 from probekit.selections import Selection
 from probekit.tasks.token_labels import unlabelled_rows
@@ -127,6 +128,10 @@ def _split(results: ProbeData, acts: Activations) -> tuple[np.ndarray, np.ndarra
     others = np.ones(len(acts.ids), dtype=bool)
     others[tested] = False
     others &= ~unlabelled_rows(acts.task, results.meta["label"])
+    if (within := results.meta.get("within")) is not None:
+        has_label = ~unlabelled_rows(acts.task, results.meta["label"])
+        train = np.flatnonzero(has_label & ((acts.splits == "train") | (results.procedure is not None)))
+        others &= rows_by_value(acts, within["column"], results.meta["label"], train)[0] == within["value"]
     found = np.flatnonzero(others) if others.sum() > 1 else np.sort(tested)
     if len(found) > MOST_OTHERS:
         found = np.sort(np.random.default_rng(0).choice(found, MOST_OTHERS, replace=False))

@@ -219,7 +219,7 @@ def _labelled_rows(acts: Activations, label: str, group: RowGroup | None = None)
         return acts, None, 0
     rows = np.flatnonzero(kept)
     _check_labelled(acts.task, label, rows)
-    return RowsOf(acts, rows), rows, int(missing.sum())
+    return RowsOf(acts, rows), rows, int(missing.sum()) if group is None else group.unlabelled
 
 
 def _of_probe(
@@ -255,7 +255,9 @@ def _labels_of(acts: Activations, options: CurvesArguments) -> list[str]:
     """The names of the label sets, each once; raises if one of them, or every one, is not there."""
     names = [options.label] if options.labels is None else options.labels
     every = [*acts.labels, *acts.task.token_labels] or [None]
-    return list(dict.fromkeys(acts.task.label_set(name) for name in (every if options.labels == "all" else names)))
+    if options.labels == "all":
+        names = [name for name in every if name not in (options.within, options.shift_column)]
+    return list(dict.fromkeys(acts.task.label_set(name) for name in names))
 
 
 def probe_strengths(probe: Any, C: Any) -> list[float | None]:
@@ -338,7 +340,6 @@ def single_curves(acts: Activations, options: CurvesArguments) -> list[CurvesArg
         return [options]
     acts = checked_activations(acts)
     labels = [options.label] if options.label_sets is None else _labels_of(acts, options)
-    labels = [name for name in labels if options.labels != "all" or name != options.shift_column]
     points: list[str | None] = [options.point]
     if options.points is not None:
         every = [point for point in acts.points if point not in PAIR_POINTS]

@@ -68,7 +68,7 @@ def _rows(results: Any) -> list[tuple[dict[str, Any], str, int | None]]:
         rows = curve.to_frame().to_dict("records")
         places: dict[str, dict[Any, int]] = {}
         for row in rows:
-            is_at = row["by"] is not None and row["kind"] != "procedure"
+            is_at = isinstance(curve, PositionData) and row["kind"] != "procedure"
             own = f"{prefix}{row['by']} {printable(row['at'])}/" if is_at else prefix
             place, known = row["place"], places.setdefault(own, {})
             if isinstance(place, str) and row.get("kind") != "procedure":

@@ -271,6 +271,12 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
         *_without("by", ("concatenate",), _OF_BY),
         *_without("within", ("by", "shift_column"), _OF_WITHIN),
         *_without("nuisance", ("by", "aggregate"), _OF_NUISANCE),
+        Conflict(
+            "within",
+            lambda options: options.within in (options.nuisance or ()),
+            "the column {0.within!r:.40} is constant in each curve of --within (within=), so that it explains nothing "
+            "there; leave it out of --nuisance (nuisance=)",
+        ),
         *_without(
             "shift_column",
             (*_ROWS, "nuisance", "controls", "codelength", "baselines", "log_to", "random_init"),

@@ -11,6 +11,7 @@ from typing import Any
 
 from probekit.errors import DataError
 from probekit.files.plain_files import MAX_TABLE, read_bytes
+from probekit.files.records import INFINITY
 from probekit.files.run import folder_name, question_digest
 from probekit.options.causal import CausalOptions
 from probekit.options.curve import TransferOptions
@@ -83,7 +84,7 @@ def asked_by(options: Any, **more: Any) -> dict[str, Any]:
     shown = [field.name for field in dataclasses.fields(options) if help_of(field).flag is not None]
     asked = {name: json_value(getattr(options, name)) for name in shown}
     files = {name: _content(path) for name, path in asked.items() if isinstance(path, Path)}
-    return json.loads(json.dumps({**asked, **files, **more}))
+    return json.loads(json.dumps({**asked, **files, **more}), parse_constant=lambda _: INFINITY)
 
 
 def _content(path: Path) -> str:

@@ -12,6 +12,7 @@ from probekit.manifest import results_home
 from probekit.options.check import check_any_path
 from probekit.points import Place, is_point_name
 from probekit.results.files import check_probe_hash, reading
+from probekit.results.names import curve_of_name
 from probekit.text import listed
 
 RESULTS = Sought(("results.json", "curves.json"), "give a local folder of results")
@@ -35,6 +36,8 @@ class _Results(TypedDict):
 class _Curve(TypedDict):
     label: str
     point: str
+    within: NotRequired[str]
+    probe: NotRequired[str]
     folder: str
 
 
@@ -79,7 +82,7 @@ def split_place(name: str) -> tuple[str, str | None]:
 def probe_in(folder: Path, place: str | None) -> Path:
     """Where the probe of a place is saved, as results.json names it; without a place, that of the best layer.
 
-    Of several curves, the place is LABEL/POINT or LABEL/POINT.LAYER.
+    Of several curves, the place is as in `curve_of_name`.
 
     Raises:
         UsageError: no such place, or none where one is needed.
@@ -103,16 +106,8 @@ def probe_in(folder: Path, place: str | None) -> Path:
 
 
 def _curve(folder: Path, place: str | None) -> tuple[Path, str | None]:
-    """The folder of the curve that LABEL/POINT[.LAYER] names, and the place in it."""
+    """The folder of the curve that a name of one of several curves means, and the place in it."""
     with reading("curves", folder, _Curves) as found:
         entries = found["curves"]
-    for entry in entries:
-        start = f"{entry['label']}/{entry['point']}"
-        if place == start or (place or "").startswith(f"{start}."):
-            own = Path(entry["folder"]).name  # never a folder elsewhere
-            return folder / own, None if place == start else (place or "").removeprefix(f"{entry['label']}/")
-    known = [f"{entry['label']}/{entry['point']}" for entry in entries]
-    raise UsageError(
-        f"these results hold several curves; name one and a layer, LABEL/POINT.LAYER: "
-        f"{listed([ascii(name)[1:-1] for name in known], most=4)}"
-    )
+    number, own = curve_of_name(entries, place)
+    return folder / Path(entries[number]["folder"]).name, own  # never a folder elsewhere

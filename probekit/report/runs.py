@@ -155,8 +155,8 @@ def titles_of_runs(runs: Sequence[ReportRun]) -> list[str]:
     longer = [task if titles.count(one) > 1 else one for one, task in zip(titles, tasks, strict=True)]
     for title in {title for title in longer if longer.count(title) > 1}:
         same = [i for i, one in enumerate(longer) if one == title]
-        asked = [runs[i].asked for i in same]
-        if all(isinstance(one, Mapping) and "stores" not in one for one in asked):
+        asked = [one for i in same if isinstance(one := runs[i].asked, Mapping) and "stores" not in one]
+        if len(asked) == len(same):
             for i, words in zip(same, told_apart(asked, "train-probe"), strict=True):
                 longer[i] = f"{title}, {printable(words)}"
     return [f"{one} ({i + 1})" if longer.count(one) > 1 else one for i, one in enumerate(longer)]

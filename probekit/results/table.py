@@ -1,5 +1,6 @@
 """The one tidy table of results: a row for each number, and the same columns for every kind of results."""
 
+import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ COLUMNS = {
     "train_task": _TEXT,  # of a transfer; of a shift, the value that was trained on
     "test_task": _TEXT,
     "position": _TEXT,  # the token that is read
-    "by": _TEXT,  # what there is a curve or a cell for each of: "position", "head"
+    "by": _TEXT,  # what there is a curve or a cell for each of: "position", "head", "within COLUMN"
     "at": _TEXT,  # which of them
     "token": _TEXT,  # its text
     "point": _TEXT,
@@ -57,16 +58,23 @@ def results_table(rows: Iterable[TableRow]) -> "pd.DataFrame":
     """The rows as a DataFrame with `COLUMNS`."""
     import pandas as pd
 
-    cells = [tuple(row.get(name) for name in COLUMNS) for row in rows]
+    cells = []
+    for row in rows:
+        assert row.keys() <= COLUMNS.keys(), row.keys() - COLUMNS.keys()
+        cells.append(tuple(row.get(name) for name in COLUMNS))
     return pd.DataFrame(cells, columns=list(COLUMNS), dtype=object).astype(COLUMNS)
 
 
 def csv_bytes(table: "pd.DataFrame") -> bytes:
     """A table as CSV in UTF-8, whose texts, which may come from data, are no formulas for a spreadsheet."""
     safe = table.copy(deep=False)
-    for name in table.select_dtypes(object):
+    texts = list(table.select_dtypes(object))
+    for name in texts:
         safe[name] = [_cell(cell) if isinstance(cell, str) else cell for cell in table[name]]
-    return safe.to_csv(index=False, lineterminator="\n").encode()
+    # Python 3.11 leaves a lone carriage return bare, which readers take for the end of a line
+    is_broken = any("\r" in cell for name in texts for cell in safe[name] if isinstance(cell, str))
+    quoting = csv.QUOTE_NONNUMERIC if is_broken else csv.QUOTE_MINIMAL
+    return safe.to_csv(index=False, lineterminator="\n", quoting=quoting).encode()
 
 
 def parquet_bytes(table: "pd.DataFrame") -> bytes:

@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
-from probekit.errors import DataError, UsageError
+from probekit.errors import DataError
+from probekit.evaluation.results.coordinates import coordinates
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.results import ProbeResults
 from probekit.probes.in_results import results_folder, split_place
 from probekit.results.kinds import refuse_other_kind
+from probekit.results.names import curve_of_name
 from probekit.text import listed
 
 
@@ -26,7 +28,7 @@ def split_name(name: str) -> tuple[Path, str | None]:
 
 
 def find_results(folder: Path, place: str | None) -> tuple[ProbeResults, str | None]:
-    """The results in a folder, and their place; of several curves, `place` is LABEL/POINT or LABEL/POINT.LAYER.
+    """The results in a folder, and their place; of several curves, `place` is as in `curve_of_name`.
 
     Raises:
         UsageError: a place that does not say which curve is meant.
@@ -43,17 +45,7 @@ def find_results(folder: Path, place: str | None) -> tuple[ProbeResults, str | N
 
 
 def _of_curves(curves: ProbeCurves, place: str | None) -> tuple[ProbeResults, str | None]:
-    found: list[tuple[ProbeResults, str | None]] = []
-    names = []
-    for curve in curves.values():
-        name = f"{curve.meta['label']}/{curve.meta['point']}"
-        names.append(name)
-        found += [(curve, None)] if place == name else []
-        found += [(curve, layer.place) for layer in curve.layers if place == f"{curve.meta['label']}/{layer.place}"]
-    if len(found) != 1:
-        given = "and no place was given" if place is None else f"got {place!a}"
-        raise UsageError(
-            f"these results hold several curves, {given}; write RESULTS:LABEL/POINT or RESULTS:LABEL/POINT.LAYER, with "
-            f"{listed([ascii(name)[1:-1] for name in names], most=6)}"
-        )
-    return found[0]
+    several = list(curves.values())
+    named = [{**coordinates(one.meta), "places": [layer.place for layer in one.layers]} for one in several]
+    number, own = curve_of_name(named, place)
+    return several[number], own

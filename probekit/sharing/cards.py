@@ -7,6 +7,7 @@ from probekit.activations import Store
 from probekit.activations.store.format import read_plan
 from probekit.errors import UsageError
 from probekit.evaluation import ProbeCurves
+from probekit.evaluation.results.coordinates import coordinate_titles, curve_keys
 from probekit.evaluation.results.report import short_text
 from probekit.evaluation.results.wording import position_name
 from probekit.export.card import TAGS, as_sentence, card, code
@@ -63,18 +64,19 @@ def _origin(shared: SharedFolder) -> dict[str, str | list[str] | None]:
 
 def _curves_card(curves: ProbeCurves, address: str, fields: dict[str, Any]) -> str:
     first = next(iter(curves.values())).meta
+    several = list(curves.values())
     rows = [
-        (code(curve.meta["label"], True), code(curve.meta["point"], True), as_sentence(short_text(curve)))
-        for curve in curves.values()
+        (*(code(name, True) for name in key), as_sentence(short_text(curve)))
+        for key, curve in zip(curve_keys(several), several, strict=True)
     ]
-    example = f"{address}:{first['label']}/{first['point']}"
+    example = f"{address}:{'/'.join(curve_keys(several)[0])}"
     lines = [
         *front_matter({"library_name": "probekit", "tags": TAGS, **fields}),
         f"# {len(curves)} curves of probes of {code(first['model'])} on {code(first['task'])}",
         "",
         "Probes fitted by probekit to activations of the model, a curve over its layers for each label set and point.",
         "",
-        markdown_table(("label", "point", "result"), rows),
+        markdown_table((*coordinate_titles(several), "result"), rows),
         "",
         *_python(f"probe = pk.load_probe({example!a})  # the best layer of the first curve, no pickle"),
         "The probes show that a label can be read from the activations, not that the model uses it.",

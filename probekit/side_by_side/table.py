@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from probekit.points import Place, depth_of
 from probekit.results.table import TableRow, ends_of
-from probekit.side_by_side.data import ComparedRun, ComparisonData
+from probekit.side_by_side.data import ComparedPlace, ComparedRun, ComparisonData
 
-FACTS = ("model", "task", "label", "probe", "position")
+FACTS = ("model", "task", "label", "probe")
 
 
 def comparison_rows(data: ComparisonData) -> list[TableRow]:
@@ -30,10 +31,7 @@ def _places(run: ComparedRun) -> list[dict[str, Any]]:
     return [
         {
             "kind": "probe",
-            "point": place.point,
-            "layer": place.layer,
-            "depth": place.depth,
-            "place": place.place,
+            **_where(run, place),
             "value": place.value,
             "low": place.low,
             "high": place.high,
@@ -45,12 +43,15 @@ def _places(run: ComparedRun) -> list[dict[str, Any]]:
     ]
 
 
+def _where(run: ComparedRun, place: ComparedPlace) -> dict[str, Any]:
+    depth = depth_of(Place(place.point, place.layer), run.n_layers)  # of places side by side there is none
+    return {"point": place.point, "layer": place.layer, "depth": depth, "place": place.place}
+
+
 def _quoted(run: ComparedRun) -> list[dict[str, Any]]:
     """The score to quote; with nested folds it is of no place."""
     if run.estimate is None:
         return []
-    place = run.quoted
-    where = {} if place is None else {"point": place.point, "layer": place.layer, "place": place.place}
-    depth = None if place is None else place.depth
+    where = {} if run.quoted is None else _where(run, run.quoted)
     score = {"value": run.estimate, **ends_of(run.interval), "chance": run.chance, "converged": run.converged}
-    return [{"kind": "run", **where, "depth": depth, **score}]
+    return [{"kind": "run", **where, **score}]

@@ -73,11 +73,13 @@ def _run_rows(run: SweepRun) -> list[TableRow]:
         where = {"probe": row.probe, "point": row.point}
         if row.value is not None:
             score = {"value": row.value, "low": row.low, "high": row.high, "C": row.C, "layer": row.layer}
-            score |= {"place": row.place or None, "depth": row.depth, "selected": True}
+            score |= {"place": row.place or None, "depth": row.depth, "selected": True if row.place else None}
             flags = {"note": "; ".join(row.flags) or None}
-            rows.append({**names, **where, "kind": "probe", "name": row.probe, **score, **flags})
-        if row.baseline_value is not None:
-            rows.append({**names, "kind": "baseline", "name": row.baseline, "value": row.baseline_value})
+            kind = "probe" if row.place else "procedure"  # nested folds select a place of their own in each fold
+            rows.append({**names, **where, "kind": kind, "name": row.probe, **score, **flags})
+        baseline = {**names, "kind": "baseline", "name": row.baseline, "value": row.baseline_value}
+        if row.baseline_value is not None and baseline not in rows:
+            rows.append(baseline)
         if row.lead is not None:
             ahead = {"value": row.lead, "low": row.lead_low, "high": row.lead_high}
             rows.append({**names, **where, "kind": "lead", "name": row.baseline, **ahead})

@@ -21,6 +21,11 @@ def check_curve(meta: Mapping[str, Any]) -> None:
     _check_activations(meta.get("activations", {}))
     if meta.get("folds"):
         raise UsageError("these probes were trained with nested folds, so no row is new to them; train without --folds")
+    if within := meta.get("within"):
+        raise UsageError(
+            f"these probes are of the rows with {within['column']!a:.40} {within['value']!a:.40} alone, and causal "
+            "edits rows of all values; train without --within"
+        )
     if "validation" not in meta["n"]:
         raise UsageError("these results have no validation rows to choose the layer on; train with several values of C")
     if meta["position"] in ("all", "mean"):

@@ -1,5 +1,6 @@
 """Causal results as rows of the one table (`probekit.results.table`)."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,23 +17,29 @@ def causal_rows(data: CausalData) -> list[TableRow]:
 
     The kind of an effect is what its direction is for: "direction", "ceiling", "control" or "placebo". Rows of a layer
     ("layer") say what was measured there by method: whether it is read and used (1 or 0), completeness, angles and
-    more. Rows of a patched cell ("patching") name the position or head in `at`.
+    more; the draw of a placebo is in `note`. Rows of a patched cell ("patching") name the position or head in `at`.
     """
     meta = data.meta
     names = ("model", "task", "label", "probe", "position")
     about: dict[str, Any] = {name: str(meta[name]) for name in names if meta.get(name) is not None}
-    rows = [row for effect in data.effects for row in _effect_rows(effect)]
+    rows: list[dict[str, Any]] = []
+    drawn = Counter[tuple[Any, ...]]()
+    for effect in data.effects:
+        key = (effect.method, effect.direction, effect.place, effect.scale, effect.split)
+        drawn[key] += 1
+        rows += _effect_rows(effect, drawn[key])
     rows += [row for layer in data.layers for row in _layer_rows(layer)]
     rows += [row for grid in data.grids for row in _grid_rows(grid)]
     n_layers = meta.get("n_layers")
     for row in rows:
-        if n_layers is not None and row["kind"] != "patching":
+        if n_layers is not None:
             row["depth"] = depth_of(Place(row["point"], row["layer"]), n_layers)
     return [{**about, **row} for row in rows]
 
 
-def _effect_rows(effect: Effect) -> Iterator[dict[str, Any]]:
-    where = {"kind": role_of(effect.direction), "name": effect.method, "direction": effect.direction}
+def _effect_rows(effect: Effect, draw: int) -> Iterator[dict[str, Any]]:
+    where: dict[str, Any] = {"kind": role_of(effect.direction), "name": effect.method, "direction": effect.direction}
+    where |= {"note": f"draw {draw}"} if where["kind"] == "placebo" else {}
     where |= {"point": effect.point, "layer": effect.layer, "place": effect.place, "scale": effect.scale}
     where |= {"split": effect.split, "n": effect.n}
     tested = {"p_value": effect.p_value, "p_corrected": effect.p_adjusted}
@@ -67,6 +74,7 @@ def _grid_rows(grid: PatchGrid) -> Iterator[dict[str, Any]]:
         for j, token in enumerate(grid.columns):
             where = {"kind": "patching", "name": "patch", "by": grid.by, "at": str(j), "token": token}
             where |= {"point": grid.point, "layer": layer, "place": str(Place(grid.point, layer)), "n": grid.n}
+            where |= {"split": "test"}
             low, high = grid.interval[i, j].tolist()
             yield {**where, "metric": "recovery", "value": float(grid.recovery[i, j]), "low": low, "high": high}
             for name in ("attribution", "within_placebo"):

@@ -15,7 +15,7 @@ from probekit.evaluation.results.rows import about_curve, place_cells, procedure
 from probekit.files.records import MISSING, ensure, inside
 from probekit.options.probe import BY_HEAD, BY_POSITION
 from probekit.results.files import probe_hash, reading, write_results
-from probekit.results.table import TableRow, results_table
+from probekit.results.table import TableRow, ends_of, results_table
 from probekit.text import listed
 
 
@@ -61,7 +61,12 @@ def position_rows(data: PositionData) -> list[TableRow]:
                     of_test = kind == "probe" and row["split"] == "test" and row["metric"] == data.headline
                     tested = {"chance": one.chance, "p_value": layer.p_value, "p_corrected": one.corrected[i]}
                     rows.append({**about, **at, **where, **row, **(tested if of_test else {})})
-    found = procedure_rows(data.procedure) if data.procedure is not None else []
+    found = []
+    if data.procedure is not None:
+        found = procedure_rows(data.procedure, data.headline, data.procedure.get("chance"))
+    if (random := data.meta.get("over_random")) is not None and random["over"] is not None:
+        ahead = {"value": random["over"], **ends_of(random["interval"]), "n": random["n"]}
+        found.append({"kind": "lead", "name": "random init", "split": "test", "metric": data.headline, **ahead})
     return rows + [{**about, "by": noun_of(data), "point": data.meta["point"], **row} for row in found]
 
 

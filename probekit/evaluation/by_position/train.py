@@ -149,14 +149,17 @@ def _passes(acts: Activations, place: Place, planned: Sequence[PlannedColumn]) -
     width = acts.meta["widths"][list(acts).index(place)] if isinstance(acts, Store) else 0
     if planned[0].column.head is not None:  # all heads are in the same rows
         return [[*range(len(planned))]]
+    by_name: dict[str, list[int]] = {}  # a position of several label sets and probes has its rows in memory once
+    for number, one in enumerate(planned):
+        by_name.setdefault(one.column.name, []).append(number)
     passes: list[list[int]] = []
     held = 0.0
-    for number, one in enumerate(planned):
-        size = len(one.ids) * width * 4
+    for numbers in by_name.values():
+        size = max(len(planned[number].ids) for number in numbers) * width * 4
         if not passes or (most is not None and held + size > most):
             passes.append([])
             held = 0.0
-        passes[-1].append(number)
+        passes[-1] += numbers
         held += size
     return passes
 
@@ -304,7 +307,7 @@ Fits = list[list[FittedPlace]]
 
 
 def fit_grids(plans: Sequence[GridPlan], done: Callable[[], None]) -> list[tuple[Fits, Fits | None]]:
-    """The fits of each grid, and those of random weights; grids of the same rows read each place once.
+    """The fits of each grid, and those of random weights; grids that read the same activations read each place once.
 
     `done` is called `plan.n_fits` times for each plan.
     """

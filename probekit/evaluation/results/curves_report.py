@@ -75,10 +75,12 @@ def _within_notes(curves: Sequence[ProbeData]) -> list[str]:
     column = every[0]["column"]
     note = f"Each curve is fitted, chosen and tested on the rows with one value of {column!a:.40} alone; "
     notes = [f"{note}chance levels and numbers of rows differ."]
-    left_out = {value: why for one in every for value, why in one["left_out"].items()}
-    if left_out:
-        told = listed([f"{value!a:.40} ({why})" for value, why in left_out.items()], most=4)
-        notes.append(f"Values of {column!a:.40} without a curve: {told}; see --least-texts.")
+    for label in dict.fromkeys(str(curve.meta["label"]) for curve in curves):
+        own = [curve.meta["within"]["left_out"] for curve in curves if str(curve.meta["label"]) == label]
+        left_out = {value: why for one in own for value, why in one.items()}
+        if left_out:
+            told = listed([f"{value!a:.40} ({why})" for value, why in left_out.items()], most=4)
+            notes.append(f"Values of {column!a:.40} without a curve of {label!a:.40}: {told}; see --least-texts.")
     return notes
 
 

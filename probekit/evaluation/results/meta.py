@@ -365,6 +365,8 @@ class _TransferMeta(RunMeta, total=False):
     rows: list[str]
     task: str
     label: str
+    labels: list[str]
+    n: dict[str, Count] | list[dict[str, Count]]
     n_layers: LayerCount
     point: Required[str]
     probe: Required[str]

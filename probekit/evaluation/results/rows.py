@@ -15,6 +15,7 @@ from probekit.evaluation.results.verdict import chance_of
 from probekit.points import Place, depth_of
 from probekit.results.table import TableRow, ends_of
 
+_BITS = ("uniform_bits", "prior_bits", "compression", "gain")
 SHOWN_RATES = {"tpr": "tpr_at_fpr_0.01", "test_fpr": "fpr_at_fpr_0.01"}  # of the threshold that validation chose
 
 
@@ -47,7 +48,7 @@ def about_curve(meta: Mapping[str, Any]) -> dict[str, Any]:
     """The cells that all rows of a curve or a grid share."""
     names = {name: str(meta[name]) for name in ("model", "task", "label", "probe")}
     within = meta.get("within")
-    at = {} if within is None else {"by": within["column"], "at": within["value"]}
+    at = {} if within is None else {"by": f"within {within['column']}", "at": within["value"]}
     return {**names, "name": names["probe"], "position": str(meta["position"]), **at}
 
 
@@ -92,11 +93,15 @@ def _marks(data: ProbeData, layer: LayerResult) -> dict[str, Any]:
 def _of_layer(data: ProbeData, layer: LayerResult) -> list[dict[str, Any]]:
     """Selectivity, codelength, R2 of each output and control task of a layer, as rows of the test split."""
     code = layer.codelength or {}
-    found: dict[str, Any] = {"selectivity": layer.selectivity, "codelength_bits": code.get("bits")}
-    found |= {name: code.get(name) for name in ("uniform_bits", "prior_bits", "compression", "gain")}
+    n = data.meta["n"]
+    found: dict[str, Any] = {"selectivity": layer.selectivity}
     found |= {f"r2_output_{k}": value for k, value in enumerate(layer.outputs)}
-    where, marks = {**_where(data, layer), "split": "test"}, {"kind": "probe", **_marks(data, layer)}
+    where = {**_where(data, layer), "split": "test", "n": n["test"]}
+    marks = {"kind": "probe", **_marks(data, layer)}
     rows = [{**where, **marks, "metric": name, "value": value} for name, value in found.items() if value is not None]
+    coded = {"codelength_bits": code.get("bits"), **{name: code.get(name) for name in _BITS}}
+    sent = {**where, **marks, "split": "train", "n": n.get("train")}  # of the labels of these rows
+    rows += [{**sent, "metric": name, "value": value} for name, value in coded.items() if value is not None]
     if layer.control is not None:
         own = {"kind": "control", "name": "control", "metric": data.headline, "value": layer.control}
         rows.append({**where, **own})
@@ -115,6 +120,7 @@ def _changes(data: ProbeData) -> list[dict[str, Any]]:
             "kind": "change without nuisance",
             **_where(data, layer),
             "split": "test",
+            "n": data.meta["n"]["test"],
             "metric": data.headline,
             "value": changes[layer.place]["change"],
             **ends_of(changes[layer.place]["interval"]),
@@ -126,7 +132,11 @@ def _changes(data: ProbeData) -> list[dict[str, Any]]:
 
 def _of_curve(data: ProbeData) -> list[dict[str, Any]]:
     """The scores of the complete procedure, the lead over the best baseline, and the p-value of the best layer."""
-    rows = procedure_rows(data.procedure) if data.procedure is not None else []
+    rows = [] if data.procedure is None else procedure_rows(data.procedure, data.headline, chance_of(data))
+    without = (data.meta.get("nuisance") or {}).get("procedure")
+    if without is not None:
+        own = {"kind": "change without nuisance", "metric": data.headline, "value": without["change"]}
+        rows.append({**own, **ends_of(without["interval"])})
     compared = [("lead", lead["baseline"], lead)] if (lead := data.meta.get("lead")) is not None else []
     pooled = data.meta.get("pooled") or {}
     compared += [("lead over pooled", f"{how} token", each) for how, each in pooled.items()]
@@ -135,11 +145,12 @@ def _of_curve(data: ProbeData) -> list[dict[str, Any]]:
         rows.append({**own, **ends_of(each["interval"])})
     if (p_max := data.meta.get("p_max")) is not None:
         rows.append({"kind": "curve", "metric": data.headline, "p_corrected": p_max})
-    return [{**row, "split": "test", "point": data.meta["point"]} for row in rows]
+    n = data.meta["n"]["test"]
+    return [{**row, "split": "test", "n": n, "point": data.meta["point"]} for row in rows]
 
 
-def procedure_rows(procedure: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The scores of nested folds, which select anew in each fold."""
+def procedure_rows(procedure: Mapping[str, Any], headline: str, chance: float | None) -> list[dict[str, Any]]:
+    """The scores of nested folds, which select anew in each fold; `chance` is of the headline."""
     return [
         {
             "kind": "procedure",
@@ -148,6 +159,7 @@ def procedure_rows(procedure: Mapping[str, Any]) -> list[dict[str, Any]]:
             "metric": metric,
             "value": value,
             **ends_of(procedure["intervals"].get(metric)),
+            "chance": chance if metric == headline else None,
         }
         for metric, value in procedure["metrics"].items()
     ]
@@ -157,8 +169,13 @@ def transfer_rows(data: TransferData) -> list[TableRow]:
     """One row per train task, test task, layer and metric; `selected` is of the train task's best layer."""
     meta = data.meta
     about = {name: str(meta[name]) for name in ("model", "task", "label", "probe", "position") if name in meta}
-    rows = []
+    own = isinstance(meta.get("n"), list)  # each task its labels and rows; of a shift all values have one label
+    labels = dict(zip(data.tasks, meta["labels"], strict=True)) if own else {}
+    sizes = dict(zip(data.tasks, meta["n"], strict=True)) if own else {}
+    rows: list[TableRow] = []
     for cell in data.cells:
+        if own:
+            about |= {"label": labels[cell.train_task], "n": sizes[cell.test_task]["test"]}
         where = {"train_task": cell.train_task, "test_task": cell.test_task, **place_cells(cell, meta.get("n_layers"))}
         where |= {"C": cell.C, "converged": cell.converged, "selected": cell.chosen}
         rows += [
@@ -166,4 +183,17 @@ def transfer_rows(data: TransferData) -> list[TableRow]:
             | {"value": value, **ends_of(cell.intervals.get(metric))}
             for metric, value in cell.metrics.items()
         ]
-    return rows
+    return rows + _shift_rows(data, about)
+
+
+def _shift_rows(data: TransferData, about: Mapping[str, Any]) -> list[TableRow]:
+    """The means over the values of a shift, and what is lost between them."""
+    shift = data.meta.get("shift") or {}
+    shown = {"same value": "same", "other values": "others", "change": "change"}
+    found = {name: shift[key] for name, key in shown.items() if shift.get(key) is not None}
+    where = {**about, "kind": "shift", "by": "mean over the values", "point": data.meta["point"]}
+    ends = {"change": ends_of(shift.get("interval"))}
+    return [
+        {**where, "name": name, "split": "test", "metric": data.headline, "value": value, **ends.get(name, {})}
+        for name, value in found.items()
+    ]

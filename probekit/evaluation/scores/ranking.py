@@ -18,7 +18,7 @@ from scipy.special import logsumexp
 from probekit.evaluation.scores.classification import Weighted
 from probekit.evaluation.scores.predictions import Predictions, adder, mean_known, ratio
 
-# Equal activations get scores that differ by the order of sums, some 1e-15 of the largest score; these are ties.
+# Equal activations get scores that differ by the order of sums, some 1e-15 of their size; these are ties.
 ROUNDING = 1e-12
 _AT_ONCE = 8_000_000  # scores that are sorted at once, of as many classes as that gives: about 500 MB
 
@@ -107,8 +107,12 @@ def _of_scores(own: np.ndarray, scores: np.ndarray) -> _Thresholds:
 
 def _is_new(ranked: np.ndarray) -> np.ndarray:
     """Where a score of a class begins that is lower than the one before it, and no tie: of falling scores [C, N]."""
-    gaps = -np.diff(ranked, axis=1, prepend=np.inf)
-    return gaps > ROUNDING * np.abs(ranked).max(axis=1, keepdims=True)
+    sizes = np.where(np.isfinite(ranked), np.abs(ranked), 0.0)
+    # of the two scores, but at least the middle one: rounding is as large as the terms of a sum that cancels
+    scale = np.maximum(np.maximum(sizes[:, 1:], sizes[:, :-1]), np.median(sizes, axis=1, keepdims=True))
+    with np.errstate(invalid="ignore"):  # infinity minus itself
+        is_lower = (ranked[:, 1:] != ranked[:, :-1]) & ~(ranked[:, :-1] - ranked[:, 1:] <= ROUNDING * scale)
+    return np.concatenate([np.ones_like(is_lower, shape=(len(ranked), 1)), is_lower], axis=1)
 
 
 def with_ties(scores: np.ndarray) -> np.ndarray:

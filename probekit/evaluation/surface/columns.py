@@ -153,7 +153,7 @@ def column_values(acts: Activations, name: str, label: str) -> np.ndarray:
             return values.astype(np.float64)
         found = np.array([*task.label_names[name], None], dtype=object)
         return found[np.where(no_label(values), -1, values)]
-    known = [*task.columns, *(one for one in task.labels if one != label)]
+    known = [*task.columns, *(one for one, own in task.labels.items() if one != label and own.ndim == 1)]
     there = f"there are {listed([ascii(one) for one in known])}" if known else "it keeps none"
     near = nearest(name, [ascii(one) for one in known]) if known else ""
     hint = f"{near.removesuffix('?')}, or " if near.startswith("did you mean") else ""
@@ -166,8 +166,19 @@ def column_values(acts: Activations, name: str, label: str) -> np.ndarray:
 def categories(values: np.ndarray) -> np.ndarray:
     """The category of each value as text, [N]: numbers as they are written, and `MISSING` where there is none."""
     if values.dtype == np.float64:
-        return np.array([MISSING if value != value else f"{value:g}" for value in values.tolist()], dtype=object)
+        known = np.unique(values[~np.isnan(values)]).tolist()
+        names = dict(zip(known, number_names(known), strict=True))
+        return np.array([MISSING if value != value else names[value] for value in values.tolist()], dtype=object)
     return np.array([MISSING if value is None else value for value in values.tolist()], dtype=object)
+
+
+def number_names(numbers: Sequence[float]) -> list[str]:
+    """Different numbers with as few digits as tell them apart, six at least."""
+    for digits in range(6, 17):
+        names = [f"{number:.{digits}g}" for number in numbers]
+        if len(set(names)) == len(names):
+            return names
+    return [repr(number) for number in numbers]
 
 
 def _one_hot(values: np.ndarray, name: str, train: np.ndarray) -> np.ndarray:

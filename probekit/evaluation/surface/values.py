@@ -12,11 +12,11 @@ import numpy as np
 from probekit.activations.activations import Activations
 from probekit.evaluation.surface.columns import (
     COMPUTED,
-    MISSING,
     MOST_COUNTED,
     categories,
     column_values,
     is_computed,
+    number_names,
 )
 
 PARTS = 4  # of a column of many numbers, with equally many training rows each
@@ -49,7 +49,7 @@ def rows_by_value(
         values, order = _parts(numbers, train)
     else:
         values, order = categories(numbers), []
-        values[values == MISSING] = None
+        values[[one is None or one != one for one in numbers.tolist()]] = None
     counts = Counter(value for value in values.tolist() if value is not None)
     return values, [one for one in order if counts[one]] or sorted(counts, key=lambda one: (-counts[one], one)), counts
 
@@ -75,5 +75,6 @@ def _parts(numbers: np.ndarray, train: np.ndarray) -> tuple[np.ndarray, list[str
 def _part_names(cuts: Sequence[float]) -> list[str]:
     if not cuts:
         return ["all"]
-    inner = [f"over {low:g} to {high:g}" for low, high in itertools.pairwise(cuts)]
-    return [f"up to {cuts[0]:g}", *inner, f"over {cuts[-1]:g}"]
+    ends = number_names(cuts)
+    inner = [f"over {low} to {high}" for low, high in itertools.pairwise(ends)]
+    return [f"up to {ends[0]}", *inner, f"over {ends[-1]}"]

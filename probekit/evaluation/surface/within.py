@@ -23,12 +23,15 @@ class RowGroup:
         column: its name.
         value: that all of them have.
         rows: bool [N].
-        left_out: values without a curve -> why.
+        unlabelled: how many rows with the value have no label.
+        left_out: values without a curve -> why; one for all groups of a label set, to which those are added whose rows
+            turn out not to be enough once they are divided.
     """
 
     column: str
     value: str
     rows: np.ndarray
+    unlabelled: int = 0
     left_out: dict[str, str] = field(default_factory=dict)
 
 
@@ -62,7 +65,11 @@ def row_groups(acts: Activations, options: CurvesArguments, label: str) -> list[
     if not kept:
         found = listed([f"{value!a:.40} {counts[value]:,}" for value in known], most=6) or "none"
         raise DataError(
-            f"no value of {name!a:.80} has {least} rows of each class in each split (--within); it has {found}; take "
-            "fewer (--least-texts), add rows, or name another column"
+            f"no value of {name!a:.80} has {least} rows of each class of {label!a:.80} in each split (--within); it "
+            f"has {found}; take fewer (--least-texts), add rows, or name another column"
         )
-    return [RowGroup(name, value, has_label & (values == value), left_out) for value in kept[:MOST_VALUES]]
+    groups = []
+    for value in kept[:MOST_VALUES]:
+        own = values == value
+        groups.append(RowGroup(name, value, has_label & own, int((own & ~has_label).sum()), left_out))
+    return groups

@@ -169,6 +169,7 @@ def test_the_frame_holds_everything_that_the_table_shows(results):
     for layer, line in zip(results.layers, lines, strict=True):
         own = frame[(frame["place"] == layer.place)]
         test = own[own["split"] == "test"].set_index(["kind", "metric"])
+        code = own[own["split"] == "train"].set_index("metric")["value"]
         probe = test.loc["probe", "accuracy"]
         within = "[{:.3f}, {:.3f}]".format(*probe[["low", "high"]])
         validation = own[(own["split"] == "validation") & (own["metric"] == "accuracy") & (own["kind"] == "probe")]
@@ -179,8 +180,8 @@ def test_the_frame_holds_everything_that_the_table_shows(results):
             within,
             f"{test.loc['control', 'accuracy']['value']:.3f}",
             f"{test.loc['probe', 'selectivity']['value']:z.3f}",
-            f"{test.loc['probe', 'codelength_bits']['value']:,.0f}",
-            f"{test.loc['probe', 'compression']['value']:.2f}",
+            f"{code['codelength_bits']:,.0f}",
+            f"{code['compression']:.2f}",
             f"{test.loc['random-init', 'accuracy']['value']:.3f}",
         ]
         marks = {"*": probe["selected"], "=": probe["in_best_set"], "!": not probe["converged"], "^": probe["at_edge"]}

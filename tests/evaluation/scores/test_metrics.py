@@ -270,3 +270,13 @@ def test_scores_that_differ_by_rounding_are_ties(n_classes, name):
     same = replace(p, scores=np.full_like(p.scores, 0.3) + 1e-16 * rng.integers(3, size=p.scores.shape))
     if name == "auroc":
         assert metrics_of(same)[name] == 0.5
+
+
+def test_an_infinite_score_and_an_outlier_leave_the_other_ranks():
+    truth = np.array([0, 1, 0, 1, 1, 0])
+    scores = np.array([0.1, 0.4, 0.3, 0.2, 0.9, 0.35])
+    for largest in (1e13, np.inf):
+        p = Predictions(truth, (scores > 0.3).astype(int), np.where(truth * scores == 0.9, largest, scores), 2)
+        assert metrics_of(p)["auroc"] == pytest.approx(sk.roc_auc_score(truth, scores))
+        found = under_permutation([p], "auroc")(truth[None])
+        assert found[0, 0] == pytest.approx(sk.roc_auc_score(truth, scores))

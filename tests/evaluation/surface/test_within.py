@@ -13,12 +13,15 @@ import torch
 import probekit as pk
 from probekit.activations.activations import ActivationSet
 from probekit.activations.layout import Layout
+from probekit.causal.curve.refusals import check_curve
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import ProbeCurves, ProbeResults
+from probekit.evaluation.projection import project
 from probekit.evaluation.surface.columns import COMPUTED
 from probekit.evaluation.surface.values import rows_by_value
 from probekit.plots import save_curves_plot
 from probekit.points import Place
+from probekit.scoring.find import find_results
 from probekit.selections import Selection
 from probekit.tasks.base import Task
 from probekit.tasks.fields import UNLABELLED
@@ -114,7 +117,7 @@ def test_rows_without_a_label_are_in_no_group() -> None:
     curves = trained(acts, within="source", C=1.0)
     rows = np.flatnonzero((SOURCE == "book") & (missing >= 0))
     assert_alone(curves["two", "resid_pre", "book"], trained(acts_of(rows), C=1.0))
-    assert curves["two", "resid_pre", "book"].meta["unlabelled"] == (missing < 0).sum()
+    assert curves["two", "resid_pre", "book"].meta["unlabelled"] == ((SOURCE == "book") & (missing < 0)).sum()
 
 
 def test_frequency_is_counted_in_train_and_cut_at_its_quartiles() -> None:
@@ -132,8 +135,11 @@ def test_frequency_is_counted_in_train_and_cut_at_its_quartiles() -> None:
 
 def test_values_with_few_rows_are_named() -> None:
     found = trained(acts_of(), within="source")
-    assert "Values of 'source' without a curve: 'rare' (fewer than 5 rows of each class in train)" in found.summary()
-    with pytest.raises(DataError, match=r"no value of 'source' has 200 rows of each class .*'book' 1\d\d, .*--least"):
+    why = "'rare' (fewer than 5 rows of each class in train)"
+    assert f"Values of 'source' without a curve of 'two': {why}" in found.summary()
+    with pytest.raises(
+        DataError, match=r"no value of 'source' has 200 rows of each class of 'two' .*'book' 1\d\d, .*--least"
+    ):
         trained(acts_of(), within="source", least_texts=200)
     with pytest.raises(UsageError, match=r"has no column 'sources'.*did you mean 'source'"):
         trained(acts_of(), within="sources")
@@ -154,7 +160,7 @@ def test_a_new_column_is_shown_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_p
     loaded = ProbeCurves.load(curves.save(tmp_path / "curves"))
     assert list(loaded) == list(curves)
     table = loaded.to_frame()
-    assert set(zip(table["by"], table["at"], strict=True)) == {("parity", "0"), ("parity", "1")}
+    assert set(zip(table["by"], table["at"], strict=True)) == {("within parity", "0"), ("within parity", "1")}
     assert "resid_pre, last token, parity 1" in loaded["two", "resid_pre", "1"].summary()
     svg = save_curves_plot(list(curves.values()), tmp_path).with_suffix(".svg").read_text()
     assert "parity 0" in svg
@@ -173,3 +179,60 @@ def test_a_new_column_is_shown_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_what_makes_other_grids_is_refused(other: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"--within \(within=\) makes a curve of each value"):
         trained(acts_of(), within="source", **other)
+
+
+def test_values_that_are_nearly_equal_stay_apart() -> None:
+    """Names have as many digits as tell the values apart: years of a calendar in seconds, counts of seven digits."""
+    for column, n in ((1_234_560 + np.arange(N) % 3, 3), (1.7e9 + 10 * np.arange(N), 4)):
+        acts = acts_of(columns={"when": column.tolist()})
+        values, order, counts = rows_by_value(acts, "when", "two", np.flatnonzero(SPLITS == "train"))
+        assert len(set(order)) == n
+        assert sum(counts.values()) == N
+        assert len({*values}) == n
+        assert len(trained(acts, within="when")) == n
+    blank = acts_of(columns={"kind": [["a", "(missing)", None][i % 3] for i in range(N)]})
+    assert set(rows_by_value(blank, "kind", "two", np.arange(N))[1]) == {"a", "(missing)"}
+
+
+def test_a_value_that_folds_cannot_divide_is_left_out() -> None:
+    """All texts of one class of the web are one group, so one fold has all of them."""
+    groups = np.arange(N)
+    groups[(SOURCE == "web") & (LABEL == 1)] = N
+    found = trained(acts_of(groups=groups, splits=np.array(["train"] * N)), within="source", folds=3)
+    assert [key[2] for key in found] == ["book"]
+    assert "'web' (" in found.summary()
+    assert "'web'" in str(found["two", "resid_pre", "book"].meta["within"]["left_out"])
+
+
+def test_one_of_several_is_named_by_its_coordinates(tmp_path: Path) -> None:
+    curves = trained(acts_of(), within="source", probes=["logistic", "mean-diff"], points=["resid_pre", "attn_out"])
+    folder = curves.save(tmp_path / "curves")
+    for (label, point, value, probe), curve in curves.items():
+        name = f"{label}/{point}/{value}/{probe}"
+        found, place = find_results(folder, name)
+        assert (found.meta["within"]["value"], found.meta["probe"], place) == (value, probe, None)
+        saved = pk.load_probe(f"{folder}:{name}")
+        assert np.array_equal(saved.direction, curve.best.probe.direction)
+        last = find_results(folder, f"{label}/{point}.1/{value}/{probe}")
+        assert last == (found, f"{point}.1")
+    for wrong in ("two/resid_pre", "two/resid_pre/web", "two/resid_pre/rare/logistic", None):
+        with pytest.raises(UsageError, match=r"LABEL/POINT\[\.LAYER\]/VALUE.* two/resid_pre/web/logistic"):
+            find_results(folder, wrong)
+    with pytest.raises(UsageError, match="which several of them have"):
+        pk.load_probe(f"{folder}:two/resid_pre")
+
+
+def test_what_reads_all_rows_refuses_probes_of_some() -> None:
+    curve = trained(acts_of(), within="source")["two", "resid_pre", "web"]
+    with pytest.raises(UsageError, match="of the rows with 'source' 'web' alone, and causal edits rows of all values"):
+        check_curve({**curve.meta, "activations": {}})
+    of_web = acts_of(np.flatnonzero(SOURCE == "web"))
+    alone, mixed = (project(curve, acts) for acts in (of_web, acts_of()))
+    for axis in ("x", "y"):
+        np.testing.assert_allclose(getattr(mixed, axis), getattr(alone, axis), atol=1e-5)
+
+
+def test_label_sets_of_all_leave_the_column_out() -> None:
+    assert trained(acts_of(), within="three", labels="all", probe=None, C=1.0).labels == ["two", "size"]
+    with pytest.raises(UsageError, match="'source' is constant in each curve"):
+        trained(acts_of(), within="source", nuisance=["pages", "source"])
