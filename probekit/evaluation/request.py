@@ -124,7 +124,8 @@ def check_requests(acts: Activations, options: CurvesArguments) -> list[list[Req
     curves = curves_of(acts, options)
     if options.concatenate:
         acts, curves = _side_by_side(acts, curves)
-    sets = [_of_probes(acts, options, label, group) for label in labels for group in _groups(acts, options, label)]
+    groups = _groups(acts, options, labels)
+    sets = [_of_probes(acts, options, label, group) for label, own in groups.items() for group in own]
     requests = _with_the_same_rows([each for own in sets for each in own])
     if options.folds is None:
         requests = _carved_by_label(requests, options.seed)
@@ -141,9 +142,25 @@ def _check_rooms(requests: Sequence[Request]) -> None:
             check_room(each.features, place)
 
 
-def _groups(acts: Activations, options: CurvesArguments, label: str) -> Sequence[RowGroup | None]:
-    """The groups of rows that have curves of their own; None is all rows."""
-    return [None] if options.within is None else row_groups(acts, options, label)
+def _groups(acts: Activations, options: CurvesArguments, labels: Sequence[str]) -> dict[str, Sequence[RowGroup | None]]:
+    """Label set -> the groups of rows that have curves of their own; None is all rows.
+
+    Of several label sets those without any such group have no curve, which is warned of.
+    """
+    if options.within is None:
+        return {label: [None] for label in labels}
+    found: dict[str, Sequence[RowGroup | None]] = {}
+    failed: list[DataError] = []
+    for label in labels:
+        try:
+            found[label] = row_groups(acts, options, label)
+        except DataError as error:
+            failed.append(error)
+    if not found:
+        raise failed[0]
+    for error in failed:
+        warnings.warn(f"no curve: {error}", stacklevel=6)
+    return found
 
 
 def _of_probes(acts: Activations, options: CurvesArguments, label: str, group: RowGroup | None) -> list[Request]:

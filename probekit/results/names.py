@@ -26,18 +26,22 @@ def curve_of_name(several: Sequence[Mapping[str, Any]], name: str | None) -> tup
             middle = (name or "").removeprefix(start).removesuffix(end)
             if name != start + middle + end:
                 continue
+            layer = middle.removeprefix(f"{one['point']}.")
             if middle == one["point"]:
                 found.append((number, None))
-            elif middle.removeprefix(f"{one['point']}.").isdecimal() or middle in one.get("places", ()):
+            elif middle in one["places"] if "places" in one else layer != middle and layer.isdecimal():
                 found.append((number, middle))
     found = list(dict.fromkeys(found))
     if len(found) == 1:
         return found[0]
-    names = ["/".join(str(one[key]) for key in ("label", "point", "within", "probe") if key in one) for one in several]
+    keys = [key for key in ("label", "point", "within") if any(key in one for one in several)]
+    if len({tuple(one.get(key) for key in keys) for one in several}) < len(several):
+        keys.append("probe")
+    names = ["/".join(str(one[key]) for key in keys if key in one) for one in several]
+    more = "".join({"within": "/VALUE", "probe": "/PROBE"}[key] for key in keys[2:])
     given = "and no place was given" if name is None else f"got {name!a}"
     given += ", which several of them have" if len(found) > 1 else ""
-    form = "RESULTS:LABEL/POINT[.LAYER]" + ("/VALUE" if any("within" in one for one in several) else "")
     raise UsageError(
-        f"these results hold several curves, {given}; write {form}, and /PROBE after it where several probes have the "
-        f"same, of {listed([ascii(one)[1:-1] for one in names], most=6)}"
+        f"these results hold several curves, {given}; write RESULTS:LABEL/POINT{more} or "
+        f"RESULTS:LABEL/POINT.LAYER{more}, with {listed([ascii(one)[1:-1] for one in names], most=6)}"
     )

@@ -52,6 +52,6 @@ def _quoted(run: ComparedRun) -> list[dict[str, Any]]:
     """The score to quote; with nested folds it is of no place."""
     if run.estimate is None:
         return []
-    where = {} if run.quoted is None else _where(run, run.quoted)
+    where = {} if run.quoted is None else {**_where(run, run.quoted), "selected": True}
     score = {"value": run.estimate, **ends_of(run.interval), "chance": run.chance, "converged": run.converged}
     return [{"kind": "run", **where, **score}]

@@ -73,7 +73,12 @@ def _run_rows(run: SweepRun) -> list[TableRow]:
         where = {"probe": row.probe, "point": row.point}
         if row.value is not None:
             score = {"value": row.value, "low": row.low, "high": row.high, "C": row.C, "layer": row.layer}
-            score |= {"place": row.place or None, "depth": row.depth, "selected": True if row.place else None}
+            score |= {
+                "point": row.place.rpartition(".")[0] or row.place or row.point,
+                "place": row.place or None,
+                "depth": row.depth,
+                "selected": True if row.place else None,
+            }
             flags = {"note": "; ".join(row.flags) or None}
             kind = "probe" if row.place else "procedure"  # nested folds select a place of their own in each fold
             rows.append({**names, **where, "kind": kind, "name": row.probe, **score, **flags})

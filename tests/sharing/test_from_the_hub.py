@@ -167,7 +167,7 @@ def test_several_curves_name_their_place(own_hub: HubServer, tmp_path: Path):
         assert np.array_equal(found.decision_function(X), wanted.probe.decision_function(X))
     results, place = find_results(*split_name("hf://me/curves/deep:kind/attn_out"))
     assert (results.best.place, place) == (wanted.place, None)
-    with pytest.raises(UsageError, match="hold several curves; name one"):
+    with pytest.raises(UsageError, match="several curves, and no place was given; write RESULTS:LABEL/POINT or"):
         pk.load_probe("hf://me/curves/deep")
 
 

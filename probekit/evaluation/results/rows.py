@@ -172,6 +172,8 @@ def transfer_rows(data: TransferData) -> list[TableRow]:
     own = isinstance(meta.get("n"), list)  # each task its labels and rows; of a shift all values have one label
     labels = dict(zip(data.tasks, meta["labels"], strict=True)) if own else {}
     sizes = dict(zip(data.tasks, meta["n"], strict=True)) if own else {}
+    if (shift := meta.get("shift")) is not None:
+        about["by"] = f"shift of {shift['column']}"
     rows: list[TableRow] = []
     for cell in data.cells:
         if own:
@@ -191,7 +193,7 @@ def _shift_rows(data: TransferData, about: Mapping[str, Any]) -> list[TableRow]:
     shift = data.meta.get("shift") or {}
     shown = {"same value": "same", "other values": "others", "change": "change"}
     found = {name: shift[key] for name, key in shown.items() if shift.get(key) is not None}
-    where = {**about, "kind": "shift", "by": "mean over the values", "point": data.meta["point"]}
+    where = {**about, "kind": "shift", "at": "mean over the values", "point": data.meta["point"]}
     ends = {"change": ends_of(shift.get("interval"))}
     return [
         {**where, "name": name, "split": "test", "metric": data.headline, "value": value, **ends.get(name, {})}

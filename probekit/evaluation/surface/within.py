@@ -50,7 +50,7 @@ def row_groups(acts: Activations, options: CurvesArguments, label: str) -> list[
     if options.folds is not None:  # every row is fitted, chooses and tests in turn
         splits, needed = np.full(len(labels), "all"), {"all": max(least, options.folds)}
     train = np.flatnonzero(has_label & np.isin(splits, ("train", "all")))
-    values, known, counts = rows_by_value(acts, name, label, train)
+    values, known, _ = rows_by_value(acts, name, label, train)
 
     def lacks(value: str) -> str:
         for split, few in needed.items():
@@ -61,12 +61,14 @@ def row_groups(acts: Activations, options: CurvesArguments, label: str) -> list[
 
     left_out = {value: why for value in known if (why := lacks(value))}
     kept = [value for value in known if value not in left_out]
+    if blank := int((has_label & (values == None)).sum()):  # noqa: E711  of each element
+        left_out["no value"] = f"{blank:,} rows"
     left_out |= dict.fromkeys(kept[MOST_VALUES:], f"not among the {MOST_VALUES} most frequent")
     if not kept:
-        found = listed([f"{value!a:.40} {counts[value]:,}" for value in known], most=6) or "none"
+        found = listed([f"{value!a:.40} ({left_out[value]})" for value in known], most=6) or "no value"
         raise DataError(
-            f"no value of {name!a:.80} has {least} rows of each class of {label!a:.80} in each split (--within); it "
-            f"has {found}; take fewer (--least-texts), add rows, or name another column"
+            f"no value of {name!a:.80} has enough rows of each class of {label!a:.80} for a curve (--within); it has "
+            f"{found}; take fewer (--least-texts), add rows, or name another column"
         )
     groups = []
     for value in kept[:MOST_VALUES]:
