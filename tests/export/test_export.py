@@ -166,8 +166,8 @@ def test_tables_are_the_tidy_frame(case: Any, tmp_path: Path) -> None:
     csv = pd.read_csv(results.export(to="csv", out=tmp_path / "t.csv"))
     parquet = pd.read_parquet(results.export(to="parquet", out=tmp_path / "t.parquet"))
     frame = results.to_frame()
-    cells = [found.astype(object).where(found.notna(), None) for found in (parquet, frame)]
-    pd.testing.assert_frame_equal(*cells)
+    read, made = (found.astype(object).where(found.notna(), None) for found in (parquet, frame))
+    pd.testing.assert_frame_equal(read, made)
     assert list(csv) == list(frame)
     np.testing.assert_allclose(csv["value"], frame["value"], rtol=1e-12)
     assert set(csv["task"]) == {"planted"}
