@@ -1,7 +1,6 @@
 """`probekit train-probe`: a probe at every layer of a store, and the picture of it."""
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -184,7 +183,7 @@ def train(
             how["random_init"] = random_init_of(store, progress=console.bars(job.quiet))
         with parts_line(console.bars(job.quiet)) as line:
             results: Any = train_probes(store, **how, on_progress=line.set, on_part=line.part)
-    meta: dict[str, Any] = (next(iter(results.values())) if isinstance(results, Mapping) else results).meta
+    meta: dict[str, Any] = (next(iter(results.values())) if question.kind in ("curves", "grids") else results).meta
     results.meta["activations"] = {key: known.get(key, value) for key, value in meta["activations"].items()}
     names = [getattr(options, key) if several and getattr(options, key) else meta[key] for key in ("label", "point")]
     folder = job.out or default_folder(question, results_home(store.path), *names, meta["probe"])
