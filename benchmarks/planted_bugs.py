@@ -1044,7 +1044,7 @@ BUGS = [
     bug(
         "curves-with-one-key",
         "tests/evaluation/test_several_probes.py tests/evaluation/surface/test_within.py",
-        'return names if len(keys) == len(every) else (*names, "probe")',
+        'return names if len(keys) == len(several) else (*names, "probe")',
         "return names",
     ),
 ]

@@ -7,6 +7,13 @@ from probekit.errors import UsageError
 from probekit.text import listed
 
 
+def naming_coordinates(several: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The coordinates that name several curves: the probe only where the others do not tell them apart."""
+    names = tuple(name for name in ("label", "point", "within") if any(name in one for one in several))
+    keys = {tuple(one.get(name) for name in names) for one in several}
+    return names if len(keys) == len(several) else (*names, "probe")
+
+
 def curve_of_name(several: Sequence[Mapping[str, Any]], name: str | None) -> tuple[int, str | None]:
     """The number of the curve that LABEL/POINT[.LAYER][/VALUE][/PROBE] names, and the place in it, if one is named.
 
@@ -34,9 +41,7 @@ def curve_of_name(several: Sequence[Mapping[str, Any]], name: str | None) -> tup
     found = list(dict.fromkeys(found))
     if len(found) == 1:
         return found[0]
-    keys = [key for key in ("label", "point", "within") if any(key in one for one in several)]
-    if len({tuple(one.get(key) for key in keys) for one in several}) < len(several):
-        keys.append("probe")
+    keys = naming_coordinates(several)
     names = ["/".join(str(one[key]) for key in keys if key in one) for one in several]
     more = "".join({"within": "/VALUE", "probe": "/PROBE"}[key] for key in keys[2:])
     given = "and no place was given" if name is None else f"got {name!a}"

@@ -1,4 +1,4 @@
-"""The one tidy table of results: a row for each number, and the same columns for every kind of results."""
+"""The one tidy table of results: a row for each score, and the same columns for every kind of results."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ TableRow = Mapping[str, Any]
 
 _TEXT, _WHOLE, _REAL, _FLAG = "object", "Int64", "float64", "boolean"
 COLUMNS = {
-    "kind": _TEXT,  # what the number is of: "probe", "baseline", "lead", "effect", "difference" and more
+    "kind": _TEXT,  # what the score is of: "probe", "baseline", "lead", "difference" and more
     "run": _TEXT,  # of a comparison
     "model": _TEXT,
     "task": _TEXT,
@@ -25,7 +25,7 @@ COLUMNS = {
     "train_task": _TEXT,  # of a transfer; of a shift, the value that was trained on
     "test_task": _TEXT,
     "position": _TEXT,  # the token that is read
-    "by": _TEXT,  # what there is a curve or a cell for each of: "position", "head", "within COLUMN"
+    "by": _TEXT,  # what there is a curve or a cell for each of: "position", "head", "within COLUMN", "shift of COLUMN"
     "at": _TEXT,  # which of them
     "token": _TEXT,  # its text
     "point": _TEXT,

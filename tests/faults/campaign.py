@@ -461,15 +461,21 @@ def writers(field: Field, rounds: int) -> None:
         field.verdict.counts["rounds"] += 1
 
 
+def _run_in_some_state(field: Field, seconds: float | None) -> Path:
+    """A run that was killed after so many seconds, or a complete one for None."""
+    path = field.place() / "run"
+    if seconds is None:
+        in_child(partial(field.work, path))
+    else:
+        killed_after(partial(field.work, path), seconds)
+    return path
+
+
 def questions(field: Field, rounds: int) -> None:
     """Another question is refused in any state of the folder, and changes nothing in it."""
     seconds = field.duration(field.work)
     for k in range(rounds):
-        path = field.place() / "run"
-        if k:
-            killed_after(partial(field.work, path), seconds * field.rng.random())
-        else:
-            in_child(partial(field.work, path))
+        path = _run_in_some_state(field, seconds * field.rng.random() if k else None)
         before = committed(named(path))
         end = in_child(partial(_question, field.kind.another, path))
         asked = before.keys() & {"plan.json", "sweep.json"} or "checkpoint" in " ".join(before)
@@ -495,11 +501,7 @@ def replacements(field: Field, rounds: int) -> None:
     wanted = in_child(partial(field.kind.another, field.place() / "run")).value
     seconds = field.duration(field.work)
     for k in range(rounds):
-        path = field.place() / "run"
-        if k:
-            killed_after(partial(field.work, path), seconds * field.rng.random())
-        else:
-            in_child(partial(field.work, path))
+        path = _run_in_some_state(field, seconds * field.rng.random() if k else None)
         end = in_child(partial(field.kind.another, path))
         field.verdict.expect(end.is_done and end.value == wanted != field.good.digests, f"round {k}: {end}")
         field.resume(path, f"round {k}")

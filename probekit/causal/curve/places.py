@@ -37,7 +37,7 @@ class PlaceRecord:
 
     Attributes:
         effects: of every edit, without what compares places: bands and p-values.
-        chosen: method -> the effect on validation whose direction and scale stand for the method here.
+        chosen: method -> the largest effect on validation; its direction and scale are those of the method here.
         angles: of other directions to the probe's, in degrees.
         search: how the search for the best direction went; empty without one.
         after: method -> what can be read after its chosen edit, and the loss elsewhere (`after_edits`).

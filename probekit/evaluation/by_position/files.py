@@ -46,7 +46,8 @@ _FORMS = {BY_POSITION: _Positions, BY_HEAD: _Heads}
 def position_rows(data: PositionData) -> list[TableRow]:
     """One row per position or head, layer, split and metric; chance and p-values are of the headline on test.
 
-    The kind is "probe" or "random-init"; of nested folds the last rows, of the kind "procedure", are of no position.
+    The kind is "probe" or "random-init"; the last rows, of no position, are "procedure" (of nested folds) and "lead"
+    (over random weights).
     """
     about, selected = about_curve(data.meta), None if data.quoted is None else data.quoted.layer
     rows: list[TableRow] = []

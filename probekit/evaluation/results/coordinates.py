@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from probekit.results.names import naming_coordinates
+
 
 class HasMeta(Protocol):
     """Results of any kind."""
@@ -21,11 +23,8 @@ def coordinates(meta: Mapping[str, Any]) -> dict[str, str]:
 
 
 def shown_coordinates(several: Sequence[HasMeta]) -> tuple[str, ...]:
-    """The coordinates that name several curves: the probe only where the others do not tell them apart."""
-    every = [coordinates(each.meta) for each in several]
-    names = tuple(name for name in ("label", "point", "within") if any(name in one for one in every))
-    keys = {tuple(one.get(name, "") for name in names) for one in every}
-    return names if len(keys) == len(every) else (*names, "probe")
+    """The coordinates that name several curves: see `naming_coordinates`."""
+    return naming_coordinates([coordinates(each.meta) for each in several])
 
 
 def curve_keys(several: Sequence[HasMeta]) -> list[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""Results of a curve and of a transfer on disk: results.json and transfer.json, and what is beside them."""
+"""Results of a curve and of a transfer on disk: results.json and transfer.json, with their other files."""
 
 import math
 from dataclasses import replace

@@ -16,7 +16,7 @@ from probekit.points import Place, depth_of
 from probekit.results.table import TableRow, ends_of
 
 _BITS = ("uniform_bits", "prior_bits", "compression", "gain")
-SHOWN_RATES = {"tpr": "tpr_at_fpr_0.01", "test_fpr": "fpr_at_fpr_0.01"}  # of the threshold that validation chose
+_RATES = {"tpr": "tpr_at_fpr_0.01", "test_fpr": "fpr_at_fpr_0.01"}  # of the threshold that validation chose
 
 
 def curves_rows(curves: Sequence[ProbeData]) -> list[TableRow]:
@@ -91,7 +91,7 @@ def _marks(data: ProbeData, layer: LayerResult) -> dict[str, Any]:
 
 
 def _of_layer(data: ProbeData, layer: LayerResult) -> list[dict[str, Any]]:
-    """Selectivity, codelength, R2 of each output and control task of a layer, as rows of the test split."""
+    """Selectivity, R2 of each output, control task and rates of a layer on test; its codelength, of training labels."""
     code = layer.codelength or {}
     n = data.meta["n"]
     found: dict[str, Any] = {"selectivity": layer.selectivity}
@@ -105,7 +105,7 @@ def _of_layer(data: ProbeData, layer: LayerResult) -> list[dict[str, Any]]:
     if layer.control is not None:
         own = {"kind": "control", "name": "control", "metric": data.headline, "value": layer.control}
         rows.append({**where, **own})
-    for name, shown in SHOWN_RATES.items():
+    for name, shown in _RATES.items():
         if layer.rates is not None and name in layer.rates:
             rates = {end: layer.rates[key] for end, key in (("low", f"{name}_low"), ("high", f"{name}_high"))}
             rows.append({**where, **marks, "metric": shown, "value": layer.rates[name], **rates})

@@ -20,7 +20,7 @@ from probekit.evaluation.surface.columns import (
 )
 
 PARTS = 4  # of a column of many numbers, with equally many training rows each
-MOST_VALUES = 12  # more curves could not be told apart, and a larger matrix not be read
+MOST_VALUES = 12  # more curves are indistinguishable, and a larger matrix is unreadable
 
 
 def rows_by_value(
