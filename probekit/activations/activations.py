@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.layout import Layout
+from probekit.activations.layout import ROWS, Layout
 from probekit.activations.plan.reading.select_tokens import UNREAD, Bad
 from probekit.activations.select_rows import (
     SelectedRows,
@@ -280,10 +280,14 @@ def _select(source: Activations, position: Selection) -> tuple[SelectedRows, Bad
 
 
 def selected_from(acts: Activations, rows: np.ndarray) -> tuple[Activations, np.ndarray]:
-    """The activations that a selection of tokens was made from, and where they have these rows of it, int64."""
-    while isinstance(acts, _At) and not acts._chosen.is_mean:
-        acts, rows = acts._source, acts._chosen.index[rows]
-    return acts, rows
+    """The activations that tokens or examples were selected from, and where they have these rows, int64."""
+    while True:
+        if isinstance(acts, _At) and not acts._chosen.is_mean:
+            acts, rows = acts._source, acts._chosen.index[rows]
+        elif isinstance(acts, RowsOf):
+            acts, rows = acts.source, acts.source.layout.index(ROWS, acts._index)[rows]
+        else:
+            return acts, rows
 
 
 class SelectedPositions(_View):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from probekit.errors import DataError
 from probekit.evaluation.compare.baselines import Baseline, LabelledInputs, model_free_baselines
@@ -22,6 +22,8 @@ from probekit.machine.threads import one_thread
 from probekit.options import CurvesArguments
 from probekit.tasks.chats.messages import compared_inputs
 from probekit.tasks.quality.audit import Audit
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,28 +78,42 @@ def plan_label_sets(
     Raises:
         DataError: a split or fold without all classes.
     """
-    texts, sets = Comparisons(near=searches_near_duplicates(options)), []
-    shared: dict[tuple[str, str], SharedParts] = {}
-    failed: dict[tuple[str, str], DataError] = {}
-    for own in requests:
+    texts, shared = Comparisons(near=searches_near_duplicates(options)), dict[tuple[str, str], SharedParts]()
+
+    def planned(*own: Request) -> LabelSetPlan:
         first = own[0]
-        if first.rows_key in failed:
-            continue
         if first.rows_key not in shared:
             known = [each.bootstrap for each in shared.values()]
-            try:
-                shared[first.rows_key] = _shared_parts(first, options, texts, begin, known)
-            except DataError as error:
-                if first.group is None:
-                    raise
-                first.group.left_out[first.group.value] = str(error)
-                failed[first.rows_key] = error
-                continue
-        sets.append(_planned(own, options, texts, shared[first.rows_key]))
-    if failed and not sets:
+            shared[first.rows_key] = _shared_parts(first, options, texts, begin, known)
+        return _planned(list(own), options, texts, shared[first.rows_key])
+
+    return of_each_group(requests, planned)
+
+
+def of_each_group(requests: Sequence[Sequence[Request]], make: Callable[..., Made]) -> list[Made]:
+    """What `make` gives for each set of requests of the same rows.
+
+    Groups whose rows turn out not to be enough are left out, and their `left_out` says why.
+
+    Raises:
+        DataError: all rows, or every group, are not enough.
+    """
+    found, failed = [], dict[tuple[str, str], DataError]()
+    for own in requests:
+        request = own[0]
+        if request.rows_key in failed:
+            continue
+        try:
+            found.append(make(*own))
+        except DataError as error:
+            if request.group is None:
+                raise
+            request.group.left_out[request.group.value] = str(error)
+            failed[request.rows_key] = error
+    if failed and not found:
         (label, value), error = next(iter(failed.items()))
         raise DataError(f"no value has a curve of {label!a:.40} (--within): {value!a:.40}: {error}")
-    return sets
+    return found
 
 
 def _shared_parts(

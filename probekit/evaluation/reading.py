@@ -42,6 +42,11 @@ def positions_read(acts: Activations, options: CurvesArguments) -> Activations:
     return found
 
 
+def acts_read(acts: Activations, options: CurvesArguments) -> Activations:
+    """What the options read: `positions_read` for a curve of each position, else `rows_read`."""
+    return positions_read(acts, options) if options.by_position else rows_read(acts, options)
+
+
 def rows_read(acts: Activations, options: CurvesArguments) -> Activations:
     """One row for each example or, for a probe over a sequence, the tokens of each text.
 

@@ -8,9 +8,8 @@ import inspect
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from probekit.activations.labelled import with_label_columns
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.fits.sequences import labels_of_texts
 from probekit.evaluation.fits.stream import check_room
-from probekit.evaluation.reading import checked_activations, one_position, position_of, rows_read
+from probekit.evaluation.reading import acts_read, checked_activations, one_position, position_of
 from probekit.evaluation.surface.within import RowGroup, row_groups
 from probekit.options import CurveOptions, CurvesArguments
 from probekit.options.curve import SEQUENCE_NAMES
@@ -108,29 +107,40 @@ def check_requests(acts: Activations, options: CurvesArguments) -> list[list[Req
     """For each label set, in it for each group of rows and then for each probe, a request for each point.
 
     Where C is chosen, without folds and without validation rows, some of train become validation; the probes of a label
-    set have the same rows, so that they can be compared.
+    set have the same rows, so that they can be compared. A grid is chosen from alone: each of several is what it would
+    be without the others.
 
     Args:
         acts: activations of one task.
         options: of the curves.
 
     Raises:
-        UsageError: as `check_request`.
+        UsageError: as `check_request`; by position, attention.
     """
     acts = checked_activations(acts)
     acts = labels_of_texts(acts) if options.of_sequences else acts
     labels = _labels_of(acts, options)
-    acts = rows_read(acts, options)
+    acts = acts_read(acts, options)
     curves = curves_of(acts, options)
     if options.concatenate:
         acts, curves = _side_by_side(acts, curves)
-    groups = _groups(acts, options, labels)
-    sets = [_of_probes(acts, options, label, group) for label, own in groups.items() for group in own]
-    requests = _with_the_same_rows([each for own in sets for each in own])
-    if options.folds is None:
-        requests = _carved_by_label(requests, options.seed)
+    rows = dict.fromkeys(labels, acts)
+    if options.by_position:
+        if pairs := [point for point, _ in curves if point in PAIR_POINTS]:
+            raise UsageError(f"{pairs[0]} has a row for each pair of tokens, not for each position; name another point")
+        tokens = _tokens_of(acts)
+        rows = {label: tokens(label) for label in labels}
+    groups = _groups(rows, options)
+    sets = [_of_probes(rows[label], options, label, group) for label, own in groups.items() for group in own]
+    requests = [each for own in sets for each in own]
+    if options.by_position:  # whose rows are those of no request
+        requests = [replace(each, features=acts) for each in requests]
+    else:
+        requests = _with_the_same_rows(requests)
     made = [[replace(each, point=point, places=places) for point, places in curves] for each in requests]
-    _check_rooms([each for own in made for each in own])
+    made = _with_validation(made, options)
+    if not options.by_position:
+        _check_rooms([each for own in made for each in own])
     return made
 
 
@@ -142,16 +152,16 @@ def _check_rooms(requests: Sequence[Request]) -> None:
             check_room(each.features, place)
 
 
-def _groups(acts: Activations, options: CurvesArguments, labels: Sequence[str]) -> dict[str, Sequence[RowGroup | None]]:
-    """Label set -> the groups of rows that have curves of their own; None is all rows.
+def _groups(rows: Mapping[str, Activations], options: CurvesArguments) -> dict[str, Sequence[RowGroup | None]]:
+    """Label set -> the groups of its rows that have curves of their own; None is all rows.
 
     Of several label sets those without any such group have no curve, which is warned of.
     """
     if options.within is None:
-        return {label: [None] for label in labels}
+        return {label: [None] for label in rows}
     found: dict[str, Sequence[RowGroup | None]] = {}
     failed: list[DataError] = []
-    for label in labels:
+    for label, acts in rows.items():
         try:
             found[label] = row_groups(acts, options, label)
         except DataError as error:
@@ -178,32 +188,37 @@ def _of_probes(acts: Activations, options: CurvesArguments, label: str, group: R
     return made
 
 
-def _carved_by_label(requests: Sequence[Request], seed: int) -> list[Request]:
-    """The requests with validation rows where one of their label set and group chooses its C."""
-    choose = {each.rows_key for each in requests if len(each.strengths) > 1}
-    known: dict[tuple[str, str], Activations] = {}
-    for each in requests:
-        if each.rows_key in choose and each.rows_key not in known:
-            known[each.rows_key] = _carved(each, seed).acts
-    return [replace(each, acts=known.get(each.rows_key, each.acts)) for each in requests]
+def _with_validation(made: list[list[Request]], options: CurvesArguments) -> list[list[Request]]:
+    """The requests with validation rows where C is chosen, of curves for all probes of the same rows.
 
-
-def position_request(acts: Activations, options: CurvesArguments) -> Request:
-    """The request for a curve at each position: its rows are the texts or, where tokens have labels, every token.
-
-    Raises:
-        UsageError: as `check_request`; attention.
+    A shift needs them to choose its layer too.
     """
-    label = acts.task.label_set(options.label)
-    ((point, places),) = curves_of(acts, options)
-    if point in PAIR_POINTS:
-        raise UsageError(f"{point} has a row for each pair of tokens, not for each position; name another point")
-    rows = acts
-    if label in acts.task.token_labels:
-        rows = acts.at(ALL) if acts.layout.is_ragged else _most_varied(acts, label)
-    request = _of_label(rows, options, label)
-    request = _carved(request, options.seed) if len(request.strengths) > 1 else request
-    return replace(request, point=point, places=places)
+    if options.folds is not None:
+        return made
+    of_curves = {own[0].rows_key for own in made if len(own[0].strengths) > 1}
+    known: dict[tuple[str, str], Activations] = {}
+
+    def chooses(each: Request) -> bool:
+        if not options.makes_grids:
+            return each.rows_key in of_curves
+        return len(each.strengths) > 1 or (options.shift_column is not None and len(each.places) > 1)
+
+    for each in itertools.chain(*made):
+        if chooses(each) and each.rows_key not in known:
+            known[each.rows_key] = _carved(each, options.seed).acts
+    return [[replace(each, acts=known[each.rows_key]) if chooses(each) else each for each in own] for own in made]
+
+
+def _tokens_of(acts: Activations) -> Callable[[str], Activations]:
+    """For each label set the rows that have its labels: texts, every token, or the tokens of one position."""
+    every = acts.at(ALL) if acts.layout.is_ragged and acts.task.token_labels else acts
+
+    def rows(label: str) -> Activations:
+        if label not in acts.task.token_labels:
+            return acts
+        return every if acts.layout.is_ragged else _most_varied(acts, label)
+
+    return rows
 
 
 def _most_varied(acts: Activations, label: str) -> Activations:
@@ -226,17 +241,15 @@ _Rows = tuple[Activations, np.ndarray | None, int]
 
 
 def _labelled_rows(acts: Activations, label: str, group: RowGroup | None = None) -> _Rows:
-    """The activations of the examples of a group that have a label, these examples (None is all), and how many lack it.
-
-    Those of a column's values are of rows that have a label.
-    """
+    """The activations of the examples of a group that have a label, these examples (None is all), how many lack it."""
     missing = unlabelled_rows(acts.task, label)
-    kept = ~missing if group is None else group.rows
+    own = np.ones(len(missing), dtype=bool) if group is None else group.rows
+    kept = own & ~missing
     if kept.all():
         return acts, None, 0
     rows = np.flatnonzero(kept)
     _check_labelled(acts.task, label, rows)
-    return RowsOf(acts, rows), rows, int(missing.sum()) if group is None else group.unlabelled
+    return RowsOf(acts, rows), rows, int((own & missing).sum())
 
 
 def _of_probe(
@@ -324,18 +337,24 @@ def _carved(request: Request, seed: int) -> Request:
 
 
 def curves_of(acts: Activations, options: CurvesArguments) -> list[tuple[str, list[Place]]]:
-    """Each point's short name and its places, at the layers of the options; those of several share no place.
+    """Each point's short name and its places, at the layers of the options; those of several curves share no place.
+
+    By head the points are by default those with heads.
 
     Raises:
         UsageError: a point or layer that was not extracted.
     """
+    every = [point for point in acts.points if point not in PAIR_POINTS]
+    if options.by == BY_HEAD:
+        every = [point for point in every if base_name(point) in HEAD_POINTS] or every
     if options.points is None:
-        return [places_of(acts, options.point, options.layers)]
-    points = [point for point in acts.points if point not in PAIR_POINTS]
-    if options.points != "all":
-        points = [short_name(acts, point) for point in options.points]
+        is_default = options.point is None and options.by == BY_HEAD and every
+        return [places_of(acts, every[0] if is_default else options.point, options.layers)]
+    points = every if options.points == "all" else [short_name(acts, point) for point in options.points]
     layers = {point: options.layers if has_layers(acts, point) else "all" for point in dict.fromkeys(points)}
     curves = [places_of(acts, *each) for each in layers.items()]
+    if options.makes_grids:
+        return curves
     taken: set[Place] = set()  # the output ends one curve only, or is on that of its own point
     kept = []
     for short, places in curves:
@@ -345,42 +364,8 @@ def curves_of(acts: Activations, options: CurvesArguments) -> list[tuple[str, li
     return kept
 
 
-def single_curves(acts: Activations, options: CurvesArguments) -> list[CurvesArguments]:
-    """The options of each of several grids: label by label, in it point by point, then probe by probe.
-
-    "all" points are those with heads for a grid by head, and "all" label sets those without that of a shift's column.
-
-    Raises:
-        UsageError: a label or point that is not there.
-    """
-    if not options.several:
-        return [options]
-    acts = checked_activations(acts)
-    labels = [options.label] if options.label_sets is None else _labels_of(acts, options)
-    points: list[str | None] = [options.point]
-    if options.points is not None:
-        every = [point for point in acts.points if point not in PAIR_POINTS]
-        if options.by == BY_HEAD and any(base_name(point) in HEAD_POINTS for point in every):
-            every = [point for point in every if base_name(point) in HEAD_POINTS]
-        points = list(
-            dict.fromkeys(every if options.points == "all" else map(partial(short_name, acts), options.points))
-        )
-    found = []
-    for label, point, probe in itertools.product(labels, points, options.each_probe):
-        layers = options.layers if point is None or has_layers(acts, point) else "all"
-        name = acts.task.label_set(label)
-        has_C = options.probes is None or find_probe(probe, len(acts.label_names[name]), name).has_C
-        one = {"label": label, "point": point, "probe": probe, "layers": layers, "C": options.C if has_C else None}
-        found.append(replace(options, **one, labels=None, points=None, probes=None))
-    return found
-
-
 def random_init_activations(
-    other: Activations,
-    task: Task,
-    request: Request,
-    places: Sequence[Place],
-    read: Callable[[Activations], Activations],
+    other: Activations, task: Task, request: Request, places: Sequence[Place], options: CurvesArguments
 ) -> Activations:
     """The activations of a model with random weights, read as those of the trained model, checked.
 
@@ -389,7 +374,7 @@ def random_init_activations(
         task: of the trained model's activations, before a validation split is carved.
         request: one of the requests.
         places: of all curves.
-        read: picks the rows that are probed, as for the trained model.
+        options: which say what rows are read.
 
     Raises:
         UsageError: other examples, or a place that is not there.
@@ -400,7 +385,7 @@ def random_init_activations(
             "the activations of random_init= have other examples, labels or splits; make them from the same task "
             "(activations.random_init_of)"
         )
-    other = read(other)
+    other = acts_read(other, options)
     source = request.features.source if isinstance(request.features, RowsOf) else request.features
     joined = source if isinstance(source, SideBySide) else None
     wanted = places if joined is None else joined.joined

@@ -9,7 +9,7 @@ from probekit.evaluation.curve import Fitted, announcer, fit_places, ticker
 from probekit.evaluation.fits.stream import OnPass
 from probekit.evaluation.label_sets import LabelSetPlan
 from probekit.evaluation.plan import numbers_only
-from probekit.evaluation.reading import of_rows, rows_read
+from probekit.evaluation.reading import of_rows
 from probekit.evaluation.request import random_init_activations
 from probekit.evaluation.surface.nuisance import fit_residual
 from probekit.options import CurvesArguments
@@ -62,7 +62,7 @@ def fit_sets(
     places = list(dict.fromkeys(place for request in sets[0].requests for place in request.places))
     noise = options.random_init
     if noise is not None:
-        noise = random_init_activations(noise, acts.task, first, places, lambda other: rows_read(other, options))
+        noise = random_init_activations(noise, acts.task, first, places, options)
     parts = 1 + (noise is not None) + options.of_sequences + bool(options.nuisance)
     done = ticker(options.on_progress, len(places) * parts)
     features = [each.requests[0].features for each in sets]

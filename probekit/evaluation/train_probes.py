@@ -8,7 +8,7 @@ with their scores, and the mean and shrunk covariance of each place's training r
 Axes: N rows, D width, K directions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -17,8 +17,8 @@ import numpy as np
 from probekit.activations.activations import Activations
 from probekit.activations.labelled import label, with_label_columns, with_task
 from probekit.errors import DataError
-from probekit.evaluation.by_head.train import plan_by_head
-from probekit.evaluation.by_position.train import GridPlan, fit_grids, grid_results, plan_by_position
+from probekit.evaluation.by_head.train import expand_heads
+from probekit.evaluation.by_position.train import GridPlan, expand_positions, fit_grids, grid_results, plan_grid
 from probekit.evaluation.compare.baselines import Baseline, embedding_baseline
 from probekit.evaluation.compare.layers import compare_layers
 from probekit.evaluation.compare.lead import lead, optimism, paired_difference
@@ -28,11 +28,11 @@ from probekit.evaluation.fits.choose import layers_by_round
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.fits.sequences import tokens_of_texts
 from probekit.evaluation.fits.stream import features_to_fit, rows_held
-from probekit.evaluation.label_sets import LabelSetPlan, plan_label_sets
+from probekit.evaluation.label_sets import LabelSetPlan, of_each_group, plan_label_sets
 from probekit.evaluation.plan import CurvePlan
 from probekit.evaluation.quick import NO_P_VALUES, searches_near_duplicates
-from probekit.evaluation.reading import checked_activations
-from probekit.evaluation.request import Request, check_requests, single_curves
+from probekit.evaluation.reading import checked_activations, of_rows
+from probekit.evaluation.request import Request, check_requests, random_init_activations
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.data import EMBEDDING, LayerResult, ProbeData
 from probekit.evaluation.results.grids import Grid, ProbeGrids
@@ -45,7 +45,7 @@ from probekit.evaluation.scores.rates import rates_at, threshold_for
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.evaluation.set_fits import FITTING, FitPlaces, SetFits, fit_sets
 from probekit.evaluation.surface.nuisance import nuisance_record
-from probekit.evaluation.surface.shift import train_by_shift
+from probekit.evaluation.surface.shift import fit_shifts, plan_shift
 from probekit.machine.devices import at_most
 from probekit.machine.progress import shown_parts
 from probekit.machine.threads import one_thread
@@ -282,7 +282,7 @@ def train_curves(
     """`train_probes`, with its options as an object, and no tracker; a cluster fits the places if one is given."""
     acts, options = with_labels(acts, options)
     with shown_parts(options) as options, at_most(cast("int | None", options.memory)):
-        if options.by is not None or options.shift_column is not None:
+        if options.makes_grids:
             return _grids(acts, options)
         requests = check_requests(acts, options)
         begin = announcer(options.on_part)
@@ -290,49 +290,45 @@ def train_curves(
         begin(FITTING)
         fits = fit_sets(acts, sets, options, fit_elsewhere)
         begin("comparing layers")
-        curves = [
-            curve_results(sets[number], sets[number].requests[point], fits[number], options)
-            for number, point in _in_order(sets)
-        ]
+        order = _in_order([each.requests for each in sets])
+        curves = [curve_results(sets[i], sets[i].requests[point], fits[i], options) for i, point in order]
     return ProbeCurves(curves) if options.several else curves[0]
 
 
 def _grids(acts: Activations, options: CurvesArguments) -> Grid | ProbeGrids:
-    """A grid for each label set, point and probe; texts are compared once for all, and all are planned before fits."""
-    texts, singles = Comparisons(near=searches_near_duplicates(options)), single_curves(acts, options)
-    grids: list[Grid]
+    """A grid for each request; texts are compared once for all, and all are planned before fits."""
+    made, texts = check_requests(acts, options), Comparisons(near=searches_near_duplicates(options))
+    requests = [[made[number][point]] for number, point in _in_order(made)]
+    several = len({request.label for (request,) in requests}) > 1
+    grids: Sequence[Grid]
     if options.shift_column is not None:
-        grids = [train_by_shift(acts, one, texts) for one in singles]
+        shifts = of_each_group(requests, lambda request: plan_shift(request, options, texts))
+        grids = fit_shifts(shifts, options)
     else:
-        plan = plan_by_head if options.by == BY_HEAD else plan_by_position
-        plans = [_planned(plan, acts, one, texts, options.several) for one in singles]
+        noise, expand = options.random_init, expand_heads if options.by == BY_HEAD else expand_positions
+        if noise is not None:
+            places = list(dict.fromkeys(place for (request,) in requests for place in request.places))
+            noise = random_init_activations(noise, acts.task, requests[0][0], places, options)
+
+        def planned(request: Request) -> GridPlan:
+            own = noise if noise is None or options.by_position else of_rows(noise, request.rows)
+            try:
+                return plan_grid(request, own, options, texts, expand)
+            except DataError as error:
+                raise DataError(f"{request.label!a}: {error}") if several else error from None
+
+        plans = of_each_group(requests, planned)
         done = ticker(options.on_progress, sum(each.n_fits for each in plans))
         announcer(options.on_part)(FITTING)
         fits = fit_grids(plans, done)
-        grids = [grid_results(each, one, *own) for each, one, own in zip(plans, singles, fits, strict=True)]
+        grids = [grid_results(each, options, *own) for each, own in zip(plans, fits, strict=True)]
     return ProbeGrids(grids) if options.several else grids[0]
 
 
-def _planned(
-    plan: Callable[[Activations, CurvesArguments, Comparisons], GridPlan],
-    acts: Activations,
-    one: CurvesArguments,
-    texts: Comparisons,
-    is_one_of_several: bool,
-) -> GridPlan:
-    """The plan of one grid; of several, an error names its label set."""
-    try:
-        return plan(acts, one, texts)
-    except DataError as error:
-        if not is_one_of_several:
-            raise
-        raise DataError(f"{acts.task.label_set(one.label)!a}: {error}") from None
-
-
-def _in_order(sets: Sequence[LabelSetPlan]) -> list[tuple[int, int]]:
-    """The numbers of label set and point of each curve: label by label, in it point by point, then probe by probe."""
-    labels = [each.requests[0].label for each in sets]
-    every = [(number, point) for number, each in enumerate(sets) for point in range(len(each.requests))]
+def _in_order(sets: Sequence[Sequence[Request]]) -> list[tuple[int, int]]:
+    """The numbers of set and point of each curve: label by label, in it point by point, then group and probe."""
+    labels = [own[0].label for own in sets]
+    every = [(number, point) for number, own in enumerate(sets) for point in range(len(own))]
     return sorted(every, key=lambda pair: (labels.index(labels[pair[0]]), pair[1], pair[0]))
 
 

@@ -9,7 +9,7 @@ Axes: N examples, T tasks.
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -50,21 +50,56 @@ SAME = {
 }
 
 
+NO_NUMBERS = np.empty(0, dtype=np.int64)
+
+
 @dataclass(frozen=True, eq=False)
-class TrainedTask:
-    """A task, and the probes of every place that were trained on it.
+class TrainedProbes:
+    """The probes of every place that were trained on a task, or on the rows with some values of a column.
 
     Attributes:
-        name: unique among the tasks.
+        name: of what they were trained on.
         request: what was fitted.
         fitted: its places.
         results: their numbers.
+        numbers: those of the classes in the first task; empty where all have the same.
+        tested_on: the only set of test rows that they are tested on; None for all.
     """
 
     name: str
     request: Request
     fitted: list[FittedPlace]
     results: ProbeResults
+    numbers: np.ndarray = field(default_factory=lambda: NO_NUMBERS)
+    tested_on: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TestRows:
+    """Rows that every probe is tested on.
+
+    Attributes:
+        name: of the task, or of the value that they have.
+        request: whose rows they are.
+        rows: int64.
+        bootstrap: their resamples.
+        numbers: as in `TrainedProbes`.
+    """
+
+    name: str
+    request: Request
+    rows: np.ndarray
+    bootstrap: Bootstrap
+    numbers: np.ndarray = field(default_factory=lambda: NO_NUMBERS)
+
+
+def resampled_rows(
+    name: str, request: Request, rows: np.ndarray, seed: int, numbers: np.ndarray = NO_NUMBERS
+) -> TestRows:
+    """These rows, and their resamples."""
+    units = resampling_units(request.acts.task)
+    drawn = Bootstrap(len(rows), seed, None if units is None else np.asarray(units)[rows])
+    return TestRows(name, request, rows, drawn, numbers)
 
 
 @keywords(TransferArguments)
@@ -96,16 +131,22 @@ def _transfer(activations: Sequence[Activations], options: TransferArguments) ->
     begin = announcer(options.on_part)
     begin("fitting probes")
     done = ticker(options.on_progress, sum(len(request.places) for request in requests))
-    tasks = [_train(name, request, options.seed, done) for name, request in zip(names, requests, strict=True)]
+    tasks = [
+        _train(name, request, own, options.seed, done)
+        for name, request, own in zip(names, requests, numbers, strict=True)
+    ]
     _check_widths(tasks)
     begin("testing on all tasks")
-    drawn = [_resamples(task.request, options.seed) for task in tasks]
-    if few := groups_note(fewest_groups(drawn)):
+    tests = [
+        resampled_rows(task.name, task.request, np.flatnonzero(task.request.acts.splits == "test"), options.seed, own)
+        for task, own in zip(tasks, numbers, strict=True)
+    ]
+    if few := groups_note(fewest_groups(each.bootstrap for each in tests)):
         notes.append(few)
-    return TransferResults(_cells(tasks, numbers, drawn), _meta(tasks, notes))
+    return TransferResults(tested_cells(tasks, tests)[0], _meta(tasks, notes))
 
 
-def _train(name: str, request: Request, seed: int, done: Callable[[], None]) -> TrainedTask:
+def _train(name: str, request: Request, numbers: np.ndarray, seed: int, done: Callable[[], None]) -> TrainedProbes:
     """The curve of `train_probes` on the task's splits, without audit, controls, code, baselines and comparison."""
     task = request.acts.task
     task.check(request.label)
@@ -113,7 +154,7 @@ def _train(name: str, request: Request, seed: int, done: Callable[[], None]) -> 
     (places,) = fit_places([request.features], [plan], request.places, done)
     fitted = list(places.values())
     meta = origin_of(request, plan, Audit(request.label, {}), seed, fingerprint=task_fingerprint(request.acts))
-    return TrainedTask(name, request, fitted, ProbeResults([place.result for place in fitted], [], meta))
+    return TrainedProbes(name, request, fitted, ProbeResults([place.result for place in fitted], [], meta), numbers)
 
 
 def _checked(activations: Sequence[Activations]) -> list[Activations]:
@@ -167,7 +208,7 @@ def _brief(value: object) -> str:
     return ascii(text if len(text) <= 40 else f"{text[:12]}...")
 
 
-def _check_widths(tasks: Sequence[TrainedTask]) -> None:
+def _check_widths(tasks: Sequence[TrainedProbes]) -> None:
     first, *others = [[place.width for place in task.fitted] for task in tasks]
     for task, widths in zip(tasks[1:], others, strict=True):
         if widths != first:
@@ -192,29 +233,35 @@ def _classes(requests: Sequence[Request], names: Sequence[str]) -> tuple[list[np
     return numbers, notes
 
 
-def _resamples(request: Request, seed: int) -> Bootstrap:
-    """Resamples of the test rows of a task."""
-    rows, units = request.acts.splits == "test", resampling_units(request.acts.task)
-    return Bootstrap(int(rows.sum()), seed, None if units is None else np.asarray(units)[rows])
+Chosen = dict[tuple[str, str], Predictions]
+"""(trained on, tested on) -> the test predictions at the place that validation selects."""
 
 
 @one_thread()
-def _cells(
-    tasks: Sequence[TrainedTask], numbers: Sequence[np.ndarray], drawn: Sequence[Bootstrap]
-) -> list[TransferCell]:
-    """Every probe on every test split; one place of one task is in memory at a time."""
-    cells = {}
-    for j, test in enumerate(tasks):
-        request = test.request
-        rows = np.flatnonzero(request.acts.splits == "test")
+def tested_cells(trained: Sequence[TrainedProbes], tests: Sequence[TestRows]) -> tuple[list[TransferCell], Chosen]:
+    """The scores of every probe on all rows that it is tested on, and the predictions of the selected ones.
+
+    One place of one task is in memory at a time.
+    """
+    cells: dict[tuple[int, int, int], TransferCell] = {}
+    chosen: Chosen = {}
+    order = {name: i for i, name in enumerate(dict.fromkeys(one.name for one in trained))}
+    for _, same in itertools.groupby(enumerate(tests), lambda each: id(each[1].request)):
+        own = list(same)
+        request = own[0][1].request
         for k, place in enumerate(request.places):
-            probes = [train.fitted[k].fit.probe for train in tasks]
-            decided = decisions(probes, features_held(request.acts, place), rows)
-            for i, train in enumerate(tasks):
-                truth = _renumbered(request.labels[rows], numbers[j], numbers[i])
-                predictions = predictions_of(truth, decided[i], request.n_classes, probes[i])
-                cells[i, j, k] = transfer_cell((train.name, test.name), train.results, k, predictions, drawn[j])
-    return [cells[at] for at in sorted(cells)]
+            X = features_held(request.features, place)
+            for j, test in own:
+                tried = [one for one in trained if one.tested_on in (None, test.name)]
+                probes = [one.fitted[k].fit.probe for one in tried]
+                for one, probe, decided in zip(tried, probes, decisions(probes, X, test.rows), strict=True):
+                    truth = _renumbered(request.labels[test.rows], test.numbers, one.numbers)
+                    predictions = predictions_of(truth, decided, request.n_classes, probe)
+                    cell = _cell(one, k, test, predictions)
+                    cells[order[one.name], j, k] = cell
+                    if cell.chosen:
+                        chosen[one.name, test.name] = predictions
+    return [cells[at] for at in sorted(cells)], chosen
 
 
 def _renumbered(labels: np.ndarray, own: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -222,34 +269,24 @@ def _renumbered(labels: np.ndarray, own: np.ndarray, other: np.ndarray) -> np.nd
     return np.argsort(other)[own[labels]] if len(own) else labels
 
 
-def transfer_cell(
-    names: tuple[str, str], results: ProbeResults, k: int, predictions: Predictions, bootstrap: Bootstrap
-) -> TransferCell:
-    """The scores of one probe on one set of test rows.
-
-    Args:
-        names: of what it was trained on, and of what it is tested on.
-        results: of what it was trained on.
-        k: number of the layer.
-        predictions: for the test rows.
-        bootstrap: their resamples.
-    """
-    layer = results.layers[k]
+def _cell(one: TrainedProbes, k: int, test: TestRows, predictions: Predictions) -> TransferCell:
+    """The scores of the probe of layer number `k`."""
+    layer = one.results.layers[k]
     return TransferCell(
-        train_task=names[0],
-        test_task=names[1],
+        train_task=one.name,
+        test_task=test.name,
         point=layer.point,
         layer=layer.layer,
         C=layer.C,
         converged=layer.converged,
-        validation=layer.metrics.get("validation", {}).get(results.headline),
-        chosen=layer is results.best,
+        validation=layer.metrics.get("validation", {}).get(one.results.headline),
+        chosen=layer is one.results.best,
         metrics=metrics_of(predictions),
-        intervals=bootstrap.intervals(predictions),
+        intervals=test.bootstrap.intervals(predictions),
     )
 
 
-def _meta(tasks: Sequence[TrainedTask], notes: list[str]) -> dict[str, Any]:
+def _meta(tasks: Sequence[TrainedProbes], notes: list[str]) -> dict[str, Any]:
     first, n_classes = tasks[0].results.meta, tasks[0].request.n_classes
     metas = [task.results.meta for task in tasks]
     headline, more = _headline(tasks)
@@ -273,7 +310,7 @@ def _meta(tasks: Sequence[TrainedTask], notes: list[str]) -> dict[str, Any]:
     }
 
 
-def _headline(tasks: Sequence[TrainedTask]) -> tuple[str, list[str]]:
+def _headline(tasks: Sequence[TrainedProbes]) -> tuple[str, list[str]]:
     """The metric of the matrix: the tasks' own where they agree, else AUROC, with a note that says so."""
     metrics = {task.results.headline for task in tasks}
     if len(metrics) == 1:
@@ -281,7 +318,7 @@ def _headline(tasks: Sequence[TrainedTask]) -> tuple[str, list[str]]:
     return "auroc", ["Classes are imbalanced in some of the tasks, so AUROC is compared in all of them."]
 
 
-def _position_notes(tasks: Sequence[TrainedTask]) -> list[str]:
+def _position_notes(tasks: Sequence[TrainedProbes]) -> list[str]:
     positions = {task.name: task.results.meta["position"] for task in tasks}
     first, *others = positions.values()
     if all(position == first for position in others):
@@ -298,7 +335,7 @@ def _majority(request: Request) -> float:
 
 
 def _shared(
-    tasks: Sequence[TrainedTask], count: Callable[[Activations, Activations], dict[str, int]]
+    tasks: Sequence[TrainedProbes], count: Callable[[Activations, Activations], dict[str, int]]
 ) -> list[dict[str, Any]]:
     """Counts of each train split with each test split, also of one task; pairs that share nothing are left out."""
     pairs = itertools.product(tasks, repeat=2)

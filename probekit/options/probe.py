@@ -61,7 +61,6 @@ def _without(name: str, others: Iterable[str], what: str) -> tuple[Conflict, ...
 
 _OF_BY = "by={0.by!r} (--by) reads one token of each text at one layer at a time"
 _OF_NUISANCE = "--nuisance (nuisance=) reads one row of each text at one position"
-_OF_WITHIN = "--within (within=) makes a curve of each value of a column"
 _OF_SHIFT = "--shift-column (shift_column=) reads one row of each text on the task's splits"
 _ROWS = ("folds", "by", "aggregate")
 
@@ -269,8 +268,13 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
             "nothing leaks; leave it out",
         ),
         *_without("by", ("concatenate",), _OF_BY),
-        *_without("within", ("by", "shift_column"), _OF_WITHIN),
         *_without("nuisance", ("by", "aggregate"), _OF_NUISANCE),
+        Conflict(
+            "within",
+            lambda options: options.within == options.shift_column,
+            "the column {0.within!r:.40} is constant in each grid of --within (within=), so that nothing shifts there; "
+            "name another --shift-column (shift_column=)",
+        ),
         Conflict(
             "within",
             lambda options: options.within in (options.nuisance or ()),
@@ -301,7 +305,7 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
         for name, value in _usual(self).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        if self.by in (BY_POSITION, FROM_END) or not isinstance(self.position, list):
+        if self.by_position or not isinstance(self.position, list):
             return
         if len(self.position) == 1:
             object.__setattr__(self, "position", self.position[0])
@@ -310,6 +314,16 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
                 f"a probe reads one position of each text, and {len(self.position)} were given (--position, in Python "
                 "position=); name one, or make a curve for each of them with --by position (by='position')"
             )
+
+    @property
+    def by_position(self) -> bool:
+        """Whether each place in the text has a curve."""
+        return self.by in (BY_POSITION, FROM_END)
+
+    @property
+    def makes_grids(self) -> bool:
+        """Whether the results are grids: by position, by head, or a matrix of values."""
+        return self.by is not None or self.shift_column is not None
 
     @property
     def of_sequences(self) -> bool:

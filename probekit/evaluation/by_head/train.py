@@ -10,56 +10,34 @@ from dataclasses import replace
 
 import numpy as np
 
-from probekit.activations.activations import Activations
+from probekit.activations.activations import selected_from
 from probekit.errors import UsageError
-from probekit.evaluation.by_head.results import HeadResults
 from probekit.evaluation.by_position.columns import Column, fold_names
-from probekit.evaluation.by_position.train import GridColumns, GridPlan, GridRows, plan_rows, planned_column
+from probekit.evaluation.by_position.train import GridColumns, GridRows, planned_column
 from probekit.evaluation.fits.protocol import Protocol
-from probekit.evaluation.reading import checked_activations, of_rows, rows_read
-from probekit.evaluation.request import Request, check_requests, random_init_activations
-from probekit.evaluation.rows import Comparisons
+from probekit.evaluation.request import Request
 from probekit.options import CurvesArguments
 from probekit.points import HEAD_POINTS, KEY_POINTS, base_name
 
 
-def plan_by_head(acts: Activations, options: CurvesArguments, texts: Comparisons) -> GridPlan:
-    """The plan of a curve for each head; arguments and errors as in `plan_by_position`.
+def expand_heads(
+    request: Request, protocol: Protocol, headline: str, options: CurvesArguments
+) -> tuple[GridRows, GridColumns]:
+    """A column for each head, of the examples that the protocol uses.
 
     Raises:
         UsageError: a point without heads; activations that do not record how many there are.
     """
-    acts = checked_activations(acts)
-    if options.point is None and (with_heads := [point for point in acts.points if base_name(point) in HEAD_POINTS]):
-        options = replace(options, point=with_heads[0])
-    ((request,),) = check_requests(acts, options)
-    n_heads = heads_of(request)
-
-    def columns(rows: GridRows, headline: str) -> GridColumns:
-        used = np.flatnonzero(rows.used)
-        every = [Column(str(head), used, used, head=(head, n_heads)) for head in range(n_heads)]
-        first, majority = planned_column(every[0], rows, headline, options)
-        planned = [(replace(first, column=column), majority) for column in every]
-        origin = {"kept": list(acts.layout.positions), "few_texts": {}}
-        return GridColumns(every, planned, [None] * n_heads, origin | {"key_value": _is_key(request)})
-
-    noise = options.random_init
-    if noise is not None:
-        noise = random_init_activations(
-            noise, acts.task, request, request.places, lambda other: rows_read(other, options)
-        )
-        noise = of_rows(noise, request.rows)
-    rows, meta = plan_rows(request.acts, request, _all_rows, options, texts)
-    grid = columns(rows, meta["headline"])
-    return GridPlan(HeadResults, request.features, noise, request, rows, grid, meta | grid.origin)
-
-
-def _all_rows(acts: Activations, request: Request, protocol: Protocol) -> GridRows:
-    """One row for each example that the protocol uses."""
-    used = np.zeros(len(request.labels), dtype=bool)
+    n_heads, used = heads_of(request), np.zeros(len(request.labels), dtype=bool)
     used[np.concatenate(list(protocol.rows.values()))] = True
     splits = request.acts.task.splits if protocol.folds is None else fold_names(protocol.parts, len(used))
-    return GridRows(acts, request, request.labels, used, splits)
+    rows, own = GridRows(request.acts, request, request.labels, used, splits), np.flatnonzero(used)
+    every = [Column(str(head), own, own, head=(head, n_heads)) for head in range(n_heads)]
+    first, majority = planned_column(every[0], rows, headline, options)
+    planned = [(replace(first, column=column), majority) for column in every]
+    kept = selected_from(request.features, own)[0].layout.positions
+    origin = {"kept": list(kept), "few_texts": {}, "key_value": _is_key(request)}
+    return rows, GridColumns(every, planned, [None] * n_heads, origin)
 
 
 def heads_of(request: Request) -> int:

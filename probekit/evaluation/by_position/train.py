@@ -10,7 +10,7 @@ Axes: N texts, R rows of a point's tensor, n texts of one position, D width.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from probekit.activations.activations import Activations, ActivationSet, selecte
 from probekit.activations.layout import Layout
 from probekit.activations.store.reader import Store
 from probekit.errors import UsageError
+from probekit.evaluation.by_head.results import HeadResults
 from probekit.evaluation.by_position.chance import ABOVE_CHANCE, compare_with_chance
 from probekit.evaluation.by_position.columns import (
     FOLD,
@@ -45,8 +46,7 @@ from probekit.evaluation.fits.predict import part_of, pooled
 from probekit.evaluation.fits.protocol import Protocol, nested_protocol, split_protocol
 from probekit.evaluation.plan import CurvePlan, numbers_only, plan_curve
 from probekit.evaluation.quick import NO_P_VALUES as LEFT_OUT
-from probekit.evaluation.reading import positions_read
-from probekit.evaluation.request import Request, position_request, random_init_activations
+from probekit.evaluation.request import Request
 from probekit.evaluation.results.provenance import origin_of, random_origin
 from probekit.evaluation.rows import Comparisons, audited_protocol, resampling_units, task_fingerprint
 from probekit.evaluation.scores.bootstrap import MOST_KEPT, Bootstrap, fewest_groups
@@ -87,26 +87,29 @@ def _without_checks(planned: Sequence[PlannedColumn]) -> list[PlannedColumn]:
 
 
 def fit_columns(
-    acts: Activations, planned: Sequence[PlannedColumn], places: Sequence[Place], done: Callable[[], None]
+    acts: Activations,
+    columns: Sequence[tuple[PlannedColumn, np.ndarray]],
+    places: Sequence[Place],
+    done: Callable[[], None],
 ) -> list[list[FittedPlace]]:
-    """The fits of every position at every place: [positions][places].
+    """The fits of every column at every place: [columns][places].
 
-    Rows of a place are read in one pass, or in as many as memory needs. Positions are fitted at once, one in each
+    Rows of a place are read in one pass, or in as many as memory needs. Columns are fitted at once, one in each
     thread, where the probe allows it.
 
     Args:
-        acts: all rows.
-        planned: the positions.
+        acts: where the rows are read.
+        columns: positions or heads, and their rows in `acts`.
         places: of the curve.
-        done: for progress; called after each position of each place.
+        done: for progress; called after each column of each place.
     """
-    found: list[list[FittedPlace]] = [[] for _ in planned]
-    every = {id(one.plan): one.plan.bootstrap for one in planned}  # heads share one plan
+    found: list[list[FittedPlace]] = [[] for _ in columns]
+    every = {id(one.plan): one.plan.bootstrap for one, _ in columns}  # heads share one plan
     bootstraps = [each for each in every.values() if each is not None]
     too_many = sum(each.n_units * each.resamples for each in bootstraps) > MOST_KEPT
     for place in places:
-        for numbers in _passes(acts, place, planned):
-            fitted = _fit_pass(acts, place, [planned[number] for number in numbers], done)
+        for numbers in _passes(acts, place, columns):
+            fitted = _fit_pass(acts, place, [columns[number] for number in numbers], done)
             for number, each in zip(numbers, fitted, strict=True):
                 found[number].append(each)
         for each in bootstraps:  # thousands of cells would hold gigabytes
@@ -115,23 +118,24 @@ def fit_columns(
 
 
 def _fit_pass(
-    acts: Activations, place: Place, planned: Sequence[PlannedColumn], done: Callable[[], None]
+    acts: Activations, place: Place, columns: Sequence[tuple[PlannedColumn, np.ndarray]], done: Callable[[], None]
 ) -> list[FittedPlace]:
-    """The fits of some positions at one place, whose rows are read together."""
-    rows = np.unique(np.concatenate([one.column.rows for one in planned]))  # heads share theirs
+    """The fits of some columns at one place, whose rows are read together."""
+    rows = np.unique(np.concatenate([own for _, own in columns]))  # heads share theirs
     values = _read(acts, place, rows)
 
-    def features(one: PlannedColumn) -> Tensor:
-        own = values[torch.from_numpy(np.searchsorted(rows, one.column.rows)).to(values.device)]
+    def features(one: PlannedColumn, wanted: np.ndarray) -> Tensor:
+        own = values[torch.from_numpy(np.searchsorted(rows, wanted)).to(values.device)]
         return own if one.column.head is None else head_of(own, *one.column.head)
 
-    def fitted(one: PlannedColumn) -> FittedPlace:
-        (fits,) = fit_layers(checked_features(features(one), place, one.ids.__getitem__), [wanted_fits(one.plan)])
+    def fitted(column: tuple[PlannedColumn, np.ndarray]) -> FittedPlace:
+        one = column[0]
+        (fits,) = fit_layers(checked_features(features(*column), place, one.ids.__getitem__), [wanted_fits(one.plan)])
         return scored_place(place, fits, one.plan)
 
-    largest = max(planned, key=lambda one: len(one.ids))
-    plans = list({id(one.plan): one.plan for one in planned}.values())
-    return in_threads(fitted, planned, places_at_once(features(largest).float(), plans), done)
+    largest = max(columns, key=lambda column: len(column[1]))
+    plans = list({id(one.plan): one.plan for one, _ in columns}.values())
+    return in_threads(fitted, columns, places_at_once(features(*largest).float(), plans), done)
 
 
 def head_of(rows: Tensor, head: int, n_heads: int) -> Tensor:
@@ -141,22 +145,20 @@ def head_of(rows: Tensor, head: int, n_heads: int) -> Tensor:
     return rows.unflatten(1, (n_heads, -1))[:, head]
 
 
-def _passes(acts: Activations, place: Place, planned: Sequence[PlannedColumn]) -> list[list[int]]:
-    """Numbers of the positions that are read together: all, or as many as `MOST_SHARE` of the free memory holds."""
-    acts, _ = selected_from(acts, planned[0].column.rows)
+def _passes(acts: Activations, place: Place, columns: Sequence[tuple[PlannedColumn, np.ndarray]]) -> list[list[int]]:
+    """Numbers of the columns that are read together: all, or as many as `MOST_SHARE` of the free memory holds."""
     free = free_bytes(torch.device("cpu"))
-    most = None if free is None or not isinstance(acts, Store) else free * MOST_SHARE
-    width = acts.meta["widths"][list(acts).index(place)] if isinstance(acts, Store) else 0
-    if planned[0].column.head is not None:  # all heads are in the same rows
-        return [[*range(len(planned))]]
+    if free is None or not isinstance(acts, Store) or columns[0][0].column.head is not None:
+        return [[*range(len(columns))]]  # all heads are in the same rows
+    width = acts.meta["widths"][list(acts).index(place)]
     by_name: dict[str, list[int]] = {}  # a position of several label sets and probes has its rows in memory once
-    for number, one in enumerate(planned):
+    for number, (one, _) in enumerate(columns):
         by_name.setdefault(one.column.name, []).append(number)
     passes: list[list[int]] = []
     held = 0.0
     for numbers in by_name.values():
-        size = max(len(planned[number].ids) for number in numbers) * width * 4
-        if not passes or (most is not None and held + size > most):
+        size = len(np.unique(np.concatenate([columns[number][1] for number in numbers]))) * width * 4
+        if not passes or held + size > free * MOST_SHARE:
             passes.append([])
             held = 0.0
         passes[-1] += numbers
@@ -166,7 +168,6 @@ def _passes(acts: Activations, place: Place, planned: Sequence[PlannedColumn]) -
 
 def _read(acts: Activations, place: Place, rows: np.ndarray) -> Tensor:
     """These rows of a place, [len(rows), D]; `rows` rise. Of a store, only they are held, shard by shard."""
-    acts, rows = selected_from(acts, rows)
     if not isinstance(acts, Store):
         whole = acts._rows(place)
         return whole[torch.from_numpy(rows).to(whole.device)]
@@ -223,7 +224,6 @@ class GridPlan:
     """A grid before its fits.
 
     Attributes:
-        kind: of its results.
         acts: whose rows are read.
         noise: the same rows of a model with random weights, for a second grid; None for none.
         request: the labels, splits and places.
@@ -232,7 +232,6 @@ class GridPlan:
         meta: of the results, without what depends on the fits.
     """
 
-    kind: type[PositionResults]
     acts: Activations
     noise: Activations | None
     request: Request
@@ -246,60 +245,59 @@ class GridPlan:
         return len(self.grid.planned) * len(self.request.places) * (1 if self.noise is None else 2)
 
 
-def plan_by_position(acts: Activations, options: CurvesArguments, texts: Comparisons) -> GridPlan:
-    """The plan of a curve for each place in the text; arguments and errors as in `train_probes`.
-
-    Args:
-        acts: as in `train_probes`.
-        options: of the curves.
-        texts: what is known of the texts.
-
-    Raises:
-        DataError: no position has enough texts of each class in each split or fold.
-    """
-    task, acts = acts.task, positions_read(acts, options)
-
-    def columns(rows: GridRows, headline: str) -> GridColumns:
-        request, names = rows.request, rows.request.acts.label_names[rows.request.label]
-        every = [labelled(column, rows.used) for column in position_columns(acts.layout, options.by == FROM_END)]
-        least = options.least_texts
-        # the procedure of folds pools predictions of several positions, which therefore need the same classes
-        if names and request.label in acts.task.token_labels and options.folds is None:
-            every = [with_common_classes(one, rows.labels, rows.splits, len(names), least) for one in every]
-        kept, few = usable(every, rows.labels, rows.splits, names, least)
-        inputs = acts.task.targets if acts.points[0].startswith("decoder.") else acts.inputs
-        tokens = [token_of(column, acts.layout, inputs or [], SAME_TOKEN) for column in kept]
-        origin = {"kept": list(acts.layout.positions), "few_texts": few}
-        return GridColumns(kept, [planned_column(column, rows, headline, options) for column in kept], tokens, origin)
-
-    request = position_request(acts, options)
-    noise = options.random_init
-    if noise is not None:
-        noise = random_init_activations(
-            noise, task, request, request.places, lambda other: positions_read(other, options)
-        )
-    rows, meta = plan_rows(acts, request, _all_rows, options, texts)
-    grid = columns(rows, meta["headline"])
-    return GridPlan(PositionResults, acts, noise, request, rows, grid, meta | grid.origin)
-
-
-def plan_rows(
-    acts: Activations,
+def plan_grid(
     request: Request,
-    rows_of: Callable[[Activations, Request, Protocol], GridRows],
+    noise: Activations | None,
     options: CurvesArguments,
     texts: Comparisons,
-) -> tuple[GridRows, dict[str, Any]]:
-    """The rows of a request that its protocol uses, by `rows_of`, and what `meta` holds of them."""
+    expand: Callable[[Request, Protocol, str, CurvesArguments], tuple[GridRows, GridColumns]],
+) -> GridPlan:
+    """The plan of one grid.
+
+    Args:
+        request: the labels, splits and places.
+        noise: activations of random weights; None for none.
+        options: of the curves.
+        texts: what is known of the texts.
+        expand: gives the columns, for the rows of a protocol and a headline.
+
+    Raises:
+        DataError: as `audited_protocol`; no column has enough texts.
+    """
     begin = announcer(options.on_part)
     begin("comparing texts")
     audit, protocol = audited_protocol(request, options, texts)
     headline = _headline(request, protocol.train, options)
-    begin(f"planning {options.by}s" if options.by == BY_HEAD else "planning positions")
+    begin(f"planning {'positions' if options.by_position else 'heads'}")
     plan = plan_curve(request, protocol, options.seed, headline, intervals=options.intervals)
-    meta = origin_of(request, plan, audit, options.seed, options.drop_leaks, task_fingerprint(acts))
+    rows, grid = expand(request, protocol, headline, options)
+    meta = origin_of(request, plan, audit, options.seed, options.drop_leaks, task_fingerprint(rows.acts))
     meta |= {"metric": options.metric, "by": options.by, "least_texts": options.least_texts, "left_out": []}
-    return rows_of(acts, request, protocol), meta | {"random_init": random_origin(options.random_init)}
+    meta |= {"random_init": random_origin(options.random_init), **grid.origin}
+    return GridPlan(request.features, noise, request, rows, grid, meta)
+
+
+def expand_positions(
+    request: Request, protocol: Protocol, headline: str, options: CurvesArguments
+) -> tuple[GridRows, GridColumns]:
+    """A column for each place in the text.
+
+    Raises:
+        DataError: no position has enough texts of each class in each split or fold.
+    """
+    acts, rows = request.features, _all_rows(request, protocol)
+    names = request.acts.label_names[request.label]
+    every = [labelled(column, rows.used) for column in position_columns(acts.layout, options.by == FROM_END)]
+    least = options.least_texts
+    # the procedure of folds pools predictions of several positions, which therefore need the same classes
+    if names and request.label in acts.task.token_labels and options.folds is None:
+        every = [with_common_classes(one, rows.labels, rows.splits, len(names), least) for one in every]
+    kept, few = usable(every, rows.labels, rows.splits, names, least)
+    inputs = acts.task.targets if acts.points[0].startswith("decoder.") else acts.inputs
+    tokens = [token_of(column, acts.layout, inputs or [], SAME_TOKEN) for column in kept]
+    origin = {"kept": list(acts.layout.positions), "few_texts": few}
+    planned = [planned_column(column, rows, headline, options) for column in kept]
+    return rows, GridColumns(kept, planned, tokens, origin)
 
 
 Fits = list[list[FittedPlace]]
@@ -307,31 +305,36 @@ Fits = list[list[FittedPlace]]
 
 
 def fit_grids(plans: Sequence[GridPlan], done: Callable[[], None]) -> list[tuple[Fits, Fits | None]]:
-    """The fits of each grid, and those of random weights; grids that read the same activations read each place once.
+    """The fits of each grid, and those of random weights; a place is read once for all grids of the same places.
 
     `done` is called `plan.n_fits` times for each plan.
     """
-    own = _fit_together(plans, lambda plan: plan.acts, list, done)
-    if plans[0].noise is None:
+    every = [[one for one, _ in plan.grid.planned] for plan in plans]
+    own = _fit_together(plans, [plan.acts for plan in plans], every, done)
+    noises = [plan.noise for plan in plans if plan.noise is not None]
+    if not noises:
         return [(fitted, None) for fitted in own]
-    return list(zip(own, _fit_together(plans, lambda plan: plan.noise, _without_checks, done), strict=True))
+    return list(zip(own, _fit_together(plans, noises, map(_without_checks, every), done), strict=True))
 
 
 def _fit_together(
     plans: Sequence[GridPlan],
-    source: Callable[[GridPlan], Any],
-    columns: Callable[[list[PlannedColumn]], list[PlannedColumn]],
+    sources: Sequence[Activations],
+    planned: Iterable[Sequence[PlannedColumn]],
     done: Callable[[], None],
 ) -> list[Fits]:
-    """The fits of each grid, of those `columns` of it, from the activations `source`."""
+    """The fits of each grid's columns, from activations of its own."""
     found: dict[int, Fits] = {}
-    together: dict[tuple[Any, ...], list[int]] = {}
-    for number, plan in enumerate(plans):
-        together.setdefault((id(source(plan)), *plan.request.places), []).append(number)
-    for numbers in together.values():
-        first, each = plans[numbers[0]], [columns([one for one, _ in plans[i].grid.planned]) for i in numbers]
-        fitted = iter(fit_columns(source(first), list(itertools.chain(*each)), first.request.places, done))
-        found |= {number: list(itertools.islice(fitted, len(own))) for number, own in zip(numbers, each, strict=True)}
+    together: dict[tuple[Any, ...], list[tuple[int, Activations, list[tuple[PlannedColumn, np.ndarray]]]]] = {}
+    for number, (plan, source, own) in enumerate(zip(plans, sources, planned, strict=True)):
+        acts, _ = selected_from(source, own[0].column.rows)
+        columns = [(one, selected_from(source, one.column.rows)[1]) for one in own]
+        together.setdefault((id(acts), *plan.request.places), []).append((number, acts, columns))
+    for grids in together.values():
+        number, acts, _ = grids[0]
+        columns = [column for _, _, own in grids for column in own]
+        fitted = iter(fit_columns(acts, columns, plans[number].request.places, done))
+        found |= {number: list(itertools.islice(fitted, len(own))) for number, _, own in grids}
     return [found[number] for number in range(len(plans))]
 
 
@@ -365,7 +368,7 @@ def grid_results(plan: GridPlan, options: CurvesArguments, fitted: Fits, noisy: 
         }
     if noisy is not None and cells:
         meta["over_random"] = _over_random(cells, curves, fitted, noisy, plan, options)
-    return plan.kind(curves, meta)
+    return (HeadResults if options.by == BY_HEAD else PositionResults)(curves, meta)
 
 
 def _headline(request: Request, train: np.ndarray, options: CurvesArguments) -> str:
@@ -376,12 +379,12 @@ def _headline(request: Request, train: np.ndarray, options: CurvesArguments) -> 
     return default_metric(np.bincount(labels, minlength=request.n_classes) if request.n_classes else [])
 
 
-def _all_rows(acts: Activations, request: Request, protocol: Protocol) -> GridRows:
+def _all_rows(request: Request, protocol: Protocol) -> GridRows:
     """Labels and splits, or folds, of every row; the protocol is of the rows of the request."""
-    layout, label = acts.layout, request.label
-    counts = layout.counts(request.places[0])
+    acts, label = request.features, request.label
+    counts = acts.layout.counts(request.places[0])
     text = np.repeat(np.arange(len(counts)), counts)
-    by_token = label in acts.task.token_labels and layout.is_ragged
+    by_token = label in acts.task.token_labels and acts.layout.is_ragged
     own = text if by_token else np.arange(len(counts))  # the text of each row that a request may have
     asked = np.arange(len(own)) if request.rows is None else request.rows
     is_kept = np.isin(np.arange(len(asked)), np.concatenate(list(protocol.rows.values())))
@@ -389,12 +392,15 @@ def _all_rows(acts: Activations, request: Request, protocol: Protocol) -> GridRo
     dropped[asked[~is_kept]] = True  # leaks
     splits = acts.task.splits.astype("<U10")
     splits[own[asked]] = request.acts.task.splits  # validation rows may have been carved
+    if request.group is not None:
+        dropped |= ~request.group.rows
+        splits[~np.isin(np.arange(len(splits)), own[request.group.rows])] = ""
     if protocol.folds is not None:
         splits = fold_names([own[asked[part]] for part in protocol.parts], len(counts))
     if by_token:
         labels, used = np.asarray(acts.at(ALL).labels[label]), ~dropped
     elif label in acts.task.token_labels:
-        each = [np.asarray(acts.at(name).labels[label]) for name in layout.positions]
+        each = [np.asarray(acts.at(name).labels[label]) for name in acts.layout.positions]
         labels, used = np.stack(each, axis=1).reshape(len(text), *each[0].shape[1:]), ~dropped[text]
     else:
         labels, used = np.asarray(acts.labels[label])[text], ~dropped[text]
@@ -514,7 +520,11 @@ def _resamples(texts: np.ndarray, plan: GridPlan, options: CurvesArguments) -> B
     """Resamples of these texts; None for no intervals."""
     if not options.intervals:
         return None
-    units = resampling_units(plan.rows.acts.task)
+    task, group = plan.rows.acts.task, plan.request.group
+    if group is not None and options.by_position:
+        every = np.flatnonzero(plan.rows.splits)  # the texts of the group
+        task, texts = task.subset(every), np.searchsorted(every, texts)
+    units = resampling_units(task)
     return Bootstrap(len(texts), options.seed, None if units is None else np.asarray(units)[texts])
 
 

@@ -7,6 +7,7 @@ Values are categories, or numbers cut at the quartiles of train.
 Axes: N examples, T values.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,26 +16,23 @@ from scipy.stats import t
 
 from probekit.activations.activations import Activations
 from probekit.errors import DataError
-from probekit.evaluation.curve import FittedPlace, announcer, fit_places, ticker
-from probekit.evaluation.fits.predict import decisions, predictions_of
+from probekit.evaluation.curve import Fitted, announcer, fit_places, ticker
 from probekit.evaluation.fits.protocol import Protocol, split_protocol
-from probekit.evaluation.fits.stream import features_held
 from probekit.evaluation.plan import CurvePlan, plan_curve
-from probekit.evaluation.request import Request, check_request
-from probekit.evaluation.results.data import TransferCell
+from probekit.evaluation.request import Request
 from probekit.evaluation.results.provenance import origin_of
 from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.results.surface_note import shift_text
 from probekit.evaluation.results.transfer_results import TransferResults
 from probekit.evaluation.results.verdict import chance_level
-from probekit.evaluation.rows import Comparisons, audited_protocol, resampling_units
+from probekit.evaluation.rows import Comparisons, audited_protocol
 from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap, fewest_groups, groups_note
 from probekit.evaluation.scores.metrics import Predictions, check_metric
 from probekit.evaluation.scores.score import for_metric, value_of
 from probekit.evaluation.surface.values import MOST_VALUES, has_rows, rows_by_value
-from probekit.evaluation.transfer import transfer_cell
-from probekit.machine.threads import one_thread
+from probekit.evaluation.transfer import Chosen, TestRows, TrainedProbes, resampled_rows, tested_cells
 from probekit.options import CurvesArguments
+from probekit.points import Place
 from probekit.tasks.quality.audit import Audit
 from probekit.text import listed
 
@@ -107,119 +105,105 @@ ALL_OTHERS = "all others"
 
 
 @dataclass(frozen=True, eq=False)
-class _Trained:
-    """The probes that were trained on some values.
+class ShiftPlan:
+    """A shift before its fits.
 
     Attributes:
-        name: the value, or `ALL_OTHERS`.
-        without: the only value that was left out, for `ALL_OTHERS`.
-        fitted: its places.
-        results: their numbers.
+        request: the labels, splits and places.
+        values: of the column.
+        protocol: all rows in use.
+        whole: fits and scores of all rows, whose headline is that of every value.
+        trained: for each set of probes the value that is trained on, or `ALL_OTHERS`, and the only one that it is
+            tested on, or None.
+        plans: the fits of each set of probes.
+        meta: of the results, without what depends on the fits.
     """
 
-    name: str
-    without: str | None
-    fitted: list[FittedPlace]
-    results: ProbeResults
+    request: Request
+    values: ShiftValues
+    protocol: Protocol
+    whole: CurvePlan
+    trained: list[tuple[str, str | None]]
+    plans: list[CurvePlan]
+    meta: dict[str, Any]
 
 
-def train_by_shift(acts: Activations, options: CurvesArguments, texts: Comparisons) -> TransferResults:
-    """The matrix of a column: train on the rows, test on the columns; errors as in `train_probes`.
-
-    Its last row is trained on all values but the tested one, if there are three or more.
+def plan_shift(request: Request, options: CurvesArguments, texts: Comparisons) -> ShiftPlan:
+    """The probes of each value and, of three or more, those of all but each tested one; errors as in `train_probes`.
 
     Raises:
         DataError: fewer than two values with enough rows of each class.
     """
     column = options.shift_column
     assert column is not None
-    request, begin = check_request(acts, options), announcer(options.on_part)
     metric = None if options.metric is None else check_metric(options.metric, request.n_classes)
-    begin("comparing texts")
+    announcer(options.on_part)("comparing texts")
     audit, protocol = audited_protocol(request, options, texts)
     values = shift_values(request.acts, column, request.label, request.labels, protocol.rows, options.least_texts)
-    begin("fitting probes")
     whole = plan_curve(request, protocol, options.seed, metric, intervals=False)
-    trained = _trained(request, values, protocol, whole, options)
-    begin("testing on all values")
-    cells, compared = _cells(request, values, trained, protocol, options.seed)
-    meta = _meta(request, whole, audit, options)
-    meta |= {"tasks": values.tested, "rows": list(dict.fromkeys(one.name for one in trained))}
-    meta |= {"majority": _majority(request, values, protocol) if request.n_classes else None}
-    several = ALL_OTHERS in meta["rows"]
-    shift = {"column": column, "left_out": values.left_out, "several": several, **_change(compared, whole.headline)}
-    notes = (
-        [f"Mean over the tested values: {shift_text(shift)}, paired on test."] if shift["change"] is not None else []
-    )
-    notes += _values_notes(column, values, options.least_texts)
-    notes += [few] if (few := groups_note(fewest_groups(drawn for _, _, drawn in compared))) else []
-    notes += [f"Audit: {'; '.join(findings[:3])}."] if (findings := meta["audit"].get("findings")) else []
-    return TransferResults(cells, {**meta, "shift": shift, "notes": notes})
-
-
-def _trained(
-    request: Request, values: ShiftValues, protocol: Protocol, whole: CurvePlan, options: CurvesArguments
-) -> list[_Trained]:
-    """The probes of each value and, of three or more, those of all but each tested one; a place is read once."""
     wanted: list[tuple[str, str | None, np.ndarray]] = [(one, None, values.of == one) for one in values.trained]
     known = np.array([value is not None for value in values.of.tolist()])
     if len({*values.trained, *values.tested}) > 2 and all({*values.trained} - {one} for one in values.tested):
         wanted += [(ALL_OTHERS, one, known & (values.of != one)) for one in values.tested]
     used = np.zeros(len(values.of), dtype=bool)
     used[np.concatenate(list(protocol.rows.values()))] = True
-    splits, plans = request.acts.task.splits, []
-    for _, _, rows in wanted:
-        own = split_protocol(splits, rows & used)
-        plans.append(plan_curve(request, own, options.seed, whole.headline, intervals=False))
-    done = ticker(options.on_progress, len(request.places))
-    fitted = fit_places([request.features] * len(plans), plans, request.places, done)
-    return [
-        _Trained(name, without, list(own.values()), _results(own.values(), plan))
-        for (name, without, _), plan, own in zip(wanted, plans, fitted, strict=True)
-    ]
+    own = [split_protocol(request.acts.task.splits, rows & used) for _, _, rows in wanted]
+    plans = [plan_curve(request, each, options.seed, whole.headline, intervals=False) for each in own]
+    meta = _meta(request, whole, audit, options)
+    return ShiftPlan(request, values, protocol, whole, [(name, on) for name, on, _ in wanted], plans, meta)
 
 
-def _results(fitted: Any, plan: CurvePlan) -> ProbeResults:
-    return ProbeResults([place.result for place in fitted], [], {"headline": plan.headline})
+def fit_shifts(shifts: Sequence[ShiftPlan], options: CurvesArguments) -> list[TransferResults]:
+    """The matrix of each, whose rows were trained on; a place is read once for all shifts of the same places."""
+    begin = announcer(options.on_part)
+    begin("fitting probes")
+    together: dict[tuple[Place, ...], list[int]] = {}
+    for number, shift in enumerate(shifts):
+        together.setdefault(tuple(shift.request.places), []).append(number)
+    done = ticker(options.on_progress, sum(len(places) for places in together))
+    fits: dict[int, list[Fitted]] = {}
+    for places, numbers in together.items():
+        sources = [shifts[i].request.features for i in numbers for _ in shifts[i].plans]
+        fitted = iter(fit_places(sources, [plan for i in numbers for plan in shifts[i].plans], places, done))
+        fits |= {i: [next(fitted) for _ in shifts[i].plans] for i in numbers}
+    begin("testing on all values")
+    return [_results(shift, fits[number], options) for number, shift in enumerate(shifts)]
+
+
+def _results(shift: ShiftPlan, fits: Sequence[Fitted], options: CurvesArguments) -> TransferResults:
+    """The matrix of one shift; its last row is trained on all values but the tested one, if there are three or more."""
+    request, values, headline = shift.request, shift.values, shift.whole.headline
+    trained = []
+    for (name, on), own in zip(shift.trained, fits, strict=True):
+        places = [own[place] for place in request.places]
+        results = ProbeResults([place.result for place in places], [], {"headline": headline})
+        trained.append(TrainedProbes(name, request, places, results, tested_on=on))
+    rows = shift.protocol.test
+    tests = [resampled_rows(one, request, rows[values.of[rows] == one], options.seed) for one in values.tested]
+    cells, chosen = tested_cells(trained, tests)
+    compared, names = _pairs(chosen, tests), list(dict.fromkeys(one.name for one in trained))
+    column = options.shift_column
+    meta = {**shift.meta, "tasks": values.tested, "rows": names}
+    meta |= {"majority": _majority(request, values, shift.protocol) if request.n_classes else None}
+    change = _change(compared, headline)
+    record = {"column": column, "left_out": values.left_out, "several": ALL_OTHERS in names, **change}
+    notes = []
+    if record["change"] is not None:
+        notes.append(f"Mean over the tested values: {shift_text(record)}, paired on test.")
+    notes += _values_notes(str(column), values, options.least_texts)
+    notes += [few] if (few := groups_note(fewest_groups(drawn for _, _, drawn in compared))) else []
+    notes += [f"Audit: {'; '.join(findings[:3])}."] if (findings := meta["audit"].get("findings")) else []
+    return TransferResults(cells, {**meta, "shift": record, "notes": notes})
 
 
 Compared = list[tuple[Predictions, Predictions, Bootstrap]]
 
 
-@one_thread()
-def _cells(
-    request: Request, values: ShiftValues, trained: list[_Trained], protocol: Protocol, seed: int
-) -> tuple[list[TransferCell], Compared]:
-    """Every probe on the test rows of every value; and for each value its own probe and that of all others there."""
-    units = resampling_units(request.acts.task)
-    test = {one: protocol.test[values.of[protocol.test] == one] for one in values.tested}
-    draws = {
-        one: Bootstrap(len(rows), seed, None if units is None else np.asarray(units)[rows])
-        for one, rows in test.items()
-    }
-    cells: dict[tuple[str, str, int], TransferCell] = {}
-    chosen: dict[tuple[str, str], Predictions] = {}
-    for k, place in enumerate(request.places):
-        X = features_held(request.features, place)
-        for value, rows in test.items():
-            own = [one for one in trained if one.without in (None, value)]
-            probes = [one.fitted[k].fit.probe for one in own]
-            for one, decided in zip(own, decisions(probes, X, rows), strict=True):
-                predictions = predictions_of(request.labels[rows], decided, request.n_classes, one.fitted[k].fit.probe)
-                cells[one.name, value, k] = transfer_cell((one.name, value), one.results, k, predictions, draws[value])
-                if one.results.layers[k] is one.results.best:
-                    chosen[one.name, value] = predictions
-    order = {name: i for i, name in enumerate(dict.fromkeys(one.name for one in trained))}
-    columns = {name: i for i, name in enumerate(values.tested)}
-    cells = dict(sorted(cells.items(), key=lambda each: (order[each[0][0]], columns[each[0][1]], each[0][2])))
-    return list(cells.values()), _pairs(chosen, draws)
-
-
-def _pairs(chosen: dict[tuple[str, str], Predictions], draws: dict[str, Bootstrap]) -> Compared:
+def _pairs(chosen: Chosen, tests: Sequence[TestRows]) -> Compared:
     """For each value that has both, the predictions of its own probe and of the others'."""
     others = any(name == ALL_OTHERS for name, _ in chosen)
     found = []
-    for value, bootstrap in draws.items():
+    for value, bootstrap in ((test.name, test.bootstrap) for test in tests):
         rival = [
             one
             for (name, on), one in chosen.items()

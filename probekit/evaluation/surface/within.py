@@ -22,8 +22,7 @@ class RowGroup:
     Attributes:
         column: its name.
         value: that all of them have.
-        rows: bool [N].
-        unlabelled: how many rows with the value have no label.
+        rows: bool [N], with a label or without.
         left_out: values without a curve -> why; one for all groups of a label set, to which those are added whose rows
             turn out not to be enough once they are divided.
     """
@@ -31,7 +30,6 @@ class RowGroup:
     column: str
     value: str
     rows: np.ndarray
-    unlabelled: int = 0
     left_out: dict[str, str] = field(default_factory=dict)
 
 
@@ -70,8 +68,4 @@ def row_groups(acts: Activations, options: CurvesArguments, label: str) -> list[
             f"no value of {name!a:.80} has enough rows of each class of {label!a:.80} for a curve (--within); it has "
             f"{found}; take fewer (--least-texts), add rows, or name another column"
         )
-    groups = []
-    for value in kept[:MOST_VALUES]:
-        own = values == value
-        groups.append(RowGroup(name, value, has_label & own, int((own & ~has_label).sum()), left_out))
-    return groups
+    return [RowGroup(name, value, values == value, left_out) for value in kept[:MOST_VALUES]]
