@@ -8,7 +8,7 @@ import inspect
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from probekit.errors import DataError, UsageError
 from probekit.evaluation.fits.sequences import labels_of_texts
 from probekit.evaluation.fits.stream import check_room
 from probekit.evaluation.reading import acts_read, checked_activations, one_position, position_of
+from probekit.evaluation.surface.columns import OF_TOKENS, is_computed
 from probekit.evaluation.surface.within import RowGroup, row_groups
 from probekit.options import CurveOptions, CurvesArguments
 from probekit.options.curve import SEQUENCE_NAMES
@@ -128,8 +129,7 @@ def check_requests(acts: Activations, options: CurvesArguments) -> list[list[Req
     if options.by_position:
         if pairs := [point for point, _ in curves if point in PAIR_POINTS]:
             raise UsageError(f"{pairs[0]} has a row for each pair of tokens, not for each position; name another point")
-        tokens = _tokens_of(acts)
-        rows = {label: tokens(label) for label in labels}
+        rows = _rows_of_labels(acts, labels, options.within)
     groups = _groups(rows, options)
     sets = [_of_probes(rows[label], options, label, group) for label, own in groups.items() for group in own]
     requests = [each for own in sets for each in own]
@@ -209,16 +209,21 @@ def _with_validation(made: list[list[Request]], options: CurvesArguments) -> lis
     return [[replace(each, acts=known[each.rows_key]) if chooses(each) else each for each in own] for own in made]
 
 
-def _tokens_of(acts: Activations) -> Callable[[str], Activations]:
-    """For each label set the rows that have its labels: texts, every token, or the tokens of one position."""
+def _rows_of_labels(acts: Activations, labels: Sequence[str], within: str | None) -> dict[str, Activations]:
+    """For each label set the rows that have its labels: texts, every token, or the tokens of one position.
+
+    Raises:
+        UsageError: values of the token that is read, where each text has several.
+    """
+    if not acts.layout.is_ragged and within in OF_TOKENS and is_computed(acts, within):
+        raise UsageError(
+            f"{within} (--within) is of the token that is read, and several of each text are; name a column of texts, "
+            "or give one position alone"
+        )
     every = acts.at(ALL) if acts.layout.is_ragged and acts.task.token_labels else acts
-
-    def rows(label: str) -> Activations:
-        if label not in acts.task.token_labels:
-            return acts
-        return every if acts.layout.is_ragged else _most_varied(acts, label)
-
-    return rows
+    of_tokens = [label for label in labels if label in acts.task.token_labels]
+    found = {label: every if acts.layout.is_ragged else _most_varied(acts, label) for label in of_tokens}
+    return {label: found.get(label, acts) for label in labels}
 
 
 def _most_varied(acts: Activations, label: str) -> Activations:

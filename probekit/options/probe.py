@@ -224,7 +224,8 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
         "label set.",
         notes="Each is fitted, chosen and tested on these rows alone. Frequency is how often the token (or word) that "
         "is read is read in train; many numbers are cut at the quartiles of train. Values with fewer rows of a class "
-        "than `least_texts` in train or test have no curve. The call returns `ProbeCurves`.",
+        "than `least_texts` in train or test have no curve. The call returns `ProbeCurves`, and with `by` or "
+        "`shift_column`, a grid for each value, `ProbeGrids`.",
         metavar="COLUMN",
         heading=READ,
     )
@@ -244,7 +245,7 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
         notes="A kept column, another label set, length (in words), tokens, position or frequency; many numbers are "
         "cut at the quartiles of train. C and layer are chosen on validation rows of the training values. With three "
         "values or more the last row is trained on all values but the tested one. The call returns "
-        "`TransferResults`; of several points, label sets or probes `ProbeGrids`.",
+        "`TransferResults`; of several points, label sets or probes, and with `within`, `ProbeGrids`.",
         metavar="NAME",
     )
     baselines: bool | None = option(
@@ -386,8 +387,7 @@ class CurvesArguments(ProbeArguments):
         None,
         "Several probes, a curve for each: a list of names, classes or instances.",
         Kind(_several_probes),
-        notes="They share rows, control tasks and baselines, and without `by` and `shift_column` read each place once. "
-        "C is for those that have one.",
+        notes="They share rows, control tasks and baselines, and read each place once. C is for those that have one.",
         flag=None,
     )
     labels: Any = option(

@@ -11,6 +11,7 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.patches import Rectangle
 
 from probekit.charts.palette import GREY, INK, short
+from probekit.evaluation.results.coordinates import within_text
 from probekit.evaluation.results.data import TransferCell, TransferData
 from probekit.evaluation.results.surface_note import short_shift_text
 from probekit.evaluation.results.wording import metric_name, position_name
@@ -157,7 +158,8 @@ def _at(row: Sequence[TransferCell]) -> str:
 
 def _write_headings(results: TransferData, ax: Axes, title: str | None) -> None:
     meta = results.meta
-    read = f"{printable(meta['point'])}, {position_name(meta['position'])}; {printable(meta['probe'])} probe"
+    rows = f", {short(rows)}" if (rows := within_text(meta)) else ""
+    read = f"{printable(meta['point'])}, {position_name(meta['position'])}{rows}; {printable(meta['probe'])} probe"
     shown = f"test {metric_name(results.headline)}, 95% interval; white: chance level, {meta['chance']:.2f}"
     own = f"Transfer between tasks in {short(meta['model'])}"
     notes = [read, shown]

@@ -168,7 +168,8 @@ def title_of_run(run: ReportRun) -> str:
     if isinstance(run.results, TransferResults):
         shift = meta.get("shift")
         what = f"shift of {printable(meta['label'])} over {printable(shift['column'])}" if shift else "transfer"
-        return f"{what} in {printable(meta['model'])}: {printable(meta['point'])}"
+        parts = [str(meta["point"]), within_text(meta)]
+        return f"{what} in {printable(meta['model'])}: {', '.join(printable(part) for part in parts if part)}"
     parts = [str(meta[key]) for key in ("label", "point", "probe") if meta.get(key)]
     parts += [within] if (within := within_text(meta)) else []
     if isinstance(run.results, PositionResults):

@@ -26,7 +26,7 @@ COLUMNS = {
     "test_task": _TEXT,
     "position": _TEXT,  # the token that is read
     "by": _TEXT,  # what there is a curve or a cell for each of: "position", "head", "within COLUMN", "shift of COLUMN"
-    "at": _TEXT,  # which of them
+    "at": _TEXT,  # which of them; of a grid of a value both are named: "head within COLUMN", "3, VALUE"
     "token": _TEXT,  # its text
     "point": _TEXT,
     "layer": _WHOLE,

@@ -28,6 +28,7 @@ from probekit.scoring.find import find_results
 from probekit.selections import Selection
 from probekit.side_by_side import compare
 from probekit.tasks.base import Task
+from probekit.tasks.fields import UNLABELLED
 from probekit.verbs.train_probes import train_probes
 
 N, H, K = 180, 3, 4
@@ -396,3 +397,26 @@ def test_grids_of_the_same_rows_read_each_place_once(monkeypatch: pytest.MonkeyP
         found: Any = train_probes(acts, by=by, random_init=noise, **several)
         assert len(found) == 4
         assert sorted(reads) == sorted(2 * [place for place in acts if place.point in found.points])
+
+
+@pytest.mark.parametrize(
+    ("by", "more"), [("head", {"position": "last"}), ("position", {"position": ["first", "last"]})]
+)
+def test_grids_read_each_place_once_whatever_rows_and_positions(
+    by: str, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows without a label in one of the label sets, and positions that are selected from all tokens."""
+    reads: list[Place] = []
+    rows = ActivationSet._rows
+    acts = tokens_of()
+    other = np.where(np.arange(N) % 5 == 0, -1, OTHER)
+    labels = {"two": LABEL, "three": other}
+    task = replace(acts.task, labels=labels, info={UNLABELLED: {"three": int((other < 0).sum())}})
+    meta = {**acts.meta, "points": ["z"], "config": {"n_heads": H}}
+    acts = ActivationSet({Place("z", place.layer): x for place, x in acts.items()}, task, meta, acts.layout)
+    monkeypatch.setattr(ActivationSet, "_rows", lambda self, place: reads.append(place) or rows(self, place))
+    found: Any = train_probes(acts, by=by, labels=["two", "three"], probes=["logistic", "mean-diff"], **more, **HOW)
+    assert len(found) == 4
+    assert sorted(reads) == sorted(acts)
+    alone: Any = train_probes(acts, by=by, label="three", probe="logistic", **more, **HOW)
+    assert_same(found["three", "z", "logistic"], alone)

@@ -11,7 +11,7 @@ from probekit.evaluation.by_position.data import PositionCurve, PositionData, be
 from probekit.evaluation.results.checks import check_curve_layers, check_label_classes, check_probe
 from probekit.evaluation.results.files import as_entry, is_saved, load_hashed
 from probekit.evaluation.results.meta import GridRecord, SavedPart
-from probekit.evaluation.results.rows import about_curve, place_cells, procedure_rows, score_rows
+from probekit.evaluation.results.rows import about_curve, grid_cells, place_cells, procedure_rows, score_rows
 from probekit.files.records import MISSING, ensure, inside
 from probekit.options.probe import BY_HEAD, BY_POSITION
 from probekit.results.files import probe_hash, reading, write_results
@@ -52,8 +52,8 @@ def position_rows(data: PositionData) -> list[TableRow]:
     about, selected = about_curve(data.meta), None if data.quoted is None else data.quoted.layer
     rows: list[TableRow] = []
     for one in data.positions:
-        at = {"by": noun_of(data), "at": one.position, "token": one.token}
-        at |= {} if at["by"] == BY_HEAD else {"position": one.position}
+        at = {**grid_cells(data.meta, noun_of(data), one.position), "token": one.token}
+        at |= {} if noun_of(data) == BY_HEAD else {"position": one.position}
         for kind, layers in (("probe", one.layers), ("random-init", one.random_init)):
             for i, layer in enumerate(layers):
                 where = {"kind": kind, **place_cells(layer, data.meta["n_layers"])}
@@ -68,7 +68,8 @@ def position_rows(data: PositionData) -> list[TableRow]:
     if (random := data.meta.get("over_random")) is not None and random["over"] is not None:
         ahead = {"value": random["over"], **ends_of(random["interval"]), "n": random["n"]}
         found.append({"kind": "lead", "name": "random init", "split": "test", "metric": data.headline, **ahead})
-    return rows + [{**about, "by": noun_of(data), "point": data.meta["point"], **row} for row in found]
+    about |= grid_cells(data.meta, noun_of(data))
+    return rows + [{**about, "point": data.meta["point"], **row} for row in found]
 
 
 def save_positions(data: PositionData, folder: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from probekit.evaluation.by_position.data import PositionCurve, PositionData, best_layer, nothing_selected, noun_of
 from probekit.evaluation.results.cautions import cautions
+from probekit.evaluation.results.coordinates import within_text
 from probekit.evaluation.results.verdict import chance_level, not_above_chance, standing
 from probekit.evaluation.results.wording import decoding, interval_text, metric_name, number_text
 from probekit.evaluation.scores.bootstrap import groups_note
@@ -44,7 +45,8 @@ def positions_title(data: PositionData) -> str:
     """Label, model, task and point."""
     meta = data.meta
     names = {key: printable(meta[key]) for key in ("label", "model", "task")}
-    return f"{decoding(names)}: {printable(meta['point'])} by {noun_of(data)}"
+    rows = f", {printable(rows)}" if (rows := within_text(meta)) else ""
+    return f"{decoding(names)}: {printable(meta['point'])} by {noun_of(data)}{rows}"
 
 
 def positions_verdict(data: PositionData) -> list[str]:

@@ -3,7 +3,13 @@
 from collections.abc import Sequence
 
 from probekit.evaluation.results.cautions import cautions
-from probekit.evaluation.results.coordinates import coordinate_titles, coordinates, curve_keys, shown_coordinates
+from probekit.evaluation.results.coordinates import (
+    HasMeta,
+    coordinate_titles,
+    coordinates,
+    curve_keys,
+    shown_coordinates,
+)
 from probekit.evaluation.results.data import NOT_SELECTED, LayerResult, ProbeData
 from probekit.evaluation.results.verdict import chance_of, verdict
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name, quick_note
@@ -46,7 +52,7 @@ def curves_notes(curves: Sequence[ProbeData]) -> list[str]:
     most = max(curves, key=lambda curve: len(curve.meta.get("left_out") or []))  # some have less to leave out
     names = [", ".join(key) for key in curve_keys(curves)]
     notes = [*quick_note(most.meta), _selection_note(curves), *_verdicts(curves, names)]
-    notes += _within_notes(curves)
+    notes += within_notes(curves, "curve")
     notes += [f"Caution: {'; '.join(warned)}."] if warned else []
     notes += dict.fromkeys(few for curve in curves if (few := groups_note(curve.meta.get("test_groups"))))
     named = list(zip(names, curves, strict=True))
@@ -67,20 +73,20 @@ def _verdicts(curves: Sequence[ProbeData], names: Sequence[str]) -> list[str]:
     return [f"{poor}: {listed(of, between='; ')}." for poor, of in found.items()]
 
 
-def _within_notes(curves: Sequence[ProbeData]) -> list[str]:
+def within_notes(curves: Sequence[HasMeta], noun: str) -> list[str]:
     """That curves of other rows cannot be compared like those of the same rows, and the values without a curve."""
     every = [curve.meta["within"] for curve in curves if curve.meta.get("within")]
     if not every:
         return []
     column = every[0]["column"]
-    note = f"Each curve is fitted, chosen and tested on the rows with one value of {column!a:.40} alone; "
+    note = f"Each {noun} is fitted, chosen and tested on the rows with one value of {column!a:.40} alone; "
     notes = [f"{note}chance levels and numbers of rows differ."]
     for label in dict.fromkeys(str(curve.meta["label"]) for curve in curves):
         own = [curve.meta["within"]["left_out"] for curve in curves if str(curve.meta["label"]) == label]
         left_out = {value: why for one in own for value, why in one.items()}
         if left_out:
             told = listed([f"{value!a:.40} ({why})" for value, why in left_out.items()], most=4)
-            notes.append(f"Values of {column!a:.40} without a curve of {label!a:.40}: {told}; see --least-texts.")
+            notes.append(f"Values of {column!a:.40} without a {noun} of {label!a:.40}: {told}; see --least-texts.")
     return notes
 
 

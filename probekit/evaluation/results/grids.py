@@ -10,6 +10,8 @@ from probekit.evaluation.by_position.data import noun_of
 from probekit.evaluation.by_position.files import position_rows
 from probekit.evaluation.by_position.report import positions_notes, positions_verdict
 from probekit.evaluation.by_position.results import PositionResults
+from probekit.evaluation.results.coordinates import coordinates
+from probekit.evaluation.results.curves_report import within_notes
 from probekit.evaluation.results.data import TransferData
 from probekit.evaluation.results.rows import transfer_rows
 from probekit.evaluation.results.several import SeveralResults, load_several, save_several
@@ -33,8 +35,8 @@ CLASSES = {"positions": PositionResults, "heads": HeadResults, "transfer": Trans
 class ProbeGrids(SeveralResults[Grid]):
     """The grids of several points, label sets and probes: (label, point) -> results.
 
-    They are `PositionResults` or `HeadResults` with `by`, and `TransferResults` with `shift_column`. With several
-    probes for a label set the keys are (label, point, probe).
+    They are `PositionResults` or `HeadResults` with `by`, and `TransferResults` with `shift_column`. With `within` the
+    keys are (label, point, value), and with several probes for each of these the probe is last.
     """
 
     _noun = "grid"
@@ -64,7 +66,8 @@ class ProbeGrids(SeveralResults[Grid]):
             if note not in shared
         ]
         notes += shared
-        lines = [self._title(), "", *text_table(rows, left=4).split("\n"), "", *notes]
+        notes += within_notes(list(grids), self._noun)
+        lines = [self._title(), "", *text_table(rows, left=_left(rows)).split("\n"), "", *notes]
         return "\n".join(map(printable, lines))
 
     def save(self, folder: str | Path) -> Path:
@@ -95,7 +98,8 @@ class ProbeGrids(SeveralResults[Grid]):
         return f"{counted(len(self), 'grid')} {by} in {where}"
 
     def _repr_html_(self) -> str:
-        return html_page(self._title(), html_table(grid_rows(list(self.values())), left=4), [])
+        rows = grid_rows(list(self.values()))
+        return html_page(self._title(), html_table(rows, left=_left(rows)), [])
 
 
 def grid_table_rows(grid: Grid) -> list[TableRow]:
@@ -112,7 +116,8 @@ def _load(folder: Path) -> Grid:
 def grid_rows(grids: Sequence[Grid]) -> list[list[str]]:
     """Header and rows of a table with a line for each grid."""
     first = grids[0]
-    header = ["label", "point", "probe", "metric"]
+    column = next((str(grid.meta["within"]["column"]) for grid in grids if grid.meta.get("within")), "")
+    header = ["label", "point", column, "probe", "metric"]
     if isinstance(first, TransferData):
         header += ["same value", "other values", "change", "95% interval"]
     else:
@@ -121,8 +126,14 @@ def grid_rows(grids: Sequence[Grid]) -> list[list[str]]:
     return without_empty_columns([header, *(_row(grid) for grid in grids)])
 
 
+def _left(rows: Sequence[Sequence[str]]) -> int:
+    """How many columns are texts."""
+    return rows[0].index("metric") + 1
+
+
 def _row(grid: Grid) -> list[str]:
-    names = [*(str(grid.meta[key]) for key in ("label", "point", "probe")), metric_name(grid.headline)]
+    names = [coordinates(grid.meta).get(name, "") for name in ("label", "point", "within", "probe")]
+    names.append(metric_name(grid.headline))
     if isinstance(grid, TransferData):
         shift = grid.meta["shift"]
         change = "" if shift["change"] is None else f"{shift['change']:+z.3f}"
@@ -141,7 +152,7 @@ def _row(grid: Grid) -> list[str]:
 
 
 def _name(grid: Grid) -> str:
-    return ", ".join(str(grid.meta[key]) for key in ("label", "point", "probe"))
+    return ", ".join(coordinates(grid.meta).values())
 
 
 def _notes(grid: Grid) -> list[str]:

@@ -365,6 +365,7 @@ class _TransferMeta(RunMeta, total=False):
     rows: list[str]
     task: str
     label: str
+    within: Within
     labels: list[str]
     n: dict[str, Count] | list[dict[str, Count]]
     n_layers: LayerCount

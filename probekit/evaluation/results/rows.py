@@ -52,6 +52,13 @@ def about_curve(meta: Mapping[str, Any]) -> dict[str, Any]:
     return {**names, "name": names["probe"], "position": str(meta["position"]), **at}
 
 
+def grid_cells(meta: Mapping[str, Any], by: str, at: str = "") -> dict[str, Any]:
+    """The cells of a row of a grid that say which; where all rows have one value of a column, it is named too."""
+    if (within := meta.get("within")) is None:
+        return {"by": by, "at": at or None}
+    return {"by": f"{by} within {within['column']}", "at": ", ".join(filter(None, (at, within["value"])))}
+
+
 def place_cells(result: LayerResult | TransferCell, n_layers: int | None) -> dict[str, Any]:
     """The cells of a place: `n_layers` is of the model; without it there is no depth."""
     depth = None if n_layers is None else depth_of(Place(result.point, result.layer), n_layers)
@@ -173,7 +180,7 @@ def transfer_rows(data: TransferData) -> list[TableRow]:
     labels = dict(zip(data.tasks, meta["labels"], strict=True)) if own else {}
     sizes = dict(zip(data.tasks, meta["n"], strict=True)) if own else {}
     if (shift := meta.get("shift")) is not None:
-        about["by"] = f"shift of {shift['column']}"
+        about |= grid_cells(meta, f"shift of {shift['column']}")
     rows: list[TableRow] = []
     for cell in data.cells:
         if own:
@@ -193,7 +200,8 @@ def _shift_rows(data: TransferData, about: Mapping[str, Any]) -> list[TableRow]:
     shift = data.meta.get("shift") or {}
     shown = {"same value": "same", "other values": "others", "change": "change"}
     found = {name: shift[key] for name, key in shown.items() if shift.get(key) is not None}
-    where = {**about, "kind": "shift", "at": "mean over the values", "point": data.meta["point"]}
+    where = {**about, "kind": "shift", "point": data.meta["point"]}
+    where |= grid_cells(data.meta, f"shift of {shift.get('column')}", "mean over the values")
     ends = {"change": ends_of(shift.get("interval"))}
     return [
         {**where, "name": name, "split": "test", "metric": data.headline, "value": value, **ends.get(name, {})}

@@ -1,5 +1,6 @@
 """Transfer as text for a terminal and as HTML for a notebook: train on the rows, test on the columns."""
 
+from probekit.evaluation.results.coordinates import within_text
 from probekit.evaluation.results.data import TransferCell, TransferData
 from probekit.evaluation.results.wording import interval_text, metric_name, position_name, selected
 from probekit.tables import TableReport, html_page, html_table, text_table
@@ -25,7 +26,8 @@ def transfer_report(data: TransferData) -> TableReport:
 def transfer_title(data: TransferData) -> str:
     """Model, point, position, probe and metric in one line."""
     meta = data.meta
-    read = f"{meta['point']}, {position_name(meta['position'])}; {meta['probe']} probe"
+    rows = f", {rows}" if (rows := within_text(meta)) else ""
+    read = f"{meta['point']}, {position_name(meta['position'])}{rows}; {meta['probe']} probe"
     what = f"Shift over {shift['column']!a:.40}" if (shift := meta.get("shift")) else "Transfer"
     return printable(f"{what} in {meta['model']}: {read}; test {metric_name(data.headline)}")
 

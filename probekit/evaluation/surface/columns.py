@@ -135,6 +135,8 @@ COMPUTED: dict[str, Callable[[Activations, np.ndarray], np.ndarray]] = {
 }
 """Columns that are computed: (activations, training rows) -> a number for each example, [N]."""
 
+OF_TOKENS = ("position", "frequency")  # of the token that is read; the others are of its text
+
 
 def column_values(acts: Activations, name: str, label: str) -> np.ndarray:
     """A column that the task keeps, or another label set: numbers float64 [N], or categories [N] with None.

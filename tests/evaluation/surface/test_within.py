@@ -1,6 +1,7 @@
 """Curves within the values of a column: each is that of the same rows alone, and every reader of curves names it."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,11 @@ from probekit.activations.activations import ActivationSet
 from probekit.activations.layout import Layout
 from probekit.causal.curve.refusals import check_curve
 from probekit.errors import DataError, UsageError
-from probekit.evaluation import ProbeCurves, ProbeResults
+from probekit.evaluation import ProbeCurves, ProbeGrids, ProbeResults
 from probekit.evaluation.projection import project
 from probekit.evaluation.surface.columns import COMPUTED
 from probekit.evaluation.surface.values import rows_by_value
-from probekit.plots import save_curves_plot
+from probekit.plots import save_curves_plot, save_grids_plot
 from probekit.points import Place
 from probekit.scoring.find import find_results
 from probekit.selections import Selection
@@ -176,10 +177,151 @@ def test_a_new_column_is_shown_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert {"within": "0"}.items() <= json.loads((tmp_path / "curves/curves.json").read_text())["curves"][0].items()
 
 
-@pytest.mark.parametrize("other", [{"by": "head"}, {"shift_column": "source"}])
-def test_what_makes_other_grids_is_refused(other: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=r"--within \(within=\) makes a curve of each value"):
-        trained(acts_of(), within="source", **other)
+def grid_acts(rows: Sequence[int] | np.ndarray = range(N), **changes: Any) -> ActivationSet:
+    """As `acts_of`, with heads of two numbers."""
+    made = acts_of(rows, **changes)
+    tensors = {Place("z" if place.point == "attn_out" else place.point, place.layer): x for place, x in made.items()}
+    meta = {**made.meta, "points": ["resid_pre", "z"], "config": {"n_heads": 3}}
+    return ActivationSet(tensors, made.task, meta, made.layout)
+
+
+def token_acts(rows: Sequence[int] | np.ndarray = range(N), **changes: Any) -> ActivationSet:
+    """All tokens of texts of 2 to 4 tokens, with a label of each token; the last class of "tag" is rare."""
+    made, kept = acts_of(rows, **changes), np.asarray(rows)
+    lengths, rng = np.arange(N) % 3 + 2, np.random.default_rng(3)
+    text = np.repeat(np.arange(N), lengths)
+    tags = rng.integers(2, size=len(text))
+    x = rng.normal(size=(len(text), 6))
+    x[:, 0] += 2 * (LABEL[text] - 0.5)
+    x[:, 1] += 2 * (tags - 0.5)
+    own = np.isin(text, kept)
+    ends = np.cumsum(lengths[kept])
+    each = [part.tolist() for part in np.split(tags[own], ends[:-1])]
+    names = {**made.task.label_names, "tag": ["a", "b"]}
+    inputs = [[int(100 * i + k + 1) for k in range(lengths[i])] for i in kept]
+    task = replace(made.task, inputs=inputs, token_labels={"tag": each}, label_names=names)
+    tensors = {Place("resid_pre", layer): torch.from_numpy((x + layer).astype(np.float32)[own]) for layer in (0, 1)}
+    meta = {"model": "made", "task": "texts", "points": ["resid_pre"], "n_layers": 2}
+    return ActivationSet(tensors, task, meta, Layout([Selection("all")], lengths[kept], 0))
+
+
+def assert_grid_alone(grid: Any, alone: Any) -> None:
+    """The same table but for the names of the rows, and as many rows."""
+    assert type(grid) is type(alone)
+    assert_alone(grid, alone)
+    assert grid.meta["n"] == alone.meta["n"]
+
+
+GRIDS: list[tuple[Any, dict[str, Any]]] = [
+    (grid_acts, {"by": "head", "point": "z"}),
+    (grid_acts, {"by": "head", "point": "z", "folds": 3}),
+    (grid_acts, {"shift_column": "pages", "points": ["z", "resid_pre"], "least_texts": 1}),
+    (grid_acts, {"shift_column": "three", "point": "z", "drop_leaks": True}),
+    (token_acts, {"by": "position"}),
+    (token_acts, {"by": "position-from-end", "folds": 3}),
+    (token_acts, {"by": "position", "label": "tag", "quick": False, "controls": 1}),
+    (token_acts, {"by": "position", "label": "tag", "position": ["first", "last"]}),
+    (token_acts, {"by": "position", "label": "size", "probe": "ridge", "position": "1:"}),
+]
+
+
+@pytest.mark.parametrize(("make", "how"), GRIDS, ids=[f"{how}" for _, how in GRIDS])
+def test_a_grid_of_a_value_is_that_of_its_rows_alone(make: Any, how: dict[str, Any]) -> None:
+    grids = trained(make(), within="source", **{"least_texts": 3, **how})
+    assert isinstance(grids, ProbeGrids)
+    alone_how = {name: value for name, value in how.items() if name != "points"}
+    for (label, point, value), grid in grids.items():
+        assert label == how.get("label", "two")
+        rows = np.flatnonzero(value == SOURCE)
+        alone = trained(make(rows), **{"least_texts": 3, **alone_how, "point": point})
+        assert_grid_alone(grid, alone)
+    assert {key[2] for key in grids} == {"web", "book"}
+
+
+@pytest.mark.parametrize("how", [{"by": "head"}, {"by": "head", "folds": 3}, {"by": "position"}], ids=str)
+def test_grids_of_values_take_random_weights(how: dict[str, Any]) -> None:
+    make = grid_acts if how["by"] == "head" else token_acts
+    noise = make(info={"noise": True})
+    noise = ActivationSet({place: x.flip(0) for place, x in noise.items()}, make().task, noise.meta, noise.layout)
+    found = trained(make(), within="source", random_init=noise, **how)
+    for (_, _, value), grid in found.items():
+        rows = np.flatnonzero(value == SOURCE)
+        own = np.repeat(value == SOURCE, make().layout.counts())
+        of_rows = {place: x[torch.from_numpy(own)] for place, x in noise.items()}
+        alone_noise = ActivationSet(of_rows, make(rows).task, noise.meta, make(rows).layout)
+        assert_grid_alone(grid, trained(make(rows), random_init=alone_noise, **how))
+        assert grid.meta["over_random"] is not None
+
+
+def test_grids_of_values_are_saved_told_and_drawn(tmp_path: Path) -> None:
+    for number, how in enumerate(({"by": "head"}, {"shift_column": "three"}, {"by": "position"})):
+        make = token_acts if how == {"by": "position"} else grid_acts
+        grids = trained(make(), within="source", labels=["two", "size"], probe=None, C=1.0, **how)
+        folder = grids.save(tmp_path / str(number))
+        loaded = ProbeGrids.load(folder)
+        assert list(loaded) == list(grids)
+        assert {key[2] for key in grids} == {"web", "book"}
+        table = grids.to_frame()
+        assert loaded.to_frame().equals(table)
+        assert table["by"].str.endswith("within source").all()
+        assert set(table["at"].str.split(", ").str[-1]) == {"web", "book"}
+        summary = loaded.summary()
+        assert summary == grids.summary()
+        assert summary.splitlines()[2].split()[:4] == ["label", "point", "source", "probe"]
+        assert "Each grid is fitted, chosen and tested on the rows with one value of 'source' alone" in summary
+        assert "Values of 'source' without a grid of 'two': 'rare' (fewer than" in summary
+        for (_, _, value), grid in loaded.items():
+            assert any(f", source {value}" in line for line in grid.summary().splitlines()[:2])
+        svg = save_grids_plot([*grids.values()], tmp_path).with_suffix(".svg").read_text()
+        assert all(re.search(f">[^<]*{value}[^<]*<", svg) for value in ("web", "book"))
+        page = pk.write_report([folder], tmp_path / "page.html").read_text()
+        assert "source web" in page
+
+
+def test_a_value_whose_rows_give_no_grid_is_left_out() -> None:
+    """The tokens of the value are enough, but those of no single position are."""
+    acts = token_acts()
+    tags = [np.array(one) for one in acts.task.token_labels["tag"]]
+    most = {
+        value: max(
+            min(
+                sum(
+                    len(tags[i]) > k and tags[i][k] == tag
+                    for i in np.flatnonzero((value == SOURCE) & (split == SPLITS))
+                )
+                for split in ("train", "validation", "test")
+                for tag in (0, 1)
+            )
+            for k in range(4)
+        )
+        for value in ("web", "book")
+    }
+    few, many = sorted(most, key=most.__getitem__)
+    assert most[few] < most[many]
+    found = trained(acts, by="position", label="tag", within="source", least_texts=most[many])
+    assert [key[2] for key in found] == [many]
+    why = found["tag", "resid_pre", many].meta["within"]["left_out"][few]
+    assert why.startswith(f"no position has {most[many]} texts of each class in each split")
+    assert f"'{few}' (no position has" in found.summary()
+    with pytest.raises(DataError, match=r"no value has a curve of 'tag' \(--within\): 'web': no position has"):
+        trained(acts, by="position", label="tag", within="source", least_texts=most[many] + 1)
+
+
+def test_tokens_are_grouped_by_their_own_place_and_selections_are_not() -> None:
+    """By position, the values of a token's own place are the positions that have it."""
+    acts, how = token_acts(), {"by": "position", "label": "tag", "least_texts": 3}
+    every, found = trained(acts, **how), trained(acts, within="position", **how)
+    assert [[one.position for one in grid.positions] for grid in found.values()] == [["0"], ["1"], ["2"], ["3"]]
+    for grid, one in zip(found.values(), every.positions, strict=True):
+        assert [layer.metrics for layer in grid.positions[0].layers] == [layer.metrics for layer in one.layers]
+    for label in ("two", "tag"):
+        with pytest.raises(UsageError, match=r"frequency \(--within\) is of the token that is read, and several"):
+            trained(acts, by="position", position=["first", "last"], label=label, within="frequency")
+
+
+def test_a_shift_of_the_column_of_the_groups_is_refused() -> None:
+    with pytest.raises(UsageError, match="'source' is constant in each grid of --within"):
+        trained(acts_of(), within="source", shift_column="source")
 
 
 def test_values_that_are_nearly_equal_stay_apart() -> None:
