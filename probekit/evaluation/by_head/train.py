@@ -37,7 +37,7 @@ def expand_heads(
     planned = [(replace(first, column=column), majority) for column in every]
     kept = selected_from(request.features, own)[0].layout.positions
     origin = {"kept": list(kept), "few_texts": {}, "key_value": _is_key(request)}
-    return rows, GridColumns(every, planned, [None] * n_heads, origin)
+    return rows, GridColumns(planned, [None] * n_heads, origin)
 
 
 def heads_of(request: Request) -> int:

@@ -207,13 +207,12 @@ class GridColumns:
     """The columns of a grid.
 
     Attributes:
-        columns: positions or heads.
-        planned: their fits, and the majority class of each as a baseline; None where baselines are left out.
+        planned: positions or heads with their fits, and the majority class of each as a baseline; None where baselines
+            are left out.
         tokens: the text of the token of each, where nearly all texts have the same.
         origin: what `meta` holds of them.
     """
 
-    columns: list[Column]
     planned: list[tuple[PlannedColumn, Baseline | None]]
     tokens: list[str | None]
     origin: dict[str, Any]
@@ -224,15 +223,13 @@ class GridPlan:
     """A grid before its fits.
 
     Attributes:
-        acts: whose rows are read.
-        noise: the same rows of a model with random weights, for a second grid; None for none.
+        noise: the rows of the request's features of a model with random weights, for a second grid; None for none.
         request: the labels, splits and places.
         rows: all rows that columns are taken from.
         grid: the columns and their fits.
         meta: of the results, without what depends on the fits.
     """
 
-    acts: Activations
     noise: Activations | None
     request: Request
     rows: GridRows
@@ -274,7 +271,7 @@ def plan_grid(
     meta = origin_of(request, plan, audit, options.seed, options.drop_leaks, task_fingerprint(rows.acts))
     meta |= {"metric": options.metric, "by": options.by, "least_texts": options.least_texts, "left_out": []}
     meta |= {"random_init": random_origin(options.random_init), **grid.origin}
-    return GridPlan(request.features, noise, request, rows, grid, meta)
+    return GridPlan(noise, request, rows, grid, meta)
 
 
 def expand_positions(
@@ -297,7 +294,7 @@ def expand_positions(
     tokens = [token_of(column, acts.layout, inputs or [], SAME_TOKEN) for column in kept]
     origin = {"kept": list(acts.layout.positions), "few_texts": few}
     planned = [planned_column(column, rows, headline, options) for column in kept]
-    return rows, GridColumns(kept, planned, tokens, origin)
+    return rows, GridColumns(planned, tokens, origin)
 
 
 Fits = list[list[FittedPlace]]
@@ -310,7 +307,7 @@ def fit_grids(plans: Sequence[GridPlan], done: Callable[[], None]) -> list[tuple
     `done` is called `plan.n_fits` times for each plan.
     """
     every = [[one for one, _ in plan.grid.planned] for plan in plans]
-    own = _fit_together(plans, [plan.acts for plan in plans], every, done)
+    own = _fit_together(plans, [plan.request.features for plan in plans], every, done)
     noises = [plan.noise for plan in plans if plan.noise is not None]
     if not noises:
         return [(fitted, None) for fitted in own]
@@ -465,19 +462,19 @@ def _curves(
         p_values, corrected = found.p_values.tolist(), found.corrected.tolist()
         chance |= {"permutations": found.permutations, "above_chance": ABOVE_CHANCE}
     chance["test_groups"] = fewest_groups(one.plan.bootstrap for one, _ in grid.planned)
-    cells = zip(grid.columns, grid.planned, fitted, p_values, corrected, grid.tokens, strict=True)
+    cells = zip(grid.planned, fitted, p_values, corrected, grid.tokens, strict=True)
     curves = [
         PositionCurve(
-            position=column.name,
+            position=one.column.name,
             n={split: len(which) for split, which in one.plan.grid.protocol.rows.items()},
             chance=None if majority is None else majority.result.metrics["test"].get(headline),
             layers=[replace(each.result, p_value=p) for each, p in zip(own, ps, strict=True)],
             corrected=list(after),
             token=token,
-            left_out=_left_out(column, names),
+            left_out=_left_out(one.column, names),
             random_init=[] if noisy is None else [replace(each.result, probe=None) for each in noisy[i]],
         )
-        for i, (column, (one, majority), own, ps, after, token) in enumerate(cells)
+        for i, ((one, majority), own, ps, after, token) in enumerate(cells)
     ]
     return curves, chance
 
@@ -495,7 +492,7 @@ def _quoted_cells(data: PositionData, grid: GridColumns, fitted: Sequence[Sequen
     every = [(i, j) for i, own in enumerate(fitted) for j in range(len(own))]
 
     def key(number: int, i: int, j: int) -> tuple[Any, ...]:
-        n_choose = len(grid.columns[i].texts) - len(protocols[i].rounds[number].test)
+        n_choose = len(grid.planned[i][0].column.texts) - len(protocols[i].rounds[number].test)
         return selection_key(*fitted[i][j].fit.by_round[number], n_choose)
 
     return [max(every, key=lambda cell, number=number: key(number, *cell)) for number in range(protocols[0].folds)]
@@ -508,11 +505,12 @@ def _tested(cells: Cells, fits: Sequence[Sequence[Any]], grid: GridColumns) -> t
     """
     parts, texts = [], []
     for number, (i, j) in enumerate(cells):
-        rounds, each = grid.planned[i][0].plan.grid.protocol.rounds, fits[i][j]
+        one, each = grid.planned[i][0], fits[i][j]
+        rounds = one.plan.grid.protocol.rounds
         start = sum(len(other.test) for other in rounds[:number])
         test = each.fit.test if isinstance(each, FittedPlace) else each.test
         parts.append(part_of(test, slice(start, start + len(rounds[number].test))))
-        texts.append(grid.columns[i].texts[rounds[number].test])
+        texts.append(one.column.texts[rounds[number].test])
     return pooled(parts), np.concatenate(texts)
 
 
