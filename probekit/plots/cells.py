@@ -115,15 +115,16 @@ def _write_numbers(grid: CellGrid, ax: Axes, fills: np.ndarray) -> None:
     middle: dict[str, Any] = {"ha": "center", "va": "center", "clip_on": True, **PLAIN}
     for i, row in enumerate(grid.cells):
         for j, cell in enumerate(row):
-            look = middle | {"color": GREY if cell.muted else "white" if _is_dark(fills[i, j]) else INK}
+            look: dict[str, Any] = middle | {"color": GREY if cell.muted else "white" if _is_dark(fills[i, j]) else INK}
             up = 0.13 * down if cell.under else 0
             ax.text(j, i - up, printable(cell.text), fontsize=size, fontweight="bold" if cell.bold else None, **look)
             if cell.under:
                 ax.text(j, i + 0.24 * down, printable(cell.under), fontsize=UNDER * size, **look)
+    grey: dict[str, Any] = middle | {"color": GREY}
     for y, (_, texts) in zip(_footer_rows(grid), grid.footer, strict=True):
         for j, text in enumerate(texts):
             if text_width(text, 0.92 * size) <= wide:
-                ax.text(j, y, text, fontsize=0.92 * size, **middle | {"color": GREY})
+                ax.text(j, y, text, fontsize=0.92 * size, **grey)
 
 
 def _footer_rows(grid: CellGrid) -> list[float]:
