@@ -9,6 +9,7 @@ from probekit.charts.palette import GREEN, GREY, RED, short
 CONTROL, RANDOM, RESIDUAL = "control task", "random init", "residualised"
 POOLED = {"mean": "#CC79A7", "last": "#E69F00"}  # a probe over a sequence, against one row for each text
 NAME = 16  # letters of a baseline
+MOST_BASELINES = 8  # that the margin names one by one; of more, those of one name are a range
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class ReferenceScores:
 
     Attributes:
         name: for the margin.
-        values: one per place; a single one for a baseline, which is a line across the axes.
+        values: one per place; a single one for a baseline, which is a line across the axes, or the lowest and the
+            highest of the baselines of many curves.
         xs: the places; none for a baseline.
         color: grey if it belongs to all curves.
     """
@@ -29,14 +31,28 @@ class ReferenceScores:
 
 
 def comparisons(curves: Sequence[Curve]) -> list[ReferenceScores]:
-    """What all curves are compared with; a comparison that several curves share is there once, in grey."""
+    """What all curves are compared with; a comparison that several curves share is there once, in grey.
+
+    More than `MOST_BASELINES` baselines would crowd the picture: those of one name become the range of their values.
+    """
     several = [[*_baselines(curve), *_others(curve)] for curve in curves]
     owners: dict[tuple[object, ...], list[ReferenceScores]] = {}
     for each in (comparison for own in several for comparison in own):
         key = (each.name, each.xs, tuple(round(value, 3) for value in each.values))
         owners.setdefault(key, []).append(each)
     shared = [ReferenceScores(**{**vars(same[0]), "color": GREY}) for same in owners.values() if len(same) > 1]
-    return shared + [same[0] for same in owners.values() if len(same) == 1]
+    found = shared + [same[0] for same in owners.values() if len(same) == 1]
+    baselines = [each for each in found if not each.xs]
+    if len(baselines) <= MOST_BASELINES:
+        return found
+    by_name: dict[str, list[float]] = {}
+    for each in baselines:
+        by_name.setdefault(each.name, []).extend(each.values)
+    ranges = [
+        ReferenceScores(name, tuple(dict.fromkeys((min(values), max(values)))), (), GREY)
+        for name, values in by_name.items()
+    ]
+    return [each for each in found if each.xs] + ranges
 
 
 def _baselines(curve: Curve) -> list[ReferenceScores]:

@@ -97,7 +97,7 @@ def draw(kind: str, results: Any, folder: Path, picture: PictureOptions) -> list
 def _draw_causal(results: Any, folder: Path, **how: Any) -> list[Path]:
     """The curve and the grids, whichever there are."""
     from probekit.plots.causal import save_causal_plot
-    from probekit.plots.patching import save_patching_plot
+    from probekit.plots.grids import save_patching_plot
 
     pictures = [save_causal_plot(results.data, folder, **how)] if results.layers else []
     return pictures + ([save_patching_plot(results.data, folder, **how)] if results.grids else [])

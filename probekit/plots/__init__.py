@@ -1,12 +1,17 @@
 """Pictures of results. Text from data is drawn literally: no mathtext, no control characters."""
 
 from probekit.plots.curve import plot_accuracy_by_layer, save_plot
-from probekit.plots.grids import plot_grids, save_grids_plot
-from probekit.plots.heatmap import plot_transfer, save_transfer_plot
+from probekit.plots.grids import (
+    plot_grids,
+    plot_positions,
+    plot_transfer,
+    save_grids_plot,
+    save_positions_plot,
+    save_transfer_plot,
+)
 from probekit.plots.loss import plot_loss, save_loss_plot
 from probekit.plots.panels import plot_curves, save_curves_plot
 from probekit.plots.params import plot_flop_shares, save_flop_shares
-from probekit.plots.positions import plot_positions, save_positions_plot
 from probekit.plots.projection import plot_projection, save_projection_plot
 from probekit.plots.reading import plot_reading, save_reading_plot
 from probekit.plots.scores import plot_scores, save_scores_plot

@@ -38,6 +38,10 @@ def draw_comparisons(ax: Axes, several: Sequence[ReferenceScores], is_alone: boo
             entries.setdefault(each.name, line)
             entries |= draw_beyond(ax, each.xs, each.values, each.color)
         labels += _labels(ax, each, is_alone)
+        if not each.xs and len(each.values) > 1:  # the range of many curves' baselines, at the end of the axes
+            look = {"transform": ax.get_yaxis_transform(), "linewidth": 5, "alpha": 0.35, "solid_capstyle": "butt"}
+            at = 0.994 - 0.012 * [one.name for one in several if not one.xs].index(each.name)
+            ax.plot([at, at], [min(max(value, low), high) for value in each.values], color=each.color, **look)
     draw_margin(ax, labels)
     return entries
 
@@ -45,10 +49,12 @@ def draw_comparisons(ax: Axes, several: Sequence[ReferenceScores], is_alone: boo
 def _labels(ax: Axes, each: ReferenceScores, is_alone: bool) -> list[MarginLabel]:
     """Its name at its right end, and a note at each end of the axis that it leaves, at whatever layer."""
     low, high = ax.get_ylim()
-    end, labels = each.values[-1], []
+    is_range = not each.xs and len(each.values) > 1
+    end, labels = sum(each.values) / 2 if is_range else each.values[-1], []
     if low <= end <= high and (is_alone or not each.xs):
-        text = each.name if each.xs or is_narrow(ax) else f"{each.name} {end:z.3f}"
-        labels.append(MarginLabel(end, text, each.color, is_line=not each.xs))
+        values = f"{each.values[0]:z.2f} to {each.values[-1]:z.2f}" if is_range else f"{end:z.3f}"
+        text = each.name if each.xs or is_narrow(ax) else f"{each.name} {values}"
+        labels.append(MarginLabel(end, text, each.color, is_line=not each.xs and not is_range))
     if max(each.values) > high:
         text = f"↑ {each.name} {_beyond(each, 'up to', low, high)}"
         labels.append(MarginLabel(max(each.values), text, each.color, is_beyond=True))

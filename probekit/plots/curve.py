@@ -4,7 +4,7 @@ A panel under the curve shows how far the activations of each layer compress the
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -97,7 +97,6 @@ COLUMN_LEGEND = 1.2  # inches that the legend, in few columns, adds to a narrow 
 NAME = 56  # letters of a curve's name
 MOST_BANDS = 2  # curves whose bands can be told apart
 Limits = tuple[float, float]
-_KEPT = "_probekit_picture"  # the axes' attribute that holds their `_Picture`
 
 
 @dataclass(frozen=True)
@@ -109,29 +108,21 @@ class _Asked:
     color: str | None
 
 
-@dataclass
-class _Picture:
-    """What these functions drew on axes, so that another curve can be added: everything is drawn again.
+class _Drawn(Artist):
+    """What is drawn on axes, for one more curve there: an artist that draws nothing, and is cleared as the others are.
 
     Attributes:
         asked: in the order of the calls.
         title: the last one given.
         lower: the axes of the compression, if there are any.
-        artists: drawn by the last call, on the axes and on `lower`.
-        names: of the x and the y axis, as the last call wrote them.
-        limits: of x and y as the last call set them.
-        theirs: limits of x and y that were on the axes before, or were set since; the axes hold them too.
-        marks: the legend's entries of the marks, where a shared legend shows them.
+        artists: on the axes and on `lower`.
     """
 
-    asked: list[_Asked] = field(default_factory=list)
-    title: str | None = None
-    lower: Axes | None = None
-    artists: list[Artist] = field(default_factory=list)
-    names: tuple[str, str] = ("", "")
-    limits: tuple[Limits, Limits] | None = None
-    theirs: tuple[Limits | None, Limits | None] = (None, None)
-    marks: Entries | None = None
+    def __init__(self, asked: list[_Asked], title: str | None, lower: Axes | None) -> None:
+        super().__init__()
+        self.set_in_layout(False)
+        self.asked, self.title, self.lower = asked, title, lower
+        self.artists: list[Artist] = []
 
 
 def plot_accuracy_by_layer(
@@ -185,11 +176,11 @@ def draw_panel(
     y: Limits | None = None,
 ) -> Entries:
     """Draw curves on new axes, which show at least `y`, without the legend of their marks; returns its entries."""
-    picture = _picture_on(ax, None)
-    picture.asked = [_Asked(results, name, None) for results, name in zip(several, names, strict=True)]
-    picture.title, picture.marks, picture.theirs = title, [], (None, y)
-    _draw_anew(picture, ax)
-    return picture.marks
+    asked = [_Asked(results, name, None) for results, name in zip(several, names, strict=True)]
+    marks: Entries = []
+    _make_room(ax)
+    _draw(_Drawn(asked, title, None), ax, (None, y), marks)
+    return marks
 
 
 def panel_limits(several: Sequence[ProbeData]) -> Limits:
@@ -232,45 +223,47 @@ def _axes(figure: Figure, results: ProbeData) -> tuple[Axes, Axes | None]:
 
 
 def _add(ax: Axes, lower: Axes | None, asked: _Asked, title: str | None) -> None:
-    """Add results to the picture on the axes, and draw it."""
-    picture = _picture_on(ax, lower)
-    metrics = {each.results.headline for each in picture.asked} - {asked.results.headline}
+    """Draw results on the axes; curves that are there are drawn again, with the names and the legend of all."""
+    before = next((artist for artist in ax.artists if isinstance(artist, _Drawn)), None) or _Drawn([], None, lower)
+    metrics = {each.results.headline for each in before.asked} - {asked.results.headline}
     if metrics:
         raise UsageError(
             f"these axes show {metric_name(metrics.pop())}, and the results are scored by "
             f"{metric_name(asked.results.headline)}; draw them on axes of their own"
         )
-    for artist in picture.artists:
-        if artist.axes is not None:  # not removed by somebody else
-            artist.remove()
-    picture.asked.append(asked)
-    picture.title = picture.title if title is None else title
-    _draw_anew(picture, ax)
-
-
-def _draw_anew(picture: _Picture, ax: Axes) -> None:
-    """Draw what was asked, and remember what is drawn for it."""
-    panels = [ax] if picture.lower is None else [ax, picture.lower]
-    before = {artist for axes in panels for artist in axes.get_children()}
-    _draw(picture, ax, _curves(picture.asked))
-    picture.artists = [a for axes in panels for a in axes.get_children() if a not in before]
-    picture.limits = ax.get_xlim(), ax.get_ylim()
-
-
-def _picture_on(ax: Axes, lower: Axes | None) -> _Picture:
-    """The picture on these axes, or a new one if they hold none, or were cleared."""
     _make_room(ax)
     now = ax.get_xlim(), ax.get_ylim()
-    picture: _Picture | None = getattr(ax, _KEPT, None)
-    if picture is None or all(artist.axes is None for artist in picture.artists):
-        shared = ax.get_shared_x_axes().get_siblings(ax), ax.get_shared_y_axes().get_siblings(ax)
-        held = [any(axes.has_data() for axes in siblings) for siblings in shared]
-        x, y = (limits if is_held else None for limits, is_held in zip(now, held, strict=True))
-        picture = _Picture(lower=lower, theirs=(x, y))
-        setattr(ax, _KEPT, picture)
-    elif picture.limits != now:
-        picture.theirs = now
-    return picture
+    for artist in before.artists:
+        if artist.axes is not None:  # not removed by somebody else
+            artist.remove()
+    shared = ax.get_shared_x_axes().get_siblings(ax), ax.get_shared_y_axes().get_siblings(ax)
+    is_theirs = [_has_layers(before.asked) or any(axes.has_data() for axes in siblings) for siblings in shared]
+    x, y = (limits if is_kept else None for limits, is_kept in zip(now, is_theirs, strict=True))
+    _clear_names(before, ax)
+    _draw(_Drawn([*before.asked, asked], before.title if title is None else title, before.lower), ax, (x, y))
+
+
+def _has_layers(asked: Sequence[_Asked]) -> bool:
+    """Whether the axes of these curves are layers and scores, and not rows."""
+    return any(len(each.results.layers) > 1 for each in asked)
+
+
+def _clear_names(before: _Drawn, ax: Axes) -> None:
+    """Take back the names that axes got, unless somebody named them since."""
+    if before.asked:
+        x, y = _axis_names(_curves(before.asked))
+        lowest = before.lower or ax
+        if " ".join(lowest.get_xlabel().split()) == x:
+            lowest.set_xlabel("")
+        if ax.get_ylabel() == y:
+            ax.set_ylabel("")
+
+
+def _axis_names(curves: Sequence[Curve]) -> tuple[str, str]:
+    metric = metric_of(curves[0].results)
+    if all(len(curve.results.layers) == 1 for curve in curves):
+        return f"{metric}, 95% interval", ""
+    return layer_axis_name(curves), metric
 
 
 def _make_room(ax: Axes) -> None:
@@ -303,33 +296,48 @@ def _curves(asked: Sequence[_Asked]) -> list[Curve]:
     return [replace(curve, has_band=curve is best) for curve in curves]
 
 
-def _draw(picture: _Picture, ax: Axes, curves: list[Curve]) -> None:
-    metric = metric_of(curves[0].results)
-    if all(len(curve.results.layers) == 1 for curve in curves):
+def _draw(drawn: _Drawn, ax: Axes, theirs: tuple[Limits | None, Limits | None], shared: Entries | None = None) -> None:
+    """Draw what was asked, within limits that hold `theirs`; the entries of marks go into `shared`, if it is given."""
+    curves = _curves(drawn.asked)
+    panels = [ax] if drawn.lower is None else [ax, drawn.lower]
+    before = {artist for axes in panels for artist in axes.get_children()}
+    ax.add_artist(drawn)
+    if _has_layers(drawn.asked):
+        _draw_layers(drawn, ax, curves, theirs, shared)
+    else:
         draw_intervals(ax, curves)
-        _finish(picture, [ax], (f"{metric}, 95% interval", ""), grid="x")
-        write_above(ax, curves, ([], []), [], picture.title)
-        return
-    panels = [ax] if picture.lower is None else [ax, picture.lower]
+        _finish([ax], _axis_names(curves), grid="x")
+        write_above(ax, curves, ([], []), [], drawn.title)
+    drawn.artists = [a for axes in panels for a in axes.get_children() if a not in before]
+
+
+def _draw_layers(
+    drawn: _Drawn,
+    ax: Axes,
+    curves: list[Curve],
+    theirs: tuple[Limits | None, Limits | None],
+    shared: Entries | None,
+) -> None:
+    panels = [ax] if drawn.lower is None else [ax, drawn.lower]
     others = comparisons(curves)
-    x, y = map(_around, (x_limits(curves), y_limits(curves, others)), picture.theirs)
+    x, y = map(_around, (x_limits(curves), y_limits(curves, others)), theirs)
     ax.set_xlim(*x)
     ax.set_ylim(*y)
-    drawn = [draw_curve(ax, curve) for curve in curves]
-    marks = {name: mark for _, own in reversed(drawn) for name, mark in own.items()}
+    lines = [draw_curve(ax, curve) for curve in curves]
+    marks = {name: mark for _, own in reversed(lines) for name, mark in own.items()}
     marks |= draw_comparisons(ax, others, is_alone=len(curves) == 1)
     name_layers(ax, curves)
-    _finish(picture, panels, (layer_axis_name(curves), metric), grid="y")
-    legend = legend_of(curves, [line for line, _ in drawn], marks)
-    if picture.marks is not None:
-        picture.marks[:] = legend[1]
+    _finish(panels, _axis_names(curves), grid="y")
+    legend = legend_of(curves, [line for line, _ in lines], marks)
+    if shared is not None:
+        shared[:] = legend[1]
         legend = legend[0], []
     if is_short(ax):
         legend = without_marks(legend, is_alone=len(curves) == 1)
-    write_above(ax, curves, legend, _notes(curves, y), picture.title)
-    if picture.lower is not None:
-        draw_compression(picture.lower, curves)
-        picture.lower.figure.align_ylabels(panels)  # pyright: ignore[reportAttributeAccessIssue]
+    write_above(ax, curves, legend, _notes(curves, y), drawn.title)
+    if drawn.lower is not None:
+        draw_compression(drawn.lower, curves)
+        drawn.lower.figure.align_ylabels(panels)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _around(ours: Limits, theirs: Limits | None) -> Limits:
@@ -337,16 +345,14 @@ def _around(ours: Limits, theirs: Limits | None) -> Limits:
     return ours if theirs is None else (min(*ours, *theirs), max(*ours, *theirs))
 
 
-def _finish(picture: _Picture, panels: Sequence[Axes], names: tuple[str, str], grid: Literal["x", "y"]) -> None:
+def _finish(panels: Sequence[Axes], names: tuple[str, str], grid: Literal["x", "y"]) -> None:
     """Name the axes, unless somebody else did; draw the grid."""
     lowest = panels[-1]
-    words = wrapped(names[0], 72 * inches(lowest)[0], float(lowest.xaxis.label.get_fontsize()))
-    names = "\n".join(words), names[1]
-    if lowest.get_xlabel() in ("", picture.names[0]):
-        lowest.set_xlabel(names[0], **PLAIN)
-    if panels[0].get_ylabel() in ("", picture.names[1]):
+    if not lowest.get_xlabel():
+        words = wrapped(names[0], 72 * inches(lowest)[0], float(lowest.xaxis.label.get_fontsize()))
+        lowest.set_xlabel("\n".join(words), **PLAIN)
+    if not panels[0].get_ylabel():
         panels[0].set_ylabel(names[1], **PLAIN)
-    picture.names = names
     for axes in panels:
         axes.grid(visible=False, axis="both")
         axes.grid(axis=grid, color="#E6E6E6", linewidth=0.8)

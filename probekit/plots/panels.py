@@ -27,6 +27,7 @@ from probekit.text import printable
 PANEL_SIZE = (8.0, 4.8)  # inches
 SMALL_PANEL = (6.0, 4.4)  # inches, of a panel in a row for each label set
 LEAST_PANEL = 2.8  # inches of width
+LEGEND_ROW, FEW = 0.2, 4  # inches that each further curve adds to a panel of more than a few
 COLUMNS = 2
 MOST_COLUMNS = 4  # of a row; more points go on in the next
 
@@ -121,9 +122,10 @@ def _columns(curves: Sequence[ProbeData], width: float | None) -> int:
 
 
 def _size(curves: Sequence[ProbeData], given: float | None) -> tuple[float, float]:
-    columns = _columns(curves, given)
+    columns, panels = _columns(curves, given), panels_of(curves)
     width, height = SMALL_PANEL if _is_grid(curves) else PANEL_SIZE
-    return width * columns, height * -(-len(panels_of(curves)) // columns)
+    height += LEGEND_ROW * max(0, max(map(len, panels)) - FEW)
+    return width * columns, height * -(-len(panels) // columns)
 
 
 def _draw(curves: Sequence[ProbeData], figure: Figure, title: str | None) -> None:

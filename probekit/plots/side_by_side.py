@@ -13,13 +13,14 @@ from matplotlib.figure import Figure
 
 from probekit.charts.axes import BOUNDS, shown_ticks, widened
 from probekit.charts.curves import METRICS
+from probekit.charts.grids import steps_grid
 from probekit.charts.palette import GREY, INK, PALETTE, short
 from probekit.evaluation.results.wording import interval_text, number_text
 from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
+from probekit.plots.cells import draw_cells, draw_scale, grid_size
 from probekit.plots.headings import Entries, draw_legends
 from probekit.plots.lines import draw_beyond
-from probekit.plots.step_heatmap import draw_steps, steps_size
 from probekit.plots.style import (
     LINE,
     PLAIN,
@@ -93,7 +94,7 @@ def save_comparison_plot(data: ComparisonData, folder: str | Path, options: Pict
 
 def _size(data: ComparisonData, given: float | None = None) -> tuple[float, float]:
     if data.meta["by"] == "step":
-        return steps_size(data)
+        return grid_size(steps_grid(data))
     rows = len(_shown(data))
     legend = COLUMN_LEGEND if is_column_width(given) else 0
     return WIDTH, HEIGHT + legend + LEGEND_ROW * len(_lines(data)) + (AROUND + ROW * rows) * bool(rows)
@@ -102,7 +103,9 @@ def _size(data: ComparisonData, given: float | None = None) -> tuple[float, floa
 def _draw(data: ComparisonData, figure: Figure, title: str | None) -> None:
     name = comparison_title(data) if title is None else printable(title)
     if data.meta["by"] == "step":
-        draw_steps(data, figure.subplots(), name)
+        chart, ax = steps_grid(data), figure.subplots()
+        draw_cells(chart, ax, name)
+        draw_scale(chart, figure, ax, fraction=0.04, pad=0.02)
         return
     shown = _shown(data)
     if not shown:

@@ -95,11 +95,18 @@ def fitting(texts: Sequence[str], room: float) -> str:
     return text
 
 
-def write_headings(ax: Axes, title: str, lines: list[str], start: float) -> None:
-    """A left-aligned title with small lines under it, the lowest `start` points above the axes."""
+def write_headings(ax: Axes, title: str, lines: list[str], start: float, size: float | None = None) -> None:
+    """A left-aligned title with small lines under it, the lowest `start` points above the axes.
+
+    `size` is that of a panel's title, which is not bold; None fits the title into the width.
+    """
     lines = [] if is_column(ax) else [part for line in lines for part in wrapped(line, 72 * inches(ax)[0])]
     write_lines(ax, lines, start)
-    write_title(ax, title, start + len(lines) * LINE + 3)
+    above_lines = start + len(lines) * LINE + 3
+    if size is None:
+        write_title(ax, title, above_lines)
+    else:
+        ax.set_title(printable(title), loc="left", pad=above_lines, fontsize=size, color=INK, **PLAIN)
 
 
 def write_lines(ax: Axes, lines: list[str], start: float, color: str = GREY) -> None:

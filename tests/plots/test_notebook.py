@@ -14,7 +14,7 @@ sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}, {str(ROOT / "tests" / "p
 import matplotlib.pyplot as plt
 from drawn_curves import make
 from tests.made_up_effects import made_up
-import test_heatmap, test_positions, test_projection, test_side_by_side
+import made_up_grids, test_projection, test_side_by_side
 from probekit.causal.results.results import CausalResults
 from probekit.evaluation import ProbeCurves
 from probekit.verbs.train_probes import train_probes
@@ -36,8 +36,8 @@ KINDS = {
     "comparison": "test_side_by_side.make().plot()",
     "causal": "causal.plot(width=3.25)",
     "patching": "causal.plot_patching()",
-    "positions": "test_positions.make().plot()",
-    "transfer": "test_heatmap.make().plot()",
+    "positions": "made_up_grids.positions().plot()",
+    "transfer": "made_up_grids.transfer().plot()",
     "sweep": "sweep.plot()",
 }
 OWN_AXES = """

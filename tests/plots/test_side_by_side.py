@@ -7,15 +7,12 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from probekit.charts.palette import PALETTE
 from probekit.plots import save_comparison_plot
-from probekit.plots.positions import NOT_ABOVE
 from probekit.plots.side_by_side import MOST_ROWS, _draw, _size
-from probekit.plots.step_heatmap import step_name
 from probekit.side_by_side import Comparison
 from probekit.side_by_side.data import ComparedPlace, ComparedRun, RunDifference, SeedGroup
 
@@ -146,26 +143,6 @@ def test_two_places_of_one_run_share_a_curve():
     ax = draw(data).axes[0]
     assert sum(len(np.asarray(line.get_xdata())) == 6 for line in ax.lines) == 1
     assert [line.get_marker() for line in ax.lines if line.get_markersize() == 10] == ["o", "s"]
-
-
-def test_cells_not_above_chance_are_grey_and_the_selected_layer_has_a_frame():
-    data = make(4, steps=True)
-    ax = draw(data).axes[0]
-    cells = [patch for patch in ax.patches if patch.get_fill()]
-    fills = np.array([patch.get_facecolor()[:3] for patch in cells]).reshape(*data.matrix.shape, 3)
-    grey = np.isclose(fills, to_rgb(NOT_ABOVE), atol=1e-3).all(axis=2)
-    assert np.array_equal(grey, data.matrix <= 0.65)
-    assert (fills[~grey][:, 2] > fills[~grey][:, 0]).all()  # blue above chance
-    frames = [patch for patch in ax.patches if not patch.get_fill()]
-    assert len(frames) == 4
-    assert [text.get_text() for text in ax.get_xticklabels()] == ["0", "100", "200", "300"]
-
-
-@pytest.mark.parametrize(
-    ("step", "name"), [(0, "0"), (512, "512"), (1000, "1k"), (143_000, "143k"), (1_500_000, "1.5M")]
-)
-def test_steps_are_short(step, name):
-    assert step_name(step) == name
 
 
 def test_many_differences_are_cut_and_said():

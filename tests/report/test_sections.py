@@ -23,6 +23,7 @@ from sklearn.metrics import brier_score_loss, confusion_matrix
 import probekit as pk
 from probekit.activations.activations import ActivationSet
 from probekit.causal.results.report import causal_conclusion
+from probekit.charts.cells import Cell, CellGrid
 from probekit.charts.palette import PALETTE
 from probekit.evaluation import HeadResults, LayerResult, PositionCurve, ProbeResults, TransferCell, TransferResults
 from probekit.evaluation.results.report import ALWAYS, AT_LENGTH, MOSTLY, every_note
@@ -45,7 +46,7 @@ from probekit.report.sections.scores import (
     scores_section,
 )
 from probekit.report.sections.summary import missing_checks, summary_section
-from probekit.report.svg.grid import Cell, CellGrid, draw_grid
+from probekit.report.svg.grid import draw_grid
 from probekit.report.svg.scales import AxisSpan, cut_to, padded, pixel, tick_text, ticks
 from probekit.tasks.base import Task
 from probekit.tasks.quality.audit import audit
@@ -311,7 +312,9 @@ def matrix(shift: bool, metric: str = "accuracy") -> TransferResults:
     ]
     meta = {"tasks": columns, "headline": metric, "chance": 1 / 3, "majority": [0.3, 0.4, 0.6], "model": "gpt2"}
     meta |= {"point": "resid_pre", "position": "last", "probe": "logistic", "notes": [], "C": [0.1], "n_classes": 3}
-    meta |= {"rows": [*columns, *others], "shift": {"column": "<domain>"}} if shift else {}
+    meta |= (
+        {"rows": [*columns, *others], "label": "y", "shift": {"column": "<domain>", "change": None}} if shift else {}
+    )
     return TransferResults(cells, meta)
 
 
@@ -341,7 +344,15 @@ def test_a_grid_of_heads_greys_what_is_not_above_chance_and_frames_the_selected_
     n = {"train": 40, "validation": 20, "test": 20}
     heads = [PositionCurve(str(h), n, 0.5, [layer(0, 0.5), layer(1, 0.9)], [0.6, 0.001]) for h in range(3)]
     meta = {"headline": "accuracy", "point": "z", "probe": "logistic", "model": "m", "task": "t", "label": "y"}
-    meta |= {"n_classes": 2, "by": "head", "kept": ["last"], "few_texts": {}, "least_texts": 10, "above_chance": 0.05}
+    meta |= {
+        "n_classes": 2,
+        "by": "head",
+        "kept": ["last"],
+        "position": "last",
+        "few_texts": {},
+        "least_texts": 10,
+        "above_chance": 0.05,
+    }
     found = positions_section(HeadResults(heads, meta | {"no_p_values": None, "key_value": False}))
     assert (found.name, found.title) == ("heads", "Layer by head")
     fills = re.findall(r'class="(\w+) cell" x="[\d.]+" y="([\d.]+)" width="[\d.]+" height="34"', found.html)

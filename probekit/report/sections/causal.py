@@ -10,10 +10,11 @@ from probekit.causal.results.view import (
     methods_of,
     selected_place,
 )
+from probekit.charts.grids import patching_grids
 from probekit.report.parts import Items, Lines, More, PageTable, Part, Picture
 from probekit.report.render import html_of
 from probekit.report.section import Section
-from probekit.report.svg.grid import Cell, CellGrid, draw_grid
+from probekit.report.svg.grid import draw_grid
 from probekit.report.svg.lines import LineChart, Series, chart_legend, draw_lines
 from probekit.report.svg.scales import padded
 
@@ -28,7 +29,7 @@ def causal_section(data: CausalData, number: int = 0, own: str = "") -> Section:
     if data.layers:
         rows = [[row[0], row[-1], *row[1:-1]] for row in report.rows]  # the quadrant, which a phone would cut off
         parts += [_picture(data), PageTable(rows, left=2, bold=report.bold)]
-    parts += [_patching(data, i) for i in range(len(data.grids))]
+    parts += [Picture(draw_grid(grid), grid.caption) for grid in patching_grids(data)]
     parts.append(Lines(report.notes, "note"))
     items = data.checklist or reviewer_checklist(data)
     lines = [f"{'✓' if item.is_answered else '○'} {item.question} {item.answer}" for item in items]
@@ -116,27 +117,3 @@ def _tips(data: CausalData, xs: dict[str, float]) -> dict[float, str]:
                 lines.append(f"{method_name(data, method)}: {effect.effect:z.2f}{ends}{p}")
         tips[xs[layer.place]] = "\n".join(lines)
     return tips
-
-
-def _patching(data: CausalData, number: int) -> Picture:
-    """A grid of activation patching: how much of the clean run's answer a cell brings back."""
-    grid = data.grids[number]
-    inside = grid.within_placebo
-    cells = [
-        [
-            Cell(
-                f"{value:z.2f}",
-                f"layer {grid.layers[i]}, {grid.by} {grid.columns[j]}\nrecovery {value:z.3f} "
-                f"[{grid.interval[i, j, 0]:z.2f}, {grid.interval[i, j, 1]:z.2f}]",
-                value,
-                muted=inside is not None and bool(inside[i, j]),
-            )
-            for j, value in enumerate(row)
-        ]
-        for i, row in enumerate(grid.recovery.tolist())
-    ]
-    picture = draw_grid(
-        CellGrid(f"Patching {grid.point}", list(map(str, grid.layers)), grid.columns, cells, "layer", grid.by, True)
-    )
-    muted = "; grey cells are inside the placebos" if inside is not None else ""
-    return Picture(picture, f"Activation patching at {grid.point}: recovery of the clean run's answer{muted}.")

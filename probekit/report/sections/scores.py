@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
+from probekit.charts.cells import Cell, CellGrid
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.wording import interval_text
 from probekit.evaluation.scores.predictions import Predictions
@@ -17,7 +18,7 @@ from probekit.report.render import html_of
 from probekit.report.section import Section
 from probekit.report.sections.names import shown_layer, test_rows, why_not_shown
 from probekit.report.svg.element import element, hot, path_of, svg
-from probekit.report.svg.grid import Cell, CellGrid, draw_grid
+from probekit.report.svg.grid import draw_grid
 from probekit.report.svg.scales import AxisSpan, pixel, tick_text, ticks
 from probekit.scoring.calibrate import OWN, Calibration, calibrated, calibration_of
 from probekit.text import counted, printable

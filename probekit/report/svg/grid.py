@@ -1,13 +1,11 @@
-"""A grid of cells: confusion matrices, layers by positions, tasks by tasks.
+"""A grid of cells as SVG.
 
 A cell is filled with blue or red over the page's own background, so that it reads in both themes.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from markupsafe import Markup
 
+from probekit.charts.cells import CellGrid
 from probekit.report.svg.element import element, hot, svg, text_room, together
 
 CELL = (34.0, 62.0, 40.0)  # pixels: height, least width, least width of many columns
@@ -16,41 +14,9 @@ DARKEST = 0.7  # opacity of a full cell; more would leave too little contrast to
 NAME = 24  # letters of a row or column
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One cell.
-
-    Attributes:
-        text: in the cell.
-        tip: what is said of it, in lines.
-        level: -1 (red) to 1 (blue).
-        muted: drawn grey, without its level.
-        framed: the selected one.
-    """
-
-    text: str
-    tip: str
-    level: float = 0.0
-    muted: bool = False
-    framed: bool = False
-
-
-@dataclass(frozen=True)
-class CellGrid:
-    """A picture of cells; [R][C] of them, with the names of rows and columns and of both axes."""
-
-    name: str
-    rows: Sequence[str]
-    columns: Sequence[str]
-    cells: Sequence[Sequence[Cell]]
-    y_name: str = ""
-    x_name: str = ""
-    first_at_bottom: bool = False
-
-
 def draw_grid(grid: CellGrid) -> Markup:
     """The grid as SVG."""
-    rows = list(grid.rows)
+    rows = [name.partition("\n")[0] for name in grid.rows]  # the tips say the rest
     order = list(range(len(rows)))[:: -1 if grid.first_at_bottom else 1]
     longest = max(text_room(cell.text) for row in grid.cells for cell in row) + 10
     wide, high = max(CELL[1 if len(grid.columns) < MANY else 2], longest), CELL[0]
