@@ -205,6 +205,7 @@ class Kernel:
         self._K = torch.zeros(n, n, dtype=torch.float64)
         for Z in columns():
             self._K += gram(Z.T)
+        self._narrow = self._K.to(NARROW)
 
     def zero(self) -> Tensor:
         """The multipliers 0 [N]."""
@@ -232,8 +233,8 @@ class Kernel:
         self.factor(h, C, precise=False)
 
     def refactor(self, C: float) -> bool:
-        """Another C is no cheaper than another Hessian."""
-        return False
+        """Keep the last factor, whatever its C: with L-BFGS it serves several (measured: three factors for nine)."""
+        return hasattr(self, "_L")
 
     def factor(self, h: Tensor, C: float, precise: bool) -> None:
         """Factor B = I + root K_c root over the rows that count, with K_c centred at their mean under h."""
@@ -243,18 +244,21 @@ class Kernel:
         self._rows = rows = rows_that_count(W, (self._K.diagonal() - 2 * Km + mean @ Km).clamp_min(0))
         counts = torch.zeros(n, dtype=torch.bool).index_fill_(0, rows, True)
         self._left = torch.nonzero(~counts)[:, 0]
-        K = self._K if len(rows) == n else self._K[rows]
+        W = torch.where(counts, W, 0.0)
+        mean = W / W.sum().clamp_min(1e-300)
+        Km = self._K @ mean
+        self._root, self._mean, self._Km = W[rows].sqrt(), mean[rows], Km[rows]
+        K = self._K if precise else self._narrow
+        K = K if len(rows) == n else K[rows]
         self._K_left = K[:, self._left]
-        K = K.clone() if len(rows) == n else K[:, rows]
-        W = W[rows]
-        self._root, self._mean = W.sqrt(), W / W.sum().clamp_min(1e-300)
-        self._Km = K @ self._mean
-        a = self._Km - 0.5 * (self._mean @ self._Km)
-        B = K.sub_(a).sub_(a[:, None]).mul_(self._root).mul_(self._root[:, None])
-        L = None if precise else factored(B.to(NARROW))
-        L = factored(B) if L is None else L
-        assert L is not None  # float64 always has one
-        self._L = L
+        B = K.clone() if len(rows) == n else K[:, rows]
+        a, root = (self._Km - 0.5 * (mean @ Km)).to(B.dtype), self._root.to(B.dtype)
+        B.sub_(a).sub_(a[:, None]).mul_(root).mul_(root[:, None])
+        L = factored(B)
+        if L is None:
+            self.factor(h, C, precise=True)
+        else:
+            self._L = L
 
     def solve(self, g: Tensor) -> Tensor:
         """The multipliers u of the inverse Hessian times Z'g, where g sums to 0: (I + W K_c) u = g, W = root^2.
@@ -263,7 +267,7 @@ class Kernel:
         Woodbury's g - root B^-1 root K_c g would be a difference of nearly equal numbers where W K is large.
         """
         u, own, left = g.clone(), g[self._rows], g[self._left]
-        q = self._K_left @ left
+        q = (self._K_left @ left.to(self._K_left.dtype)).double()
         q -= self._mean @ q + (self._Km - self._mean @ self._Km) * left.sum()
         each = self._root * solved(self._L, own / self._root - self._root * q).double()
         u[self._rows] = each - self._mean * (u[self._left].sum() + each.sum())
