@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
+from scipy.linalg import eigh
 
 from probekit.activations.activations import Activations
 from probekit.activations.labelled import label, with_label_columns, with_task
@@ -85,31 +86,35 @@ def spread_of(X: np.ndarray, place: str) -> TrainingSpread:
     mean = X.mean(axis=0)
     centred = X - mean
     small = centred @ centred.T if N < D else centred.T @ centred
-    values, vectors = np.linalg.eigh(small)
-    K = min(DIRECTIONS, D, len(values))
-    values, vectors = np.maximum(values[::-1] / N, 0), vectors[:, ::-1][:, :K]
+    K = min(DIRECTIONS, len(small))
+    values, vectors = eigh(small, subset_by_index=(len(small) - K, len(small) - 1))
+    values, vectors = np.maximum(values[::-1] / N, 0), vectors[:, ::-1]
     if N < D:  # the vectors of the rows' products give those of the covariance, but for directions without variance
-        varied = values[:K] > SMALLEST * max(values[0], np.finfo(float).tiny)
-        vectors = centred.T @ (vectors[:, : varied.sum()] / np.sqrt(N * values[:K][varied]))
-    variances, rest = _shrunk(values, vectors.shape[1], centred)
+        varied = values > SMALLEST * max(values[0], np.finfo(float).tiny)
+        values = values[varied]
+        vectors = centred.T @ (vectors[:, : len(values)] / np.sqrt(N * values))
+    variances, rest = _shrunk(values, small / N, centred)
     return TrainingSpread(place, N, mean, vectors.T.astype(np.float32), variances, rest, np.empty(0))
 
 
-def _shrunk(values: np.ndarray, K: int, centred: np.ndarray) -> tuple[np.ndarray, float]:
-    """The first K eigenvalues of the covariance, shrunk towards their mean, and the mean of the others.
+def _shrunk(values: np.ndarray, small: np.ndarray, centred: np.ndarray) -> tuple[np.ndarray, float]:
+    """The largest eigenvalues [K] of the covariance, shrunk towards the mean of all, and the mean of the others.
+
+    `small` has the covariance's eigenvalues, but for zeros: its trace is their sum, and its squares sum to theirs.
 
     The weight of the mean is that of Ledoit and Wolf (2004, lemma 3.2 ff.): the squared error of the covariance over
     its squared distance from a multiple of the identity.
     """
-    N, D = centred.shape
-    squares, average = float((values**2).sum()), float(values.sum() / D)
+    (N, D), K = centred.shape, len(values)
+    total, squares = float(np.trace(small)), float(np.einsum("ij,ij->", small, small))
+    average = total / D
     off_identity = squares - D * average**2
     error = (float((np.einsum("nd,nd->n", centred, centred) ** 2).sum()) / N - squares) / N
     weight = 1.0 if off_identity <= 0 else min(1.0, max(0.0, error) / off_identity)
     least = max(SMALLEST * average, np.finfo(float).tiny)
-    shrunk = np.maximum((1 - weight) * values[:K] + weight * average, least)
+    shrunk = np.maximum((1 - weight) * values + weight * average, least)
     others = D - K
-    rest = (1 - weight) * float(values[K:].sum()) / others + weight * average if others else average
+    rest = (1 - weight) * (total - float(values.sum())) / others + weight * average if others else average
     return shrunk, max(rest, least)
 
 

@@ -47,6 +47,9 @@ ROUGH = 100  # times the tolerance, where slow progress may be the rounding of f
 CHECKS = 4  # recomputations of scores that may show a bound to be rounding
 POOR = 0.2  # share of a Newton step that shows the factor to be poor
 ENOUGH = 0.3  # share of the slope that a full step must decrease the objective by
+FIRST_RUNG = 400.0  # C times the mean squared length of the rows, up to which a fit from 0 is direct
+APART = 10.0  # between rungs
+RUNG = 0.1  # relative gap at which a rung is left
 
 NARROW = torch.float32
 NEGLIGIBLE = 0.05  # rows whose curvatures sum to this much are left out: the Hessian is at least 1 everywhere
@@ -205,6 +208,8 @@ class Kernel:
         self._K = torch.zeros(n, n, dtype=torch.float64)
         for Z in columns():
             self._K += gram(Z.T)
+        self._narrow = self._K.to(NARROW)
+        self.size = float(self._K.diagonal().mean())
 
     def zero(self) -> Tensor:
         """The multipliers 0 [N]."""
@@ -232,8 +237,8 @@ class Kernel:
         self.factor(h, C, precise=False)
 
     def refactor(self, C: float) -> bool:
-        """Another C is no cheaper than another Hessian."""
-        return False
+        """Keep the last factor, whatever its C: with L-BFGS it serves several (measured: three factors for nine)."""
+        return hasattr(self, "_L")
 
     def factor(self, h: Tensor, C: float, precise: bool) -> None:
         """Factor B = I + root K_c root over the rows that count, with K_c centred at their mean under h."""
@@ -243,18 +248,21 @@ class Kernel:
         self._rows = rows = rows_that_count(W, (self._K.diagonal() - 2 * Km + mean @ Km).clamp_min(0))
         counts = torch.zeros(n, dtype=torch.bool).index_fill_(0, rows, True)
         self._left = torch.nonzero(~counts)[:, 0]
-        K = self._K if len(rows) == n else self._K[rows]
+        W = torch.where(counts, W, 0.0)
+        mean = W / W.sum().clamp_min(1e-300)
+        Km = self._K @ mean
+        self._root, self._mean, self._Km = W[rows].sqrt(), mean[rows], Km[rows]
+        K = self._K if precise else self._narrow
+        K = K if len(rows) == n else K[rows]
         self._K_left = K[:, self._left]
-        K = K.clone() if len(rows) == n else K[:, rows]
-        W = W[rows]
-        self._root, self._mean = W.sqrt(), W / W.sum().clamp_min(1e-300)
-        self._Km = K @ self._mean
-        a = self._Km - 0.5 * (self._mean @ self._Km)
-        B = K.sub_(a).sub_(a[:, None]).mul_(self._root).mul_(self._root[:, None])
-        L = None if precise else factored(B.to(NARROW))
-        L = factored(B) if L is None else L
-        assert L is not None  # float64 always has one
-        self._L = L
+        B = K.clone() if len(rows) == n else K[:, rows]
+        a, root = (self._Km - 0.5 * (mean @ Km)).to(B.dtype), self._root.to(B.dtype)
+        B.sub_(a).sub_(a[:, None]).mul_(root).mul_(root[:, None])
+        L = factored(B)
+        if L is None:
+            self.factor(h, C, precise=True)
+        else:
+            self._L = L
 
     def solve(self, g: Tensor) -> Tensor:
         """The multipliers u of the inverse Hessian times Z'g, where g sums to 0: (I + W K_c) u = g, W = root^2.
@@ -263,7 +271,7 @@ class Kernel:
         Woodbury's g - root B^-1 root K_c g would be a difference of nearly equal numbers where W K is large.
         """
         u, own, left = g.clone(), g[self._rows], g[self._left]
-        q = self._K_left @ left
+        q = (self._K_left @ left.to(self._K_left.dtype)).double()
         q -= self._mean @ q + (self._Km - self._mean @ self._Km) * left.sum()
         each = self._root * solved(self._L, own / self._root - self._root * q).double()
         u[self._rows] = each - self._mean * (u[self._left].sum() + each.sum())
@@ -318,12 +326,15 @@ def solve_binary(
     iterates: dict[int, Iterate] = {}
     n_iter = torch.zeros(len(tasks), dtype=torch.int64)
     for which in by_rising_C(problems):
-        task = tasks[which[0]]
-        at = iterate_at(task, system.zero(), torch.zeros_like(task.wrong), 0.0, 0.0)
-        for number, p in enumerate(which):
-            start = rescaled(system, tasks[p], at) if number else at
-            at, n_iter[p] = descend(system, tasks[p], start, ROUNDING if exact else AIM * tol, max_iter)
-            iterates[p] = at
+        at, before = origin(tasks[which[0]], system.zero()), 0.0
+        for p in which:
+            rungs = between(before, tasks[p].C, system.size) if isinstance(system, Kernel) else []
+            for C in [*rungs, tasks[p].C]:
+                task, is_rung = replace(tasks[p], C=C), C < tasks[p].C
+                aim = RUNG if is_rung else ROUNDING if exact else AIM * tol
+                at, steps = descend(system, task, rescaled(system, task, at), aim, max_iter - int(n_iter[p]))
+                n_iter[p] += steps
+            iterates[p], before = at, tasks[p].C
 
     def again(missed: Tensor, found: Certified, sharper: float) -> tuple[Tensor, Tensor]:
         nonlocal system
@@ -340,6 +351,22 @@ def solve_binary(
 
     v = unknowns(torch.arange(len(tasks)))
     return within_tolerance(objective, v, n_iter, again, [tol * share for share in SHARPER], tol, max_iter)
+
+
+def between(before: float, C: float, size: float) -> list[float]:
+    """The rungs between two values of C, or from 0, on which the weights of separable rows are followed roughly.
+
+    Straight to a large C, most steps take a factor; along the path two or three serve (measured: random labels of 3,200
+    rows in 4,096 dimensions at C = 1e4 took 7 factors, and 2 with rungs).
+
+    Args:
+        before: the last C; 0 if there is none.
+        C: the next one.
+        size: the mean squared length of the rows.
+    """
+    lowest = max(before, FIRST_RUNG / max(size, 1e-300) / APART)
+    n = math.ceil(math.log(C / lowest) / math.log(APART) - 1e-9)
+    return [C / APART**i for i in range(n - 1, 0, -1)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -409,6 +436,11 @@ def _derivatives(task: BinaryProblem, z: Tensor) -> tuple[Tensor, Tensor, Tensor
     return r, r * (task.wrong - signed), size
 
 
+def origin(task: BinaryProblem, zero: Tensor) -> Iterate:
+    """The iterate of weights 0."""
+    return iterate_at(task, zero, torch.zeros_like(task.wrong), 0.0, 0.0)
+
+
 def iterate_at(task: BinaryProblem, u: Tensor, s: Tensor, b: float, square: float) -> Iterate:
     """The iterate of unknowns u with scores s, from a guess of the intercept."""
     b, r, h = balance(task, s, b)
@@ -459,21 +491,22 @@ class _Factor:
         # as `inverse_times` takes them; gradients with duals [2, .]
         self.pairs: list[tuple[Tensor, Tensor, float]] = []
         self._logs: list[float] = []  # of the contraction of the gradient, step by step
-        self._failed, self._precise = False, precise
+        self._failed, self._precise, self._is_new = False, precise, False
 
     def begin(self, at: Iterate, C: float) -> None:
         if at.square == 0:
             self.system.begin(at.h, C)
+            self._is_new = True
         elif self._precise or not self.system.refactor(C):
             self.renew(at, C)
 
     def renew(self, at: Iterate, C: float) -> None:
         self.system.factor(at.h, C, self._precise)
-        self.pairs, self._logs, self._failed = [], [], False
+        self.pairs, self._logs, self._failed, self._is_new = [], [], False, True
 
     def note(self, step: Tensor, before: Slope, after: Slope, t: float) -> None:
-        self._precise |= t < POOR and not self._logs  # a new factor that does not serve lacks digits
-        self._failed = t == 0
+        self._precise |= t < POOR and self._is_new  # a new factor that does not serve lacks digits
+        self._failed, self._is_new = t == 0, False
         self._logs.append(0.5 * (math.log(max(after.bound, 1e-300)) - math.log(max(before.bound, 1e-300))))
         change = torch.stack([after.g - before.g, after.v - before.v])
         inner = float(_inner(step, change))

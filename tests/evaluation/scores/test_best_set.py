@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.stats import binom, t, ttest_rel
 from simulated_curves import WORLDS, apart, curve, values_of
 
 from probekit.evaluation.scores.band import best_set
@@ -29,6 +29,20 @@ def test_the_best_set_holds_each_of_equal_layers_with_few_groups(n_groups):
         jackknifed = np.stack([bootstrap.jackknifed(p, "accuracy") for p in layers])
         inside += best_set(*values_of(layers, bootstrap), jackknifed=jackknifed)[0]
     assert inside >= binom.ppf(1e-4, worlds, 0.92)
+
+
+@pytest.mark.parametrize(("of_critical", "stays"), [(0.96, True), (1.04, False)])
+def test_of_two_layers_the_worse_leaves_where_the_paired_t_test_rejects(of_critical, stays):
+    """One-sided, on the values of six units whose mean is the layer's; a bootstrap's error lacks G / (G - 1)."""
+    spread = np.array([0.01, -0.01, 0.01, -0.01, 0.01, -0.01])
+    error = spread.std(ddof=1) / np.sqrt(6)
+    units = np.stack([np.full(6, 0.5), 0.5 + spread + of_critical * t.isf(0.05, 5) * error])
+    assert (ttest_rel(units[1], units[0], alternative="greater").pvalue > 0.05) == stays
+    values = units.mean(axis=1)
+    jackknifed = (6 * values[:, None] - units) / 5
+    drawn = np.random.default_rng(0).normal(size=100_000) * error * np.sqrt(5 / 6)
+    chosen = best_set(values, values[:, None] + np.stack([np.zeros_like(drawn), drawn]), jackknifed=jackknifed)
+    assert chosen.tolist() == [stays, True]
 
 
 def test_nothing_can_be_told_from_one_group():
