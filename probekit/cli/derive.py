@@ -10,6 +10,8 @@ import typer
 
 from probekit.cli.config import config_callback, parameters_of, set_callback
 from probekit.cli.fields import CliOption, build_arguments, cli_options
+from probekit.options.capabilities import refuse
+from probekit.options.option import Options
 
 _CONFIG = typer.Option(
     "--config",
@@ -55,7 +57,9 @@ def command(order: str = "", config_first: bool = False) -> Callable[[Callable[.
 
         def function(ctx: typer.Context, **typed: Any) -> None:
             values = {name: parameters_of(ctx, one, typed[name]) for name, one in options.items()}
-            run(**build_arguments(run, options, values))
+            arguments = build_arguments(run, options, values)
+            refuse(*(each for each in arguments.values() if isinstance(each, Options)))
+            run(**arguments)
 
         function.__name__, function.__doc__ = run.__name__, run.__doc__
         function.__signature__ = _signature(run, options.values(), config_first)  # pyright: ignore[reportFunctionMemberAccess]
