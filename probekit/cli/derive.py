@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from probekit.cli.config import config_callback, parameters_of, set_callback
-from probekit.cli.fields import CliOption, build_arguments, cli_options
+from probekit.cli.fields import CliOption, build_arguments, cli_options, number_reader
 from probekit.options.capabilities import refuse
 from probekit.options.option import Options
 
@@ -99,7 +99,9 @@ def _default(one: CliOption) -> Any:
 
 def _hint(run: Callable[..., None], one: CliOption) -> Any:
     kind = one.kind | None if one.default is None else one.kind
-    shown: dict[str, Any] = {"metavar": one.help.metavar, "help": help_text(run, one), "min": one.help.kind.least}
+    shown: dict[str, Any] = {"metavar": one.help.metavar, "help": help_text(run, one)}
+    if one.kind in (int, float):
+        shown |= {"metavar": one.help.metavar or one.kind.__name__.upper(), "parser": number_reader(one.kind)}
     if not one.flags:
         return Annotated[kind, typer.Argument(**shown)]
     return Annotated[kind, typer.Option(*one.flags, **shown, rich_help_panel=one.heading)]

@@ -154,7 +154,7 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
     folds: int | None = option(
         None,
         "Nested folds over all rows, for small sets.  [default: the splits]",
-        Kind(_folds, metavar="K", typed=int, least=LEAST_FOLDS),
+        Kind(_folds, metavar="K", typed=int),
         heading=CHOSEN,
     )
     drop_leaks: bool = option(
@@ -262,7 +262,7 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
     @property
     def nuisance_within(self) -> bool:
         """Whether the column of `within` is a nuisance."""
-        return self.within in (self.nuisance or ())
+        return self.within is not None and self.within in (self.nuisance or ())
 
     @property
     def each_probe(self) -> tuple[Any, ...]:

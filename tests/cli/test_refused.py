@@ -28,9 +28,10 @@ EARLY = r"""
 2 extract --modle x                                    -> --model
 2 extract                                              -> Missing option '--model'
 2 extract --model m                                    -> Missing option '--dataset'
-2 extract --model m --dataset d --limit few            -> '--limit'
-2 extract --model m --dataset d --limit -1             -> '--limit'
-2 extract --model m --dataset d --batch-tokens 0       -> '--batch-tokens'
+2 extract --model m --dataset d --limit few            -> limit must be a whole number, 1 or more; got 'few'
+2 extract --model m --dataset d --limit 1e9            -> limit must be a whole number, 1 or more; got '1e9'
+2 extract --model m --dataset d --limit -1             -> limit must be a whole number, 1 or more; got -1
+2 extract --model m --dataset d --batch-tokens 0       -> batch_tokens must be a whole number
 2 extract --model m --dataset d --on-long wrap         -> (--on-long) is one of cut, error; got 'wrap'
 2 extract --model m --dataset d --via transfomers      -> got 'transfomers'; did you mean transformers?
 2 extract --model m --dataset d --device-map atuo      -> is one of auto; got 'atuo'; did you mean auto?
@@ -63,8 +64,8 @@ EARLY = r"""
 2 extract --model m --dataset d --workers 2            -> --engine ray
 2 extract --model m --dataset d --engine ray --workers 3:2 -> MIN:MAX
 2 extract --model m --dataset d --engine ray --gpus-per-worker 1.5 -> a share such as 0.5
-2 extract JOB --set extract.limit=many                 -> --limit
-2 extract JOB --set extract.limit=0                    -> --limit
+2 extract JOB --set extract.limit=many                 -> limit must be a whole number
+2 extract JOB --set extract.limit=0                    -> limit must be a whole number
 2 extract JOB --set extract.on-long=wrap               -> is one of cut, error; got 'wrap'
 2 extract JOB --set train-probe.layer=3                -> is for 'train-probe', and this command is
 2 extract JOB --set extract.lim=3                      -> did you mean limit
@@ -103,10 +104,10 @@ EARLY = r"""
 2 generate --model MODEL --tokens 1,x                  -> --tokens takes ids with commas between them
 2 generate --model MODEL --prompt a --temperature -1   -> temperature must be 0 (the likeliest token)
 2 generate --model MODEL --prompt a --temperature 1 --top-p 1.5 -> top_p must be above 0 and at most 1; got 1.5
-2 generate --model MODEL --prompt a --temperature 1 --top-k 0 -> '--top-k': Input should be greater than or
+2 generate --model MODEL --prompt a --temperature 1 --top-k 0 -> top_k must be a whole number, 1 or more; got 0
 2 generate --model MODEL --prompt a --top-k 5          -> give a temperature above 0
 2 generate --model MODEL --prompt a --stop a --no-stop -> give one of them
-2 generate --model MODEL --prompt a --max-new-tokens 0 -> --max-new-tokens
+2 generate --model MODEL --prompt a --max-new-tokens 0 -> max_new_tokens must be a whole number
 2 params gpt3                                          -> did you mean gpt2
 2 params gpt2 --context 0                              -> --context is a whole number above 0; got 0
 2 params gpt2 --batch -3                               -> --batch is a whole number above 0; got -3
@@ -120,9 +121,9 @@ EARLY = r"""
 3 params empty                                         -> it has no config.json
 2 train-model                                          -> no model is named; give a name
 2 train-model counting-gtp                             -> did you mean counting-gpt
-2 train-model counting-gpt --steps 0                   -> '--steps': Input should be greater than or equal
+2 train-model counting-gpt --steps 0                   -> steps must be a whole number, 1 or more; got 0
 2 train-model counting-gpt --learning-rate nan         -> learning_rate must be a positive, finite number
-2 train-model counting-gpt --steps x                   -> --steps
+2 train-model counting-gpt --steps x                   -> steps must be a whole number, 1 or more; got 'x'
 2 train-probe --C 1,x                                  -> --C takes numbers above 0
 2 train-probe --C 1,-2                                 -> --C takes
 2 train-probe --C nan                                  -> --C takes
@@ -146,7 +147,7 @@ EARLY = r"""
 2 train-probe STORE --point resid_per                  -> did you mean resid_pre
 2 train-probe STORE --point resid_pre.1                -> resid_pre
 2 train-probe STORE --position first                   -> the only one is 'last': leave it out, or extract
-2 train-probe STORE --controls -1                      -> greater than or equal to 0
+2 train-probe STORE --controls -1                      -> controls must be a whole number, 0 or more; got -1
 2 train-probe STORE --folds 2                          -> 3
 2 train-probe STORE --folds 3 --drop-leaks             -> folds keep repeated and nearly repeated
 2 train-probe STORE --baseline randm                   -> unknown baseline 'randm'; give --baseline random-init
