@@ -44,6 +44,7 @@ docs: .venv/installed-docs
 	@echo "Writing docs/reference/ and docs/will-my-model-load.md from the options and the families ..."
 	@$(BIN)/python -m probekit.cli.reference commands > docs/reference/commands.md
 	@$(BIN)/python -m probekit.cli.reference python > docs/reference/python.md
+	@$(BIN)/python -m probekit.cli.reference capabilities > docs/reference/capabilities.md
 	@$(BIN)/python -m probekit.cli.reference models > docs/will-my-model-load.md
 	@echo "Building the site ..."
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

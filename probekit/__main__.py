@@ -14,7 +14,7 @@ def main() -> NoReturn:
 
         program()
     except KeyboardInterrupt:
-        print("probekit: error: interrupted", file=sys.stderr)
+        print("probekit: interrupted", file=sys.stderr)
         sys.exit(130)
     except (MemoryError, ImportError, OSError, RuntimeError) as error:
         if not is_out_of_memory(error):

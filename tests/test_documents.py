@@ -16,7 +16,7 @@ import pages
 import pytest
 from hub_server import WRITE_TOKEN, HubServer
 
-from probekit.cli.reference import commands_page, python_page, readme_models, will_it_load_page
+from probekit.cli.reference import capabilities_page, commands_page, python_page, readme_models, will_it_load_page
 from probekit.models.families import families
 
 REPO = Path(__file__).parents[1]
@@ -59,7 +59,9 @@ def test_links_lead_to_files(document):
     assert missing == []
 
 
-@pytest.mark.parametrize(("page", "made"), [("commands", commands_page), ("python", python_page)])
+@pytest.mark.parametrize(
+    ("page", "made"), [("commands", commands_page), ("python", python_page), ("capabilities", capabilities_page)]
+)
 def test_the_reference_is_what_the_options_say(page, made):
     """`make docs` writes it again."""
     assert (REPO / f"docs/reference/{page}.md").read_text(encoding="utf-8") == made()

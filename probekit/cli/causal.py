@@ -108,7 +108,7 @@ def causal(job: CausalJob, options: CausalOptions, picture: PictureOptions) -> N
         probekit causal runs/STORE/results/number-resid_pre-logistic --answers is,are --layer 2-4 --rows 500
         probekit causal runs/STORE --method patch --pairs pairs.csv
     """
-    store_path, results_path = find_results(job, not options.of_pairs_alone)
+    store_path, results_path = find_results(job, not options.patches_pairs_alone)
     check_results_out(job.out, store_path)
     if results_path is not None:
         _check_record(store_path, results_path, options)

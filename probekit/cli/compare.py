@@ -6,14 +6,13 @@ from pathlib import Path
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
-from probekit.cli.results import emit
+from probekit.cli.results import check_question, emit
 from probekit.cli.stores import check_out
 from probekit.errors import UsageError
 from probekit.options import CompareOptions
 from probekit.options.option import option
 from probekit.options.picture import PictureOptions
 from probekit.options.question import Question, asked_by, default_folder
-from probekit.results.kinds import check_results_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +46,13 @@ def compare(job: CompareJob, options: CompareOptions, picture: PictureOptions) -
     check_out(job.out)
     if job.runs is None or not job.runs:
         raise UsageError("compare needs two runs or more; name their folders")
+    rest = [[str(Path(run).resolve()) for run in job.runs], asked_by(options)]
+    question = Question("compare", "comparison", asked_by(options, runs=job.runs), rest)
     if job.out is not None:
-        check_results_folder(job.out, "comparison")
+        check_question(job.out, question)
     complete = "the runs are complete"
     with console.interrupt_says(f"{complete}, no comparison was written; run the same command again"):
         from probekit.side_by_side import compare as put_side_by_side
 
         found = put_side_by_side(job.runs, **vars(options))
-    rest = [[str(Path(run).resolve()) for run in job.runs], asked_by(options)]
-    question = Question("compare", "comparison", asked_by(options, runs=job.runs), rest)
     emit(found, question, job.out or default_folder(question, Path("runs")), job, picture, complete)

@@ -67,6 +67,12 @@ def error(text: object) -> None:
     note(f"probekit: error: {line[:LONGEST]}{more}")
 
 
+def interrupted(stop: KeyboardInterrupt) -> None:
+    """Print to stderr that the command was interrupted, what was saved and how to resume."""
+    said = one_line(stop).removeprefix("interrupted").lstrip(", ")
+    note(f"probekit: interrupted: {said}" if said else "probekit: interrupted")
+
+
 def one_line(text: object) -> str:
     """The lines of a message, joined with spaces."""
     return " ".join(line.strip() for line in str(text).splitlines() if line.strip())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from probekit.cli import console
 from probekit.cli.stores import make_store
-from probekit.errors import ProbekitError, UsageError
+from probekit.errors import ProbekitError
 from probekit.files.remote.path import AnyPath
 from probekit.options import ExtractArguments
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 def stops_of(given: Sequence[int | str] | None, no_stop: bool) -> Sequence[int | str] | None:
     """The stop tokens for `generation.stop_ids`: those of --stop, none with --no-stop, None for the model's own."""
-    if given and no_stop:
-        raise UsageError("--stop names tokens to stop at, --no-stop none: give one of them")
     return [] if no_stop else given or None
 
 

@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from probekit.cli.config import config_callback, parameters_of, set_callback
-from probekit.cli.fields import CliOption, build_arguments, cli_options
+from probekit.cli.fields import CliOption, build_arguments, cli_options, number_reader
+from probekit.options.capabilities import refuse
+from probekit.options.option import Options
 
 _CONFIG = typer.Option(
     "--config",
@@ -55,7 +57,9 @@ def command(order: str = "", config_first: bool = False) -> Callable[[Callable[.
 
         def function(ctx: typer.Context, **typed: Any) -> None:
             values = {name: parameters_of(ctx, one, typed[name]) for name, one in options.items()}
-            run(**build_arguments(run, options, values))
+            arguments = build_arguments(run, options, values)
+            refuse(*(each for each in arguments.values() if isinstance(each, Options)))
+            run(**arguments)
 
         function.__name__, function.__doc__ = run.__name__, run.__doc__
         function.__signature__ = _signature(run, options.values(), config_first)  # pyright: ignore[reportFunctionMemberAccess]
@@ -95,7 +99,9 @@ def _default(one: CliOption) -> Any:
 
 def _hint(run: Callable[..., None], one: CliOption) -> Any:
     kind = one.kind | None if one.default is None else one.kind
-    shown: dict[str, Any] = {"metavar": one.help.metavar, "help": help_text(run, one), "min": one.help.kind.least}
+    shown: dict[str, Any] = {"metavar": one.help.metavar, "help": help_text(run, one)}
+    if one.kind in (int, float):
+        shown |= {"metavar": one.help.metavar or one.kind.__name__.upper(), "parser": number_reader(one.kind)}
     if not one.flags:
         return Annotated[kind, typer.Argument(**shown)]
     return Annotated[kind, typer.Option(*one.flags, **shown, rich_help_panel=one.heading)]

@@ -69,8 +69,6 @@ def export(job: ExportJob, options: ExportOptions) -> None:
 
 def _texts(job: ExportJob, options: ExportOptions) -> None:
     """Write the examples of a store as a table, in the format of the file's ending."""
-    if options.to != ExportOptions().to:
-        raise UsageError(f"--texts is a table of a store's texts, not {options.to}; leave --to out")
     check_is_store(as_path(job.results))
     from probekit.activations import load_activations
     from probekit.scoring.write import check_table_file, write_columns

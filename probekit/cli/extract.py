@@ -179,25 +179,15 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
         probekit extract --model gpt2 --dataset prompts.csv --generate 64 --position last@generated
         probekit extract --model gpt2 --dataset en_ewt-ud-dev.conllu --label-column upos --limit 500
     """
-    if job.picture is not None and not job.dry_run:
-        raise UsageError("--picture draws what a dry run shows; add --dry-run, or leave it out")
     if job.picture is not None and job.picture.suffix.lower() not in ("", ".png", ".svg", ".pdf"):
         raise UsageError(f"--picture ends in .png, .svg or .pdf; got {job.picture.name!a:.60}")
-    if options.stats and job.stats_only:
-        raise UsageError("--stats keeps the activations, --stats-only does not: give one of them")
-    if job.stats_only and (options.devices or options.engine):
-        raise UsageError("--stats-only adds up in one process; run parts of it side by side: --stats-only --part 1/4")
     sums: Sums = "only" if job.stats_only else "also" if options.stats else None
     console.hush_downloads(job.quiet)
     check_store_out(options.out)
     check_via(options.out, model.via)
-    if job.no_stop and options.generate is None:
-        raise UsageError("--no-stop is for texts that the model continues; give --generate N too")
     options = replace(options, on_bad_row=task.on_bad_row, stop_tokens=stops_of(options.stop_tokens, job.no_stop))
     model, options = _spread(model, options)
     revisions = revisions_of(model)
-    if revisions and options.generate is not None:
-        raise UsageError("--generate takes one --revision: each checkpoint would continue the texts in its own way")
     if job.dry_run:
         _dry_run(job, replace(model, revision=revisions[0]) if revisions else model, task, options, sums)
         if revisions and not (job.json or job.quiet):
@@ -223,11 +213,6 @@ def _spread(model: ModelOptions, options: ExtractArguments) -> tuple[ModelOption
         return replace(model, device="cpu"), replace(options, device=find_device(model.device).type)
     if options.devices is None:
         return model, options
-    given = [name for name in ("device_map", "quantize") if getattr(model, name) is not None]
-    given += ["device"] if model.device != "auto" else []
-    if given:
-        flag = given[0].replace("_", "-")
-        raise UsageError(f"--devices loads the whole model on each device; leave out --{flag}, or --devices")
     from probekit.engines.devices import type_of_devices
 
     return replace(model, device="cpu"), replace(options, device=type_of_devices(options.devices))

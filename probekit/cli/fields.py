@@ -7,6 +7,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
+from probekit.errors import UsageError
 from probekit.files.remote.path import RemotePath, as_path
 from probekit.options.kinds import DTYPES
 from probekit.options.option import HEADINGS, OUTPUT, READ, OptionHelp, Options, help_of, option
@@ -179,7 +180,23 @@ def build_arguments(
     return {owner: kept if given_of(hints[owner]) else hints[owner](**kept) for owner, kept in given.items()}
 
 
+def number_reader(kind: type) -> Callable[[Any], Any]:
+    """A function that reads a number; text that is none stays as it is, which `build_arguments` refuses."""
+
+    def number(typed: Any) -> Any:
+        try:
+            return kind(typed) if isinstance(typed, str) else typed
+        except ValueError:
+            return typed
+
+    return number
+
+
 def _parsed(one: CliOption, value: Any) -> Any:
+    if one.kind in (int, float) and isinstance(value, str):
+        one.help.kind.check(one.field.name, value)
+        what = "whole number" if one.kind is int else "number"
+        raise UsageError(f"{one.field.name} ({one.flags[0]}) must be a {what}; got {value!a:.60}")
     if one.negates:
         return not value
     if not isinstance(one.field.type, str) and RemotePath in _leaves(one.field.type):

@@ -55,7 +55,7 @@ def generate(job: GenerateJob, options: GenerateOptions, where: DeviceOptions) -
         probekit generate --model counting-gpt --prompt 34 --prompt 40
         probekit generate --model dialogue-gpt --prompt "3 + 4 - 2 <sep>"
     """
-    if (not job.prompt) == (job.tokens is None):
+    if not job.prompt and job.tokens is None:
         raise UsageError("give --prompt with a text, or --tokens with ids")
     stop_tokens = stops_of(options.stop_tokens, job.no_stop)
     console.hush_downloads(job.quiet)

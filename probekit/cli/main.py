@@ -31,7 +31,7 @@ from probekit.machine.versions import __version__
 
 OTHERS = "In every command"  # the heading of options that configure the others
 SECONDS_OF_ONE = 1.0  # shells, `timeout` and Slurm may send one signal twice: to the process, and to its group
-_AT_ONCE = b"probekit: error: interrupted again, and ended at once; run the same command again\n"
+_AT_ONCE = b"probekit: interrupted again, and ended at once; run the same command again\n"
 
 
 @contextmanager
@@ -192,7 +192,7 @@ def run(args: Sequence[str]) -> int:
         except BrokenPipeError:
             return _reader_has_gone()
         except KeyboardInterrupt as stop:
-            console.error(str(stop) or "interrupted")
+            console.interrupted(stop)
             return exit_code()
         except typer.TyperException as e:
             console.error(_usage_message(e))

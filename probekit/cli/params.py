@@ -118,7 +118,7 @@ def _names(job: ParamsJob) -> list[str]:
     """The models that were named, each once.
 
     Raises:
-        UsageError: several without --compare, one with it, or options that have no use.
+        UsageError: several without --compare, or one with it.
     """
     names = list(dict.fromkeys(name for text in job.models for name in kinds.names(text)))
     given = listed([repr(name) for name in names]) or "none"
@@ -126,12 +126,6 @@ def _names(job: ParamsJob) -> list[str]:
         raise UsageError(f"--compare takes two or more models; got {given}")
     if not job.compare and len(names) != 1:
         raise UsageError(f"expected one model, or several with --compare; got {given}")
-    if job.via == "transformers" and (job.compare or job.context is not None or job.batch != 1):
-        raise UsageError("--via transformers counts one model's parameters; leave out --compare, --context and --batch")
-    if job.compare and job.revision is not None:
-        raise UsageError("--revision is for one model; give folders to compare others")
-    if job.out is not None and not job.compare:
-        raise UsageError("--out is for the picture of --compare; leave it out, or add --compare")
     return names
 
 

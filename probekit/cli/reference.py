@@ -1,7 +1,8 @@
 """The reference pages in Markdown, generated from the options: `python -m probekit.cli.reference [commands]`.
 
 `python -m probekit.cli.reference python` prints the options of the Python functions, `... exit-codes` the exit codes,
-`... models` the page of the models that load, and `... readme-models` README's list of them.
+`... capabilities` which options do not go together, `... models` the page of the models that load, and
+`... readme-models` README's list of them.
 """
 
 import dataclasses
@@ -10,7 +11,8 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from probekit import options
 from probekit.cli.commands import COMMANDS
@@ -19,6 +21,7 @@ from probekit.cli.fields import CliOption
 from probekit.cli.main import OTHERS
 from probekit.errors import ProbekitError, UsageError, nearest
 from probekit.files.published import PUBLISHED
+from probekit.options.capabilities import CAPABILITIES, Needs, OneOf, in_words
 from probekit.options.option import help_of
 from probekit.tables import markdown_table
 
@@ -158,6 +161,27 @@ def python_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def capabilities_page() -> str:
+    """Which options exclude or need one another, and why."""
+    hints = [hint for command in COMMANDS.values() for hint in get_type_hints(command.run).values()]
+    known = [*FUNCTIONS.values(), *(hint for hint in hints if dataclasses.is_dataclass(hint))]
+    rows = []
+    for row in CAPABILITIES:
+        terms = [*chain(*row.groups)] if isinstance(row, OneOf) else [*row.options, *row.others]
+        lists = sorted(known, key=lambda each: -sum(term in each.__dataclass_fields__ for term in terms))
+        if isinstance(row, OneOf):
+            groups = "; ".join(", ".join(in_words(term, lists) for term in group) for group in row.groups)
+            rows.append((groups, "take one of each group", row.why))
+        else:
+            one, other = ([in_words(term, lists) for term in each] for each in (row.options, row.others))
+            rule = f"need {' or '.join(other)}" if isinstance(row, Needs) else f"exclude {', '.join(other)}"
+            rows.append((", ".join(one), rule, row.why))
+    table = markdown_table(("Options", "Rule", "Why"), [[*map(_escaped, row)] for row in rows])
+    about = "Options that are refused because of another one, in one line, with exit code 2. All others go together."
+    top = ["# Options that exclude or need one another", GENERATED.format(page="capabilities"), about]
+    return "\n\n".join([*top, table]) + "\n"
+
+
 def exit_codes_page() -> str:
     """Every exit code, with the Python exception that it belongs to."""
     errors = sorted(ProbekitError.__subclasses__(), key=lambda error: error.exit_code)
@@ -179,6 +203,7 @@ def exit_codes_page() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "commands": commands_page,
     "python": python_page,
+    "capabilities": capabilities_page,
     "exit-codes": exit_codes_page,
     "models": will_it_load_page,
     "readme-models": lambda: f"{readme_models()}\n",

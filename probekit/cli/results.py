@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -19,7 +20,7 @@ from probekit.text import listed
 
 class _Question(TypedDict):
     asked: dict[str, Any]
-    activations: NotRequired[dict[str, Any]]
+    activations: NotRequired[Any]  # of a transfer and a comparison a list, of each store or run
 
 
 class _Answered(TypedDict):
@@ -45,7 +46,8 @@ def check_question(out: Path, question: Question, activations: Mapping[str, Any]
         meta = read_as(_Answered, parse_record(read_bytes(out / KINDS[question.kind].file, MAX_RESULTS)))["meta"]
         different = _different(meta["asked"], question)
         if activations is not None:
-            different += [key for key, value in meta["activations"].items() if activations.get(key, value) != value]
+            stored = read_as(dict[str, Any], meta["activations"])
+            different += [key for key, value in stored.items() if activations.get(key, value) != value]
     except (OSError, ValueError, KeyError):
         return  # no complete results are there
     if different:
@@ -71,7 +73,13 @@ def _different(stored: Mapping[str, Any], question: Question) -> list[str]:
     before |= {name: stored.get(name, False) for name in asked if name not in vars(options())}
     if "control_C" in asked:
         before["control_C"] = stored.get("control_C", asked["control_C"])
-    return [name for name, value in asked.items() if before.get(name) != value]
+    return [name for name, value in asked.items() if _paths(name, before.get(name)) != _paths(name, value)]
+
+
+def _paths(name: str, value: Any) -> Any:
+    """Folders that were named, whatever the folder that they were named from; other values as they are."""
+    is_named = name in ("stores", "runs") and isinstance(value, list)
+    return [os.path.abspath(each) for each in value] if is_named else value  # noqa: PTH100 (also of OWNER/NAME)
 
 
 def draw(kind: str, results: Any, folder: Path, picture: PictureOptions) -> list[Path]:

@@ -19,6 +19,7 @@ from probekit.text import counted
 if TYPE_CHECKING:
     from probekit.evaluation import ProbeResults
     from probekit.models.base import LanguageModel
+    from probekit.scoring.results import Scores
     from probekit.scoring.rows import ScoreRows
     from probekit.scoring.score import Scoring
     from probekit.tasks import Task
@@ -87,7 +88,7 @@ def score(
         probekit score --probe RESULTS:resid_pre.5 --model gpt2 --dataset new.csv --fpr 0.01 --out scores.csv
         probekit score --probe RESULTS --model gpt2 --text "The sky is green." --tokens
     """
-    if (job.dataset is None) == (not job.text):
+    if job.dataset is None and not job.text:
         raise UsageError("give either --dataset with a file of texts, or --text with a text")
     from probekit.scoring.find import find_results, split_name
     from probekit.scoring.write import check_table_file
@@ -100,14 +101,16 @@ def score(
 
     known = probe_of(results, place, options.fpr)  # before the texts and the model are loaded
     if job.picture is not None:
-        _check_picture(job, results, known.place)
+        from probekit.plots.scores import check_scores_picture
+
+        check_scores_picture(results, known.place)
     task, model = _load(job, where, data, results)
     from probekit.scoring.score import plan_scoring
 
     options = replace(options, place=place, on_bad_row=data.on_bad_row, progress=console.bars(job.quiet))
     scoring = plan_scoring(results, model, task, options)
     if job.out is not None:
-        _write(job, job.out, scoring)
+        _write(job, job.out, scoring, results, picture)
     else:
         _show(job, scoring, results, picture)
 
@@ -135,44 +138,40 @@ def _load(
     return task, load_model(job.model, **vars(where), progress=console.bars(job.quiet))
 
 
-def _check_picture(job: ScoreJob, results: "ProbeResults", place: str) -> None:
-    from probekit.plots.scores import check_scores_picture
-
-    if job.out is not None:
-        raise UsageError("--picture draws the table on stdout, and --out writes a file instead; give one of the two")
-    check_scores_picture(results, place)
-
-
-def _write(job: ScoreJob, out: Path, scoring: "Scoring") -> None:
+def _write(job: ScoreJob, out: Path, scoring: "Scoring", results: "ProbeResults", picture: PictureOptions) -> None:
+    """Write the scores as they come; for a picture they are kept too."""
     from probekit.scoring.score import score_parts
     from probekit.scoring.write import write_scores
 
-    tally = _Tally()
+    tally, kept = _Tally(), list["ScoreRows"]()
+
+    def parts() -> "Iterator[ScoreRows]":
+        for part in _counted(score_parts(scoring), tally):
+            kept.extend([part] * (job.picture is not None))
+            yield part
+
     try:
-        write_scores(out, _counted(score_parts(scoring), tally))
+        write_scores(out, parts())
     except KeyboardInterrupt:
         unit = "token" if scoring.by_token else "text"
         raise KeyboardInterrupt(
             f"{counted(tally.rows, unit)} scored, and nothing was written to {out}; run the same command again"
         ) from None
+    if job.picture is not None:
+        _draw(job, job.picture, _joined(kept, scoring), results, picture)
     console.answer(job, lambda: {"out": str(out), **vars(tally), **scoring.meta}, out, _notes(scoring, tally))
 
 
 def _show(job: ScoreJob, scoring: "Scoring", results: "ProbeResults", picture: PictureOptions) -> None:
-    from probekit.scoring.results import Scores
-    from probekit.scoring.rows import joined_rows, score_columns
+    from probekit.scoring.rows import score_columns
     from probekit.scoring.score import score_parts
     from probekit.scoring.table import MOST_ROWS, scores_table
 
     tally = _Tally()
     with console.interrupt_says("nothing was written; run the same command again"):
-        found = Scores(**joined_rows(list(_counted(score_parts(scoring), tally)), scoring.meta))
+        found = _joined(list(_counted(score_parts(scoring), tally)), scoring)
     if job.picture is not None:
-        from probekit.plots import save_scores_plot
-
-        drawn = save_scores_plot(results, found, job.picture, **vars(picture))
-        if not job.quiet and not job.json:
-            console.note(f"picture: {drawn}")
+        _draw(job, job.picture, found, results, picture)
 
     def body() -> dict[str, Any]:
         columns = score_columns(found)
@@ -185,6 +184,21 @@ def _show(job: ScoreJob, scoring: "Scoring", results: "ProbeResults", picture: P
     console.note(_notes(scoring, tally))
     if len(found) > MOST_ROWS:
         console.note(f"{counted(MOST_ROWS, 'row')} of {len(found):,} are shown; --out scores.csv writes all of them")
+
+
+def _joined(parts: "list[ScoreRows]", scoring: "Scoring") -> "Scores":
+    from probekit.scoring.results import Scores
+    from probekit.scoring.rows import joined_rows
+
+    return Scores(**joined_rows(parts, scoring.meta))
+
+
+def _draw(job: ScoreJob, path: Path, found: "Scores", results: "ProbeResults", picture: PictureOptions) -> None:
+    from probekit.plots import save_scores_plot
+
+    drawn = save_scores_plot(results, found, path, **vars(picture))
+    if not job.quiet and not job.json:
+        console.note(f"picture: {drawn}")
 
 
 def _counted(parts: "Iterator[ScoreRows]", tally: _Tally) -> "Iterator[ScoreRows]":

@@ -7,15 +7,12 @@ from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.extract import MODEL
 from probekit.cli.fields import Output
-from probekit.errors import DataError, UsageError
+from probekit.errors import DataError
 from probekit.options.load import SelftestOptions
 from probekit.options.option import option
 
 if TYPE_CHECKING:
     from probekit.models.base import LanguageModel
-
-
-NEEDS_A_MODEL = ("revision", "device_map", "quantize")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +58,6 @@ def _model(job: SelftestJob, options: SelftestOptions) -> "LanguageModel":
         from probekit.models import load_model
 
         return load_model(job.model, **{name: value for name, value in vars(options).items() if name != "speed"})
-    given = [name for name in NEEDS_A_MODEL if getattr(options, name) is not None]
-    given += ["via"] if options.via != "probekit" else []
-    if given:
-        flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise UsageError(f"without --model a made-up GPT-2 is checked, which takes no {flags}; add --model NAME")
     from probekit.machine.devices import DTYPES, find_device
     from probekit.verification import made_up_model
 

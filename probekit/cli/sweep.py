@@ -17,7 +17,7 @@ from probekit.machine.progress import parts_line
 from probekit.options import ClusterOptions, SweepArguments, kinds
 from probekit.options.option import option
 from probekit.options.picture import PictureOptions
-from probekit.options.question import Question, default_folder
+from probekit.options.question import Question, asked_by, default_folder
 from probekit.text import counted, listed
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def sweep(job: SweepJob, options: SweepArguments, picture: PictureOptions) -> No
     options = dataclasses.replace(options, out=out)
     stores.check_out(out)
     from probekit.models.load import check_model
-    from probekit.options.sweep import model_options_of
+    from probekit.options.sweep import model_options_of, shared_options
 
     is_path = os.path.exists(job.model)  # noqa: PTH110 (of a name that is too long for a path this is False)
     for name in [job.model] if is_path else kinds.names(job.model):
@@ -68,7 +68,8 @@ def sweep(job: SweepJob, options: SweepArguments, picture: PictureOptions) -> No
         from probekit.engines.ray_sweep import runs_on_ray
         from probekit.sweeps.run import plan_sweep, run_sweep
 
-        plan = plan_sweep(job.model, job.dataset, options)
+        asked = asked_by(shared_options(options), model=job.model, dataset=job.dataset)
+        plan = dataclasses.replace(plan_sweep(job.model, job.dataset, options), asked=asked)
         if job.dry_run:
             from probekit.sweeps.preview import preview
 

@@ -88,7 +88,10 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions, picture: PictureOptio
         probekit train-probe runs/gpt2-sst2 --probe mean-diff --projection
         probekit train-probe runs/gpt2-sst2 --probe k-sparse --set train-probe.probe.k=4
     """
-    _refuse(job, options)
+    if job.baseline not in (None, "random-init"):
+        raise UsageError(f"unknown baseline {job.baseline!a}; give --baseline random-init, or leave it out")
+    if job.log_to is not None:
+        check_tracker(job.log_to)
     if job.store is not None and (inside := stores_in(job.store)):
         for each in inside:
             stores.check_places(each, options)
@@ -103,27 +106,6 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions, picture: PictureOptio
 
         store = load_activations(job.store or _newest(job.quiet), job.check)
     train(store, options, job, picture)
-
-
-def _refuse(job: TrainProbeJob, options: ProbeOptions) -> None:
-    """Refuse options that exclude one another."""
-    if job.baseline is not None and options.shift_column is not None:
-        raise UsageError("--shift-column has no random-init baseline; leave --baseline out")
-    if job.baseline not in (None, "random-init"):
-        raise UsageError(f"unknown baseline {job.baseline!a}; give --baseline random-init, or leave it out")
-    if job.projection and options.by is not None:
-        raise UsageError(
-            f"--projection draws one layer of one curve, and --by {options.by} makes several; leave it out"
-        )
-    if job.projection and options.within is not None:
-        raise UsageError("--projection draws one curve, and --within makes several; leave one of them out")
-    if options.shift_column is not None and (job.projection or job.log_to is not None):
-        which = "--projection" if job.projection else "--log-to"
-        raise UsageError(
-            f"--shift-column makes a matrix, not a curve, and {which} needs a curve; leave one of them out"
-        )
-    if job.log_to is not None:
-        check_tracker(job.log_to, options)
 
 
 def _train_checkpoint(options: ProbeOptions, job: TrainProbeJob, picture: PictureOptions, path: AnyPath) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 from probekit.cli import console, probes
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
-from probekit.cli.results import emit
+from probekit.cli.results import check_question, emit
 from probekit.cli.stores import check_places, check_results_out
 from probekit.errors import UsageError
 from probekit.files.remote.path import AnyPath
@@ -47,7 +47,7 @@ def transfer(job: TransferJob, options: TransferOptions, picture: PictureOptions
         check_places(path, options)
     check_results_out(job.out, job.stores[0])
     if job.out is not None:
-        check_results_folder(job.out, "transfer")
+        check_results_folder(job.out, "transfer")  # before the stores are read
     complete, stores = "the stores are complete", [str(path) for path in job.stores]
     with console.interrupt_says(f"{complete}, no results were written; run the same command again"):
         from probekit.activations import load_activations
@@ -55,11 +55,13 @@ def transfer(job: TransferJob, options: TransferOptions, picture: PictureOptions
 
         opened = [load_activations(path) for path in job.stores]
         probe = probes.check_parameters(options, opened[0])
+        rest = [[str(path.resolve()) for path in job.stores], asked_by(options, probe=probe)]
+        question = Question("transfer", "transfer", asked_by(options, probe=probe, stores=stores), rest)
+        if job.out is not None:
+            check_question(job.out, question)
         how = {**vars(options), "probe": probes.make_probe(probe, options, opened[0])}
         with parts_line(console.bars(job.quiet)) as line:
             results = run_transfer(opened, **how, on_progress=line.set, on_part=line.part)
-    rest = [[str(path.resolve()) for path in job.stores], asked_by(options, probe=probe)]
-    question = Question("transfer", "transfer", asked_by(options, probe=probe, stores=stores), rest)
     home = results_home(job.stores[0])
     folder = job.out or default_folder(question, home, results.meta["point"], results.meta["probe"])
     emit(results, question, folder, job, picture, complete, {"stores": stores})

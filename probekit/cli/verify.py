@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
-from probekit.errors import StorageError
+from probekit.errors import DataError, StorageError
 from probekit.files.remote.path import AnyPath
 from probekit.machine.progress import progress_bar
 from probekit.manifest import check_is_store
@@ -29,7 +29,8 @@ class VerifyJob(Output):
 def verify(job: VerifyJob) -> None:
     """Check every byte of a store, finished or not.
 
-    Names each file that is broken or missing. Statistics are read too; the results of train-probe are not.
+    Names each file that is broken or missing (exit code 4), and says whether the store is unfinished (exit code 3).
+    Statistics are read too; the results of train-probe are not.
 
     \b
     Example:
@@ -53,11 +54,16 @@ def verify(job: VerifyJob) -> None:
         )
     if not job.json:
         console.result(_summary(checked))
+    if not _is_finished(checked):
+        raise DataError(f"{str(job.path)!a} is unfinished: {checked.advice}")
 
 
 def _summary(checked: "Verification") -> str:
-    state = "sound" if checked.finished or checked.has_only_statistics else "sound so far"
+    state = "sound" if _is_finished(checked) else "sound so far"
     rows = counted(checked.rows, "row") if checked.finished else f"{checked.rows:,} of {counted(checked.total, 'row')}"
     sums = "" if checked.counted is None else f", statistics of {counted(checked.counted, 'text')}"
-    rest = f"; unfinished: {checked.advice}" if checked.advice else ""
-    return f"{state}: {counted(checked.files, 'file')}, {checked.bytes:,} bytes, {rows}{sums}{rest}"
+    return f"{state}: {counted(checked.files, 'file')}, {checked.bytes:,} bytes, {rows}{sums}"
+
+
+def _is_finished(checked: "Verification") -> bool:
+    return checked.finished or checked.has_only_statistics

@@ -47,6 +47,9 @@ def ray_cluster(options: "ClusterOptions") -> Iterator[Any]:
         if address:
             _check_answers(address)
         with own_signals():  # ray.init puts a handler of SIGTERM in place of the program's own
+            if getattr(options, "progress", None) is not False:
+                where = f"connecting to the Ray cluster {address!a}" if address else "starting Ray on this machine"
+                print(f"{where} ...", file=sys.stderr, flush=True)
             _connect(ray, address)
     try:
         with _silent_stdout():

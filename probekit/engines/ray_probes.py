@@ -80,12 +80,6 @@ def check_engine(acts: Activations, options: CurvesArguments) -> None:
             "engine='ray' (--engine ray) reads activations on the workers: give a store, as load_activations returns "
             "it, and keep labels in it (probekit label STORE --labels FILE)"
         )
-    for name in ("by", "shift_column"):
-        if getattr(options, name) is not None:
-            raise UsageError(
-                f"--engine ray spreads the places of curves over workers, and {name}={getattr(options, name)!r:.40} "
-                "makes something else; leave one of them out"
-            )
     for probe in options.each_probe:
         _as_plain(probe)
     stored = load_activations(acts.path, "size").task

@@ -15,7 +15,7 @@ STOPPING = tuple(getattr(_signal, name) for name in _NAMES if hasattr(_signal, n
 
 def stop_at_once(number: int, frame: object) -> None:
     """End with one line: a KeyboardInterrupt during an import would be a traceback, or be lost in a callback."""
-    os.write(2, b"probekit: error: interrupted\n")
+    os.write(2, b"probekit: interrupted\n")
     os._exit(128 + number)
 
 

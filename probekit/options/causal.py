@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError, nearest
-from probekit.options.check import Conflict, is_real, is_whole
+from probekit.options.check import is_real, is_whole
 from probekit.options.engine import PartsOptions
 from probekit.options.kinds import LAYERS, Kind, choice, names, whole
 from probekit.options.option import CHECKS, EDITED, READ, Options, option
@@ -96,14 +96,6 @@ def _numbers(text: str) -> list[float]:
         return [float(part) for part in names(text)]
     except ValueError:
         raise UsageError(f"--scale takes numbers with commas between them, such as -2,2; got {text!r:.80}") from None
-
-
-def _patches(options: "CausalOptions") -> bool:
-    return "patch" in options.method_names
-
-
-def _patches_alone(options: "CausalOptions") -> bool:
-    return options.method_names == ("patch",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,33 +211,6 @@ class CausalOptions(Options, heading=READ):
     )
     seed: int = option(0, "Seed of everything that is drawn: rows, counterparts, placebos, resamples.", kind=whole(0))
 
-    conflicts = (
-        Conflict("pairs", _patches, "pairs (--pairs) are for patching; add patch to --method", needs=True),
-        Conflict("align", "pairs", "align (--align) is for the pairs of a file; name it with --pairs", needs=True),
-        Conflict(
-            lambda options: options.of_pairs_alone,
-            "answers",
-            "the file of --pairs has the answers; leave --answers out",
-        ),
-        Conflict(
-            lambda options: options.of_pairs_alone,
-            "answers_label",
-            "the file of --pairs has the answers; leave --answers-label out",
-        ),
-        Conflict("pairs", "answer_at", "the texts of --pairs end before their answers; leave --answer-at out"),
-        Conflict(
-            _patches_alone,
-            "neutral",
-            "neutral texts (--neutral) are for other methods than patch; add erase to --method",
-        ),
-        Conflict(_patches_alone, "at", "patch edits every position of a text by itself; leave out --at all"),
-        Conflict(
-            "at",
-            lambda options: "interchange" in options.method_names,
-            "interchange takes the coordinate of one token from another text; with --at all give --method erase,steer",
-        ),
-    )
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.methods is None:  # all but patch, and at all tokens those that can edit them
@@ -255,9 +220,24 @@ class CausalOptions(Options, heading=READ):
             object.__setattr__(self, "scales", DEFAULT_SCALES)
 
     @property
-    def of_pairs_alone(self) -> bool:
+    def patches(self) -> bool:
+        """Whether activations are patched."""
+        return "patch" in self.method_names
+
+    @property
+    def patches_alone(self) -> bool:
+        """Whether activations are patched, and nothing else is done."""
+        return self.method_names == ("patch",)
+
+    @property
+    def patches_pairs_alone(self) -> bool:
         """Whether a file of pairs is patched and nothing else; it has the answers, and no probe is needed."""
-        return self.pairs is not None and _patches_alone(self)
+        return self.pairs is not None and self.patches_alone
+
+    @property
+    def interchanges(self) -> bool:
+        """Whether coordinates are taken from other texts."""
+        return "interchange" in self.method_names
 
     @property
     def method_names(self) -> tuple[str, ...]:

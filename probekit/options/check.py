@@ -1,52 +1,17 @@
-"""Checks of option values that many options share, and of options that exclude or need each other; without numpy."""
+"""Checks of option values that many options share; without numpy."""
 
-import dataclasses
 import math
 import numbers
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from probekit.errors import UsageError, nearest
 from probekit.files.remote.path import AnyPath, RemotePath, as_path, local_path
 from probekit.text import listed
 
 C_RANGE = 1e-100, 1e100  # float64 holds its products with losses, and their squares
-Term = str | Callable[[Any], Any]
-
-
-class Conflict(NamedTuple):
-    """Two options that exclude each other, or one that needs the other.
-
-    Attributes:
-        one: the name of an option, which counts where it is not its default; or a function of the options.
-        other: as `one`.
-        why: the message; "{0.NAME}" is the value of an option.
-        needs: whether `one` is refused without `other`, rather than with it.
-    """
-
-    one: Term
-    other: Term
-    why: str
-    needs: bool = False
-
-
-def refuse_conflicts(options: Any, conflicts: Iterable[Conflict]) -> None:
-    """Raise a UsageError for the first row of the table that the options are in conflict with."""
-    usual = {field.name: field.default for field in dataclasses.fields(options)}
-
-    def counts(term: Term) -> bool:
-        if callable(term):
-            return bool(term(options))
-        value = getattr(options, term)
-        if value is None or value is False or value is usual[term]:
-            return False
-        return not (isinstance(value, str | int | float | tuple) and value == usual[term])  # arrays have no one answer
-
-    for one, other, why, needs in conflicts:
-        if counts(one) and counts(other) != needs:
-            raise UsageError(why.format(options))
 
 
 def check_whole(name: str, value: Any, least: int = 1) -> int:

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any, Literal
 
 from probekit.errors import UsageError
-from probekit.options.check import Conflict, is_whole
+from probekit.options.check import is_whole
 from probekit.options.kinds import READING, Kind, choice, not_blank, number
 from probekit.options.option import CHECKS, RUNS, Options, option
 
@@ -107,10 +106,6 @@ class ClusterOptions(Options, heading=RUNS):
         "With --engine ray: address of a running cluster, or auto.  [default: a cluster on this machine]",
         not_blank("HOST:PORT"),
     )
-    conflicts = tuple(
-        Conflict(name, "engine", f"{name} (--{flag}) is for Ray; give engine='ray' (--engine ray) too", needs=True)
-        for name, flag in (("workers", "workers"), ("gpus_per_worker", "gpus-per-worker"), ("address", "address"))
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +131,4 @@ class EngineOptions(ClusterOptions, heading=RUNS):
         notes="Damaged ones are named; `probekit repair` computes them again.",
         kind=READING,
         heading=CHECKS,
-    )
-    conflicts = tuple(
-        Conflict(one, other, f"{one} (--{one}) and {other} (--{other}) exclude each other; give one")
-        for one, other in combinations(("part", "devices", "engine"), 2)
     )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from probekit.errors import UsageError
 from probekit.files.remote.path import RemotePath
-from probekit.options.check import Conflict
 from probekit.options.engine import EngineOptions, ProgressOptions
 from probekit.options.generate import ContinuationOptions
 from probekit.options.kinds import DTYPE, LAYERS, POSITIONS, Kind, choice, names, whole
@@ -170,12 +169,4 @@ class ExtractArguments(ProgressOptions, EngineOptions, ContinuationOptions, Extr
         False,
         "Also write the sums that ridge, LDA and mean-diff need.",
         notes="They are `Store.statistics`; a complete store gets them without the model running again.",
-    )
-    conflicts = (
-        Conflict(
-            "part",
-            "generate",
-            "part (--part) cuts texts that are there, and generate (--generate) writes them first; write them with "
-            "probekit generate or extract without --part, or spread the work with --devices or --engine ray",
-        ),
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from probekit.errors import UsageError
-from probekit.options.check import Conflict, is_real
+from probekit.options.check import is_real
 from probekit.options.kinds import POSITIVE, Kind, number, whole
 from probekit.options.option import CHOSEN, CONTINUED, Options, like, option
 
@@ -29,10 +29,6 @@ class Sampling(Options, heading=CONTINUED):
         kind=number("above 0 and at most 1", lambda value: 0 < value <= 1, "P"),
     )
     seed: int = option(0, "Seed of the draws.", notes="Prompt i of several draws with seed + i.", kind=whole(0))
-    conflicts = tuple(
-        Conflict(name, "temperature", f"{name} chooses among tokens to draw; give a temperature above 0", needs=True)
-        for name in ("top_k", "top_p")
-    )
 
 
 @dataclass(frozen=True)
@@ -84,24 +80,6 @@ class ContinuationOptions(Options, heading=CONTINUED):
         Sampling, "seed", "Seed of the tokens drawn.", notes="Text i of the task draws with this seed + i."
     )
     stop_tokens: Sequence[int | str] | None = like(GenerateOptions, "stop_tokens")
-    conflicts = (
-        *Sampling.conflicts,
-        *(
-            Conflict(
-                name,
-                "generate",
-                f"{name} ({flag}) is for texts that the model continues; give --generate N too",
-                needs=True,
-            )
-            for name, flag in (
-                ("temperature", "--temperature"),
-                ("top_k", "--top-k"),
-                ("top_p", "--top-p"),
-                ("generate_seed", "--generate-seed"),
-                ("stop_tokens", "--stop"),
-            )
-        ),
-    )
 
 
 def sampling_of(options: ContinuationOptions) -> Sampling:

@@ -122,7 +122,7 @@ class ImportOptions(Options, heading=READ):
     label_column: str | None = option(None, "Column of the labels.  [default: label or target]", metavar="NAME")
     group_column: str | None = option(None, "Column that keeps rows with an equal value in one split.", metavar="NAME")
     columns: str | Sequence[str] | None = like(TaskOptions, "columns")
-    header: bool = like(TaskOptions, "header")
+    header: bool | None = like(TaskOptions, "header")
     regression: bool = like(TaskOptions, "regression")
     max_classes: int = like(TaskOptions, "max_classes")
     seed: int = option(0, "Seed for carving splits.", kind=whole(0))

@@ -35,7 +35,6 @@ class Kind:
         parse: what was typed -> a value for `check`; None where typer reads it, as numbers, texts and paths.
         metavar: the placeholder in `--help`.
         typed: what typer reads, where the field's annotation does not say it.
-        least: the smallest number that typer accepts.
         choices: the words of which it is one.
     """
 
@@ -43,13 +42,12 @@ class Kind:
     parse: Callable[[str], Any] | None = None
     metavar: str | None = None
     typed: Any = None
-    least: int | None = None
     choices: tuple[str, ...] = ()
 
 
 def whole(least: int, metavar: str = "N") -> Kind:
     """A whole number, `least` or more."""
-    return Kind(lambda name, value: check_whole(name, value, least), metavar=metavar, typed=int, least=least)
+    return Kind(lambda name, value: check_whole(name, value, least), metavar=metavar, typed=int)
 
 
 def number(what: str, fits: Callable[[float], bool], metavar: str) -> Kind:

@@ -3,9 +3,8 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-from probekit.options.check import Conflict
 from probekit.options.engine import ProgressOptions
-from probekit.options.kinds import DTYPE, choice, whole
+from probekit.options.kinds import DTYPE, choice, names, whole
 from probekit.options.option import RUNS, Options, like, option
 
 Via = Literal["probekit", "transformers"]
@@ -52,17 +51,16 @@ class DeviceOptions(Options, heading=RUNS):
         "Weights in 8 or 4 bits, by bitsandbytes; only with --via transformers.",
         choice("8bit", "4bit"),
     )
-    conflicts = (
-        Conflict(
-            "quantize",
-            lambda options: options.via == "transformers",
-            "quantize (--quantize) works with transformers' models alone; add --via transformers",
-            needs=True,
-        ),
-        Conflict(
-            "device_map", "device", "device_map (--device-map) chooses the devices; leave out device {0.device!a:.60}"
-        ),
-    )
+
+    @property
+    def own_device(self) -> str | None:
+        """The one device of the model; None where that is left to probekit."""
+        return None if self.device == "auto" else self.device
+
+    @property
+    def several_revisions(self) -> bool:
+        """Whether several revisions are named, each with a store of its own."""
+        return len(names(self.revision or "")) > 1
 
 
 @dataclass(frozen=True)
@@ -77,14 +75,21 @@ class ModelOptions(DeviceOptions, heading=RUNS):
     seed: int = option(
         0, "Seed of the random weights.", notes="Equal seeds give equal weights.", flag="--model-seed", kind=whole(0)
     )
-    conflicts = (
-        Conflict("random_init", "quantize", "random weights are not quantized; leave out --quantize or --random-init"),
-    )
+
+    @property
+    def weights_seed(self) -> int:
+        """The seed that nothing but random weights is drawn with."""
+        return self.seed
 
 
 @dataclass(frozen=True)
 class ModelArguments(ProgressOptions, ModelOptions):
-    """`ModelOptions`, and what only Python can pass."""
+    """`ModelOptions`, and what only Python can pass; the seed that a store recorded may always be given."""
+
+    @property
+    def weights_seed(self) -> int:
+        """The default: a model is loaded again with what its store recorded."""
+        return 0
 
 
 @dataclass(frozen=True)
@@ -99,3 +104,8 @@ class SelftestOptions(ModelOptions, heading=RUNS):
         notes="Both run in the model's type, in turn: tokens per second, their ratio, the share of the peak that a "
         "large matrix product reaches, how much of the copy to the host is hidden, and peak memory.",
     )
+
+    @property
+    def weights_seed(self) -> int:
+        """The default: token ids are drawn with this seed too."""
+        return 0

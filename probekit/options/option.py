@@ -10,10 +10,10 @@ import inspect
 import textwrap
 from collections.abc import Callable
 from types import MappingProxyType
-from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from probekit.errors import nearest
-from probekit.options.check import Conflict, refuse_conflicts
+from probekit.options.capabilities import refuse
 from probekit.options.kinds import CallError, Kind, check_types
 
 A = TypeVar("A")
@@ -75,9 +75,7 @@ class OptionHelp:
 
 
 class Options:
-    """Base of the lists of options: values are checked by their fields' kinds, and against `conflicts`."""
-
-    conflicts: ClassVar[tuple[Conflict, ...]] = ()
+    """Base of the lists of options: values are checked by their fields' kinds, and against `CAPABILITIES`."""
 
     def __init_subclass__(cls, heading: str | None = None, **more: Any):
         super().__init_subclass__(**more)
@@ -91,8 +89,7 @@ class Options:
             value = getattr(self, field.name)
             if not (value is None and field.default is None):
                 object.__setattr__(self, field.name, help_of(field).kind.check(field.name, value))
-        for kind in reversed(type(self).__mro__):
-            refuse_conflicts(self, vars(kind).get("conflicts", ()))
+        refuse(self)
 
 
 def option(default: T, text: str, kind: Kind | None = None, **more: Any) -> T:

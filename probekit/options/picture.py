@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from probekit.errors import UsageError
-from probekit.options.check import Conflict, is_real
+from probekit.options.check import is_real
 from probekit.options.kinds import Kind, names
 from probekit.options.option import OUTPUT, Options, option
 
@@ -53,11 +53,6 @@ class PictureOptions(Options, heading=OUTPUT):
         "Format of the picture: png, svg or pdf; several with commas.  [default: png,svg]",
         notes="Fonts are embedded in a PDF as TrueType, as publishers ask.",
         kind=Kind(_formats, names, "NAMES"),
-    )
-    conflicts = (
-        Conflict(
-            lambda options: options.title, "no_title", "a title and no_title exclude each other; give one of the two"
-        ),
     )
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 from probekit.errors import UsageError
-from probekit.options.check import Conflict, check_names, is_whole
+from probekit.options.check import check_names, is_whole
 from probekit.options.curve import (
     AGGREGATES,
     PROBE_NAMES,
@@ -41,28 +41,6 @@ def are_labels(given: Any) -> bool:
     if isinstance(given, os.PathLike) or hasattr(given, "items") or hasattr(given, "column_names"):
         return True  # a dict, a Series, a DataFrame, a Dataset
     return isinstance(given, list | tuple) and bool(given) and isinstance(given[0], Mapping | tuple)
-
-
-def _is_asked_for(value: Any) -> bool:
-    return value is not None and not (isinstance(value, bool | int) and not value)
-
-
-def _without(name: str, others: Iterable[str], what: str) -> tuple[Conflict, ...]:
-    """Rows for an option that does not go together with others."""
-    return tuple(
-        Conflict(
-            name,
-            lambda options, other=other: _is_asked_for(getattr(options, other, None)),
-            f"{what}: without {other}={{0.{other}!r:.40}}; leave one of the two out",
-        )
-        for other in others
-    )
-
-
-_OF_BY = "by={0.by!r} (--by) reads one token of each text at one layer at a time"
-_OF_NUISANCE = "--nuisance (nuisance=) reads one row of each text at one position"
-_OF_SHIFT = "--shift-column (shift_column=) reads one row of each text on the task's splits"
-_ROWS = ("folds", "by", "aggregate")
 
 
 def _metric(name: str, metric: Any) -> Any:
@@ -176,7 +154,7 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
     folds: int | None = option(
         None,
         "Nested folds over all rows, for small sets.  [default: the splits]",
-        Kind(_folds, metavar="K", typed=int, least=LEAST_FOLDS),
+        Kind(_folds, metavar="K", typed=int),
         heading=CHOSEN,
     )
     drop_leaks: bool = option(
@@ -255,48 +233,6 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
         flag=None,
     )
 
-    conflicts = (
-        Conflict(
-            "by",
-            lambda options: options.of_sequences,
-            "--by {0.by} (by=) reads one token of each text at a time, and a probe over a sequence takes all of them; "
-            "leave one of the two out",
-        ),
-        Conflict(
-            "folds",
-            "drop_leaks",
-            "drop_leaks (--drop-leaks) is for splits: folds keep repeated and nearly repeated texts together, so "
-            "nothing leaks; leave it out",
-        ),
-        *_without("by", ("concatenate",), _OF_BY),
-        *_without("nuisance", ("by", "aggregate"), _OF_NUISANCE),
-        Conflict(
-            "within",
-            lambda options: options.within == options.shift_column,
-            "the column {0.within!r:.40} is constant in each grid of --within (within=), so that nothing shifts there; "
-            "name another --shift-column (shift_column=)",
-        ),
-        Conflict(
-            "within",
-            lambda options: options.within in (options.nuisance or ()),
-            "the column {0.within!r:.40} is constant in each curve of --within (within=), so that it explains nothing "
-            "there; leave it out of --nuisance (nuisance=)",
-        ),
-        *_without(
-            "shift_column",
-            (*_ROWS, "nuisance", "controls", "codelength", "baselines", "log_to", "random_init"),
-            _OF_SHIFT,
-        ),
-        *(
-            Conflict(
-                name,
-                lambda options: options.of_sequences,
-                f"{what}: without probe={{0.probe!r:.40}}; leave one of the two out",
-            )
-            for name, what in (("nuisance", _OF_NUISANCE), ("shift_column", _OF_SHIFT))
-        ),
-    )
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if len({is_of_sequences(probe) for probe in self.each_probe}) > 1 and self.aggregate is None:
@@ -306,20 +242,8 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
         for name, value in _usual(self).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        if self.by_position or not isinstance(self.position, list):
-            return
-        if len(self.position) == 1:
+        if not self.by_position and isinstance(self.position, list):
             object.__setattr__(self, "position", self.position[0])
-        else:
-            raise UsageError(
-                f"a probe reads one position of each text, and {len(self.position)} were given (--position, in Python "
-                "position=); name one, or make a curve for each of them with --by position (by='position')"
-            )
-
-    @property
-    def by_position(self) -> bool:
-        """Whether each place in the text has a curve."""
-        return self.by in (BY_POSITION, FROM_END)
 
     @property
     def makes_grids(self) -> bool:
@@ -330,6 +254,26 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
     def of_sequences(self) -> bool:
         """Whether the probe takes all tokens of a text."""
         return self.aggregate is not None or any(is_of_sequences(probe) for probe in self.each_probe)
+
+    @property
+    def by_position(self) -> bool:
+        """Whether there is a curve for each place in the text."""
+        return self.by in (BY_POSITION, FROM_END)
+
+    @property
+    def several_positions(self) -> bool:
+        """Whether several selections of tokens are named."""
+        return isinstance(self.position, list) and len(self.position) > 1
+
+    @property
+    def shift_within(self) -> bool:
+        """Whether the column of `within` is that of the shift."""
+        return self.within is not None and self.within == self.shift_column
+
+    @property
+    def nuisance_within(self) -> bool:
+        """Whether the column of `within` is a nuisance."""
+        return self.within is not None and self.within in (self.nuisance or ())
 
     @property
     def each_probe(self) -> tuple[Any, ...]:
@@ -405,14 +349,11 @@ class CurvesArguments(ProbeArguments):
             raise UsageError(f"probe= takes one probe, got {len(self.probe)}; give several as probes=")
         if self.probes is not None:
             check_strengths_of(self.probes, self.C)
-        for one, several in (("point", "points"), ("label", "labels"), ("probe", "probes")):
+        for several in ("points", "labels"):
             given = getattr(self, several)
             if given is None or (several == "labels" and are_labels(given)):
                 continue
-            if getattr(self, one) is not None:
-                raise UsageError(f"both {one}= and {several}= were given; give {several}= alone")
-            if several != "probes":
-                object.__setattr__(self, several, given if given == "all" else strings(several, given))
+            object.__setattr__(self, several, given if given == "all" else strings(several, given))
 
     @property
     def several(self) -> bool:

@@ -18,6 +18,7 @@ from probekit.options.curve import TransferOptions
 from probekit.options.option import help_of
 from probekit.options.probe import ProbeOptions
 from probekit.options.report import CompareOptions
+from probekit.options.sweep import SweepOptions
 from probekit.options.typed import command_line, json_value, typed, unusual
 
 OPTIONS_OF: dict[str, tuple[type, tuple[str, ...]]] = {
@@ -25,10 +26,16 @@ OPTIONS_OF: dict[str, tuple[type, tuple[str, ...]]] = {
     "transfer": (TransferOptions, ("probe",)),
     "causal": (CausalOptions, ("at",)),
     "compare": (CompareOptions, ()),
+    "sweep": (SweepOptions, ()),
 }
 """Command -> its options, and those of them that decide the defaults of others."""
 
-_ASKED_OF = {"probes": "causal", "stores": "transfer", "runs": "compare"}  # what is asked besides options -> command
+_ASKED_OF = {
+    "probes": "causal",
+    "stores": "transfer",
+    "runs": "compare",
+    "dataset": "sweep",
+}  # what is asked besides options -> command
 NAME_ORDER = (
     "quick",
     "position",
@@ -145,7 +152,7 @@ def words_of(asked: Mapping[str, Any], of: Sequence[str], more: Iterable[str] = 
 
     Args:
         asked: from `asked_by`, as results record it; options at their defaults need no words.
-        of: the arguments: a store, stores, probes or runs.
+        of: the arguments: a store, stores, probes or runs; of a sweep --model and --dataset with theirs.
         more: further words, such as --out.
     """
     command = next((command for key, command in _ASKED_OF.items() if key in asked), "train-probe")

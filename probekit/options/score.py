@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probekit.errors import UsageError
-from probekit.options.check import Conflict, is_real
+from probekit.options.check import is_real
 from probekit.options.engine import ProgressOptions
 from probekit.options.extract import ExtractOptions
 from probekit.options.kinds import DTYPE, RATE, Kind
@@ -29,7 +29,7 @@ class TextOptions(Options, heading=READ):
     )
     span_column: str | None = like(TaskOptions, "span_column")
     columns: str | Sequence[str] | None = like(TaskOptions, "columns", "Names for the columns without a header.")
-    header: bool = like(TaskOptions, "header")
+    header: bool | None = like(TaskOptions, "header")
     data_format: DataFormat | None = like(TaskOptions, "data_format")
     on_bad_row: OnBadRow = like(
         TaskOptions, "on_bad_row", "What to do with rows without a usable text, or without the token that is read."
@@ -130,14 +130,4 @@ class MonitorOptions(Options):
     target: Any = option(None, "The class whose score is watched, by name.  [default: the second of two]", flag=None)
     any_model: bool = option(
         False, "Watch a model with other weights than those that the results were trained on.", flag=None
-    )
-    conflicts = (
-        Conflict("fpr", "threshold", "fpr= chooses the threshold for the second class; leave threshold= out"),
-        Conflict("fpr", "target", "fpr= chooses the threshold for the second class; leave target= out"),
-        Conflict(
-            "on_alarm",
-            lambda options: options.threshold is not None or options.fpr is not None,
-            "on_alarm is called at a threshold; give threshold= or fpr= too",
-            needs=True,
-        ),
     )

@@ -99,6 +99,11 @@ class SweepArguments(ProgressOptions, ClusterOptions, SweepOptions, heading=OUTP
     )
 
 
+def shared_options(options: SweepOptions) -> SweepOptions:
+    """Those that are the same for all tasks, without where results go and who does the work."""
+    return SweepOptions(**_shared(options, SweepOptions))
+
+
 def model_options_of(options: SweepOptions) -> DeviceOptions:
     """How models are loaded."""
     return DeviceOptions(**_shared(options, DeviceOptions))

@@ -105,9 +105,9 @@ class TaskOptions(Options, heading=READ):
         "Those of a text file are recognised where its content leaves no doubt.",
         kind=DIFFERENT_NAMES,
     )
-    header: bool = option(
-        True,
-        "Whether the first line of CSV and TSV files names the columns.",
+    header: bool | None = option(
+        None,
+        "Whether the first line of CSV and TSV files names the columns.  [default: yes, unless `columns` does]",
         notes='Without a header, and without `columns`, the columns are called "1", "2" and so on.',
         flag="--header/--no-header",
     )
@@ -181,7 +181,7 @@ class LabelOptions(Options, heading=READ):
     validation: bool = like(TaskOptions, "validation")
     max_classes: int = like(TaskOptions, "max_classes")
     columns: str | Sequence[str] | None = like(TaskOptions, "columns", "Names for the columns without a header.")
-    header: bool = like(TaskOptions, "header")
+    header: bool | None = like(TaskOptions, "header")
     data_format: DataFormat | None = like(TaskOptions, "data_format", "Format of the file.  [default: by its ending]")
 
 

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from probekit.errors import DataError, StorageError
+from probekit.errors import DataError, ResumeMismatch, StorageError
 from probekit.files.durable import refused
 
 TABLE = "results.csv"
@@ -133,18 +133,30 @@ def check_results_folder(folder: str | Path, kind: str = "curve") -> None:
 
     Raises:
         StorageError: it is a file, or holds a file that is not of results and would be in danger.
+        ResumeMismatch: it holds results of another kind.
     """
     folder, own = Path(folder), KINDS[kind]
     if not folder.exists():
         return
     if not folder.is_dir():
         raise StorageError(f"{str(folder)!a} is a file; results need a folder, give another one (--out)")
-    foreign = [path.name for path in _entries(folder) if not own.has(path) and not _is_inner(path, own)]
+    foreign = _foreign(folder, own)
+    other = kind_in(folder)
+    if foreign and other not in (None, kind) and not _foreign(folder, KINDS[other]):
+        raise ResumeMismatch(
+            f"{str(folder)!a} holds {KINDS[other].what}, and this makes {own.what}; give another folder (--out), or "
+            "remove that one"
+        )
     if foreign:
         raise StorageError(
             f"{str(folder)!a} holds {min(foreign)!a}, which is not a file of results; give a new or empty folder "
             "(--out)"
         )
+
+
+def _foreign(folder: Path, kind: ResultsKind) -> list[str]:
+    """The names of what is in a folder and not of such results."""
+    return [path.name for path in _entries(folder) if not kind.has(path) and not _is_inner(path, kind)]
 
 
 def clear_folder(folder: Path, kind: str = "curve") -> None:
@@ -156,6 +168,7 @@ def clear_folder(folder: Path, kind: str = "curve") -> None:
 
     Raises:
         StorageError: the disk refused, or the folder holds something else.
+        ResumeMismatch: it holds results of another kind.
     """
     check_results_folder(folder, kind)
     try:

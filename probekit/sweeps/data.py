@@ -88,7 +88,8 @@ class SweepData:
 
     Attributes:
         runs: those that ended.
-        meta: JSON-able: "tasks", "models" (names in order), "settings" and "versions".
+        meta: JSON-able: "tasks", "models" (names in order), "settings", "versions" and "asked" (the questions of
+            the command line, one for each call that differed).
     """
 
     runs: tuple[SweepRun, ...]

@@ -1,8 +1,9 @@
-"""A sweep on disk: sweep.json (what was asked), runs/ (a record of each run that ended), results/, stores/, a table.
+"""A sweep on disk: sweep.json (what was asked), wider/ (what was added), runs/ (a record of each run), results/, ...
 
 A run's record is written when its results are on disk. So whatever is killed, and whenever, the same call does the runs
 that have none. A record counts for the settings of the sweep and for the data of its task (`Run`); tasks and models may
-be added at any time. results.csv is made of the records, and written anew as it goes.
+be added at any time: each addition is a file of its own with all that was asked until then, and of two at once the
+second is made of the first. results.csv is made of the records, and written anew as it goes.
 """
 
 import csv
@@ -11,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 from probekit.errors import ResumeMismatch, StorageError
 from probekit.files.durable import is_there, make_folder, make_folders, seal, unseal, write_as, write_first
@@ -23,8 +24,8 @@ from probekit.text import listed, spreadsheet_cell
 
 FORMAT = "probekit.sweeps/2"
 UNSEALED = "probekit.sweeps/1"  # the same without checksums; they are added when such a sweep is resumed
-FILE, TABLE, RUNS = "sweep.json", "results.csv", "runs"
-OWN = {FILE, TABLE, RUNS, "results", "stores", "sweep.png", "sweep.svg", "sweep.pdf"}
+FILE, TABLE, RUNS, WIDER = "sweep.json", "results.csv", "runs", "wider"
+OWN = {FILE, TABLE, RUNS, WIDER, "results", "stores", "sweep.png", "sweep.svg", "sweep.pdf"}
 RUN_COLUMNS = ("task", "model")
 LAST_COLUMNS = ("seconds", "results", "error")
 COLUMNS = (*RUN_COLUMNS, *(field.name for field in fields(SweepRow)), *LAST_COLUMNS)
@@ -36,6 +37,10 @@ class _SweepFile(TypedDict):
     settings: dict[str, Any]
     tasks: Annotated[dict[str, str], Must("one task or more", bool)]
     models: Annotated[list[str], Must("one name or more", bool)]
+    asked: NotRequired[list[dict[str, Any]]]
+
+
+_NAMES = {"format", *_SweepFile.__annotations__}
 
 
 class _Record(TypedDict):
@@ -50,7 +55,13 @@ def run_file_name(task: str, model: str) -> str:
     return folder_name([task, model], [task, model])
 
 
-def begin(folder: Path, settings: Mapping[str, Any], tasks: Mapping[str, str], models: Iterable[str]) -> dict[str, Any]:
+def begin(
+    folder: Path,
+    settings: Mapping[str, Any],
+    tasks: Mapping[str, str],
+    models: Iterable[str],
+    asked: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Make or reopen the folder of a sweep: what it records, with tasks and models that are new to it.
 
     Args:
@@ -58,6 +69,7 @@ def begin(folder: Path, settings: Mapping[str, Any], tasks: Mapping[str, str], m
         settings: the options that decide the numbers.
         tasks: name -> digest of its data, or "".
         models: names.
+        asked: the question of the command; None of a call in Python.
 
     Raises:
         StorageError: something else is there, a damaged file, or the disk refused.
@@ -72,11 +84,19 @@ def begin(folder: Path, settings: Mapping[str, Any], tasks: Mapping[str, str], m
         )
     if there and not is_there(folder / FILE):
         raise StorageError(f"{str(folder)!a} has parts of a sweep but no {FILE}; name another folder (--out)")
-    ours = {"settings": dict(settings), "tasks": dict(tasks), "models": list(models)}
+    ours: dict[str, Any] = {"settings": dict(settings), "tasks": dict(tasks), "models": list(models)}
+    ours["asked"] = [] if asked is None else [dict(asked)]
     make_folder(folder)
     if not is_there(folder / FILE):
         write_first(folder / FILE, _sealed(ours))
-    stored = read_body(folder)
+    while not (joined := _joined(folder, ours)):
+        pass  # another call added to the sweep meanwhile
+    return joined
+
+
+def _joined(folder: Path, ours: dict[str, Any]) -> dict[str, Any] | None:
+    """What the sweep records with what is new in `ours`; None if another call was first to add to it."""
+    added, stored = len(_additions(folder)), read_body(folder)
     if different := differing(stored["settings"], ours["settings"]):
         what = f"{str(folder)!a} holds a sweep with other settings"
         raise refuse_others(what, different, stored["settings"], ours["settings"], {}, ANOTHER)
@@ -92,11 +112,23 @@ def begin(folder: Path, settings: Mapping[str, Any], tasks: Mapping[str, str], m
     for run, data in known.values():
         if data is None:
             _write(folder, stored, run, replace=True)
-    models = list(dict.fromkeys([*stored["models"], *ours["models"]]))
-    joined = {"settings": stored["settings"], "tasks": {**stored["tasks"], **ours["tasks"]}, "models": models}
-    if (folder / FILE).read_bytes() != (data := _sealed(joined)):
-        write_as(folder / FILE, data)
-    return joined
+    joined = {
+        "settings": stored["settings"],
+        "tasks": {**stored["tasks"], **ours["tasks"]},
+        "models": list(dict.fromkeys([*stored["models"], *ours["models"]])),
+        "asked": [*stored["asked"], *(one for one in ours["asked"] if one not in stored["asked"])],
+    }
+    if not added and not _is_sealed(folder / FILE, _NAMES, ANOTHER):
+        write_as(folder / FILE, _sealed(stored))
+    if joined == stored:
+        return joined
+    make_folders(folder, WIDER)
+    return joined if write_first(folder / WIDER / f"{added + 1:04}.json", _sealed(joined)) else None
+
+
+def _additions(folder: Path) -> list[Path]:
+    """The files of what was added, the last one last."""
+    return sorted((folder / WIDER).glob("*.json"), key=lambda path: path.name.zfill(20))
 
 
 def _sealed(body: Mapping[str, Any]) -> bytes:
@@ -104,18 +136,18 @@ def _sealed(body: Mapping[str, Any]) -> bytes:
 
 
 def read_body(folder: Path) -> dict[str, Any]:
-    """What sweep.json records.
+    """What sweep.json records, with what was added to it.
 
     Raises:
         DataError: no sweep there.
         StorageError: it is damaged.
     """
-    path, advice = folder / FILE, "name another folder (--out)"
-    form = FORMAT if _is_sealed(path, {"format", *_SweepFile.__annotations__}, advice) else UNSEALED
+    path, advice = [folder / FILE, *_additions(folder)][-1], "name another folder (--out)"
+    form = FORMAT if _is_sealed(path, _NAMES, advice) else UNSEALED
     body = read_json_file(path, form, "sweep", "sweep", advice)
     with describing(path, advice):
         found = read_as(_SweepFile, body)
-    return {name: found[name] for name in ("settings", "tasks", "models")}
+    return {"asked": [], **{name: found[name] for name in _SweepFile.__annotations__ if name in found}}
 
 
 def _is_sealed(path: Path, names: set[str], advice: str) -> bool:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text
+from probekit.options.question import words_of
+from probekit.options.typed import command_line
 from probekit.sweeps.data import SweepData, SweepRow, SweepRun
 from probekit.tables import html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, listed, printable
@@ -42,7 +44,7 @@ def sweep_title(data: SweepData) -> str:
 
 
 def sweep_notes(data: SweepData) -> list[str]:
-    """How many estimates lead over their baseline, what is missing, the runs that failed, and what was warned of."""
+    """How many estimates lead over their baseline, what is missing, failed or was warned of, and the commands."""
     rows = [row for run in data.runs for row in run.rows]
     ahead = sum(row.lead_low is not None and row.lead_low > 0 for row in rows)
     known = sum(row.lead_low is not None for row in rows)
@@ -53,7 +55,11 @@ def sweep_notes(data: SweepData) -> list[str]:
     notes += [f"Not finished: {len(data.runs)} of {expected} runs ended."] if len(data.runs) < expected else []
     warned = [run for run in data.runs if run.warnings and not run.error]
     notes += [f"Warnings in {counted(len(warned), 'run')}: {warned[0].task}: {warned[0].warnings[0]}"] if warned else []
-    return notes + [f"Failed: {failure_text(run, len(data.meta['models']) > 1)}" for run in data.failed]
+    notes += [f"Failed: {failure_text(run, len(data.meta['models']) > 1)}" for run in data.failed]
+    commands = [
+        words_of(one, ["--model", one["model"], "--dataset", one["dataset"]]) for one in data.meta.get("asked", [])
+    ]
+    return notes + [f"Make it again: {command_line(words)}" for words in commands]
 
 
 def failure_text(run: SweepRun, with_model: bool) -> str:

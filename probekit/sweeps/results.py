@@ -51,7 +51,12 @@ class SweepResults(SweepData):
             StorageError: a damaged file.
         """
         body = read_body(Path(folder))
-        meta = {"tasks": [*body["tasks"]], "models": body["models"], "settings": body["settings"]}
+        meta = {
+            "tasks": [*body["tasks"]],
+            "models": body["models"],
+            "settings": body["settings"],
+            "asked": body["asked"],
+        }
         return cls(tuple(read_runs(Path(folder), body).values()), meta)
 
     def _repr_html_(self) -> str:

@@ -110,6 +110,7 @@ class SweepPlan:
         options: as given.
         folder: where results go; None keeps the table in memory.
         settings: the options that decide the numbers, as JSON.
+        asked: the question of the command line; None of a call in Python.
     """
 
     models: list[SweepSource]
@@ -117,6 +118,7 @@ class SweepPlan:
     options: SweepArguments
     folder: Path | None
     settings: dict[str, Any]
+    asked: dict[str, Any] | None = None
 
 
 def plan_sweep(models: Any, tasks: Any, options: SweepArguments) -> SweepPlan:
@@ -207,9 +209,10 @@ def _begun(plan: SweepPlan) -> tuple[dict[str, Any], dict[tuple[str, str], Sweep
     """What the folder of the sweep records, and the runs of earlier calls that ended, by task and model."""
     models = [source.name for source in plan.models]
     if plan.folder is None:
-        return {"settings": plan.settings, "tasks": {source.name: "" for source in plan.tasks}, "models": models}, {}
+        tasks = {source.name: "" for source in plan.tasks}
+        return {"settings": plan.settings, "tasks": tasks, "models": models, "asked": []}, {}
     digests = {source.name: data_digest(source, plan.options) for source in plan.tasks}
-    asked = begin(plan.folder, plan.settings, digests, models)
+    asked = begin(plan.folder, plan.settings, digests, models, plan.asked)
     return asked, read_runs(plan.folder, asked)
 
 
@@ -217,8 +220,8 @@ def _data(asked: Mapping[str, Any], known: Mapping[tuple[str, str], SweepRun]) -
     """The runs that ended, in the order of models and tasks."""
     tasks, models = [*asked["tasks"]], asked["models"]
     ordered = [known[task, model] for model in models for task in tasks if (task, model) in known]
-    meta = {"tasks": tasks, "models": models, "settings": asked["settings"], "versions": versions_of(*PACKAGES)}
-    return SweepData(tuple(ordered), meta)
+    meta = {"tasks": tasks, "models": models, **{key: asked[key] for key in ("settings", "asked")}}
+    return SweepData(tuple(ordered), {**meta, "versions": versions_of(*PACKAGES)})
 
 
 def _runs(

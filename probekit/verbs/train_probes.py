@@ -51,7 +51,7 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
             once the leaks are left out.
     """
     if options.log_to is not None:
-        check_tracker(options.log_to, options)
+        check_tracker(options.log_to)
     if options.engine is None:
         results = train_curves(acts, options)
     else:

@@ -167,7 +167,13 @@ def trained_folder(world: World, weights: bool = True, progress: bool | None = N
 
     def write_trained(folder: Path) -> None:
         with training_shown(world, final, progress) as show:
-            trained = train_world(world, folder, show)
+            try:
+                trained = train_world(world, folder, show)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(
+                    f"nothing of the unfinished {world.name} was kept; run the same command again, or train it with "
+                    f"probekit train-model {world.name}, which resumes"
+                ) from None
         if progress is not False and (short := shortfall(trained)):
             _say(short)
 
@@ -187,7 +193,7 @@ def training_shown(world: World, folder: Path, progress: bool | None) -> Iterato
     settings = world.settings
     is_usual = settings.steps * settings.batch_size in ABOUT_A_MINUTE
     how_long = "about a minute" if is_usual else f"{settings.steps:,} steps"
-    _say(f"training {world.name}, {how_long}; kept in {str(folder)!a}")
+    _say(f"training {world.name}, {how_long}; the trained model is kept in {str(folder)!a}")
     bars: list[Progress] = []
     with ExitStack() as stack:
 

@@ -53,4 +53,6 @@ def test_results_of_another_question_are_kept(
     capsys.readouterr()
     assert "(different: layers)" in refused(5, *start)
     assert "(different: by)" in refused(5, *job, "--by", "position-from-end")
-    assert "not a file of results" in refused(4, *job[:4], "--position", "last", "--out", "mine")
+    assert "holds results by position, and this makes a curve" in refused(
+        5, *job[:4], "--position", "last", "--out", "mine"
+    )

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from probekit.activations import list_stores
@@ -198,3 +199,17 @@ def test_pairs_of_a_file_need_neither_answers_nor_probes(here: Path, probed: Pat
     grids = CausalResults.load(picture.parent).grids
     assert (grids[0].point, grids[0].layers, grids[0].columns) == ("resid_pre", [1], ["answer token"])
     assert [grid.n_exact for grid in grids] == [2, 2, 2, 2]
+
+
+def test_pairs_of_a_file_compose_with_answers_at_a_token(job: list[str]) -> None:
+    """The texts of the pairs end before their answers, whatever token of the task's texts is answered after."""
+    Path("pairs.csv").write_text("clean,corrupted,clean_answer,corrupted_answer\na b c,a d c,g,b\na b c,d b c,b,g\n")
+    at, pairs = [*job, "--answer-at", "last", "--layer", "1", "--quiet"], ["--pairs", "pairs.csv"]
+    assert run([*at, *pairs, "--method", "erase,patch", "--out", "both"]) == 0
+    assert run([*at, "--method", "erase", "--out", "erase"]) == 0
+    alone = ["--method", "patch", "--placebos", "1", "--layer", "1", "--quiet", "--out", "pairs"]
+    assert run(["causal", "store", *pairs, *alone]) == 0
+    both, erase, patch = (CausalResults.load(name) for name in ("both", "erase", "pairs"))
+    assert both.effects == erase.effects
+    for one, other in zip(both.grids, patch.grids, strict=True):
+        np.testing.assert_array_equal(one.recovery, other.recovery)

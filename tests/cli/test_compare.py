@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -64,10 +65,22 @@ def test_a_folder_of_results_json_and_quiet(two: list[str], capsys: Capture) -> 
     assert err == ""
     assert (body["results"], body["picture"]) == ("there", "there/comparison.png")
     assert [one["facts"]["point"] for one in body["runs"]] == ["attn_out", "resid_pre"]
-    assert run(["compare", *two, "--quiet", "--out", "there"]) == 0
-    assert capsys.readouterr() == ("there/comparison.png\n", "")
-    assert run(["compare", *two, "resid_pre:resid_pre.0", "--pairs", "all", "--out", "there", "--seed", "3"]) == 0
+    assert run(["compare", *two, "--quiet", "--out", "both"]) == 0
+    assert capsys.readouterr() == ("both/comparison.png\n", "")
+    assert run(["compare", *two, "resid_pre:resid_pre.0", "--pairs", "all", "--out", "all", "--seed", "3"]) == 0
     assert "corrected over 3 differences (Holm)" in capsys.readouterr().out
+
+
+def test_a_comparison_of_another_question_is_kept(two: list[str], refused, capsys: Capture) -> None:
+    assert run(["compare", *two, "--quiet", "--out", "there"]) == 0
+    assert run(["compare", *map(os.path.abspath, two), "--quiet", "--out", "there"]) == 0  # the same runs
+    capsys.readouterr()
+    before = Path("there/comparison.json").read_bytes()
+    assert "(different: seed)" in refused(5, "compare", *two, "--seed", "3", "--out", "there")
+    assert "(different: axis, runs)" in refused(5, "compare", *two[::-1], "--axis", "depth", "--out", "there")
+    says = "'resid_pre' holds a curve, and this makes a comparison; give another folder (--out)"
+    assert says in refused(5, "compare", *two, "--out", "resid_pre")
+    assert Path("there/comparison.json").read_bytes() == before
 
 
 def test_what_cannot_be_is_one_line(two: list[str], refused, store: Path) -> None:

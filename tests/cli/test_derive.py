@@ -67,13 +67,19 @@ FIRST = {
     "quantize": ["--via", "transformers"],
     "at": ["--method", "erase"],
     "pairs": ["--method", "patch"],
+    "exact": ["--method", "patch"],
+    "picture": ["--dry-run"],
+    "model_seed": ["--random-init"],
     "align": ["--method", "patch", "--pairs", "pairs.csv"],
     "workers": ["--engine", "ray"],
     "gpus_per_worker": ["--engine", "ray"],
     "address": ["--engine", "ray"],
 }
 """Options that need another."""
-CONTINUE = {field.name for field in dataclasses.fields(options.ContinuationOptions)} - {"generate"} | {"stop"}
+OTHERS = {("compare", "pairs"), ("score", "picture")}  # these have the same name
+LOADED = ("revision", "via", "device_map", "quantize")
+CONTINUED = {field.name for field in dataclasses.fields(options.ContinuationOptions)}
+CONTINUE = CONTINUED - {"generate"} | {"stop", "no_stop"}
 
 
 def first(name: str, one: CliOption) -> list[str]:
@@ -83,7 +89,9 @@ def first(name: str, one: CliOption) -> list[str]:
     return [
         *(["--generate", "3"] if continues else []),
         *(["--by", "position"] if several else []),
-        *(FIRST.get(one.name, []) if name != "compare" else []),  # its --pairs is another
+        *(["--compare"] if (name, one.name) == ("params", "out") else []),
+        *(["--model", "text"] if name == "selftest" and one.name in LOADED else []),
+        *(FIRST.get(one.name, []) if (name, one.name) not in OTHERS else []),
     ]
 
 

@@ -47,7 +47,6 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
         (ResumeMismatch("other settings"), 5, "other settings"),
         (OSError(errno.ENOSPC, "No space left on device", "runs/x"), 4, "No space left on device: 'runs/x'"),
         (PermissionError(errno.EACCES, "Permission denied", "a\nb"), 4, r"Permission denied: 'a\nb'"),
-        (KeyboardInterrupt(), 130, "interrupted"),
         (MemoryError(), 4, "out of memory"),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"), 4, "out of memory"),
         (RuntimeError("can't start new thread"), 4, "no more threads can be started; end other programs"),
@@ -64,6 +63,24 @@ def test_each_error_has_its_code(
     assert out == ""
     assert err.startswith(f"probekit: error: {line}")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ("", "interrupted"),
+        ("saved 3 of 9 texts; run the same command again to resume",) * 2,
+        ("interrupted after step 5; to resume, give the same command again", "after step 5; to resume, give the"),
+    ],
+)
+def test_an_interruption_is_no_error_and_says_how_to_resume(
+    failing: Failing, capsys: pytest.CaptureFixture[str], said: str, line: str
+) -> None:
+    failing(KeyboardInterrupt(said))
+    assert cli.run(ARGS) == 130
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"probekit: interrupted: {line}" if said else "probekit: interrupted\n")
 
 
 def test_a_cpu_without_memory_is_no_fault_of_our_own(failing: Failing, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +130,7 @@ def test_signals_are_as_orderly_as_ctrl_c(
     before = signal.getsignal(number)
     monkeypatch.setattr("probekit.cli.extract.load", lambda *_: signal.raise_signal(number))
     assert cli.run(ARGS) == code
-    assert capsys.readouterr().err.splitlines()[-1] == "probekit: error: interrupted"
+    assert capsys.readouterr().err.splitlines()[-1] == "probekit: interrupted"
     assert signal.getsignal(number) is before
 
 
@@ -155,7 +172,7 @@ def test_a_second_signal_ends_at_once_and_one_that_came_twice_does_not(
         f"sys.exit(main.run({ARGS!r}))\n"
     )
     assert done.returncode == 143
-    assert done.stderr.splitlines()[-1] == f"probekit: error: {last}"
+    assert done.stderr.splitlines()[-1] == f"probekit: {last}"
     assert ("cleaned up" in done.stdout) == cleaned_up
 
 
@@ -245,7 +262,7 @@ def test_ctrl_c_while_the_program_is_imported_is_one_line(module: str) -> None:
         "runpy.run_module('probekit', run_name='__main__')\n"
     )
     done = _python(code)
-    assert (done.returncode, done.stderr) == (130, "probekit: error: interrupted\n")
+    assert (done.returncode, done.stderr) == (130, "probekit: interrupted\n")
 
 
 @pytest.mark.parametrize("kind", ["finalizer", "weak reference"])
@@ -272,7 +289,7 @@ def test_ctrl_c_in_a_callback_that_python_ignores_is_not_lost(
     monkeypatch.setattr("probekit.cli.extract.load", load)
     before = sys.unraisablehook
     assert cli.run(ARGS) == 130
-    assert capsys.readouterr().err.splitlines()[-1] == "probekit: error: interrupted"
+    assert capsys.readouterr().err.splitlines()[-1] == "probekit: interrupted"
     assert sys.unraisablehook is before
 
 
@@ -290,7 +307,7 @@ def test_signals_come_first_of_all_imports(number: int) -> None:
     )
     code = code.replace("{number}", str(int(number)))
     done = _python(code.replace("{name!r}", "'/usr/bin/probekit'"))
-    assert (done.returncode, done.stderr) == (128 + number, "probekit: error: interrupted\n")
+    assert (done.returncode, done.stderr) == (128 + number, "probekit: interrupted\n")
     other = _python(code.replace("{name!r}", "'notebook'"))
     assert other.returncode != 128 + number
     assert ("KeyboardInterrupt" in other.stderr) == (number == signal.SIGINT)

@@ -193,7 +193,7 @@ def test_a_signal_says_what_was_saved_and_the_same_command_resumes(
         patch.setattr(work, "compute_batch", interrupted)
         assert run([*job, "--out", "store"]) == code
     err = capsys.readouterr().err
-    assert "probekit: error: saved " in err
+    assert "probekit: interrupted: saved " in err
     assert " of 90 texts in store; run the same command again to resume" in err
     kept = int(err.split("saved ")[1].split(" ")[0])
     assert 0 < kept < 90

@@ -17,7 +17,7 @@ from probekit.activations import load_activations
 from probekit.cli.commands import SECTIONS
 from probekit.cli.derive import command
 from probekit.cli.main import run
-from probekit.options import CausalOptions, ExtractOptions, ProbeOptions, TaskOptions
+from probekit.options import CausalOptions, ExtractOptions, ProbeOptions, SweepOptions, TaskOptions
 from probekit.options.typed import changed, command_line, typed
 from probekit.report.runs import load_runs
 from probekit.report.sections.provenance import commands_of, provenance_section
@@ -84,6 +84,7 @@ def test_bash_reads_the_words_that_were_quoted() -> None:
         ExtractOptions(points=["resid_pre", "z"], layers="0,2", position=["last", "mean"], bos=False, dtype="float16"),
         ProbeOptions(C=[0.1, 1 / 3], quick=True, layers="1-2", nuisance=["length", "tokens"], metric="auroc"),
         ProbeOptions(probe={"name": "k-sparse", "k": "4"}, codelength=False, folds=3),
+        SweepOptions(probe=("ridge", "lda"), points=["resid_pre", "z"], regression=["a", "b"], C=[0.5], quick=True),
         CausalOptions(answers="is,are", methods="erase", scales="-1,2.5", das=False, rows=20, at="all"),
     ],
     ids=lambda options: type(options).__name__,

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,18 @@ def test_a_comparison_as_json_at_one_context(folder: str, capsys: Capture) -> No
     assert [(x["model"], x["context"]) for x in found["models"]] == [("model", 64), ("gpt2", 64)]
     assert found["picture"] == "x/shares.png"
     assert Path("x/shares.png").is_file()
+
+
+def test_a_revision_is_that_of_each_model_that_is_compared(folder: str, capsys: Capture) -> None:
+    for name in ("one/step1", "two/step1"):
+        shutil.copytree(folder, name)
+    other = replace(SMALL, n_layers=2)
+    Path("two/step1/config.json").write_text(json.dumps(other.to_hf()))
+    more = ["--context", "8", "--revision", "step1"]
+    alone = [told([name, *more], capsys)["parameters"] for name in ("one", "two")]
+    found = told(["--compare", "one", "two", *more], capsys)["models"]
+    assert [one["parameters"] for one in found] == alone
+    assert alone[0] != alone[1]
 
 
 def test_folders_are_called_by_their_own_names(here: Path, folder: str, capsys: Capture) -> None:

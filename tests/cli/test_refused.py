@@ -28,9 +28,10 @@ EARLY = r"""
 2 extract --modle x                                    -> --model
 2 extract                                              -> Missing option '--model'
 2 extract --model m                                    -> Missing option '--dataset'
-2 extract --model m --dataset d --limit few            -> '--limit'
-2 extract --model m --dataset d --limit -1             -> '--limit'
-2 extract --model m --dataset d --batch-tokens 0       -> '--batch-tokens'
+2 extract --model m --dataset d --limit few            -> limit must be a whole number, 1 or more; got 'few'
+2 extract --model m --dataset d --limit 1e9            -> limit must be a whole number, 1 or more; got '1e9'
+2 extract --model m --dataset d --limit -1             -> limit must be a whole number, 1 or more; got -1
+2 extract --model m --dataset d --batch-tokens 0       -> batch_tokens must be a whole number
 2 extract --model m --dataset d --on-long wrap         -> (--on-long) is one of cut, error; got 'wrap'
 2 extract --model m --dataset d --via transfomers      -> got 'transfomers'; did you mean transformers?
 2 extract --model m --dataset d --device-map atuo      -> is one of auto; got 'atuo'; did you mean auto?
@@ -54,23 +55,27 @@ EARLY = r"""
 2 extract JOB --text-column texts                      -> did you mean 'text'?
 2 extract JOB --label-column lable                     -> did you mean 'label'?
 2 extract JOB --stats --stats-only                     -> give one of them
-2 extract JOB --quantize 8bit                          -> works with transformers' models alone
+2 extract JOB --quantize 8bit                          -> only the models of transformers can be quantized
 2 extract --model m --dataset d --part 3/2             -> such as 2/4; got '3/2'
 2 extract --model m --dataset d --part 1/2 --devices cpu -> exclude each other
-2 extract --model m --dataset d --part 1/2 --generate 3 -> cuts texts that are there
+2 extract --model m --dataset d --part 1/2 --generate 3 -> texts are continued once, by one model
 2 extract --model m --dataset d --stats-only --devices cpu -> --stats-only --part 1/4
 2 extract --model m --dataset d --check all            -> hash, size
 2 extract --model m --dataset d --workers 2            -> --engine ray
 2 extract --model m --dataset d --engine ray --workers 3:2 -> MIN:MAX
 2 extract --model m --dataset d --engine ray --gpus-per-worker 1.5 -> a share such as 0.5
-2 extract JOB --set extract.limit=many                 -> --limit
-2 extract JOB --set extract.limit=0                    -> --limit
+2 extract JOB --set extract.limit=many                 -> limit must be a whole number
+2 extract JOB --set extract.limit=0                    -> limit must be a whole number
 2 extract JOB --set extract.on-long=wrap               -> is one of cut, error; got 'wrap'
 2 extract JOB --set train-probe.layer=3                -> is for 'train-probe', and this command is
 2 extract JOB --set extract.lim=3                      -> did you mean limit
 2 extract JOB --config absent.yaml                     -> cannot read the config 'absent.yaml'
 2 extract JOB --generate 4 --no-stop --stop a          -> give one of them
-2 extract JOB --no-stop                                -> give --generate N too
+2 extract JOB --no-stop                                -> no_stop (--no-stop) needs generate (--generate): they are for
+2 extract JOB --model-seed 3                           -> --model-seed) needs random_init (--random-init)
+2 extract JOB --picture p.png                          -> --picture) needs dry_run (--dry-run)
+2 extract JOB --generate 4 --revision a,b              -> and several checkpoints (--revision) exclude each other
+2 extract JOB --devices cpu --device cpu               -> each says where the work runs
 2 extract JOB --generate 4 --top-p 2                   -> top_p
 2 extract JOB --bos --edits                            -> --edits
 2 extract ON chats.jsonl --text-column label --messages-column messages -> not both
@@ -87,22 +92,22 @@ EARLY = r"""
 3 ls elsewhere                                         -> no folder 'elsewhere'
 4 demo --out file                                      -> is a file
 2 points --model nope                                  -> no model 'nope'
-2 selftest --revision main                             -> takes no --revision; add --model NAME
-2 selftest --via transformers                          -> takes no --via; add --model NAME
-2 selftest --device-map auto                           -> takes no --device-map; add --model NAME
+2 selftest --revision main                             -> revision='main' (--revision) needs model (--model)
+2 selftest --via transformers                          -> (--via) needs model (--model)
+2 selftest --device-map auto                           -> (--device-map) needs model (--model)
 2 selftest --model MODEL --via jax                     -> jax
 2 selftest --model MODEL --device-map 0                -> 0
 2 selftest --model MODEL --quantize 3bit               -> 3bit
 2 generate --model nope --prompt text                  -> no model 'nope'
 2 generate --model MODEL                               -> give --prompt with a text, or --tokens
-2 generate --model MODEL --prompt a --tokens 1         -> give --prompt with a text, or --tokens
+2 generate --model MODEL --prompt a --tokens 1         -> exclude each other
 2 generate --model MODEL --tokens 1,x                  -> --tokens takes ids with commas between them
 2 generate --model MODEL --prompt a --temperature -1   -> temperature must be 0 (the likeliest token)
 2 generate --model MODEL --prompt a --temperature 1 --top-p 1.5 -> top_p must be above 0 and at most 1; got 1.5
-2 generate --model MODEL --prompt a --temperature 1 --top-k 0 -> '--top-k': Input should be greater than or
+2 generate --model MODEL --prompt a --temperature 1 --top-k 0 -> top_k must be a whole number, 1 or more; got 0
 2 generate --model MODEL --prompt a --top-k 5          -> give a temperature above 0
 2 generate --model MODEL --prompt a --stop a --no-stop -> give one of them
-2 generate --model MODEL --prompt a --max-new-tokens 0 -> --max-new-tokens
+2 generate --model MODEL --prompt a --max-new-tokens 0 -> max_new_tokens must be a whole number
 2 params gpt3                                          -> did you mean gpt2
 2 params gpt2 --context 0                              -> --context is a whole number above 0; got 0
 2 params gpt2 --batch -3                               -> --batch is a whole number above 0; got -3
@@ -110,16 +115,15 @@ EARLY = r"""
 2 params --compare gpt2                                -> --compare takes two or more models; got 'gpt2'
 2 params --compare gpt2 gpt2                           -> --compare takes two or more models; got 'gpt2'
 2 params gpt2 gpt2-xl                                  -> or several with --compare; got 'gpt2', 'gpt2-xl'
-2 params --compare gpt2 gpt2-xl --revision main        -> --revision is for one model
-2 params gpt2 --out x.png                              -> --out is for the picture of --compare
+2 params gpt2 --out x.png                              -> needs compare (--compare): one model has no picture
 2 params counting-gpt --revision main                  -> 'counting-gpt' is trained here
 2 params                                               -> Missing argument
 3 params empty                                         -> it has no config.json
 2 train-model                                          -> no model is named; give a name
 2 train-model counting-gtp                             -> did you mean counting-gpt
-2 train-model counting-gpt --steps 0                   -> '--steps': Input should be greater than or equal
+2 train-model counting-gpt --steps 0                   -> steps must be a whole number, 1 or more; got 0
 2 train-model counting-gpt --learning-rate nan         -> learning_rate must be a positive, finite number
-2 train-model counting-gpt --steps x                   -> --steps
+2 train-model counting-gpt --steps x                   -> steps must be a whole number, 1 or more; got 'x'
 2 train-probe --C 1,x                                  -> --C takes numbers above 0
 2 train-probe --C 1,-2                                 -> --C takes
 2 train-probe --C nan                                  -> --C takes
@@ -143,7 +147,7 @@ EARLY = r"""
 2 train-probe STORE --point resid_per                  -> did you mean resid_pre
 2 train-probe STORE --point resid_pre.1                -> resid_pre
 2 train-probe STORE --position first                   -> the only one is 'last': leave it out, or extract
-2 train-probe STORE --controls -1                      -> greater than or equal to 0
+2 train-probe STORE --controls -1                      -> controls must be a whole number, 0 or more; got -1
 2 train-probe STORE --folds 2                          -> 3
 2 train-probe STORE --folds 3 --drop-leaks             -> folds keep repeated and nearly repeated
 2 train-probe STORE --baseline randm                   -> unknown baseline 'randm'; give --baseline random-init
@@ -152,8 +156,8 @@ EARLY = r"""
 2 train-probe STORE --title a --no-title               -> title
 2 train-probe STORE --by layer                         -> by (--by) is one of
 2 train-probe STORE --by position --least-texts 0      -> least
-2 train-probe STORE --by position --concatenate        -> without concatenate
-2 train-probe STORE --by head --projection             -> leave it out
+2 train-probe STORE --by position --concatenate        -> and concatenate (--concatenate) exclude each other
+2 train-probe STORE --by head --projection             -> a projection draws one layer of one curve
 2 train-probe STORE --aggregate top                    -> is one of mean, max, softmax, last; got 'top'
 2 train-probe STORE --aggregate max --by position      -> leave one of the two out
 2 train-probe STORE --probe k-sparse --set train-probe.layer.k=4 -> train-probe.layer has no parameters
@@ -178,13 +182,15 @@ LATE = r"""
 3 import resid_pre.0.npy --labels y.csv                -> NaN in 'resid_pre.0.npy'
 2 import acts --labels years.csv --max-classes 20      -> --regression
 4 import acts --labels y.csv --out folder              -> holds files that are not of a store
+2 extract --model agreement-gpt2 --dataset agreement --header -> 'agreement' is built in, not a file; leave --header
+2 extract ON two.jsonl --header                        -> --header is for .csv, .tsv
 2 extract JOB --layers 12                              -> layer 12 is not in 0..2
 2 extract JOB --layers 0,3                             -> layer 3 is not in 0..2
 2 extract JOB --device tpu7                            -> give auto, cpu, cuda, cuda:1 or mps
 2 extract JOB --generate 4 --layers 77                 -> 77
 2 extract JOB --generate 4 --stop 'not one token'      -> not one
-2 extract JOB --quantize 8bit --via transformers --random-init -> random weights are not quantized
-2 extract JOB --device-map auto --device cpu           -> chooses the devices; leave out device
+2 extract JOB --quantize 8bit --via transformers --random-init -> and random_init (--random-init) exclude each other
+2 extract JOB --device-map auto --device cpu           -> each says where the work runs
 2 extract --model agreement-gpt2 --dataset DATA --via transformers -> 'agreement-gpt2' is probekit's own model
 2 extract --model counting-gpt --dataset DATA --via transformers -> 'counting-gpt' is probekit's own model
 2 extract --model agreement-gpt2 --dataset DATA --revision step0,step5 -> 'agreement-gpt2' is built in
@@ -235,22 +241,23 @@ LATE = r"""
 2 causal PROBED --answers good,bad                     -> token
 2 causal PROBED --answers g,b --layer 9                -> layer 9
 2 causal PROBED --pairs absent.csv --method patch -> absent.csv
-2 causal PROBED --pairs absent.csv --method patch --answers g,b -> leave --answers
-2 causal PROBED --answers g,b --align last             -> name it with --pairs
+2 causal PROBED --pairs absent.csv --method patch --answers g,b -> (--answers) exclude each other
+2 causal PROBED --answers g,b --align last             -> align='last' (--align) needs pairs (--pairs)
+2 causal PROBED --answers g,b --exact 3                -> exact=3 (--exact) needs methods with patch (--method patch)
 3 causal PROBED --answers g,b --label colour           -> holds no results of probes of colour
 3 causal PROBED --answers g,b --point attn_out         -> --point attn_out
 2 causal PROBED --answers g,b --store STORE            -> leave out --store
-2 causal PROBED --answers g,b --method patch --neutral n.txt -> other methods than patch
-2 causal PROBED --answers g,b --method patch --at all  -> leave out --at all
-2 causal PROBED --answers g,b --method interchange --at all -> erase,steer
+2 causal PROBED --answers g,b --method patch --neutral n.txt -> neutral='n.txt' (--neutral) exclude each other
+2 causal PROBED --answers g,b --method patch --at all  -> at='all' (--at) exclude each other
+2 causal PROBED --answers g,b --method interchange --at all -> interchange takes the coordinate of one token
 3 causal PROBED --answers g,b --layer 1 --method steer --rows 10 --scale 1e308 -> 'probe' at scale 1e+308 at resid_pre.1
 3 causal empty --answers g,b                           -> no store
 2 train-probe COLUMNS --nuisance sorce                 -> did you mean 'source', or extract again
-2 train-probe COLUMNS --nuisance source --by position  -> by='position'
-2 train-probe COLUMNS --shift-column source --baseline random-init -> --shift-column has no random-init
+2 train-probe COLUMNS --nuisance source --by position  -> nuisances are of one row of each text
+2 train-probe COLUMNS --shift-column source --baseline random-init -> and baseline='random-init' (--baseline)
 3 train-probe COLUMNS --shift-column source --least-texts 1000 -> needs two values of 'source'
 2 train-probe COLUMNS --shift-column size --controls 1 -> controls=1
-2 train-probe COLUMNS --shift-column source --projection -> --projection needs a curve
+2 train-probe COLUMNS --shift-column source --projection -> a projection draws one layer of one curve
 2 transfer STORE STORE                                 -> very same examples
 2 transfer STORE STORE --point z                       -> no activations of z
 3 compare STORE ALL                                    -> run probekit train-probe
@@ -263,7 +270,7 @@ LATE = r"""
 4 sweep --model agreement-gpt2 --dataset splits --out file -> is a file
 2 export STORE --to pickle                             -> unknown kind of export 'pickle'
 2 export STORE --texts --out x.txt                     -> texts are written to a file such as texts.csv
-2 export STORE --texts --to csv                        -> leave --to out
+2 export STORE --texts --to csv                        -> and to='csv' (--to) exclude each other
 3 export nowhere                                       -> no folder of results
 3 export nowhere --texts                               -> no store at 'nowhere'
 3 merge nothing other --out all                        -> nothing
@@ -275,6 +282,7 @@ TABLES: dict[str, str | bytes] = {
     "empty.csv": "",
     "latin.csv": "text,label\na,1\nné,0\n".encode("latin-1"),
     "unlabelled.csv": "\n".join(["text,label", *GOOD, "t,-1"]),
+    "two.jsonl": '{"text": "a", "label": 0}\n' * 40,
     "rare.csv": "\n".join(["text,label", *(f"text {i},{int(i > 39)}" for i in range(42))]),
     "ids.csv": "\n".join(["text,id", *(f"text {i},id-{i}" for i in range(2100))]),
     "pairs.csv": "\n".join(["text,label,pair", *(f"{row},pair {i // 2}" for i, row in enumerate(GOOD))]),

@@ -54,8 +54,8 @@ def test_results_of_another_question_are_kept(
     assert run([*map(str, job)]) == 0
     capsys.readouterr()
     assert "results of other settings or data (different: layers)" in refused(5, *job[:4], "--out", "mine", *JOB)
-    one = refused(4, "train-probe", store, "--point", "attn_out", "--out", "mine", *JOB)
-    assert "holds 'curves.json', which is not a file of results" in one
+    one = refused(5, "train-probe", store, "--point", "attn_out", "--out", "mine", *JOB)
+    assert "holds several curves, and this makes a curve; give another folder (--out)" in one
 
 
 def test_a_name_that_exists_is_taken_whole(store: Path) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,33 @@ def test_a_row_is_what_the_two_commands_give(tasks: Path, gpt2_folder: Path) -> 
         assert row.lead == pytest.approx(curve.meta["lead"]["over"], abs=1e-9)
         assert row.baseline == curve.meta["lead"]["baseline"]
     assert list(pk.ProbeCurves.load(Path("out", one.results))) == list(alone)
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_the_command_that_it_prints_makes_it_again(tasks: Path, gpt2_folder: Path, capsys: Capture) -> None:
+    (tasks / "broken.csv").unlink()
+    how = [
+        "--point",
+        "attn_out",
+        "--layer",
+        "1",
+        "--probe",
+        "ridge,mean-diff",
+        "--quick",
+        "--C",
+        "0.5,2",
+        "--seed",
+        "3",
+    ]
+    job = ["sweep", "--model", str(gpt2_folder), "--dataset"]
+    for data in ("tasks/one.csv,tasks/three.csv", "tasks/one.csv"):
+        assert run([*job, data, *how, "--out", "out"]) == 0
+    lines = [line.partition("Make it again: probekit ")[2] for line in capsys.readouterr().out.splitlines()]
+    first, second = dict.fromkeys(filter(None, lines))
+    assert second == shlex.join([*job, "tasks/one.csv", *how])
+    assert run([*shlex.split(first), "--out", "again"]) == 0
+    for one, other in zip(SweepResults.load("out").runs, SweepResults.load("again").runs, strict=True):
+        assert one.rows == other.rows
 
 
 @pytest.mark.usefixtures("blank_pictures")

@@ -64,7 +64,7 @@ def test_ctrl_c_says_what_was_saved_and_how_to_resume(
     shutil.copytree(store, "store")
     monkeypatch.setattr(where, interrupt)
     assert run(["train-probe", "store", "--layer", "0", "--probe", "mean-diff"]) == 130
-    line = f"probekit: error: the store store is complete, {says}; run the same command again\n"
+    line = f"probekit: interrupted: the store store is complete, {says}; run the same command again\n"
     assert capsys.readouterr() == ("", line)
 
 

@@ -27,7 +27,7 @@ SETTINGS = {"steps": 12, "batch_size": 4, "warm_up_steps": 2, "seed": 3}
 def train(capsys: pytest.CaptureFixture[str], *args: object) -> dict:
     assert run([*ARGS, "--json", *map(str, args)]) == 0
     out, err = capsys.readouterr()
-    assert err.startswith("training counting-gpt, 12 steps; kept in ")
+    assert err.startswith("training counting-gpt, 12 steps; the trained model is kept in ")
     return json.loads(out)
 
 
@@ -58,7 +58,7 @@ def test_what_is_printed(here, capsys):
     out, err = capsys.readouterr()
     lines = out.splitlines()
     first, last = err.splitlines()
-    assert first == "training counting-gpt, 12 steps; kept in 'models/counting-gpt'"
+    assert first == "training counting-gpt, 12 steps; the trained model is kept in 'models/counting-gpt'"
     assert last.startswith("counting-gpt has not learned its world: exact ")
     assert last.endswith(" of 21 held-out examples, below 99%; more --steps or another --learning-rate may help")
     assert lines[0].startswith("counting-gpt: 12 steps, loss ")
@@ -72,7 +72,7 @@ def test_a_terminal_sees_a_bar_with_the_time_left(here, capsys, monkeypatch):
     terminal = Terminal(monkeypatch)
     assert run(ARGS) == 0
     said = terminal.read()
-    assert said.startswith("training counting-gpt, 12 steps; kept in 'models/counting-gpt'\r\n")
+    assert said.startswith("training counting-gpt, 12 steps; the trained model is kept in 'models/counting-gpt'\r\n")
     assert "counting-gpt:   0%|" in said
     assert re.search(r"counting-gpt: 100%\|█+\| 12/12 \[\d\d:\d\d<\d\d:\d\d, ", said)
     terminal = Terminal(monkeypatch)
@@ -82,7 +82,9 @@ def test_a_terminal_sees_a_bar_with_the_time_left(here, capsys, monkeypatch):
 
 def test_its_own_settings_say_about_how_long(capsys):
     with train_module.training_shown(world("counting"), Path("there"), None):
-        assert capsys.readouterr().err == "training counting-gpt, about a minute; kept in 'there'\n"
+        assert (
+            capsys.readouterr().err == "training counting-gpt, about a minute; the trained model is kept in 'there'\n"
+        )
 
 
 def test_settings_are_checked_before_torch_is_there():
@@ -118,7 +120,7 @@ def test_an_interrupted_run_resumes_and_ends_in_the_same_weights(here, capsys, m
     out, err = capsys.readouterr()
     assert (out, err) == (
         "",
-        "probekit: error: interrupted after step 5 of 12; to resume, give the same command again\n",
+        "probekit: interrupted: after step 5 of 12; to resume, give the same command again\n",
     )
     assert run([*ARGS, "--json", "--out", "stopped"]) == 0
     out, err = capsys.readouterr()

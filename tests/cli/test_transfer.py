@@ -77,11 +77,20 @@ def test_quiet_prints_only_the_picture_and_other_questions_have_other_folders(jo
     assert len({first, layer, seed}) == 3
 
 
-def test_a_folder_with_anything_else_is_refused_before_training_and_an_old_result_is_replaced_whole(
+def test_a_folder_with_anything_else_is_refused_before_training_and_an_older_version_is_replaced_whole(
     job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run([*job, "--out", "there", "--quiet"]) == 0
     before = {path.name: path.read_bytes() for path in Path("there").iterdir()}
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr("probekit.evaluation.transfer", never)
+        assert run([*job, "--out", "there", "--quiet", "--layer", "0", "--seed", "1"]) == 5
+    assert "holds results of other settings (different: layers, seed)" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in Path("there").iterdir()} == before
+    body = json.loads(before["transfer.json"])
+    del body["meta"]["asked"]  # as earlier versions had none
+    Path("there/transfer.json").write_text(json.dumps(body))
     assert run([*job, "--out", "there", "--quiet", "--layer", "0"]) == 0
     after = {path.name: path.read_bytes() for path in Path("there").iterdir()}
     assert sorted(after) == FILES
@@ -89,13 +98,17 @@ def test_a_folder_with_anything_else_is_refused_before_training_and_an_old_resul
     TransferResults.load("there").save("there")
     assert sorted(path.name for path in Path("there").iterdir()) == FILES[:2]
     monkeypatch.setattr("probekit.evaluation.transfer", never)
-    for foreign in ("thesis.tex", "results.json", "probes"):
+    for foreign, code, says in (
+        ("thesis.tex", 4, "holds 'thesis.tex', which is not a file of results"),
+        ("results.json", 5, "holds a curve, and this makes a transfer or shift; give another folder (--out)"),
+        ("probes", 4, "holds 'probes', which is not a file of results"),
+    ):
         folder = Path(f"mine-{foreign}")
         folder.mkdir()
         (folder / foreign).write_text("mine")
         capsys.readouterr()
-        assert run([*job, "--out", str(folder)]) == 4
-        assert f"holds '{foreign}', which is not a file of results" in capsys.readouterr().err
+        assert run([*job, "--out", str(folder)]) == code
+        assert says in capsys.readouterr().err
         assert [path.read_text() for path in folder.iterdir()] == ["mine"]
 
 
@@ -118,5 +131,5 @@ def test_ctrl_c_says_what_was_saved_and_how_to_resume(
 
     monkeypatch.setattr(where, interrupt)
     assert run([*job, "--out", "there"]) == 130
-    line = f"probekit: error: the stores are complete, {says}; run the same command again\n"
+    line = f"probekit: interrupted: the stores are complete, {says}; run the same command again\n"
     assert capsys.readouterr() == ("", line)

@@ -58,11 +58,12 @@ def test_a_path_may_be_relative(copy: Path, here: Path, capsys: Capture) -> None
 
 def test_a_run_that_was_killed_before_its_manifest_is_unfinished_and_not_broken(copy: Path, capsys: Capture) -> None:
     (copy / "manifest.json").unlink()
-    assert run(["verify", str(copy)]) == 0
+    assert run(["verify", str(copy)]) == 3
     out, err = capsys.readouterr()
-    advice = f"unfinished: run the same extract command again, or probekit repair {str(copy)!a}"
-    assert (out.startswith("sound so far: 5 files, "), err) == (True, "")
-    assert out.endswith(f" 90 of 90 rows; {advice}\n")
+    advice = f"is unfinished: run the same extract command again, or probekit repair {str(copy)!a}"
+    assert out.startswith("sound so far: 5 files, ")
+    assert out.endswith(" 90 of 90 rows\n")
+    assert err == f"probekit: error: {str(copy)!a} {advice}\n"
     assert run(["repair", str(copy)]) == 0
     assert capsys.readouterr().out == "wrote the manifest again\n"
 

@@ -27,7 +27,7 @@ def test_a_terminal_sees_the_training_that_extract_needs(small, capsys, monkeypa
     terminal = Terminal(monkeypatch)
     assert run(["extract", "--model", "counting-gpt", "--dataset", "counting"]) == 0
     said = terminal.read()
-    assert said.startswith("training counting-gpt, 3 steps; kept in ")
+    assert said.startswith("training counting-gpt, 3 steps; the trained model is kept in ")
     assert re.search(r"counting-gpt: 100%\|█+\| 3/3 \[\d\d:\d\d<\d\d:\d\d, ", said)
 
 

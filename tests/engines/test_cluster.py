@@ -15,7 +15,7 @@ from probekit.cli.main import run
 from probekit.engines.answers import ShardWorker, own_versions
 from probekit.engines.cluster import ray_cluster
 from probekit.errors import UsageError
-from probekit.options import ClusterOptions
+from probekit.options import ClusterOptions, SweepArguments
 
 EXTRACT = ["extract", "--model", "no-such-model", "--dataset", "sst2", "--engine", "ray"]
 
@@ -140,3 +140,17 @@ def test_a_worker_with_other_versions_says_which(tmp_path: Path) -> None:
         "install the same on all machines"
     )
     assert "node" in ShardWorker().look(str(tmp_path), own, "size")
+
+
+@pytest.mark.parametrize(("progress", "said"), [(None, "starting Ray on this machine ...\n"), (False, "")])
+def test_a_line_is_printed_while_ray_starts(
+    progress: bool | None, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[str] = []
+    started = SimpleNamespace(
+        is_initialized=lambda: False, init=lambda **_: seen.append(capsys.readouterr().err), shutdown=lambda: None
+    )
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("probekit.engines.cluster._import_ray", lambda: started)
+    with ray_cluster(SweepArguments(engine="ray", progress=progress)):
+        assert seen == [said]

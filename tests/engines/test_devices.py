@@ -249,10 +249,10 @@ def test_devices_are_of_one_type_and_there(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--device", "cpu"], "leave out --device, or --devices"),
-        (["--device-map", "auto"], "leave out --device-map, or --devices"),
-        (["--stats-only"], "--stats-only adds up in one process; run parts"),
-        (["--part", "1/2"], "part (--part) and devices (--devices) exclude each other"),
+        (["--device", "cpu"], "device (--device) and devices="),
+        (["--device-map", "auto"], "(--device-map) and devices="),
+        (["--stats-only"], "one process adds up; side by side it is --stats-only --part 1/4"),
+        (["--part", "1/2"], "(--devices) exclude each other: each says where the work runs"),
     ],
 )
 def test_options_that_several_devices_exclude(

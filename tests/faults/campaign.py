@@ -612,7 +612,7 @@ def _orderly(field: Field, end: End) -> list[str]:
         outcome = "outside"
     field.verdict.counts[outcome or "other"] += 1
     tidy = "Traceback" not in end.stderr and "Exception ignored" not in end.stderr
-    told = outcome != "interrupted" or end.stderr.count("error:") == 1
+    told = outcome != "interrupted" or end.stderr.count("probekit: interrupted") == 1
     return [] if outcome and (tidy or outcome == "outside") and told else [f"ended with {end}"]
 
 

@@ -14,9 +14,12 @@ import torch
 
 import probekit as pk
 from probekit.activations.activations import ActivationSet
+from probekit.activations.layout import Layout
 from probekit.cli.main import run
 from probekit.errors import StorageError, UsageError
 from probekit.logging_to.trackers import LoggedRun, draw, log_results, logged_run
+from probekit.points import Place
+from probekit.selections import Selection
 from probekit.tasks.base import Task
 
 N, D = 120, 4
@@ -207,8 +210,8 @@ def test_an_unknown_tracker_is_refused(acts: ActivationSet) -> None:
 
 
 def test_what_is_no_curve_is_refused(acts: ActivationSet, wandb: Any) -> None:
-    with pytest.raises(UsageError, match="--by head makes none"):
-        pk.train_probes(acts, log_to="wandb", by="head")
+    with pytest.raises(UsageError, match="and log_to='wandb' exclude each other"):
+        pk.train_probes(acts, log_to="wandb", shift_column="length")
 
 
 def test_grids_in_folds_have_their_procedure_and_a_picture(acts: ActivationSet, tmp_path: Path) -> None:
@@ -222,3 +225,22 @@ def test_grids_in_folds_have_their_procedure_and_a_picture(acts: ActivationSet, 
     assert not any("nan" in name for run in (run_of_one, run_of_all) for name in run.numbers)
     assert draw(one, tmp_path).name == "positions.png"
     assert draw(several, tmp_path).name == "grids.png"
+
+
+def test_each_head_is_logged_with_the_scores_of_its_curve(acts: ActivationSet, wandb: Any) -> None:
+    """Two heads of three numbers; each is the curve that it has alone."""
+    rng, n_heads = np.random.default_rng(1), 2
+    numbers = rng.normal(size=(2, N, n_heads * 3)).astype(np.float32)
+    x = {Place("z", layer): torch.from_numpy(numbers[layer]) for layer in range(2)}
+    meta = {"model": "noise", "task": "noise", "points": ["z"], "n_layers": 2, "config": {"n_heads": n_heads}}
+    heads = ActivationSet(x, acts.task, meta, Layout([Selection("last")], np.ones(N, dtype=np.int64), 0))
+    how: dict[str, Any] = {"C": 1.0, "quick": True}
+    pk.train_probes(heads, by="head", log_to="wandb", **how)
+    run = logged_run(pk.train_probes(heads, by="head", **how))
+    logged = [args[0] for args, _ in wandb[0].named("log") if "layer" in args[0]]
+    assert logged == [{"layer": step, **values} for step, values in run.steps]
+    for head in range(n_heads):
+        own = {place: heads[place][:, head * 3 : head * 3 + 3].clone() for place in x}
+        alone = pk.train_probes(ActivationSet(own, acts.task), **how)
+        for (_, values), layer in zip(run.steps, alone.layers, strict=True):
+            assert values[f"head {head}/test/accuracy"] == layer.metrics["test"]["accuracy"]

@@ -6,6 +6,7 @@ import pytest
 
 from probekit.errors import UsageError
 from probekit.options import CurveOptions, ModelOptions, ProbeOptions, SweepOptions
+from probekit.options.capabilities import CAPABILITIES, Needs
 from probekit.options.causal import CausalOptions
 from probekit.options.check import check_positive, check_whole
 from probekit.options.generate import ContinuationOptions
@@ -68,14 +69,18 @@ def test_several_probes_may_come_in_any_collection() -> None:
         (
             CausalOptions,
             {"neutral": np.array(["a", "b"]), "methods": "patch"},
-            "neutral texts .* are for other methods",
+            r"and neutral=array\(\[.* exclude each other",
         ),
         (
             ModelOptions,
             {"device": "\x1b[31mX\n" * 100, "device_map": "auto"},
-            r"leave out device '\\x1b\[31mX\\n.{,50}$",
+            r"^device \(--device\) and device_map='auto' \(--device-map\) exclude",
         ),
-        (ProbeOptions, {"by": "position", "concatenate": []}, r"without concatenate=\[\]; leave one of the two out"),
+        (
+            ProbeOptions,
+            {"by": "position", "concatenate": []},
+            r"and concatenate=\[\] \(--concatenate\) exclude",
+        ),
     ],
 )
 def test_options_that_exclude_each_other_may_be_of_any_type(options: Any, arguments: Any, message: str) -> None:
@@ -84,5 +89,5 @@ def test_options_that_exclude_each_other_may_be_of_any_type(options: Any, argume
 
 
 def test_each_option_of_continuations_needs_a_number_of_tokens() -> None:
-    needing = {each.one for each in ContinuationOptions.conflicts if each.other == "generate"}
-    assert needing == {each.name for each in fields(ContinuationOptions)} - {"generate"}
+    (needing,) = (set(row.options) for row in CAPABILITIES if isinstance(row, Needs) and row.others == ("generate",))
+    assert needing == {each.name for each in fields(ContinuationOptions)} - {"generate"} | {"no_stop"}

@@ -297,7 +297,7 @@ def test_what_cannot_be_watched(gpt2: Any, probe: Any) -> None:
         ("one place with a row for each token", probe, {"place": "attn_pattern.1"}),
         ("one place with a row for each token", probe, {"place": "resid_pre"}),
         ("expected results of train_probes", 5, {"place": PLACE}),
-        ("give threshold= or fpr= too", probe, {"place": PLACE, "on_alarm": print}),
+        ("needs threshold or fpr", probe, {"place": PLACE, "on_alarm": print}),
         ("a threshold is a finite number", probe, {"place": PLACE, "threshold": float("nan")}),
         ("a threshold is a finite number", probe, {"place": PLACE, "threshold": "high"}),
         ("the name of no probe", {"a": (probe, PLACE)}, {"threshold": {"b": 1.0}}),

@@ -57,6 +57,18 @@ def test_texts_are_scored_as_python_scores_them(results: Path, gpt2_folder: Path
     assert err == ""
 
 
+def test_a_picture_beside_a_file_changes_neither(results: Path, gpt2_folder: Path, tmp_path: Path) -> None:
+    probe, (one, both, alone, beside) = (
+        ("--probe", results, "--model", gpt2_folder, *given(NEW)),
+        (tmp_path / name for name in ("one.csv", "both.csv", "alone.svg", "beside.svg")),
+    )
+    assert scored(*probe, "--out", one) == 0
+    assert scored(*probe, "--picture", alone) == 0
+    assert scored(*probe, "--out", both, "--picture", beside) == 0
+    assert both.read_bytes() == one.read_bytes()
+    assert beside.read_bytes() == alone.read_bytes()
+
+
 def test_the_table_goes_to_stdout_and_what_it_means_to_stderr(
     results: Path, gpt2_folder: Path, capsys: Capture
 ) -> None:
@@ -125,10 +137,8 @@ def test_what_cannot_be_scored_is_one_line(
 ) -> None:
     probe, model, text = ("--probe", results), ("--model", gpt2_folder), ("--text", "x")
     assert "either --dataset" in refused(2, "score", *probe, *model)
-    assert "either --dataset" in refused(2, "score", *probe, *model, *text, "--dataset", "x.csv")
+    assert "exclude each other" in refused(2, "score", *probe, *model, *text, "--dataset", "x.csv")
     assert "no folder of results" in refused(3, "score", "--probe", tmp_path / "none", *model, *text)
-    drawn = ("--picture", tmp_path / "p.png", "--out", tmp_path / "scores.csv")
-    assert "give one of the two" in refused(2, "score", *probe, *model, *text, *drawn)
     assert "is a store" in refused(3, "score", "--probe", store, *model, *text)
     assert "no results here" in refused(3, "score", "--probe", tmp_path, *model, *text)
     assert "no probe of 'resid_pre.9'" in refused(2, "score", "--probe", f"{results}:resid_pre.9", *model, *text)

@@ -15,7 +15,7 @@ from tiny_configs import tiny_model
 import probekit as pk
 from probekit.errors import DataError, ResumeMismatch, UsageError
 from probekit.plots import save_sweep_plot
-from probekit.sweeps import SweepResults
+from probekit.sweeps import SweepResults, files
 from probekit.sweeps.data import SweepData, SweepRow, SweepRun
 from probekit.sweeps.files import begin, read_body, read_runs, run_file_name, table_rows, write_run, write_table
 from probekit.sweeps.sources import model_sources, task_sources
@@ -245,3 +245,25 @@ def test_the_picture_sorts_tasks_and_marks_the_lead() -> None:
     dots = [line for line in left.lines if line.get_marker() == "o"]
     filled = {float(np.ravel(line.get_xdata())[0]): line.get_markerfacecolor() != "white" for line in dots}
     assert filled == {0.9: True, 0.6: False}
+
+
+def test_two_calls_that_add_to_a_sweep_at_once_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second writer finds what the first added, whenever it comes."""
+    settings, others = {"seed": 0}, iter(["two", "three"])
+    begin(tmp_path, settings, {"one": "a"}, ["m"], {"dataset": "one"})
+    real = files.write_first
+
+    def write_first(path: Path, data: bytes) -> bool:
+        if (other := next(others, None)) is not None:
+            begin(tmp_path, settings, {other: "b"}, ["m"], {"dataset": other})
+        return real(path, data)
+
+    monkeypatch.setattr(files, "write_first", write_first)
+    body = begin(tmp_path, settings, {"four": "c"}, ["n"], {"dataset": "four"})
+    assert body == read_body(tmp_path)
+    assert body["tasks"] == {"one": "a", "three": "b", "two": "b", "four": "c"}
+    assert body["models"] == ["m", "n"]
+    assert [one["dataset"] for one in body["asked"]] == ["one", "three", "two", "four"]
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+    assert begin(tmp_path, settings, {"two": "b"}, ["m"], {"dataset": "two"}) == body  # nothing is new
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before

@@ -101,7 +101,7 @@ def test_a_model_is_trained_on_first_use_and_then_found(name, small, monkeypatch
     one = world(name)
     model = pk.load_model(name, device="cpu")
     first, last = capsys.readouterr().err.splitlines()
-    assert first.startswith(f"training {name}, 3 steps; kept in ")
+    assert first.startswith(f"training {name}, 3 steps; the trained model is kept in ")
     assert last.startswith(f"{name} has not learned its world: exact ")
     assert last.endswith(" held-out examples, below 99%")
     assert model.name == name

@@ -237,7 +237,7 @@ def causal_curve(
 def _causal_curve(
     model: LanguageModel, acts: Activations, results: ProbeData | None, options: CausalArguments
 ) -> CausalResults:
-    if options.of_pairs_alone:
+    if options.patches_pairs_alone:
         return patch_file(model, acts.meta.get("bos"), options)
     begin = options.on_part or (lambda name: None)
     begin("preparing texts")

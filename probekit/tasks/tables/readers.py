@@ -44,12 +44,12 @@ class TableFormat:
 
     Attributes:
         columns: names of the columns of files without a header.
-        header: whether the first line of delimited files names the columns.
+        header: whether the first line of delimited files names the columns; None if `columns` does not.
         name: csv, tsv, json, jsonl, parquet or conllu; None goes by the file's ending.
     """
 
     columns: tuple[str, ...] | None = None
-    header: bool = True
+    header: bool | None = None
     name: str | None = None
 
     @classmethod
@@ -66,7 +66,7 @@ class TableFormat:
     @property
     def has_header(self) -> bool:
         """Whether delimited files have a header."""
-        return self.header and self.columns is None
+        return self.header is not False and self.columns is None
 
 
 class TableBytes(io.RawIOBase):
@@ -182,8 +182,8 @@ def check_format(name: str, data_format: str | None) -> None:
 
 def _table(path: Path, data: TableBytes, how: TableFormat) -> DataTable:
     ending = path.suffix.lower() if how.name is None else f".{how.name}"
-    if not how.has_header and ending not in DELIMITED:
-        flag = "--no-header" if how.columns is None else "--columns"
+    if replace(how, name=None) != TableFormat() and ending not in DELIMITED:
+        flag = "--columns" if how.columns is not None else "--header" if how.header else "--no-header"
         raise UsageError(f"{flag} is for {', '.join(DELIMITED)}; {path.name!a} names its columns; leave it out")
     if not data.head:
         raise _empty(path)

@@ -46,8 +46,8 @@ def check_builtin(name: str, options: TaskOptions) -> None:
             f"{name!r} is built in and has no columns; name none of its texts, labels, groups, spans or splits, and "
             "none to keep"
         )
-    if not options.header or options.data_format is not None:
-        raise UsageError(f"{name!r} is built in, not a file; leave --no-header and --data-format out")
+    if options.header is not None or options.data_format is not None:
+        raise UsageError(f"{name!r} is built in, not a file; leave --header, --no-header and --data-format out")
     if options.regression:
         raise UsageError(f"{name!r} has classes, not numbers; leave regression out")
 

@@ -367,7 +367,7 @@ def test_what_does_not_go_with_it_is_refused(acts, given, words):
 def test_several_positions_need_a_curve_for_each(acts):
     alone, named = (train_probes(acts, position=each, C=1.0, layers=[1], quick=True) for each in (["last"], "last"))
     assert [layer.metrics for layer in alone.layers] == [layer.metrics for layer in named.layers]
-    with pytest.raises(UsageError, match=r"2 were given .* \(by='position'\)"):
+    with pytest.raises(UsageError, match=r"several positions \(--position\) needs by='position'"):
         train_probes(acts, position=["last", "first"])
 
 
