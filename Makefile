@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # One process a core, one thread each: torch's own threads would only get in each other's way.
-PARALLEL := $(BIN)/python -m pytest -q -n auto --dist worksteal
+# The compiled files are kept, also where the environment says otherwise: tests start some hundred processes.
+PARALLEL := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto --dist worksteal
 PYTEST := OMP_NUM_THREADS=1 $(PARALLEL)
 NUMERIC := tests/probes tests/models tests/activations/run tests/verification
 

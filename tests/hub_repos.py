@@ -38,9 +38,10 @@ def sentences(seed: int, n: int) -> list[tuple[str, int]]:
     return [everything[i] for i in order[:n]]
 
 
-def tiny_sst2() -> dict[str, bytes]:
-    rows = sentences(seed=0, n=400)
-    parts = {"train": rows[:300], "validation": rows[300:360], "test": [(text, -1) for text, _ in rows[360:]]}
+def tiny_sst2(n: int = 400) -> dict[str, bytes]:
+    rows = sentences(seed=0, n=n)
+    a, b = n * 3 // 4, n * 9 // 10
+    parts = {"train": rows[:a], "validation": rows[a:b], "test": [(text, -1) for text, _ in rows[b:]]}
     files = {f"data/{name}-00000-of-00001.parquet": _parquet(part) for name, part in parts.items()}
     splits = "".join(
         f"  - name: {name}\n    num_bytes: {sum(len(text) + 16 for text, _ in part)}\n    num_examples: {len(part)}\n"

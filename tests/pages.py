@@ -13,8 +13,9 @@ serves it until stdin ends: `page PAGE.md EMPTY_FOLDER` runs one page there, in 
 
 import ast
 import csv
+import functools
 import gzip
-import importlib
+import importlib.metadata
 import json
 import os
 import re
@@ -203,7 +204,7 @@ def hub_repos() -> dict[str, dict[str, bytes]]:
     return {
         "models/openai-community/gpt2": gpt2,
         "models/Qwen/Qwen2.5-0.5B-Instruct": chat,
-        "datasets/stanfordnlp/sst2": tiny_sst2(),
+        "datasets/stanfordnlp/sst2": tiny_sst2(n=200),
         **{f"models/EleutherAI/pythia-70m{step}": small for step in steps},
     }
 
@@ -306,7 +307,8 @@ def _write_jsonl(path: Path, rows: list[dict[str, Any]], columns: list[str]) -> 
 def main() -> None:
     """Serve `page`."""
     folder = Path(sys.argv[1])
-    import matplotlib.pyplot  # noqa: F401  # what several pages import is imported once
+    import matplotlib.figure
+    import matplotlib.pyplot  # what several pages import is imported once
     import pytest
     import torch
     import transformers.models.gpt2.modeling_gpt2  # noqa: F401
@@ -317,6 +319,7 @@ def main() -> None:
     import probekit.evaluation.compare.baselines as baselines
     import probekit.evaluation.compare.codelength as codelength
     import probekit.evaluation.request as request
+    import probekit.evaluation.scores.bootstrap as bootstrap
     import probekit.plots.style as style
     import probekit.report  # noqa: F401
     import probekit.worlds as registry
@@ -326,9 +329,12 @@ def main() -> None:
     torch.set_num_threads(1)
     codelength.FRACTIONS = (0.5, 1.0)  # with all prefixes it took half of the time of train-probe
     request.DEFAULT_C = baselines.BASELINE_C = (0.01, 1.0, 100.0)  # of nine
+    bootstrap.Bootstrap.__init__.__defaults__ = (0, None, 50)  # draws, of 1,000
     problem.STEPS, problem.RESTARTS = 4, 1  # the search for a direction took two thirds of the time of the curve
-    style.DPI = 25  # pictures that nobody sees: small, and not laid out
-    style._lay_out = lambda figure: figure.set_layout_engine(None)
+    # pictures that nobody sees are made and not drawn, which tests/plots does
+    style._lay_out = lambda figure: None
+    matplotlib.figure.Figure.savefig = lambda *_, **__: None
+    importlib.metadata.version = functools.cache(importlib.metadata.version)  # reads 5 ms for each of four packages
     use_small_worlds(pytest.MonkeyPatch(), folder / "cache")
     honesty: Any = importlib.import_module("probekit.worlds.honesty")
     honesty.WORLD = with_config(honesty.WORLD, n_layers=2)  # chat.ipynb names a row for each, and probes token by token

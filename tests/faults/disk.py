@@ -23,6 +23,7 @@ import numpy as np
 
 Event = tuple[str, str, str, str, int]  # operation, path, other path, bytes in base64, number of the call
 CHANGES = ("create", "write", "fsync", "rename", "link", "mkdir", "unlink")
+EVERY = -1
 ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "EPERM": errno.EPERM}
 
 
@@ -31,7 +32,7 @@ class Shim:
 
     Args:
         root: other paths are left alone.
-        at: number of the call, of `operations`, at which `fault` happens; from 0.
+        at: number of the call, of `operations`, at which `fault` happens; from 0. `EVERY`: at each of them.
         fault: "kill" or the name of an error; half of what a write wants to write is written before.
         delay: seconds before each call.
         log: file that gets every call that was carried out, one JSON list a line.
@@ -66,7 +67,7 @@ class Shim:
             time.sleep(self.delay)
             if operation in self.operations:
                 self.count += 1
-                if self.count - 1 == self.at:
+                if self.at in (self.count - 1, EVERY):
                     self._fail(operation, path)
             result = do()
             self._record(operation, path, other, data)

@@ -77,7 +77,7 @@ def _given_plan(**how: Any) -> Any:
 
 def _sums(path: Path, **how: Any) -> None:
     tally.Tally._is_due = lambda self: True  # a checkpoint after every shard
-    run_statistics(_given_plan(**how), path, progress=False)
+    run_statistics(_given_plan(points="resid_pre", **how), path, progress=False)
 
 
 def _digests_of_sums(path: Path) -> dict[str, str]:
@@ -89,7 +89,7 @@ def _digests_of_sums(path: Path) -> dict[str, str]:
 def _parts(path: Path, **how: Any) -> None:
     tally.Tally._is_due = lambda self: True
     for part in range(1, PARTS + 1):
-        run_part(_given_plan(**how), path, (part, PARTS), progress=False, sums="also")
+        run_part(_given_plan(points="resid_pre", **how), path, (part, PARTS), progress=False, sums="also")
 
 
 def _answer_of_parts(path: Path) -> Any:
