@@ -96,7 +96,9 @@ CAPABILITIES: tuple[OneOf | Excludes | Needs, ...] = (
         "folds keep repeated and nearly repeated texts together, so that nothing leaks between them",
     ),
     Excludes(
-        ("within",), ("nuisance_within", "shift_within"), "the column is constant there: it explains and shifts nothing"
+        ("within",),
+        ("nuisance_within", "shift_within"),
+        "the column is constant there, so it explains and shifts nothing",
     ),
     Excludes(
         ("shift_column",),
