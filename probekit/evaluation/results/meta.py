@@ -352,9 +352,9 @@ class _ShiftRecord(TypedDict):
 
     column: str
     several: bool
-    same: float
-    others: float
-    change: float
+    same: float | None
+    others: float | None
+    change: float | None
     interval: Ends | None
 
 

@@ -57,6 +57,8 @@ def check_metric(name: str, n_classes: int) -> str:
 
 def metrics_of(predictions: Predictions, names: Iterable[str] | None = None) -> dict[str, float]:
     """Each metric, or each of `names`, that is defined for these predictions: name -> value."""
+    if not len(predictions.truth):
+        return {}
     once = np.ones((1, len(predictions.truth)))
     values = {name: float(values[0]) for name, values in weighted_metrics(predictions, once, names).items()}
     return {name: value for name, value in values.items() if np.isfinite(value)}

@@ -125,6 +125,18 @@ def test_a_value_of_test_alone_is_tested_and_not_trained():
     assert found.matrix.shape == (3, 3)
 
 
+def test_a_shift_without_a_value_on_both_sides_has_no_change_and_is_loaded_again(tmp_path: Path):
+    domain = np.where(SPLITS == "test", "new", "old")
+    found = shifted(acts_of({"domain": domain.tolist()}), layers=[0], C=1.0)
+    assert (found.rows, found.tasks) == (["old"], ["new"])
+    loaded = TransferResults.load(found.save(tmp_path / "r"))
+    assert loaded.meta["shift"] == found.meta["shift"]
+    assert [loaded.meta["shift"][name] for name in ("same", "others", "change", "interval")] == [None] * 4
+    assert "Mean over the tested values" not in loaded.summary()
+    assert not loaded.to_frame()["kind"].eq("change").any()
+    save_transfer_plot(loaded, tmp_path)
+
+
 def test_numbers_are_cut_at_the_quartiles_of_train_in_order():
     sizes = RNG.normal(size=N).round(2)
     found = shifted(acts_of({"size": sizes.tolist()}), "size", layers=[0], C=1.0)
