@@ -279,9 +279,16 @@ def _select(source: Activations, position: Selection) -> tuple[SelectedRows, Bad
     return select_rows(source.layout, source.task, position, of_targets, bool(source.meta.get("cut")))
 
 
-def selected_from(acts: Activations, rows: np.ndarray) -> tuple[Activations, np.ndarray]:
-    """The activations that tokens or examples were selected from, and where they have these rows, int64."""
+def selected_from(
+    acts: Activations, rows: np.ndarray, first: Activations | None = None
+) -> tuple[Activations, np.ndarray]:
+    """The activations that tokens or examples were selected from, and where they have these rows, int64.
+
+    Those that were themselves selected from others are followed up to the very first, or up to `first`.
+    """
     while True:
+        if acts is first:
+            return acts, rows
         if isinstance(acts, _At) and not acts._chosen.is_mean:
             acts, rows = acts._source, acts._chosen.index[rows]
         elif isinstance(acts, RowsOf):

@@ -70,7 +70,7 @@ def error(text: object) -> None:
 def interrupted(stop: KeyboardInterrupt) -> None:
     """Print to stderr that the command was interrupted, what was saved and how to resume."""
     said = one_line(stop).removeprefix("interrupted").lstrip(", ")
-    note(f"probekit: interrupted: {said}" if said else "probekit: interrupted")
+    note(f"probekit: interrupted: {said or 'what was saved before is kept; run the same command again'}")
 
 
 def one_line(text: object) -> str:

@@ -185,7 +185,9 @@ def in_words(term: str, options: Iterable[Any] = ()) -> str:
 
 
 def _with(term: str, value: Any, options: Iterable[Any]) -> str:
-    shown = str(value) if isinstance(value, Path | RemotePath) else value
+    if not isinstance(value, str | int | float | Path | RemotePath):  # was typed otherwise
+        return in_words(term, options)
+    shown = value if isinstance(value, str | int | float) else str(value)
     return f"{term}={shown!a:.40}{_flag(term, options)}"
 
 

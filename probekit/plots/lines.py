@@ -18,11 +18,12 @@ from probekit.charts.curves import (
     validation_values,
 )
 from probekit.charts.curves import x_of as x_of_place
-from probekit.charts.palette import RED
+from probekit.charts.palette import PALETTE, RED
 
 TEST, VALIDATION, SELECTED = "test", "validation", "selected on validation"
 TIED, BELOW, ABOVE = "statistically tied with the best", "below the axis", "above the axis"
 NESTED = "nested cross-validation"
+MARKERS = "osD^"
 _RULE = 0.4  # layers to either side that the rule of the tied layers covers
 
 
@@ -34,7 +35,8 @@ def draw_curve(ax: Axes, curve: Curve) -> tuple[Artist, dict[str, Artist]]:
         | _draw_tied(ax, curve)
         | _draw_chosen(ax, curve)
     )
-    look = {"linewidth": 2, "marker": "o", "markersize": 4.5 if len(curve.xs) <= 30 else 3, "zorder": 4}
+    marker = MARKERS[curve.rank // len(PALETTE) % len(MARKERS)]  # colours come again after the last
+    look = {"linewidth": 2, "marker": marker, "markersize": 4.5 if len(curve.xs) <= 30 else 3, "zorder": 4}
     (line,) = ax.plot(curve.xs, curve.values, color=curve.color, label=curve.name or TEST, **look)
     return line, marks
 

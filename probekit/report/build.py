@@ -12,6 +12,7 @@ from probekit.activations.activations import Activations
 from probekit.causal.results.results import CausalResults
 from probekit.errors import DataError, ProbekitError, StorageError
 from probekit.evaluation import PositionResults, ProbeResults, TransferResults
+from probekit.evaluation.results.curves_report import within_notes
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.report import title as curve_title
 from probekit.files.durable import write_as
@@ -23,6 +24,8 @@ from probekit.options.option import keywords
 from probekit.options.report import ReportOptions, TokenOptions
 from probekit.probes.in_results import results_folder
 from probekit.report.page import Group, Page, page_html
+from probekit.report.parts import Lines
+from probekit.report.render import html_of
 from probekit.report.runs import ReportRun, load_runs, names_of_causal, titles_of_runs
 from probekit.report.section import Section
 from probekit.report.sections.audit import audit_section
@@ -144,11 +147,11 @@ def report_html(runs: Sequence[ReportRun], options: ReportOptions, parts: Steps 
     parts.begin("comparing texts")
     shared = [*_audits(runs), *_provenance(runs)]
     if len(runs) == 1:
-        groups = [replace(groups[0], sections=[*groups[0].sections, *shared])]
+        groups = [replace(groups[0], sections=[*groups[0].sections, *_rows(runs), *shared])]
     else:
         groups = [Group(one.name, one.title, _prefixed(one)) for one in groups]
         groups.append(Group("shared", "Data and provenance", shared))
-        if together := _together(runs, titles):
+        if together := [*_rows(runs), *_together(runs, titles)]:
             groups.insert(0, Group("all-runs", "All runs", together))
     title = options.title or (titles[0] if len(runs) == 1 else counted(len(runs), "run"))
     subtitle = curve_title(runs[0].results) if len(runs) == 1 and isinstance(runs[0].results, ProbeResults) else ""
@@ -173,6 +176,14 @@ def _sections(run: ReportRun, options: ReportOptions, parts: Steps) -> list[Sect
         assert isinstance(data, CausalResults)
         found = [causal_section(data.data)]
     return [section for section in found if section is not None]
+
+
+def _rows(runs: Sequence[ReportRun]) -> list[Section]:
+    """That each run is of the rows with one value of a column, and which values have none."""
+    curves = [run.results for run in runs if isinstance(run.results, ProbeResults)]
+    grids = [run.results for run in runs if isinstance(run.results, PositionResults | TransferResults)]
+    notes = [*within_notes(curves, "curve"), *within_notes(grids, "grid")]
+    return [Section("rows", "Rows of each run", html_of([Lines(notes, "note")]))] if notes else []
 
 
 def _audits(runs: Sequence[ReportRun]) -> list[Section]:

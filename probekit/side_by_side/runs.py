@@ -104,7 +104,10 @@ def _folders(path: Path) -> list[tuple[Path, str]]:
         return [(path, "")]
     if (kind := kind_in(path)) is not None:
         what = KINDS[kind].what
-        raise UsageError(f"{str(path)!a} holds {what}, which has no curve to compare; name results of train-probe")
+        raise UsageError(
+            f"expected curves to compare; {str(path)!a} holds {what}; name results that train-probe made without --by "
+            "and --shift-column"
+        )
     if is_store(path):
         return [_fullest_results(path)]
     if inside := stores_in(path):

@@ -69,7 +69,7 @@ def test_several_probes_may_come_in_any_collection() -> None:
         (
             CausalOptions,
             {"neutral": np.array(["a", "b"]), "methods": "patch"},
-            r"and neutral=array\(\[.* exclude each other",
+            r"and neutral \(--neutral\) exclude each other",
         ),
         (
             ModelOptions,
@@ -79,7 +79,7 @@ def test_several_probes_may_come_in_any_collection() -> None:
         (
             ProbeOptions,
             {"by": "position", "concatenate": []},
-            r"and concatenate=\[\] \(--concatenate\) exclude",
+            r"and concatenate \(--concatenate\) exclude",
         ),
     ],
 )

@@ -75,18 +75,19 @@ def _verdicts(curves: Sequence[ProbeData], names: Sequence[str]) -> list[str]:
 
 def within_notes(curves: Sequence[HasMeta], noun: str) -> list[str]:
     """That curves of other rows cannot be compared like those of the same rows, and the values without a curve."""
-    every = [curve.meta["within"] for curve in curves if curve.meta.get("within")]
-    if not every:
-        return []
-    column = every[0]["column"]
-    note = f"Each {noun} is fitted, chosen and tested on the rows with one value of {column!a:.40} alone; "
-    notes = [f"{note}chance levels and numbers of rows differ."]
-    for label in dict.fromkeys(str(curve.meta["label"]) for curve in curves):
-        own = [curve.meta["within"]["left_out"] for curve in curves if str(curve.meta["label"]) == label]
-        left_out = {value: why for one in own for value, why in one.items()}
-        if left_out:
-            told = listed([f"{value!a:.40} ({why})" for value, why in left_out.items()], most=4)
-            notes.append(f"Values of {column!a:.40} without a {noun} of {label!a:.40}: {told}; see --least-texts.")
+    left_out: dict[str, dict[str, dict[str, str]]] = {}
+    for curve in curves:
+        if within := curve.meta.get("within"):
+            labels = left_out.setdefault(within["column"], {})
+            labels.setdefault(str(curve.meta["label"]), {}).update(within["left_out"])
+    notes = []
+    for column, labels in left_out.items():
+        note = f"Each {noun} is fitted, chosen and tested on the rows with one value of {column!a:.40} alone; "
+        notes.append(f"{note}chance levels and numbers of rows differ.")
+        for label, own in labels.items():
+            if own:
+                told = listed([f"{value!a:.40} ({why})" for value, why in own.items()], most=4)
+                notes.append(f"Values of {column!a:.40} without a {noun} of {label!a:.40}: {told}; see --least-texts.")
     return notes
 
 

@@ -356,6 +356,7 @@ class _ShiftRecord(TypedDict):
     others: float | None
     change: float | None
     interval: Ends | None
+    n: NotRequired[dict[str, int]]
 
 
 class _TransferMeta(RunMeta, total=False):

@@ -34,7 +34,7 @@ from probekit.evaluation.transfer import Chosen, TestRows, TrainedProbes, resamp
 from probekit.options import CurvesArguments
 from probekit.points import Place
 from probekit.tasks.quality.audit import Audit
-from probekit.text import listed
+from probekit.text import counted, listed
 
 LEAST_CHOOSE = 1  # rows of each class in validation; of a regression, this and one more
 
@@ -187,10 +187,13 @@ def _results(shift: ShiftPlan, fits: Sequence[Fitted], options: CurvesArguments)
     meta |= {"majority": _majority(request, values, shift.protocol) if request.n_classes else None}
     change = _change(compared, headline)
     record = {"column": column, "left_out": values.left_out, "several": ALL_OTHERS in names, **change}
+    record["n"] = {test.name: len(test.rows) for test in tests}
     notes = []
     if record["change"] is not None:
         notes.append(f"Mean over the tested values: {shift_text(record)}, paired on test.")
     notes += _values_notes(str(column), values, options.least_texts)
+    if unknown := sum(values.of[row] is None for own in shift.protocol.rows.values() for row in own):
+        notes.append(f"Left out: {counted(unknown, 'row')} without a value of {column!a:.40}.")
     notes += [few] if (few := groups_note(fewest_groups(drawn for _, _, drawn in compared))) else []
     notes += [f"Audit: {'; '.join(findings[:3])}."] if (findings := meta["audit"].get("findings")) else []
     return TransferResults(cells, {**meta, "shift": record, "notes": notes})

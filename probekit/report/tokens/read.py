@@ -154,7 +154,7 @@ def _read_by_selection(acts: Activations, position: Any) -> tuple[np.ndarray, li
         if selection == ALL:
             return np.ones(n, dtype=bool), []
         chosen = acts.at(selection, "skip")
-        _, rows = selected_from(chosen, np.arange(int(chosen.layout.counts().sum())))
+        _, rows = selected_from(chosen, np.arange(int(chosen.layout.counts().sum())), acts)
     except ProbekitError:
         return np.zeros(n, dtype=bool), [UNKNOWN_READ]
     mask = np.zeros(n, dtype=bool)
