@@ -11,7 +11,6 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING
-from itertools import chain
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from probekit import options
@@ -167,19 +166,26 @@ def capabilities_page() -> str:
     known = [*FUNCTIONS.values(), *(hint for hint in hints if dataclasses.is_dataclass(hint))]
     rows = []
     for row in CAPABILITIES:
-        terms = [*chain(*row.groups)] if isinstance(row, OneOf) else [*row.options, *row.others]
-        lists = sorted(known, key=lambda each: -sum(term in each.__dataclass_fields__ for term in terms))
         if isinstance(row, OneOf):
-            groups = "; ".join(", ".join(in_words(term, lists) for term in group) for group in row.groups)
-            rows.append((groups, "take one of each group", row.why))
+            groups = [", ".join(in_words(term, _first(known, group)) for term in group) for group in row.groups]
+            rows.append(("; ".join(groups), "take one of each group", row.why))
         else:
+            lists = _first(known, [*row.options, *row.others])
             one, other = ([in_words(term, lists) for term in each] for each in (row.options, row.others))
             rule = f"need {' or '.join(other)}" if isinstance(row, Needs) else f"exclude {', '.join(other)}"
             rows.append((", ".join(one), rule, row.why))
     table = markdown_table(("Options", "Rule", "Why"), [[*map(_escaped, row)] for row in rows])
-    about = "Options that are refused because of another one, in one line, with exit code 2. All others go together."
+    about = (
+        "Options that are refused because of another one, in one line, with exit code 2. What a value, a model, a "
+        "store or a file rules out is refused where it is read."
+    )
     top = ["# Options that exclude or need one another", GENERATED.format(page="capabilities"), about]
     return "\n\n".join([*top, table]) + "\n"
+
+
+def _first(known: Sequence[Any], terms: Sequence[str]) -> list[Any]:
+    """The lists of options, those with most of the terms first: their flags are meant."""
+    return sorted(known, key=lambda each: -sum(term in each.__dataclass_fields__ for term in terms))
 
 
 def exit_codes_page() -> str:

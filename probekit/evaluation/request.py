@@ -218,7 +218,7 @@ def _rows_of_labels(acts: Activations, labels: Sequence[str], within: str | None
     if not acts.layout.is_ragged and within in OF_TOKENS and is_computed(acts, within):
         raise UsageError(
             f"{within} (--within) is of the token that is read, and several of each text are; name a column of texts, "
-            "or give one position alone"
+            "or leave --by out"
         )
     every = acts.at(ALL) if acts.layout.is_ragged and acts.task.token_labels else acts
     of_tokens = [label for label in labels if label in acts.task.token_labels]

@@ -102,7 +102,7 @@ CAPABILITIES: tuple[OneOf | Excludes | Needs, ...] = (
     ),
     Excludes(
         ("shift_column",),
-        ("folds", "by", "nuisance", "controls", "codelength", "baselines", "random_init", "baseline", "log_to"),
+        ("folds", "by", "nuisance", "some_controls", "codelength", "baselines", "random_init", "baseline", "log_to"),
         "a matrix of the values of a column is trained and tested on the task's splits, without a curve's checks",
     ),
     Excludes(("projection",), ("by", "within", "shift_column"), "a projection draws one layer of one curve"),
@@ -128,6 +128,7 @@ IN_WORDS = {
     "several_revisions": "several checkpoints (--revision)",
     "of_sequences": "a probe over a sequence (--probe attention, --aggregate)",
     "several_positions": "several positions (--position)",
+    "some_controls": "controls (--controls)",
     "by_position": "by='position' (--by position)",
     "shift_within": "the same column as shift_column (--shift-column)",
     "nuisance_within": "the same column as nuisance (--nuisance)",
@@ -145,8 +146,8 @@ def refuse(*options: Any) -> None:
     usual = [{field.name: field.default for field in dataclasses.fields(each)} for each in options]
 
     def having(term: str) -> list[tuple[Any, Any]]:
-        return [
-            (getattr(each, term), known.get(term))
+        return [  # of a property, which has no default, 0 is none
+            (getattr(each, term), known.get(term, 0))
             for each, known in zip(options, usual, strict=True)
             if hasattr(each, term)
         ]
@@ -167,9 +168,7 @@ def refuse(*options: Any) -> None:
         elif any(having(other) for other in row.others) and not any(map(given, row.others)):
             for one in filter(given, row.options):
                 wanted = " or ".join(in_words(other, options) for other in row.others)
-                raise UsageError(
-                    f"{named(one)} needs {wanted}: {row.why}; add it, or leave {in_words(one, options)} out"
-                )
+                raise UsageError(f"{named(one)} needs {wanted}: {row.why}; add what it needs, or leave it out")
 
 
 def _pairs(row: OneOf | Excludes) -> list[tuple[str, str]]:
@@ -197,7 +196,7 @@ def _flag(term: str, options: Iterable[Any]) -> str:
         if (field := each.__dataclass_fields__.get(term)) is None:
             continue
         flag = field.metadata["help"].flag
-        if flag:
+        if flag and not flag.startswith("--no-"):  # which asks for the contrary
             return f" (--{term.replace('_', '-')})" if flag == "--" else f" ({flag})"
     return ""
 
@@ -206,4 +205,6 @@ def _counts(value: Any, default: Any) -> bool:
     """Whether an option is given: it is neither its default nor empty. Arrays have no one truth."""
     if value is None or value is False or value is default:
         return False
-    return not isinstance(value, str | int | float | tuple) or (bool(value) and value != default)
+    if isinstance(value, str | tuple) and not value:
+        return False
+    return not isinstance(value, str | int | float | tuple) or value != default

@@ -266,6 +266,11 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
         return isinstance(self.position, list) and len(self.position) > 1
 
     @property
+    def some_controls(self) -> bool:
+        """Whether control tasks are asked for."""
+        return bool(self.controls)
+
+    @property
     def shift_within(self) -> bool:
         """Whether the column of `within` is that of the shift."""
         return self.within is not None and self.within == self.shift_column

@@ -127,8 +127,17 @@ def _joined(folder: Path, ours: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _additions(folder: Path) -> list[Path]:
-    """The files of what was added, the last one last."""
-    return sorted((folder / WIDER).glob("*.json"), key=lambda path: path.name.zfill(20))
+    """The files of what was added, 0001.json first. The loss of the last one is not noticed: its tasks are new again.
+
+    Raises:
+        StorageError: one before the last is missing.
+    """
+    found = sorted(int(path.stem) for path in (folder / WIDER).glob("*.json") if path.stem.isdecimal())
+    wanted = [folder / WIDER / f"{number + 1:04}.json" for number in range(len(found))]
+    if found != [number + 1 for number in range(len(found))]:
+        lost = next(path for path in wanted if not path.is_file())
+        raise StorageError(f"{str(lost)!a} is missing; copy the sweep again, or {ANOTHER}")
+    return wanted
 
 
 def _sealed(body: Mapping[str, Any]) -> bytes:
@@ -142,8 +151,14 @@ def read_body(folder: Path) -> dict[str, Any]:
         DataError: no sweep there.
         StorageError: it is damaged.
     """
-    path, advice = [folder / FILE, *_additions(folder)][-1], "name another folder (--out)"
-    form = FORMAT if _is_sealed(path, _NAMES, advice) else UNSEALED
+    first, *added = [_read(folder / FILE, _NAMES), *(_read(path, set()) for path in _additions(folder)[-1:])]
+    return added[0] if added else first
+
+
+def _read(path: Path, unsealed: set[str]) -> dict[str, Any]:
+    """What was asked until this file was written; one with these names alone may lack its checksum."""
+    advice = "name another folder (--out)"
+    form = FORMAT if _is_sealed(path, unsealed, advice) else UNSEALED
     body = read_json_file(path, form, "sweep", "sweep", advice)
     with describing(path, advice):
         found = read_as(_SweepFile, body)
@@ -165,7 +180,7 @@ def _is_sealed(path: Path, names: set[str], advice: str) -> bool:
             return False
         except (OSError, ValueError):
             body = None
-        if not isinstance(body, dict) or not body.keys() <= names:
+        if not body or not isinstance(body, dict) or not body.keys() <= names:
             raise
         return False
     return True

@@ -383,7 +383,7 @@ def test_names_from_data_are_no_formulas_in_the_table_of_several_grids(tmp_path:
     assert ",=1+1" not in table
     with pytest.raises(DataError, match="holds several grids; give results of a curve"):
         find_results(tmp_path, None)
-    with pytest.raises(UsageError, match="expected curves to compare; .* holds several grids; name results"):
+    with pytest.raises(UsageError, match=r"expected curves to compare; .* holds several grids; name results"):
         compare([tmp_path, tmp_path])
 
 

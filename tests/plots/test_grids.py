@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from probekit.causal.data import CausalData, PatchGrid
@@ -19,7 +20,7 @@ from probekit.causal.results.results import CausalResults
 from probekit.charts.cells import Cell, CellGrid
 from probekit.errors import UsageError
 from probekit.plots import plot_positions, plot_transfer, save_positions_plot, save_transfer_plot
-from probekit.plots.cells import MUTED, draw_cells, grid_size
+from probekit.plots.cells import MUTED, draw_cells, draw_scale, grid_size
 from probekit.plots.grids import plot_patching, save_patching_plot
 from tests.drawn_curves import check_texts, texts
 from tests.made_up_effects import HOSTILE as NAMES
@@ -156,3 +157,26 @@ def test_saved_pictures_are_the_same_bytes(save: Callable[..., Path], results: A
         one, other = ((tmp_path / folder / f"{name}.{suffix}").read_bytes() for folder in "ab")
         assert one == other
     assert "\x1b" not in (tmp_path / "a" / f"{name}.svg").read_text()
+
+
+@pytest.mark.parametrize("first_at_bottom", [True, False])
+def test_numbers_frames_and_rows_stand_where_the_description_says(first_at_bottom: bool):
+    cells = [[Cell(f"{i}{j}", "", framed=(i, j) == (1, 2)) for j in range(3)] for i in range(2)]
+    grid = CellGrid("g", ["a", "b"], ["x", "y", "z"], cells, first_at_bottom=first_at_bottom, scale=("lead", 0.4))
+    figure = Figure(figsize=grid_size(grid))
+    ax = figure.subplots()
+    draw_cells(grid, ax)
+    draw_scale(grid, figure, ax)
+    drawn(ax)
+    numbers = {text.get_text(): text.get_position() for text in ax.texts if len(text.get_text()) == 2}
+    assert numbers == {f"{i}{j}": (j, i) for i in range(2) for j in range(3)}
+    (frame,) = (patch for patch in ax.patches if isinstance(patch, Rectangle))
+    np.testing.assert_allclose(frame.get_xy() + np.array([frame.get_width(), frame.get_height()]) / 2, (2, 1))
+    low, high = ax.get_ylim()
+    assert (low < high) == first_at_bottom
+    assert [(tick, name.get_text()) for tick, name in zip(ax.get_yticks(), ax.get_yticklabels(), strict=True)] == [
+        (0, "a"),
+        (1, "b"),
+    ]
+    (bar,) = (axes for axes in figure.axes if axes is not ax)
+    assert bar.get_ylim() == (-0.4, 0.4)

@@ -13,7 +13,7 @@ import torch
 from tiny_configs import tiny_model
 
 import probekit as pk
-from probekit.errors import DataError, ResumeMismatch, UsageError
+from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.plots import save_sweep_plot
 from probekit.sweeps import SweepResults, files
 from probekit.sweeps.data import SweepData, SweepRow, SweepRun
@@ -267,3 +267,20 @@ def test_two_calls_that_add_to_a_sweep_at_once_lose_nothing(tmp_path: Path, monk
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
     assert begin(tmp_path, settings, {"two": "b"}, ["m"], {"dataset": "two"}) == body  # nothing is new
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
+
+
+def test_what_was_added_to_a_sweep_is_whole_or_refused(tmp_path: Path) -> None:
+    for name in ("one", "two", "three", "four"):
+        body = begin(tmp_path, {"seed": 0}, {name: name}, ["m"])
+    assert [*body["tasks"]] == ["one", "two", "three", "four"]
+    wider = tmp_path / "wider"
+    (wider / "0001 (1).json").write_bytes((wider / "0001.json").read_bytes())  # a copy that a synchroniser made
+    assert read_body(tmp_path) == body
+    for path, damaged in ((wider / "0003.json", b"{}"), (tmp_path / "sweep.json", b""), (wider / "0001.json", None)):
+        before = path.read_bytes()
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        for read in (read_body, lambda folder: begin(folder, {"seed": 0}, {"five": ""}, ["m"])):
+            with pytest.raises(StorageError, match=path.name):
+                read(tmp_path)
+        path.write_bytes(before)
+    assert read_body(tmp_path) == body

@@ -208,7 +208,9 @@ class Kernel:
         self._K = torch.zeros(n, n, dtype=torch.float64)
         for Z in columns():
             self._K += gram(Z.T)
-        self._narrow = self._K.to(NARROW)
+        # centred: rows that share a large mean would leave no digits in float32
+        self._shift = self._K.mean(dim=1) - 0.5 * self._K.mean()
+        self._narrow = (self._K - self._shift - self._shift[:, None]).to(NARROW)
         self.size = float(self._K.diagonal().mean())
 
     def zero(self) -> Tensor:
@@ -250,9 +252,10 @@ class Kernel:
         self._left = torch.nonzero(~counts)[:, 0]
         W = torch.where(counts, W, 0.0)
         mean = W / W.sum().clamp_min(1e-300)
-        Km = self._K @ mean
+        K, Km = self._K, self._K @ mean
+        if not precise:
+            K, Km = self._narrow, Km - self._shift - self._shift @ mean
         self._root, self._mean, self._Km = W[rows].sqrt(), mean[rows], Km[rows]
-        K = self._K if precise else self._narrow
         K = K if len(rows) == n else K[rows]
         self._K_left = K[:, self._left]
         B = K.clone() if len(rows) == n else K[:, rows]
@@ -365,6 +368,8 @@ def between(before: float, C: float, size: float) -> list[float]:
         size: the mean squared length of the rows.
     """
     lowest = max(before, FIRST_RUNG / max(size, 1e-300) / APART)
+    if lowest >= C:
+        return []
     n = math.ceil(math.log(C / lowest) / math.log(APART) - 1e-9)
     return [C / APART**i for i in range(n - 1, 0, -1)]
 

@@ -320,7 +320,7 @@ def test_tokens_are_grouped_by_their_own_place_and_selections_are_not() -> None:
 
 
 def test_a_shift_of_the_column_of_the_groups_is_refused() -> None:
-    with pytest.raises(UsageError, match="'source'.*the column is constant there"):
+    with pytest.raises(UsageError, match=r"'source'.*the column is constant there"):
         trained(acts_of(), within="source", shift_column="source")
 
 
@@ -377,5 +377,5 @@ def test_what_reads_all_rows_refuses_probes_of_some() -> None:
 
 def test_label_sets_of_all_leave_the_column_out() -> None:
     assert trained(acts_of(), within="three", labels="all", probe=None, C=1.0).labels == ["two", "size"]
-    with pytest.raises(UsageError, match="'source'.*the column is constant there"):
+    with pytest.raises(UsageError, match=r"'source'.*the column is constant there"):
         trained(acts_of(), within="source", nuisance=["pages", "source"])

@@ -245,3 +245,32 @@ def test_an_absurd_C_ends_and_is_not_called_converged(shape, C):
     assert not found.converged.any()
     if C in C_RANGE:
         assert np.isfinite(found.coef).all()
+
+
+@pytest.mark.parametrize("C", [1.0, 1e4])
+def test_separable_rows_with_fewer_rows_than_features_take_few_factors(C, monkeypatch):
+    """Random labels: from 0 straight to C = 1e4 it took 15."""
+    factors, factor = [], binary.Kernel.factor
+    monkeypatch.setattr(binary.Kernel, "factor", lambda self, *a, **k: factors.append(factor(self, *a, **k)))
+    rng = np.random.default_rng(0)
+    X = torch.from_numpy(drawn(200, 500)[0].astype(np.float32))
+    found = solve_logistic(X, every_problem([Labels(rng.integers(0, 2, 200))], [C]))
+    assert found.converged.all()
+    assert len(factors) <= 6
+
+
+def test_raw_features_with_a_large_mean_take_few_steps():
+    """The factor is of centred rows: without it, float32 has no digits left for what differs between rows."""
+    X = np.random.default_rng(0).normal(size=(200, 400)).astype(np.float32)
+    X[:100, :2] += 1e4
+    y = (np.random.default_rng(1).normal(size=200) + X[:, 5] > 0).astype(int)
+    found = solve_logistic(torch.from_numpy(X), every_problem([Labels(y)], [1e-2, 1.0, 1e2]), standardise=False)
+    assert found.converged.all()
+    assert found.n_iter.max() <= 60
+
+
+def test_features_without_variance_at_the_smallest_C_have_the_share_of_the_classes():
+    y = np.arange(8) % 4 == 0
+    found = solve_logistic(torch.ones(8, 12), every_problem([Labels(y.astype(int))], [C_RANGE[0]]))
+    assert found.converged.all()
+    np.testing.assert_allclose(expit(found.intercept.ravel()), y.mean())
