@@ -57,6 +57,7 @@ CAPABILITIES: tuple[OneOf | Excludes | Needs, ...] = (
         "they are two forms of one choice",
     ),
     OneOf((("part", "devices", "engine"), ("own_device", "device_map", "devices")), "each says where the work runs"),
+    Excludes(("header",), ("columns",), "these name the columns of a file that has no line with their names"),
     # Loading and extracting.
     Needs(("quantize",), ("via",), "only the models of transformers can be quantized (--via transformers)"),
     Excludes(
@@ -197,7 +198,7 @@ def _flag(term: str, options: Iterable[Any]) -> str:
             continue
         flag = field.metadata["help"].flag
         if flag and not flag.startswith("--no-"):  # which asks for the contrary
-            return f" (--{term.replace('_', '-')})" if flag == "--" else f" ({flag})"
+            return f" (--{term.replace('_', '-')})" if flag == "--" else f" ({flag.split('/')[0]})"
     return ""
 
 

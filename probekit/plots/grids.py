@@ -1,6 +1,7 @@
 """Grids: layers by positions or heads, transfer, patching, and several of them in one figure."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -32,6 +33,7 @@ from probekit.text import printable
 COLUMNS = 2  # panels of patching side by side
 PANEL = (4.3, 2.7)  # inches of one, at least
 PANEL_TITLE = 9.8  # points
+MOST_GRIDS = 12  # in one picture: 79 inches, drawn in 23 s
 
 
 def plot_positions(
@@ -73,7 +75,7 @@ def plot_grids(grids: Sequence[Grid], *, title: str | None = None, width: float 
         title: over all of them, as plain text.  [default: none; each has its own]
         width: in inches.  [default: that of the widest]
     """
-    charts = [*map(_chart, grids)]
+    charts = _charts(grids)
     with shown_figure(_size(charts), width) as figure:
         _draw(charts, figure, title)
     return figure
@@ -138,7 +140,7 @@ def save_grids_plot(grids: Sequence[Grid], folder: str | Path, options: PictureO
     Raises:
         StorageError: the disk refused.
     """
-    return _save([*map(_chart, grids)], Path(folder) / "grids.png", options)
+    return _save(_charts(grids), Path(folder) / "grids.png", options)
 
 
 @keywords(PictureOptions)
@@ -158,6 +160,15 @@ def save_patching_plot(data: CausalData, folder: str | Path, options: PictureOpt
     with new_figure(_size(charts, _columns(charts, options.width)), options.width) as figure:
         _draw_patching(data, charts, figure, options.heading)
         return write_figure(figure, Path(folder) / "patching.png", options.formats)
+
+
+def _charts(grids: Sequence[Grid]) -> list[CellGrid]:
+    """The first `MOST_GRIDS`; the last of them says that there are more."""
+    charts = [*map(_chart, grids[:MOST_GRIDS])]
+    if len(grids) > MOST_GRIDS:
+        more = f"the first {MOST_GRIDS} of {len(grids)} grids; probekit report shows all of them"
+        charts[-1] = replace(charts[-1], notes=[*charts[-1].notes, more])
+    return charts
 
 
 def _chart(grid: Grid) -> CellGrid:

@@ -19,7 +19,7 @@ from probekit.causal.data import CausalData, PatchGrid
 from probekit.causal.results.results import CausalResults
 from probekit.charts.cells import Cell, CellGrid
 from probekit.errors import UsageError
-from probekit.plots import plot_positions, plot_transfer, save_positions_plot, save_transfer_plot
+from probekit.plots import plot_grids, plot_positions, plot_transfer, save_positions_plot, save_transfer_plot
 from probekit.plots.cells import MUTED, draw_cells, draw_scale, grid_size
 from probekit.plots.grids import plot_patching, save_patching_plot
 from tests.drawn_curves import check_texts, texts
@@ -180,3 +180,10 @@ def test_numbers_frames_and_rows_stand_where_the_description_says(first_at_botto
     ]
     (bar,) = (axes for axes in figure.axes if axes is not ax)
     assert bar.get_ylim() == (-0.4, 0.4)
+
+
+def test_of_very_many_grids_the_first_are_drawn_and_the_last_of_them_says_so():
+    figure = plot_grids([positions(1, 1)] * 13)
+    assert len([ax for ax in figure.axes if ax.get_xlabel()]) == 12
+    said = [text.get_text() for text in figure.findobj(Text) if "12 of 13 grids" in text.get_text()]
+    assert len(said) == 1

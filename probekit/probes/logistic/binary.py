@@ -195,12 +195,16 @@ class Primal:
 
 
 class Kernel:
-    """K [N, N] in float64, and the factor of one Hessian. `columns` yields Z in float64, some columns at a time."""
+    """K [N, N] in float64, and the factor of one Hessian. `columns` yields Z in float64, some columns at a time.
+
+    Only features `of_one_size` let float32 hold K, and a factor serve several values of C (measured on raw features of
+    which two are 1e4 times as large: 231 steps for 10).
+    """
 
     rough = False
 
-    def __init__(self, n: int, columns: Callable[[], Iterator[Tensor]]):
-        self._columns = columns
+    def __init__(self, n: int, columns: Callable[[], Iterator[Tensor]], of_one_size: bool):
+        self._columns, self.of_one_size = columns, of_one_size
         # measured on one core
         factor, step = 5e-4 + 1e-8 * n**2 + 1e-11 * n**3, 1e-3 + 1e-9 * n**2
         self.patience = max(2.0, factor / step)
@@ -208,9 +212,7 @@ class Kernel:
         self._K = torch.zeros(n, n, dtype=torch.float64)
         for Z in columns():
             self._K += gram(Z.T)
-        # centred: rows that share a large mean would leave no digits in float32
-        self._shift = self._K.mean(dim=1) - 0.5 * self._K.mean()
-        self._narrow = (self._K - self._shift - self._shift[:, None]).to(NARROW)
+        self._narrow = self._K.to(NARROW) if self.of_one_size else None
         self.size = float(self._K.diagonal().mean())
 
     def zero(self) -> Tensor:
@@ -240,7 +242,7 @@ class Kernel:
 
     def refactor(self, C: float) -> bool:
         """Keep the last factor, whatever its C: with L-BFGS it serves several (measured: three factors for nine)."""
-        return hasattr(self, "_L")
+        return self.of_one_size and hasattr(self, "_L")
 
     def factor(self, h: Tensor, C: float, precise: bool) -> None:
         """Factor B = I + root K_c root over the rows that count, with K_c centred at their mean under h."""
@@ -252,16 +254,15 @@ class Kernel:
         self._left = torch.nonzero(~counts)[:, 0]
         W = torch.where(counts, W, 0.0)
         mean = W / W.sum().clamp_min(1e-300)
-        K, Km = self._K, self._K @ mean
-        if not precise:
-            K, Km = self._narrow, Km - self._shift - self._shift @ mean
+        Km = self._K @ mean
         self._root, self._mean, self._Km = W[rows].sqrt(), mean[rows], Km[rows]
+        K = self._K if precise or self._narrow is None else self._narrow
         K = K if len(rows) == n else K[rows]
         self._K_left = K[:, self._left]
         B = K.clone() if len(rows) == n else K[:, rows]
         a, root = (self._Km - 0.5 * (mean @ Km)).to(B.dtype), self._root.to(B.dtype)
         B.sub_(a).sub_(a[:, None]).mul_(root).mul_(root[:, None])
-        L = factored(B)
+        L = factored(B if precise else B.to(NARROW))
         if L is None:
             self.factor(h, C, precise=True)
         else:
@@ -325,13 +326,15 @@ def solve_binary(
         BinaryProblem(objective.labels[:, problem.label].double(), weights, C)
         for problem, C in zip(problems.problems, objective.C.tolist(), strict=True)
     ]
-    system: System = Kernel(n, columns) if n <= d else primal()
+    system: System = Kernel(n, columns, standardise) if n <= d else primal()
     iterates: dict[int, Iterate] = {}
     n_iter = torch.zeros(len(tasks), dtype=torch.int64)
     for which in by_rising_C(problems):
         at, before = origin(tasks[which[0]], system.zero()), 0.0
         for p in which:
-            rungs = between(before, tasks[p].C, system.size) if isinstance(system, Kernel) else []
+            rungs = (
+                between(before, tasks[p].C, system.size) if isinstance(system, Kernel) and system.of_one_size else []
+            )
             for C in [*rungs, tasks[p].C]:
                 task, is_rung = replace(tasks[p], C=C), C < tasks[p].C
                 aim = RUNG if is_rung else ROUNDING if exact else AIM * tol

@@ -259,14 +259,15 @@ def test_separable_rows_with_fewer_rows_than_features_take_few_factors(C, monkey
     assert len(factors) <= 6
 
 
-def test_raw_features_with_a_large_mean_take_few_steps():
-    """The factor is of centred rows: without it, float32 has no digits left for what differs between rows."""
-    X = np.random.default_rng(0).normal(size=(200, 400)).astype(np.float32)
+def test_raw_features_of_which_some_are_large_take_few_steps():
+    """Float32 would hold K with too few digits, and a factor would not serve the next C: it took 61 steps for 14."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 400)).astype(np.float32)
     X[:100, :2] += 1e4
-    y = (np.random.default_rng(1).normal(size=200) + X[:, 5] > 0).astype(int)
+    y = rng.integers(0, 2, 200)
     found = solve_logistic(torch.from_numpy(X), every_problem([Labels(y)], [1e-2, 1.0, 1e2]), standardise=False)
     assert found.converged.all()
-    assert found.n_iter.max() <= 60
+    assert found.n_iter.max() <= 40
 
 
 def test_features_without_variance_at_the_smallest_C_have_the_share_of_the_classes():
