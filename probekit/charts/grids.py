@@ -33,6 +33,7 @@ def positions_grid(data: PositionData) -> CellGrid:
     """Layers by positions, or by heads: the headline of every cell on test."""
     noun, base = noun_of(data), "majority class" if data.meta["n_classes"] else "mean"
     most = max(LEAST, 1 - min(_base(one.chance) for one in data.positions))
+    best = None if data.quoted is None else data.quoted.layer
     footer: list[tuple[str, list[str]]] = []
     if noun != BY_HEAD:  # heads have the same ones
         chances = ["" if one.chance is None else f"{one.chance:z.2f}" for one in data.positions]
@@ -42,7 +43,7 @@ def positions_grid(data: PositionData) -> CellGrid:
         positions_title(data),
         [_layer_name(data, layer) for layer in data.positions[0].layers],
         [_column_name(one) for one in data.positions],
-        [[_position_cell(data, one, i, most) for one in data.positions] for i in range(len(data.places))],
+        [[_position_cell(data, one, i, most, best) for one in data.positions] for i in range(len(data.places))],
         f"layer, {short(data.meta['point'])}",
         axis_name(data),
         first_at_bottom=True,
@@ -85,7 +86,7 @@ def _position_notes(data: PositionData, base: str) -> list[str]:
     return [f"{short(data.meta['probe'])} probe{read}; white: {level}{frame}", grey]
 
 
-def _position_cell(data: PositionData, one: PositionCurve, i: int, most: float) -> Cell:
+def _position_cell(data: PositionData, one: PositionCurve, i: int, most: float, best: LayerResult | None) -> Cell:
     layer: LayerResult = one.layers[i]
     value, ends = layer.metrics["test"][data.headline], layer.intervals.get(data.headline)
     p, level = one.corrected[i], data.meta.get("above_chance")
@@ -97,9 +98,8 @@ def _position_cell(data: PositionData, one: PositionCurve, i: int, most: float) 
     ]
     if one.random_init:
         lines.append(f"random weights {number_text(one.random_init[i].metrics['test'].get(data.headline))}")
-    is_best = data.quoted is not None and data.quoted.layer is layer
     muted = level is not None and is_above_chance(one, i, level) is False
-    return Cell(f"{value:z.2f}", "\n".join(lines), (value - _base(one.chance)) / most, muted, is_best)
+    return Cell(f"{value:z.2f}", "\n".join(lines), (value - _base(one.chance)) / most, muted, layer is best)
 
 
 def transfer_grid(data: TransferData) -> CellGrid:

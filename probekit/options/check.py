@@ -17,14 +17,14 @@ C_RANGE = 1e-100, 1e100  # float64 holds its products with losses, and their squ
 def check_whole(name: str, value: Any, least: int = 1) -> int:
     """`value` as an int. Raises UsageError unless it is a whole number, `least` or more."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        raise UsageError(f"{name} must be a whole number, {least} or more; got {value!a}")
+        raise UsageError(f"{name} must be a whole number, {least} or more; got {value!a:.60}")
     return int(value)
 
 
 def check_positive(name: str, value: Any) -> float:
     """`value` as a float. Raises UsageError unless it is a positive, finite number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
-        raise UsageError(f"{name} must be a positive, finite number; got {value!a}")
+        raise UsageError(f"{name} must be a positive, finite number; got {value!a:.60}")
     return float(value)
 
 
@@ -33,10 +33,10 @@ def check_strength(name: str, value: Any, without_penalty: bool = True) -> float
     if not without_penalty:
         check_positive(name, value)
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not float(value) > 0:
-        raise UsageError(f"{name} must be a positive number, or inf for no penalty; got {value!a}")
+        raise UsageError(f"{name} must be a positive number, or inf for no penalty; got {value!a:.60}")
     low, high = C_RANGE
     if not (low <= float(value) <= high or value == math.inf):
-        raise UsageError(f"{name} must be between {low:g} and {high:g}; got {value!a}")
+        raise UsageError(f"{name} must be between {low:g} and {high:g}; got {value!a:.60}")
     return float(value)
 
 

@@ -133,7 +133,10 @@ def test_repair_and_the_baseline_load_the_model_in_the_same_way(
         ({"via": None}, "via (--via) is one of probekit, transformers; got None"),
         ({"device_map": {"": 0}}, "device_map (--device-map) is one of auto; got {'': 0}"),
         ({"quantize": 8, "via": "transformers"}, "quantize (--quantize) is one of 8bit, 4bit; got 8"),
-        ({"device_map": "auto", "device": "cpu"}, "device_map (--device-map) chooses the devices; leave out device"),
+        (
+            {"device_map": "auto", "device": "cpu"},
+            "device (--device) and device_map='auto' (--device-map) exclude each other",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], says: str) -> None:

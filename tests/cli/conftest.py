@@ -91,7 +91,7 @@ def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
             path.with_suffix(suffix).write_bytes(b"")
         return path.with_suffix(".png")
 
-    for module in ("side_by_side", "curve", "panels", "heatmap", "causal", "patching"):
+    for module in ("side_by_side", "curve", "panels", "grids", "causal"):
         monkeypatch.setattr(f"probekit.plots.{module}.write_figure", write)
 
 

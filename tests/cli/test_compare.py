@@ -106,7 +106,7 @@ def test_ctrl_c_says_what_is_complete(two: list[str], capsys: Capture, monkeypat
     monkeypatch.setattr("probekit.side_by_side.compare", interrupt)
     assert run(["compare", *two]) == 130
     says = "the runs are complete, no comparison was written; run the same command again"
-    assert capsys.readouterr() == ("", f"probekit: error: {says}\n")
+    assert capsys.readouterr() == ("", f"probekit: interrupted: {says}\n")
 
 
 @pytest.fixture
@@ -176,7 +176,9 @@ def test_revisions_that_cannot_be_are_one_line(checkpoints: Path, texts: Path, r
     assert "no checkpoint '../tiny/step0'" in refused(2, *job, "--revision", "../tiny/step0")
     assert "'step0' twice" in refused(2, *job, "--revision", "step0,step5,step0")
     assert "no config.json; it holds 'step0', 'step5', 'step20', name one with --revision" in refused(3, *job)
-    assert "--generate takes one --revision" in refused(2, *job, "--revision", "step0,step5", "--generate", "3")
+    assert "generate=3 (--generate) and several checkpoints (--revision) exclude each other" in refused(
+        2, *job, "--revision", "step0,step5", "--generate", "3"
+    )
     assert "'agreement-gpt2' is built in" in refused(
         2, "extract", "--model", "agreement-gpt2", "--dataset", texts, "--revision", "step0,step5"
     )

@@ -153,4 +153,4 @@ def test_no_stop_goes_on_where_the_model_ends(here, texts, gpt2_folder, capsys):
     assert run([*job, "--no-stop", "--stop", "a"]) == 2
     assert "give one of them" in capsys.readouterr().err
     assert run([*job[:-4], "--no-stop"]) == 2
-    assert "give --generate N too" in capsys.readouterr().err
+    assert "needs generate" in capsys.readouterr().err

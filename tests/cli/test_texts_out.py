@@ -81,7 +81,7 @@ def test_every_format_holds_missing_labels(store: Path, ending: str) -> None:
 
 def test_what_cannot_be_written_is_one_line(store: Path, refused: Callable[..., str]) -> None:
     assert "texts are written to a file such as texts.csv" in refused(2, "export", store, "--texts", "--out", "x.txt")
-    assert "leave --to out" in refused(2, "export", store, "--texts", "--to", "csv")
+    assert "exclude each other" in refused(2, "export", store, "--texts", "--to", "csv")
     assert "no store at 'nowhere'" in refused(3, "export", "nowhere", "--texts")
 
 

@@ -172,7 +172,7 @@ def test_what_workers_cannot_read_is_refused_before_anything_runs(store):
     for message, (acts, how) in refused.items():
         with pytest.raises(UsageError, match=message):
             pk.train_probes(acts, **how, engine="ray")
-    with pytest.raises(UsageError, match=r"workers .*is for Ray"):
+    with pytest.raises(UsageError, match=r"workers .*needs engine"):
         pk.train_probes(store, workers=2)
     check_engine(store, CurvesArguments(engine="ray"))
 

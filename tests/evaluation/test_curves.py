@@ -224,8 +224,8 @@ def test_comparable_curves_share_axes(curves, acts):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"points": ["resid_pre"], "point": "embed"}, "both point= and points= were given"),
-        ({"labels": ["kind"], "label": "kind"}, "both label= and labels= were given"),
+        ({"points": ["resid_pre"], "point": "embed"}, "exclude each other: they are two forms of one choice"),
+        ({"labels": ["kind"], "label": "kind"}, "exclude each other: they are two forms of one choice"),
         ({"labels": []}, "labels takes a list of names"),
         ({"points": [("resid_pre", 3)]}, "points takes a list of names"),
         ({"points": ["resid_pre.1"]}, "point and layer are given separately"),

@@ -132,7 +132,7 @@ def test_a_row_of_panels_for_each_label_set_and_one_y_axis_in_it(curves: ProbeCu
         ({"probes": "logistic"}, "probes= takes a list"),
         ({"probes": []}, "the list of probes is empty"),
         ({"probes": ["logistic", "mean-dif"]}, "unknown probe 'mean-dif'"),
-        ({"probes": ["lda"], "probe": "lda"}, "both probe= and probes= were given"),
+        ({"probes": ["lda"], "probe": "lda"}, "exclude each other: they are two forms of one choice"),
         ({"probe": ["lda", "ridge"]}, "give several as probes="),
         ({"probes": [GaussianNB(), GaussianNB()]}, "two of the probes for 'kind' are"),
         ({"probes": ["attention", "lda"]}, "a probe over a sequence takes all tokens"),

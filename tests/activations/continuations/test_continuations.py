@@ -264,9 +264,9 @@ def test_what_cannot_be_continued_is_refused(model):
     [
         ({"generate": 0}, "1 or more"),
         ({"generate": 2.5}, "generate"),
-        ({"temperature": 0.5}, "give --generate N too"),
-        ({"stop_tokens": [3]}, "give --generate N too"),
-        ({"generate_seed": 1}, "give --generate N too"),
+        ({"temperature": 0.5}, "needs generate"),
+        ({"stop_tokens": [3]}, "needs generate"),
+        ({"generate_seed": 1}, "needs generate"),
         ({"generate": 3, "temperature": -1}, "temperature"),
         ({"generate": 3, "top_k": 4}, "give a temperature above 0"),
         ({"generate": 3, "stop_tokens": [27]}, r"0\.\.26"),

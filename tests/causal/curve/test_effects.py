@@ -225,9 +225,9 @@ def test_layers_are_those_that_were_asked_for(parts):
         ({"answers_label": "nothing"}, "nothing"),
         ({"layers": 7}, "layer 7"),
         ({"methods": "erase,stare"}, "steer"),
-        ({"at": "all", "methods": "interchange,erase"}, "--method erase,steer"),
+        ({"at": "all", "methods": "interchange,erase"}, "interchange"),
         ({"scales": [0]}, "other than 0"),
-        ({"pairs": "pairs.csv"}, "add patch"),
+        ({"pairs": "pairs.csv"}, "needs methods with patch"),
     ],
 )
 def test_wrong_options_are_refused(parts, changes, message):

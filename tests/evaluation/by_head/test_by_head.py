@@ -161,7 +161,7 @@ def test_save_and_load(acts: Activations, tmp_path: Path) -> None:
     [
         ({"point": "resid_pre"}, "resid_pre has no heads"),
         ({"point": "attn_pattern"}, "attn_pattern"),
-        ({"probe": "attention"}, "--by head"),
+        ({"probe": "attention"}, "by='head'"),
         ({"points": ["z", "resid_pre"]}, "resid_pre has no heads"),
     ],
 )

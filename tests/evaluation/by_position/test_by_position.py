@@ -348,7 +348,7 @@ def test_a_quick_look_has_no_p_values_and_the_same_scores(acts):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"concatenate": True}, "without concatenate"),
+        ({"concatenate": True}, "and concatenate"),
         ({"position": "last"}, "leave position"),
         ({"position": ["last", "1:3"]}, "'1:3' keeps several tokens of a text; give it alone"),
         ({"position": ["last", "last"]}, "must all differ"),
