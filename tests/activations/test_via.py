@@ -135,7 +135,7 @@ def test_repair_and_the_baseline_load_the_model_in_the_same_way(
         ({"quantize": 8, "via": "transformers"}, "quantize (--quantize) is one of 8bit, 4bit; got 8"),
         (
             {"device_map": "auto", "device": "cpu"},
-            "device (--device) and device_map='auto' (--device-map) exclude each other",
+            "and device_map='auto' (--device-map) exclude each other",
         ),
     ],
 )

@@ -176,7 +176,7 @@ def test_revisions_that_cannot_be_are_one_line(checkpoints: Path, texts: Path, r
     assert "no checkpoint '../tiny/step0'" in refused(2, *job, "--revision", "../tiny/step0")
     assert "'step0' twice" in refused(2, *job, "--revision", "step0,step5,step0")
     assert "no config.json; it holds 'step0', 'step5', 'step20', name one with --revision" in refused(3, *job)
-    assert "generate=3 (--generate) and several checkpoints (--revision) exclude each other" in refused(
+    assert "and several checkpoints (--revision) exclude" in refused(
         2, *job, "--revision", "step0,step5", "--generate", "3"
     )
     assert "'agreement-gpt2' is built in" in refused(
