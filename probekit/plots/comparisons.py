@@ -49,10 +49,11 @@ def draw_comparisons(ax: Axes, several: Sequence[ReferenceScores], is_alone: boo
 def _labels(ax: Axes, each: ReferenceScores, is_alone: bool) -> list[MarginLabel]:
     """Its name at its right end, and a note at each end of the axis that it leaves, at whatever layer."""
     low, high = ax.get_ylim()
-    is_range = not each.xs and len(each.values) > 1
-    end, labels = sum(each.values) / 2 if is_range else each.values[-1], []
+    first, last = each.values[0], each.values[-1]
+    is_range, labels = not each.xs and len(each.values) > 1, []
+    end = (first + last) / 2 if is_range else last
     if low <= end <= high and (is_alone or not each.xs):
-        values = f"{each.values[0]:z.2f} to {each.values[-1]:z.2f}" if is_range else f"{end:z.3f}"
+        values = f"{first:z.2f} to {last:z.2f}" if is_range else f"{end:z.3f}"
         text = each.name if each.xs or is_narrow(ax) else f"{each.name} {values}"
         labels.append(MarginLabel(end, text, each.color, is_line=not each.xs and not is_range))
     if max(each.values) > high:

@@ -22,8 +22,10 @@ def with_terms(*terms: str) -> Any:
     return dataclasses.make_dataclass("Some", [(term, Any, option(None, "A thing.")) for term in terms])
 
 
-def every_list() -> list[type]:
+def every_list() -> list[Any]:
     hints = [hint for command in COMMANDS.values() for hint in get_type_hints(command.run).values()]  # imports all
+    found: list[Any]
+    left: list[Any]
     found, left = [hint for hint in hints if dataclasses.is_dataclass(hint)], [Options]
     while left:
         found.append(left.pop())
@@ -66,6 +68,7 @@ def test_every_term_is_an_option_or_a_property_that_says_what_it_is():
 
 def test_a_threshold_of_zero_is_one():
     assert MonitorOptions(threshold=0.0, on_alarm=print).threshold == 0.0
+    how: dict[str, Any]
     for how in ({"threshold": 0.0, "fpr": 0.1}, {"target": 0, "fpr": 0.1}):
         with pytest.raises(UsageError, match="exclude each other"):
             MonitorOptions(**how)

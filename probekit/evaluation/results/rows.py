@@ -182,16 +182,15 @@ def transfer_rows(data: TransferData) -> list[TableRow]:
     if (shift := meta.get("shift")) is not None:
         about |= grid_cells(meta, f"shift of {shift['column']}")
     rows: list[TableRow] = []
-    tested = {} if shift is None else shift.get("n", {})
+    tested: dict[str, int] = {} if shift is None else shift.get("n", {})
     for cell in data.cells:
         if own:
-            about |= {"label": labels[cell.train_task], "n": sizes[cell.test_task]["test"]}
-        else:
-            about["n"] = tested.get(cell.test_task)
+            about |= {"label": labels[cell.train_task]}
+        n = sizes[cell.test_task]["test"] if own else tested.get(cell.test_task)
         where = {"train_task": cell.train_task, "test_task": cell.test_task, **place_cells(cell, meta.get("n_layers"))}
         where |= {"C": cell.C, "converged": cell.converged, "selected": cell.chosen}
         rows += [
-            {**about, "kind": "probe", "name": about["probe"], **where, "split": "test", "metric": metric}
+            {**about, "n": n, "kind": "probe", "name": about["probe"], **where, "split": "test", "metric": metric}
             | {"value": value, **ends_of(cell.intervals.get(metric))}
             for metric, value in cell.metrics.items()
         ]
@@ -203,7 +202,7 @@ def _shift_rows(data: TransferData, about: Mapping[str, Any]) -> list[TableRow]:
     shift = data.meta.get("shift") or {}
     shown = {"same value": "same", "other values": "others", "change": "change"}
     found = {name: shift[key] for name, key in shown.items() if shift.get(key) is not None}
-    where = {**about, "kind": "shift", "point": data.meta["point"], "n": None}
+    where = {**about, "kind": "shift", "point": data.meta["point"]}
     where |= grid_cells(data.meta, f"shift of {shift.get('column')}", "mean over the values")
     ends = {"change": ends_of(shift.get("interval"))}
     return [

@@ -379,3 +379,11 @@ def test_label_sets_of_all_leave_the_column_out() -> None:
     assert trained(acts_of(), within="three", labels="all", probe=None, C=1.0).labels == ["two", "size"]
     with pytest.raises(UsageError, match=r"'source'.*the column is constant there"):
         trained(acts_of(), within="source", nuisance=["pages", "source"])
+
+
+@pytest.mark.parametrize("how", [{}, {"shift_column": "three"}])
+def test_the_page_says_whose_rows_each_run_has_and_which_values_have_none(how: dict[str, Any], tmp_path: Path) -> None:
+    folder = trained(acts_of(), within="source", **how).save(tmp_path / "several")
+    page = pk.write_report(folder, tmp_path / "page.html", tokens=False).read_text()
+    assert "on the rows with one value of &#39;source&#39; alone" in page
+    assert "&#39;rare&#39; (fewer than" in page
