@@ -46,8 +46,8 @@ def compare(job: CompareJob, options: CompareOptions, picture: PictureOptions) -
     check_out(job.out)
     if job.runs is None or not job.runs:
         raise UsageError("compare needs two runs or more; name their folders")
-    runs = [str(Path(run).resolve()) if Path(run).exists() else run for run in job.runs]  # also names on the Hub
-    question = Question("compare", "comparison", asked_by(options, runs=runs), [runs, asked_by(options)])
+    rest = [[str(Path(run).resolve()) for run in job.runs], asked_by(options)]
+    question = Question("compare", "comparison", asked_by(options, runs=job.runs), rest)
     if job.out is not None:
         check_question(job.out, question)
     complete = "the runs are complete"

@@ -77,7 +77,7 @@ def _different(stored: Mapping[str, Any], question: Question) -> list[str]:
 
 
 def _paths(name: str, value: Any) -> Any:
-    """Folders in full, as earlier versions recorded them as they were typed; other values as they are."""
+    """Folders that were named, seen from the present folder; other values as they are."""
     is_named = name in ("stores", "runs") and isinstance(value, list)
     return [os.path.abspath(each) for each in value] if is_named else value  # noqa: PTH100 (also of OWNER/NAME)
 

@@ -48,15 +48,15 @@ def transfer(job: TransferJob, options: TransferOptions, picture: PictureOptions
     check_results_out(job.out, job.stores[0])
     if job.out is not None:
         check_results_folder(job.out, "transfer")  # before the stores are read
-    complete, stores = "the stores are complete", [str(path.resolve()) for path in job.stores]
+    complete, stores = "the stores are complete", [str(path) for path in job.stores]
     with console.interrupt_says(f"{complete}, no results were written; run the same command again"):
         from probekit.activations import load_activations
         from probekit.evaluation import transfer as run_transfer
 
         opened = [load_activations(path) for path in job.stores]
         probe = probes.check_parameters(options, opened[0])
-        asked = asked_by(options, probe=probe)
-        question = Question("transfer", "transfer", {**asked, "stores": stores}, [stores, asked])
+        rest = [[str(path.resolve()) for path in job.stores], asked_by(options, probe=probe)]
+        question = Question("transfer", "transfer", asked_by(options, probe=probe, stores=stores), rest)
         if job.out is not None:
             check_question(job.out, question)
         how = {**vars(options), "probe": probes.make_probe(probe, options, opened[0])}

@@ -151,14 +151,16 @@ def read_body(folder: Path) -> dict[str, Any]:
         DataError: no sweep there.
         StorageError: it is damaged.
     """
-    first, *added = [_read(folder / FILE, _NAMES), *(_read(path, set()) for path in _additions(folder)[-1:])]
-    return added[0] if added else first
-
-
-def _read(path: Path, unsealed: set[str]) -> dict[str, Any]:
-    """What was asked until this file was written; one with these names alone may lack its checksum."""
     advice = "name another folder (--out)"
-    form = FORMAT if _is_sealed(path, unsealed, advice) else UNSEALED
+    first = _read(folder / FILE, FORMAT if _is_sealed(folder / FILE, _NAMES, advice) else UNSEALED, advice)
+    for path in _additions(folder)[-1:]:
+        unseal(path, MAX_RESULTS, advice)  # all of them have a checksum
+        return _read(path, FORMAT, advice)
+    return first
+
+
+def _read(path: Path, form: str, advice: str) -> dict[str, Any]:
+    """What was asked until this file was written."""
     body = read_json_file(path, form, "sweep", "sweep", advice)
     with describing(path, advice):
         found = read_as(_SweepFile, body)
@@ -180,7 +182,7 @@ def _is_sealed(path: Path, names: set[str], advice: str) -> bool:
             return False
         except (OSError, ValueError):
             body = None
-        if not body or not isinstance(body, dict) or not body.keys() <= names:
+        if not isinstance(body, dict) or not body.keys() <= names:
             raise
         return False
     return True
