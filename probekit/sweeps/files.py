@@ -153,10 +153,11 @@ def read_body(folder: Path) -> dict[str, Any]:
     """
     advice = "name another folder (--out)"
     first = _read(folder / FILE, FORMAT if _is_sealed(folder / FILE, _NAMES, advice) else UNSEALED, advice)
-    for path in _additions(folder)[-1:]:
-        unseal(path, MAX_RESULTS, advice)  # all of them have a checksum
-        return _read(path, FORMAT, advice)
-    return first
+    added = _additions(folder)
+    if not added:
+        return first
+    unseal(added[-1], MAX_RESULTS, advice)  # all of them have a checksum
+    return _read(added[-1], FORMAT, advice)
 
 
 def _read(path: Path, form: str, advice: str) -> dict[str, Any]:
