@@ -256,7 +256,7 @@ LATE = r"""
 2 train-probe COLUMNS --nuisance source --by position  -> nuisances are of one row of each text
 2 train-probe COLUMNS --shift-column source --baseline random-init -> and baseline='random-init' (--baseline)
 3 train-probe COLUMNS --shift-column source --least-texts 1000 -> needs two values of 'source'
-2 train-probe COLUMNS --shift-column size --controls 1 -> controls=1
+2 train-probe COLUMNS --shift-column size --controls 1 -> and controls (--controls) exclude
 2 train-probe COLUMNS --shift-column source --projection -> a projection draws one layer of one curve
 2 transfer STORE STORE                                 -> very same examples
 2 transfer STORE STORE --point z                       -> no activations of z
