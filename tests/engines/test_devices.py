@@ -249,8 +249,8 @@ def test_devices_are_of_one_type_and_there(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--device", "cpu"], "device (--device) and devices="),
-        (["--device-map", "auto"], "(--device-map) and devices="),
+        (["--device", "cpu"], "device (--device) and devices (--devices)"),
+        (["--device-map", "auto"], "(--device-map) and devices (--devices)"),
         (["--stats-only"], "one process adds up; side by side it is --stats-only --part 1/4"),
         (["--part", "1/2"], "(--devices) exclude each other: each says where the work runs"),
     ],
