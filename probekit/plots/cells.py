@@ -73,7 +73,7 @@ def draw_cells(grid: CellGrid, ax: Axes, title: str | None = None, size: float |
 
 
 def draw_scale(grid: CellGrid, figure: Figure, axes: Axes | Sequence[Axes], **where: Any) -> None:
-    """Draw the scale of the colours beside the axes that share it."""
+    """Draw the colour bar of the axes that share it."""
     if grid.scale is not None:
         name, most = grid.scale
         bar = figure.colorbar(ScalarMappable(Normalize(-most, most), COLOURS), ax=axes, **where)
