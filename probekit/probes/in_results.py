@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 from probekit.errors import DataError, UsageError
 from probekit.files.hub import Sought, fetch_folder, is_address, parse_address
@@ -11,7 +11,8 @@ from probekit.files.remote.path import as_path, local_path
 from probekit.manifest import results_home
 from probekit.options.check import check_any_path
 from probekit.points import Place, is_point_name
-from probekit.results.files import check_probe_hash, reading
+from probekit.probes.files import probe_bytes
+from probekit.results.files import check_probe_hash, probe_hash, reading
 from probekit.results.names import curve_of_name
 from probekit.text import listed
 
@@ -49,6 +50,18 @@ _DOWNLOADED = re.compile(
     r"([^/]+/)?(results\.json|results\.csv|curves\.json|predictions\.parquet|training_activations\.safetensors|"
     r"probes/[^/]+)"
 )
+
+
+def save_probe(probe: Any, path: Path) -> str:
+    """Save a fitted probe; the hash that results hold of it, which is that of what was written.
+
+    The file is not read again: another worker that writes the same results may have just deleted it.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    probe.save(path)
+    return probe_hash(probe_bytes(probe)[0])
 
 
 def results_folder(name: str | Path) -> Path:

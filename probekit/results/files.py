@@ -96,16 +96,9 @@ def read_part(path: Path, sha256: str) -> bytes:
     return data
 
 
-def probe_hash(path: Path) -> str:
-    """The hash of a probe saved at a path.
-
-    Raises:
-        DataError: there is none.
-    """
-    try:  # the .json holds the hash of the weights, so its own hash covers both files
-        return hashlib.sha256(read_bytes(f"{path}.json", MAX_RESULTS)).hexdigest()
-    except OSError as error:
-        raise DataError(f"the probe {str(path)!a} cannot be read: {error.strerror}") from None
+def probe_hash(json_bytes: bytes) -> str:
+    """The .json holds the hash of the weights, so its own hash covers both files."""
+    return hashlib.sha256(json_bytes).hexdigest()
 
 
 def check_probe_hash(path: Path, sha256: str) -> None:
@@ -114,5 +107,9 @@ def check_probe_hash(path: Path, sha256: str) -> None:
     Raises:
         DataError: it is missing, or another.
     """
-    if probe_hash(path) != sha256:
+    try:
+        found = probe_hash(read_bytes(f"{path}.json", MAX_RESULTS))
+    except OSError as error:
+        raise DataError(f"the probe {str(path)!a} cannot be read: {error.strerror}") from None
+    if found != sha256:
         raise DataError(f"the probe {str(path)!a} is not the one of these results; {AGAIN}")

@@ -14,7 +14,8 @@ from probekit.evaluation.results.meta import GridRecord, SavedPart
 from probekit.evaluation.results.rows import about_curve, grid_cells, place_cells, procedure_rows, score_rows
 from probekit.files.records import MISSING, ensure, inside
 from probekit.options.probe import BY_HEAD, BY_POSITION
-from probekit.results.files import probe_hash, reading, write_results
+from probekit.probes.in_results import save_probe
+from probekit.results.files import reading, write_results
 from probekit.results.table import TableRow, ends_of, results_table
 from probekit.text import listed
 
@@ -160,9 +161,7 @@ def _save_probe(data: PositionData, one: PositionCurve, name: str, folder: Path)
     probe = None if best is None else one.layers[best].probe
     if probe is None or not is_saved(probe):
         return None
-    path = folder / "probes" / name
-    probe.save(path)
-    return {"layer": best, "sha256": probe_hash(path)}
+    return {"layer": best, "sha256": save_probe(probe, folder / "probes" / name)}
 
 
 def _name(noun: str, number: int) -> str:

@@ -14,7 +14,8 @@ from probekit.evaluation.results.spread import SPREAD_FILE, read_spread, spread_
 from probekit.files.records import INFINITY
 from probekit.probes import load_probe
 from probekit.probes.find import SAVED
-from probekit.results.files import check_probe_hash, probe_hash, reading, write_part, write_results
+from probekit.probes.in_results import save_probe
+from probekit.results.files import check_probe_hash, reading, write_part, write_results
 from probekit.results.table import results_table
 
 
@@ -121,8 +122,7 @@ def _json_C(C: float | None) -> float | str | None:
 def _save_probe(layer: LayerResult, folder: Path) -> dict[str, str] | None:
     if layer.probe is None or not is_saved(layer.probe):
         return None
-    layer.probe.save(folder / "probes" / layer.place)
-    return {"file": f"probes/{layer.place}", "sha256": probe_hash(folder / "probes" / layer.place)}
+    return {"file": f"probes/{layer.place}", "sha256": save_probe(layer.probe, folder / "probes" / layer.place)}
 
 
 def is_saved(probe: Any) -> bool:

@@ -134,6 +134,17 @@ def test_frequency_is_counted_in_train_and_cut_at_its_quartiles() -> None:
         assert_alone(curve, trained(acts_of(np.flatnonzero(values == value))))
 
 
+def test_a_value_needs_its_rows_in_each_class_of_each_split() -> None:
+    labels = LABEL.copy()
+    for split in ("train", "validation", "test"):
+        rows = np.flatnonzero((SOURCE == "web") & (split == SPLITS))
+        assert len(rows) > 20
+        labels[rows] = np.arange(len(rows)) < 4
+    acts = acts_of(labels={"two": labels}, label_names={"two": ["no", "yes"]})
+    kept = [{value for _, _, value in trained(acts, within="source", least_texts=least)} for least in (4, 5)]
+    assert kept == [{"web", "book"}, {"book"}]
+
+
 def test_values_with_few_rows_are_named() -> None:
     found = trained(acts_of(), within="source")
     why = "'rare' (fewer than 5 rows of each class in train)"
