@@ -7,16 +7,27 @@ import pytest
 from drawn_curves import make
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.metrics import r2_score, roc_auc_score
 
 from probekit.evaluation.compare.controls import ControlTasks, record_of_controls
 from probekit.evaluation.fits.protocol import Protocol, Round
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.report import ALWAYS, MOST_NOTES, every_note, footnotes, summary, title
-from probekit.evaluation.results.verdict import standing, verdict
+from probekit.evaluation.results.verdict import chance_level, standing, verdict
 from probekit.evaluation.scores.bootstrap import LEAST_GROUPS
 
 ABOVE, ACROSS, BELOW = (0.6, 0.7), (0.45, 0.55), (0.3, 0.4)  # of a score whose chance is 0.5
 AHEAD, TIED, BEHIND = (0.1, 0.2), (-0.1, 0.1), (-0.2, -0.1)  # of a lead
+
+
+@pytest.mark.parametrize("guess", [None, 0.3])
+def test_chance_is_what_a_guess_that_knows_no_text_scores(guess: float | None) -> None:
+    """Of a ranking and of a regression it is the same for all labels; of other metrics it is the guess's own."""
+    truth = np.array([0, 1, 1, 0, 1])
+    assert chance_level("auroc", guess) == roc_auc_score(truth, np.zeros(5))
+    assert chance_level("r2", guess) == r2_score(truth, np.full(5, truth.mean()))
+    assert chance_level("spearman", guess) == 0
+    assert chance_level("accuracy", guess) == chance_level("macro_f1", guess) == guess
 
 
 @pytest.mark.parametrize(

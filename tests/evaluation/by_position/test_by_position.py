@@ -403,7 +403,12 @@ def test_the_frame_has_every_number_once(curves):
     assert not frame.duplicated(["at", "place", "split", "metric"]).any()
     test = frame[(frame.split == "test") & (frame.metric == "accuracy")]
     assert np.array_equal(test.value.to_numpy().reshape(len(results.positions), -1).T, results.matrix)
-    assert test.p_corrected.notna().all()
+    for one in results.positions:
+        own = test[test["at"] == one.position]
+        assert own.p_corrected.tolist() == one.corrected
+        assert own.p_value.tolist() == [layer.p_value for layer in one.layers]
+        assert own.chance.tolist() == [one.chance] * len(own)
+    assert len({tuple(one.corrected) for one in results.positions}) > 1
     assert frame[frame.metric == "auroc"].p_value.isna().all()
     assert (
         frame.selected.sum() == (frame["at"].eq(results.best[0].position) & frame.place.eq(results.best[1].place)).sum()
