@@ -16,8 +16,8 @@ def acts(world) -> ActivationSet:
     return world()
 
 
-def train(acts: ActivationSet, **options: Any) -> pk.ProbeResults:
-    return pk.train_probes(acts, C=1.0, controls=0, codelength=False, baselines=False, **options)
+def train(acts: ActivationSet, C: float = 1.0, **options: Any) -> pk.ProbeResults:
+    return pk.train_probes(acts, C=C, controls=0, codelength=False, baselines=False, **options)
 
 
 @pytest.mark.parametrize("label", ["kind", "other"])
@@ -60,6 +60,15 @@ def test_a_damaged_or_missing_file_is_named(acts, tmp_path):
         pk.ProbeResults.load(tmp_path / "r")
     file.unlink()
     with pytest.raises(DataError, match=r"predictions.parquet.*train again"):
+        pk.ProbeResults.load(tmp_path / "r")
+
+
+def test_rows_of_another_run_are_refused(acts, tmp_path):
+    """They have the same texts, splits and places: only the hash says that they are of other probes."""
+    file = train(acts).save(tmp_path / "r") / "predictions.parquet"
+    another = train(acts, C=0.01).save(tmp_path / "another") / "predictions.parquet"
+    file.write_bytes(another.read_bytes())
+    with pytest.raises(DataError, match=r"predictions.parquet' is not the one of these results.*train again"):
         pk.ProbeResults.load(tmp_path / "r")
 
 
