@@ -19,11 +19,20 @@ FITTED = re.compile(
     r"probab|decision|direction|effect|norm|std|variance|low|high|interval|p_value|corrected|error|relative|pixel|nats",
     re.IGNORECASE,
 )
+# what a row of scores says of the curve, the place and the metric that its other columns name
+CELLS = (
+    *("value", "low", "high", "band_low", "band_high", "chance", "p_value", "p_corrected", "n", "C", "converged"),
+    *("selected", "in_best_set", "at_edge"),
+)
 KINDS = ("bits", "exit codes", "missing", "new", "numbers", "words", "pictures")
 
 
 def walk(a: Any, b: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
     """(path, before, after) of every leaf that differs; `...` stands for what one side lacks."""
+    if is_scores(a) and is_scores(b):
+        names = [name for name in a if name in b and isinstance(a[name], list)]
+        yield from walk(rows_by_name(a, names), rows_by_name(b, names), path)
+        a, b = ({name: column for name, column in each.items() if name not in names} for each in (a, b))
     if isinstance(a, dict) and isinstance(b, dict):
         for key in [*a, *(key for key in b if key not in a)]:
             yield from walk(a.get(key, ...), b.get(key, ...), (*path, key))
@@ -32,6 +41,23 @@ def walk(a: Any, b: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...
             yield from walk(x, y, (*path, str(at)))
     elif a != b or type(a) is not type(b):
         yield path, a, b
+
+
+def is_scores(value: Any) -> bool:
+    """Whether it is a table of scores, a list for each column."""
+    return isinstance(value, dict) and all(isinstance(value.get(name), list) for name in ("metric", "value"))
+
+
+def rows_by_name(table: dict[str, list[Any]], names: list[str]) -> dict[str, dict[str, Any]]:
+    """The rows by what they are of, so that two tables may list them in another order."""
+    rows = dict[str, dict[str, Any]]()
+    for cells in zip(*(table[name] for name in names), strict=True):
+        row = dict(zip(names, cells, strict=True))
+        key = " ".join(str(row[name]) for name in names if name not in CELLS and row[name] not in ("", None, "nan"))
+        while key in rows:
+            key += " again"
+        rows[key] = {name: row[name] for name in names if name in CELLS}
+    return rows
 
 
 def is_number(value: Any) -> bool:
@@ -44,7 +70,9 @@ def kind_of(path: tuple[str, ...], a: Any, b: Any, tolerance: float, exactly: fl
         return "new" if a is ... else "missing"
     if path[-1] in ("code", "one line"):
         return "exit codes"
-    if path[-1] in ("bits", "failed", "error") or "activations" in path or "points" in path:
+    if path[-1] in ("failed", "error") or "activations" in path[1:] or "points" in path[1:]:
+        return "bits"
+    if path[-1] == "bits" and not is_number(b):  # the bits of a code length are a number
         return "bits"
     if is_number(a) and is_number(b):
         allowed = tolerance if FITTED.search("/".join(path)) else exactly

@@ -85,11 +85,8 @@ CAPABILITIES: tuple[OneOf | Excludes | Needs, ...] = (
         ("by", "nuisance", "shift_column"),
         "a probe over a sequence reads all tokens of a text, and the other one row of it",
     ),
-    Excludes(
-        ("by",),
-        ("concatenate", "nuisance"),
-        "a curve by position or head reads one layer at a time, and nuisances are of one row of each text",
-    ),
+    Excludes(("by",), ("concatenate",), "a curve by position or head reads one layer at a time"),
+    Excludes(("by",), ("nuisance",), "nuisances are of one row of each text"),
     Needs(("several_positions",), ("by_position",), "a probe reads one position of each text (--by position)"),
     Excludes(
         ("folds",),

@@ -153,7 +153,7 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
     )
     folds: int | None = option(
         None,
-        "Nested folds over all rows, for small sets.  [default: the splits]",
+        "Nested folds, 3 or more, over all rows, for small sets.  [default: the splits]",
         Kind(_folds, metavar="K", typed=int),
         heading=CHOSEN,
     )

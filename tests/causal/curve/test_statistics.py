@@ -43,18 +43,23 @@ def test_the_interval_of_a_mean_of_few_units_is_student_ts(units: int, size: int
     assert 2 * np.array(found) == pytest.approx(np.array([wanted.low, wanted.high]), abs=0.03 * width)
 
 
+def corrected(every_PK: np.ndarray, column: int = 0) -> np.ndarray:
+    """The corrected p-values of one column as the direction, and the others as its placebos."""
+    return adjusted_p_values(every_PK[:, column].tolist(), np.delete(every_PK, column, axis=1))
+
+
 def test_corrected_p_values_do_not_depend_on_the_unit_of_a_place() -> None:
     """A late layer, where every edit moves the answer a hundred times more, hides no effect of an early one."""
     every_PK = np.random.default_rng(0).normal(size=(6, 41))
     every_PK[0, 0] = 10.0
-    alike = adjusted_p_values(every_PK[:, 0], every_PK[:, 1:])
+    alike = corrected(every_PK)
     scaled_PK = every_PK * np.array([[1.0], [100.0], [0.01], [3.0], [1e-6], [1e6]])
     assert alike[0] == 1 / 41
-    np.testing.assert_array_equal(adjusted_p_values(scaled_PK[:, 0], scaled_PK[:, 1:]), alike)
+    np.testing.assert_array_equal(corrected(scaled_PK), alike)
 
 
 def test_of_directions_that_are_alike_at_most_a_share_p_has_a_corrected_p_so_small() -> None:
     """Each of K + 1 columns once as the direction is every order of exchangeable ones, so that this is exact."""
     every_PK = np.random.default_rng(1).normal(size=(8, 40)) * np.geomspace(1, 1e3, 8)[:, None]
-    least = [adjusted_p_values(every_PK[:, k], np.delete(every_PK, k, axis=1)).min() for k in range(40)]
+    least = [corrected(every_PK, k).min() for k in range(40)]
     np.testing.assert_array_equal(np.sort(least), np.arange(1, 41) / 40)
