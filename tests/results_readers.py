@@ -10,9 +10,9 @@ import matplotlib.pyplot as plt
 from results_folders import TEXTS
 
 import probekit as pk
+from probekit.causal.curve.find import can_be_used, record_of_probes
 from probekit.causal.curve.refusals import check_curve
 from probekit.causal.results.results import CausalResults
-from probekit.cli.causal import _is_usable, _record
 from probekit.evaluation import HeadResults, PositionResults, ProbeCurves, ProbeGrids, ProbeResults, TransferResults
 from probekit.options.export import CARD, KINDS, TABLES
 from probekit.plots import save_sweep_plot
@@ -112,7 +112,7 @@ def _tokens(model: Any, place: str, folder: Path) -> str:
 
 def _asked(place: str, folder: Path) -> str:
     """What `probekit causal` reads before it loads a model, and when it does."""
-    _is_usable(_record(folder))
+    can_be_used(record_of_probes(folder))
     check_curve(find_results(*split_name(f"{folder}{place}"))[0].meta)
     return ""
 

@@ -2,38 +2,26 @@
 
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING
 
+from probekit.causal.curve.find import check_record, find_probes
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.cli.results import check_question, emit
 from probekit.cli.stores import check_results_out
-from probekit.errors import DataError, ProbekitError, UsageError
-from probekit.files.plain_files import MAX_RESULTS, read_bytes
-from probekit.files.records import Count, parse_record, read_as
-from probekit.files.remote.path import AnyPath, as_path, local_path
+from probekit.errors import UsageError
+from probekit.files.remote.path import AnyPath
 from probekit.machine.progress import parts_line
-from probekit.manifest import (
-    check_is_store,
-    is_store,
-    newest_manifest,
-    newest_with_results,
-    results_home,
-    stored_places,
-)
+from probekit.manifest import results_home
 from probekit.options import CausalOptions
 from probekit.options.check import check_there
 from probekit.options.kinds import READING
 from probekit.options.option import CHECKS, RUNS, option
 from probekit.options.picture import PictureOptions
 from probekit.options.question import Question, asked_by, default_folder
-from probekit.points import places_of
-from probekit.results.kinds import refuse_other_kind
-from probekit.text import listed
 
 if TYPE_CHECKING:
     from probekit.activations import Store
@@ -46,24 +34,6 @@ ORDER = """
     placebos no_das no_completeness neutral pairs align
     exact label point store model check seed title no_title width format
 """
-WITHOUT_DIRECTION = ("mlp",)  # kinds of probes that are no linear map
-
-
-class _Curve(TypedDict, total=False):
-    label: str
-    point: str
-    probe: str
-    position: str | int | list[str]
-    classes: list[str]
-    n_classes: Count
-    n: dict[str, Count]
-    activations: dict[str, Any]
-
-
-class _Trained(TypedDict):
-    """What results of probes say before they are loaded."""
-
-    meta: _Curve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +78,10 @@ def causal(job: CausalJob, options: CausalOptions, picture: PictureOptions) -> N
         probekit causal runs/STORE/results/number-resid_pre-logistic --answers is,are --layer 2-4 --rows 500
         probekit causal runs/STORE --method patch --pairs pairs.csv
     """
-    store_path, results_path = find_results(job, not options.patches_pairs_alone)
+    store_path, results_path = find_probes(job.path, job.store, job.label, job.point, not options.patches_pairs_alone)
     check_results_out(job.out, store_path)
     if results_path is not None:
-        _check_record(store_path, results_path, options)
+        check_record(store_path, results_path, options)
     for file in (options.pairs, options.neutral):
         if file is not None:
             check_there(Path(file))
@@ -194,105 +164,6 @@ def _run(
         n = kept_places(folder)
         kept = f"saved {n} of {len(results.layers)} places in {folder}" if n else "no place was complete yet"
         raise KeyboardInterrupt(f"{kept}; run the same command again to resume") from None
-
-
-def find_results(job: CausalJob, needs_probes: bool = True) -> tuple[AnyPath, Path | None]:
-    """The store, and the folder of results of probes trained on it unless none are needed; nothing here needs torch.
-
-    Raises:
-        DataError: no store there, or no results in it.
-        UsageError: results whose store is not known, or two stores.
-    """
-    root = Path("runs")
-    given = job.path or str(newest_with_results(root, ["results.json"]) if needs_probes else newest_manifest(root))
-    path = as_path(given)
-    if job.store is not None:  # so `given` are results, and those of the Hub are downloaded
-        from probekit.probes.in_results import results_folder
-
-        path = results_folder(given)
-    here = local_path(path)
-    if here is None:
-        if str(path).startswith("hf:") and not is_store(path):
-            raise DataError(f"no store at {given!a}; for results on the Hub, name the store they are of with --store")
-        check_is_store(path)
-        return path, _newest_results(path, job) if needs_probes else None
-    path = here
-    if not path.is_dir():
-        raise DataError(f"no folder {str(path)!a}; name a store, or a folder of results of train-probe")
-    if (path / "curves.json").is_file():
-        raise UsageError(f"{str(path)!a} holds several curves; name the folder of one of them")
-    if not (path / "results.json").is_file():
-        refuse_other_kind(path)
-        check_is_store(path)
-        if job.store is not None:
-            raise UsageError(f"{str(path)!a} is a store itself; leave out --store, or name a folder of results")
-        return path, _newest_results(path, job) if needs_probes else None
-    if chosen := _chosen(job):
-        flag = chosen[0][0]
-        raise UsageError(f"{flag} chooses among the results of a store, and {str(path)!a} are results; leave it out")
-    probes = path if needs_probes else None
-    if job.store is not None:
-        check_is_store(job.store)
-        return job.store, probes
-    for folder in path.resolve().parents:
-        if (folder / "plan.json").is_file() and (folder / "manifest.json").is_file():
-            return folder, probes
-    raise UsageError(f"the results in {str(path)!a} lie in no store; name the store they are of with --store")
-
-
-def _chosen(job: CausalJob) -> list[tuple[str, str]]:
-    """The flags that choose among the results of a store, with their values."""
-    return [(flag, given) for flag, given in (("--label", job.label), ("--point", job.point)) if given is not None]
-
-
-def _newest_results(store: AnyPath, job: CausalJob) -> Path:
-    """The newest results of this label and point, of those that causal can use if there are any."""
-    dated, home = [], results_home(store)
-    for file in [*home.glob("*/results.json"), *home.glob("*/*/results.json")]:
-        meta = _record(file.parent)
-        if job.label in (None, meta.get("label")) and job.point in (None, meta.get("point")):
-            dated.append((_is_usable(meta), file.stat().st_mtime_ns, file.parent))
-    if not dated:
-        asked = _chosen(job)
-        wanted = f" of {listed([given for _, given in asked])}" if asked else ""
-        how = " ".join(["probekit train-probe", str(store), *(f"{name} {given}" for name, given in asked)])
-        raise DataError(f"{str(store)!a} holds no results of probes{wanted}; run {how} first")
-    return max(dated)[2]
-
-
-def _record(results: Path) -> dict[str, Any]:
-    """What the results say of themselves; empty if they cannot be read."""
-    try:
-        return read_as(_Trained, parse_record(read_bytes(results / "results.json", MAX_RESULTS)))["meta"]
-    except (OSError, ValueError):
-        return {}
-
-
-def _is_usable(meta: Mapping[str, Any]) -> bool:
-    """Whether causal can use results of such a record."""
-    from probekit.causal.curve.refusals import check_curve
-
-    try:
-        check_curve(meta)
-    except ProbekitError:
-        return False
-    return meta["probe"] not in WITHOUT_DIRECTION
-
-
-def _check_record(store: AnyPath, results: Path, options: CausalOptions) -> None:
-    """Refuse what the record of the probes and that of the store show already, before torch is imported."""
-    from probekit.causal.curve.refusals import check_answers, check_curve, check_numbers
-
-    if not (meta := _record(results)):
-        return  # loading it says what is wrong
-    check_curve(meta)
-    if not meta["n_classes"]:
-        check_numbers(meta["label"], options)
-    elif options.answers_label is None or options.answers is None:
-        check_answers(meta["label"], list(meta["classes"]), list(options.answers or ()) or None)
-    known = stored_places(store)
-    if known is not None and meta["point"] in known.points:
-        places_of(known, meta["point"], options.layers)
 
 
 def _load(name: str | None, store: "Store") -> "LanguageModel":

@@ -12,8 +12,7 @@ from planted_runs import planted, trained
 
 import probekit as pk
 from probekit.activations import verify
-from probekit.cli.causal import CausalJob
-from probekit.cli.causal import find_results as causal_inputs
+from probekit.causal.curve.find import find_probes
 from probekit.cli.main import run as cli_run
 from probekit.errors import DataError, ProbekitError, StorageError, UsageError
 from probekit.files import hub
@@ -149,11 +148,11 @@ def test_results_of_the_hub_are_compared_reported_and_taken_by_causal(
     store.mkdir()
     for name in ("plan.json", "manifest.json"):
         (store / name).write_text("{}")
-    found = causal_inputs(CausalJob(path="hf://me/probe", store=store))
+    found = find_probes("hf://me/probe", store, None, None)
     assert found == (store, results_folder_of("hf://me/probe"))
     monkeypatch.setattr(filesystems, "_made", {})
     with pytest.raises(DataError, match="name the store they are of with --store"):
-        causal_inputs(CausalJob(path="hf://me/probe"))
+        find_probes("hf://me/probe", None, None, None)
 
 
 def test_several_curves_name_their_place(own_hub: HubServer, tmp_path: Path):
