@@ -48,8 +48,7 @@ def compare(job: CompareJob, options: CompareOptions, picture: PictureOptions) -
         raise UsageError("compare needs two runs or more; name their folders")
     rest = [[str(Path(run).resolve()) for run in job.runs], asked_by(options)]
     question = Question("compare", "comparison", asked_by(options, runs=job.runs), rest)
-    if job.out is not None:
-        check_question(job.out, question)
+    check_question(job.out, question)
     complete = "the runs are complete"
     with console.interrupt_says(f"{complete}, no comparison was written; run the same command again"):
         from probekit.side_by_side import compare as put_side_by_side

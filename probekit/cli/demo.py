@@ -44,7 +44,7 @@ def demo(job: DemoJob) -> None:
     console.hush_downloads(job.quiet)
     extraction = ExtractJob(model="agreement-gpt2", dataset="agreement", quiet=job.quiet)
     plan = planned(extraction, ModelOptions(), TaskOptions(seed=job.seed), ExtractArguments())
-    path = write_store(plan, ExtractArguments(out=job.out), job.quiet)
+    path, _ = write_store(plan, ExtractArguments(out=job.out), job.quiet)
     probes = TrainProbeJob(json=job.json, quiet=job.quiet)
     results = train(load_activations(path), ProbeOptions(seed=job.seed), probes, show=not job.causal)
     if job.causal:

@@ -7,11 +7,9 @@ from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.cli.stores import check_out
-from probekit.errors import UsageError
 from probekit.files.remote.path import as_path
 from probekit.manifest import check_is_store
 from probekit.options import ExportOptions
-from probekit.options.export import TABLES
 from probekit.options.option import option
 from probekit.text import counted, listed, printable
 
@@ -47,38 +45,15 @@ def export(job: ExportJob, options: ExportOptions) -> None:
     """
     check_out(options.out and Path(options.out).parent)
     if job.texts:
-        _texts(job, options)
-        return
-    from probekit.evaluation import ProbeCurves
-    from probekit.export.export import export_results
-    from probekit.scoring.find import find_results, split_name
+        check_is_store(as_path(job.results))
+        from probekit.export.saved import export_texts
 
-    folder, place = split_name(job.results)
-    if options.to in TABLES and (folder / "curves.json").is_file():
-        if place is not None:
-            raise UsageError(f"{options.to} is a table of all curves; leave the place {place!a:.60} out")
-        path = ProbeCurves.load(folder).export(**vars(options))
-        place = None
+        body = export_texts(job.results, Path(options.out or "texts.csv"))
+        columns = listed(body["columns"])
+        note = printable(f"{counted(body['texts'], 'row')} with {columns}; join labels by id: probekit label")
     else:
-        results, place = find_results(folder, place)
-        path = export_results(results, place, **vars(options))
-        place = None if options.to in TABLES else place or results.best.place
-    body = {"results": str(folder), "place": place, "to": options.to, "path": str(path)}
-    console.answer(job, lambda: body, path, "" if place is None else f"the probe of {place}")
+        from probekit.export.saved import export_saved
 
-
-def _texts(job: ExportJob, options: ExportOptions) -> None:
-    """Write the examples of a store as a table, in the format of the file's ending."""
-    check_is_store(as_path(job.results))
-    from probekit.activations import load_activations
-    from probekit.scoring.write import check_table_file, write_columns
-    from probekit.tasks.base import examples_table
-
-    path = Path(options.out or "texts.csv")
-    check_table_file(path, "texts")
-    table = examples_table(load_activations(job.results).task)
-    write_columns(path, [table], "texts")
-    n = len(table["id"])
-    note = printable(f"{counted(n, 'row')} with {listed([*table])}; join labels by id: probekit label")
-    body = {"store": job.results, "path": str(path), "texts": n, "columns": [*table]}
-    console.answer(job, lambda: body, path, note)
+        body = export_saved(job.results, **vars(options))
+        note = "" if body["place"] is None else f"the probe of {body['place']}"
+    console.answer(job, lambda: body, body["path"], note)

@@ -23,114 +23,6 @@ if TYPE_CHECKING:
     from probekit.activations import ExtractionPlan
     from probekit.models.base import LanguageModel
     from probekit.tasks import Task
-from shlex import quote
-from typing import TYPE_CHECKING
-
-from probekit.text import counted, listed
-
-if TYPE_CHECKING:
-    from probekit.activations import ExtractionPlan, PartDone
-
-
-Part = tuple[int, int]
-MOST_SHARES = 8  # that a plan lists one by one
-UNEVEN = 0.25  # by how much the largest part may exceed an equal share before the plan says how to cut more evenly
-SHARDS_EACH = 10  # shards of a part, so that one shard more or less is a tenth of its work
-
-
-def write_part(
-    plan: "ExtractionPlan",
-    options: ExtractArguments,
-    part: Part,
-    quiet: bool,
-    shown: tuple[Sums, str],
-) -> "PartDone":
-    """Do one part of a plan, and say what it did and what is missing.
-
-    Args:
-        plan: of the complete extraction.
-        options: with the store's path, if it is named.
-        part: (i, n).
-        quiet: show neither plan, progress nor notes.
-        shown: the sums that are wanted, and the plan in words.
-    """
-    from probekit.activations import Store, default_path, run_part, statistics_progress
-
-    sums, text = shown
-    path = as_path(options.out or default_path(plan))
-    progress = statistics_progress if sums == "only" else Store.progress
-    saved = partial(saved_rows, partial(progress, path), len(plan.task), "texts", path)
-    write = partial(run_part, plan, path, part, console.bars(quiet), sums, options.check)
-    done = make_store(f"{text}\n{describe_share(plan, part)}".strip(), write, saved, quiet)
-    if not quiet:
-        console.note(describe_part(done))
-    return done
-
-
-def describe_part(done: "PartDone") -> str:
-    """What a part did, what is missing, and the next command."""
-    name, path = f"part {done.part}/{done.of}", quote(str(done.path))
-    if not done.shards:
-        lines = [f"{name}: nothing to do, as there are fewer shards than parts"]
-    else:
-        lines = [f"{name}: done, {counted(done.shards, 'shard')} with {counted(done.rows, 'text')}"]
-    if done.counted is not None:
-        state = "joined" if done.counted else "not joined, as some are missing"
-        lines.append(f"statistics of the {done.of} parts: {state}")
-    if done.complete:
-        lines.append(f"all parts are finished and the store is complete. Next: probekit train-probe {path}")
-    if done.missing:
-        from probekit.activations.parts.cut import parts_in_words
-
-        lines.append(f"missing in {path}: {parts_in_words(done.missing)}")
-        following = listed([f"--part {one.part}/{one.of}" for one in done.missing], most=4)
-        lines.append(
-            f"run the same command with {following}; if the parts have separate folders, merge them: "
-            f"probekit merge {path} FOLDER... --out STORE"
-        )
-    return "\n".join(lines)
-
-
-def share_as_dict(plan: "ExtractionPlan", part: Part) -> dict[str, Any]:
-    """The share of the work of each part, and the shards and texts of this one."""
-    from probekit.activations.parts.cut import cut_parts, shard_costs
-    from probekit.activations.plan.plan import shard_rows
-
-    costs = shard_costs(plan)
-    cut = cut_parts(costs, part[1])
-    own = cut[part[0] - 1].tolist()
-    return {
-        "part": part[0],
-        "of": part[1],
-        "shards": len(own),
-        "rows": sum(len(shard_rows(plan, number)) for number in own),
-        "shares": [float(costs[numbers].sum() / costs.sum()) for numbers in cut],
-    }
-
-
-def describe_share(plan: "ExtractionPlan", part: Part) -> str:
-    """The share of this part, and how equal those of all parts are, as lines of the plan."""
-    share = share_as_dict(plan, part)
-    shares = share["shares"]
-    own = (
-        f"{counted(share['shards'], 'shard')}, {counted(share['rows'], 'text')}, {shares[part[0] - 1]:.1%} of the work"
-    )
-    every = ", ".join(f"{one:.1%}" for one in shares)
-    if len(shares) > MOST_SHARES:
-        every = f"{min(shares):.1%} to {max(shares):.1%}"
-    line = f"{'part':<9}{part[0]} of {part[1]}: {own} (all parts: {every})"
-    if max(shares) * len(shares) <= 1 + UNEVEN:
-        return line
-    from probekit.activations import plan_as_dict
-
-    smaller = f"{max(1, plan_as_dict(plan)['bytes'] // (SHARDS_EACH * len(shares))):.1g}"
-    return (
-        f"{line}\n{'':<9}uneven: {counted(len(plan.shards), 'shard')} for {counted(len(shares), 'part')}; smaller "
-        f"shards cut more evenly: --shard-bytes {int(float(smaller))} for every part"
-    )
-
-
-_JSON_SUMS = {"also": "beside", "only": "only"}  # the values that scripts know from `--json`
 
 MODEL = (
     "A Hub name such as gpt2, a local folder, agreement-gpt2, or a world's model, which is trained on first use: "
@@ -197,7 +89,7 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
         _extract_each(job, model, task, options, (revisions, sums))
         return
     plan = planned(job, model, task, options)
-    path, about = _written(job, plan, options, sums)
+    path, about = write_store(plan, options, job.quiet, sums)
     console.answer(job, lambda: {"store": str(path), **about}, path)
 
 
@@ -218,21 +110,11 @@ def _spread(model: ModelOptions, options: ExtractArguments) -> tuple[ModelOption
     return replace(model, device="cpu"), replace(options, device=type_of_devices(options.devices))
 
 
-def _written(
-    job: ExtractJob, plan: "ExtractionPlan", options: ExtractArguments, sums: Sums, text: str | None = None
-) -> tuple[AnyPath, dict[str, Any]]:
-    """Write a store, or the part of it that is wanted; its path and what `--json` says of it."""
-    if (part := checked_part(options.part)) is None:
-        return write_store(plan, options, job.quiet, sums, text), _as_dict(plan, sums)
-    done = write_part(plan, options, part, job.quiet, (sums, _describe(plan, sums) if text is None else text))
-    return done.path, {**_as_dict(plan, sums), "part": done.as_dict()}
-
-
 def _extract_each(
     job: ExtractJob, model: ModelOptions, task: TaskOptions, options: ExtractArguments, what: tuple[list[str], Sums]
 ) -> None:
     """A store for each revision, under one folder; one model is in memory at a time."""
-    from probekit.activations import checkpoints_path, plan_extraction
+    from probekit.activations import checkpoints_path, describe_plan, plan_extraction
     from probekit.models.load import check_model, load_model
     from probekit.tasks import load_task
 
@@ -250,9 +132,9 @@ def _extract_each(
         plan = plan_extraction(found, loaded, options)
         folder = as_path(options.out) if options.out else next((path.parent for path in made.values()), None)
         path = (folder or checkpoints_path(plan)) / store_name(revision)
-        text = f"{_describe(plan, sums)}\n{summary_line(revisions)}" if not made else ""
-        own = replace(options, out=path)
-        made[revision], about = _written(job, plan, own, sums, f"{text}\n{revision}: {path}".strip())
+        text = f"{describe_plan(plan, sums)}\n{summary_line(revisions)}" if not made else ""
+        shown = f"{text}\n{revision}: {path}".strip()
+        made[revision], about = write_store(plan, replace(options, out=path), job.quiet, sums, shown)
         return {"revision": revision, "store": str(path), **about}
 
     stores: list[dict[str, Any]] = []
@@ -290,37 +172,46 @@ def load(job: ExtractJob, model: ModelOptions, task: TaskOptions) -> "tuple[Lang
 
 def write_store(
     plan: "ExtractionPlan", options: ExtractArguments, quiet: bool, sums: Sums = None, text: str | None = None
-) -> AnyPath:
-    """Run a plan; the path of the finished store. Plan and progress go to stderr; errors as `make_store`.
+) -> tuple[AnyPath, dict[str, Any]]:
+    """Run a plan, or the part of it that is wanted; the store's path, and what `--json` says of it.
+
+    Plan, progress and notes go to stderr; errors as `make_store`.
 
     Args:
-        plan: what is extracted.
+        plan: of the complete extraction.
         options: where the store goes, a name under ./runs by default, and who does the work.
-        quiet: show neither.
+        quiet: show none of them.
         sums: as well as activations, or instead of them.
         text: shown in place of the plan.
     """
-    from probekit import engines
-    from probekit.activations import Store, default_path, run_plan, run_statistics, statistics_progress
+    from probekit import activations, engines
+    from probekit.activations.parts.describe import describe_part, describe_share
 
-    path, show = as_path(options.out or default_path(plan)), console.bars(quiet)
-    if sums == "only":
-        write, progress = partial(run_statistics, plan, path, show), statistics_progress
-    else:
-        write, progress = (
-            partial(run_plan, plan, path, show, stats=sums == "also", engine=options, spread=engines.run),
-            Store.progress,
-        )
+    path, show = as_path(options.out or activations.default_path(plan)), console.bars(quiet)
+    shown = activations.describe_plan(plan, sums) if text is None else text
+    progress = activations.statistics_progress if sums == "only" else activations.Store.progress
     saved = partial(saved_rows, partial(progress, path), len(plan.task), "texts", path)
-    make_store(_describe(plan, sums) if text is None else text, write, saved, quiet)
-    if sums and not quiet:
-        console.note(f"statistics: {path / 'statistics'} (in Python: pk.load_statistics({str(path)!a}))")
-    return path
+    about, notes = activations.plan_as_dict(plan, sums), list[str]()
+    if (part := checked_part(options.part)) is not None:
+        write = partial(activations.run_part, plan, path, part, show, sums, options.check)
+        done = make_store(f"{shown}\n{describe_share(plan, part)}".strip(), write, saved, quiet)
+        about, notes = {**about, "part": done.as_dict()}, [describe_part(done)]
+    elif sums == "only":
+        make_store(shown, partial(activations.run_statistics, plan, path, show), saved, quiet)
+    else:
+        run = partial(activations.run_plan, stats=sums == "also", engine=options, spread=engines.run)
+        make_store(shown, partial(run, plan, path, show), saved, quiet)
+    if sums and part is None:
+        notes.append(f"statistics: {path / 'statistics'} (in Python: pk.load_statistics({str(path)!a}))")
+    if notes and not quiet:
+        console.note("\n".join(notes))
+    return path, about
 
 
 def _dry_run(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: ExtractArguments, sums: Sums) -> None:
     """Print the plan, with an estimate of its time and memory."""
-    from probekit.activations import describe_estimate, estimate
+    from probekit.activations import describe_estimate, describe_plan, estimate, plan_as_dict
+    from probekit.activations.parts.describe import describe_share, share_as_dict
     from probekit.activations.plan.reading.show import shown_reading
 
     writing, numbers = "", {}
@@ -339,27 +230,9 @@ def _dry_run(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: E
     part = checked_part(options.part)
     if job.json:
         numbers |= {} if part is None else {"part": share_as_dict(plan, part)}
-        console.result_json({**_as_dict(plan, sums), **numbers, "estimate": found.as_dict(), "rows": rows.as_dict()})
+        console.result_json(
+            {**plan_as_dict(plan, sums), **numbers, "estimate": found.as_dict(), "rows": rows.as_dict()}
+        )
     else:
         share = "" if part is None else f"\n{describe_share(plan, part)}"
-        console.result(f"{writing}{_describe(plan, sums)}\n{describe_estimate(found)}{share}\n{rows}")
-
-
-def _as_dict(plan: "ExtractionPlan", sums: Sums) -> dict[str, Any]:
-    from probekit.activations import plan_as_dict, statistics_bytes
-
-    if sums is None:
-        return plan_as_dict(plan)
-    size = {"statistics": _JSON_SUMS[sums], "statistics_bytes": statistics_bytes(plan.task, plan.widths)}
-    return {**plan_as_dict(plan), **size, **({"bytes": 0} if sums == "only" else {})}
-
-
-def _describe(plan: "ExtractionPlan", sums: Sums) -> str:
-    """The plan with the size of its sums; without activations, that is the only size."""
-    from probekit.activations import describe_plan, statistics_bytes
-
-    if sums is None:
-        return describe_plan(plan)
-    lines = [line for line in describe_plan(plan).split("\n") if sums == "also" or not line.startswith("size ")]
-    size = f"{statistics_bytes(plan.task, plan.widths) / 1e6:,.1f} MB in all: sums for each place and split"
-    return "\n".join([*lines, f"{'stats':<9}{size}{'' if sums == 'also' else '; no activations'}"])
+        console.result(f"{writing}{describe_plan(plan, sums)}\n{describe_estimate(found)}{share}\n{rows}")

@@ -29,11 +29,11 @@ class _Answered(TypedDict):
     meta: _Question
 
 
-def check_question(out: Path, question: Question, activations: Mapping[str, Any] | None = None) -> None:
+def check_question(out: Path | None, question: Question, activations: Mapping[str, Any] | None = None) -> None:
     """Check that results may go to `out`: it is free, or holds those of the same question about the same activations.
 
     Args:
-        out: a folder, or nothing yet.
+        out: a folder, or nothing yet; None is the default folder, whose name says the question.
         question: that they answer.
         activations: what is known about the activations (`Store.meta`), where results record them.
 
@@ -41,6 +41,8 @@ def check_question(out: Path, question: Question, activations: Mapping[str, Any]
         StorageError: something other than results is there.
         ResumeMismatch: results of another question.
     """
+    if out is None:
+        return
     check_results_folder(out, question.kind)
     try:
         meta = read_as(_Answered, parse_record(read_bytes(out / KINDS[question.kind].file, MAX_RESULTS)))["meta"]

@@ -19,7 +19,6 @@ from probekit.text import counted
 if TYPE_CHECKING:
     from probekit.evaluation import ProbeResults
     from probekit.models.base import LanguageModel
-    from probekit.scoring.results import Scores
     from probekit.scoring.rows import ScoreRows
     from probekit.scoring.score import Scoring
     from probekit.tasks import Task
@@ -53,23 +52,6 @@ class ScoreJob(Output):
     picture: Path | None = option(
         None, "Draw the scores below those of the test rows by class; for two classes or one number.", metavar="PATH"
     )
-
-
-@dataclass
-class _Tally:
-    """How many rows were scored, and how many of them are unusual or flagged.
-
-    Attributes:
-        rows: texts or tokens.
-        trained: rows of the kind that the probe was trained on; all of them unless every token is scored.
-        unusual: of the trained ones.
-        flagged: of all rows.
-    """
-
-    rows: int = 0
-    trained: int = 0
-    unusual: int = 0
-    flagged: int = 0
 
 
 @command(ORDER)
@@ -140,13 +122,14 @@ def _load(
 
 def _write(job: ScoreJob, out: Path, scoring: "Scoring", results: "ProbeResults", picture: PictureOptions) -> None:
     """Write the scores as they come; for a picture they are kept too."""
-    from probekit.scoring.score import score_parts
+    from probekit.scoring.rows import ScoreTally
+    from probekit.scoring.score import score_parts, scoring_notes
     from probekit.scoring.write import write_scores
 
-    tally, kept = _Tally(), list["ScoreRows"]()
+    tally, kept = ScoreTally(), list["ScoreRows"]()
 
     def parts() -> "Iterator[ScoreRows]":
-        for part in _counted(score_parts(scoring), tally):
+        for part in tally.each(score_parts(scoring)):
             kept.extend([part] * (job.picture is not None))
             yield part
 
@@ -157,21 +140,22 @@ def _write(job: ScoreJob, out: Path, scoring: "Scoring", results: "ProbeResults"
         raise KeyboardInterrupt(
             f"{counted(tally.rows, unit)} scored, and nothing was written to {out}; run the same command again"
         ) from None
-    if job.picture is not None:
-        _draw(job, job.picture, _joined(kept, scoring), results, picture)
-    console.answer(job, lambda: {"out": str(out), **vars(tally), **scoring.meta}, out, _notes(scoring, tally))
+    _draw(job, kept, scoring, results, picture)
+    body = {"out": str(out), **vars(tally), **scoring.meta}
+    console.answer(job, lambda: body, out, scoring_notes(scoring, tally))
 
 
 def _show(job: ScoreJob, scoring: "Scoring", results: "ProbeResults", picture: PictureOptions) -> None:
-    from probekit.scoring.rows import score_columns
-    from probekit.scoring.score import score_parts
+    from probekit.scoring.results import Scores
+    from probekit.scoring.rows import ScoreTally, joined_rows, score_columns
+    from probekit.scoring.score import score_parts, scoring_notes
     from probekit.scoring.table import MOST_ROWS, scores_table
 
-    tally = _Tally()
+    tally = ScoreTally()
     with console.interrupt_says("nothing was written; run the same command again"):
-        found = _joined(list(_counted(score_parts(scoring), tally)), scoring)
-    if job.picture is not None:
-        _draw(job, job.picture, found, results, picture)
+        parts = list(tally.each(score_parts(scoring)))
+    _draw(job, parts, scoring, results, picture)
+    found = Scores(**joined_rows(parts, scoring.meta))
 
     def body() -> dict[str, Any]:
         columns = score_columns(found)
@@ -181,45 +165,22 @@ def _show(job: ScoreJob, scoring: "Scoring", results: "ProbeResults", picture: P
     console.answer(job, body, "\n".join(scores_table(found)))
     if job.json or job.quiet:
         return
-    console.note(_notes(scoring, tally))
+    console.note(scoring_notes(scoring, tally))
     if len(found) > MOST_ROWS:
         console.note(f"{counted(MOST_ROWS, 'row')} of {len(found):,} are shown; --out scores.csv writes all of them")
 
 
-def _joined(parts: "list[ScoreRows]", scoring: "Scoring") -> "Scores":
+def _draw(
+    job: ScoreJob, parts: "list[ScoreRows]", scoring: "Scoring", results: "ProbeResults", picture: PictureOptions
+) -> None:
+    """Draw the scores if a picture is wanted."""
+    if job.picture is None:
+        return
+    from probekit.plots import save_scores_plot
     from probekit.scoring.results import Scores
     from probekit.scoring.rows import joined_rows
 
-    return Scores(**joined_rows(parts, scoring.meta))
-
-
-def _draw(job: ScoreJob, path: Path, found: "Scores", results: "ProbeResults", picture: PictureOptions) -> None:
-    from probekit.plots import save_scores_plot
-
-    drawn = save_scores_plot(results, found, path, **vars(picture))
+    found = Scores(**joined_rows(parts, scoring.meta))
+    drawn = save_scores_plot(results, found, job.picture, **vars(picture))
     if not job.quiet and not job.json:
         console.note(f"picture: {drawn}")
-
-
-def _counted(parts: "Iterator[ScoreRows]", tally: _Tally) -> "Iterator[ScoreRows]":
-    import numpy as np
-
-    for part in parts:
-        tally.rows += len(part.ids)
-        trained = np.ones(len(part.ids), dtype=bool) if part.trained is None else part.trained
-        tally.trained += int(trained.sum())
-        tally.unusual += 0 if part.unusual is None else int(part.unusual[trained].sum())
-        tally.flagged += 0 if part.flagged is None else int(part.flagged.sum())
-        yield part
-
-
-def _notes(scoring: "Scoring", tally: _Tally) -> str:
-    """What the columns mean, and how many rows are unusual."""
-    from probekit.scoring.explain import unusual_note
-
-    spread = scoring.probe.spread
-    lines = [*scoring.meta["notes"]]
-    if spread is not None and scoring.meta["unusual_above"] is not None and not scoring.meta["without_distance"]:
-        unit = "text" if not scoring.by_token else "trained token" if scoring.options.tokens else "token"
-        lines.append(unusual_note(tally.trained, tally.unusual, spread, unit))
-    return "\n".join(lines)

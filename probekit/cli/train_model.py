@@ -1,7 +1,6 @@
 """`probekit train-model`: train the tiny model of a synthetic world."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,10 +55,9 @@ def train_model(
     if job.name is None:
         raise UsageError("no model is named; give a name, such as counting-gpt, or --config configs/counting.yaml")
     from probekit.worlds import world
-    from probekit.worlds.definition import with_config
+    from probekit.worlds.definition import with_config, with_settings
 
-    one = world(job.name)
-    one = replace(one, settings=_settings(one.settings, given))  # checked before torch is imported
+    one = with_settings(world(job.name), given)  # checked before torch is imported
     if job.positions is not None:
         one = with_config(one, positions=job.positions)
     folder = job.out or Path("models") / one.name
@@ -75,12 +73,6 @@ def train_model(
     picture = save_loss_plot(trained.result.losses, one.name, folder, **vars(options))
     body = _facts(trained, folder, picture) | {"world": one.task, "settings": vars(one.settings)}
     console.answer(job, lambda: body, _summary(trained, folder, picture), brief=folder)
-
-
-def _settings(usual: TrainingSettings, given: Mapping[str, Any]) -> TrainingSettings:
-    """The world's settings with those that were given; fewer steps shorten the warm-up."""
-    fewer = {"warm_up_steps": min(usual.warm_up_steps, max(given["steps"], 0))} if "steps" in given else {}
-    return replace(usual, **{**fewer, **given})
 
 
 def _check_out(folder: Path) -> None:

@@ -159,8 +159,7 @@ def train(
         several = several_of(options, store)
         question, how = _question(store, options, job, several)
         known = record_of_labels(store, _labels(several, options, store))
-        if job.out is not None:
-            check_question(job.out, question, known)
+        check_question(job.out, question, known)
         if job.baseline is not None:
             how["random_init"] = random_init_of(store, progress=console.bars(job.quiet))
         with parts_line(console.bars(job.quiet)) as line:

@@ -57,8 +57,7 @@ def transfer(job: TransferJob, options: TransferOptions, picture: PictureOptions
         probe = probes.check_parameters(options, opened[0])
         rest = [[str(path.resolve()) for path in job.stores], asked_by(options, probe=probe)]
         question = Question("transfer", "transfer", asked_by(options, probe=probe, stores=stores), rest)
-        if job.out is not None:
-            check_question(job.out, question)
+        check_question(job.out, question)
         how = {**vars(options), "probe": probes.make_probe(probe, options, opened[0])}
         with parts_line(console.bars(job.quiet)) as line:
             results = run_transfer(opened, **how, on_progress=line.set, on_part=line.part)

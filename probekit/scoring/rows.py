@@ -3,7 +3,7 @@
 Axes: N rows, C classes, K outputs of a regression.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -43,6 +43,33 @@ class ScoreRows:
     tokens: np.ndarray | None = None
     trained: np.ndarray | None = None
     meta: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class ScoreTally:
+    """How many rows were scored, and how many of them are unusual or flagged.
+
+    Attributes:
+        rows: texts or tokens.
+        trained: rows of the kind that the probe was trained on; all of them unless every token is scored.
+        unusual: of the trained ones.
+        flagged: of all rows.
+    """
+
+    rows: int = 0
+    trained: int = 0
+    unusual: int = 0
+    flagged: int = 0
+
+    def each(self, parts: Iterable[ScoreRows]) -> Iterator[ScoreRows]:
+        """The parts, each of them counted as it passes."""
+        for part in parts:
+            self.rows += len(part.ids)
+            trained = np.ones(len(part.ids), dtype=bool) if part.trained is None else part.trained
+            self.trained += int(trained.sum())
+            self.unusual += 0 if part.unusual is None else int(part.unusual[trained].sum())
+            self.flagged += 0 if part.flagged is None else int(part.flagged.sum())
+            yield part
 
 
 def joined_rows(parts: Sequence[ScoreRows], meta: dict[str, Any]) -> dict[str, Any]:

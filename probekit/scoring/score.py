@@ -30,10 +30,10 @@ from probekit.options.option import keywords
 from probekit.probes.base import as_numpy, predicted_labels
 from probekit.probes.sequence.ragged import Ragged, in_memory
 from probekit.scoring.calibrate import calibrated
-from probekit.scoring.explain import about_scores
+from probekit.scoring.explain import about_scores, unusual_note
 from probekit.scoring.probe import ScoringProbe, compare_models, extraction_of, probe_of, template_difference
 from probekit.scoring.results import Scores
-from probekit.scoring.rows import ScoreRows, joined_rows
+from probekit.scoring.rows import ScoreRows, ScoreTally, joined_rows
 from probekit.tasks.base import Task
 from probekit.tasks.tables.objects import task_of
 
@@ -139,6 +139,15 @@ def plan_scoring(results: ProbeData, model: LanguageModel, task: Task, options: 
     notes = [*compare_models(probe, model, options, has_texts(task)), *_check_kind(probe, task, options)]
     by_token = options.tokens or probe.each_token
     return Scoring(probe, model, task, options, by_token, about_scores(results, probe, options.tokens, notes))
+
+
+def scoring_notes(scoring: Scoring, tally: ScoreTally) -> str:
+    """What the columns mean, and how many rows are unusual."""
+    lines, spread = [*scoring.meta["notes"]], scoring.probe.spread
+    if spread is not None and scoring.meta["unusual_above"] is not None and not scoring.meta["without_distance"]:
+        unit = "text" if not scoring.by_token else "trained token" if scoring.options.tokens else "token"
+        lines.append(unusual_note(tally.trained, tally.unusual, spread, unit))
+    return "\n".join(lines)
 
 
 def _check_kind(probe: ScoringProbe, task: Task, options: ScoreOptions) -> list[str]:

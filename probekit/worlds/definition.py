@@ -71,6 +71,17 @@ def with_config(world: World, **changes: Any) -> World:
     return replace(world, make_config=lambda: config)
 
 
+def with_settings(world: World, given: Mapping[str, Any]) -> World:
+    """The world with other settings of its training, by their names; fewer steps shorten the warm-up.
+
+    Raises:
+        UsageError: a setting out of range.
+    """
+    usual = world.settings
+    fewer = {"warm_up_steps": min(usual.warm_up_steps, max(given["steps"], 0))} if "steps" in given else {}
+    return replace(world, settings=replace(usual, **{**fewer, **given}))
+
+
 def tokenizer_of(world: World) -> Tokenizer:
     """A tokenizer that splits at white space; a word outside the vocabulary is an error, not <unk>."""
     backend = Backend(WordLevel({word: i for i, word in enumerate(world.vocabulary)}))

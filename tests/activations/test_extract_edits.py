@@ -12,7 +12,6 @@ from tiny_configs import LIKE_ANOTHER, new_model, tiny_configs, tiny_model
 from probekit.activations import Store, describe_plan, extract_statistics, list_stores, random_init_of, repair
 from probekit.activations.plan import identity
 from probekit.activations.plan.summary import plan_as_dict
-from probekit.cli.ls import describe
 from probekit.errors import DataError, ResumeMismatch, UsageError
 from probekit.evaluation.results.cautions import cautions
 from probekit.interventions import Add, add, affine, edits_in_words, project_out, record_of_edits, replace, swap
@@ -325,7 +324,7 @@ def test_what_can_be_done_with_an_edited_store_is_said_in_one_line(model, task, 
     run(model, task, path, edits=EDITS)
     (info,) = list_stores(path)
     assert info.edits == "project_out then add at resid_pre.1, all tokens"
-    assert describe(info).endswith("; edited: project_out then add at resid_pre.1, all tokens; labels odd, third")
+    assert str(info).endswith("; edited: project_out then add at resid_pre.1, all tokens; labels odd, third")
     assert info.as_dict()["edits"] == info.edits
     before = lasting(path)
     flip(shard_of(path, 0))

@@ -143,7 +143,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         calls.append({**vars(options), **vars(model), **vars(task), **vars(job)})
 
     monkeypatch.setattr("probekit.cli.extract.planned", planned)
-    monkeypatch.setattr("probekit.cli.extract._written", lambda *_: ("store", {}))
+    monkeypatch.setattr("probekit.cli.extract.write_store", lambda *_: ("store", {}))
     return calls
 
 

@@ -105,7 +105,7 @@ def test_both_spellings_of_a_type(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.extend([model.dtype, str(options.dtype)])
 
     monkeypatch.setattr("probekit.cli.extract.planned", planned)
-    monkeypatch.setattr("probekit.cli.extract._written", lambda *_: ("store", {}))
+    monkeypatch.setattr("probekit.cli.extract.write_store", lambda *_: ("store", {}))
     for compute, store in (("bf16", "fp16"), ("bfloat16", "float16"), ("fp32", "bfloat16")):
         assert cli.run([*ARGS, "--dtype", compute, "--store-dtype", store]) == 0
     assert seen == ["bfloat16", "float16", "bfloat16", "float16", "float32", "bfloat16"]

@@ -10,7 +10,7 @@ from store_cases import of_shards
 
 from probekit.activations import PartDone
 from probekit.activations.parts.cut import PartProgress
-from probekit.cli.extract import describe_part
+from probekit.activations.parts.describe import describe_part
 from probekit.cli.main import run
 
 

@@ -10,9 +10,11 @@ from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.reading.show import formatting_note
 from probekit.activations.plan.token_ids import Sequences
 from probekit.activations.plan.token_labels import token_label_lines
+from probekit.activations.sums.statistics import statistics_bytes
 from probekit.files.scratch import IN_MEMORY, give_back_memory
 from probekit.interventions import edits_in_words, record_of_edits
 from probekit.models.placement import describe_placement
+from probekit.options.engine import Sums
 from probekit.points import PAIR_POINTS, spans_of
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.fields import CHAT, GENERATE, READ_AS, origin_of_splits
@@ -32,11 +34,12 @@ PADDING = {
     "padded": "on the right, in batches of similar lengths, as this class takes no packed texts",
     "one length": "none, in batches of one length, as this class takes neither packed nor padded texts",
 }
+_WITH_SUMS = {"also": "beside", "only": "only"}  # the values that scripts know from `--json`
 PADDED_BATCH = 32  # texts in a batch of the usual padded run
 
 
-def plan_as_dict(plan: ExtractionPlan) -> dict[str, Any]:
-    """The plan as JSON-able numbers and names.
+def plan_as_dict(plan: ExtractionPlan, sums: Sums = None) -> dict[str, Any]:
+    """The plan as JSON-able numbers and names, with the size of its sums.
 
     `tokens` are those of all texts, cut, with their context tokens. `nodes` are the tokens that are computed: a shared
     prefix once per block, and nothing after the last token that is read. `padded_tokens` are what padded batches of 32
@@ -86,11 +89,14 @@ def plan_as_dict(plan: ExtractionPlan) -> dict[str, Any]:
         **({} if task.generated is None else {GENERATE: task.info.get(GENERATE)}),
         "rare_classes": dict(task.info.get("rare_classes", {})),
         "splits_from": origin_of_splits(task.info),
+        **({} if sums is None else {"statistics": _WITH_SUMS[sums]}),
+        **({} if sums is None else {"statistics_bytes": statistics_bytes(task, plan.widths)}),
+        **({"bytes": 0} if sums == "only" else {}),
     }
 
 
-def describe_plan(plan: ExtractionPlan) -> str:
-    """The plan as short aligned lines for the terminal."""
+def describe_plan(plan: ExtractionPlan, sums: Sums = None) -> str:
+    """The plan as short aligned lines for the terminal; of sums without activations, only the size of the sums."""
     n, cfg, task = plan_as_dict(plan), plan.model.cfg, plan.task
     compute, spread = str(plan.model.dtype).removeprefix("torch."), plan.model.placement
     where = str(plan.device) if spread is None else describe_placement(spread)
@@ -114,6 +120,11 @@ def describe_plan(plan: ExtractionPlan) -> str:
         **token_label_lines(plan.model, task, plan.sequences),
         **_remarks(n, task, plan.reading.positions, cfg.n_ctx),
     }
+    if sums == "only":
+        del lines["size"]
+    if sums is not None:
+        size = f"{statistics_bytes(task, plan.widths) / 1e6:,.1f} MB in all: sums for each place and split"
+        lines["stats"] = size if sums == "also" else f"{size}; no activations"
     return "\n".join(f"{key:<9}{printable(value)}" for key, value in lines.items())
 
 

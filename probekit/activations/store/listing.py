@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from probekit.activations.parts.cut import missing_parts, parts_in_words
@@ -14,9 +15,11 @@ from probekit.errors import ProbekitError, StorageError
 from probekit.files.durable import each_of, entries
 from probekit.files.remote.attempts import NotReached
 from probekit.files.remote.path import AnyPath
-from probekit.manifest import dated_manifests, no_store_under
+from probekit.manifest import dated_manifests, no_store_under, results_home
 from probekit.options.check import check_any_path
 from probekit.points import spans_of
+from probekit.results.kinds import KINDS
+from probekit.text import counted, listed, printable
 
 _INSIDE = {"shards", "records", "examples", "labels", STATISTICS}  # folders of a store without stores
 
@@ -58,9 +61,25 @@ class StoreInfo:
         """True if the store can be loaded."""
         return self.state == "complete"
 
+    @property
+    def results(self) -> list[Path]:
+        """The folders in the store that hold results."""
+        return sorted(path.parent for kind in KINDS.values() for path in results_home(self.path).glob(f"*/{kind.file}"))
+
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""
-        return {**asdict(self), "path": str(self.path)}
+        return {**asdict(self), "path": str(self.path), "results": [str(path) for path in self.results]}
+
+    def __str__(self) -> str:
+        """The store in one line, without its path."""
+        if not self.model:
+            return self.state
+        size = f"{counted(self.rows, 'text')}, {self.bytes / 1e6:,.1f} MB"
+        edits = f"; edited: {self.edits}" if self.edits else ""
+        state = "complete, with statistics" if self.is_complete and self.statistics else self.state
+        labels = f"; labels {listed([printable(one) for one in self.labels])}" if self.labels else "; no labels"
+        labels = labels if self.is_complete else f"; missing in {self.missing}" if self.missing else ""
+        return f"{state}: {self.model} on {self.task}, {self.places}, {size}{edits}{labels}"
 
 
 def list_stores(root: str | AnyPath = "runs") -> list[StoreInfo]:
