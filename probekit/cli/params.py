@@ -21,16 +21,16 @@ from probekit.text import listed, metric
 
 if TYPE_CHECKING:
     from probekit.models.accounting import Account
-    from probekit.models.adapter.model import AdaptedModel
     from probekit.models.shapes import ModelShape
 
 
 def show_adapted_params(name: str, revision: str | None, dtype: str, as_json: bool, quiet: bool) -> None:
     """Print the parameters and the bytes of a model's parts; errors as in `outline`."""
     from probekit.models import outline
+    from probekit.models.adapter.model import parameters_by_part
 
     model: Any = outline(name, revision, "transformers")
-    parts = _counts(model)
+    parts = parameters_by_part(model)
     rows = {**parts, "total": sum(parts.values())}
     if as_json:
         found = {part: {"parameters": n, "bytes": n * BYTES[dtype]} for part, n in rows.items()}
@@ -42,16 +42,6 @@ def show_adapted_params(name: str, revision: str | None, dtype: str, as_json: bo
     )
     if not quiet:
         console.note("activations and FLOPs are counted for probekit's own families alone")
-
-
-def _counts(model: "AdaptedModel") -> dict[str, int]:
-    """The parameters of each part; a tied weight, or a block that layers share, counts once."""
-    base: Any = model.hf.base_model
-    sizes = {id(weight): weight.numel() for weight in model.hf.parameters()}
-    embedding = {id(weight) for weight in base.get_submodule(model.layout.embed).parameters()}
-    blocks = {id(weight) for path in model.layout.blocks for weight in base.get_submodule(path).parameters()}
-    groups = {"token embedding": embedding, "blocks": blocks, "other": sizes.keys() - embedding - blocks}
-    return {part: sum(sizes[key] for key in keys) for part, keys in groups.items()}
 
 
 CONTEXTS = (1024, 2048, 4096, 8192, 16384)

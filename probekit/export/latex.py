@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from probekit.evaluation.results.data import ProbeData, is_output
+from probekit.evaluation.results.quote import quote_of_curve, quote_of_curves
 from probekit.evaluation.results.report import title
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text
 from probekit.tables import without_empty_columns
@@ -82,7 +83,8 @@ def latex_curve(data: ProbeData) -> str:
     body = [_line(row, i in bold) for i, row in enumerate(rows)]
     places, baselines = body[: len(data.layers)], body[len(data.layers) :]
     name = " ".join(str(data.meta[key]) for key in ("label", "point", "model"))
-    return _table([_line(header)], [places, baselines], len(header), 1, f"{title(data)}. {_caption(data)}", name)
+    caption = f"{title(data)}. {_caption(data)} {'Bold' if bold else 'To quote'}: {quote_of_curve(data)}."
+    return _table([_line(header)], [places, baselines], len(header), 1, caption, name)
 
 
 def latex_curves(curves: Sequence[ProbeData]) -> str:
@@ -93,6 +95,7 @@ def latex_curves(curves: Sequence[ProbeData]) -> str:
     lines = [_line(row) for row in rows]
     meta = curves[0].meta
     caption = f"Probes of {printable(meta['model'])} ({printable(meta['task'])}). {_caption(*curves)}"
+    caption += f" To quote: {quote_of_curves(curves)}."
     name, left = f"probes {meta['task']} {meta['model']}", header.index("probe") + 1
     return _table([_line(header)], [lines], len(header), left, caption, name)
 
@@ -147,8 +150,7 @@ def _caption(data: ProbeData, *others: ProbeData) -> str:
     every = [each.meta["n"] for each in (data, *others)]
     probes = list(dict.fromkeys(str(each.meta["probe"]) for each in (data, *others)))
     sizes = ", ".join(f"{_range([n[split] for n in every if split in n])} {split}" for split in every[0])
-    chosen = "" if data.quoted is None or data.quoted.layer is None else " Bold: selected on validation."
-    return f"{'Probe' if len(probes) == 1 else 'Probes'}: {', '.join(probes)}; examples: {sizes}.{chosen}"
+    return f"{'Probe' if len(probes) == 1 else 'Probes'}: {', '.join(probes)}; examples: {sizes}."
 
 
 def _range(counts: Sequence[int]) -> str:
@@ -156,8 +158,13 @@ def _range(counts: Sequence[int]) -> str:
     return " to ".join(f"{n:,}" for n in dict.fromkeys((min(counts), max(counts))))
 
 
+def _written(text: str) -> str:
+    """`text` as LaTeX prints it, with the minus signs of its numbers."""
+    return _MINUS.sub("$-$", latex_text(text))
+
+
 def _line(cells: Sequence[str], bold: bool = False) -> str:
-    written = [_MINUS.sub("$-$", latex_text(cell)) for cell in cells]
+    written = [_written(cell) for cell in cells]
     written = [rf"\textbf{{{cell}}}" if bold and cell else cell for cell in written]
     return "    " + " & ".join(written) + r" \\"
 
@@ -172,7 +179,7 @@ def _table(header: list[str], parts: list[list[str]], columns: int, left: int, c
         r"% the preamble needs \usepackage{booktabs}",
         r"\begin{table}",
         r"  \centering",
-        rf"  \caption{{{latex_text(caption)}}}",
+        rf"  \caption{{{_written(caption)}}}",
         rf"  \label{{tab:{label}}}",
         rf"  \begin{{tabular}}{{{'l' * left}{'r' * (columns - left)}}}",
         r"    \toprule",

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Required, TypedDict
 import numpy as np
 
 from probekit.errors import DataError
-from probekit.evaluation.results.meta import MOST_LAYERS, Headline, Layer, LayerCount, PointName
+from probekit.evaluation.results.meta import MOST_LAYERS, Headline, Layer, LayerCount, Penalty, PointName
 from probekit.files.records import As, Count, Ends, Must, Share
 from probekit.points import Place
 
@@ -53,6 +53,9 @@ class ComparedPlace:
         high: upper end.
         band: (low, high) of the band of the complete curve; None where there is none.
         above_chance: of checkpoints, the p-value against chance, corrected for all cells of the grid; else None.
+        C: of the probe; None for a probe without one, and in comparisons of older versions.
+        in_best_set: whether the place is statistically tied with the best of the run on test.
+        is_at_edge: whether C is the largest of the grid, so that a larger one may be better still.
     """
 
     point: PointName
@@ -64,6 +67,9 @@ class ComparedPlace:
     high: float | None
     band: Ends | None
     above_chance: Share | None = None
+    C: Penalty | None = None
+    in_best_set: bool | None = None
+    is_at_edge: bool = False
 
     @property
     def place(self) -> str:

@@ -167,7 +167,8 @@ def _place(data: ProbeData, layer: LayerResult) -> ComparedPlace:
     x = layer_number(data, layer)
     depth = depth_of(Place(layer.point, layer.layer), int(data.meta["n_layers"]))
     depth = 1.0 if depth is None else depth  # places side by side are drawn at the end
-    return ComparedPlace(layer.point, layer.layer, x, depth, value, low, high, layer.band)
+    about = {"C": layer.C, "in_best_set": layer.in_best_set, "is_at_edge": layer.is_at_edge}
+    return ComparedPlace(layer.point, layer.layer, x, depth, value, low, high, layer.band, **about)
 
 
 def layer_number(data: ProbeData, layer: LayerResult) -> int:

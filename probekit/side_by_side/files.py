@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from pathlib import Path
 
+from probekit.evaluation.results.files import json_C
 from probekit.files.records import ensure, inside
 from probekit.results.files import reading, write_results
 from probekit.results.table import results_table
@@ -17,6 +18,8 @@ def save_comparison(data: ComparisonData, folder: Path) -> None:
         StorageError: the disk refused, or the folder holds something else.
     """
     lists = {name: [asdict(each) for each in getattr(data, name)] for name in ("runs", "differences", "groups")}
+    for place in (place for run in lists["runs"] for place in run["places"]):
+        place["C"] = json_C(place["C"])
     write_results("comparison", folder, {"meta": data.meta, **lists}, results_table(comparison_rows(data)))
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from probekit.evaluation.results.quote import inside_folds, quote_line, quote_of_each
+from probekit.evaluation.results.report import EDGE, LATE, MARKS, SELECTED, TIED
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text
 from probekit.options.question import words_of
 from probekit.options.typed import command_line
@@ -21,13 +23,12 @@ from probekit.text import counted, listed, printable
 
 MOST_NAMED = 4  # runs in one footnote
 _FACTS = ("model", "revision", "task", "point", "position", "probe", "seed")
-GIVEN, LATE = "#", "!"
+GIVEN = "#"
 TESTS = {
     MCNEMAR: "McNemar's exact test",
     BOOTSTRAP: "paired bootstrap, by group where there are groups",
     INDEPENDENT: "independent estimates",
 }
-MARKS = {GIVEN: "named, not selected on validation", LATE: "not converged"}
 
 
 def comparison_summary(data: ComparisonData) -> str:
@@ -69,7 +70,7 @@ def shared_setting(data: ComparisonData) -> str:
 def _rows(data: ComparisonData) -> list[list[str]]:
     """Header and rows."""
     first = _text_columns(data)
-    header = [*first, "best layer", "depth", f"test {metric_name(data.headline)}", "95% interval"]
+    header = [*first, "   best layer", "C", "depth", f"test {metric_name(data.headline)}", "95% interval"]
     header += [f"minus {'previous' if data.meta['pairs'] == 'previous' else 'first'}", "95% interval", "p", "rows"]
     return without_empty_columns([header, *(_row(data, number, first) for number in range(len(data.runs)))])
 
@@ -93,10 +94,14 @@ def _row(data: ComparisonData, number: int, first: Sequence[str]) -> list[str]:
     run, found = data.runs[number], _shown_difference(data, number)
     place = run.quoted
     cells = {"run": run.name, "step": "" if run.step is None else f"{run.step:,}", **run.facts}
-    best = "" if place is None else place.place + f" {GIVEN}" * run.given + f" {LATE}" * (not run.converged)
+    best = ""
+    if place is not None:
+        mark = (GIVEN if run.given else SELECTED) + (TIED if place.in_best_set else " ")
+        best = f"{mark} {place.place}{f' {LATE}' * (not run.converged)}{f' {EDGE}' * place.is_at_edge}"
     return [
         *(cells.get(key, "") for key in first),
         best,
+        "" if place is None or place.C is None else f"{place.C:g}",
         "" if place is None else f"{place.depth:.2f}",
         number_text(run.estimate),
         interval_text(run.interval),
@@ -152,14 +157,23 @@ def _group_rows(data: ComparisonData) -> list[list[str]]:
 
 
 def _marks(data: ComparisonData) -> list[str]:
-    occurs = {GIVEN: any(run.given for run in data.runs), LATE: not all(run.converged for run in data.runs)}
-    shown = [f"{mark} {MARKS[mark]}" for mark in MARKS if occurs[mark]]
+    """The marks that the table has, in one line; no line if it has none."""
+    quoted = [(run, run.quoted) for run in data.runs if run.quoted is not None]
+    occurs = {
+        GIVEN: any(run.given for run, _ in quoted),
+        SELECTED: any(not run.given for run, _ in quoted),
+        TIED: any(place.in_best_set for _, place in quoted),
+        LATE: any(not run.converged for run, _ in quoted),
+        EDGE: any(place.is_at_edge for _, place in quoted),
+    }
+    told = {GIVEN: "named, not selected on validation", **MARKS}
+    shown = [f"{mark} {told[mark]}" for mark in occurs if occurs[mark]]
     return [f"Marks: {'; '.join(shown)}"] if shown else []
 
 
 def comparison_notes(data: ComparisonData) -> list[str]:
-    """How layers were selected, how differences were made and corrected, which are not paired, and the command."""
-    notes = [_selection_note(data), _difference_note(data), *_partial_notes(data), _seeds_note(data)]
+    """What to quote, how differences were made and corrected, which are not paired, and the command."""
+    notes = [_quote_note(data), _difference_note(data), *_partial_notes(data), _seeds_note(data)]
     return [note for note in [*notes, *data.meta["notes"], _command_note(data)] if note]
 
 
@@ -169,13 +183,18 @@ def _command_note(data: ComparisonData) -> str:
     return "" if asked is None else f"Make it again: {command_line(words_of(asked, asked['runs']))}"
 
 
-def _selection_note(data: ComparisonData) -> str:
+def _quote_note(data: ComparisonData) -> str:
+    """The scores to quote; a place that was named may have been named for its score."""
+    quoted = [run for run in data.runs if run.estimate is not None and not run.given]
     without = [run.name for run in data.runs if run.estimate is None]
-    note = "Each run's layer was selected on its own validation rows; test selected nothing."
-    if any(run.given for run in data.runs):
-        every = all(run.given for run in data.runs)
-        note = "" if every else f"Layers without {GIVEN} were selected on the run's own validation rows."
-    return f"{note} No layer was selected: {listed(without, MOST_NAMED)}.".strip() if without else note
+    notes = [f"No layer was selected: {listed(without, MOST_NAMED)}."] if without else []
+    if not quoted:
+        return " ".join(notes)
+    noun = f"run without {GIVEN}" if any(run.given for run in data.runs) else "run"
+    chosen = "its layer was selected on its own validation rows, and test selected nothing"
+    nested = [run.best is None for run in quoted]
+    sentence = quote_of_each(noun, [data.headline], nested, chosen, inside_folds())
+    return " ".join([quote_line(sentence), *notes])
 
 
 def _difference_note(data: ComparisonData) -> str:

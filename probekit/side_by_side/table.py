@@ -38,6 +38,9 @@ def _places(run: ComparedRun) -> list[dict[str, Any]]:
             "p_corrected": place.above_chance,
             **ends_of(place.band, "band_low", "band_high"),
             "selected": number == run.best,
+            "C": place.C,
+            "in_best_set": place.in_best_set,
+            "at_edge": place.is_at_edge,
         }
         for number, place in enumerate(run.places)
     ]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from probekit.evaluation.results.quote import ON_VALIDATION, inside_folds, quote_line, quote_of_each
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text
 from probekit.options.question import words_of
 from probekit.options.typed import command_line
@@ -44,12 +45,14 @@ def sweep_title(data: SweepData) -> str:
 
 
 def sweep_notes(data: SweepData) -> list[str]:
-    """How many estimates lead over their baseline, what is missing, failed or was warned of, and the commands."""
+    """What to quote, how many curves lead over a baseline, what is missing, failed or was warned of, the commands."""
     rows = [row for run in data.runs for row in run.rows]
     ahead = sum(row.lead_low is not None and row.lead_low > 0 for row in rows)
     known = sum(row.lead_low is not None for row in rows)
     corrected = "95% intervals, not corrected for the number of curves"
-    notes = [f"{ahead} of {counted(known, 'curve')} lead over the best baseline ({corrected})."] if known else []
+    quoted = [row for row in rows if row.value is not None]
+    notes = [quote_line(quote_of_rows(quoted))] if quoted else []
+    notes += [f"{ahead} of {counted(known, 'curve')} lead over the best baseline ({corrected})."] if known else []
     notes += [QUICK] if (data.meta.get("settings") or {}).get("quick") and rows else []
     expected = len(data.meta["tasks"]) * len(data.meta["models"])
     notes += [f"Not finished: {len(data.runs)} of {expected} runs ended."] if len(data.runs) < expected else []
@@ -60,6 +63,12 @@ def sweep_notes(data: SweepData) -> list[str]:
         words_of(one, ["--model", one["model"], "--dataset", one["dataset"]]) for one in data.meta.get("asked", [])
     ]
     return notes + [f"Make it again: {command_line(words)}" for words in commands]
+
+
+def quote_of_rows(rows: Sequence[SweepRow]) -> str:
+    """The scores to quote of the rows that have one."""
+    metrics, nested = [row.metric for row in rows], [not row.place for row in rows]
+    return quote_of_each("curve", metrics, nested, f"its place was {ON_VALIDATION}", inside_folds())
 
 
 def failure_text(run: SweepRun, with_model: bool) -> str:

@@ -87,7 +87,7 @@ def test_without_a_selected_layer_the_command_prints_all_of_them(here: Path, sto
         options = ProbeOptions(C=1, controls=0, codelength=False, intervals=False)
         train(acts, options, TrainProbeJob(out=Path("out"), quiet=False, **how))  # pyright: ignore
     out = capsys.readouterr().out
-    assert "No layer was selected: the task has no validation split." in out
+    assert "Quote: nothing, as no layer was selected: the task has no validation split." in out
     assert '"best": null' in out
 
 

@@ -50,7 +50,7 @@ def test_every_command_takes_every_world(name, small, capsys):
     limit = [] if one.task == "counting" else ["--limit", "64"]
     assert run(["extract", *config, "--model", trained["folder"], *limit, "--quiet"]) == 0
     assert run(["train-probe", *config, "--quick", "--C", "1"]) == 0
-    assert "Best: " in capsys.readouterr().out
+    assert "\nQuote: " in capsys.readouterr().out
 
 
 def test_help_of_extract_names_every_world_and_its_tasks(capsys):

@@ -36,7 +36,7 @@ def test_a_validation_split_equal_to_test_is_said_beside_best(world, tmp_path):
     results = train_probes(copied(world(n=400), 1.0, "validation"), **BARE)
     assert cautions(results) == ["100% of test texts are also in validation (--drop-leaks removes them)"]
     best = footnotes(results)[0]
-    assert best.startswith("Best: ")
+    assert best.startswith("Quote: ")
     assert best.endswith("Caution: 100% of test texts are also in validation (--drop-leaks removes them).")
     results.save(tmp_path)
     leak = json.loads((tmp_path / "results.json").read_text())["meta"]["test_leak"]

@@ -161,7 +161,7 @@ def test_the_table_has_a_line_for_each_curve(curves):
 def test_without_a_selected_layer_the_table_shows_the_range(acts):
     curves = train_probes(unvalidated(acts), points=["resid_pre"], C=1, **QUICK)
     text, tests = curves.summary(), [x.metrics["test"]["accuracy"] for x in curves["kind", "resid_pre"].layers]
-    assert "No layer was selected: the task has no validation split." in text
+    assert "Quote: nothing, as no layer was selected: the task has no validation split." in text
     assert text.splitlines()[3].split() == ["kind", "resid_pre", f"{min(tests):.3f}", f"{max(tests):.3f}"]
 
 
@@ -243,3 +243,42 @@ def test_an_unknown_curve_is_named_and_a_key_error(curves):
         curves["kind", "x"]
     assert ("kind", "x") not in curves
     assert curves.get(("kind", "x")) is None
+
+
+def test_what_an_audit_finds_is_said_once_for_all_curves_or_with_the_names_of_those_it_holds_for(acts):
+    curves = train_probes(acts, points=["embed", "resid_pre"], labels=["kind", "other"], **QUICK)
+    said = {
+        ("kind", "embed"): ["two near-duplicates", "imbalanced", "a leak"],
+        ("kind", "resid_pre"): ["two near-duplicates", "imbalanced"],
+        ("other", "embed"): ["two near-duplicates", "a leak"],
+        ("other", "resid_pre"): ["two near-duplicates"],
+    }
+    leak = {
+        "texts": 9,
+        "near": 0,
+        "of_texts": 10,
+        "also_in": ["train"],
+        "group_rows": 0,
+        "of_rows": 1,
+        "removed": False,
+    }
+    for key, findings in said.items():
+        curves[key].meta["audit"] = {"findings": findings}
+        curves[key].meta["test_leak"] = leak if key[0] == "other" else None
+    lines = curves.summary().splitlines()
+    assert [line for line in lines if line.startswith(("Audit", "Caution"))] == [
+        "Caution of other: 90% of test texts are also in train (--drop-leaks removes them).",
+        "Audit: two near-duplicates.",
+        "Audit of kind: imbalanced.",
+        "Audit of kind, embed; other, embed: a leak.",
+    ]
+
+
+@pytest.mark.parametrize("folds", [None, 3])
+def test_one_line_says_which_scores_to_quote_of_several_curves(acts, folds):
+    curves = train_probes(acts, points=["embed", "resid_pre"], labels=["kind"], folds=folds, C=[0.1, 1], **QUICK)
+    of, how = ("test", "its place was selected on validation, and test selected nothing")
+    if folds is not None:
+        of, how = "nested cross-validation", "layer and C are selected inside each fold"
+    (line,) = [line for line in curves.summary().splitlines() if line.startswith("Quote: ")]
+    assert line == f"Quote: the {of} accuracy of each curve with its interval; {how}."

@@ -203,7 +203,7 @@ def test_folds_use_every_row_and_tell_how_the_whole_procedure_does(world):
     procedure = results.meta["procedure"]
     assert len(procedure["layers"]) == 4
     score = f"accuracy {procedure['metrics']['accuracy']:.3f}"
-    assert f"Nested cross-validation: {score}, 95% interval [" in results.summary()
+    assert f"Quote: nested cross-validation {score}, 95% interval [" in results.summary()
     assert "120 examples in 4 nested folds" in results.summary()
     assert "a curve, not estimates for a layer picked from it" in results.summary()
     assert not any(line.startswith("*") for line in results.summary().splitlines())
@@ -347,7 +347,7 @@ def test_numbers_are_predicted_too(folds, tmp_path):
     assert results.best.metrics["test"]["r2"] > 0.95
     assert results.layers[0].metrics["test"]["r2"] < 0.2
     assert {"r2", "spearman", "mae"} <= set(results.best.metrics["test"])
-    assert ("Nested cross-validation: R2" if folds else "test R2") in results.summary()
+    assert ("Quote: nested cross-validation R2" if folds else "Quote: test R2") in results.summary()
     results.save(tmp_path)
     assert type(results).load(tmp_path) == results
 

@@ -314,7 +314,7 @@ def test_any_metric_can_choose(world, metric, folds, tmp_path):
     assert meta["headline"] == meta["metric"] == results.headline == metric
     assert meta["chosen_on"].endswith(metric)
     assert all(layer.metrics["validation"][metric] == dict(layer.tried)[layer.C] for layer in results.layers)
-    told = f"test {metric_name(metric)} " if folds is None else f"Nested cross-validation: {metric_name(metric)} "
+    told = f"Quote: {'test' if folds is None else 'nested cross-validation'} {metric_name(metric)} "
     assert told in results.summary()
     assert f"scored by {metric_name(metric)}, as requested" in results.summary()
     results.save(tmp_path / "results")

@@ -79,7 +79,7 @@ def full(acts) -> ProbeResults:
 
 def test_table_files_and_picture_live_without_a_selected_layer(full, tmp_path):
     text = full.summary()
-    assert "No layer was selected: the task has no validation split." in text
+    assert "Quote: nothing, as no layer was selected: the task has no validation split." in text
     assert "p = " in text  # of the best of all layers, which no selection is needed for
     assert "225 train, 75 test examples" in text
     assert not any(line.startswith("*") for line in text.splitlines())

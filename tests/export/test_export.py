@@ -272,9 +272,13 @@ def test_the_latex_table_has_the_numbers(two: Any, tmp_path: Path) -> None:
     results, _ = two
     text = results.export(to="latex", out=tmp_path / "t.tex").read_text()
     for layer in results.layers:
-        (row,) = (line for line in text.splitlines() if printable(layer.place).replace("_", r"\_") in line)
+        place = printable(layer.place).replace("_", r"\_")
+        (row,) = (line for line in text.splitlines() if place in line and r"\caption" not in line)
         assert f"{layer.metrics['test']['accuracy']:.3f}" in row
         assert (r"\textbf" in row) == (layer is results.best)
+    (caption,) = (line for line in text.splitlines() if r"\caption" in line)
+    (said,) = (line for line in results.summary().splitlines() if line.startswith("Quote: "))
+    assert latex_text(said.removeprefix("Quote: ").partition(" Caution: ")[0]) in caption
 
 
 def test_latex_numbers_have_a_minus_and_names_a_hyphen(two: Any, tmp_path: Path) -> None:
@@ -283,7 +287,7 @@ def test_latex_numbers_have_a_minus_and_names_a_hyphen(two: Any, tmp_path: Path)
     negative = dataclasses.replace(results.layers[0], metrics=metrics, intervals={results.headline: (-0.5, -0.125)})
     results = pk.ProbeResults([negative, *results.layers[1:]], results.baselines, results.meta, results.random_init)
     text = results.export(to="latex", out=tmp_path / "t.tex").read_text()
-    row = next(line for line in text.splitlines() if "0.250" in line)
+    row = next(line for line in text.splitlines() if "0.250" in line and r"\caption" not in line)
     assert "$-$0.250" in row
     assert "{[}$-$0.500, $-$0.125{]}" in row
     assert not re.search(r"(?<![\w.$])-[0-9]", text)

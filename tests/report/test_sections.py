@@ -26,6 +26,7 @@ from probekit.causal.results.report import causal_conclusion
 from probekit.charts.cells import Cell, CellGrid
 from probekit.charts.palette import PALETTE
 from probekit.evaluation import HeadResults, LayerResult, PositionCurve, ProbeResults, TransferCell, TransferResults
+from probekit.evaluation.results.quote import quote_line, quote_of_curve
 from probekit.evaluation.results.report import ALWAYS, AT_LENGTH, MOSTLY, every_note
 from probekit.evaluation.results.row_scores import RowScores
 from probekit.probes.base import probabilities
@@ -246,10 +247,13 @@ def test_each_note_stands_once_on_the_page_and_the_first_ranks_in_the_summary():
     controls = controls_section(results)
     assert controls is not None
     page = {name: unescape(one.html) for name, one in (sections | {"controls": controls}).items()}
+    told = {
+        note.subject: quote_line(quote_of_curve(results)) if note.subject == "quote" else note.text for note in notes
+    }
     for note in notes:
-        assert sum(html.count(note.text) for html in page.values()) == 1, note
-        if note.rank == ALWAYS and note.subject != "best layer":
-            assert note.text in page["summary"]
+        assert sum(html.count(told[note.subject]) for html in page.values()) == 1, note
+        if note.rank == ALWAYS:
+            assert told[note.subject] in page["summary"]
     first, second = re.findall(r'<p class="(\w+)">([^<]*)', page["summary"])[:2]
     assert first == ("verdict", "Worse than a bag of words (accuracy 1.050).")
     assert second[0] == "lead"

@@ -265,6 +265,26 @@ def test_two_places_of_one_run_are_compared(runs, tmp_path):
     assert "# named, not selected on validation" in found.summary()
 
 
+def test_the_table_has_the_C_and_the_marks_of_the_curves(runs, tmp_path):
+    chosen = trained(planted(), C=[0.01, 0.1])
+    best = chosen.best
+    tied = replace(best, in_best_set=True, C=math.inf, tried=[(1.0, 0.5), (math.inf, 0.75)])
+    layers = [tied if layer is best else layer for layer in chosen.layers]
+    edge = replace(chosen, layers=layers)
+    found = pk.compare({"edge": edge, "plain": runs[1]})
+    found.save(tmp_path / "c")
+    assert pk.Comparison.load(tmp_path / "c") == found
+    rows = [" ".join(line.split()) for line in found.summary().splitlines()]
+    assert any(row.startswith(f"edge tiny *= {best.place} ^ inf ") for row in rows)
+    other = runs[1].best
+    assert any(row.startswith(f"plain m1 *{'=' if other.in_best_set else ''} {other.place} 1 ") for row in rows)
+    (line,) = [line for line in found.summary().splitlines() if line.startswith("Marks: ")]
+    assert line.startswith("Marks: * selected on validation; = statistically tied with the best on test")
+    assert line.endswith("; ^ largest C of the grid: extend it (--C)")
+    table = found.to_frame()
+    assert table["C"][(table["run"] == "edge") & table["selected"] & (table["kind"] == "probe")].tolist() == [math.inf]
+
+
 def test_several_curves_of_one_call_are_several_runs(tmp_path):
     acts = planted()
     curves = trained(acts, points=["resid_pre", "attn_out"])  # pyright: ignore[reportArgumentType]

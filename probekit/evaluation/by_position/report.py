@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from probekit.evaluation.by_position.data import PositionCurve, PositionData, best_layer, nothing_selected, noun_of
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.coordinates import within_text
+from probekit.evaluation.results.quote import inside_folds, quote_line, quoted_score
 from probekit.evaluation.results.verdict import chance_level, not_above_chance, standing
 from probekit.evaluation.results.wording import decoding, interval_text, metric_name, number_text
 from probekit.evaluation.scores.bootstrap import groups_note
@@ -83,10 +84,10 @@ def setting(data: PositionData) -> str:
 
 
 def positions_notes(data: PositionData) -> list[str]:
-    """How the best cell was chosen, the cells above chance, what was left out, and what speaks against the numbers."""
+    """What to quote, the cells above chance, what was left out, and what speaks against the numbers."""
     against = [f"Caution: {'; '.join(found)}."] if (found := cautions(data)) else []
     notes = [
-        _best_note(data),
+        _quote_note(data),
         _random_note(data),
         *against,
         groups_note(data.meta.get("test_groups")),
@@ -106,18 +107,12 @@ def positions_short_text(data: PositionData) -> str:
     """One line for a prompt: the size of the grid, and the best cell."""
     grid = f"{counted(len(data.positions), noun_of(data))} x {counted(len(data.places), 'layer')}"
     if data.procedure is not None:
-        return f"{grid}; nested folds; {_score(data)}"
+        return f"{grid}; {quoted_score(data)}"
     if data.selected is None:
         return f"{grid}; none selected, scored by test {metric_name(data.headline)}"
     one, layer = data.selected
     where = f"head {one.position}" if data.meta["by"] == BY_HEAD else one.position
-    return f"{grid}; best on validation {where}, {layer.place}; {_score(data)}"
-
-
-def _score(data: PositionData) -> str:
-    value, ends = data.estimate
-    within = "" if ends is None else f", 95% interval {interval_text(ends)}"
-    return f"test {metric_name(data.headline)} {value:.3f}{within}"
+    return f"{grid}; best on validation {where}, {layer.place}; {quoted_score(data)}"
 
 
 def _rows(data: PositionData) -> list[list[str]]:
@@ -197,25 +192,23 @@ def _random_note(data: PositionData) -> str:
     return f"{line}; the quoted score is {found['over']:+z.3f} ahead{ends}, paired on {found['n']:,} test texts."
 
 
-def _best_note(data: PositionData) -> str:
+def _quote_note(data: PositionData) -> str:
+    noun = noun_of(data)
     if data.procedure is not None:
-        return (
-            f"{_score(data).capitalize()}, of nested cross-validation: {noun_of(data)}, layer and C are selected "
-            f"inside each fold{_of_texts(data)}. Lowest and highest are over all layers."
-        )
+        where = f"{quoted_score(data)}; {inside_folds(f'{noun}, layer')}{_of_texts(data)}"
+        return f"{quote_line(where)} Lowest and highest are over all layers."
     if data.selected is None:
-        why = nothing_selected(data)
-        return f"{why[:1].upper()}{why[1:]}. Lowest and highest are over all layers, on test."
+        line = quote_line(f"nothing, as {nothing_selected(data)}")
+        return f"{line} Lowest and highest are over all layers, on test."
     one, layer = data.selected
-    cells = len(data.positions) * len(data.places)
+    cells, at = len(data.positions) * len(data.places), f"{quoted_score(data)}, at {noun} {one.position}, {layer.place}"
     if cells == 1:
-        return f"{_score(data).capitalize()}. One {noun_of(data)}, one layer: nothing was selected."
+        return quote_line(f"{at}; one {noun}, one layer: nothing was selected")
     p = "" if layer.p_value is None else f"; permutation test of this cell alone: p = {layer.p_value:.2g}"
     differ = any(each.n != one.n for each in data.positions)
     return (
-        f"Best ({SELECTED}): {noun_of(data)} {one.position}, {layer.place}, {_score(data)}{p}. It has the highest "
-        f"validation score of {counted(cells, 'cell')}; test was used once."
-        f"{' Not all texts have every position, so positions differ in their texts.' if differ else ''}"
+        f"{quote_line(f'{at} ({SELECTED}){p}')} It has the highest validation score of {counted(cells, 'cell')}; test "
+        f"was used once.{' Not all texts have every position, so positions differ in their texts.' if differ else ''}"
     )
 
 

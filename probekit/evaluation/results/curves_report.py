@@ -10,7 +10,8 @@ from probekit.evaluation.results.coordinates import (
     curve_keys,
     shown_coordinates,
 )
-from probekit.evaluation.results.data import NOT_SELECTED, LayerResult, ProbeData
+from probekit.evaluation.results.data import LayerResult, ProbeData
+from probekit.evaluation.results.quote import quote_line, quote_of_curves
 from probekit.evaluation.results.verdict import chance_of, verdict
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name, quick_note
 from probekit.evaluation.scores.bootstrap import groups_note
@@ -47,20 +48,38 @@ def curves_title(curves: Sequence[ProbeData]) -> str:
 
 
 def curves_notes(curves: Sequence[ProbeData]) -> list[str]:
-    """What selected the places, the cautions, what did not converge, and what the audits found; each said once."""
-    warned = dict.fromkeys(phrase for curve in curves for phrase in cautions(curve))
+    """What to quote, the cautions, what did not converge, and what the audits found; each said once."""
     most = max(curves, key=lambda curve: len(curve.meta.get("left_out") or []))  # some have less to leave out
     names = [", ".join(key) for key in curve_keys(curves)]
-    notes = [*quick_note(most.meta), _selection_note(curves), *_verdicts(curves, names)]
+    notes = [*quick_note(most.meta), quote_line(quote_of_curves(curves)), *_verdicts(curves, names)]
+    if any(curve.quoted is None for curve in curves):
+        notes.append("Lowest and highest are over all layers, on test.")
     notes += within_notes(curves, "curve")
-    notes += [f"Caution: {'; '.join(warned)}."] if warned else []
+    notes += told_once("Caution", [cautions(curve) for curve in curves], curves)
     notes += dict.fromkeys(few for curve in curves if (few := groups_note(curve.meta.get("test_groups"))))
     named = list(zip(names, curves, strict=True))
     late = [f"{name} at {layer.place}" for name, curve in named for layer in curve.layers if not layer.converged]
     notes += [f"Not converged: {listed(late)}; a smaller C helps."] if late else []
-    found = [line for curve in curves for line in (curve.meta.get("audit") or {}).get("findings", [])]
-    lines = dict.fromkeys(found)
-    notes += [f"Audit: {listed(lines, most=3, between='; ')}."] if lines else []
+    return notes + told_once("Audit", [(curve.meta.get("audit") or {}).get("findings", []) for curve in curves], curves)
+
+
+def told_once(what: str, said: Sequence[Sequence[str]], curves: Sequence[HasMeta]) -> list[str]:
+    """A line for the phrases that are said of all curves, then one for each set of curves of which others are said.
+
+    Curves are named by their keys; all those of a label set by its name alone.
+    """
+    phrases: dict[tuple[int, ...], list[str]] = {}
+    for phrase in dict.fromkeys(one for own in said for one in own):
+        phrases.setdefault(tuple(i for i, own in enumerate(said) if phrase in own), []).append(phrase)
+    keys, notes = curve_keys(curves), list[str]()
+    labels: dict[str, set[int]] = {}
+    for i, key in enumerate(keys):
+        labels.setdefault(key[0], set()).add(i)
+    for of, own in sorted(phrases.items(), key=lambda each: -len(each[0])):
+        whole = {i: label for label, numbers in labels.items() if numbers <= {*of} for i in numbers}
+        names = dict.fromkeys(whole.get(i) or ", ".join(keys[i]) for i in of)
+        who = "" if len(of) == len(curves) else f" of {listed(names, between='; ')}"
+        notes.append(f"{what}{who}: {listed(own, most=3, between='; ')}.")
     return notes
 
 
@@ -89,17 +108,6 @@ def within_notes(curves: Sequence[HasMeta], noun: str) -> list[str]:
                 told = listed([f"{value!a:.40} ({why})" for value, why in own.items()], most=4)
                 notes.append(f"Values of {column!a:.40} without a {noun} of {label!a:.40}: {told}; see --least-texts.")
     return notes
-
-
-def _selection_note(curves: Sequence[ProbeData]) -> str:
-    if any(curve.procedure is not None for curve in curves):
-        return "Scores are of nested cross-validation: layer and C are selected inside each fold."
-    if all(len(curve.layers) == 1 and len(curve.layers[0].tried) < 2 for curve in curves):
-        return "One layer, one setting: nothing was selected."
-    if any(curve.selected is None for curve in curves):
-        why = f"{NOT_SELECTED[:1].upper()}{NOT_SELECTED[1:]}."
-        return f"{why} Lowest and highest are over all layers, on test."
-    return "The best place of each curve was selected on validation; test selected nothing."
 
 
 def _rows(curves: Sequence[ProbeData]) -> list[list[str]]:

@@ -109,14 +109,15 @@ def load_transfer(folder: Path) -> TransferData:
 def as_entry(result: LayerResult | BaselineResult | TransferCell) -> dict[str, Any]:
     """A result as JSON has it, without the probe."""
     entry = {name: value for name, value in vars(result).items() if name != "probe"}
-    entry["C"] = _json_C(entry["C"])
+    entry["C"] = json_C(entry["C"])
     if "tried" in entry:
-        entry["tried"] = [(_json_C(C), value) for C, value in entry["tried"]]
+        entry["tried"] = [(json_C(C), value) for C, value in entry["tried"]]
     return entry
 
 
-def _json_C(C: float | None) -> float | str | None:
-    return INFINITY if C is not None and math.isinf(C) else C  # JSON has no infinity
+def json_C(C: float | None) -> float | str | None:
+    """A regularisation as JSON, which has no infinity."""
+    return INFINITY if C is not None and math.isinf(C) else C
 
 
 def _save_probe(layer: LayerResult, folder: Path) -> dict[str, str] | None:

@@ -13,6 +13,7 @@ from probekit.evaluation.by_position.results import PositionResults
 from probekit.evaluation.results.coordinates import coordinates
 from probekit.evaluation.results.curves_report import within_notes
 from probekit.evaluation.results.data import TransferData
+from probekit.evaluation.results.quote import ON_VALIDATION, QUOTE, inside_folds, quote_line, quote_of_each
 from probekit.evaluation.results.rows import transfer_rows
 from probekit.evaluation.results.several import SeveralResults, load_several, save_several
 from probekit.evaluation.results.transfer_report import transfer_notes
@@ -67,6 +68,7 @@ class ProbeGrids(SeveralResults[Grid]):
         ]
         notes += shared
         notes += within_notes(list(grids), self._noun)
+        notes = [*quote_of_grids(list(grids)), *notes]
         lines = [self._title(), "", *text_table(rows, left=_left(rows)).split("\n"), "", *notes]
         return "\n".join(map(printable, lines))
 
@@ -100,6 +102,17 @@ class ProbeGrids(SeveralResults[Grid]):
     def _repr_html_(self) -> str:
         rows = grid_rows(list(self.values()))
         return html_page(self._title(), html_table(rows, left=_left(rows)), [])
+
+
+def quote_of_grids(grids: Sequence[Grid]) -> list[str]:
+    """The line that says what to quote of several grids, which have a line each; none of a shift."""
+    quoted = [grid for grid in grids if not isinstance(grid, TransferData) and grid.quoted is not None]
+    if not quoted:
+        return []
+    noun, metrics = noun_of(quoted[0]), [grid.headline for grid in quoted]
+    nested = [grid.procedure is not None for grid in quoted]
+    chosen = f"its {noun} and layer were {ON_VALIDATION}"
+    return [quote_line(quote_of_each("grid", metrics, nested, chosen, inside_folds(f"{noun}, layer")))]
 
 
 def grid_table_rows(grid: Grid) -> list[TableRow]:
@@ -159,4 +172,4 @@ def _notes(grid: Grid) -> list[str]:
     """The verdict of a grid, if it is a poor one, and its notes."""
     if isinstance(grid, TransferData):
         return transfer_notes(grid)
-    return [*positions_verdict(grid), *positions_notes(grid)]
+    return [*positions_verdict(grid), *(note.removeprefix(QUOTE) for note in positions_notes(grid))]

@@ -4,7 +4,7 @@ Notes of the first rank are always shown, others up to six lines; the rest is in
 come from data, so both forms escape them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +14,12 @@ from probekit.evaluation.results.coordinates import within_text
 from probekit.evaluation.results.data import (
     EMBEDDING,
     LEAST_SEEN,
-    NOT_SELECTED,
     BaselineResult,
     LayerResult,
     ProbeData,
     is_output,
 )
+from probekit.evaluation.results.quote import quote_line, quote_of_curve
 from probekit.evaluation.results.surface_note import nuisance_note
 from probekit.evaluation.results.verdict import verdict
 from probekit.evaluation.results.wording import (
@@ -29,7 +29,6 @@ from probekit.evaluation.results.wording import (
     number_text,
     position_name,
     quick_note,
-    selected,
 )
 from probekit.evaluation.scores.bootstrap import groups_note
 from probekit.evaluation.scores.permutation import permuted_texts
@@ -214,7 +213,7 @@ def footnotes(data: ProbeData) -> list[str]:
 def every_note(data: ProbeData) -> list[Note]:
     """What there is to say of a curve, by rank; within a rank in this order."""
     parts: list[tuple[str, int, Callable[[ProbeData], str]]] = [
-        ("best layer", ALWAYS, _best_note),
+        ("quote", ALWAYS, _quote_note),
         ("nuisance", ALWAYS, nuisance_note),
         ("baselines", ALWAYS, _lead_note),
         ("mean and last token", ALWAYS, _pooled_note),
@@ -242,32 +241,10 @@ def curve_report(data: ProbeData) -> TableReport:
     return TableReport(title(data), lines, _rows(data), [*marks(data), *(note.text for note in every_note(data))], best)
 
 
-def _best_note(data: ProbeData) -> str:
+def _quote_note(data: ProbeData) -> str:
     """The score to quote, what selected it, and what speaks against it."""
     against = "; ".join(cautions(data))
-    return f"{_score_note(data)}{f' Caution: {against}.' if against else ''}"
-
-
-def _score_note(data: ProbeData) -> str:
-    quoted = data.quoted
-    if quoted is None:
-        return f"{NOT_SELECTED[:1].upper()}{NOT_SELECTED[1:]}."
-    best, score = quoted.layer, f"{metric_name(data.headline)} {quoted.value:.3f}{_with_interval(quoted.interval)}"
-    if best is None:
-        return f"Nested cross-validation: {score}; layer and C are selected inside each fold."
-    score = f"test {score}"
-    what = selected(len(data.layers) > 1, len(best.tried) > 1)
-    if not what:
-        return f"{_name_with_C(best)}: {score}. One layer, one setting: nothing was selected."
-    return f"Best: {_name_with_C(best)}, {score}; {what} selected on validation."
-
-
-def _name_with_C(layer: LayerResult) -> str:
-    return layer.place + ("" if layer.C is None else f" (C = {layer.C:g})")
-
-
-def _with_interval(ends: Sequence[float] | None) -> str:
-    return "" if ends is None else f", 95% interval {interval_text(ends)}"
+    return f"{quote_line(quote_of_curve(data))}{f' Caution: {against}.' if against else ''}"
 
 
 def _lead_note(data: ProbeData) -> str:

@@ -499,3 +499,13 @@ def _absent(layout: ModuleLayout) -> Mapping[str, str]:
     if layout.ln_final is None:
         absent["ln_final"] = "no norm after the last block was found; take resid_post"
     return absent
+
+
+def parameters_by_part(model: AdaptedModel) -> dict[str, int]:
+    """How many parameters each part has; a tied weight, or a block that layers share, counts once."""
+    base: Any = model.hf.base_model
+    sizes = {id(weight): weight.numel() for weight in model.hf.parameters()}
+    embedding = {id(weight) for weight in base.get_submodule(model.layout.embed).parameters()}
+    blocks = {id(weight) for path in model.layout.blocks for weight in base.get_submodule(path).parameters()}
+    groups = {"token embedding": embedding, "blocks": blocks, "other": sizes.keys() - embedding - blocks}
+    return {part: sum(sizes[key] for key in keys) for part, keys in groups.items()}

@@ -17,6 +17,7 @@ from probekit.charts.curves import (
 from probekit.charts.palette import BLUE, GREEN, GREY, INK, PALETTE, RED
 from probekit.charts.references import CONTROL, RANDOM, ReferenceScores, comparisons
 from probekit.evaluation.results.data import LayerResult, ProbeData
+from probekit.evaluation.results.quote import quote_line, quote_of_curves
 from probekit.evaluation.results.report import curve_report, marks
 from probekit.evaluation.results.wording import interval_text, number_text
 from probekit.report.parts import Lines, PageTable, Part, Picture
@@ -79,7 +80,8 @@ def together_section(several: Sequence[tuple[str, ProbeData]], number: int = 0) 
         rows.append(row)
     name = "curves" if number == 0 else f"curves-{number + 1}"
     table = PageTable(without_empty_columns(rows), left=3, wraps=True)
-    return Section(name, f"Curves by {metric}", html_of([_picture(chart, legend), table]))
+    quotation = Lines([quote_line(quote_of_curves([data for _, data in several]))], "lead")
+    return Section(name, f"Curves by {metric}", html_of([quotation, _picture(chart, legend), table]))
 
 
 def _picture(chart: LineChart, legend: list[tuple[str, str, str]]) -> Picture:

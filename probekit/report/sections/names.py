@@ -18,7 +18,7 @@ Home = Literal["summary", "controls", "table"]
 def notes_of(data: ProbeData, home: Home) -> list[str]:
     """The notes that a section tells: each note has one home on the page.
 
-    What may change or qualifies the conclusion is in the summary, which has the best layer in its first sentence;
+    What may change or qualifies the conclusion is in the summary, which begins with what to quote and the cautions;
     control tasks and code lengths are explained where they are drawn; the rest is under the table.
     """
     drawn = {
@@ -29,9 +29,9 @@ def notes_of(data: ProbeData, home: Home) -> list[str]:
     def home_of(note: Note) -> Home:
         if drawn.get(note.subject):
             return "controls"
-        return "summary" if note.rank < AT_LENGTH and note.subject != "best layer" else "table"
+        return "summary" if note.rank < AT_LENGTH else "table"
 
-    return [note.text for note in every_note(data) if home_of(note) == home]
+    return [note.text for note in every_note(data) if note.subject != "quote" and home_of(note) == home]
 
 
 def ticks_of(data: ProbeData) -> dict[float, str]:

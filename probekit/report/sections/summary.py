@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from probekit.causal.data import CausalData
 from probekit.causal.results.report import causal_conclusion
 from probekit.evaluation.results.cautions import cautions
-from probekit.evaluation.results.data import NOT_SELECTED, ProbeData
+from probekit.evaluation.results.data import ProbeData
+from probekit.evaluation.results.quote import quote_line, quote_of_curve
 from probekit.evaluation.results.verdict import standing_of, verdict
-from probekit.evaluation.results.wording import interval_text, metric_name, position_name
+from probekit.evaluation.results.wording import position_name
 from probekit.report.parts import Facts, Heading, Items, Lines, Part
 from probekit.report.render import html_of
 from probekit.report.section import Section
@@ -33,26 +34,16 @@ def summary_section(data: ProbeData, causal: Sequence[tuple[str, CausalData]]) -
 
 
 def _answer(data: ProbeData) -> str:
-    """One or two sentences: the score to quote, where, and how sure it is."""
-    label, model, metric = _name(data.meta["label"]), _name(data.meta["model"]), metric_name(data.headline)
+    """The score to quote, of what, and what it is ahead of or tied with."""
+    line = quote_line(quote_of_curve(data))
+    if data.quoted is None:
+        return f"{line} The curve below shows all layers on test."
+    label, model = _name(data.meta["label"]), _name(data.meta["model"])
     tied = [layer.place for layer in data.layers if layer.in_best_set and layer is not data.selected]
-    quoted = data.quoted
-    if quoted is None:
-        return f"{NOT_SELECTED[:1].upper()}{NOT_SELECTED[1:]}; the curve below shows all layers on test."
-    value = quoted.value
-    within = "" if quoted.interval is None else f" (95% interval {interval_text(quoted.interval)})"
     is_ahead = standing_of(data) == "ahead"
     ahead = f" It is ahead of the best baseline, {data.meta['lead']['baseline']}." if is_ahead else ""
-    if quoted.layer is None:
-        return (
-            f"Nested cross-validation predicts {label} from {model} with {metric} {value:.3f}{within}; layer and C are "
-            f"selected inside each fold.{ahead}"
-        )
-    what = f"The probe of {quoted.place} predicts {label} with test {metric} {value:.3f}{within}.{ahead}"
-    if len(data.layers) == 1:
-        return what
-    others = f" Statistically tied with the best on test: {listed(tied, most=6)}." if tied else ""
-    return f"{what} Validation selected this layer; test was used once.{others}"
+    others = f" Statistically tied with the best on test: {listed(tied, most=6)}." if tied and data.quoted.layer else ""
+    return f"{line} The probe predicts {label} from {model}.{ahead}{others}"
 
 
 def _name(name: object) -> str:

@@ -125,7 +125,7 @@ def test_a_planted_head_is_selected_and_the_only_one_above_chance() -> None:
     assert [(one.position, i) for one in results.heads for i, p in enumerate(one.corrected) if (p or 0) <= 0.05] == [
         ("2", 1)
     ]
-    assert "Best (*): head 2, z.1" in results.summary()
+    assert ", at head 2, z.1 (*)" in results.summary()
     assert "1 of 12 cells are above chance" in results.summary()
 
 

@@ -283,7 +283,7 @@ def test_of_equals_on_test_the_chosen_place_is_no_optimism(results):
 def test_a_procedure_without_an_interval_is_shown(results):
     whole = {"metrics": {"accuracy": 0.75}, "intervals": {}, "layers": []}
     text = with_meta(results, procedure=whole, folds=3).summary()
-    assert "Nested cross-validation: accuracy 0.750; layer and C" in text
+    assert "Quote: nested cross-validation accuracy 0.750; layer and C" in text
 
 
 def test_the_lead_over_the_best_baseline_is_that_of_shared_resamples(results, world):
@@ -339,7 +339,7 @@ def test_the_footer_has_six_lines_at_most_and_names_what_it_leaves_out(results):
     assert len(footnotes(results)) == MOST_NOTES == 6
     notes = footnotes(full)
     assert len(notes) == MOST_NOTES
-    assert notes[0].startswith("Best: ")
+    assert notes[0].startswith("Quote: ")
     assert "Audit: one; two; three; four; five." in notes
     left = [note.subject for note in every_note(full) if note.text not in notes and note.subject != "few negatives"]
     assert notes[-1].endswith(f": {', '.join(left)}.")
