@@ -5,7 +5,7 @@ Axes: N rows, T targets.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,11 +51,13 @@ class ProblemSet:
         labels: the label columns.
         weightings: float64 [N], not negative, each; 0 leaves a row out. None gives every row the weight 1.
         problems: the fits.
+        kept: where a solver keeps what the next set on the same features needs, too; None to keep nothing.
     """
 
     labels: tuple[Labels, ...]
     weightings: tuple[np.ndarray | None, ...]
     problems: tuple[Problem, ...]
+    kept: dict[Any, Any] | None = None
 
 
 def every_problem(
@@ -100,6 +102,7 @@ def subset(problems: ProblemSet, which: Sequence[int]) -> ProblemSet:
         tuple(problems.labels[i] for i in labels),
         tuple(problems.weightings[i] for i in weightings),
         tuple(Problem(labels[p.label], weightings[p.weighting], p.C) for p in chosen),
+        problems.kept,
     )
 
 

@@ -5,7 +5,7 @@ Axes: N examples, D width.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ class LayerFits:
         probe: unfitted; copied for each fit.
         grid: the problems, of which some or all were fitted.
         probes: those that were fitted, by their key in the grid.
+        kept: what the solver keeps for more fits of the same rows.
     """
 
     X: Features | ByMask
@@ -39,6 +40,7 @@ class LayerFits:
     probe: Any
     grid: FitGrid
     probes: dict[Key, Any]
+    kept: dict[Any, Any] = field(default_factory=dict)
 
     def by_features(self, keys: Sequence[Key]) -> list[tuple[Any, list[Key]]]:
         """The features that these fits read, and the fits; one pair unless the features depend on the mask."""
@@ -115,11 +117,13 @@ def fit_layers(X: Features | ByMask, wanted: Sequence[WantedFits]) -> list[Layer
         if rows is None:
             rows = rows_of[fitted.tobytes()] = take_rows(X, fitted)
         sets = [problems_at(wanted[number].grid, wanted[number].keys) for number in numbers]
-        probes = iter(first.probe.fit_many(rows, sets[0] if len(sets) == 1 else concatenated(sets)))
+        kept: dict[Any, Any] = {}
+        problems = replace(sets[0] if len(sets) == 1 else concatenated(sets), kept=kept)
+        probes = iter(first.probe.fit_many(rows, problems))
         for number in numbers:
             each = wanted[number]
             own = {key: next(probes) for key in each.keys}
-            found[number] = LayerFits(X, rows, each.probe, each.grid, own)
+            found[number] = LayerFits(X, rows, each.probe, each.grid, own, kept)
     return [found[number] for number in range(len(wanted))]
 
 
@@ -130,8 +134,10 @@ def fit_more(fits: LayerFits, keys: Sequence[Key]) -> LayerFits:
         return fits
     found, fitted = dict(fits.probes), fits.grid.protocol.fitted
     for X, own in fits.by_features(missing):
-        rows = take_rows(X, fitted) if isinstance(fits.X, ByMask) else fits.rows
-        found |= zip(own, fits.probe.fit_many(rows, problems_at(fits.grid, own)), strict=True)
+        rows, problems = fits.rows, replace(problems_at(fits.grid, own), kept=fits.kept)
+        if isinstance(fits.X, ByMask):
+            rows, problems = take_rows(X, fitted), replace(problems, kept=None)
+        found |= zip(own, fits.probe.fit_many(rows, problems), strict=True)
     return replace(fits, probes=found)
 
 

@@ -17,7 +17,7 @@ Axes: N rows, D features, P problems, M rows that count in a Hessian.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -49,6 +49,8 @@ POOR = 0.2  # share of a Newton step that shows the factor to be poor
 ENOUGH = 0.3  # share of the slope that a full step must decrease the objective by
 FIRST_RUNG = 400.0  # C times the mean squared length of the rows, up to which a fit from 0 is direct
 APART = 10.0  # between rungs
+OFF = 1e-8  # share of its diagonal that K in float32 is off by (measured at 3,200 x 4,096)
+MARGIN = 20.0  # the gaps that this left were 2 to 20 times the estimate (measured)
 RUNG = 0.1  # relative gap at which a rung is left
 
 NARROW = torch.float32
@@ -119,6 +121,17 @@ class Primal:
         Z = self._exact if exact else self._narrow
         w = u.to(Z.dtype)
         return torch.cat(list(self._by_thread(lambda rows: (Z[rows] @ w).double(), len(Z))))
+
+    def exact_scores(self, u: Tensor) -> Tensor:
+        """Z u [N]."""
+        return self.scores(u, exact=True)
+
+    def is_due(self, task: "BinaryProblem", at: "Iterate", gap: float, tol: float) -> bool:
+        """Whether to compute the scores anew, which are summed up step by step: at the end."""
+        return gap <= tol
+
+    def forget(self) -> None:
+        """Begin with scores that may be off."""
 
     def _sum(self, weights: Tensor, exact: bool = False) -> Tensor:
         """Z' weights [D]."""
@@ -194,30 +207,61 @@ class Primal:
         return g - (self._low.T @ solved(self._L, self._low @ g.to(self._low.dtype))).double()
 
 
-class Kernel:
-    """K [N, N] in float64, and the factor of one Hessian. `columns` yields Z in float64, some columns at a time.
+class TooFewDigits(ArithmeticError):
+    """In float32, K is not positive: the rows are of low rank."""
 
-    Only features `of_one_size` let float32 hold K, and a factor serve several values of C (measured on raw features of
-    which two are 1e4 times as large: 231 steps for 10).
+
+@dataclass(frozen=True, eq=False)
+class RowFactor:
+    """The factor of one Hessian in the rows that count; see `Kernel.factor`.
+
+    Attributes:
+        rows: their numbers.
+        left: the numbers of the others.
+        root: the roots of their weights.
+        mean: their shares of all weights.
+        K_mean: of each, its product with the weighted mean.
+        K_left: their products with the others.
+        L: the Cholesky factor.
+    """
+
+    rows: Tensor
+    left: Tensor
+    root: Tensor
+    mean: Tensor
+    K_mean: Tensor
+    K_left: Tensor
+    L: Tensor
+
+
+class Kernel:
+    """K [N, N], and the factor of one Hessian. `columns` yields Z in float64, some columns at a time.
+
+    Features `of_one_size` let a factor serve several values of C (measured on raw features of which two are 1e4 times
+    as large: 231 steps for 10) and, unless they are in float64, float32 hold K. There K is off, and with it scores that
+    sum up K's products: at random labels and C = 1e4 the gap was 3e-3 (measured). So the scores are computed anew from
+    the rows when the rest of the way is short.
     """
 
     rough = False
 
-    def __init__(self, n: int, columns: Callable[[], Iterator[Tensor]], of_one_size: bool):
+    def __init__(self, n: int, columns: Callable[[], Iterator[Tensor]], of_one_size: bool, wide: bool):
         self._columns, self.of_one_size = columns, of_one_size
+        self._is_off = of_one_size and not wide
         # measured on one core
         factor, step = 5e-4 + 1e-8 * n**2 + 1e-11 * n**3, 1e-3 + 1e-9 * n**2
         self.patience = max(2.0, factor / step)
-        # float64: K in float32 left a gap of 1.1e-6 (measured)
-        self._K = torch.zeros(n, n, dtype=torch.float64)
+        self._K = torch.zeros(n, n, dtype=NARROW if self._is_off else torch.float64)
         for Z in columns():
-            self._K += gram(Z.T)
-        self._narrow = self._K.to(NARROW) if self.of_one_size else None
-        self.size = float(self._K.diagonal().mean())
+            self._K += gram(Z.T.to(self._K.dtype))
+        self._now: RowFactor | None = None
+        self._first: tuple[float, RowFactor] | None = None  # of the weights 0, and its C
+        self._size = self._K.diagonal().double()
+        self.size = float(self._size.mean())
 
     def zero(self) -> Tensor:
         """The multipliers 0 [N]."""
-        return self._K.new_zeros(len(self._K))
+        return torch.zeros_like(self._size)
 
     def weights(self, u: Tensor) -> Tensor:
         """The weights [P, D] of multipliers [P, N]."""
@@ -225,48 +269,81 @@ class Kernel:
 
     def scores(self, u: Tensor, exact: bool) -> Tensor:
         """K u [N]."""
-        return self._K @ u
+        return (self._K @ u.to(self._K.dtype)).double()
+
+    def exact_scores(self, u: Tensor) -> Tensor:
+        """K u [N], in float64: where K is in float32, from the rows themselves."""
+        if not self._is_off:
+            return self.scores(u, exact=True)
+        self._known = u
+        return sum(((u @ Z) @ Z.T for Z in self._columns()), torch.zeros_like(u))
+
+    def is_due(self, task: "BinaryProblem", at: "Iterate", gap: float, tol: float) -> bool:
+        """Whether to compute the scores anew: at the end.
+
+        Where K is in float32, if its error on the way since the last time matters, and does not on the rest of the way.
+        """
+        if not self._is_off:
+            return gap <= tol
+        way = at.u if self._known is None else at.u - self._known
+        error = task.C * OFF * self.size
+        off = MARGIN * 0.5 * error**2 * float(way @ way) * float(at.h @ at.h) * self.size / at.f
+        return off > tol and gap * off <= tol
+
+    def forget(self) -> None:
+        """Begin with scores that may be off."""
+        self._known: Tensor | None = None
 
     def inner(self, u: Tensor, d: Tensor, scores: Tensor) -> float:
-        """Return u'K d."""
-        return float(u @ scores)
+        """Return u'K d.
+
+        Raises:
+            TooFewDigits: u'K u is negative.
+        """
+        product = float(u @ scores)
+        if product < 0 and u is d and self._is_off:
+            raise TooFewDigits
+        return product
 
     def gradient(self, u: Tensor, pull: Tensor, exact: bool) -> tuple[Tensor, Tensor]:
         """The multipliers of w + Z' pull, and their dual."""
         g = u + pull
-        return g, self._K @ g
+        return g, self.scores(g, exact)
 
     def begin(self, h: Tensor, C: float) -> None:
-        """Factor the Hessian at w = 0."""
+        """Factor the Hessian at w = 0; where a factor serves several, one for all labels: h differs by a multiple."""
+        if self.of_one_size and self._first is not None and self._first[0] == C:
+            self._now = self._first[1]
+            return
         self.factor(h, C, precise=False)
+        assert self._now is not None
+        self._first = C, self._now
 
     def refactor(self, C: float) -> bool:
         """Keep the last factor, whatever its C: with L-BFGS it serves several (measured: three factors for nine)."""
-        return self.of_one_size and hasattr(self, "_L")
+        return self.of_one_size and self._now is not None
 
     def factor(self, h: Tensor, C: float, precise: bool) -> None:
         """Factor B = I + root K_c root over the rows that count, with K_c centred at their mean under h."""
         W, n = C * h, len(h)
         mean = W / W.sum().clamp_min(1e-300)
-        Km = self._K @ mean
-        self._rows = rows = rows_that_count(W, (self._K.diagonal() - 2 * Km + mean @ Km).clamp_min(0))
+        Km = self.scores(mean, exact=True)
+        rows = rows_that_count(W, (self._size - 2 * Km + mean @ Km).clamp_min(0))
         counts = torch.zeros(n, dtype=torch.bool).index_fill_(0, rows, True)
-        self._left = torch.nonzero(~counts)[:, 0]
+        left = torch.nonzero(~counts)[:, 0]
         W = torch.where(counts, W, 0.0)
         mean = W / W.sum().clamp_min(1e-300)
-        Km = self._K @ mean
-        self._root, self._mean, self._Km = W[rows].sqrt(), mean[rows], Km[rows]
-        K = self._K if precise or self._narrow is None else self._narrow
-        K = K if len(rows) == n else K[rows]
-        self._K_left = K[:, self._left]
-        B = K.clone() if len(rows) == n else K[:, rows]
-        a, root = (self._Km - 0.5 * (mean @ Km)).to(B.dtype), self._root.to(B.dtype)
-        B.sub_(a).sub_(a[:, None]).mul_(root).mul_(root[:, None])
+        Km = self.scores(mean, exact=True)
+        own = self._K if len(rows) == n else self._K[rows]
+        dtype = torch.float64 if precise else own.dtype
+        B = own.to(dtype, copy=True) if len(rows) == n else own[:, rows].to(dtype)
+        a, root = (Km[rows] - 0.5 * (mean @ Km)).to(dtype), W[rows].sqrt()
+        B.sub_(a).sub_(a[:, None]).mul_(root.to(dtype)).mul_(root.to(dtype)[:, None])
         L = factored(B if precise else B.to(NARROW))
         if L is None:
             self.factor(h, C, precise=True)
         else:
-            self._L = L
+            self._now = RowFactor(rows, left, root, mean[rows], Km[rows], own[:, left], L)
 
     def solve(self, g: Tensor) -> Tensor:
         """The multipliers u of the inverse Hessian times Z'g, where g sums to 0: (I + W K_c) u = g, W = root^2.
@@ -274,11 +351,13 @@ class Kernel:
         With W = 0 where a row does not count, u is g there, and root B^-1 (g / root - root K_c g_left) elsewhere.
         Woodbury's g - root B^-1 root K_c g would be a difference of nearly equal numbers where W K is large.
         """
-        u, own, left = g.clone(), g[self._rows], g[self._left]
-        q = (self._K_left @ left.to(self._K_left.dtype)).double()
-        q -= self._mean @ q + (self._Km - self._mean @ self._Km) * left.sum()
-        each = self._root * solved(self._L, own / self._root - self._root * q).double()
-        u[self._rows] = each - self._mean * (u[self._left].sum() + each.sum())
+        now = self._now
+        assert now is not None
+        u, own, left = g.clone(), g[now.rows], g[now.left]
+        q = (now.K_left @ left.to(now.K_left.dtype)).double()
+        q -= now.mean @ q + (now.K_mean - now.mean @ now.K_mean) * left.sum()
+        each = now.root * solved(now.L, own / now.root - now.root * q).double()
+        u[now.rows] = each - now.mean * (u[now.left].sum() + each.sum())
         return u
 
 
@@ -326,21 +405,36 @@ def solve_binary(
         BinaryProblem(objective.labels[:, problem.label].double(), weights, C)
         for problem, C in zip(problems.problems, objective.C.tolist(), strict=True)
     ]
-    system: System = Kernel(n, columns, standardise) if n <= d else primal()
+    kept = {} if problems.kept is None else problems.kept
+    system: System = (
+        kept[standardise] if standardise in kept else Kernel(n, columns, standardise, exact) if n <= d else primal()
+    )
+    if isinstance(system, Kernel):
+        kept[standardise] = system
     iterates: dict[int, Iterate] = {}
     n_iter = torch.zeros(len(tasks), dtype=torch.int64)
-    for which in by_rising_C(problems):
+
+    def follow(which: Sequence[int]) -> None:
+        """Solve the problems of one label column along the path."""
         at, before = origin(tasks[which[0]], system.zero()), 0.0
         for p in which:
             rungs = (
                 between(before, tasks[p].C, system.size) if isinstance(system, Kernel) and system.of_one_size else []
             )
+            n_iter[p] = 0
             for C in [*rungs, tasks[p].C]:
                 task, is_rung = replace(tasks[p], C=C), C < tasks[p].C
                 aim = RUNG if is_rung else ROUNDING if exact else AIM * tol
                 at, steps = descend(system, task, rescaled(system, task, at), aim, max_iter - int(n_iter[p]))
                 n_iter[p] += steps
             iterates[p], before = at, tasks[p].C
+
+    for which in by_rising_C(problems):
+        try:
+            follow(which)
+        except TooFewDigits:
+            system = kept[standardise] = Kernel(n, columns, standardise, wide=True)
+            follow(which)
 
     def again(missed: Tensor, found: Certified, sharper: float) -> tuple[Tensor, Tensor]:
         nonlocal system
@@ -351,7 +445,7 @@ def solve_binary(
         more = torch.zeros_like(missed)
         for i, p in enumerate(missed.tolist()):
             at, task, left = iterates[p], tasks[p], max_iter - int(n_iter[p])
-            at = iterate_at(task, at.u, system.scores(at.u, exact=True), at.b, float(at.u @ at.u))
+            at = iterate_at(task, at.u, system.exact_scores(at.u), at.b, float(at.u @ at.u))
             iterates[p], more[i] = descend(system, task, at, sharper, left, precise=True)
         return unknowns(missed), more
 
@@ -558,17 +652,18 @@ def descend(
     """
     exact = precise or not system.rough
     slope, factor = slope_at(system, task, at, exact), _Factor(system, precise)
+    system.forget()
     best, idle, checks, n_iter = (at, slope), 0, 0, 0
     factor.begin(at, task.C)
     while n_iter < max_iter and idle < PATIENCE and checks < CHECKS:
         gap = slope.gap(at.f)
-        if gap <= tol or (not exact and factor.slow and gap <= ROUGH * tol):
-            exact = True
-            at = iterate_at(task, at.u, system.scores(at.u, exact), at.b, at.square)  # they were summed up step by step
+        if system.is_due(task, at, gap, tol) or (not exact and factor.slow and gap <= ROUGH * tol):
+            exact, s = True, system.exact_scores(at.u)  # they were summed up step by step
+            at = iterate_at(task, at.u, s, at.b, system.inner(at.u, at.u, s))
             slope, checks = slope_at(system, task, at, exact), checks + 1
             best, gap = (at, slope), slope.gap(at.f)
-            if gap <= tol:
-                break
+        if gap <= tol:
+            break
         if factor.is_stale(gap, tol):
             factor.renew(at, task.C)
         new, step, t = _step(system, task, at, slope, factor.direction(slope), exact)
