@@ -45,6 +45,7 @@ FLAT = 1e-10  # relative decrease below which the objective has too few digits t
 PATIENCE = 6  # steps without progress after which only rounding is left
 ROUGH = 100  # times the tolerance, where slow progress may be the rounding of float32
 CHECKS = 4  # recomputations of scores that may show a bound to be rounding
+BRIEF = 5  # factors in a row that served one step each, after which they lack digits
 POOR = 0.2  # share of a Newton step that shows the factor to be poor
 ENOUGH = 0.3  # share of the slope that a full step must decrease the objective by
 FIRST_RUNG = 400.0  # C times the mean squared length of the rows, up to which a fit from 0 is direct
@@ -208,7 +209,7 @@ class Primal:
 
 
 class TooFewDigits(ArithmeticError):
-    """In float32, K is not positive: the rows are of low rank."""
+    """K in float32 will not do: it is not positive (rows of low rank), or off by more than the objective."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,12 +283,17 @@ class Kernel:
         """Whether to compute the scores anew: at the end.
 
         Where K is in float32, if its error on the way since the last time matters, and does not on the rest of the way.
+
+        Raises:
+            TooFewDigits: the error is larger than the objective.
         """
         if not self._is_off:
             return gap <= tol
         way = at.u if self._known is None else at.u - self._known
         error = task.C * OFF * self.size
         off = MARGIN * 0.5 * error**2 * float(way @ way) * float(at.h @ at.h) * self.size / at.f
+        if off > 1:
+            raise TooFewDigits
         return off > tol and gap * off <= tol
 
     def forget(self) -> None:
@@ -594,6 +600,7 @@ class _Factor:
         self.pairs: list[tuple[Tensor, Tensor, float]] = []
         self._logs: list[float] = []  # of the contraction of the gradient, step by step
         self._failed, self._precise, self._is_new = False, precise, False
+        self._brief = 0  # factors in a row that served one step
 
     def begin(self, at: Iterate, C: float) -> None:
         if at.square == 0:
@@ -603,6 +610,8 @@ class _Factor:
             self.renew(at, C)
 
     def renew(self, at: Iterate, C: float) -> None:
+        self._brief = self._brief + 1 if len(self._logs) == 1 else 0
+        self._precise |= self._brief >= BRIEF
         self.system.factor(at.h, C, self._precise)
         self.pairs, self._logs, self._failed, self._is_new = [], [], False, True
 

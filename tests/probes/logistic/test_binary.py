@@ -293,6 +293,21 @@ def test_where_float32_holds_the_kernel_matrix_the_rows_correct_it(monkeypatch):
     assert taken_up
 
 
+def test_rows_near_a_subspace_take_few_factors(monkeypatch):
+    """Random labels at C = 1e6: K in float32 is off by more than the objective, and factors in float32 serve one step.
+
+    With these it took 500 factors, and did not converge.
+    """
+    factors, factor = [], binary.Kernel.factor
+    monkeypatch.setattr(binary.Kernel, "factor", lambda self, *a, **k: factors.append(factor(self, *a, **k)))
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(300, 75)) @ rng.normal(size=(75, 450)) + 0.003 * rng.normal(size=(300, 450))
+    problems = every_problem([Labels(rng.integers(0, 2, 300))], [1e-2, 1.0, 1e2, 1e6])
+    found = solve_logistic(torch.from_numpy(X.astype(np.float32)), problems)
+    assert found.converged.all()
+    assert len(factors) <= 40
+
+
 def test_later_labels_on_the_same_rows_take_the_kernel_matrix_and_the_first_factor_that_were_kept(monkeypatch):
     made, make = [], binary.Kernel.__init__
     monkeypatch.setattr(binary.Kernel, "__init__", lambda self, *a: made.append(make(self, *a)))
