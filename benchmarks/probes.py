@@ -5,6 +5,8 @@
     python benchmarks/probes.py --section columns   what 1, 5 and 100 fits over the same features cost
     python benchmarks/probes.py --section layers    10k and 67k rows x 13 layers x 5 C, ours alone
     python benchmarks/probes.py --section stream    5 million rows of a store, with the peak of memory
+    python benchmarks/probes.py --section wide      `train_probes` at the width of a model of 8 billion weights, and a
+                                                    bare sweep of lbfgs over the same values of C
 
 Unset OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE first, if your machine sets them. With --threads 2 the times are those of
 the clock, and scikit-learn runs as it is fastest on two cores: one BLAS thread a worker, two workers over the values of
@@ -33,7 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from joblib import Parallel, delayed
-from probe_cases import CASES, FIVE, Case, Fit, fits, objective, online_code
+from probe_cases import CASES, FIVE, NINE, Case, Fit, fits, objective, online_code
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
@@ -257,6 +259,60 @@ def stream(args: argparse.Namespace) -> None:
     )
 
 
+def wide(args: argparse.Namespace) -> None:
+    """Activations of a power-law spectrum with two massive dimensions, 4,000 rows of 4,096; 3,200 rows train."""
+    from probekit import load_activations, train_probes
+
+    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", ".")) as folder:
+        labels = _write_wide(Path(folder), args.layers)
+        made = [folder, "--labels", f"{folder}/labels.csv", "--n-layers", str(args.layers + 1), "--out"]
+        command = [sys.executable, "-m", "probekit", "import", *made, f"{folder}/store", "--quiet"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        acts = load_activations(f"{folder}/store")
+        train = acts.task.splits == "train"
+
+        def sweep() -> None:
+            for place in acts:
+                X = acts[place].float().numpy()[train]
+                scale = X.std(axis=0)
+                X = (X - X.mean(axis=0)) / np.where(scale > 0, scale, 1)
+                scikit_learn("lbfgs", np.float32)([Fit(X, labels[train], C) for C in NINE], args.threads)
+
+        def ours(quick: bool) -> None:
+            train_probes(acts, layers="all", quick=quick, progress=False)
+
+        train_probes(acts, layers=[0], quick=True, progress=False)
+        for _ in range(args.runs):
+            bare = timed(sweep, threads=args.threads)[0]
+            quick, default = (timed(ours, how, threads=args.threads)[0] for how in (True, False))
+            ratios = f"{quick / bare:.2f} and {default / bare:.2f} times the sweep"
+            print(
+                f"{args.layers} layers: sweep {bare:.1f} s, quick {quick:.1f} s, default {default:.1f} s: {ratios}",
+                flush=True,
+            )
+
+
+def _write_wide(folder: Path, n_layers: int) -> np.ndarray:
+    """Features of each layer into resid_pre.LAYER.npy, texts and labels into labels.csv; the labels."""
+    rng, n, d, rank = np.random.default_rng(0), 4_000, 4_096, 1_500
+    labels = rng.integers(0, 2, n)
+    shared = rng.standard_normal((n, rank), np.float32) * (np.arange(1, rank + 1) ** -0.45).astype(np.float32)
+    common = rng.standard_normal((rank, d), np.float32)
+    for layer in range(n_layers):
+        X = shared @ (common + 0.5 * rng.standard_normal((rank, d), np.float32))
+        X += 0.3 * rng.standard_normal((n, d), np.float32)
+        along = rng.standard_normal(d, np.float32)
+        strength = 6 * np.sin(np.pi * (33 * layer / n_layers + 2) / 40)
+        X += np.outer((labels - 0.5) * strength, along / np.linalg.norm(along))
+        X[:, 7] += 800
+        X[:, 11] *= 60
+        np.save(folder / f"resid_pre.{layer}.npy", X.astype(np.float16))
+    words = [" ".join(rng.choice(["alpha", "beta", "gamma", "delta", "epsilon"], 8)) for _ in range(n)]
+    rows = [f"{text} {i},{label}" for i, (text, label) in enumerate(zip(words, labels.tolist(), strict=True))]
+    (folder / "labels.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    return labels
+
+
 def _write_rows(folder: Path, n: int) -> np.ndarray:
     """Features into resid_pre.0.npy and labels that follow them into labels.npy, some at a time; the labels."""
     rng, truth = np.random.default_rng(0), np.random.default_rng(1).normal(size=768)
@@ -274,7 +330,7 @@ def _write_rows(folder: Path, n: int) -> np.ndarray:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--section", choices=["cases", "columns", "layers", "stream"], default="cases")
+    parser.add_argument("--section", choices=["cases", "columns", "layers", "stream", "wide"], default="cases")
     parser.add_argument("--only", default="", help="cases whose names contain this")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--threads", type=int, choices=[1, 2], default=2)
@@ -282,10 +338,12 @@ def main() -> None:
     parser.add_argument("--same-gap", action="store_true", help="lbfgs to our gap in every case of two classes")
     parser.add_argument("--patience", type=float, default=120, help="seconds that a fit of lbfgs to our gap may take")
     parser.add_argument("--rows", type=int, default=5_000_000, help="of --section stream")
+    parser.add_argument("--layers", type=int, default=33, help="of --section wide")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     with threadpool_limits(args.threads):
-        {"cases": cases, "columns": columns, "layers": layers, "stream": stream}[args.section](args)
+        sections = {"cases": cases, "columns": columns, "layers": layers, "stream": stream, "wide": wide}
+        sections[args.section](args)
 
 
 if __name__ == "__main__":
