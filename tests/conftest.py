@@ -1,5 +1,3 @@
-import functools
-import importlib.metadata
 import os
 import signal
 from collections.abc import Iterator
@@ -12,7 +10,6 @@ from hypothesis import settings
 
 settings.register_profile("untimed", deadline=None)  # a machine under load is no fault of the code
 settings.load_profile("untimed")
-importlib.metadata.version = functools.cache(importlib.metadata.version)  # each store asked for four, at 5 ms
 SHARED = Path(os.environ.get("PROBEKIT_SHARED", Path(__file__).parents[2] / "shared"))
 
 

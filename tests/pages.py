@@ -13,9 +13,8 @@ serves it until stdin ends: `page PAGE.md EMPTY_FOLDER` runs one page there, in 
 
 import ast
 import csv
-import functools
 import gzip
-import importlib.metadata
+import importlib
 import json
 import os
 import re
@@ -334,7 +333,6 @@ def main() -> None:
     # pictures that nobody sees are made and not drawn, which tests/plots does
     style._lay_out = lambda figure: None
     matplotlib.figure.Figure.savefig = lambda *_, **__: None
-    importlib.metadata.version = functools.cache(importlib.metadata.version)  # reads 5 ms for each of four packages
     use_small_worlds(pytest.MonkeyPatch(), folder / "cache")
     honesty: Any = importlib.import_module("probekit.worlds.honesty")
     honesty.WORLD = with_config(honesty.WORLD, n_layers=2)  # chat.ipynb names a row for each, and probes token by token

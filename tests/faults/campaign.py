@@ -14,8 +14,7 @@ for _pool in ("OMP", "OPENBLAS", "MKL"):
 
 import argparse
 import contextlib
-import functools
-import importlib.metadata
+import importlib
 import io
 import json
 import resource
@@ -783,7 +782,6 @@ def main() -> None:
     _no_shared_locks()
     for name in WARM:
         importlib.import_module(name)
-    importlib.metadata.version = functools.cache(importlib.metadata.version)  # reads 5 ms for each of four packages
     run(None)
     with contextlib.redirect_stderr(io.StringIO()):
         run_command(["ls", "no such folder"])  # so that no child imports what every command needs
