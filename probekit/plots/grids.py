@@ -32,6 +32,7 @@ from probekit.text import printable
 
 COLUMNS = 2  # panels of patching side by side
 PANEL = (4.3, 2.7)  # inches of one, at least
+WIDEST = 16.0  # inches of two panels: the numbers of 20 columns are then 8 points high
 PANEL_TITLE = 9.8  # points
 MOST_GRIDS = 12  # in one picture: 79 inches, drawn in 23 s
 
@@ -200,7 +201,8 @@ def _size(charts: Sequence[CellGrid], columns: int | None = None) -> tuple[float
     sizes = [grid_size(chart, PANEL if columns else LEAST) for chart in charts]
     columns = columns or 1
     rows = [sizes[i : i + columns] for i in range(0, len(sizes), columns)]
-    return max(sum(width for width, _ in row) for row in rows), sum(max(high for _, high in row) for row in rows)
+    wanted = max(sum(width for width, _ in row) for row in rows), sum(max(high for _, high in row) for row in rows)
+    return min(wanted[0], WIDEST), wanted[1]
 
 
 def _draw(charts: Sequence[CellGrid], figure: Figure, title: str | None) -> None:

@@ -52,8 +52,9 @@ def _cell(grid: CellGrid, i: int, j: int, at: tuple[float, float], wide: float) 
     inside = [
         element("rect", class_="back", x=x, y=y, width=wide, height=CELL[0]),
         element("rect", class_=f"{color} cell", x=x, y=y, width=wide, height=CELL[0], fill_opacity=opacity),
-        element("text", cell.text, class_="value mid", x=x + wide / 2, y=y + CELL[0] / 2 + 4),
     ]
+    if cell.text:
+        inside.append(element("text", cell.text, class_="value mid", x=x + wide / 2, y=y + CELL[0] / 2 + 4))
     if cell.framed:
         inside.append(element("rect", class_="frame", x=x + 1.5, y=y + 1.5, width=wide - 3, height=CELL[0] - 3))
     return hot(cell.tip, inside, is_first=i == j == 0)
