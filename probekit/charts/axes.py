@@ -1,10 +1,11 @@
 """Limits and ticks: the y axis fits the curves and their bands, and shows comparisons where that costs little room."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from probekit.charts.curves import Curve, bands, validation_values
+from probekit.charts.lines import Limits
 from probekit.charts.references import CONTROL, ReferenceScores
-from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
+from probekit.evaluation.results.data import ProbeData, is_output
 from probekit.points import base_name
 from probekit.text import printable
 
@@ -22,7 +23,7 @@ _PAD = 0.05  # of the span, above and below
 _RULE = 0.02  # of the span, for the rule of each curve's tied layers
 
 
-def y_limits(curves: Sequence[Curve], others: Sequence[ReferenceScores]) -> tuple[float, float]:
+def y_limits(curves: Sequence[Curve], others: Sequence[ReferenceScores]) -> Limits:
     """The ends of the y axis."""
     least, most = _bounds(curves)
     needed = [value for curve in curves for value in _needed(curve)]
@@ -42,7 +43,7 @@ def y_limits(curves: Sequence[Curve], others: Sequence[ReferenceScores]) -> tupl
     return low - 1.4 * pad - _RULE * (len(curves) - 1) * (high - low), high + pad
 
 
-def widened(low: float, high: float, bounds: tuple[float, float]) -> tuple[float, float]:
+def widened(low: float, high: float, bounds: Limits) -> Limits:
     """The range made at least `SMALLEST_SPAN` long, to both sides where the bounds allow it."""
     least, most = bounds
     high = min(most, high + max(0.0, SMALLEST_SPAN - (high - low)) / 2)
@@ -50,7 +51,7 @@ def widened(low: float, high: float, bounds: tuple[float, float]) -> tuple[float
     return low, max(high, low + SMALLEST_SPAN)
 
 
-def _bounds(curves: Sequence[Curve]) -> tuple[float, float]:
+def _bounds(curves: Sequence[Curve]) -> Limits:
     """The ends of the axis at most; where the best scores are below the usual end, it goes on under them."""
     least, most = BOUNDS.get(curves[0].results.headline, (0.0, 1.0))
     kept = [max(curve.values) for curve in curves]
@@ -69,26 +70,24 @@ def _needed(curve: Curve) -> Iterable[float]:
         yield results.estimate[0]
 
 
-def hidden(curve: Curve, low: float, high: float) -> list[tuple[int, float, LayerResult]]:
-    """(x, value, place) of the scores beyond the ends of the y axis."""
-    return [
-        (x, value, layer)
-        for x, value, layer in zip(curve.xs, curve.values, curve.results.layers, strict=True)
-        if not low <= value <= high
-    ]
+def around(limits: Limits, others: Limits | None) -> Limits:
+    """Limits that hold both."""
+    return limits if others is None else (min(*limits, *others), max(*limits, *others))
 
 
-def x_limits(curves: Sequence[Curve]) -> tuple[float, float]:
-    """The ends of the layer axis."""
-    xs = sorted({x for curve in curves for x in curve.xs})
-    margin = max(0.5, 0.02 * (xs[-1] - xs[0]))
-    return xs[0] - margin, xs[-1] + margin
+def x_limits(xs: Collection[float]) -> Limits:
+    """The ends of an axis of layers."""
+    first, last = min(xs), max(xs)
+    margin = max(0.5, 0.02 * (last - first))
+    return first - margin, last + margin
 
 
-def shown_ticks(xs: Sequence[int], most: int = 30) -> list[int]:
+def shown_ticks(xs: Sequence[float], most: int = 30) -> list[float]:
     """The ticks that get a label: all, or every second, fourth or so, and always the last; never too close."""
+    if any(x % 1 for x in xs):  # shares and not layers, which are few
+        return list(xs)
     step = next(step for step in (1, 2, 4, 10, 20, 50, 10**6) if len(xs) <= most * step and (step != 2 or most < 30))
-    shown: list[int] = [xs[-1]]
+    shown = [xs[-1]]
     for x in reversed(xs[:-1]):
         if x % step == 0 and shown[-1] - x >= max(step / 2, (xs[-1] - xs[0]) / most):
             shown.append(x)

@@ -1,9 +1,9 @@
 """Curves as data: results with a name and a colour, and what a picture reads from results."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from probekit.charts.palette import NAME_LENGTH, short
+from probekit.charts.palette import NAME_LENGTH, PALETTE, short
 from probekit.evaluation.results.coordinates import within_text
 from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
 from probekit.evaluation.results.wording import metric_name, position_name, quick_text
@@ -12,6 +12,8 @@ from probekit.text import printable
 
 METRICS = {"r2": "R²"}
 BAND, POINTWISE, INTERVAL = "95% simultaneous band", "95% pointwise interval", "95% interval"
+MOST_BANDS = 2  # curves whose bands can be told apart
+CURVE_NAME = 56  # letters of a name that was given
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Curve:
     Attributes:
         results: of one curve.
         name: in the legend.
-        color: of everything that belongs to it.
+        color: "#RRGGBB", of everything that belongs to it.
         rank: 0 for the first on these axes.
         is_alone: whether it is the only one there.
         has_band: whether its band is drawn; of three curves or more only the best has one, as theirs mix to mud.
@@ -56,19 +58,6 @@ def x_of(results: ProbeData, layer: LayerResult) -> int:
     if layer.layer is not None and not is_output(results, layer):
         return layer.layer
     return -1 if base_name(layer.point).endswith("embed") else int(results.meta["n_layers"])
-
-
-def visible_runs(values: Sequence[float], low: float, high: float) -> list[range]:
-    """The stretches of consecutive values between the ends of an axis, as ranges of indices.
-
-    A line is drawn through each of them, and every other value is marked at the end that it is beyond: a line to such a
-    value, cut at the axis, would look like data.
-    """
-    found: list[range] = []
-    for i in (i for i, value in enumerate(values) if low <= value <= high):
-        goes_on = bool(found) and found[-1].stop == i
-        found[-1 if goes_on else len(found) :] = [range(found[-1].start if goes_on else i, i + 1)]
-    return found
 
 
 def test_value(results: ProbeData, layer: LayerResult) -> float:
@@ -108,6 +97,23 @@ def interval_of(results: ProbeData, layer: LayerResult) -> tuple[float, float]:
     return layer.intervals.get(results.headline, (value, value))
 
 
+def tick_of(results: ProbeData, layer: LayerResult) -> str:
+    """The name of a place under the axis."""
+    if is_output(results, layer):
+        return "out"
+    return printable(layer.point) if layer.layer is None else str(layer.layer)
+
+
+def ticks_of(several: Sequence[ProbeData]) -> dict[float, str]:
+    """The places of curves on the layer axis; a layer's number comes before the output of a curve that ends there."""
+    names: dict[float, str] = {}
+    for results in several:
+        for layer in results.layers:
+            x, name = float(x_of(results, layer)), tick_of(results, layer)
+            names[x] = name if name.isdigit() else names.get(x, name)
+    return names
+
+
 def place_text(results: ProbeData, layer: LayerResult) -> str:
     """The name of a place, as the table has it."""
     return f"{printable(layer.place)}{' (output)' if is_output(results, layer) else ''}"
@@ -145,3 +151,27 @@ def own_names(several: Sequence[ProbeData]) -> list[str]:
         name = short(", ".join(own), 2 * NAME_LENGTH) if own else f"curve {i + 1}"
         names.append(f"{name} ({i + 1})" if name in names else name)
     return names
+
+
+def named_curves(
+    several: Sequence[ProbeData], names: Sequence[str | None] = (), colors: Sequence[str | None] = ()
+) -> list[Curve]:
+    """The curves with a name and a colour for each: those given, else what they differ in, and the next that is free.
+
+    Of three curves or more only the best has its band.
+    """
+    own = own_names(several) if len(several) > 1 else [""]
+    names, colors = names or [None] * len(several), colors or [None] * len(several)
+    free = [color for color in PALETTE if color not in colors] or list(PALETTE)
+    curves = []
+    for rank, (results, name) in enumerate(zip(several, names, strict=True)):
+        color = colors[rank]
+        if color is None:
+            color = free.pop(0)
+            free.append(color)  # after the last the first comes again
+        text = own[rank] if name is None else short(name, CURVE_NAME)
+        curves.append(Curve(results, text, color, rank, len(several) == 1))
+    if len(curves) <= MOST_BANDS:
+        return curves
+    best = max(curves, key=lambda curve: curve.quoted)
+    return [replace(curve, has_band=curve is best) for curve in curves]

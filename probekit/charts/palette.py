@@ -4,8 +4,8 @@ from probekit.text import printable
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart
 BLUE, GREEN, RED, GREY, INK = "#0072B2", "#009E73", "#D55E00", "#6B6B6B", "#222222"
-PALE_BLUE = "#74B3DA"
-PALETTE = (BLUE, RED, GREEN, "#CC79A7", "#E69F00", "#56B4E9", INK)  # of several curves, in this order
+PINK, ORANGE, SKY, PALE_BLUE = "#CC79A7", "#E69F00", "#56B4E9", "#74B3DA"
+PALETTE = (BLUE, RED, GREEN, PINK, ORANGE, SKY, INK)  # of several curves, in this order
 NAME_LENGTH = 28  # longer names are cut in the middle
 
 

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from probekit.charts.curves import Curve, test_value, x_of
-from probekit.charts.palette import GREEN, GREY, RED, short
+from probekit.charts.lines import Limits, LineLook, MarginLabel, Rule, Series, visible_runs
+from probekit.charts.palette import GREEN, GREY, ORANGE, PINK, RED, short
 
 CONTROL, RANDOM, RESIDUAL = "control task", "random init", "residualised"
-POOLED = {"mean": "#CC79A7", "last": "#E69F00"}  # a probe over a sequence, against one row for each text
+POOLED = {"mean": PINK, "last": ORANGE}  # a probe over a sequence, against one row for each text
+_LOOKS: dict[str, LineLook] = {CONTROL: "dashed", RESIDUAL: "dash-dotted"}  # others are solid
 NAME = 16  # letters of a baseline
 MOST_BASELINES = 8  # that the margin names one by one; of more, those of one name are a range
 
@@ -85,3 +87,48 @@ def _others(curve: Curve) -> list[ReferenceScores]:
         for name, points in found.items()
         if points
     ]
+
+
+def reference_marks(several: Sequence[ReferenceScores], limits: Limits) -> list[Series | Rule]:
+    """The lines of those of which the axis shows a value; ranges of baselines are side by side."""
+    low, high = limits
+    found: list[Series | Rule] = []
+    for each in several:
+        if not each.xs and len(each.values) > 1:
+            first, last = sorted(min(max(value, low), high) for value in each.values)
+            found.append(Rule(first, each.color, to=last, rank=sum(isinstance(mark, Rule) for mark in found)))
+        elif not each.xs and low <= (value := max(each.values)) <= high:
+            found.append(Rule(value, each.color))
+        elif each.xs and visible_runs(each.values, limits):
+            xs = tuple(map(float, each.xs))
+            look = _LOOKS.get(each.name, "solid")
+            found.append(Series(xs, each.values, each.color, look, dots=False, name=each.name))
+    return found
+
+
+def margin_labels(each: ReferenceScores, limits: Limits, is_alone: bool) -> list[MarginLabel]:
+    """Its name at its right end, and a note at each end of the axis that it leaves, at whatever layer.
+
+    What is beyond the axis throughout is noted with all its values. Of lines that belong to one of several curves, only
+    those across the axes have their names there.
+    """
+    low, high = limits
+    first, last = each.values[0], each.values[-1]
+    is_range, labels = not each.xs and len(each.values) > 1, []
+    end = (first + last) / 2 if is_range else last
+    if low <= end <= high and (is_alone or not each.xs):
+        number = "" if each.xs else f"{first:z.2f} to {last:z.2f}" if is_range else f"{end:z.3f}"
+        labels.append(MarginLabel(end, each.name, each.color, number, None if each.xs else "dotted"))
+    if (most := max(each.values)) > high:
+        labels.append(MarginLabel(most, f"↑ {each.name} {_beyond(each, 'up to', limits)}", each.color, look="above"))
+    if (least := min(each.values)) < low:
+        labels.append(MarginLabel(least, f"↓ {each.name} {_beyond(each, 'down to', limits)}", each.color, look="below"))
+    return labels
+
+
+def _beyond(each: ReferenceScores, to: str, limits: Limits) -> str:
+    """Its values, if all are beyond one end of the axis; else only the farthest, after `to`."""
+    first, last = min(each.values), max(each.values)
+    if first > limits[1] or last < limits[0]:
+        return " to ".join(dict.fromkeys(f"{value:z.2f}" for value in (first, last)))
+    return f"{to} {last if to == 'up to' else first:z.2f}"

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 
+from probekit.charts.accuracy import NESTED, TEST, VALIDATION
 from probekit.charts.axes import BOUNDS, widened
 from probekit.charts.curves import Curve, validation_values
 from probekit.charts.palette import GREEN, GREY, RED, short
 from probekit.charts.references import CONTROL, POOLED, RANDOM
 from probekit.evaluation.results.data import BaselineResult, LayerResult
-from probekit.plots.lines import NESTED, TEST, VALIDATION
 from probekit.plots.margin import is_narrow
 from probekit.plots.style import PLAIN, SMALL, inches
 

@@ -1,157 +1,183 @@
-"""One curve on the layer axis: the line of test, its band, the selected layer, and the layers tied with the best."""
+"""Lines over layers on matplotlib axes, with the texts around them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import AutoLocator, ScalarFormatter
 
-from probekit.charts.curves import (
-    Curve,
-    bands,
-    chosen,
-    has_intervals,
-    interval_of,
-    metric_of,
-    place_text,
-    test_value,
-    validation_values,
+from probekit.charts.axes import shown_ticks
+from probekit.charts.lines import (
+    ABOVE,
+    BELOW,
+    STRIP,
+    Band,
+    LegendEntry,
+    LineChart,
+    Mark,
+    Ring,
+    Rule,
+    Series,
+    Shade,
+    TiedLayers,
+    entry_of,
+    lone,
 )
-from probekit.charts.curves import x_of as x_of_place
-from probekit.charts.palette import PALETTE, RED
+from probekit.charts.palette import GREY, INK
+from probekit.plots.headings import BANDS, write_above
+from probekit.plots.margin import draw_margin, is_narrow
+from probekit.plots.style import LOOKS, PLAIN, SMALL, inches, is_column, paler, text_width, wrapped
 
-TEST, VALIDATION, SELECTED = "test", "validation", "selected on validation"
-TIED, BELOW, ABOVE = "statistically tied with the best", "below the axis", "above the axis"
-NESTED = "nested cross-validation"
-MARKERS = "osD^"
-_RULE = 0.4  # layers to either side that the rule of the tied layers covers
-
-
-def draw_curve(ax: Axes, curve: Curve) -> tuple[Artist, dict[str, Artist]]:
-    """Draw a curve on axes with their final y limits; returns its line, and marks that curves share by their names."""
-    marks = (
-        _draw_band(ax, curve)
-        | draw_beyond(ax, curve.xs, curve.values, curve.color)
-        | _draw_tied(ax, curve)
-        | _draw_chosen(ax, curve)
-    )
-    marker = MARKERS[curve.rank // len(PALETTE) % len(MARKERS)]  # colours come again after the last
-    look = {"linewidth": 2, "marker": marker, "markersize": 4.5 if len(curve.xs) <= 30 else 3, "zorder": 4}
-    (line,) = ax.plot(curve.xs, curve.values, color=curve.color, label=curve.name or TEST, **look)
-    return line, marks
+Marks = dict[Mark, list[Artist]]
+"""What was drawn for each mark."""
 
 
-def _draw_band(ax: Axes, curve: Curve) -> dict[str, Artist]:
-    """The band of test, if intervals were requested, and, of one curve alone, the scores on validation."""
-    ends, name = bands(curve.results)
-    low, high = zip(*ends, strict=True)
-    found: dict[str, Artist] = {}
-    if not has_intervals(curve.results) or not curve.has_band:
-        pass
-    elif len(curve.xs) == 1:  # a band has no width here
-        found[name] = ax.vlines(curve.xs, low, high, color=curve.color, alpha=0.35, linewidth=6, label=name)
-    else:
-        found[name] = ax.fill_between(curve.xs, low, high, color=curve.color, alpha=0.16, linewidth=0, label=name)
-    if curve.is_alone and (values := validation_values(curve.results)):
-        look = {"linestyle": (0, (4, 2)), "linewidth": 1, "label": VALIDATION}
-        (found[VALIDATION],) = ax.plot(curve.xs, values, color=_paler(curve.color), **look)
-    return found
+def draw_chart(
+    chart: LineChart, ax: Axes, title: str | None = None, before: Marks | None = None, lowest: Axes | None = None
+) -> Marks:
+    """Draw a chart on axes.
+
+    Args:
+        chart: what is drawn.
+        ax: where.
+        title: instead of the chart's name; "" for none.
+        before: marks that are there, which are not drawn again; those that are not in the chart are removed.
+        lowest: of the axes that share the layer axis; it has the name.  [default: ax]
+    """
+    drawn = draw_marks(chart, ax, before)
+    draw_margin(ax, chart.margin)
+    name_layers(ax, chart, 6 if is_column(ax) else 12 if is_narrow(ax) else 30)
+    name_axes(ax, lowest or ax, *axis_names(chart, lowest or ax))
+    write_above(ax, replace(chart, legend=[*chart.legend, *_name_shades(ax, chart)]), title)
+    return drawn
 
 
-def _paler(color: str) -> tuple[float, ...]:
-    """Halfway to white."""
-    return tuple(1 - (1 - part) / 2 for part in to_rgb(color))
+def draw_marks(chart: LineChart, ax: Axes, before: Marks | None = None) -> Marks:
+    """Draw the marks of a chart alone; `before` as for `draw_chart`."""
+    ax.set_xlim(*chart.x_limits)
+    ax.set_ylim(*chart.y_limits)
+    before = dict(before or {})
+    drawn = {mark: before.pop(mark, None) or _draw(ax, mark) for mark in chart.marks}
+    take_off([artist for left in before.values() for artist in left])
+    for mark, artists in drawn.items():
+        artists[0].set_label(mark.name or "_")
+        if isinstance(mark, Series) and isinstance(artists[0], Line2D):
+            _fit(artists[0], mark, chart)
+            if not mark.thin:
+                _draw_beyond(ax, mark, chart)
+    return drawn
 
 
-def draw_beyond(ax: Axes, xs: Sequence[float], values: Sequence[float], color: str) -> dict[str, Artist]:
-    """Mark each value beyond the ends of the y axis, which are final, with a triangle at that end; by their names."""
-    low, high = ax.get_ylim()
-    found: dict[str, Artist] = {}
-    ends = {
-        BELOW: ("v", 0.03, [value < low for value in values]),
-        ABOVE: ("^", 0.97, [value > high for value in values]),
-    }
-    for name, (mark, y, is_there) in ends.items():
-        at = [x for x, is_beyond in zip(xs, is_there, strict=True) if is_beyond]
-        if at:
-            look = {"linestyle": "none", "marker": mark, "markersize": 6, "color": color, "label": name, "zorder": 5}
-            (found[name],) = ax.plot(at, [y] * len(at), transform=ax.get_xaxis_transform(), **look)
-    return found
+def take_off(artists: Sequence[Artist]) -> None:
+    """Take artists off their axes, unless somebody else did."""
+    for artist in artists:
+        if artist.axes is not None:
+            artist.remove()
 
 
-def _draw_tied(ax: Axes, curve: Curve) -> dict[str, Artist]:
-    """A thin rule over the x axis under every layer that is statistically tied with the best."""
-    tied = zip(curve.xs, curve.results.layers, strict=True)
-    found: dict[str, Artist] = {}
-    if len(curve.xs) == 1:
-        return found
-    for first, last in runs([x for x, layer in tied if layer.in_best_set]):
-        (rule,) = ax.plot(
-            [first - _RULE, last + _RULE],
-            [0.011 + 0.02 * curve.rank] * 2,
-            transform=ax.get_xaxis_transform(),
-            color=curve.color,
-            linewidth=4,
-            solid_capstyle="butt",
-            label="" if found else TIED,
-        )
-        found.setdefault(TIED, rule)
-    return found
+def _draw(ax: Axes, mark: Mark) -> list[Artist]:
+    across: dict[str, Any] = {"transform": ax.get_xaxis_transform()}
+    match mark:
+        case Series():
+            return _draw_line(ax, mark)
+        case Band():
+            alpha, (low, high) = BANDS[mark.color == GREY], zip(*mark.ends, strict=True)
+            if len(mark.xs) == 1:  # a band has no width here
+                return [ax.vlines(mark.xs, low, high, color=mark.color, alpha=alpha + 0.19, linewidth=6)]
+            return [ax.fill_between(mark.xs, low, high, color=mark.color, alpha=alpha, linewidth=0)]
+        case Rule():
+            if mark.to is not None:
+                look = {"transform": ax.get_yaxis_transform(), "linewidth": 5, "alpha": 0.35}
+                at = [0.994 - 0.012 * mark.rank] * 2
+                return [*ax.plot(at, [mark.value, mark.to], color=mark.color, solid_capstyle="butt", **look)]
+            return [ax.axhline(mark.value, color=mark.color, linewidth=1.1, zorder=1, **LOOKS[mark.look])]
+        case Ring():
+            return [*ax.plot([mark.x], [mark.y], color=mark.color, zorder=5, clip_on=False, **LOOKS[mark.look])]
+        case TiedLayers():
+            height = [0.011 + 0.02 * mark.rank] * 2
+            return [*ax.plot([mark.first, mark.last], height, color=mark.color, **LOOKS["tied"], **across)]
+        case Shade():
+            look = {"facecolor": mark.color, "linewidth": 0, "zorder": 0.5, **across}
+            size = mark.right - mark.left
+            shapes = [Rectangle((mark.left, 0), size, h, alpha=a, **look) for h, a in ((1.0, 0.07), (STRIP, 0.35))]
+            return [ax.add_patch(shape) for shape in shapes]
 
 
-def runs(xs: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last of each run of consecutive layers: [0, 1, 2, 5] -> [(0, 2), (5, 5)]."""
-    found: list[tuple[int, int]] = []
-    for x in xs:
-        if found and found[-1][1] == x - 1:
-            found[-1] = (found[-1][0], x)
-        else:
-            found.append((x, x))
-    return found
+def _draw_line(ax: Axes, one: Series) -> list[Artist]:
+    size = 4.5 if len(one.xs) <= 30 else 3
+    dots: dict[str, Any] = {"marker": "o", "markersize": size, "linewidth": 2, "zorder": 4} if one.dots else {}
+    look: dict[str, Any] = {"linewidth": 1.2, "zorder": 3} | dots | LOOKS[one.look]
+    color = paler(one.color) if one.thin else one.color
+    drawn: list[Artist] = [*ax.plot(one.xs, one.ys, color=color, **look)]
+    hollow = [(x, y) for x, y in zip(one.xs, one.ys, strict=True) if x in one.hollow]
+    if hollow:
+        face: dict[str, Any] = LOOKS["hollow"] | {"markersize": size + 0.5, "zorder": 4.5}
+        drawn += ax.plot(*zip(*hollow, strict=True), color=one.color, **face)
+    return drawn
 
 
-def _draw_chosen(ax: Axes, curve: Curve) -> dict[str, Artist]:
-    """A ring around the selected place; with nested folds, a line for the complete procedure."""
-    results, color = curve.results, RED if curve.is_alone else curve.color
-    if results.procedure is not None:
-        look = {"linewidth": 1.4, "linestyle": (0, (6, 2, 1, 2)), "label": NESTED, "zorder": 5}
-        return {NESTED: ax.axhline(results.estimate[0], color=color, **look)}
-    best = chosen(results)
-    if best is None:
-        return {}
-    look = {"linestyle": "none", "marker": "o", "markersize": 10, "markerfacecolor": "none", "markeredgewidth": 1.8}
-    at = [x_of_place(results, best)], [test_value(results, best)]
-    (ring,) = ax.plot(*at, markeredgecolor=color, label=SELECTED, zorder=5, clip_on=False, **look)
-    return {SELECTED: ring}
+def _fit(line: Line2D, one: Series, chart: LineChart) -> None:
+    """Interrupt a line where its values are beyond the axis; a value without dot that no line goes to has a diamond."""
+    low, high = chart.y_limits
+    line.set_ydata([y if low <= y <= high else np.nan for y in one.ys])
+    if not one.dots:
+        alone = lone(one, chart.y_limits)
+        line.set(marker="D" if alone else "", markersize=4, markevery=alone or None)
 
 
-def scores_of(curve: Curve) -> list[str]:
-    """The score to quote in words, the longest text first; none where nothing was selected."""
-    results, metric, remarks = curve.results, metric_of(curve.results), _remarks(curve)
-    if results.procedure is not None:
-        value, ends = results.estimate
-        what, within = "", f"{value:z.3f}{'' if ends is None else ' ' + _within(ends)}"
-    elif best := chosen(results):
-        value, what = test_value(results, best), f"{place_text(results, best)}, "
-        within = f"{value:z.3f}" + (f" {_within(interval_of(results, best))}" if has_intervals(results) else "")
-        metric = f"test {metric}"
-    else:
-        return []
-    texts = [f"{what}{metric} {within}", f"{what}{within}", f"{what}{value:z.3f}"]
-    return [texts[0] + "".join(remarks[:n]) for n in range(len(remarks), 0, -1)] + texts
+def _draw_beyond(ax: Axes, one: Series, chart: LineChart) -> None:
+    """A triangle for each value beyond an end of the y axis."""
+    low, high = chart.y_limits
+    where: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "zorder": 5, "color": one.color}
+    if below := [x for x, y in zip(one.xs, one.ys, strict=True) if y < low]:
+        ax.plot(below, [0.03] * len(below), label=BELOW, **where, **LOOKS["below"])
+    if above := [x for x, y in zip(one.xs, one.ys, strict=True) if y > high]:
+        ax.plot(above, [0.97] * len(above), label=ABOVE, **where, **LOOKS["above"])
 
 
-def _remarks(curve: Curve) -> list[str]:
-    """The scores of the control task, of random weights and of one row for each text at the selected place."""
-    best = chosen(curve.results)
-    if best is None or not curve.is_alone:
-        return []
-    random = [test_value(curve.results, layer) for layer in curve.results.random_init if layer.place == best.place]
-    values = {"control": [] if best.control is None else [best.control], "random init": random}
-    for how, layers in curve.results.pooled.items():
-        values[f"{how} token"] = [test_value(curve.results, layer) for layer in layers if layer.place == best.place]
-    return [f", {name} {value:z.3f}" for name, known in values.items() for value in known]
+def name_layers(ax: Axes, chart: LineChart, most: int) -> None:
+    """The ticks of both axes; at most so many layers have their names, and no value beside the names of shades."""
+    xs, shades = sorted(chart.x_ticks), [mark for mark in chart.marks if isinstance(mark, Shade)]
+    shown = shown_ticks(xs, most)
+    size = SMALL if len(shown) > 16 or is_column(ax) else 10
+    ax.set_xticks(shown, [chart.x_ticks[x] for x in shown], fontsize=size, **PLAIN)
+    ax.set_xticks(xs, minor=True)
+    ax.yaxis.set_major_locator(AutoLocator())  # rows may have been here before
+    ax.yaxis.set_major_formatter(ScalarFormatter())
+    if shades:
+        low, high = chart.y_limits
+        ax.set_yticks([tick for tick in ax.get_yticks() if low + STRIP * (high - low) <= tick <= high])
 
 
-def _within(ends: tuple[float, float]) -> str:
-    return f"[{ends[0]:z.3f}, {ends[1]:z.3f}]"
+def _name_shades(ax: Axes, chart: LineChart) -> list[LegendEntry]:
+    """Write the names of shades under the curves; returns the legend's entries of those without room."""
+    shades, named = [mark for mark in chart.marks if isinstance(mark, Shade)], set()
+    low, high = chart.x_limits
+    size, most = SMALL - 0.8, 1 if is_column(ax) else 2
+    for one in shades:
+        room = 72 * 0.86 * inches(ax)[0] / (high - low) * (one.right - one.left) - 4  # without the margins
+        lines = wrapped(one.name, room, size)
+        if len(lines) <= most and all(text_width(word, size) <= room for word in one.name.split()):
+            named.add(one.name)
+            across = {"transform": ax.get_xaxis_transform(), "ha": "center", "va": "center", "fontsize": size}
+            ax.text((one.left + one.right) / 2, STRIP / 2, "\n".join(lines), color=INK, linespacing=0.95, **across)
+    return [entry_of(one) for one in {one.name: one for one in shades if one.name not in named}.values()]
+
+
+def axis_names(chart: LineChart, ax: Axes) -> tuple[str, str]:
+    """The names of both axes, in lines that fit."""
+    room, size = 72 * inches(ax)[0], float(ax.xaxis.label.get_fontsize())
+    return "\n".join(wrapped(chart.x_name, room, size)), chart.y_name
+
+
+def name_axes(ax: Axes, lowest: Axes, x: str, y: str) -> None:
+    """Name axes, unless somebody else did."""
+    if not lowest.get_xlabel():
+        lowest.set_xlabel(x, **PLAIN)
+    if not ax.get_ylabel():
+        ax.set_ylabel(y, **PLAIN)

@@ -1,7 +1,6 @@
 """Names of lines in the right margin, next to their values and without overlap."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -9,29 +8,11 @@ from matplotlib.backend_bases import RendererBase
 from matplotlib.text import Annotation
 
 from probekit.charts.axes import spread
+from probekit.charts.lines import MarginLabel
 from probekit.plots.style import NARROW, PLAIN, SMALL, inches
 
 LINE_GAP = 1.5  # sizes of the font from name to name
 SHORT = 2.5  # inches; less high axes have no subtitle, and a legend of the curves only
-
-
-@dataclass(frozen=True)
-class MarginLabel:
-    """A value and its text.
-
-    Attributes:
-        value: where on the y axis.
-        text: its name.
-        color: of text and line.
-        is_line: draw a line across the axes; other values are the ends of curves.
-        is_beyond: it lies beyond an end of the axis, so that a leader would point at nothing.
-    """
-
-    value: float
-    text: str
-    color: str
-    is_line: bool = False
-    is_beyond: bool = False
 
 
 def is_narrow(ax: Axes) -> bool:
@@ -50,15 +31,12 @@ def is_short(ax: Axes) -> bool:
 
 
 def draw_margin(ax: Axes, labels: Sequence[MarginLabel]) -> None:
-    """Draw the lines, and name each at the right, with a leader where it had to move away from its value.
+    """Name lines at the right, with a leader where a name had to move away from its value.
 
     Args:
         ax: any axes; the names are placed when the picture is drawn, whatever its limits and size are then.
         labels: in any order.
     """
-    for label in labels:
-        if label.is_line:
-            ax.axhline(label.value, color=label.color, linewidth=1.1, linestyle=(0, (1, 1.8)), zorder=1)
     if labels:
         names: list[tuple[float, Annotation]] = []
         ax.add_artist(_Spread(ax, names))  # before the names, so that the layout finds them in their places
@@ -68,7 +46,7 @@ def draw_margin(ax: Axes, labels: Sequence[MarginLabel]) -> None:
 def _name(ax: Axes, label: MarginLabel) -> Annotation:
     across = ax.get_yaxis_transform()
     return ax.annotate(
-        label.text,
+        label.name if is_narrow(ax) else label.text,
         (1, label.value),
         (1 + 0.14 / inches(ax)[0], label.value),
         xycoords=across,
@@ -77,7 +55,7 @@ def _name(ax: Axes, label: MarginLabel) -> Annotation:
         fontsize=SMALL,
         va="center",
         arrowprops=None
-        if label.is_beyond
+        if label.look in ("above", "below")
         else {
             "arrowstyle": "-",
             "color": label.color,

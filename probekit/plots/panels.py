@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from probekit.charts.curves import BAND, POINTWISE, metric_of
+from probekit.charts.lines import Limits
 from probekit.charts.palette import short
 from probekit.evaluation.results.coordinates import coordinates, shown_coordinates, within_text
 from probekit.evaluation.results.data import ProbeData
@@ -19,8 +20,8 @@ from probekit.evaluation.results.wording import decoding
 from probekit.options.check import is_real
 from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
-from probekit.plots.curve import Limits, draw_panel, panel_limits, plot_accuracy_by_layer
-from probekit.plots.headings import Entries, write_under
+from probekit.plots.curve import draw_panel, panel_limits, plot_accuracy_by_layer
+from probekit.plots.headings import write_under
 from probekit.plots.style import new_figure, shown_figure, write_figure, write_figure_title
 from probekit.text import printable
 
@@ -151,12 +152,12 @@ def _draw_with_one_legend(panels: Sequence[_Panel], figure: Figure, axes: Sequen
         draw_panel(ax, panel.curves, _names(panel.curves), panel.title, panel.y)
         for ax, panel in zip(axes, panels, strict=False)
     ]
-    marks: Entries = list({variants[0]: (variants, mark) for own in entries for variants, mark in own}.values())
+    marks = list({entry.texts[0]: entry for own in entries for entry in own}.values())
     is_alone = {len(panel.curves) == 1 for panel in panels}
-    if len(is_alone) > 1 or {BAND, POINTWISE} <= {variants[0] for variants, _ in marks}:  # one look, two meanings
+    if len(is_alone) > 1 or {BAND, POINTWISE} <= {entry.texts[0] for entry in marks}:  # one look, two meanings
         return False
     if marks:
-        write_under(figure, marks, is_grey=is_alone == {False})
+        write_under(figure, marks)
     return True
 
 

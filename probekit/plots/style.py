@@ -2,15 +2,16 @@
 
 import io
 from bisect import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
@@ -30,6 +31,20 @@ TITLE, SMALL_TITLE = 12.0, 9.0  # points; a title that is too long for the latte
 TITLE_LINES = 3  # at most; the rest of a title is cut
 _DATELESS: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 PLAIN: dict[str, Any] = {"parse_math": False, "usetex": False}  # names hold $, _ and %
+_AROUND: dict[str, Any] = {"linestyle": "", "markersize": 10, "markerfacecolor": "none", "markeredgewidth": 1.8}
+LOOKS: dict[str, dict[str, Any]] = {
+    "solid": {"linestyle": "-"},
+    "dashed": {"linestyle": (0, (4, 2))},
+    "dotted": {"linestyle": (0, (1, 1.8))},
+    "dash-dotted": {"linestyle": (0, (6, 2, 1, 2))},
+    "tied": {"linewidth": 4, "solid_capstyle": "butt"},
+    "ring": {"marker": "o", **_AROUND},
+    "square": {"marker": "s", **_AROUND},
+    "hollow": {"linestyle": "", "marker": "o", "markerfacecolor": "white", "markersize": 4.5},
+    "above": {"linestyle": "", "marker": "^", "markersize": 6},
+    "below": {"linestyle": "", "marker": "v", "markersize": 6},
+}
+"""How marks of a description of lines are drawn, in the picture and in its legend."""
 
 
 def inches(ax: Axes) -> tuple[float, float]:
@@ -49,6 +64,21 @@ def is_column(ax: Axes) -> bool:
 def is_column_width(width: Any) -> bool:
     """Whether a picture of so many inches is as narrow as a column; None is a picture's own width."""
     return is_real(width) and width < NARROW
+
+
+def style_axes(several: Iterable[Axes], grid: Literal["x", "y"] = "y") -> None:
+    """The grid and the frame of axes."""
+    for ax in several:
+        ax.grid(visible=False, axis="both")
+        ax.grid(axis=grid, color="#E6E6E6", linewidth=0.8)
+        ax.set_axisbelow(True)
+        ax.spines[["top", "right"]].set_visible(False)
+
+
+def paler(color: str) -> str:
+    """Halfway to white."""
+    red, green, blue = ((1 + part) / 2 for part in to_rgb(color))
+    return to_hex((red, green, blue))
 
 
 def above(ax: Axes, points: float) -> Transform:

@@ -24,6 +24,7 @@ from probekit.plots.style import (
     is_column,
     new_figure,
     shown_figure,
+    style_axes,
     wrapped,
     write_figure,
     write_figure_title,
@@ -166,10 +167,9 @@ def _draw_panel(left: Axes, right: Axes, metric: str, dots: Sequence[_Dot], colo
         ax.set_ylim(len(tasks) - 0.4, -0.6)
         ax.set_xlabel("\n".join(wrapped(name, 72 * inches(ax)[0])), fontsize=SMALL)
         ax.tick_params(axis="x", labelsize=SMALL)
-        ax.grid(axis="x", color="#E6E6E6", linewidth=0.8)
         ax.hlines(range(len(tasks)), 0, 1, transform=ax.get_yaxis_transform(), color="#F0F0F0", linewidth=0.6, zorder=0)
-        ax.set_axisbelow(True)
-        ax.spines[["top", "right", "left"]].set_visible(False)
+        style_axes([ax], "x")
+        ax.spines["left"].set_visible(False)
         ax.tick_params(axis="y", length=0)
     write_lines(left, [] if is_column(left) else [_heading(dots)], 4)
 

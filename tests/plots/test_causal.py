@@ -11,10 +11,11 @@ from matplotlib.patches import Rectangle
 
 from probekit.causal.data import CausalData
 from probekit.causal.results.results import CausalResults
+from probekit.charts.lines import STRIP
 from probekit.errors import UsageError
-from probekit.plots.causal import STRIP, draw_causal, draw_panels, layer_xs, panels_shown, save_causal_plot
+from probekit.plots.causal import draw_causal, draw_panels, panels_shown, save_causal_plot
 from tests.drawn_curves import check_texts, legend_texts, texts
-from tests.made_up_effects import EFFECTS, HOSTILE, SCORES, made_up, made_up_grids
+from tests.made_up_effects import HOSTILE, made_up, made_up_grids
 
 
 def drawn(data: CausalData, title: str | None = None) -> Axes:
@@ -64,23 +65,12 @@ def test_no_text_lies_on_another_and_no_value_is_clipped(name):
 
 
 def test_both_axes_say_the_same():
-    """0 on the left is the baseline on the right, 1 is a perfect score; the curve is at its score on the right."""
+    """0 on the left is the baseline on the right, 1 is a perfect score."""
     ax = drawn(made_up(("erase",)))
     (right,) = ax.child_axes
     (low, high), (bottom, top) = ax.get_ylim(), right.get_ylim()
     for share, score in ((0.0, 0.5), (1.0, 1.0), (0.5, 0.75)):
         assert (share - low) / (high - low) == pytest.approx((score - bottom) / (top - bottom))
-    (curve,) = [line for line in ax.lines if line.get_color() == "#0072B2"]
-    np.testing.assert_allclose(np.asarray(curve.get_ydata()), (np.array(SCORES) - 0.5) / 0.5)
-    (effect,) = [line for line in ax.lines if line.get_color() == "#CC79A7"]
-    assert np.asarray(effect.get_ydata()).tolist() == EFFECTS
-
-
-def test_dots_are_filled_where_the_effect_is_outside_the_placebos():
-    ax = drawn(made_up(("interchange",)))
-    (dots,) = [each for each in ax.collections if len(np.asarray(each.get_offsets())) == len(SCORES)]
-    filled = [tuple(color[:3]) != (1, 1, 1) for color in np.asarray(dots.get_facecolor())]
-    assert filled == [value > 0.09 for value in EFFECTS]
 
 
 def test_every_quadrant_is_named_on_its_layers_or_in_the_legend():
@@ -93,21 +83,6 @@ def test_every_quadrant_is_named_on_its_layers_or_in_the_legend():
     scores, values = [0.5, 0.9, 0.5, 0.9] * 12, [0.0, 0.5, 0.5, 0.0] * 12
     narrow = drawn(made_up(("erase",), scores=scores, values=values))
     assert set(legend_texts(narrow)) >= {"read and used", "read, not shown to be used", "used, not read", "neither"}
-
-
-def test_the_selected_layer_is_marked():
-    ax = drawn(made_up(("interchange",)))
-    assert "selected on validation: resid_pre.4, interchange 0.84 [0.79, 0.90]" in legend_texts(ax)
-    assert "DAS (ceiling)" in texts(ax)
-    assert "placebos" in texts(ax)
-
-
-def test_the_output_comes_after_all_layers_and_a_missing_layer_leaves_a_gap():
-    data = made_up(("erase",))
-    assert layer_xs(data) == list(range(7))
-    some = dataclasses.replace(data, layers=[data.layers[i] for i in (1, 4, 6)])
-    assert layer_xs(some) == [1, 4, 6]
-    drawn(some)
 
 
 def test_panels_are_drawn_if_their_numbers_were_measured():
@@ -160,31 +135,6 @@ def test_patching_alone_has_no_curve(tmp_path):
         save_causal_plot(data, tmp_path)
 
 
-def test_edits_other_than_the_headline_have_an_axis_of_their_own():
-    data = made_up()
-    far = [
-        dataclasses.replace(each, effect=30 * each.effect) if each.method == "steer" else each for each in data.effects
-    ]
-    data = dataclasses.replace(data, effects=far)
-    assert drawn(data).get_ylim()[1] < 1.3
-    assert len([line for line in drawn(data).lines if len(np.atleast_1d(line.get_xdata())) == 7]) == 4
-    others = panels(data)[0]
-    assert others.get_ylim()[1] > 30 * max(EFFECTS)
-    check_texts(*panels(data))
-
-
-def test_a_headline_far_beyond_everything_is_marked_at_the_end_of_the_axis():
-    values = [0.0, 0.1, 0.2, 7.0, -5.0, 0.3, 0.1]
-    ax = drawn(bare(made_up(("steer",), values=values)))
-    low, high = ax.get_ylim()
-    assert -2 < low < 0
-    assert 1 < high < 2.5
-    marks = {str(line.get_label()): list(np.atleast_1d(line.get_xdata())) for line in ax.lines}
-    assert marks["above the axis"] == [3]
-    assert marks["below the axis"] == [4]
-    assert {"above the axis", "below the axis"} <= set(legend_texts(ax))
-
-
 def test_the_probes_own_direction_is_in_the_panel_where_the_curve_is_of_another():
     data = made_up(("interchange",))
     layers = [dataclasses.replace(layer, directions={"interchange": "mean-difference"}) for layer in data.layers]
@@ -194,9 +144,7 @@ def test_the_probes_own_direction_is_in_the_panel_where_the_curve_is_of_another(
         if each.direction == "probe"
     ]
     both = dataclasses.replace(data, layers=layers, effects=[*data.effects, *chosen])
-    ax = panels(both)[0]
-    assert [line for line in ax.lines if list(np.atleast_1d(line.get_ydata())) == EFFECTS]
-    assert legend_texts(ax) == ["interchange (the probe's own direction)"]
+    assert legend_texts(panels(both)[0]) == ["interchange (the probe's own direction)"]
     check_texts(drawn(both))
     check_texts(*panels(both))
     assert not any("probe's own" in text for each in panels(data) for text in legend_texts(each))

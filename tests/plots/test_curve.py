@@ -6,7 +6,6 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from drawn_curves import (
-    BASELINES,
     CROWD,
     HOSTILE,
     check_legend,
@@ -24,11 +23,9 @@ from drawn_curves import (
 )
 from matplotlib import pyplot as plt
 
-from probekit.charts.axes import shown_ticks, spread
 from probekit.errors import StorageError
 from probekit.evaluation import LayerResult, ProbeResults
 from probekit.plots import save_plot
-from probekit.plots.lines import runs
 
 
 @pytest.fixture(scope="module")
@@ -61,71 +58,10 @@ def test_a_place_has_one_name_in_the_picture_and_in_the_table():
     assert f"*  {results.best.place} " in results.summary()
 
 
-def test_what_a_sceptic_asks_for_is_in_the_picture():
-    results = make(full=True)
-    ax = draw(results)
-    assert "95% simultaneous band" in texts(ax)
-    (band,) = ax.collections
-    corners = np.asarray(band.get_paths()[0].vertices)
-    for i, layer in enumerate(results.layers):
-        assert layer.band is not None
-        np.testing.assert_allclose(sorted({y for x, y in corners if x == i}), layer.band)
-    assert points(line(ax, "control task"))[1] == [layer.control for layer in results.layers]
-    assert points(line(ax, "random init"))[1] == [0.6] * 5
-    best = "resid_post.3 (output), test accuracy 0.950 [0.930, 0.970]"
-    assert f"selected on validation: {best}, control 0.524" in legend_texts(draw(results))
-    wide = legend_texts(draw(results, size=(14, 5)))
-    assert f"selected on validation: {best}, control 0.524, random init 0.600" in wide
-    assert {"control task", "random init"} < set(legend_texts(ax))
-    first, last = points(line(ax, "statistically tied with the best"))[0]
-    assert 2 < first < 3
-    assert 4 < last < 5
-
-
-@pytest.mark.parametrize(
-    ("metric", "label"), [("accuracy", "accuracy"), ("auroc", "AUROC"), ("r2", "R\N{SUPERSCRIPT TWO}")]
-)
-def test_the_headline_is_on_the_axis(metric, label):
-    ax = draw(make(metric=metric, baselines={"mean": -30.0} if metric == "r2" else BASELINES))
-    assert ax.get_ylabel() == label
-    assert ax.get_ylim()[0] > -0.4
-    assert ax.get_ylim()[1] < 1.1
-
-
 def test_codelength_stands_under_the_curve_where_the_figure_is_ours(saved):
     """The figure of pyplot is checked below."""
     assert len(draw(make(full=True)).figure.axes) == 1
     assert "compression" in saved.with_suffix(".svg").read_text()
-
-
-@pytest.mark.parametrize(
-    ("point", "wanted", "label", "last"),
-    [
-        ("resid_mid", None, "layer (after the attention of block i; last: output)", "out"),
-        ("resid_post", range(4), "layer (output of block i)", "3"),
-        ("resid_pre", [0, 2], "layer (input of block i)", "2"),
-        ("attn_out", range(4), "layer (attn_out of block i)", "3"),
-    ],
-)
-def test_the_layer_axis_is_honest(point, wanted, label, last):
-    ax = draw(make(point=point, wanted=wanted))
-    assert ax.get_xlabel() == label
-    assert ax.get_xticklabels()[-1].get_text() == last
-
-
-@pytest.mark.parametrize(
-    ("point", "label"),
-    [
-        ("resid_pre", "layer (input of block i)"),
-        ("resid_post", "layer (before the last norm of block i)"),
-        ("ln2_normalized", "layer (output of block i)"),
-        ("encoder.resid_pre", "layer (input of block i of the encoder)"),
-        ("decoder.ln3_normalized", "layer (output of block i of the decoder)"),
-    ],
-)
-def test_the_layer_axis_is_honest_where_blocks_end_with_a_norm(point, label):
-    output = "decoder.ln3_normalized" if point.startswith("decoder") else "ln2_normalized"
-    assert draw(make(point=point, wanted=range(4), output=output)).get_xlabel() == label
 
 
 SAME = dict.fromkeys(CROWD, 0.6)
@@ -144,48 +80,6 @@ def test_no_text_lies_on_another_or_leaves_the_picture(size, n_layers, baselines
     check_texts(ax)
     check_legend(ax)
     assert ax.get_xticklabels()[-1].get_text() == "out"
-
-
-def test_noise_does_not_fill_the_picture_and_limits_hold_everything():
-    low, high = draw(make(values=[0.5] * 5, baselines={"majority": 0.5})).get_ylim()
-    assert high - low >= 0.3
-    low, high = draw(make()).get_ylim()
-    assert low < 0.5
-    assert 0.97 < high < 1.05
-
-
-@pytest.mark.parametrize(("control", "mark"), [(1.0, "↑ control task 1.00"), (0.01, "↓ control task 0.01")])
-def test_the_axis_fits_the_curve_and_names_what_is_far_away(control, mark):
-    values = np.full(5, 0.4 if control == 1 else 0.9)
-    layers = [LayerResult(**{**vars(layer), "control": control}) for layer in make(values=values).layers]
-    ax = draw(ProbeResults(layers, [], make().meta))
-    low, high = ax.get_ylim()
-    assert high - low < 0.4
-    assert low < values[0] - 0.02 < values[0] + 0.02 < high
-    assert mark in texts(ax)
-    assert "control task" not in legend_texts(ax)
-    assert "control task" not in [line.get_label() for line in ax.lines]
-
-
-def test_a_control_near_the_curve_is_drawn_and_stands_in_the_legend():
-    layers = [LayerResult(**{**vars(x), "control": 0.45}) for x in make().layers]
-    ax = draw(ProbeResults(layers, [], make().meta))
-    assert "control task" in legend_texts(ax)
-    assert not {"↑", "↓"} & set(texts(ax))
-
-
-def test_an_r2_far_below_zero_does_not_squeeze_the_others():
-    ax = draw(make(metric="r2", values=[-30.2, 0.1, 0.3, 0.5, 0.4], baselines={"mean": -0.001}))
-    assert ax.get_ylim()[0] > -0.4
-    assert "R² down to -30.2 (resid_pre.0) is below the axis" in texts(ax).replace("\n", " ")
-    assert points(line(ax, "below the axis"))[0] == [0]
-    assert "below the axis" in legend_texts(ax)
-
-
-def test_a_curve_whose_r2_is_below_zero_throughout_is_seen():
-    values = [-3.0, -2.9, -2.8, -3.1, -3.0]
-    low, high = draw(make(metric="r2", values=values, baselines={})).get_ylim()
-    assert low < min(values) < max(values) < high
 
 
 def test_a_compression_of_one_is_said_and_not_drawn(tmp_path):
@@ -208,7 +102,7 @@ def test_where_nothing_was_selected_there_is_no_ring_and_no_validation(full):
 def test_cautions_stand_between_the_subtitle_and_the_legend(monkeypatch, size, n):
     said = ["40% of test texts are also in train (--drop-leaks removes them)"] * (n > 0)
     said += [f"{i * 100:,} of 2,039 texts were cut at the $x$ \x1b[31m context" for i in range(1, n)]
-    monkeypatch.setattr("probekit.plots.headings.cautions", lambda data: said)
+    monkeypatch.setattr("probekit.charts.accuracy.cautions", lambda data: said)
     ax = draw(make(full=True, baselines=CROWD), size=size)
     drawn = [text for text in ax.texts if text.get_color() == "#D55E00"]
     whole = " ".join(text.get_text() for text in sorted(drawn, key=lambda text: -text.get_window_extent().y0))
@@ -300,17 +194,6 @@ def test_plotting_makes_one_figure():
     assert compressions in [points(line)[1] for line in lower.lines]
     assert len(figure_of(make(full=True, wanted=[2]).plot()).axes) == 1
     plt.close("all")
-
-
-def test_ticks_and_heights():
-    assert shown_ticks(range(26)) == list(range(26))
-    assert shown_ticks(range(49)) == [*range(0, 48, 4), 48]
-    assert shown_ticks(range(48)) == [*range(0, 45, 4), 47]
-    assert runs([]) == []
-    assert runs([0, 1, 2, 5]) == [(0, 2), (5, 5)]
-    assert spread([], 0.1, 0, 1) == []
-    assert spread([0.5, 0.5], 0.1, 0, 1) == pytest.approx([0.45, 0.55])
-    assert spread([1.0, 1.0], 0.1, 0, 1) == pytest.approx([0.85, 0.95], abs=1e-6)
 
 
 def test_a_picture_of_folds_says_so(tmp_path):

@@ -4,11 +4,9 @@ import zlib
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pytest
 from drawn_curves import check_texts, legend_texts, line, make, points
 from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -99,30 +97,6 @@ def test_what_no_picture_can_have_is_refused(how: dict[str, Any], said: str, tmp
         with pytest.raises(UsageError, match=said):
             make().plot(width=how["width"])
     assert plt.get_fignums() == before
-
-
-def bands(ax: Axes) -> list[Any]:
-    return [each for each in ax.collections if "band" in str(each.get_label())]
-
-
-@pytest.mark.parametrize(("n", "shown"), [(1, 1), (2, 2), (3, 1), (4, 1)])
-def test_of_three_curves_or_more_the_best_alone_has_its_band(n: int, shown: int) -> None:
-    curves = [
-        make(6, full=True, point=point, values=np.linspace(0.5, 0.8, 7) + i / 50) for i, point in enumerate(POINTS)
-    ]
-    ax = plot_curves(curves[:n]).axes[0]
-    assert len(bands(ax)) == shown
-    if n > 2:
-        assert "95% simultaneous band of the best curve" in legend_texts(ax)
-        color = line(ax, POINTS[n - 1]).get_color()
-        assert bands(ax)[0].get_facecolor()[0][:3] == pytest.approx(plt.matplotlib.colors.to_rgb(color))  # pyright: ignore
-    plt.close("all")
-
-
-def test_of_three_runs_or_more_the_first_alone_has_its_band() -> None:
-    for n, shown in ((2, 2), (4, 1)):
-        assert len(bands(plot_comparison(compared.make(n)).axes[0])) == shown
-    plt.close("all")
 
 
 def test_values_of_a_comparison_beyond_the_axis_are_marked_and_no_leader_points_at_them() -> None:

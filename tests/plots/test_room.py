@@ -1,7 +1,5 @@
 """Nothing is cut off in silence: comparisons beyond the axis, long titles, small axes."""
 
-import re
-
 import pytest
 from drawn_curves import check_texts, draw, figure_of, legend_texts, line, make, texts
 from matplotlib import pyplot as plt
@@ -17,32 +15,6 @@ def compared(values: list[float], control: list[float], **how) -> ProbeResults:
     results = make(6, wanted=range(6), values=values, **how)
     layers = [LayerResult(**{**vars(x), "control": y}) for x, y in zip(results.layers, control, strict=True)]
     return ProbeResults(layers, results.baselines, results.meta, results.random_init)
-
-
-@pytest.mark.parametrize(
-    ("level", "control", "notes"),
-    [
-        (0.55, CONTROL, ["↑ control task up to 1.00"]),  # an easier task would squash the curve
-        (0.95, CONTROL, []),
-        (0.3, CONTROL, ["↑ control task 0.68 to 1.00"]),
-        (0.3, CONTROL[::-1], ["↑ control task 0.68 to 1.00"]),
-        (0.9, [0.1, 0.8, 0.8, 0.85, 0.8, 0.8], ["↓ control task down to 0.10"]),
-        (0.5, [0.01, 0.5, 0.5, 0.5, 0.5, 0.99], ["↑ control task up to 0.99"]),  # room for the lower end alone
-        (0.1, [0.9, 1.0, 0.9, 0.9, 0.9, 0.95], ["↑ control task 0.90 to 1.00"]),
-    ],
-)
-@pytest.mark.parametrize("n", [1, 2])
-def test_every_value_of_a_comparison_is_inside_the_axes_or_announced(level, control, notes, n):
-    values = [level - 0.01, level, level, level + 0.02, level, level]
-    several = [compared(values, control, baselines={}, model=f"model{i}") for i in range(n)]
-    ax = draw(*several)
-    assert sorted(re.findall(r"[↑↓].*", texts(ax))) == sorted(notes)
-    heights = ax.transData.transform([(0, value) for value in control])[:, 1]
-    for value, height in zip(control, heights, strict=True):
-        announced = any(text[0] == "↑" and value <= float(text.split()[-1]) for text in notes if height > ax.bbox.y1)
-        announced |= any(text[0] == "↓" and value >= float(text.split()[-1]) for text in notes if height < ax.bbox.y0)
-        assert announced or ax.bbox.y0 <= height <= ax.bbox.y1
-    assert all(ax.bbox.y0 < y < ax.bbox.y1 for y in ax.transData.transform([(0, value) for value in values])[:, 1])
 
 
 @pytest.mark.parametrize("n_panels", [1, 2])
@@ -81,7 +53,7 @@ def test_panels_whose_bands_mean_different_things_keep_their_legends():
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_on_low_axes_the_curve_has_most_of_the_height(n, monkeypatch):
-    monkeypatch.setattr("probekit.plots.headings.cautions", lambda data: ["108 texts were cut"])
+    monkeypatch.setattr("probekit.charts.accuracy.cautions", lambda data: ["108 texts were cut"])
     several = [compared([0.3] * 6, CONTROL, full=True, model=f"model{i}") for i in range(n)]
     ax = draw(*several, size=(4, 3))
     assert ax.bbox.height > 0.45 * figure_of(ax).bbox.height

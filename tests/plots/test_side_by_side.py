@@ -10,7 +10,6 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from probekit.charts.palette import PALETTE
 from probekit.plots import save_comparison_plot
 from probekit.plots.side_by_side import MOST_ROWS, _draw, _size
 from probekit.side_by_side import Comparison
@@ -102,47 +101,6 @@ def test_every_run_is_a_line_and_every_difference_a_row():
     faces = [line.get_markerfacecolor() for line in lower.lines if line.get_marker() == "o"]
     assert [face == "white" for face in faces] == [each.kind == "unpaired" for each in data.differences]
     assert [text.get_text() for text in lower.get_yticklabels()] == ["m1", "m2", "m3"]
-
-
-def test_depth_takes_the_place_of_the_layer():
-    ax = draw(make(2, axis="depth")).axes[0]
-    xs = next(np.asarray(line.get_xdata()) for line in ax.lines if len(np.asarray(line.get_xdata())) == 6)
-    assert xs.tolist() == [0, 0.2, 0.4, 0.6, 0.8, 1]
-
-
-def test_seeds_are_drawn_as_their_mean_with_their_spread():
-    data = make(4, seeds=True)
-    ax = draw(data).axes[0]
-    values = np.array([[place.value for place in run.places] for run in data.runs[1:]])
-    thick = [np.asarray(line.get_ydata()) for line in ax.lines if line.get_linewidth() > 2.1]
-    assert np.allclose(thick[0], values.mean(axis=0))
-    thin = [line for line in ax.lines if line.get_linewidth() < 0.8]
-    assert len(thin) == 3
-
-
-def test_a_run_without_an_estimate_is_drawn_with_the_seeds():
-    data = make(4, seeds=True)
-    bare = replace(a_run(9), best=None, estimate=None, interval=None)
-    data = Comparison([*data.runs, bare], data.differences, data.groups, data.meta)
-    drawn = [np.asarray(line.get_ydata()) for line in draw(data).axes[0].lines if line.get_linewidth() == 2]
-    assert any(np.array_equal(ys, [place.value for place in bare.places]) for ys in drawn)
-
-
-def test_runs_with_one_colour_have_other_dashes():
-    n = len(PALETTE) + 1
-    ax = draw(make(n)).axes[0]
-    lines = [line for line in ax.lines if len(np.asarray(line.get_xdata())) == 6]
-    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == n
-
-
-def test_two_places_of_one_run_share_a_curve():
-    first = a_run(0)
-    other = replace(first, name="m0, resid_pre.1", best=1, given=True)
-    data = make(2)
-    data = Comparison([first, other], data.differences, [], data.meta)
-    ax = draw(data).axes[0]
-    assert sum(len(np.asarray(line.get_xdata())) == 6 for line in ax.lines) == 1
-    assert [line.get_marker() for line in ax.lines if line.get_markersize() == 10] == ["o", "s"]
 
 
 def test_many_differences_are_cut_and_said():

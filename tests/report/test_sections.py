@@ -7,15 +7,14 @@ from dataclasses import replace
 from html import unescape
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from drawn_curves import draw, make, points
 from hypothesis import given
 from hypothesis import strategies as st
 from made_up_effects import made_up
+from made_up_lines import CHART
 from reported_curves import curve
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, confusion_matrix
@@ -30,12 +29,12 @@ from probekit.evaluation.results.quote import quote_line, quote_of_curve
 from probekit.evaluation.results.report import ALWAYS, AT_LENGTH, MOSTLY, every_note
 from probekit.evaluation.results.row_scores import RowScores
 from probekit.probes.base import probabilities
-from probekit.report.render import FOLDER, asset
+from probekit.report.render import FOLDER, asset, html_of
 from probekit.report.section import Section
 from probekit.report.sections.audit import found_pairs
 from probekit.report.sections.causal import causal_section
 from probekit.report.sections.controls import controls_section
-from probekit.report.sections.curve import COLORS, curve_section, table_section
+from probekit.report.sections.curve import curve_section, table_section
 from probekit.report.sections.grids import positions_section, transfer_section
 from probekit.report.sections.scores import (
     MOST,
@@ -48,6 +47,7 @@ from probekit.report.sections.scores import (
 )
 from probekit.report.sections.summary import missing_checks, summary_section
 from probekit.report.svg.grid import draw_grid
+from probekit.report.svg.lines import COLORS, draw_lines, lines_picture
 from probekit.report.svg.scales import AxisSpan, cut_to, padded, pixel, tick_text, ticks
 from probekit.tasks.base import Task
 from probekit.tasks.quality.audit import audit
@@ -176,48 +176,50 @@ def test_the_curve_has_its_values_where_the_axis_says():
 
 
 def vertices(html: str, kind: str) -> list[list[tuple[float, float]]]:
-    """The points of each path of this class in the picture for a desk."""
-    wide = html.partition('class="scroll narrow"')[0]
-    found = re.findall(f'class="{kind}[^"]*" d="M([^"]*?)Z?"', wide)
+    """The points of each path of this class."""
+    found = re.findall(f'class="{kind}[^"]*" d="M([^"]*?)Z?"', html)
     return [[(float(x), float(y)) for x, y in (point.split(",") for point in d.split("L"))] for d in found]
 
 
-@pytest.mark.parametrize("inside", [0, 1, 2])
-def test_values_beyond_the_axis_are_marked_and_never_drawn_as_lines(inside):
-    """The control task of a regression, as one that a table of tokens solves: some of its values fit on the axis."""
-    control = [0.89, 0.83, 0.71, 0.62, 0.53]
-    control[2 : 2 + inside] = [0.05] * inside
-    made = make(full=True, metric="r2", values=[0.02] * 5, baselines={})
-    layers: list[Any] = [replace(layer, control=value) for layer, value in zip(made.layers, control, strict=True)]
-    html = str(curve_section(ProbeResults(layers, [], made.meta)).html)
-    beyond = vertices(html, "grey beyond")
-    (shown,) = vertices(html, "grey line dashed")[:1] if inside > 1 else ([],)
-    assert len(beyond) == len(control) - inside
-    assert len(shown) == (inside if inside > 1 else 0)
-    assert {triangle[-1][1] for triangle in beyond} == {12.0}  # each points at the top of the axis
-    assert all(y > 12.0 for _, y in shown)
-    assert "control task (up to 0.890)" in html
-    drawn = vertices(html, "blue line solid")[0]
-    assert max(y for _, y in drawn) - min(y for _, y in drawn) < 1e-9
-    ax = draw(ProbeResults(layers, [], made.meta))
-    line_of_control = [one for one in ax.lines if one.get_label() == "control task"]
-    low, high = ax.get_ylim()
-    values = [y for one in line_of_control for y in points(one)[1] if np.isfinite(y)]
-    assert values == [0.05] * inside
-    assert low < 0.05 < high < 0.53
+def test_each_mark_of_lines_is_drawn_once_where_the_axis_says():
+    width, height = 720.0, 360.0
+    drawn = str(draw_lines(CHART, width, height))
+    assert 'aria-label="Every &lt;mark&gt;"' in drawn
+    up = AxisSpan(0.0, 1.0, height - 46, 12.0)
+
+    def heights(kind: str) -> list[list[float]]:
+        return [[y for _, y in path] for path in vertices(drawn, kind)]
+
+    def at(*values: float) -> list[float]:
+        return [round(pixel(up, value), 2) for value in values]
+
+    assert heights("blue line solid") == [at(0.2, 0.4, 0.6)]  # interrupted before the value beyond the axis
+    assert heights("green line dashed") == [at(0.1, 0.1)]
+    assert heights("red line dotted thin") == [at(0.3, 0.4, 0.5)]
+    assert heights("blue band") == [at(0.1, 0.3, 0.5, 0.6, 0.8, 0.7, 0.5, 0.3)]
+    assert heights("pink bar") == [at(0.2, 0.3), at(0.5, 0.8)]  # a band of one layer, and a range
+    assert heights("grey rule") == [at(0.5, 0.5)]
+    assert heights("red line dash-dotted") == [at(0.7, 0.7)]
+    assert [path[-1] for path in heights("blue beyond") + heights("green beyond")] == at(1.0, 0.0)
+    assert [path[0] for path in heights("blue tied") + heights("red tied")] == [height - 49, height - 55]
+    circles = re.findall(r'<circle class="([^"]*)" cx="[^"]*" cy="([^"]*)"', drawn)
+    dots = [("green dot", 0.1), ("blue dot", 0.2), ("blue hollow", 0.4), ("blue dot", 0.6), ("blue ring", 0.6)]
+    assert sorted((kind, float(y)) for kind, y in circles) == sorted((kind, at(y)[0]) for kind, y in dots)
+    assert drawn.count('<rect class="red ring"') == 1
+    for kind in ("green behind", "green shade", "grey behind", "grey shade"):
+        assert drawn.count(f'class="{kind}"') == 1
+    assert re.findall('aria-label="(tip[^"]*)"', drawn) == [f"tip of {i}" for i in range(4)]
+    assert re.findall('name"[^>]*>([^<]*)', drawn) == ["↑ far 1.50", "chance 0.500"]
+    assert 'name"' not in str(draw_lines(CHART, 360.0, 300.0))  # no margin
 
 
-def test_a_control_task_above_the_curve_does_not_squash_it():
-    """As far below it, where the distance says how much is no memory, it may stretch the axis."""
-    spans = []
-    for control in (None, 0.97, 0.05):
-        made = make(full=True, values=[0.5, 0.51, 0.5, 0.52, 0.5], baselines={})
-        layers: list[Any] = [replace(layer, control=control) for layer in made.layers]
-        low, high = draw(ProbeResults(layers, [], made.meta)).get_ylim()
-        spans.append(high - low)
-        assert (low < 0.05) == (control == 0.05)
-    assert spans[0] == pytest.approx(spans[1])
-    assert spans[2] > 1.5 * spans[0]
+def test_a_legend_of_lines_names_what_a_narrow_picture_has_no_margin_for():
+    picture = lines_picture(CHART)
+    assert [look for _, _, look in picture.legend][:3] == ["solid dots", "dashed", "dotted thin"]
+    assert {name for name, _, _ in picture.legend} >= {"left", "right", "chance 0.500", "↑ far 1.50"}
+    html = str(html_of([picture]))
+    assert html.count('<svg class="swatch"') == len(picture.legend)
+    assert html.count('<svg class="chart"') == 2
 
 
 @given(

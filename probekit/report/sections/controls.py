@@ -1,15 +1,19 @@
 """How much of the score could be memory, and how short the labels become: selectivity and code length by layer."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from probekit.charts.curves import x_of
+from probekit.charts.axes import x_limits
+from probekit.charts.curves import ticks_of, x_of
+from probekit.charts.lines import Limits, LineChart, MarginLabel, Rule, Series, beyond_entries, entry_of
+from probekit.charts.palette import BLUE, GREEN, GREY
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.wording import metric_name, number_text
 from probekit.report.parts import Lines, Part, Picture, Pictures
 from probekit.report.render import html_of
 from probekit.report.section import Section
-from probekit.report.sections.names import notes_of, ticks_of
-from probekit.report.svg.lines import LineChart, Rule, Series, chart_legend, draw_lines
+from probekit.report.sections.names import notes_of
+from probekit.report.svg.lines import lines_picture
 from probekit.report.svg.scales import padded
 
 SIZE = (344, 260)  # pixels
@@ -28,50 +32,41 @@ def _selectivity(data: ProbeData) -> list[Picture]:
     layers = [layer for layer in data.layers if layer.control is not None]
     if not layers:
         return []
-    xs, metric = [float(x_of(data, layer)) for layer in layers], metric_name(data.headline)
-    tests = [layer.metrics["test"][data.headline] for layer in layers]
-    controls = [layer.control or 0.0 for layer in layers]
+    xs, metric = tuple(float(x_of(data, layer)) for layer in layers), metric_name(data.headline)
+    tests = tuple(layer.metrics["test"][data.headline] for layer in layers)
+    controls = tuple(layer.control or 0.0 for layer in layers)
     tips = {
         x: f"{layer.place}\n{metric} {number_text(test)}, control task {number_text(layer.control)}"
         + ("" if layer.selectivity is None else f"\nselectivity {number_text(layer.selectivity)}")
         for x, layer, test in zip(xs, layers, tests, strict=True)
     }
-    series = [Series("label", "blue", xs, tests), Series("control task", "grey", xs, controls, "dashed")]
+    series = [Series(xs, tests, BLUE, name="label"), Series(xs, controls, GREY, "dashed", name="control task")]
     ceiling = (data.meta.get("control") or {}).get("ceiling")
-    rules = [] if ceiling is None else [Rule("a table", ceiling)]
-    limits = _limits([*tests, *controls, *(rule.value for rule in rules)])
-    name = "Label and control task by layer"
-    chart = LineChart(name, series, _ticks(data, xs), "layer", metric, limits, tips, rules)
+    rules = {} if ceiling is None else {"a table": float(ceiling)}
+    values = [*tests, *controls, *rules.values()]
+    limits = padded(max(min(values), -0.25), max(values), 0.2)
+    chart = _chart("Label and control task by layer", data, series, rules, limits)
     caption = "Selectivity is how far the label is above the control task: small where the probe could have memorised."
     if rules:
         caption += " A table of the types in train is what a probe that memorised all of them would score."
-    return [_picture(chart, caption)]
+    return [lines_picture(replace(chart, y_name=metric, tips=tips), caption, SIZE)]
 
 
 def _codelength(data: ProbeData) -> list[Picture]:
     layers = [layer for layer in data.layers if layer.codelength is not None]
     if not layers:
         return []
-    xs = [float(x_of(data, layer)) for layer in layers]
+    xs = tuple(float(x_of(data, layer)) for layer in layers)
     codes = [layer.codelength or {} for layer in layers]
-    bits = [code["bits"] / 1000 for code in codes]
+    bits = tuple(code["bits"] / 1000 for code in codes)
     uniform, prior = codes[0]["uniform_bits"] / 1000, codes[0]["prior_bits"] / 1000
     tips = {x: _code_tip(layer, code) for x, layer, code in zip(xs, layers, codes, strict=True)}
-    rules = [Rule("uniform code", uniform)] + (
-        [Rule("class frequencies", prior)] if abs(prior - uniform) > 0.005 * uniform else []
-    )
-    top = max(*bits, uniform, prior)
-    chart = LineChart(
-        "Code length of the training labels by layer",
-        [Series("online code", "green", xs, bits)],
-        _ticks(data, xs),
-        "layer",
-        "thousand bits",
-        (0.0, 1.08 * top),
-        tips,
-        rules,
-    )
-    return [_picture(chart, "Online code of the training labels, given the activations: shorter is easier to read.")]
+    rules = {"uniform code": uniform} | ({"class frequencies": prior} if abs(prior - uniform) > 0.005 * uniform else {})
+    limits = 0.0, 1.08 * max(*bits, uniform, prior)
+    series = [Series(xs, bits, GREEN, name="online code")]
+    chart = _chart("Code length of the training labels by layer", data, series, rules, limits)
+    caption = "Online code of the training labels, given the activations: shorter is easier to read."
+    return [lines_picture(replace(chart, y_name="thousand bits", tips=tips), caption, SIZE)]
 
 
 def _code_tip(layer: LayerResult, code: dict[str, float]) -> str:
@@ -79,15 +74,16 @@ def _code_tip(layer: LayerResult, code: dict[str, float]) -> str:
     return f"{layer.place}\n{code['bits']:,.0f} bits; {than}"
 
 
-def _picture(chart: LineChart, caption: str) -> Picture:
-    legend = chart_legend(chart)
-    legend += [(rule.name, rule.color, "rule") for rule in chart.rules]
-    return Picture(draw_lines(chart, *SIZE), caption, legend=legend)
-
-
-def _ticks(data: ProbeData, xs: Sequence[float]) -> dict[float, str]:
-    return {x: name for x, name in ticks_of(data).items() if x in xs}
-
-
-def _limits(values: Sequence[float]) -> tuple[float, float]:
-    return padded(max(min(values), -0.25), max(values), 0.2)
+def _chart(name: str, data: ProbeData, series: Sequence[Series], rules: dict[str, float], limits: Limits) -> LineChart:
+    ticks = {x: tick for x, tick in ticks_of([data]).items() if x in series[0].xs}
+    return LineChart(
+        name=name,
+        marks=[*series, *(Rule(value, GREY) for value in rules.values())],
+        x_ticks=ticks,
+        x_limits=x_limits(ticks),
+        y_limits=limits,
+        x_name="layer",
+        y_name="",
+        legend=[*map(entry_of, series), *beyond_entries(series, limits)],
+        margin=[MarginLabel(value, name, GREY, look="dotted") for name, value in rules.items()],
+    )

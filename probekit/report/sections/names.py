@@ -1,11 +1,10 @@
-"""What sections share: where notes are told, the places of a curve on its axis, and the rows that tested."""
+"""What sections share: where notes are told, and the rows that tested."""
 
 from typing import Literal
 
 import numpy as np
 
-from probekit.charts.curves import x_of
-from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
+from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.report import AT_LENGTH, Note, every_note
 from probekit.evaluation.results.row_scores import RowScores
 
@@ -32,18 +31,6 @@ def notes_of(data: ProbeData, home: Home) -> list[str]:
         return "summary" if note.rank < AT_LENGTH else "table"
 
     return [note.text for note in every_note(data) if note.subject != "quote" and home_of(note) == home]
-
-
-def ticks_of(data: ProbeData) -> dict[float, str]:
-    """The places of a curve on the layer axis, with their names."""
-    return {float(x_of(data, layer)): tick_of(data, layer) for layer in data.layers}
-
-
-def tick_of(data: ProbeData, layer: LayerResult) -> str:
-    """The name of a place under the axis."""
-    if is_output(data, layer):
-        return "out"
-    return layer.point if layer.layer is None else str(layer.layer)
 
 
 def shown_layer(data: ProbeData) -> LayerResult | None:

@@ -19,6 +19,7 @@ from probekit.report.section import Section
 from probekit.report.sections.names import shown_layer, test_rows, why_not_shown
 from probekit.report.svg.element import element, hot, path_of, svg
 from probekit.report.svg.grid import draw_grid
+from probekit.report.svg.lines import y_axis
 from probekit.report.svg.scales import AxisSpan, pixel, tick_text, ticks
 from probekit.scoring.calibrate import OWN, Calibration, calibrated, calibration_of
 from probekit.text import counted, printable
@@ -150,22 +151,12 @@ def draw_scatter(
 def _frame(across: AxisSpan, up: AxisSpan, x_name: str, y_name: str, height: float) -> list[Markup]:
     """Ticks and names of both axes; counts below 0 are written without their sign."""
     values, columns = ticks(up.low, up.high, 5), ticks(across.low, across.high, 5)
-    shown = [abs(value) for value in values] if y_name == "rows" else values
-    parts = [
-        element("path", class_="grid", d=path_of([(across.start, y), (across.end, y)]))
-        for y in (pixel(up, value) for value in values)
-    ]
-    parts += [
-        element("text", tick_text(text, values), class_="tick end", x=across.start - 7, y=pixel(up, value) + 4)
-        for text, value in zip(shown, values, strict=True)
-    ]
+    parts = [y_axis(across, up, y_name, values, [abs(value) for value in values] if y_name == "rows" else None)]
     parts += [
         element("text", tick_text(value, columns), class_="tick mid", x=pixel(across, value), y=height - BOTTOM + 16)
         for value in columns
     ]
     parts.append(element("text", x_name, class_="axis mid", x=(across.start + across.end) / 2, y=height - 8))
-    middle = (up.start + up.end) / 2
-    parts.append(element("text", y_name, class_="axis mid", transform=f"translate(13 {middle:g}) rotate(-90)"))
     return parts
 
 

@@ -1,116 +1,100 @@
-"""Lines over layers: curves with bands, rules for baselines, and a column for each layer that says its values."""
+"""Lines over layers as SVG, with a column for each layer that says its values."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from markupsafe import Markup
 
 from probekit.charts.axes import spread
-from probekit.charts.curves import visible_runs
+from probekit.charts.lines import STRIP, Band, LineChart, Ring, Rule, Series, Shade, TiedLayers, lone, visible_runs
+from probekit.charts.palette import BLUE, GREEN, GREY, INK, ORANGE, PINK, RED, SKY
+from probekit.report.parts import Picture
 from probekit.report.svg.element import element, hot, path_of, svg, text_room, together
 from probekit.report.svg.scales import AxisSpan, cut_to, pixel, tick_text, ticks
-from probekit.text import printable
 
 TOP, BOTTOM, LEFT, RIGHT = 12.0, 46.0, 52.0, 14.0  # pixels around the axes
 LINE = 14.0  # pixels from one small line of text to the next
 NARROW = 480  # pixels; a narrower picture has no names in the margin
+WIDE_SIZE, PHONE_SIZE = (720, 360), (360, 300)  # pixels
+COLORS = {
+    BLUE: "blue",
+    RED: "red",
+    GREEN: "green",
+    GREY: "grey",
+    INK: "ink",
+    PINK: "pink",
+    ORANGE: "orange",
+    SKY: "sky",
+}
+"""Colours of the pictures -> classes of the page."""
 
 
-@dataclass(frozen=True)
-class Series:
-    """A line over the layers.
+def lines_picture(chart: LineChart, caption: str = "", size: tuple[float, float] | None = None) -> Picture:
+    """The chart as a figure with its legend, which also names what has its name in the margin of a wide picture.
 
-    Attributes:
-        name: in the legend.
-        color: a class of the page: "blue", "red", "green", "pink", "orange", "sky", "ink", "grey".
-        xs: the layers.
-        ys: a value for each.
-        look: "solid", "dashed" or "dotted".
-        band: (low, high) for each layer; empty for none.
-        hollow: the layers whose dot is hollow.
-        dots: whether each layer has a dot.
+    `size` is in pixels; without it there is a picture for a desk and one for a phone.
     """
-
-    name: str
-    color: str
-    xs: Sequence[float]
-    ys: Sequence[float]
-    look: str = "solid"
-    band: Sequence[tuple[float, float]] = ()
-    hollow: frozenset[float] = frozenset()
-    dots: bool = True
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A value that does not depend on the layer."""
-
-    name: str
-    value: float
-    color: str = "grey"
-
-
-@dataclass(frozen=True)
-class LineChart:
-    """A picture of lines over layers; a value beyond the y axis is a triangle at that end.
-
-    Attributes:
-        name: what it shows, for those who do not see it.
-        series: in the order of the legend; the last are drawn first.
-        rules: baselines.
-        x_ticks: layer -> its name.
-        x_name: of the axis.
-        y_name: of the axis.
-        y_limits: of the axis.
-        tips: layer -> what is said of it, in lines.
-        ringed: (layer, value, color) of the selected places.
-        tied: layers that are tied with the best.
-    """
-
-    name: str
-    series: Sequence[Series]
-    x_ticks: dict[float, str]
-    x_name: str
-    y_name: str
-    y_limits: tuple[float, float]
-    tips: dict[float, str]
-    rules: Sequence[Rule] = ()
-    ringed: Sequence[tuple[float, float, str]] = ()
-    tied: Sequence[float] = ()
-
-
-def draw_lines(chart: LineChart, width: float = 720, height: float = 360) -> Markup:
-    """The chart as SVG."""
-    xs = sorted(chart.x_ticks)
-    margin = RIGHT if width < NARROW or not chart.rules else 12 + max(text_room(_label(rule)) for rule in chart.rules)
-    around = max(0.5, 0.02 * (xs[-1] - xs[0]))
-    across = AxisSpan(xs[0] - around, xs[-1] + around, LEFT, width - margin)
-    up = AxisSpan(*chart.y_limits, height - BOTTOM, TOP)
-    parts = [_grid(chart, across, up), _x_axis(chart, across, up), *_rules(chart, across, up, width >= NARROW)]
-    parts += [_band(one, across, up) for one in chart.series if one.band]
-    parts += [_line(one, across, up) for one in reversed(chart.series)]
-    parts += [_tied(chart, across, up), *_columns(chart, across, up)]
-    return svg(chart.name, width, height, parts)
-
-
-def _label(rule: Rule) -> str:
-    return f"{rule.name} {rule.value:z.3f}"
-
-
-def _grid(chart: LineChart, across: AxisSpan, up: AxisSpan) -> Markup:
-    values = ticks(up.low, up.high)
-    lines = [
-        element("path", class_="grid", d=path_of([(across.start, y), (across.end, y)]))
-        for y in (pixel(up, value) for value in values)
+    shades = {mark.name: (mark.name, COLORS[mark.color], "shade") for mark in chart.marks if isinstance(mark, Shade)}
+    legend = [
+        *(
+            (one.texts[0], COLORS[one.color], f"{one.look}{' dots' * one.dots}{' thin' * one.thin}")
+            for one in chart.legend
+        ),
+        *shades.values(),
+        *((label.text, COLORS[label.color], label.look) for label in chart.margin if label.look),
     ]
-    names = [
-        element("text", tick_text(value, values), class_="tick end", x=across.start - 7, y=pixel(up, value) + 4)
-        for value in values
+    if size is not None:
+        return Picture(draw_lines(chart, *size), caption, legend=legend)
+    return Picture(draw_lines(chart, *WIDE_SIZE), caption, draw_lines(chart, *PHONE_SIZE), legend)
+
+
+def draw_lines(chart: LineChart, width: float, height: float) -> Markup:
+    """The chart as SVG."""
+    margin = max([RIGHT, *(12 + text_room(label.text) for label in chart.margin)]) if width >= NARROW else RIGHT
+    across = AxisSpan(*chart.x_limits, LEFT, width - margin)
+    up = AxisSpan(*chart.y_limits, height - BOTTOM, TOP)
+    strip = STRIP * any(isinstance(mark, Shade) for mark in chart.marks)  # which has no values beside it
+    values = ticks(up.low + strip * (up.high - up.low), up.high)
+    parts = [_shades(chart, across, up), y_axis(across, up, chart.y_name, values), _x_axis(chart, across, up)]
+    parts += [_band(mark, across, up) for mark in chart.marks if isinstance(mark, Band)]
+    parts += [_rule(mark, across, up) for mark in chart.marks if isinstance(mark, Rule)]
+    parts += _margin(chart, across, up) if width >= NARROW else []
+    parts += [_line(one, across, up) for one in reversed(chart.series)]
+    parts += [_tied(mark, across, up) for mark in chart.marks if isinstance(mark, TiedLayers)]
+    return svg(chart.name, width, height, [*parts, *_columns(chart, across, up)])
+
+
+def _shades(chart: LineChart, across: AxisSpan, up: AxisSpan) -> Markup:
+    """The colour behind layers, and the darker strip at the bottom."""
+    high = up.start - up.end
+    return together(
+        element(
+            "rect",
+            class_=f"{COLORS[one.color]} {kind}",
+            x=pixel(across, one.left),
+            y=up.start - share * high,
+            width=pixel(across, one.right) - pixel(across, one.left),
+            height=share * high,
+        )
+        for one in chart.marks
+        if isinstance(one, Shade)
+        for kind, share in (("behind", 1.0), ("shade", STRIP))
+    )
+
+
+def y_axis(
+    across: AxisSpan, up: AxisSpan, name: str, values: Sequence[float], shown: Sequence[float] | None = None
+) -> Markup:
+    """A line across the axes at each value, with the value as in `shown`, and the name of the axis."""
+    ys = [pixel(up, value) for value in values]
+    parts = [element("path", class_="grid", d=path_of([(across.start, y), (across.end, y)])) for y in ys]
+    parts += [
+        element("text", tick_text(text, values), class_="tick end", x=across.start - 7, y=y + 4)
+        for text, y in zip(shown or values, ys, strict=True)
     ]
     middle = (up.start + up.end) / 2
-    name = element("text", chart.y_name, class_="axis mid", transform=f"translate(13 {middle:g}) rotate(-90)")
-    return together([*lines, *names, name])
+    parts.append(element("text", name, class_="axis mid", transform=f"translate(13 {middle:g}) rotate(-90)"))
+    return together(parts)
 
 
 def _x_axis(chart: LineChart, across: AxisSpan, up: AxisSpan) -> Markup:
@@ -124,49 +108,51 @@ def _x_axis(chart: LineChart, across: AxisSpan, up: AxisSpan) -> Markup:
     return together([line, *names, name])
 
 
-def _rules(chart: LineChart, across: AxisSpan, up: AxisSpan, named: bool) -> list[Markup]:
-    """The baselines within the axis, with their names in the margin where there is room."""
-    shown = sorted((rule for rule in chart.rules if up.low <= rule.value <= up.high), key=lambda rule: -rule.value)
-    ys = [pixel(up, rule.value) for rule in shown]
-    found = [
-        element("path", class_=f"{rule.color} rule", d=path_of([(across.start, y), (across.end, y)]))
-        for rule, y in zip(shown, ys, strict=True)
+def _rule(one: Rule, across: AxisSpan, up: AxisSpan) -> Markup:
+    """A line across the axes; a range of values at their right end."""
+    y = pixel(up, one.value)
+    if one.to is not None:
+        x = across.end - 4 - 8 * one.rank
+        return element("path", class_=f"{COLORS[one.color]} bar", d=path_of([(x, y), (x, pixel(up, one.to))]))
+    look = "rule" if one.look == "dotted" else f"line {one.look} thin"
+    return element("path", class_=f"{COLORS[one.color]} {look}", d=path_of([(across.start, y), (across.end, y)]))
+
+
+def _margin(chart: LineChart, across: AxisSpan, up: AxisSpan) -> list[Markup]:
+    """The names at the right, next to their values and apart."""
+    labels = sorted(chart.margin, key=lambda label: -label.value)
+    heights = spread([pixel(up, label.value) for label in labels], LINE, up.end, up.start)
+    return [
+        element("text", label.text, class_=f"{COLORS[label.color]} name", x=across.end + 6, y=y + 4)
+        for label, y in zip(labels, heights, strict=True)
     ]
-    if named:
-        found += [
-            element("text", _label(rule), class_=f"{rule.color} name", x=across.end + 6, y=y + 4)
-            for rule, y in zip(shown, spread(ys, LINE, up.end, up.start), strict=True)
-        ]
-    return found
 
 
-def _band(one: Series, across: AxisSpan, up: AxisSpan) -> Markup:
+def _band(one: Band, across: AxisSpan, up: AxisSpan) -> Markup:
     """The band as far as the axis shows it."""
-    low = list(zip(one.xs, (ends[0] for ends in one.band), strict=True))
-    high = list(zip(one.xs, (ends[1] for ends in one.band), strict=True))
+    low, high = ([(x, pair[k]) for x, pair in zip(one.xs, one.ends, strict=True)] for k in (0, 1))
     if len(one.xs) == 1:
         ends = [(pixel(across, x), pixel(up, y)) for x, y in (*low, *high)]
-        return element("path", class_=f"{one.color} bar", d=path_of(ends))
+        return element("path", class_=f"{COLORS[one.color]} bar", d=path_of(ends))
     shape = [(pixel(across, x), pixel(up, y)) for x, y in cut_to([*low, *reversed(high)], up.low, up.high)]
-    return element("path", class_=f"{one.color} band", d=path_of(shape, closed=True)) if shape else Markup()
+    return element("path", class_=f"{COLORS[one.color]} band", d=path_of(shape, closed=True)) if shape else Markup()
 
 
 def _line(one: Series, across: AxisSpan, up: AxisSpan) -> Markup:
     points = [(pixel(across, x), pixel(up, y)) for x, y in zip(one.xs, one.ys, strict=True)]
+    look = f"line {one.look}{' thin' if one.thin else ''}"
     return together(
-        element("path", class_=f"{one.color} line {one.look}", d=path_of(points[run.start : run.stop]))
-        for run in visible_runs(one.ys, up.low, up.high)
+        element("path", class_=f"{COLORS[one.color]} {look}", d=path_of(points[run.start : run.stop]))
+        for run in visible_runs(one.ys, (up.low, up.high))
         if len(run) > 1
     )
 
 
-def _tied(chart: LineChart, across: AxisSpan, up: AxisSpan) -> Markup:
-    """A thick rule over the axis under every layer that is tied with the best."""
-    half = 0.4 * (across.end - across.start) / (across.high - across.low)
-    ends = [(pixel(across, x) - half, pixel(across, x) + half) for x in chart.tied]
-    return together(
-        element("path", class_="blue tied", d=path_of([(a, up.start - 3), (b, up.start - 3)])) for a, b in ends
-    )
+def _tied(one: TiedLayers, across: AxisSpan, up: AxisSpan) -> Markup:
+    """A thick line over the axis."""
+    y = up.start - 3 - 6 * one.rank
+    ends = [(pixel(across, x), y) for x in (one.first, one.last)]
+    return element("path", class_=f"{COLORS[one.color]} tied", d=path_of(ends))
 
 
 def _columns(chart: LineChart, across: AxisSpan, up: AxisSpan) -> list[Markup]:
@@ -192,21 +178,25 @@ def _dots(chart: LineChart, x: float, at: float, up: AxisSpan) -> list[Markup]:
     """The values of a layer: dots, lone values of a line without dots, and triangles at the ends of the axis."""
     found = []
     for one in reversed(chart.series):
-        alone = {run.start for run in visible_runs(one.ys, up.low, up.high) if len(run) == 1}
+        alone, color = lone(one, chart.y_limits), COLORS[one.color]
         for i, (own, y) in enumerate(zip(one.xs, one.ys, strict=True)):
             if own != x:
                 continue
             if not up.low <= y <= up.high:
-                found.append(_beyond(one.color, at, y > up.high, up))
+                found += [] if one.thin else [_beyond(color, at, y > up.high, up)]
             elif one.dots or i in alone:
                 kind = "hollow" if x in one.hollow else "dot"
-                found.append(element("circle", class_=f"{one.color} {kind}", cx=at, cy=pixel(up, y), r=3.5))
-    rings = [
-        element("circle", class_=f"{color} ring", cx=at, cy=pixel(up, y), r=8.0)
-        for own, y, color in chart.ringed
-        if own == x
+                found.append(element("circle", class_=f"{color} {kind}", cx=at, cy=pixel(up, y), r=3.5))
+    return found + [
+        _ring(mark, at, pixel(up, mark.y)) for mark in chart.marks if isinstance(mark, Ring) and mark.x == x
     ]
-    return found + rings
+
+
+def _ring(one: Ring, x: float, y: float) -> Markup:
+    color = f"{COLORS[one.color]} ring"
+    if one.look == "square":
+        return element("rect", class_=color, x=x - 7, y=y - 7, width=14.0, height=14.0)
+    return element("circle", class_=color, cx=x, cy=y, r=8.0)
 
 
 def _beyond(color: str, at: float, above: bool, up: AxisSpan) -> Markup:
@@ -215,16 +205,3 @@ def _beyond(color: str, at: float, above: bool, up: AxisSpan) -> Markup:
     return element(
         "path", class_=f"{color} beyond", d=path_of([(at - 4, base), (at + 4, base), (at, tip)], closed=True)
     )
-
-
-def chart_legend(chart: LineChart) -> list[tuple[str, str, str]]:
-    """The entries (name, color, look) of the lines, with the farthest value of those that leave the axis."""
-    (low, high), entries = chart.y_limits, []
-    for one in chart.series:
-        beyond = [f"up to {max(one.ys):z.3f}"] * (max(one.ys) > high) + [f"down to {min(one.ys):z.3f}"] * (
-            min(one.ys) < low
-        )
-        entries.append((printable(one.name) + (f" ({', '.join(beyond)})" if beyond else ""), one.color, one.look))
-    if any(not low <= y <= high for one in chart.series for y in one.ys):
-        entries.append(("beyond the axis", "grey", "beyond"))
-    return list(dict.fromkeys(entries))
