@@ -9,8 +9,7 @@ from probekit.charts.lines import (
     Ring,
     Rule,
     Series,
-    Shade,
-    TiedLayers,
+    Stretch,
     beyond_entries,
     entry_of,
 )
@@ -31,10 +30,10 @@ MARKS = [
     Rule(0.5, PINK, to=0.8),
     Ring(2.0, 0.6, BLUE, name="ring"),
     Ring(1.0, 0.4, RED, "square", name="square"),
-    TiedLayers(1.6, 3.4, BLUE, 0, "tied"),
-    TiedLayers(0.6, 1.4, RED, 1, "tied"),
-    Shade(-0.5, 1.5, GREEN, "left"),
-    Shade(1.5, 3.5, GREY, "right"),
+    Stretch(1.6, 3.4, BLUE, "tied", 0, "tied"),
+    Stretch(0.6, 1.4, RED, "tied", 1, "tied"),
+    Stretch(-0.5, 1.5, GREEN, "shade", name="left"),
+    Stretch(1.5, 3.5, GREY, "shade", name="right"),
 ]
 LIMITS = 0.0, 1.0
 CHART = LineChart(

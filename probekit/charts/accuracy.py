@@ -29,7 +29,7 @@ from probekit.charts.lines import (
     Ring,
     Rule,
     Series,
-    TiedLayers,
+    Stretch,
     beyond_entries,
     entry_of,
 )
@@ -91,7 +91,7 @@ def _marks(curve: Curve) -> Iterator[Mark]:
         yield Series(xs, tuple(values), curve.color, "dashed", dots=False, thin=True, name=VALIDATION)
     tied = [layer.in_best_set for layer in data.layers] if len(xs) > 1 else []
     for first, last in runs([x for x, is_tied in zip(curve.xs, tied, strict=False) if is_tied]):
-        yield TiedLayers(first - _TIED, last + _TIED, curve.color, curve.rank, TIED)
+        yield Stretch(first - _TIED, last + _TIED, curve.color, "tied", curve.rank, TIED)
     color = RED if curve.is_alone else curve.color
     if data.procedure is not None:
         yield Rule(data.estimate[0], color, "dash-dotted", name=NESTED)

@@ -1,5 +1,6 @@
 """Limits and ticks: the y axis fits the curves and their bands, and shows comparisons where that costs little room."""
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 
 from probekit.charts.curves import Curve, bands, validation_values
@@ -68,6 +69,14 @@ def _needed(curve: Curve) -> Iterable[float]:
         yield from validation_values(results)
     if results.procedure is not None:
         yield results.estimate[0]
+
+
+def score_limits(values: Collection[float], metric: str, pad: float, least: float = math.inf) -> Limits:
+    """The ends of an axis of scores of a metric: those that hold the values, as far as its `BOUNDS`, or `least`, go."""
+    bottom, most = BOUNDS.get(metric, (0.0, 1.0))
+    bottom = min(bottom, least)
+    low, high = widened(max(bottom, min(values)), min(most, max(values)), (bottom, most))
+    return low - pad * (high - low), high + pad * (high - low)
 
 
 def around(limits: Limits, others: Limits | None) -> Limits:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from probekit.charts.accuracy import DASHES, SELECTED
-from probekit.charts.axes import BOUNDS, widened, x_limits
+from probekit.charts.axes import score_limits, x_limits
 from probekit.charts.curves import METRICS, MOST_BANDS
 from probekit.charts.lines import (
     Band,
@@ -46,15 +46,8 @@ class ComparedLine:
 def compared_lines(data: ComparisonData) -> list[ComparedLine]:
     """A line for each run; for the runs of one set of seeds their mean."""
     looks: Iterator[tuple[str, LineLook]] = itertools.cycle((color, look) for look in DASHES for color in PALETTE)
-    lines = [
-        ComparedLine(
-            group.name,
-            *next(looks),
-            [data.runs[number] for number in group.runs],
-            group if len(group.runs) > 1 else None,
-        )
-        for group in data.groups
-    ]
+    groups = [(group, [data.runs[number] for number in group.runs]) for group in data.groups]
+    lines = [ComparedLine(one.name, *next(looks), runs, one if len(runs) > 1 else None) for one, runs in groups]
     grouped = {number for group in data.groups for number in group.runs}  # all, or those with an estimate
     return lines + [ComparedLine(run.name, *next(looks), [run]) for i, run in enumerate(data.runs) if i not in grouped]
 
@@ -103,9 +96,8 @@ def _marks(line: ComparedLine, data: ComparisonData, lines: Sequence[ComparedLin
         yield _series(run, data, line.color, line.look, name=line.name)
         has_band = any(place.band for place in run.places) and (is_banded or line == lines[0])
         if has_band or len(run.places) == 1:
-            yield Band(
-                tuple(_x(data, place) for place in run.places), tuple(map(_ends, run.places)), line.color, SPREAD
-            )
+            xs = tuple(_x(data, place) for place in run.places)
+            yield Band(xs, tuple(map(_ends, run.places)), line.color, SPREAD)
     if run.quoted is not None:
         look, name = ("square", GIVEN) if run.given else ("ring", SELECTED)
         yield Ring(_x(data, run.quoted), run.quoted.value, line.color, look, name)
@@ -162,13 +154,9 @@ def _texts(line: ComparedLine, data: ComparisonData) -> list[str]:
 
 
 def _y_limits(data: ComparisonData) -> Limits:
-    least, most = BOUNDS.get(data.headline, (0.0, 1.0))
     values = [end for run in data.runs for place in run.places for end in (place.value, *_ends(place))]
-    values += [run.chance for run in data.runs if run.chance is not None]
-    values = [min(most, max(least, value)) for value in values]
-    low, high = widened(min(values), max(values), (least, most))
-    pad = 0.05 * (high - low)
-    return low - pad, high + pad
+    chances = [run.chance for run in data.runs if run.chance is not None]
+    return score_limits([*values, *chances], data.headline, 0.05)
 
 
 def _ticks(data: ComparisonData) -> dict[float, str]:

@@ -32,7 +32,7 @@ from probekit.charts.lines import (
     Ring,
     Rule,
     Series,
-    Shade,
+    Stretch,
     beyond_entries,
     entry_of,
 )
@@ -50,33 +50,24 @@ OPEN = "not shown to be used"
 
 def causal_chart(data: CausalData) -> LineChart:
     """The picture of decodability and of the first method's effect, with its placebos and ceilings."""
-    xs = layer_xs(data)
-    ticks, limits = _ticks(data), _y_limits(data)
-    ceilings = list(_ceilings(data, xs))
-    marks = [*_decodability(data, xs), *_headline(data, xs)]
+    xs, ticks, (low, high) = layer_xs(data), _ticks(data), _y_limits(data)
+    named = list(_marks(data, xs))
+    marks = [mark for mark, _ in named if not isinstance(mark, Ring) or low <= mark.y <= high]
     point = data.meta.get("point", data.layers[0].point)
     is_end = point == data.meta.get("output", "resid_post")
-    selected = _selected(data, xs)
     return LineChart(
         name=_heading(data),
-        marks=[
-            *marks,
-            *ceilings,
-            Rule(0.0, GREY, "solid"),
-            *(ring for ring, _ in selected if limits[0] <= ring.y <= limits[1]),
-            *_shades(data, list(xs.values())),
-        ],
+        marks=[*marks, Rule(0.0, GREY, "solid"), *_shades(data, list(xs.values()))],
         x_ticks=ticks,
         x_limits=x_limits(ticks),
-        y_limits=limits,
+        y_limits=(low, high),
         x_name=point_axis_name(point, is_end, data.layers[-1].point != point),
         y_name="share (0: nothing, 1: everything)",
         tips=_tips(data, xs),
         legend=[
-            *(entry for _, entry in selected),
-            *_legend(data, marks),
-            *map(entry_of, ceilings),
-            *beyond_entries([*marks, *ceilings], limits),
+            *(entry_of(mark, *texts, is_own=isinstance(mark, Ring)) for mark, texts in named if texts),
+            *(LegendEntry([OPEN], "hollow", one.color) for one in marks if isinstance(one, Series) and one.hollow),
+            *beyond_entries(marks, (low, high)),
         ],
         facts=_facts(data),
         cautions=[warning for warning in [base_warning(data)] if warning],
@@ -86,11 +77,15 @@ def causal_chart(data: CausalData) -> LineChart:
 def other_edits_chart(data: CausalData) -> LineChart | None:
     """The picture of the effects of other edits, which may be far above 1; None where there are none."""
     xs, ticks = layer_xs(data), _ticks(data)
-    marks, legend = [], []
-    for method, name, brief, effects in _others(data):
-        if one := _effects([effect for effect in effects if effect.place in xs], xs, METHODS.get(method, INK)):
-            marks.append(one)
-            legend.append(entry_of(one, name, brief))
+    others = {
+        (f"{name} ({directions_text(data, method)})", name): (method, curve_effects(data, method))
+        for method in methods_of(data)[1:]
+        for name in [method_name(data, method)]
+    }
+    others["interchange (the probe's own direction)", "interchange (probe's own)"] = "interchange", probe_effects(data)
+    lines = {texts: _effects(effects, xs, METHODS.get(method, INK)) for texts, (method, effects) in others.items()}
+    legend = [entry_of(one, *texts) for texts, one in lines.items() if one]
+    marks = [one for one in lines.values() if one]
     if not marks:
         return None
     values = [0.0, *(y for one in marks for y in one.ys)]
@@ -139,90 +134,53 @@ def _ticks(data: CausalData) -> dict[float, str]:
     }
 
 
-def _decodability(data: CausalData, xs: dict[str, float]) -> Iterator[Mark]:
-    ys = tuple(share_of(data, layer.score) for layer in data.layers)
-    yield Series(tuple(xs.values()), ys, BLUE, name="decodability: probe's test score, as a share above the baseline")
-    ends = [
-        (share_of(data, low), share_of(data, high)) for low, high in (x.interval for x in data.layers if x.interval)
-    ]
-    if len(ends) == len(ys):
-        yield Band(tuple(xs.values()), tuple(ends), BLUE)
-
-
-def _effects(effects: Sequence[Effect], xs: dict[str, float], color: str, name: str = "") -> Series | None:
-    """The line of some effects, with hollow dots where they do not show use; None where there are none."""
-    hollow = frozenset(xs[effect.place] for effect in effects if not effect_shows_use(effect))
-    at, ys = tuple(xs[effect.place] for effect in effects), tuple(effect.effect for effect in effects)
-    return Series(at, ys, color, hollow=hollow, name=name) if effects else None
-
-
-def _headline(data: CausalData, xs: dict[str, float]) -> Iterator[Mark]:
-    """The effect of the first method, with interval and placebos."""
+def _marks(data: CausalData, xs: dict[str, float]) -> Iterator[tuple[Mark, list[str]]]:
+    """The selected place, decodability, effects and what they are compared with, each with its texts in the legend."""
     method = methods_of(data)[0]
-    own = [effect for place, effect in curve_effects(data, method).items() if place in xs]
-    name = f"effect of {method_name(data, method)} ({directions_text(data, method)})"
-    if (line := _effects(own, xs, METHODS.get(method, INK), name)) is None:
-        return
-    yield line
-    if any(effect.interval for effect in own):
-        yield Band(line.xs, tuple(effect.interval or (effect.effect, effect.effect) for effect in own), line.color)
-    placebos = tuple(effect.placebo_band for effect in own if effect.placebo_band)
-    if len(placebos) == len(own):
-        yield Band(line.xs, placebos, GREY, "placebos, lowest to highest")
-
-
-def _ceilings(data: CausalData, xs: dict[str, float]) -> Iterator[Series]:
-    """What a direction is compared with from above."""
+    effects, color = curve_effects(data, method), METHODS.get(method, INK)
+    name, direction = method_name(data, method), directions_text(data, method)
+    place = selected_place(data, method) or ""
+    if place in xs and (effect := effects.get(place)):
+        score, ends = f"{method} {effect.effect:z.2f}", effect.interval
+        within = "" if ends is None else f" [{ends[0]:z.2f}, {ends[1]:z.2f}]"
+        texts = [f"{SELECTED}: {printable(place)}, {score}{within}", f"selected: {score}"]
+        yield Ring(xs[place], effect.effect, color, name=SELECTED), texts
+    texts = ["decodability: probe's test score, as a share above the baseline", "decodability"]
+    at, ys = tuple(xs.values()), tuple(share_of(data, layer.score) for layer in data.layers)
+    yield Series(at, ys, BLUE, name=texts[0]), texts
+    known = [layer.interval for layer in data.layers if layer.interval]
+    if len(known) == len(at):
+        yield Band(at, tuple((share_of(data, low), share_of(data, high)) for low, high in known), BLUE), []
+    texts = [f"effect of {name} ({direction})", f"{name} ({direction})", name]
+    if line := _effects(effects, xs, color, texts[0]):
+        own = [effect for place, effect in effects.items() if place in xs]
+        yield line, texts
+        if any(effect.interval for effect in own):
+            yield Band(line.xs, tuple(effect.interval or (effect.effect, effect.effect) for effect in own), color), []
+        placebos = tuple(effect.placebo_band for effect in own if effect.placebo_band)
+        if len(placebos) == len(own):
+            texts = ["placebos, lowest to highest", "placebos"]
+            yield Band(line.xs, placebos, GREY, texts[0]), texts
     for name, look in CEILINGS.items():
-        effects = curve_effects(data, methods_of(data)[0], name).items()
-        if top := [(xs[place], effect.effect) for place, effect in effects if place in xs]:
-            shown = {"das": "DAS"}.get(name, name)
-            at, ys = (tuple(values) for values in zip(*top, strict=True))
-            yield Series(at, ys, INK, look, dots=False, name=f"{shown} (ceiling)")
+        if top := _effects(curve_effects(data, method, name), xs, INK):
+            text = f"{'DAS' if name == 'das' else name} (ceiling)"
+            yield Series(top.xs, top.ys, INK, look, dots=False, name=text), [text]
 
 
-def _selected(data: CausalData, xs: dict[str, float]) -> list[tuple[Ring, LegendEntry]]:
-    """The ring at the place that validation chose, with its line of the legend."""
-    method = methods_of(data)[0]
-    place = selected_place(data, method)
-    effect = curve_effects(data, method).get(place or "")
-    if effect is None or place not in xs:
-        return []
-    ends = "" if effect.interval is None else f" [{effect.interval[0]:z.2f}, {effect.interval[1]:z.2f}]"
-    score = f"{method} {effect.effect:z.2f}"
-    texts = [f"{SELECTED}: {printable(place)}, {score}{ends}", f"selected: {score}"]
-    ring = Ring(xs[place], effect.effect, METHODS.get(method, INK), name=SELECTED)
-    return [(ring, entry_of(ring, *texts, is_own=True))]
+def _effects(effects: dict[str, Effect], xs: dict[str, float], color: str, name: str = "") -> Series | None:
+    """The line of some effects, with hollow dots where they do not show use; None where there are none."""
+    own = {xs[place]: effect for place, effect in effects.items() if place in xs}
+    hollow = frozenset(x for x, effect in own.items() if not effect_shows_use(effect))
+    ys = tuple(effect.effect for effect in own.values())
+    return Series(tuple(own), ys, color, hollow=hollow, name=name) if own else None
 
 
-def _shades(data: CausalData, at: Sequence[float]) -> Iterator[Shade]:
+def _shades(data: CausalData, at: Sequence[float]) -> Iterator[Stretch]:
     """The quadrant of each run of layers."""
     edges = [at[0] - 0.5, *((a + b) / 2 for a, b in pairwise(at)), at[-1] + 0.5]
     for name, group in groupby(range(len(at)), lambda i: data.layers[i].quadrant):
         first, *rest = group
-        yield Shade(edges[first], edges[(rest or [first])[-1] + 1], SHADES[name], name)
-
-
-def _legend(data: CausalData, marks: Sequence[Mark]) -> list[LegendEntry]:
-    method = methods_of(data)[0]
-    name = method_name(data, method)
-    shorter = {
-        "decodability": ["decodability"],
-        "effect": [f"{name} ({directions_text(data, method)})", name],
-        "placebos": ["placebos"],
-    }
-    found = [entry_of(one, one.name, *shorter[one.name.split()[0].rstrip(":,")]) for one in marks if one.name]
-    hollow = [mark for mark in marks if isinstance(mark, Series) and mark.hollow]
-    return found + [LegendEntry([OPEN], "hollow", mark.color) for mark in hollow]
-
-
-def _others(data: CausalData) -> Iterator[tuple[str, str, str, list[Effect]]]:
-    """(method, name, short name, effects) of the curves of edits other than the headline."""
-    for method in methods_of(data)[1:]:
-        name = method_name(data, method)
-        yield method, f"{name} ({directions_text(data, method)})", name, list(curve_effects(data, method).values())
-    name = "interchange (the probe's own direction)"
-    yield "interchange", name, "interchange (probe's own)", list(probe_effects(data).values())
+        yield Stretch(edges[first], edges[(rest or [first])[-1] + 1], SHADES[name], "shade", name=name)
 
 
 def _y_limits(data: CausalData) -> Limits:

@@ -78,29 +78,22 @@ class Ring:
 
 
 @dataclass(frozen=True)
-class TiedLayers:
-    """A thick line on the layer axis under layers that are tied with the best; those of later curves lie higher."""
+class Stretch:
+    """Layers between two ends.
 
-    first: float
-    last: float
-    color: str
-    rank: int = 0
-    name: str = field(default="", compare=False)
-    look: Look = "tied"
-
-
-@dataclass(frozen=True)
-class Shade:
-    """Colour behind some layers, darker in a strip at the bottom that has its name if it fits there."""
+    Those that are tied with the best are a thick line on the layer axis, the higher the larger their `rank`. A shade is
+    colour behind the layers, darker in a strip at the bottom that has its name if it fits there.
+    """
 
     left: float
     right: float
     color: str
+    look: Literal["tied", "shade"]
+    rank: int = 0
     name: str = field(default="", compare=False)
-    look: Look = "shade"
 
 
-Mark = Series | Band | Rule | Ring | TiedLayers | Shade
+Mark = Series | Band | Rule | Ring | Stretch
 
 
 @dataclass(frozen=True)
@@ -188,6 +181,11 @@ class LineChart:
     def series(self) -> list[Series]:
         """The lines."""
         return [mark for mark in self.marks if isinstance(mark, Series)]
+
+    @property
+    def shades(self) -> list[Stretch]:
+        """The colours behind layers."""
+        return [mark for mark in self.marks if isinstance(mark, Stretch) and mark.look == "shade"]
 
 
 def entry_of(

@@ -243,7 +243,6 @@ def _draw(data: CausalData, figure: Figure, title: str | None) -> None:
 
 def draw_causal(data: CausalData, ax: Axes, title: str | None = None) -> None:
     """Draw decodability and effects on axes, with the quadrants under them, headings above, and scores at the right."""
-    style_axes([ax])
     draw_chart(causal_chart(data), ax, title)
     if is_column(ax):
         return

@@ -4,8 +4,9 @@ A panel under the curve shows how far the activations of each layer compress the
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotParams
 
 from probekit.charts.accuracy import accuracy_chart, compressions, has_compression
+from probekit.charts.axes import around
 from probekit.charts.curves import Curve, metric_of, named_curves
 from probekit.charts.lines import LegendEntry, Limits, MarginLabel
 from probekit.charts.palette import GREY, INK, PALETTE
@@ -24,7 +26,7 @@ from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
 from probekit.plots.headings import write_above
 from probekit.plots.intervals import draw_intervals, interval_rows
-from probekit.plots.lines import Marks, axis_names, draw_chart, name_axes, take_off
+from probekit.plots.lines import Marks, draw_chart, name_axes, take_off
 from probekit.plots.margin import draw_margin
 from probekit.plots.style import LOOKS, SMALL, is_column_width, new_figure, shown_figure, style_axes, write_figure
 
@@ -33,6 +35,7 @@ TIMES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000)  # ticks
 
 def draw_compression(ax: Axes, curves: Sequence[Curve]) -> None:
     """Compression by layer; dotted: from the class frequencies alone."""
+    style_axes([ax])
     shown = [(curve, values) for curve in curves if (values := compressions(curve.results))]
     alone: dict[float, MarginLabel] = {}
     for curve, values in shown:
@@ -62,8 +65,7 @@ AROUND, ROW = 1.9, 0.26  # inches of a picture of rows: for the headings and the
 COLUMN_LEGEND = 1.2  # inches that the legend, in few columns, adds to a narrow picture before it is scaled
 
 
-@dataclass(frozen=True)
-class _Asked:
+class _Asked(NamedTuple):
     """Results that were asked to be drawn, with the name and the colour given for them."""
 
     results: ProbeData
@@ -126,7 +128,7 @@ def plot_accuracy_by_layer(
         raise UsageError(f"color= is a color of matplotlib, such as 'tab:red' or '#D55E00'; got {color!a}")
     if ax is not None and not isinstance(ax, Axes):
         raise UsageError(f"ax= is axes of matplotlib, such as one of plt.subplots(); got {type(ax).__name__}")
-    asked = _Asked(results, label, color)
+    asked = _Asked(results, label, color and to_hex(color).upper())
     if ax is not None:
         _add(ax, None, asked, title)
         return ax
@@ -234,44 +236,28 @@ def _draw(
     before: _Drawn | None = None,
     has_marks: bool = True,
 ) -> list[LegendEntry]:
-    """Draw what was asked, within limits that hold `theirs`; returns the legend's entries of marks.
+    """Draw what was asked, beside what is there `before`, within limits that hold `theirs`.
 
-    Args:
-        drawn: gets what is drawn.
-        ax: where.
-        theirs: limits of both axes, where others drew there.
-        before: what is there of these curves.
-        has_marks: whether the marks are in the legend on these axes.
+    Returns the legend's entries of marks, which are drawn on these axes only with `has_marks`.
     """
-    curves = named_curves(
-        [each.results for each in drawn.asked],
-        [each.label for each in drawn.asked],
-        [None if each.color is None else to_hex(each.color).upper() for each in drawn.asked],
-    )
+    curves = named_curves(*zip(*drawn.asked, strict=True))
     panels = [ax] if drawn.lower is None else [ax, drawn.lower]
     there = {artist for axes in panels for artist in axes.get_children()}
     ax.add_artist(drawn)
     chart = accuracy_chart(curves, theirs[1] if _has_layers(drawn) else None)
     marks = [entry for entry in chart.legend if not entry.is_own]
-    if before is None or _has_layers(before) != _has_layers(drawn):
-        style_axes(panels, "y" if _has_layers(drawn) else "x")
     if _has_layers(drawn):
         kept = {} if before is None else before.marks
-        x = (
-            chart.x_limits
-            if theirs[0] is None
-            else (min(*chart.x_limits, *theirs[0]), max(*chart.x_limits, *theirs[0]))
-        )
-        legend = chart.legend if has_marks else [entry for entry in chart.legend if entry.is_own]
-        drawn.marks = draw_chart(replace(chart, x_limits=x, legend=legend), ax, drawn.title, kept, panels[-1])
-        drawn.names = axis_names(chart, panels[-1])
+        legend = [entry for entry in chart.legend if has_marks or entry.is_own]
+        chart = replace(chart, x_limits=around(chart.x_limits, theirs[0]), legend=legend)
+        drawn.marks, drawn.names = draw_chart(chart, ax, drawn.title, kept, panels[-1])
         if drawn.lower is not None:
             draw_compression(drawn.lower, curves)
             drawn.lower.figure.align_ylabels(panels)  # pyright: ignore[reportAttributeAccessIssue]
     else:
+        style_axes([ax], "x")
         draw_intervals(ax, curves)
-        drawn.names = f"{metric_of(curves[0].results)}, 95% interval", ""
-        name_axes(ax, ax, *drawn.names)
+        drawn.names = name_axes(ax, ax, f"{metric_of(curves[0].results)}, 95% interval", "")
         write_above(ax, replace(chart, legend=[], notes=[]), drawn.title)
     own = {artist for artists in drawn.marks.values() for artist in artists}
     drawn.artists = [a for axes in panels for a in axes.get_children() if a not in there | own]

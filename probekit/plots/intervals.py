@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from matplotlib.axes import Axes
 
 from probekit.charts.accuracy import NESTED, TEST, VALIDATION
-from probekit.charts.axes import BOUNDS, widened
+from probekit.charts.axes import score_limits
 from probekit.charts.curves import Curve, validation_values
 from probekit.charts.palette import GREEN, GREY, RED, short
 from probekit.charts.references import CONTROL, POOLED, RANDOM
@@ -85,8 +85,9 @@ def _shared(same: list[tuple[Curve, Row]], n: int) -> Row:
 def draw_intervals(ax: Axes, curves: Sequence[Curve]) -> None:
     """Draw the rows, with their values at the right; values beyond the axis have an arrow at its end."""
     rows = interval_rows(curves)
-    low, high = _limits(rows, curves[0].results.headline)
-    ax.set_xlim(low, high)
+    values = [value for row in rows for value in (row.value, *(row.ends or ()))]
+    least = min(row.value for row in rows if row.is_own)
+    ax.set_xlim(score_limits(values, curves[0].results.headline, 0.04, least))
     ax.set_ylim(len(rows) - 0.4, -0.6)
     for y, row in enumerate(rows):
         _draw_row(ax, y, row)
@@ -96,15 +97,6 @@ def draw_intervals(ax: Axes, curves: Sequence[Curve]) -> None:
         within = "" if row.ends is None or is_narrow(ax) else f" [{row.ends[0]:z.3f}, {row.ends[1]:z.3f}]"
         where = {"transform": ax.get_yaxis_transform(), "va": "center", "fontsize": size}
         ax.text(1 + 0.1 / inches(ax)[0], y, f"{row.value:z.3f}{within}", color=row.color, **where)
-
-
-def _limits(rows: Sequence[Row], metric: str) -> tuple[float, float]:
-    least, most = BOUNDS.get(metric, (0.0, 1.0))
-    least = min(least, *(row.value for row in rows if row.is_own))
-    values = [value for row in rows for value in (row.value, *(row.ends or ()))]
-    low, high = widened(max(least, min(values)), min(most, max(values)), (least, most))
-    pad = 0.04 * (high - low)
-    return low - pad, high + pad
 
 
 def _draw_row(ax: Axes, y: int, row: Row) -> None:

@@ -23,24 +23,22 @@ from probekit.charts.lines import (
     Ring,
     Rule,
     Series,
-    Shade,
-    TiedLayers,
+    Stretch,
     entry_of,
     lone,
 )
 from probekit.charts.palette import GREY, INK
 from probekit.plots.headings import BANDS, write_above
 from probekit.plots.margin import draw_margin, is_narrow
-from probekit.plots.style import LOOKS, PLAIN, SMALL, inches, is_column, paler, text_width, wrapped
+from probekit.plots.style import LOOKS, PLAIN, SMALL, inches, is_column, paler, style_axes, text_width, wrapped
 
 Marks = dict[Mark, list[Artist]]
-"""What was drawn for each mark."""
 
 
 def draw_chart(
     chart: LineChart, ax: Axes, title: str | None = None, before: Marks | None = None, lowest: Axes | None = None
-) -> Marks:
-    """Draw a chart on axes.
+) -> tuple[Marks, tuple[str, str]]:
+    """Draw a chart on axes; returns what was drawn for each mark, and the names of the axes.
 
     Args:
         chart: what is drawn.
@@ -49,12 +47,14 @@ def draw_chart(
         before: marks that are there, which are not drawn again; those that are not in the chart are removed.
         lowest: of the axes that share the layer axis; it has the name.  [default: ax]
     """
+    if not before:
+        style_axes([ax])
     drawn = draw_marks(chart, ax, before)
     draw_margin(ax, chart.margin)
     name_layers(ax, chart, 6 if is_column(ax) else 12 if is_narrow(ax) else 30)
-    name_axes(ax, lowest or ax, *axis_names(chart, lowest or ax))
+    names = name_axes(ax, lowest or ax, chart.x_name, chart.y_name)
     write_above(ax, replace(chart, legend=[*chart.legend, *_name_shades(ax, chart)]), title)
-    return drawn
+    return drawn, names
 
 
 def draw_marks(chart: LineChart, ax: Axes, before: Marks | None = None) -> Marks:
@@ -98,10 +98,10 @@ def _draw(ax: Axes, mark: Mark) -> list[Artist]:
             return [ax.axhline(mark.value, color=mark.color, linewidth=1.1, zorder=1, **LOOKS[mark.look])]
         case Ring():
             return [*ax.plot([mark.x], [mark.y], color=mark.color, zorder=5, clip_on=False, **LOOKS[mark.look])]
-        case TiedLayers():
+        case Stretch() if mark.look == "tied":
             height = [0.011 + 0.02 * mark.rank] * 2
-            return [*ax.plot([mark.first, mark.last], height, color=mark.color, **LOOKS["tied"], **across)]
-        case Shade():
+            return [*ax.plot([mark.left, mark.right], height, color=mark.color, **LOOKS["tied"], **across)]
+        case Stretch():
             look = {"facecolor": mark.color, "linewidth": 0, "zorder": 0.5, **across}
             size = mark.right - mark.left
             shapes = [Rectangle((mark.left, 0), size, h, alpha=a, **look) for h, a in ((1.0, 0.07), (STRIP, 0.35))]
@@ -142,42 +142,37 @@ def _draw_beyond(ax: Axes, one: Series, chart: LineChart) -> None:
 
 def name_layers(ax: Axes, chart: LineChart, most: int) -> None:
     """The ticks of both axes; at most so many layers have their names, and no value beside the names of shades."""
-    xs, shades = sorted(chart.x_ticks), [mark for mark in chart.marks if isinstance(mark, Shade)]
+    xs = sorted(chart.x_ticks)
     shown = shown_ticks(xs, most)
     size = SMALL if len(shown) > 16 or is_column(ax) else 10
     ax.set_xticks(shown, [chart.x_ticks[x] for x in shown], fontsize=size, **PLAIN)
     ax.set_xticks(xs, minor=True)
     ax.yaxis.set_major_locator(AutoLocator())  # rows may have been here before
     ax.yaxis.set_major_formatter(ScalarFormatter())
-    if shades:
+    if chart.shades:
         low, high = chart.y_limits
         ax.set_yticks([tick for tick in ax.get_yticks() if low + STRIP * (high - low) <= tick <= high])
 
 
 def _name_shades(ax: Axes, chart: LineChart) -> list[LegendEntry]:
     """Write the names of shades under the curves; returns the legend's entries of those without room."""
-    shades, named = [mark for mark in chart.marks if isinstance(mark, Shade)], set()
-    low, high = chart.x_limits
+    named, (low, high) = set(), chart.x_limits
     size, most = SMALL - 0.8, 1 if is_column(ax) else 2
-    for one in shades:
+    for one in chart.shades:
         room = 72 * 0.86 * inches(ax)[0] / (high - low) * (one.right - one.left) - 4  # without the margins
         lines = wrapped(one.name, room, size)
         if len(lines) <= most and all(text_width(word, size) <= room for word in one.name.split()):
             named.add(one.name)
             across = {"transform": ax.get_xaxis_transform(), "ha": "center", "va": "center", "fontsize": size}
             ax.text((one.left + one.right) / 2, STRIP / 2, "\n".join(lines), color=INK, linespacing=0.95, **across)
-    return [entry_of(one) for one in {one.name: one for one in shades if one.name not in named}.values()]
+    return [entry_of(one) for one in {one.name: one for one in chart.shades if one.name not in named}.values()]
 
 
-def axis_names(chart: LineChart, ax: Axes) -> tuple[str, str]:
-    """The names of both axes, in lines that fit."""
-    room, size = 72 * inches(ax)[0], float(ax.xaxis.label.get_fontsize())
-    return "\n".join(wrapped(chart.x_name, room, size)), chart.y_name
-
-
-def name_axes(ax: Axes, lowest: Axes, x: str, y: str) -> None:
-    """Name axes, unless somebody else did."""
+def name_axes(ax: Axes, lowest: Axes, x: str, y: str) -> tuple[str, str]:
+    """Name axes, unless somebody else did; returns the names, in lines that fit."""
+    x = "\n".join(wrapped(x, 72 * inches(lowest)[0], float(lowest.xaxis.label.get_fontsize())))
     if not lowest.get_xlabel():
         lowest.set_xlabel(x, **PLAIN)
     if not ax.get_ylabel():
         ax.set_ylabel(y, **PLAIN)
+    return x, y

@@ -88,7 +88,6 @@ def _draw(data: ComparisonData, figure: Figure, title: str | None) -> None:
         # parts with margins of their own: the names and numbers of the lower one leave the curves their width
         parts = figure.subfigures(2, 1, height_ratios=[figure.get_figheight() - low, low])
     ax = parts[0].subplots()
-    style_axes([ax])
     draw_chart(comparison_chart(data), ax, title)
     if shown:
         _draw_differences(data, parts[1].subplots(), shown)

@@ -10,7 +10,7 @@ from drawn_curves import BASELINES, code, make, without_validation
 from probekit.charts.accuracy import accuracy_chart, runs
 from probekit.charts.axes import shown_ticks, spread
 from probekit.charts.curves import named_curves
-from probekit.charts.lines import Band, LineChart, Rule, Series, TiedLayers
+from probekit.charts.lines import Band, LineChart, Rule, Series, Stretch
 from probekit.charts.palette import PALETTE, RED
 from probekit.evaluation import ProbeResults
 
@@ -65,8 +65,8 @@ def test_what_a_sceptic_asks_for_is_in_the_picture():
     assert list(band.ends) == [layer.band for layer in results.layers]
     assert marks(chart, "control task")[0].ys == tuple(layer.control for layer in results.layers)
     assert marks(chart, "random init")[0].ys == (0.6,) * 5
-    (tied,) = [mark for mark in chart.marks if isinstance(mark, TiedLayers)]
-    assert (tied.first, tied.last) == (2.6, 4.4)
+    (tied,) = [mark for mark in chart.marks if isinstance(mark, Stretch)]
+    assert (tied.left, tied.right) == (2.6, 4.4)
     assert [mark.value for mark in chart.marks if isinstance(mark, Rule)] == list(BASELINES.values())
     assert [label.text for label in chart.margin if label.look == "dotted"] == ["majority 0.500", "bag-of-words 0.700"]
     best = "selected on validation: resid_post.3 (output), test accuracy 0.950 [0.930, 0.970]"
@@ -238,7 +238,7 @@ def test_curves_of_one_picture_have_colours_rings_and_tied_layers_of_their_own()
     lines = [one for one in chart.series if one.dots]
     assert len({(one.color, one.look) for one in lines}) == len(several)
     assert [mark.color for mark in marks(chart, "selected on validation")] == [one.color for one in lines]
-    assert [mark.rank for mark in chart.marks if isinstance(mark, TiedLayers)] == list(range(len(several)))
+    assert [mark.rank for mark in chart.marks if isinstance(mark, Stretch)] == list(range(len(several)))
     assert {entry.color for entry in chart.legend if not entry.is_own} == {"#6B6B6B"}
     assert [label.text for label in chart.margin] == ["majority 0.500", "bag-of-words 0.700"]  # what all share, once
     assert not chart_of(*several, has_references=False).margin

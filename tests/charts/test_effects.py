@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from probekit.charts.effects import causal_chart, layer_xs, other_edits_chart
-from probekit.charts.lines import STRIP, Band, LineChart, Ring, Series, Shade
+from probekit.charts.lines import STRIP, Band, LineChart, Ring, Series
 from probekit.charts.palette import BLUE, GREY, RED
 from tests.made_up_effects import EFFECTS, SCORES, made_up
 
@@ -49,7 +49,7 @@ def test_the_selected_layer_has_a_ring_if_the_axis_shows_its_effect():
 
 def test_every_layer_is_in_the_shade_of_its_quadrant():
     data = made_up()
-    shades = [mark for mark in causal_chart(data).marks if isinstance(mark, Shade)]
+    shades = causal_chart(data).shades
     for layer, x in zip(data.layers, layer_xs(data).values(), strict=True):
         assert [shade.name for shade in shades if shade.left < x < shade.right] == [layer.quadrant]
     assert sum(shade.right - shade.left for shade in shades) == pytest.approx(len(data.layers))

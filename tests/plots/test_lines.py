@@ -11,13 +11,14 @@ from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from probekit.charts.lines import Band, Rule, Series, TiedLayers
+from probekit.charts.lines import Band, Rule, Series, Stretch
 from probekit.plots.lines import draw_chart
 
 
 def test_each_mark_is_drawn_once_where_it_says():
     ax = new_axes()
-    drawn = draw_chart(CHART, ax)
+    drawn, names = draw_chart(CHART, ax)
+    assert names == (ax.get_xlabel(), ax.get_ylabel()) == ("layer", "score")
     assert list(drawn) == MARKS
     for mark, (first, *more) in drawn.items():
         if isinstance(mark, Series):
@@ -29,8 +30,8 @@ def test_each_mark_is_drawn_once_where_it_says():
             assert isinstance(first, LineCollection) == (len(mark.xs) == 1)
         elif isinstance(mark, Rule) and isinstance(first, Line2D):
             assert points(first)[1] == [mark.value, mark.value if mark.to is None else mark.to]
-        elif isinstance(mark, TiedLayers) and isinstance(first, Line2D):
-            assert points(first)[0] == [mark.first, mark.last]
+        elif isinstance(mark, Stretch) and isinstance(first, Line2D):
+            assert points(first)[0] == [mark.left, mark.right]
         assert len(more) == (mark is CURVE or isinstance(first, Rectangle))  # hollow dots; the strip of a shade
     (hollow,) = drawn[CURVE][1:]
     assert isinstance(hollow, Line2D)
@@ -69,10 +70,10 @@ def test_a_caption_has_the_facts_and_low_axes_the_entries_that_matter(is_bare):
 
 def test_marks_that_are_there_stay_and_others_go():
     ax = new_axes()
-    before = draw_chart(replace(CHART, legend=[], margin=[]), ax)
+    before, _ = draw_chart(replace(CHART, legend=[], margin=[]), ax)
     artists = set(ax.get_children())
     named = replace(CURVE, name="renamed")
-    after = draw_chart(replace(CHART, legend=[], margin=[], marks=[named, *MARKS[2:]]), ax, before=before)
+    after, _ = draw_chart(replace(CHART, legend=[], margin=[], marks=[named, *MARKS[2:]]), ax, before=before)
     assert all(after[mark] == before[mark] for mark in MARKS if mark is not LONE)
     assert before[LONE][0].axes is None
     assert before[CURVE][0].get_label() == "renamed"

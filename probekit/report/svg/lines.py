@@ -6,7 +6,7 @@ from itertools import pairwise
 from markupsafe import Markup
 
 from probekit.charts.axes import spread
-from probekit.charts.lines import STRIP, Band, LineChart, Ring, Rule, Series, Shade, TiedLayers, lone, visible_runs
+from probekit.charts.lines import STRIP, Band, LineChart, Ring, Rule, Series, Stretch, lone, visible_runs
 from probekit.charts.palette import BLUE, GREEN, GREY, INK, ORANGE, PINK, RED, SKY
 from probekit.report.parts import Picture
 from probekit.report.svg.element import element, hot, path_of, svg, text_room, together
@@ -34,7 +34,7 @@ def lines_picture(chart: LineChart, caption: str = "", size: tuple[float, float]
 
     `size` is in pixels; without it there is a picture for a desk and one for a phone.
     """
-    shades = {mark.name: (mark.name, COLORS[mark.color], "shade") for mark in chart.marks if isinstance(mark, Shade)}
+    shades = {one.name: (one.name, COLORS[one.color], "shade") for one in chart.shades}
     legend = [
         *(
             (one.texts[0], COLORS[one.color], f"{one.look}{' dots' * one.dots}{' thin' * one.thin}")
@@ -53,32 +53,29 @@ def draw_lines(chart: LineChart, width: float, height: float) -> Markup:
     margin = max([RIGHT, *(12 + text_room(label.text) for label in chart.margin)]) if width >= NARROW else RIGHT
     across = AxisSpan(*chart.x_limits, LEFT, width - margin)
     up = AxisSpan(*chart.y_limits, height - BOTTOM, TOP)
-    strip = STRIP * any(isinstance(mark, Shade) for mark in chart.marks)  # which has no values beside it
+    strip = STRIP if chart.shades else 0.0  # which has no values beside it
     values = ticks(up.low + strip * (up.high - up.low), up.high)
-    parts = [_shades(chart, across, up), y_axis(across, up, chart.y_name, values), _x_axis(chart, across, up)]
+    parts = [
+        *(_shade(one, across, up) for one in chart.shades),
+        y_axis(across, up, chart.y_name, values),
+        _x_axis(chart, across, up),
+    ]
     parts += [_band(mark, across, up) for mark in chart.marks if isinstance(mark, Band)]
     parts += [_rule(mark, across, up) for mark in chart.marks if isinstance(mark, Rule)]
     parts += _margin(chart, across, up) if width >= NARROW else []
     parts += [_line(one, across, up) for one in reversed(chart.series)]
-    parts += [_tied(mark, across, up) for mark in chart.marks if isinstance(mark, TiedLayers)]
+    tied = [mark for mark in chart.marks if isinstance(mark, Stretch) and mark.look == "tied"]
+    parts += [_tied(mark, across, up) for mark in tied]
     return svg(chart.name, width, height, [*parts, *_columns(chart, across, up)])
 
 
-def _shades(chart: LineChart, across: AxisSpan, up: AxisSpan) -> Markup:
+def _shade(one: Stretch, across: AxisSpan, up: AxisSpan) -> Markup:
     """The colour behind layers, and the darker strip at the bottom."""
-    high = up.start - up.end
+    x, high = pixel(across, one.left), up.start - up.end
+    shape = {"x": x, "width": pixel(across, one.right) - x}
     return together(
-        element(
-            "rect",
-            class_=f"{COLORS[one.color]} {kind}",
-            x=pixel(across, one.left),
-            y=up.start - share * high,
-            width=pixel(across, one.right) - pixel(across, one.left),
-            height=share * high,
-        )
-        for one in chart.marks
-        if isinstance(one, Shade)
-        for kind, share in (("behind", 1.0), ("shade", STRIP))
+        element("rect", class_=f"{COLORS[one.color]} {kind}", y=up.start - part * high, height=part * high, **shape)
+        for kind, part in (("behind", 1.0), ("shade", STRIP))
     )
 
 
@@ -114,7 +111,7 @@ def _rule(one: Rule, across: AxisSpan, up: AxisSpan) -> Markup:
     if one.to is not None:
         x = across.end - 4 - 8 * one.rank
         return element("path", class_=f"{COLORS[one.color]} bar", d=path_of([(x, y), (x, pixel(up, one.to))]))
-    look = "rule" if one.look == "dotted" else f"line {one.look} thin"
+    look = "rule" if one.look == "dotted" else f"line {one.look}{'' if one.name else ' thin'}"
     return element("path", class_=f"{COLORS[one.color]} {look}", d=path_of([(across.start, y), (across.end, y)]))
 
 
@@ -148,10 +145,10 @@ def _line(one: Series, across: AxisSpan, up: AxisSpan) -> Markup:
     )
 
 
-def _tied(one: TiedLayers, across: AxisSpan, up: AxisSpan) -> Markup:
+def _tied(one: Stretch, across: AxisSpan, up: AxisSpan) -> Markup:
     """A thick line over the axis."""
     y = up.start - 3 - 6 * one.rank
-    ends = [(pixel(across, x), y) for x in (one.first, one.last)]
+    ends = [(pixel(across, x), y) for x in (one.left, one.right)]
     return element("path", class_=f"{COLORS[one.color]} tied", d=path_of(ends))
 
 
