@@ -201,7 +201,7 @@ def beyond_entries(marks: Iterable[Mark], limits: Limits, color: str | None = No
     found: dict[str, LegendEntry] = {}
     for mark in marks:
         for y in mark.ys if isinstance(mark, Series) and not mark.thin else ():
-            if not limits[0] <= y <= limits[1]:
+            if y < limits[0] or y > limits[1]:
                 name, look = (BELOW, "below") if y < limits[0] else (ABOVE, "above")
                 found.setdefault(name, LegendEntry([name], look, color or mark.color, is_minor=True))
     return list(found.values())
