@@ -57,7 +57,7 @@ def test_the_standing_is_decided_from_intervals(score, chance, baseline, lead, w
 
 def test_a_poor_verdict_is_the_first_line():
     poor = make(full=True, baselines={"majority": 0.95}, lead={"baseline": "majority", "over": 0.0, "interval": TIED})
-    assert summary(poor).splitlines()[0] == verdict(poor) == "Not above chance (accuracy 0.950)."
+    assert summary(poor).splitlines()[0] == verdict(poor) == "Not above chance (chance level: accuracy 0.950)."
     assert "not above chance" in repr(poor)
     assert "Not above chance" in poor._repr_html_().partition("<table")[0]
     good = make(full=True, lead={"baseline": "majority", "over": 0.4, "interval": AHEAD})

@@ -12,7 +12,7 @@ from probekit.evaluation.results.coordinates import (
 )
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.quote import quote_line, quote_of_curves
-from probekit.evaluation.results.verdict import chance_of, verdict
+from probekit.evaluation.results.verdict import chance_of, of_embedding, verdict
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name, quick_note
 from probekit.evaluation.scores.bootstrap import groups_note
 from probekit.tables import html_page, html_table, text_table, without_empty_columns
@@ -55,6 +55,7 @@ def curves_notes(curves: Sequence[ProbeData]) -> list[str]:
     if any(curve.quoted is None for curve in curves):
         notes.append("Lowest and highest are over all layers, on test.")
     notes += within_notes(curves, "curve")
+    notes += told_once("Lead", [[itself] if (itself := of_embedding(curve)) else [] for curve in curves], curves)
     notes += told_once("Caution", [cautions(curve) for curve in curves], curves)
     notes += dict.fromkeys(few for curve in curves if (few := groups_note(curve.meta.get("test_groups"))))
     named = list(zip(names, curves, strict=True))

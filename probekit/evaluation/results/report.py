@@ -12,7 +12,6 @@ import numpy as np
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.coordinates import within_text
 from probekit.evaluation.results.data import (
-    EMBEDDING,
     LEAST_SEEN,
     BaselineResult,
     LayerResult,
@@ -21,7 +20,7 @@ from probekit.evaluation.results.data import (
 )
 from probekit.evaluation.results.quote import quote_line, quote_of_curve
 from probekit.evaluation.results.surface_note import nuisance_note
-from probekit.evaluation.results.verdict import verdict
+from probekit.evaluation.results.verdict import of_embedding, verdict
 from probekit.evaluation.results.wording import (
     decoding,
     interval_text,
@@ -256,9 +255,7 @@ def _lead_note(data: ProbeData) -> str:
     within = "" if ends is None else ", 95% interval [{:+z.3f}, {:+z.3f}], paired on test".format(*ends)
     rivals = "best of these baselines" if data.meta.get("left_out") else "best baseline"
     line = f"{what} minus the {rivals} ({lead['baseline']}): {lead['over']:+z.3f}{within}."
-    if _is_selected(data, data.layers[0]) and EMBEDDING in {one.name for one in data.baselines}:
-        line += " The best place is the embedding itself, so the embedding is not one of these baselines."
-    return line
+    return f"{line} {itself[:1].upper()}{itself[1:]}." if (itself := of_embedding(data)) else line
 
 
 def _rates_note(data: ProbeData) -> str:

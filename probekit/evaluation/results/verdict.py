@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from probekit.evaluation.results.data import ProbeData
+from probekit.evaluation.results.data import EMBEDDING, ProbeData
 from probekit.evaluation.results.wording import metric_name, number_text
 from probekit.evaluation.scores.bootstrap import too_few_groups
 
@@ -85,6 +85,15 @@ def verdict(data: ProbeData) -> str:
     return f"{'Worse' if found == 'worse' else 'No better'} than {what}."
 
 
+def of_embedding(data: ProbeData) -> str:
+    """That the lead is not over the embedding, where the quoted place is the embedding; else empty."""
+    quoted = data.quoted
+    if quoted is None or quoted.layer is not data.layers[0] or EMBEDDING not in {one.name for one in data.baselines}:
+        return ""
+    return "the best place is the embedding itself, so the embedding is not one of these baselines"
+
+
 def not_above_chance(metric: str, chance: float | None) -> str:
     """The verdict on a score that a guess, which scores `chance`, may have too."""
-    return "Not above chance." if chance is None else f"Not above chance ({metric_name(metric)} {number_text(chance)})."
+    level = "" if chance is None else f" (chance level: {metric_name(metric)} {number_text(chance)})"
+    return f"Not above chance{level}."

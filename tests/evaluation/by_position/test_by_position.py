@@ -235,7 +235,7 @@ def test_the_first_line_says_that_the_best_cell_is_not_above_chance(acts, shuffl
     found = train_probes(with_task(acts, task), by="position", position="1:3", quick=True, **ONE)
     ends = found.estimate[1]
     assert (ends[0] <= found.best[0].chance) == shuffled
-    assert found.summary().startswith("Not above chance (accuracy ") == shuffled
+    assert found.summary().startswith("Not above chance (chance level: accuracy ") == shuffled
     assert ("Not above chance" in found._repr_html_().partition("<table")[0]) == shuffled
 
 
